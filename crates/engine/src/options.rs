@@ -1,0 +1,54 @@
+//! What a pool is made with and opened with.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use env::{Clock, Disk, Entropy, MapStore};
+
+/// Properties as a user writes them: key to value.
+pub type Properties = BTreeMap<String, String>;
+
+/// The outside world of one pool.
+#[derive(Clone)]
+pub struct PoolEnv {
+    /// The data file or block device that holds the log.
+    pub disk: Arc<dyn Disk>,
+    /// The store that holds the map.
+    pub store: Arc<dyn MapStore>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness, for identifiers.
+    pub entropy: Arc<dyn Entropy>,
+}
+
+/// What a new pool is made with.
+#[derive(Debug, Clone)]
+pub struct FormatOptions {
+    /// Bytes of the data file that the pool may use, superblock extent included.
+    pub capacity_bytes: u64,
+    /// Bytes of an extent: a power of two, 32 KiB to 16 MiB.
+    pub extent_bytes: u32,
+    /// Properties of the pool, inherited by its volumes.
+    pub properties: Properties,
+}
+
+/// What a pool is opened with.
+#[derive(Debug, Clone)]
+pub struct PoolOptions {
+    /// Budget for the write buffer, the map's dirty records, the group cache and the decoded units, in bytes.
+    /// The map store's own memory is part of it, but is set where the store is opened.
+    pub memory_bytes: u64,
+    /// Worker threads that compress, drain and decompress. With 0 the pool starts no thread at all: everything
+    /// happens inside the caller's calls, in one order, as the simulator needs it.
+    pub workers: usize,
+    /// Bytes of log after which a checkpoint is taken: bounds the time of recovery.
+    pub checkpoint_log_bytes: u64,
+    /// Age in milliseconds at which a dirty block is drained even if nothing presses.
+    pub age_limit_ms: u64,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        Self { memory_bytes: 512 << 20, workers: 2, checkpoint_log_bytes: 2 << 30, age_limit_ms: 5000 }
+    }
+}

@@ -1,0 +1,121 @@
+//! Figures that a pool reports of itself.
+
+use crate::options::Properties;
+
+/// Figures of one volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeStatus {
+    /// Name.
+    pub name: String,
+    /// Size that its users see, in bytes.
+    pub size_bytes: u64,
+    /// Logical bytes that hold data.
+    pub allocated_bytes: u64,
+    /// Bytes of payload that it occupies in the log.
+    pub stored_bytes: u64,
+    /// When it was created, in seconds since 1970.
+    pub created_unix_s: u64,
+    /// Properties set on the volume itself.
+    pub properties: Properties,
+}
+
+/// Figures of a pool. Sizes in bytes; counters since the pool was opened.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PoolStatus {
+    /// Identifier, in hexadecimal.
+    pub id: String,
+    /// Bytes that the log may use.
+    pub capacity_bytes: u64,
+    /// Bytes of an extent.
+    pub extent_bytes: u64,
+    /// Extents that can be taken at once.
+    pub extents_free: u64,
+    /// All extents that can hold data.
+    pub extents_total: u64,
+    /// Sum of the volumes' sizes.
+    pub logical_bytes: u64,
+    /// Logical bytes that hold data.
+    pub allocated_bytes: u64,
+    /// Bytes of live fragments.
+    pub live_bytes: u64,
+    /// Bytes of extents in use that hold nothing live: dead fragments, batch headers, padding.
+    pub dead_bytes: u64,
+    /// Bytes in free extents.
+    pub free_bytes: u64,
+    /// Bytes that the map store occupies on disk.
+    pub map_bytes: u64,
+    /// Bytes that front ends wrote.
+    pub written_bytes: u64,
+    /// Bytes of compressed fragments that were appended.
+    pub fragment_bytes: u64,
+    /// Bytes written to the data file, headers and padding included.
+    pub log_bytes: u64,
+    /// Bytes read from the data file.
+    pub read_disk_bytes: u64,
+    /// Bytes that front ends read.
+    pub read_bytes: u64,
+    /// Checkpoints taken.
+    pub checkpoints: u64,
+    /// Flushes asked for, and disk syncs that served them.
+    pub flushes: u64,
+    /// See `flushes`.
+    pub syncs: u64,
+    /// What the last open had to replay: batches, and bytes of log read for it.
+    pub recovered_batches: u64,
+    /// See `recovered_batches`.
+    pub recovered_bytes: u64,
+    /// Nanoseconds that recovery took.
+    pub recovery_ns: u64,
+    /// Set when a write to the data file failed for good: what failed. Writes are refused until the pool is reopened.
+    pub failed: Option<String>,
+}
+
+/// A property and where its value comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Property {
+    /// Name.
+    pub key: String,
+    /// Value in force.
+    pub value: String,
+    /// Where it was set.
+    pub source: PropertySource,
+}
+
+/// Where a property's value comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PropertySource {
+    /// Built in.
+    Default,
+    /// Set on the pool.
+    Pool,
+    /// Set on the volume.
+    Volume,
+}
+
+/// What `check` found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// Fragments read, verified and decoded.
+    pub fragments: u64,
+    /// Their bytes.
+    pub fragment_bytes: u64,
+    /// Map records read.
+    pub records: u64,
+    /// Everything that is wrong; empty when the pool is clean.
+    pub problems: Vec<Problem>,
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// A stable name: `superblock`, `record`, `fragment`, `usage`, `overlap`, `object`, `checkpoint`, `map-store`.
+    pub kind: &'static str,
+    /// Volume that is concerned, if any.
+    pub volume: Option<String>,
+    /// Byte offset in the volume, if any.
+    pub offset: Option<u64>,
+    /// What was found and what was expected, with places.
+    pub detail: String,
+    /// Whether `check --repair` mended it.
+    pub repaired: bool,
+}

@@ -1,0 +1,38 @@
+//! The data file or block device below the log.
+
+use std::io::Result;
+
+use crate::AlignedBuf;
+
+/// Random-access storage with explicit durability.
+///
+/// What is assumed of it: a write that was followed by a successful [`sync`](Self::sync) survives a crash whole; one that
+/// was not may survive whole, not at all, or in any subset of its 512-byte sectors, in any order with other writes.
+/// Reads see all earlier writes that returned, synced or not.
+pub trait Disk: Send + Sync {
+    /// Offsets, lengths and memory addresses of reads are multiples of this (512 or 4096).
+    fn read_alignment(&self) -> usize;
+
+    /// Fills the first `len` bytes of `buf` from `offset`. What was never written reads as zeroes.
+    fn read_at(&self, offset: u64, buf: &mut AlignedBuf, len: usize) -> Result<()>;
+
+    /// Writes the first `len` bytes of `buf` at `offset`; both are multiples of 4096.
+    fn write_at(&self, offset: u64, buf: &AlignedBuf, len: usize) -> Result<()>;
+
+    /// Makes every write that returned before this call durable.
+    fn sync(&self) -> Result<()>;
+
+    /// Sets space aside, so that later writes to the range do not fail for want of space below.
+    /// A no-op where the storage cannot do that.
+    fn reserve(&self, offset: u64, len: u64) -> Result<()>;
+
+    /// Gives the space of the range back to whatever is below; afterwards its content is undefined.
+    /// A no-op where the storage cannot do that.
+    fn punch(&self, offset: u64, len: u64) -> Result<()>;
+
+    /// Current size in bytes.
+    fn size_bytes(&self) -> Result<u64>;
+
+    /// Bytes that the storage occupies below, if that can be told (a sparse file).
+    fn occupied_bytes(&self) -> Result<u64>;
+}

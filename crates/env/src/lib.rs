@@ -1,0 +1,22 @@
+//! The outside world behind small traits, so that the engine runs unchanged in the simulator: [`Clock`], [`Entropy`],
+//! [`Disk`], [`MapStore`], and their real implementations. This is the only crate of the storage stack that touches
+//! files, time and randomness; the lints that forbid those calls elsewhere are lifted here.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod aligned;
+mod clock;
+mod disk;
+mod entropy;
+mod file_disk;
+mod fjall_store;
+mod lock;
+mod map_store;
+
+pub use aligned::AlignedBuf;
+pub use clock::{Clock, SystemClock};
+pub use disk::Disk;
+pub use entropy::{Entropy, SystemEntropy};
+pub use file_disk::FileDisk;
+pub use fjall_store::{FjallOptions, FjallStore};
+pub use lock::PoolLock;
+pub use map_store::{MapBatch, MapError, MapStore, ScanStep};

@@ -1,0 +1,67 @@
+//! The key-value store that keeps the map: ordered keys, atomic batches, durability on demand.
+
+use std::ops::ControlFlow;
+
+/// What one step of a scan tells the store: go on, or stop.
+pub type ScanStep = ControlFlow<()>;
+
+/// An error of the map store.
+#[derive(Debug)]
+pub struct MapError {
+    /// The store's own checksums found damage (then repeating does not help).
+    pub corrupt: bool,
+    /// What happened.
+    pub message: String,
+}
+
+impl std::fmt::Display for MapError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "map store: {}", self.message)
+    }
+}
+
+impl std::error::Error for MapError {}
+
+/// Changes to be applied together: later ones win over earlier ones with the same key.
+#[derive(Debug, Default)]
+pub struct MapBatch {
+    /// Key, and the value to put or `None` to delete.
+    pub changes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+}
+
+impl MapBatch {
+    /// Sets a key.
+    pub fn put(&mut self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) {
+        self.changes.push((key.into(), Some(value.into())));
+    }
+    /// Removes a key.
+    pub fn delete(&mut self, key: impl Into<Vec<u8>>) {
+        self.changes.push((key.into(), None));
+    }
+}
+
+/// An ordered key-value store.
+///
+/// A committed batch is visible at once and as a whole. After a crash the store holds the state after some committed
+/// batch: at least the last one before a [`persist`](Self::persist) that returned, perhaps a later one, never a part of one.
+pub trait MapStore: Send + Sync {
+    /// The value of a key.
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MapError>;
+
+    /// Visits keys in `from..to` in ascending order with their values until told to stop.
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> ScanStep) -> Result<(), MapError>;
+
+    /// Applies a batch atomically. Not durable before [`persist`](Self::persist).
+    fn commit(&self, batch: MapBatch) -> Result<(), MapError>;
+
+    /// Makes all committed batches durable.
+    fn persist(&self) -> Result<(), MapError>;
+
+    /// Bytes that the store occupies on disk.
+    fn occupied_bytes(&self) -> u64;
+
+    /// Reads everything and verifies the store's own checksums.
+    fn verify(&self) -> Result<(), MapError> {
+        self.scan(&[], &[0xff; 32], &mut |_, _| ControlFlow::Continue(()))
+    }
+}

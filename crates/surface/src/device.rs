@@ -1,0 +1,116 @@
+//! The capability traits of a block device. All calls may be made from many threads at once; all are
+//! synchronous: they return when the promise that they make holds.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::Result;
+
+/// How a write is to be done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WriteOptions {
+    /// Force unit access: return only when this write is durable.
+    pub fua: bool,
+}
+
+/// How a range is to be zeroed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ZeroOptions {
+    /// Return only when the zeroes are durable.
+    pub fua: bool,
+    /// The range must stay allocated (NBD_CMD_FLAG_NO_HOLE): zeroes are stored, compressed, instead of a hole.
+    pub no_hole: bool,
+}
+
+/// Whether a range holds data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allocation {
+    /// Data is stored for it.
+    Data,
+    /// Nothing is stored for it; it reads as zeroes.
+    Hole,
+}
+
+/// A range of one kind of allocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// Length in bytes, at least 1.
+    pub length: u64,
+    /// What the range holds.
+    pub allocation: Allocation,
+}
+
+/// A block device of any byte size, addressed in bytes.
+///
+/// Consistency: a read that begins after a write returned sees that write. Of writes that overlap in time and in
+/// range, each 4 KiB block ends with the content of one of them.
+///
+/// Durability: what was acknowledged before a [`flush`](Self::flush) was called is durable when that flush returns, on
+/// whatever connection or thread it was written.
+///
+/// Ranges past the end are refused with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid); nothing is done in part.
+pub trait BlockDevice: Send + Sync {
+    /// Size in bytes. Changes when the device is resized.
+    fn size_bytes(&self) -> u64;
+
+    /// Size of the requests that the device serves best, in bytes: (minimum without read-modify-write, preferred).
+    fn block_bytes(&self) -> (u32, u32);
+
+    /// Fills `buf` from `offset`.
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// Like [`read`](Self::read), if it can be answered from memory at once: `Ok(true)` and `buf` is filled, or
+    /// `Ok(false)` and the content of `buf` is undefined. Never waits for I/O.
+    fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool>;
+
+    /// Writes `data` at `offset`. The device keeps a reference to `data` until it has been stored, so that large aligned
+    /// requests are not copied; a caller hands over a buffer of its own for each request.
+    fn write(&self, offset: u64, data: Bytes, options: WriteOptions) -> Result<()>;
+
+    /// Whether a write without FUA would have to wait now, because the write buffer is full. A hint for front ends that
+    /// would rather hand such a write to another thread.
+    fn write_would_wait(&self) -> bool;
+
+    /// Makes all that was acknowledged before the call durable.
+    fn flush(&self) -> Result<()>;
+
+    /// Makes `length` bytes at `offset` read as zeroes and gives their space back.
+    /// Whole blocks become holes; the parts of blocks at the ends are overwritten with zeroes.
+    fn discard(&self, offset: u64, length: u64) -> Result<()>;
+
+    /// Makes `length` bytes at `offset` read as zeroes. Fast (no data is written) unless `no_hole` is asked for.
+    fn write_zeroes(&self, offset: u64, length: u64, options: ZeroOptions) -> Result<()>;
+
+    /// What is allocated in `length` bytes from `offset`: runs that cover the range from its start, neighbours of
+    /// different kinds, at most `runs_max` (at least 1) of them; cut off there, so their sum may be less than `length`.
+    fn allocation(&self, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>>;
+
+    /// Brings the range into memory if there is room; a hint.
+    fn prefetch(&self, offset: u64, length: u64) -> Result<()>;
+
+    /// Logical bytes that hold data (not holes), for `st_blocks`. May lag behind by a checkpoint.
+    fn allocated_bytes(&self) -> u64;
+}
+
+/// What is to be known of a device before it is opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Name, unique in its set: 1 to 255 bytes of `A-Z a-z 0-9 . _ -`, not starting with `.` or `-`.
+    pub name: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// When it was created, in seconds since 1970.
+    pub created_unix_s: u64,
+}
+
+/// Devices by name.
+pub trait DeviceSet: Send + Sync {
+    /// All devices, by name.
+    fn list(&self) -> Result<Vec<DeviceInfo>>;
+    /// The device of that name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound).
+    fn open(&self, name: &str) -> Result<Arc<dyn BlockDevice>>;
+}

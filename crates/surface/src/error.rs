@@ -1,0 +1,104 @@
+//! Errors by what the caller can do about them. Mapped to an errno, a wire code or an exit code once, at the edge.
+
+use std::fmt;
+
+/// What the caller can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// The request makes no sense (out of range, bad name, bad property): change it.
+    Invalid,
+    /// No such pool, volume or property.
+    NotFound,
+    /// Something of this name is there already.
+    Exists,
+    /// Another process or client holds it: try later, or go through the holder.
+    InUse,
+    /// No space: free some, or grow the pool. Reads, discards and deletions still work.
+    Full,
+    /// Stored bytes failed verification. Repeating does not help.
+    Corrupt,
+    /// The storage below failed. Repeating may help.
+    Io,
+    /// This version, or this kernel or file system, cannot do it.
+    Unsupported,
+}
+
+impl ErrorKind {
+    /// A stable name for `--json` output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Invalid => "invalid",
+            Self::NotFound => "not-found",
+            Self::Exists => "exists",
+            Self::InUse => "in-use",
+            Self::Full => "full",
+            Self::Corrupt => "corrupt",
+            Self::Io => "io",
+            Self::Unsupported => "unsupported",
+        }
+    }
+}
+
+/// An error: its kind, a message that names the object, the offset, what was expected and what to do, and its cause.
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// Result with this crate's [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// An error without a deeper cause.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), source: None }
+    }
+
+    /// An error with the cause beneath it.
+    pub fn with_source(
+        kind: ErrorKind,
+        message: impl Into<String>,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self { kind, message: message.into(), source: Some(source.into()) }
+    }
+
+    /// An I/O error of the system: ENOSPC becomes [`ErrorKind::Full`], all else [`ErrorKind::Io`].
+    pub fn from_io(message: impl Into<String>, source: std::io::Error) -> Self {
+        let kind = match source.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::Full,
+            _ => ErrorKind::Io,
+        };
+        Self::with_source(kind, message, source)
+    }
+
+    /// What the caller can do.
+    pub const fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// Puts what was being done in front of the message.
+    #[must_use]
+    pub fn context(mut self, what: impl fmt::Display) -> Self {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        if let Some(source) = &self.source {
+            write!(f, ": {source}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_deref().map(|s| s as &(dyn std::error::Error + 'static))
+    }
+}

@@ -1,0 +1,8 @@
+//! What front ends see of storage: block devices, a set of them by name, and errors sorted by what can be
+//! done about them. Knows neither the engine behind it nor the transport before it.
+
+mod device;
+mod error;
+
+pub use device::{Allocation, BlockDevice, DeviceInfo, DeviceSet, Run, WriteOptions, ZeroOptions};
+pub use error::{Error, ErrorKind, Result};

@@ -1,0 +1,25 @@
+//! Newtypes for the numbers that storage code mixes up, the limits that all crates share, and
+//! human-readable sizes. Owns no state and does no I/O.
+
+mod index;
+mod size;
+
+pub use index::{BlockIndex, BlockMask, Epoch, ExtentIndex, GroupIndex, ObjectId, Seq};
+pub use size::{ParseSizeError, format_size, parse_size};
+
+/// Bytes of a block, the unit of mapping.
+pub const BLOCK_BYTES: usize = 4096;
+/// Blocks of a group, the key of a map record. A unit never crosses a group.
+pub const GROUP_BLOCKS: usize = 32;
+/// Bytes of a group.
+pub const GROUP_BYTES: usize = BLOCK_BYTES * GROUP_BLOCKS;
+/// Largest object: 2^38 blocks = 1 PiB. The log stores a block's index in five bytes (2^40);
+/// the margin keeps every sum of an index and a count within it.
+pub const OBJECT_BLOCKS_MAX: u64 = 1 << 38;
+/// Largest object in bytes.
+pub const OBJECT_BYTES_MAX: u64 = OBJECT_BLOCKS_MAX * BLOCK_BYTES as u64;
+/// Smallest and largest extent: below 32 KiB a raw unit no longer fits behind its header, above 16 MiB
+/// a batch's 32-bit lengths and the cleaner's reads become unwieldy.
+pub const EXTENT_BYTES_MIN: u32 = 32 << 10;
+/// See [`EXTENT_BYTES_MIN`].
+pub const EXTENT_BYTES_MAX: u32 = 16 << 20;
