@@ -1,0 +1,37 @@
+//! Why bytes cannot be decoded.
+
+use std::fmt;
+
+use crate::CodecId;
+
+/// Why a fragment's payload could not be decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DecodeError {
+    /// This version knows no codec of that number: written by a newer one, or damaged.
+    UnknownCodec(CodecId),
+    /// The payload is no valid stream of its codec, or does not decode to the length that it should.
+    Malformed {
+        /// Codec it should be.
+        codec: CodecId,
+        /// Bytes of payload.
+        stored: usize,
+        /// Bytes that it should decode to.
+        raw: usize,
+    },
+    /// Memory for the decoder's context could not be had.
+    OutOfMemory,
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownCodec(id) => write!(f, "this version cannot decode {id} (number {} in the format)", id.0),
+            Self::Malformed { codec, stored, raw } => {
+                write!(f, "{stored} bytes are no {codec} data of {raw} bytes")
+            }
+            Self::OutOfMemory => f.write_str("no memory for a decoder"),
+        }
+    }
+}
+
+impl std::error::Error for DecodeError {}

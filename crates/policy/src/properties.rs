@@ -1,0 +1,275 @@
+//! The properties that users set: their keys, what is allowed, their inheritance from pool to volume.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use codec::Codec;
+use units::{BLOCK_BYTES, GROUP_BLOCKS, parse_size};
+
+/// What the properties in force mean for what is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Codec of new units.
+    pub compression: Codec,
+    /// Most blocks in a unit: a power of two, 1 to 32.
+    pub unit_blocks: u32,
+    /// Least saving, in thousandths of the raw length, for which a unit is stored compressed.
+    pub min_saving_permille: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { compression: Codec::Lz4, unit_blocks: 8, min_saving_permille: 125 }
+    }
+}
+
+/// A property that can be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does, for help.
+    pub description: &'static str,
+    /// The values that it takes, for help and messages.
+    pub allowed: &'static str,
+    /// Its value when nobody set it.
+    pub default: &'static str,
+}
+
+/// All properties, in the order in which they are shown.
+pub const KEYS: &[Key] = &[
+    Key {
+        name: "compression",
+        description: "codec for what is written from now on",
+        allowed: Codec::ALLOWED,
+        default: "lz4",
+    },
+    Key {
+        name: "unit",
+        description: "most bytes that are compressed together: larger saves more, smaller reads faster at random",
+        allowed: "4K, 8K, 16K, 32K, 64K, 128K",
+        default: "32K",
+    },
+    Key {
+        name: "min-saving",
+        description: "least saving for which data is stored compressed",
+        allowed: "a percentage from 0 to 90 with at most one decimal, such as 12.5",
+        default: "12.5",
+    },
+];
+
+/// Where a value comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// Built in.
+    Default,
+    /// Set on the pool.
+    Pool,
+    /// Set on the volume.
+    Volume,
+}
+
+/// A property in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResolvedProperty {
+    /// Its name.
+    pub key: &'static str,
+    /// Its value, as its setter wrote it.
+    pub value: String,
+    /// Where that was set.
+    pub source: Source,
+}
+
+/// The properties in force, and what they mean.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resolved {
+    /// What they mean.
+    pub settings: Settings,
+    /// Each property, in the order of [`KEYS`].
+    pub properties: Vec<ResolvedProperty>,
+}
+
+/// What is wrong with a property; the message lists what is allowed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PropertyError {
+    /// There is no property of that name.
+    UnknownKey(String),
+    /// The property does not take that value.
+    BadValue {
+        /// The property.
+        key: &'static Key,
+        /// The value.
+        value: String,
+    },
+}
+
+impl fmt::Display for PropertyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownKey(key) => {
+                write!(f, "there is no property '{key}'; there are ")?;
+                for (index, known) in KEYS.iter().enumerate() {
+                    write!(f, "{}{}", if index > 0 { ", " } else { "" }, known.name)?;
+                }
+                Ok(())
+            }
+            Self::BadValue { key, value } => {
+                write!(f, "property '{}' cannot be '{value}'; allowed: {}", key.name, key.allowed)
+            }
+        }
+    }
+}
+
+impl std::error::Error for PropertyError {}
+
+/// Checks that `key` is a property and takes `value`.
+///
+/// # Errors
+/// With a message that lists what is allowed.
+pub fn check_property(key: &str, value: &str) -> Result<(), PropertyError> {
+    apply(&mut Settings::default(), key, value)
+}
+
+/// The properties in force, given those that were set on the pool and on the volume (empty for the pool itself).
+/// A volume's value wins over its pool's, and that over the default.
+///
+/// # Errors
+/// When a key or value that was set is not allowed.
+pub fn resolve(pool: &BTreeMap<String, String>, volume: &BTreeMap<String, String>) -> Result<Resolved, PropertyError> {
+    let mut settings = Settings::default();
+    for (key, value) in pool.iter().chain(volume) {
+        apply(&mut settings, key, value)?;
+    }
+    let properties = KEYS
+        .iter()
+        .map(|key| {
+            let (value, source) = match (volume.get(key.name), pool.get(key.name)) {
+                (Some(value), _) => (value.as_str(), Source::Volume),
+                (None, Some(value)) => (value.as_str(), Source::Pool),
+                (None, None) => (key.default, Source::Default),
+            };
+            ResolvedProperty { key: key.name, value: value.to_owned(), source }
+        })
+        .collect();
+    Ok(Resolved { settings, properties })
+}
+
+fn apply(settings: &mut Settings, name: &str, value: &str) -> Result<(), PropertyError> {
+    let key = KEYS.iter().find(|k| k.name == name).ok_or_else(|| PropertyError::UnknownKey(name.to_owned()))?;
+    let bad = || PropertyError::BadValue { key, value: value.to_owned() };
+    match name {
+        "compression" => settings.compression = value.parse().map_err(|_| bad())?,
+        "unit" => settings.unit_blocks = parse_unit(value).ok_or_else(bad)?,
+        "min-saving" => settings.min_saving_permille = parse_permille(value).ok_or_else(bad)?,
+        _ => return Err(PropertyError::UnknownKey(name.to_owned())),
+    }
+    Ok(())
+}
+
+fn parse_unit(value: &str) -> Option<u32> {
+    let bytes = parse_size(value).ok()?;
+    let blocks = u32::try_from(bytes / BLOCK_BYTES as u64).ok()?;
+    let fits = bytes.is_multiple_of(BLOCK_BYTES as u64) && blocks <= GROUP_BLOCKS as u32 && blocks.is_power_of_two();
+    fits.then_some(blocks)
+}
+
+/// A percentage with at most one decimal, with or without a `%` behind it, in thousandths.
+fn parse_permille(value: &str) -> Option<u32> {
+    let number = value.strip_suffix('%').unwrap_or(value);
+    let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
+    let digits =
+        |text: &str, most: usize| (1..=most).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole, 2) || !digits(tenths, 1) {
+        return None;
+    }
+    let permille = whole.parse::<u32>().ok()? * 10 + tenths.parse::<u32>().ok()?;
+    (permille <= 900).then_some(permille)
+}
+
+#[cfg(test)]
+mod tests {
+    use codec::ZstdLevel;
+
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    }
+
+    #[test]
+    fn written_defaults_are_the_defaults() {
+        let mut settings = Settings { compression: Codec::Off, unit_blocks: 1, min_saving_permille: 900 };
+        for key in KEYS {
+            apply(&mut settings, key.name, key.default).unwrap();
+        }
+        assert_eq!(settings, Settings::default());
+    }
+
+    #[test]
+    fn values_by_table() {
+        let zstd = |n| Codec::Zstd(ZstdLevel::new(n).unwrap());
+        let d = Settings::default();
+        for (key, value, expected) in [
+            ("compression", "off", Settings { compression: Codec::Off, ..d }),
+            ("compression", "zstd-19", Settings { compression: zstd(19), ..d }),
+            ("unit", "4K", Settings { unit_blocks: 1, ..d }),
+            ("unit", "4096", Settings { unit_blocks: 1, ..d }),
+            ("unit", "64KiB", Settings { unit_blocks: 16, ..d }),
+            ("unit", "128k", Settings { unit_blocks: 32, ..d }),
+            ("min-saving", "0", Settings { min_saving_permille: 0, ..d }),
+            ("min-saving", "90", Settings { min_saving_permille: 900, ..d }),
+            ("min-saving", "7.3", Settings { min_saving_permille: 73, ..d }),
+            ("min-saving", "12.5%", d),
+        ] {
+            assert_eq!(resolve(&map(&[(key, value)]), &map(&[])).unwrap().settings, expected, "{key}={value}");
+        }
+    }
+
+    #[test]
+    fn refusals_list_what_is_allowed() {
+        for (key, value, part) in [
+            ("compresion", "lz4", "compression, unit, min-saving"),
+            ("compression", "gzip-1", "zstd-1 to zstd-19"),
+            ("compression", "", "zstd-1 to zstd-19"),
+            ("unit", "2K", "4K, 8K"),
+            ("unit", "0", "4K, 8K"),
+            ("unit", "12K", "4K, 8K"),
+            ("unit", "256K", "4K, 8K"),
+            ("unit", "4097", "4K, 8K"),
+            ("unit", "16P", "4K, 8K"),
+            ("min-saving", "90.1", "from 0 to 90"),
+            ("min-saving", "100", "from 0 to 90"),
+            ("min-saving", "-1", "from 0 to 90"),
+            ("min-saving", "1.25", "from 0 to 90"),
+            ("min-saving", "", "from 0 to 90"),
+            ("min-saving", ".", "from 0 to 90"),
+            ("min-saving", "+5", "from 0 to 90"),
+        ] {
+            let error = check_property(key, value).unwrap_err().to_string();
+            assert!(error.contains(part), "{key}={value}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_volume_wins_over_the_pool_wins_over_the_default() {
+        let resolved =
+            resolve(&map(&[("compression", "off"), ("unit", "64K")]), &map(&[("compression", "zstd-3")])).unwrap();
+        let shown: Vec<_> = resolved.properties.iter().map(|p| (p.key, p.value.as_str(), p.source)).collect();
+        assert_eq!(
+            shown,
+            [
+                ("compression", "zstd-3", Source::Volume),
+                ("unit", "64K", Source::Pool),
+                ("min-saving", "12.5", Source::Default),
+            ]
+        );
+        assert_eq!(resolved.settings.compression.to_string(), "zstd-3");
+        assert_eq!(resolved.settings.unit_blocks, 16);
+    }
+
+    #[test]
+    fn a_bad_value_on_either_level_is_an_error() {
+        assert!(resolve(&map(&[("unit", "5K")]), &map(&[("unit", "4K")])).is_err());
+        assert!(resolve(&map(&[]), &map(&[("colour", "red")])).is_err());
+    }
+}
