@@ -1,0 +1,85 @@
+# The doors to everything around the code. Each target installs the Debian packages that it needs (tools/setup says
+# which and why), so that `make demo` and `make test` work on a bare Debian 12 with Rust.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test system soak bench peers fuzz lint deny completions man install clean
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+# How long `make soak` runs, and what each fuzz target gets in `make fuzz`.
+SECONDS_SOAK := $(if $(filter-out undefined environment,$(origin SECONDS)),$(SECONDS),600)
+FUZZ_SECONDS ?= 60
+# Directory with the benchmark data; made from public Debian packages when not given.
+CORPUS ?=
+# More arguments for the demo, the benchmark, the system tests: make demo ARGS=--keep
+ARGS ?=
+
+help: ## Show this list
+	@echo 'Shale: make storage hold two to four times more. Targets:'
+	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install what building, testing and the demo need
+	tools/setup build lint test demo
+
+build: ## Build the binary: target/release/shale
+	@tools/setup build
+	cargo build --release --locked --package shale
+
+demo: build ## A compressed volume with ext4 on it, a kernel tree and a disk image in it, kill -9, and what it saved
+	@tools/setup demo
+	demo/run $(ARGS)
+
+test: ## The gate: format, lints, layers, licences, all tests, crash simulation, canaries, real clients
+	@tools/setup build lint test
+	tools/gate $(ARGS)
+
+system: build ## Only the system tests (real binary, real clients); ARGS='--only REGEX' selects
+	@tools/setup test
+	tests/run $(ARGS)
+
+soak: build ## Crash simulation, 50 kill -9 rounds and fuzzing for SECONDS=600
+	@tools/setup build soak
+	tools/soak $(SECONDS_SOAK)
+
+bench: ## Measure the engine and the transports; writes bench/results/latest.json (CORPUS=DIR, ARGS=--quick)
+	@tools/setup build bench
+	cargo run --release --locked --package bench -- all --corpus "$$(tools/bench-corpus '$(CORPUS)')" $(ARGS)
+
+peers: ## Measure against btrfs, nbdkit and qcow2 on the same disk (CORPUS=DIR)
+	@tools/setup build bench
+	cargo run --release --locked --package bench -- peers --corpus "$$(tools/bench-corpus '$(CORPUS)')" $(ARGS)
+
+fuzz: ## Each fuzz target for FUZZ_SECONDS=60
+	@tools/setup build fuzz
+	tools/fuzz $(FUZZ_SECONDS)
+
+lint: ## Only the quick checks of the gate
+	@tools/setup build lint
+	tools/gate --lint
+
+deny: ## cargo-deny on licences, bans and sources (installs cargo-deny: minutes)
+	@tools/setup build
+	@cargo deny --version >/dev/null 2>&1 || cargo install --locked cargo-deny
+	cargo deny check licenses bans sources
+
+completions: build ## Shell completions to target/completions
+	@mkdir -p target/completions
+	target/release/shale completions bash >target/completions/shale.bash
+	target/release/shale completions zsh >target/completions/_shale
+	target/release/shale completions fish >target/completions/shale.fish
+
+man: build ## Manual pages to target/man
+	@mkdir -p target/man
+	target/release/shale man target/man
+
+install: man completions ## Binary, manual pages and completions under PREFIX=/usr/local
+	install -D -m 755 target/release/shale $(DESTDIR)$(PREFIX)/bin/shale
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 target/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+	install -D -m 644 target/completions/shale.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/shale
+	install -D -m 644 target/completions/_shale $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_shale
+	install -D -m 644 target/completions/shale.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/shale.fish
+
+clean: ## Remove what was built (the demo's and the benchmark's caches stay; they say where they are)
+	cargo clean
