@@ -1,1 +1,29 @@
-//! (being written)
+//! Bytes on disk: encode, decode, checksums, versions. No I/O, no clock, no allocation that a length on disk could
+//! make large. `docs/FORMAT.md` is the normative text; all integers are little-endian except in map keys, which are
+//! big-endian so that they sort.
+
+mod batch;
+mod checkpoint;
+mod checksum;
+mod cursor;
+mod descriptor;
+mod keys;
+mod record;
+mod superblock;
+
+pub use batch::{
+    BATCH_ALIGN, BATCH_FIXED_BYTES, BATCH_MAGIC, Batch, BatchHeader, Entry, FRAGMENT_ENTRY_BYTES, FragmentEntry,
+    HOLE_BLOCKS_MAX, decode_batch, encode_batch, header_bytes,
+};
+pub use checkpoint::{Checkpoint, USAGE_PAGE_EXTENTS, decode_usage_page, encode_usage_page};
+pub use checksum::{FragmentIdentity, fragment_checksum};
+pub use cursor::FormatError;
+pub use descriptor::{ObjectDescriptor, ObjectState, Origin};
+pub use keys::{
+    KEY_CHECKPOINT, RecordKey, object_key, object_key_range, parse_object_key, parse_record_key, parse_usage_key,
+    record_key, record_key_range, usage_key, usage_key_range,
+};
+pub use record::{FragmentRef, Record};
+pub use superblock::{
+    FORMAT_VERSION, INCOMPAT_KNOWN, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS, Superblock, SuperblockError,
+};

@@ -62,7 +62,7 @@ pub fn format_size(bytes: u64) -> String {
         power += 1;
     }
     let unit = 1u64 << (10 * power);
-    if bytes % unit == 0 {
+    if bytes.is_multiple_of(unit) {
         return format!("{} {}", bytes / unit, UNITS[power]);
     }
     format!("{:.2} {}", bytes as f64 / unit as f64, UNITS[power])

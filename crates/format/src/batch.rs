@@ -1,0 +1,371 @@
+//! Batches: what one append writes to the log. A header with its entries, then the payloads of the fragments in the order of
+//! their entries, packed to the byte, then padding to 4 KiB.
+
+use units::{BlockIndex, Epoch, ExtentIndex, ObjectId, Seq};
+
+use crate::cursor::{Cursor, put_uint};
+use crate::descriptor::{put_properties, read_properties};
+use crate::record::check_unit;
+use crate::{FormatError, ObjectDescriptor};
+
+/// First four bytes of a batch.
+pub const BATCH_MAGIC: u32 = u32::from_le_bytes(*b"SHBT");
+/// Batches begin and end at multiples of this.
+pub const BATCH_ALIGN: usize = 4096;
+/// Bytes of the fixed part of a header.
+pub const BATCH_FIXED_BYTES: usize = 64;
+/// Bytes of an entry for one fragment.
+pub const FRAGMENT_ENTRY_BYTES: usize = 14;
+/// Most blocks of one hole range: its count has three bytes.
+pub const HOLE_BLOCKS_MAX: u32 = (1 << 24) - 1;
+/// Bytes of a hole range.
+const HOLE_BYTES: usize = 8;
+/// Bytes of the head of a run of fragments or holes: tag 1, object 8, epoch 4, count 2.
+const RUN_HEAD_BYTES: usize = 15;
+const TAG_FRAGMENTS: u8 = 1;
+const TAG_HOLES: u8 = 2;
+const TAG_OBJECT: u8 = 3;
+const TAG_POOL_PROPERTIES: u8 = 4;
+
+/// The fixed part of a header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BatchHeader {
+    /// First eight bytes of the pool's identifier.
+    pub pool: u64,
+    /// Position in the order of all batches.
+    pub seq: Seq,
+    /// Number of the opening of the pool that wrote it.
+    pub incarnation: u64,
+    /// Sequence number of the first batch of that opening: batches of older openings from there on never happened.
+    pub incarnation_first_seq: Seq,
+    /// All batches before this one were durable when this batch was written.
+    pub durable_before: Seq,
+    /// The extent that the batch was written to.
+    pub extent: ExtentIndex,
+}
+
+/// A fragment's entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FragmentEntry {
+    /// First block of the unit.
+    pub first: BlockIndex,
+    /// Blocks of the unit, 1 to 32.
+    pub count: u8,
+    /// Codec number.
+    pub codec: u8,
+    /// Bytes of payload.
+    pub stored: u32,
+    /// See [`fragment_checksum`](crate::fragment_checksum).
+    pub checksum: u32,
+}
+
+/// Something that a batch says. The entries of a batch hold in their order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Entry {
+    /// Fragments of one object, their payloads in this order.
+    Fragments {
+        /// Object.
+        object: ObjectId,
+        /// Epoch in which they were written.
+        epoch: Epoch,
+        /// At most 65535 of them.
+        fragments: Vec<FragmentEntry>,
+    },
+    /// Ranges of one object that read as zeroes.
+    Holes {
+        /// Object.
+        object: ObjectId,
+        /// Epoch in which they were made.
+        epoch: Epoch,
+        /// First block and number of blocks (at most [`HOLE_BLOCKS_MAX`]); at most 65535 of them.
+        ranges: Vec<(BlockIndex, u32)>,
+    },
+    /// An object's descriptor as it is from here on. The figures in it (allocated, stored) mean nothing here.
+    Object(ObjectDescriptor),
+    /// The pool's properties as they are from here on.
+    PoolProperties(std::collections::BTreeMap<String, String>),
+}
+
+/// A decoded batch: the header, the entries, and where the payloads begin and the batch ends, relative to its start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    /// Fixed part.
+    pub header: BatchHeader,
+    /// What it says.
+    pub entries: Vec<Entry>,
+    /// Offset of the first payload.
+    pub header_bytes: usize,
+    /// Bytes of the batch, a multiple of 4096.
+    pub batch_bytes: usize,
+}
+
+/// Bytes of the header of a batch with these entries.
+pub fn header_bytes(entries: &[Entry]) -> usize {
+    let entries: usize = entries
+        .iter()
+        .map(|entry| match entry {
+            Entry::Fragments { fragments, .. } => RUN_HEAD_BYTES + FRAGMENT_ENTRY_BYTES * fragments.len(),
+            Entry::Holes { ranges, .. } => RUN_HEAD_BYTES + HOLE_BYTES * ranges.len(),
+            Entry::Object(descriptor) => 5 + descriptor.encode().len(),
+            Entry::PoolProperties(properties) => {
+                5 + 2 + properties.iter().map(|(k, v)| 4 + k.len() + v.len()).sum::<usize>()
+            }
+        })
+        .sum();
+    BATCH_FIXED_BYTES + entries
+}
+
+/// Encodes a header. Layout of the fixed part: magic 4, crc32c of all of the header behind this field 4, header bytes 4,
+/// batch bytes 4, pool 8, sequence number 8, incarnation 8, its first sequence number 8, durable-before 8, extent 4,
+/// number of entries 4. Then the entries, each behind its tag.
+pub fn encode_batch(header: &BatchHeader, entries: &[Entry], batch_bytes: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(header_bytes(entries));
+    put_uint(&mut out, BATCH_MAGIC.into(), 4);
+    out.resize(12, 0);
+    put_uint(&mut out, batch_bytes as u64, 4);
+    put_uint(&mut out, header.pool, 8);
+    put_uint(&mut out, header.seq.0, 8);
+    put_uint(&mut out, header.incarnation, 8);
+    put_uint(&mut out, header.incarnation_first_seq.0, 8);
+    put_uint(&mut out, header.durable_before.0, 8);
+    put_uint(&mut out, header.extent.0.into(), 4);
+    put_uint(&mut out, entries.len() as u64, 4);
+    debug_assert_eq!(out.len(), BATCH_FIXED_BYTES);
+    for entry in entries {
+        put_entry(&mut out, entry);
+    }
+    let len = out.len() as u32;
+    out[8..12].copy_from_slice(&len.to_le_bytes());
+    let crc = crc32c::crc32c(&out[8..]);
+    out[4..8].copy_from_slice(&crc.to_le_bytes());
+    out
+}
+
+fn put_run_head(out: &mut Vec<u8>, tag: u8, object: ObjectId, epoch: Epoch, count: usize) {
+    out.push(tag);
+    put_uint(out, object.0, 8);
+    put_uint(out, epoch.0.into(), 4);
+    put_uint(out, count as u64, 2);
+}
+
+fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
+    match entry {
+        Entry::Fragments { object, epoch, fragments } => {
+            put_run_head(out, TAG_FRAGMENTS, *object, *epoch, fragments.len());
+            for fragment in fragments {
+                put_uint(out, fragment.first.0, 5);
+                out.push(fragment.count - 1);
+                out.push(fragment.codec);
+                put_uint(out, fragment.stored.into(), 3);
+                put_uint(out, fragment.checksum.into(), 4);
+            }
+        }
+        Entry::Holes { object, epoch, ranges } => {
+            put_run_head(out, TAG_HOLES, *object, *epoch, ranges.len());
+            for (first, count) in ranges {
+                put_uint(out, first.0, 5);
+                put_uint(out, u64::from(*count), 3);
+            }
+        }
+        Entry::Object(descriptor) => {
+            let bytes = descriptor.encode();
+            out.push(TAG_OBJECT);
+            put_uint(out, bytes.len() as u64, 4);
+            out.extend_from_slice(&bytes);
+        }
+        Entry::PoolProperties(properties) => {
+            let mut bytes = Vec::new();
+            put_properties(&mut bytes, properties);
+            out.push(TAG_POOL_PROPERTIES);
+            put_uint(out, bytes.len() as u64, 4);
+            out.extend_from_slice(&bytes);
+        }
+    }
+}
+
+/// Decodes the header of a batch at the start of `bytes`, which reach at most to the end of its extent.
+/// The payloads are not looked at: each is verified by its own checksum.
+///
+/// # Errors
+/// When there is no batch there, or its header is damaged, or a length in it is impossible.
+pub fn decode_batch(bytes: &[u8]) -> Result<Batch, FormatError> {
+    let mut cursor = Cursor::new("batch header", bytes);
+    if cursor.u32()? != BATCH_MAGIC {
+        return Err(cursor.fail("no magic number"));
+    }
+    let crc = cursor.u32()?;
+    let header_bytes = cursor.u32()? as usize;
+    if header_bytes < BATCH_FIXED_BYTES || header_bytes > bytes.len() {
+        return Err(cursor.fail(format!("header of {header_bytes} bytes, {} are there", bytes.len())));
+    }
+    if crc32c::crc32c(&bytes[8..header_bytes]) != crc {
+        return Err(cursor.fail("checksum does not match"));
+    }
+    let mut cursor = Cursor::new("batch header", &bytes[12..header_bytes]);
+    let batch_bytes = cursor.u32()? as usize;
+    let header = BatchHeader {
+        pool: cursor.u64()?,
+        seq: Seq(cursor.u64()?),
+        incarnation: cursor.u64()?,
+        incarnation_first_seq: Seq(cursor.u64()?),
+        durable_before: Seq(cursor.u64()?),
+        extent: ExtentIndex(cursor.u32()?),
+    };
+    let count = cursor.u32()?;
+    let mut entries = Vec::new();
+    let mut payload_bytes = 0usize;
+    for _ in 0..count {
+        let entry = read_entry(&mut cursor)?;
+        if let Entry::Fragments { fragments, .. } = &entry {
+            payload_bytes += fragments.iter().map(|f| f.stored as usize).sum::<usize>();
+        }
+        entries.push(entry);
+    }
+    cursor.end()?;
+    let expected = (header_bytes + payload_bytes).next_multiple_of(BATCH_ALIGN);
+    if batch_bytes != expected || batch_bytes > bytes.len() {
+        return Err(cursor.fail(format!("batch of {batch_bytes} bytes, its entries make {expected}")));
+    }
+    Ok(Batch { header, entries, header_bytes, batch_bytes })
+}
+
+fn read_entry(cursor: &mut Cursor<'_>) -> Result<Entry, FormatError> {
+    match cursor.u8()? {
+        TAG_FRAGMENTS => {
+            let (object, epoch, count) = read_run_head(cursor, FRAGMENT_ENTRY_BYTES)?;
+            let mut fragments = Vec::with_capacity(count);
+            for _ in 0..count {
+                let fragment = FragmentEntry {
+                    first: BlockIndex(cursor.uint(5)?),
+                    count: cursor.u8()?.wrapping_add(1),
+                    codec: cursor.u8()?,
+                    stored: cursor.uint(3)? as u32,
+                    checksum: cursor.u32()?,
+                };
+                check_unit(cursor, fragment.first.in_group() as u8, fragment.count, fragment.stored)?;
+                fragments.push(fragment);
+            }
+            Ok(Entry::Fragments { object, epoch, fragments })
+        }
+        TAG_HOLES => {
+            let (object, epoch, count) = read_run_head(cursor, HOLE_BYTES)?;
+            let mut ranges = Vec::with_capacity(count);
+            for _ in 0..count {
+                ranges.push((BlockIndex(cursor.uint(5)?), cursor.uint(3)? as u32));
+            }
+            Ok(Entry::Holes { object, epoch, ranges })
+        }
+        TAG_OBJECT => {
+            let len = cursor.u32()? as usize;
+            Ok(Entry::Object(ObjectDescriptor::decode(cursor.bytes(len)?)?))
+        }
+        TAG_POOL_PROPERTIES => {
+            let len = cursor.u32()? as usize;
+            let mut inner = Cursor::new("pool properties", cursor.bytes(len)?);
+            let properties = read_properties(&mut inner)?;
+            inner.end()?;
+            Ok(Entry::PoolProperties(properties))
+        }
+        other => Err(cursor.fail(format!("unknown entry tag {other}"))),
+    }
+}
+
+/// Reads the head of a run, and makes sure that its items can be there before memory is taken for them.
+fn read_run_head(cursor: &mut Cursor<'_>, item_bytes: usize) -> Result<(ObjectId, Epoch, usize), FormatError> {
+    let object = ObjectId(cursor.u64()?);
+    let epoch = Epoch(cursor.u32()?);
+    let count = usize::from(cursor.u16()?);
+    if count * item_bytes > cursor.remaining() {
+        return Err(cursor.fail(format!("{count} entries in {} bytes", cursor.remaining())));
+    }
+    Ok((object, epoch, count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ObjectState;
+
+    fn sample() -> (BatchHeader, Vec<Entry>) {
+        let header = BatchHeader {
+            pool: 1,
+            seq: Seq(7),
+            incarnation: 2,
+            incarnation_first_seq: Seq(5),
+            durable_before: Seq(6),
+            extent: ExtentIndex(3),
+        };
+        let fragment = |first, count, stored| FragmentEntry {
+            first: BlockIndex(first),
+            count,
+            codec: 65,
+            stored,
+            checksum: 0x1234_5678,
+        };
+        let descriptor = ObjectDescriptor {
+            id: ObjectId(1),
+            state: ObjectState::Volume,
+            name: "v".into(),
+            size_bytes: 4096,
+            epoch: Epoch(0),
+            origin: None,
+            created_unix_s: 0,
+            allocated_blocks: 0,
+            stored_bytes: 0,
+            properties: [("unit".to_owned(), "16K".to_owned())].into(),
+        };
+        let entries = vec![
+            Entry::Object(descriptor),
+            Entry::Fragments {
+                object: ObjectId(1),
+                epoch: Epoch(0),
+                fragments: vec![fragment((1 << 38) - 1, 1, 4096), fragment(32, 32, 5000)],
+            },
+            Entry::Holes { object: ObjectId(1), epoch: Epoch(0), ranges: vec![(BlockIndex(64), HOLE_BLOCKS_MAX)] },
+            Entry::PoolProperties([("compression".to_owned(), "lz4".to_owned())].into()),
+        ];
+        (header, entries)
+    }
+
+    fn sample_bytes() -> Vec<u8> {
+        let (header, entries) = sample();
+        let total = (header_bytes(&entries) + 9096).next_multiple_of(BATCH_ALIGN);
+        let mut bytes = encode_batch(&header, &entries, total);
+        assert_eq!(bytes.len(), header_bytes(&entries));
+        bytes.resize(total, 0);
+        bytes
+    }
+
+    #[test]
+    fn round_trips() {
+        let (header, entries) = sample();
+        let bytes = sample_bytes();
+        let batch = decode_batch(&bytes).unwrap();
+        assert_eq!((batch.header, batch.entries), (header, entries));
+        assert_eq!(batch.batch_bytes, bytes.len());
+    }
+
+    #[test]
+    fn every_flipped_bit_of_the_header_and_every_cut_is_noticed() {
+        let mut bytes = sample_bytes();
+        let header = decode_batch(&bytes).unwrap().header_bytes;
+        for bit in 0..header * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode_batch(&bytes).is_err(), "bit {bit}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        for len in 0..bytes.len() {
+            assert!(decode_batch(&bytes[..len]).is_err());
+        }
+    }
+
+    #[test]
+    fn units_across_groups_are_refused() {
+        let (header, _) = sample();
+        let bad = FragmentEntry { first: BlockIndex(31), count: 2, codec: 0, stored: 10, checksum: 0 };
+        let entries = [Entry::Fragments { object: ObjectId(1), epoch: Epoch(0), fragments: vec![bad] }];
+        let mut bytes = encode_batch(&header, &entries, BATCH_ALIGN);
+        bytes.resize(BATCH_ALIGN, 0);
+        assert!(decode_batch(&bytes).unwrap_err().detail.contains("crosses"));
+    }
+}

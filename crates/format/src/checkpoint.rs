@@ -1,0 +1,139 @@
+//! The checkpoint's record, and the pages of extent usage.
+
+use std::collections::BTreeMap;
+
+use units::{ExtentIndex, Seq};
+
+use crate::FormatError;
+use crate::cursor::{Cursor, put_uint, seal, unseal};
+use crate::descriptor::{put_properties, read_properties};
+
+/// What ties the map to the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Identifier of the pool, as in the superblock.
+    pub pool: [u8; 16],
+    /// Number of this opening of the pool; batches of another one do not continue the log.
+    pub incarnation: u64,
+    /// Sequence number of the first batch of this incarnation.
+    pub incarnation_first_seq: Seq,
+    /// Sequence number that the next batch carries: all before it are in the map.
+    pub next_seq: Seq,
+    /// Where in the first extent of `extents` the next batch begins, in bytes.
+    pub offset: u32,
+    /// The extents that the log fills next, in order; the first one is open.
+    pub extents: Vec<ExtentIndex>,
+    /// Identifier that the next object gets.
+    pub next_object: u64,
+    /// Checkpoints taken since the pool was made.
+    pub number: u64,
+    /// Properties of the pool.
+    pub properties: BTreeMap<String, String>,
+}
+
+impl Checkpoint {
+    /// Encodes: pool 16, incarnation 8, its first sequence number 8, next sequence number 8, offset 4, next object 8,
+    /// number 8, properties, number of extents 4, each 4, crc32c 4.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(96 + 4 * self.extents.len());
+        out.extend_from_slice(&self.pool);
+        put_uint(&mut out, self.incarnation, 8);
+        put_uint(&mut out, self.incarnation_first_seq.0, 8);
+        put_uint(&mut out, self.next_seq.0, 8);
+        put_uint(&mut out, self.offset.into(), 4);
+        put_uint(&mut out, self.next_object, 8);
+        put_uint(&mut out, self.number, 8);
+        put_properties(&mut out, &self.properties);
+        put_uint(&mut out, self.extents.len() as u64, 4);
+        for extent in &self.extents {
+            put_uint(&mut out, extent.0.into(), 4);
+        }
+        seal(&mut out);
+        out
+    }
+
+    /// Decodes and checks.
+    ///
+    /// # Errors
+    /// When the checksum or a length does not hold.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut cursor = Cursor::new("checkpoint", unseal("checkpoint", bytes)?);
+        let mut pool = [0; 16];
+        pool.copy_from_slice(cursor.bytes(16)?);
+        let mut checkpoint = Self {
+            pool,
+            incarnation: cursor.u64()?,
+            incarnation_first_seq: Seq(cursor.u64()?),
+            next_seq: Seq(cursor.u64()?),
+            offset: cursor.u32()?,
+            next_object: cursor.u64()?,
+            number: cursor.u64()?,
+            properties: read_properties(&mut cursor)?,
+            extents: Vec::new(),
+        };
+        let count = cursor.u32()? as usize;
+        if cursor.remaining() != 4 * count {
+            return Err(cursor.fail(format!("{count} extents in {} bytes", cursor.remaining())));
+        }
+        for _ in 0..count {
+            checkpoint.extents.push(ExtentIndex(cursor.u32()?));
+        }
+        Ok(checkpoint)
+    }
+}
+
+/// Extents of a usage page.
+pub const USAGE_PAGE_EXTENTS: usize = 256;
+
+/// Encodes a page: the live payload bytes of 256 consecutive extents, 4 each, crc32c 4.
+pub fn encode_usage_page(live: &[u32; USAGE_PAGE_EXTENTS]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(4 * USAGE_PAGE_EXTENTS + 4);
+    for bytes in live {
+        put_uint(&mut out, (*bytes).into(), 4);
+    }
+    seal(&mut out);
+    out
+}
+
+/// Inverse of [`encode_usage_page`].
+///
+/// # Errors
+/// When the checksum or the length does not hold.
+pub fn decode_usage_page(bytes: &[u8]) -> Result<[u32; USAGE_PAGE_EXTENTS], FormatError> {
+    let mut cursor = Cursor::new("usage page", unseal("usage page", bytes)?);
+    let mut live = [0; USAGE_PAGE_EXTENTS];
+    for slot in &mut live {
+        *slot = cursor.u32()?;
+    }
+    cursor.end()?;
+    Ok(live)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checkpoints_and_usage_round_trip() {
+        let checkpoint = Checkpoint {
+            pool: [3; 16],
+            incarnation: 4,
+            incarnation_first_seq: Seq(100),
+            next_seq: Seq(120),
+            offset: 8192,
+            extents: vec![ExtentIndex(5), ExtentIndex(9)],
+            next_object: 17,
+            number: 2,
+            properties: BTreeMap::new(),
+        };
+        let bytes = checkpoint.encode();
+        assert_eq!(Checkpoint::decode(&bytes).unwrap(), checkpoint);
+        assert!(Checkpoint::decode(&bytes[..bytes.len() - 1]).is_err());
+        let mut live = [0; USAGE_PAGE_EXTENTS];
+        live[255] = u32::MAX;
+        let mut page = encode_usage_page(&live);
+        assert_eq!(decode_usage_page(&page).unwrap(), live);
+        page[1] ^= 1;
+        assert!(decode_usage_page(&page).is_err());
+    }
+}

@@ -1,0 +1,113 @@
+//! Bounds-checked reading and plain writing of little-endian fields.
+
+/// Bytes that do not decode: what was being read, and what is wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FormatError {
+    /// The structure.
+    pub structure: &'static str,
+    /// What was found and what was expected.
+    pub detail: String,
+}
+
+impl FormatError {
+    pub(crate) fn new(structure: &'static str, detail: impl Into<String>) -> Self {
+        Self { structure, detail: detail.into() }
+    }
+}
+
+impl std::fmt::Display for FormatError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.structure, self.detail)
+    }
+}
+
+impl std::error::Error for FormatError {}
+
+/// Reads fields one after another and fails at the end instead of past it.
+pub(crate) struct Cursor<'a> {
+    structure: &'static str,
+    rest: &'a [u8],
+}
+
+impl<'a> Cursor<'a> {
+    pub(crate) const fn new(structure: &'static str, bytes: &'a [u8]) -> Self {
+        Self { structure, rest: bytes }
+    }
+    pub(crate) fn fail(&self, detail: impl Into<String>) -> FormatError {
+        FormatError::new(self.structure, detail)
+    }
+    pub(crate) const fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+    pub(crate) fn bytes(&mut self, len: usize) -> Result<&'a [u8], FormatError> {
+        let Some((head, rest)) = self.rest.split_at_checked(len) else {
+            return Err(self.fail(format!("{len} bytes expected, {} left", self.rest.len())));
+        };
+        self.rest = rest;
+        Ok(head)
+    }
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], FormatError> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.bytes(N)?);
+        Ok(array)
+    }
+    /// An unsigned integer of `width` bytes, at most 8.
+    pub(crate) fn uint(&mut self, width: usize) -> Result<u64, FormatError> {
+        let mut wide = [0; 8];
+        wide[..width].copy_from_slice(self.bytes(width)?);
+        Ok(u64::from_le_bytes(wide))
+    }
+    pub(crate) fn u8(&mut self) -> Result<u8, FormatError> {
+        Ok(self.array::<1>()?[0])
+    }
+    pub(crate) fn u16(&mut self) -> Result<u16, FormatError> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+    pub(crate) fn u32(&mut self) -> Result<u32, FormatError> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+    pub(crate) fn u64(&mut self) -> Result<u64, FormatError> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+    /// A string behind its 16-bit length.
+    pub(crate) fn text(&mut self) -> Result<String, FormatError> {
+        let len = usize::from(self.u16()?);
+        let bytes = self.bytes(len)?;
+        String::from_utf8(bytes.to_vec()).map_err(|_| self.fail("text is not UTF-8"))
+    }
+    /// Fails unless everything was read.
+    pub(crate) fn end(&self) -> Result<(), FormatError> {
+        if self.rest.is_empty() { Ok(()) } else { Err(self.fail(format!("{} bytes too many", self.rest.len()))) }
+    }
+}
+
+/// Appends the low `width` bytes of `value`.
+pub(crate) fn put_uint(out: &mut Vec<u8>, value: u64, width: usize) {
+    debug_assert!(width == 8 || value >> (8 * width) == 0, "{value} does not fit {width} bytes");
+    out.extend_from_slice(&value.to_le_bytes()[..width]);
+}
+
+/// Appends a string behind its 16-bit length. Callers bound the length; a longer one would be cut.
+pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
+    let len = text.len().min(usize::from(u16::MAX));
+    put_uint(out, len as u64, 2);
+    out.extend_from_slice(&text.as_bytes()[..len]);
+}
+
+/// Appends the crc32c of everything in `out` so far.
+pub(crate) fn seal(out: &mut Vec<u8>) {
+    let crc = crc32c::crc32c(out);
+    out.extend_from_slice(&crc.to_le_bytes());
+}
+
+/// The bytes in front of a trailing crc32c, if it matches.
+pub(crate) fn unseal<'a>(structure: &'static str, bytes: &'a [u8]) -> Result<&'a [u8], FormatError> {
+    let Some((body, crc)) = bytes.split_last_chunk::<4>() else {
+        return Err(FormatError::new(structure, format!("{} bytes are too few", bytes.len())));
+    };
+    let (found, expected) = (u32::from_le_bytes(*crc), crc32c::crc32c(body));
+    if found != expected {
+        return Err(FormatError::new(structure, format!("checksum {found:#010x}, expected {expected:#010x}")));
+    }
+    Ok(body)
+}

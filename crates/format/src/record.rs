@@ -1,0 +1,249 @@
+//! The map record: where each block of one group lies that was written in one epoch.
+//!
+//! The same type serves as a change to a record: what it names replaces what an older record says, what it does not
+//! name falls through to it.
+
+use units::{BlockMask, GROUP_BYTES};
+
+use crate::FormatError;
+use crate::cursor::{Cursor, put_uint, seal, unseal};
+
+/// A reference to a stored fragment, and the blocks of the group for which it is the truth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FragmentRef {
+    /// Blocks of the group that are read from it: a subset of the unit, never empty.
+    pub live: BlockMask,
+    /// First block of the unit within the group.
+    pub first: u8,
+    /// Blocks of the unit.
+    pub count: u8,
+    /// Codec number.
+    pub codec: u8,
+    /// Bytes stored.
+    pub stored: u32,
+    /// See [`fragment_checksum`](crate::fragment_checksum).
+    pub checksum: u32,
+    /// Byte offset of the payload in the data file.
+    pub location: u64,
+}
+
+impl FragmentRef {
+    /// All blocks of the unit.
+    pub const fn unit(&self) -> BlockMask {
+        BlockMask::run(self.first as u32, self.count as u32)
+    }
+}
+
+/// What is known of the blocks of one group.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Record {
+    /// Blocks that read as zeroes whatever older epochs say.
+    pub holes: BlockMask,
+    /// Fragments; their live masks are disjoint, and disjoint from `holes`.
+    pub fragments: Vec<FragmentRef>,
+}
+
+const FLAG_HOLES: u8 = 0x80;
+const COUNT_MASK: u8 = 0x3f;
+const PARTIAL: u8 = 0x80;
+
+impl Record {
+    /// Blocks of which the record says something.
+    pub fn known(&self) -> BlockMask {
+        self.fragments.iter().fold(self.holes, |mask, f| mask.or(f.live))
+    }
+
+    /// Blocks that hold data.
+    pub fn allocated(&self) -> BlockMask {
+        self.fragments.iter().fold(BlockMask::EMPTY, |mask, f| mask.or(f.live))
+    }
+
+    /// Whether the record says nothing.
+    pub fn is_empty(&self) -> bool {
+        self.holes.is_empty() && self.fragments.is_empty()
+    }
+
+    /// Forgets what it says of `blocks`; fragments of which nothing is left are handed to `dead`.
+    fn forget(&mut self, blocks: BlockMask, dead: &mut dyn FnMut(&FragmentRef)) {
+        self.holes = self.holes.minus(blocks);
+        self.fragments.retain_mut(|fragment| {
+            fragment.live = fragment.live.minus(blocks);
+            if fragment.live.is_empty() {
+                dead(fragment);
+            }
+            !fragment.live.is_empty()
+        });
+    }
+
+    /// A newer fragment replaces whatever its live blocks were.
+    pub fn put(&mut self, fragment: FragmentRef, dead: &mut dyn FnMut(&FragmentRef)) {
+        self.forget(fragment.live, dead);
+        self.fragments.push(fragment);
+    }
+
+    /// `blocks` read as zeroes from now on.
+    pub fn put_holes(&mut self, blocks: BlockMask, dead: &mut dyn FnMut(&FragmentRef)) {
+        self.forget(blocks, dead);
+        self.holes = self.holes.or(blocks);
+    }
+
+    /// Applies a newer change. Fragments of this record that nothing refers to afterwards are handed to `dead`.
+    pub fn absorb(&mut self, newer: &Self, dead: &mut dyn FnMut(&FragmentRef)) {
+        self.forget(newer.known(), dead);
+        self.holes = self.holes.or(newer.holes);
+        self.fragments.extend_from_slice(&newer.fragments);
+    }
+
+    /// Encodes: a byte with the number of fragments (bits 0-5) and whether holes follow (bit 7); holes (4) if so; per
+    /// fragment: first block | 0x80 if the live mask follows (1), count - 1 (1), codec (1), stored bytes (3),
+    /// checksum (4), location (6), live mask if so (4); crc32c of all that (4).
+    pub fn encode(&self) -> Vec<u8> {
+        let mut fragments = self.fragments.clone();
+        fragments.sort_unstable_by_key(|f| f.live.0.trailing_zeros());
+        let mut out = Vec::with_capacity(9 + 20 * fragments.len());
+        let flags = if self.holes.is_empty() { 0 } else { FLAG_HOLES };
+        out.push(fragments.len() as u8 | flags);
+        if !self.holes.is_empty() {
+            put_uint(&mut out, self.holes.0.into(), 4);
+        }
+        for fragment in &fragments {
+            let partial = fragment.live != fragment.unit();
+            out.push(fragment.first | if partial { PARTIAL } else { 0 });
+            out.push(fragment.count - 1);
+            out.push(fragment.codec);
+            put_uint(&mut out, fragment.stored.into(), 3);
+            put_uint(&mut out, fragment.checksum.into(), 4);
+            put_uint(&mut out, fragment.location, 6);
+            if partial {
+                put_uint(&mut out, fragment.live.0.into(), 4);
+            }
+        }
+        seal(&mut out);
+        out
+    }
+
+    /// Decodes and checks: the checksum, that units lie within the group, that lengths are possible, and that no block
+    /// is claimed twice.
+    ///
+    /// # Errors
+    /// When any of that does not hold.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut cursor = Cursor::new("map record", unseal("map record", bytes)?);
+        let head = cursor.u8()?;
+        let mut record = Self::default();
+        if head & FLAG_HOLES != 0 {
+            record.holes = BlockMask(cursor.u32()?);
+        }
+        let mut known = record.holes;
+        let count = usize::from(head & COUNT_MASK);
+        record.fragments.reserve_exact(count);
+        for _ in 0..count {
+            let first = cursor.u8()?;
+            let mut fragment = FragmentRef {
+                live: BlockMask::EMPTY,
+                first: first & !PARTIAL,
+                count: cursor.u8()?.wrapping_add(1),
+                codec: cursor.u8()?,
+                stored: cursor.uint(3)? as u32,
+                checksum: cursor.u32()?,
+                location: cursor.uint(6)?,
+            };
+            check_unit(&cursor, fragment.first, fragment.count, fragment.stored)?;
+            fragment.live = if first & PARTIAL == 0 { fragment.unit() } else { BlockMask(cursor.u32()?) };
+            let live = fragment.live;
+            if live.is_empty() || !live.minus(fragment.unit()).is_empty() || !live.and(known).is_empty() {
+                return Err(cursor.fail(format!("live mask {:#010x} is impossible", live.0)));
+            }
+            known = known.or(live);
+            record.fragments.push(fragment);
+        }
+        cursor.end()?;
+        Ok(record)
+    }
+}
+
+/// A unit lies within one group, and is never stored larger than raw.
+pub(crate) fn check_unit(cursor: &Cursor<'_>, first: u8, count: u8, stored: u32) -> Result<(), FormatError> {
+    let (first, count, stored) = (usize::from(first), usize::from(count), stored as usize);
+    if count == 0 || first + count > units::GROUP_BLOCKS {
+        return Err(cursor.fail(format!("unit of {count} blocks at block {first} crosses its group")));
+    }
+    if stored == 0 || stored > count * units::BLOCK_BYTES || stored > GROUP_BYTES {
+        return Err(cursor.fail(format!("{stored} bytes stored for {count} blocks")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fragment(first: u8, count: u8, location: u64) -> FragmentRef {
+        FragmentRef {
+            live: BlockMask::run(first.into(), count.into()),
+            first,
+            count,
+            codec: 16,
+            stored: 1000,
+            checksum: 0xdead_beef,
+            location,
+        }
+    }
+
+    #[test]
+    fn newer_fragments_replace_blocks_and_free_what_is_covered() {
+        let mut record = Record::default();
+        let mut dead = Vec::new();
+        record.put(fragment(0, 8, 100), &mut |f| dead.push(f.location));
+        record.put(fragment(3, 1, 200), &mut |f| dead.push(f.location));
+        assert!(dead.is_empty());
+        assert_eq!(record.fragments[0].live, BlockMask(0b1111_0111));
+        record.put_holes(BlockMask(0b11), &mut |f| dead.push(f.location));
+        record.put(fragment(0, 32, 300), &mut |f| dead.push(f.location));
+        assert_eq!(dead, [100, 200]);
+        assert_eq!(record.known(), BlockMask::FULL);
+        assert!(record.holes.is_empty());
+    }
+
+    #[test]
+    fn absorbing_a_change_equals_applying_its_parts() {
+        let mut base = Record::default();
+        base.put(fragment(0, 16, 1), &mut |_| ());
+        base.put(fragment(16, 16, 2), &mut |_| ());
+        let mut change = Record::default();
+        change.put(fragment(8, 8, 3), &mut |_| ());
+        change.put_holes(BlockMask::run(0, 8), &mut |_| ());
+        let mut dead = Vec::new();
+        base.absorb(&change, &mut |f| dead.push(f.location));
+        assert_eq!(dead, [1]);
+        assert_eq!(base.holes, BlockMask::run(0, 8));
+        assert_eq!(base.fragments.len(), 2);
+        // Absorbing the same change again alters nothing but the order.
+        let before = base.encode();
+        base.absorb(&change, &mut |_| ());
+        assert_eq!(base.encode(), before);
+    }
+
+    #[test]
+    fn encoding_round_trips_and_every_flipped_bit_is_noticed() {
+        let mut record = Record::default();
+        record.put(fragment(0, 32, (1 << 48) - 1), &mut |_| ());
+        record.put(fragment(4, 2, 4096), &mut |_| ());
+        record.put_holes(BlockMask(1 << 31), &mut |_| ());
+        let mut bytes = record.encode();
+        let mut again = Record::decode(&bytes).unwrap();
+        again.fragments.sort_by_key(|f| std::cmp::Reverse(f.location));
+        assert_eq!(again, record);
+        for bit in 0..bytes.len() * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Record::decode(&bytes).is_err(), "bit {bit}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        for len in 0..bytes.len() {
+            assert!(Record::decode(&bytes[..len]).is_err());
+        }
+        let full = Record { holes: BlockMask::EMPTY, fragments: (0..32).map(|b| fragment(b, 1, b.into())).collect() };
+        assert_eq!(Record::decode(&full.encode()).unwrap(), full);
+        assert_eq!(full.encode().len(), 1 + 32 * 16 + 4);
+    }
+}

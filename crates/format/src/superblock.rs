@@ -1,0 +1,173 @@
+//! The superblock: what a data file says of itself. Two copies, so that a torn rewrite leaves one.
+
+use crate::cursor::{Cursor, put_uint, seal, unseal};
+
+/// Bytes of a copy.
+pub const SUPERBLOCK_BYTES: usize = 4096;
+/// Where the copies lie, in bytes. Both are in extent 0, which holds nothing else.
+pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 16384];
+/// The first eight bytes of a superblock.
+pub const SUPERBLOCK_MAGIC: &[u8; 8] = b"ShalePl\x01";
+/// Version of the format that this code writes.
+pub const FORMAT_VERSION: u32 = 1;
+/// Incompatible features that this code knows: none yet. A pool with any other bit is not opened.
+pub const INCOMPAT_KNOWN: u64 = 0;
+
+/// Why a superblock cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SuperblockError {
+    /// There is none: the magic number is missing.
+    Missing,
+    /// It is damaged.
+    Damaged(String),
+    /// It is of a version or has features that this code does not know.
+    Unsupported(String),
+}
+
+impl std::fmt::Display for SuperblockError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Missing => f.write_str("no superblock: this is not the data of a Shale pool"),
+            Self::Damaged(why) => write!(f, "superblock is damaged: {why}"),
+            Self::Unsupported(why) => write!(f, "pool cannot be opened by this version: {why}; use a newer shale"),
+        }
+    }
+}
+
+impl std::error::Error for SuperblockError {}
+
+/// The superblock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Superblock {
+    /// Version of the format.
+    pub version: u32,
+    /// Features without which the pool must not be opened.
+    pub features_incompat: u64,
+    /// Features without which it must not be written.
+    pub features_ro_compat: u64,
+    /// Features that may be ignored.
+    pub features_compat: u64,
+    /// Random identifier.
+    pub pool: [u8; 16],
+    /// Bytes of an extent.
+    pub extent_bytes: u32,
+    /// Bytes that the pool uses of the data file.
+    pub capacity_bytes: u64,
+    /// Seconds since 1970.
+    pub created_unix_s: u64,
+    /// Raised by each rewrite; the higher copy counts.
+    pub generation: u64,
+}
+
+impl Superblock {
+    /// Encodes: magic 8, version 4, extent bytes 4, features 3 x 8, pool 16, capacity 8, created 8, generation 8, zeroes, and
+    /// in the last four bytes the crc32c of all before.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(SUPERBLOCK_BYTES);
+        out.extend_from_slice(SUPERBLOCK_MAGIC);
+        put_uint(&mut out, self.version.into(), 4);
+        put_uint(&mut out, self.extent_bytes.into(), 4);
+        put_uint(&mut out, self.features_incompat, 8);
+        put_uint(&mut out, self.features_ro_compat, 8);
+        put_uint(&mut out, self.features_compat, 8);
+        out.extend_from_slice(&self.pool);
+        put_uint(&mut out, self.capacity_bytes, 8);
+        put_uint(&mut out, self.created_unix_s, 8);
+        put_uint(&mut out, self.generation, 8);
+        out.resize(SUPERBLOCK_BYTES - 4, 0);
+        seal(&mut out);
+        out
+    }
+
+    /// Decodes a copy and checks that this code may use it. Every version keeps the magic number, the version and the
+    /// checksum where they are, so that a newer format is told from a damaged one.
+    ///
+    /// # Errors
+    /// See [`SuperblockError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, SuperblockError> {
+        if !bytes.starts_with(SUPERBLOCK_MAGIC) {
+            return Err(SuperblockError::Missing);
+        }
+        let damaged = |e: crate::FormatError| SuperblockError::Damaged(e.detail);
+        let body = unseal("superblock", bytes).map_err(damaged)?;
+        let mut cursor = Cursor::new("superblock", &body[SUPERBLOCK_MAGIC.len()..]);
+        let version = cursor.u32().map_err(damaged)?;
+        if version != FORMAT_VERSION {
+            return Err(SuperblockError::Unsupported(format!(
+                "format version {version}, this one knows {FORMAT_VERSION}"
+            )));
+        }
+        let mut read = || -> Result<Self, crate::FormatError> {
+            let extent_bytes = cursor.u32()?;
+            let mut superblock = Self {
+                version,
+                extent_bytes,
+                features_incompat: cursor.u64()?,
+                features_ro_compat: cursor.u64()?,
+                features_compat: cursor.u64()?,
+                pool: [0; 16],
+                capacity_bytes: 0,
+                created_unix_s: 0,
+                generation: 0,
+            };
+            superblock.pool.copy_from_slice(cursor.bytes(16)?);
+            superblock.capacity_bytes = cursor.u64()?;
+            superblock.created_unix_s = cursor.u64()?;
+            superblock.generation = cursor.u64()?;
+            Ok(superblock)
+        };
+        let superblock = read().map_err(damaged)?;
+        let unknown = (superblock.features_incompat & !INCOMPAT_KNOWN) | superblock.features_ro_compat;
+        if unknown != 0 {
+            return Err(SuperblockError::Unsupported(format!("unknown feature flags {unknown:#x}")));
+        }
+        let extent = superblock.extent_bytes;
+        if !extent.is_power_of_two() || !(units::EXTENT_BYTES_MIN..=units::EXTENT_BYTES_MAX).contains(&extent) {
+            return Err(SuperblockError::Damaged(format!("extents of {extent} bytes")));
+        }
+        if superblock.capacity_bytes / u64::from(extent) > u64::from(u32::MAX) {
+            return Err(SuperblockError::Damaged(format!("capacity of {} bytes", superblock.capacity_bytes)));
+        }
+        Ok(superblock)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Superblock {
+        Superblock {
+            version: FORMAT_VERSION,
+            features_incompat: 0,
+            features_ro_compat: 0,
+            features_compat: 1 << 60,
+            pool: [9; 16],
+            extent_bytes: 1 << 20,
+            capacity_bytes: 20 << 30,
+            created_unix_s: 1,
+            generation: 1,
+        }
+    }
+
+    #[test]
+    fn round_trips_and_notices_damage() {
+        let mut bytes = sample().encode();
+        assert_eq!(Superblock::decode(&bytes), Ok(sample()));
+        bytes[100] ^= 4;
+        assert!(matches!(Superblock::decode(&bytes), Err(SuperblockError::Damaged(_))));
+        bytes[0] = 0;
+        assert_eq!(Superblock::decode(&bytes), Err(SuperblockError::Missing));
+        assert_eq!(Superblock::decode(&[]), Err(SuperblockError::Missing));
+    }
+
+    #[test]
+    fn unknown_versions_and_features_are_refused_by_name() {
+        let newer = Superblock { version: 9, ..sample() };
+        assert!(matches!(Superblock::decode(&newer.encode()), Err(SuperblockError::Unsupported(w)) if w.contains('9')));
+        let incompat = Superblock { features_incompat: 1 << 5, ..sample() };
+        assert!(
+            matches!(Superblock::decode(&incompat.encode()), Err(SuperblockError::Unsupported(w)) if w.contains("0x20"))
+        );
+    }
+}
