@@ -1,1 +1,31 @@
-//! (being written)
+//! A world that fails on command, for tests: a [`SimDisk`] and a [`SimStore`] behind one power switch ([`Power`]), a
+//! clock and a source of entropy that repeat themselves from a seed, and a byte-exact [`Model`] of what volumes must hold
+//! before and after a crash. Owns no knowledge of the engine: it sees only the traits of `env`, so that the same
+//! simulator judges a toy log (see `tests/toy_log.rs`) and the real thing.
+//!
+//! This crate is a test tool: it panics when it is misused or when the code under test breaks the contract of a trait
+//! (an unaligned write, a write past the end), because that is a bug and no fault of the medium.
+#![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used)]
+
+mod clock;
+mod content;
+mod disk;
+mod entropy;
+mod image;
+mod machine;
+mod model;
+mod power;
+mod rng;
+mod store;
+mod table;
+
+pub use clock::SimClock;
+pub use content::{ContentKind, fill_content};
+pub use disk::{DiskHandle, SimDisk};
+pub use entropy::SimEntropy;
+pub use machine::Machine;
+pub use model::{Content, Mismatch, Model, Outcome, digest};
+pub use power::{Fault, Generation, Point, PointKind, Power, is_power_loss};
+pub use rng::Rng;
+pub use store::{SimStore, StoreHandle};
+pub use table::{Observed, TableOp};

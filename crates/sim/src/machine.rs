@@ -1,0 +1,66 @@
+//! A whole machine: one power switch, a disk, a map store, a clock, a source of identifiers.
+
+use std::sync::Arc;
+
+use crate::{Power, Rng, SimClock, SimDisk, SimEntropy, SimStore};
+
+/// The parts of a simulated machine. They outlive the program under test, which gets handles.
+#[derive(Debug)]
+pub struct Machine {
+    /// The power switch and the plan of faults.
+    pub power: Arc<Power>,
+    /// The disk.
+    pub disk: Arc<SimDisk>,
+    /// The map store.
+    pub store: Arc<SimStore>,
+    /// The clock.
+    pub clock: Arc<SimClock>,
+    /// The source of identifiers.
+    pub entropy: Arc<SimEntropy>,
+    rng: Rng,
+}
+
+impl Machine {
+    /// A machine with an empty disk of this size.
+    pub fn new(disk_bytes: u64, seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let power = Arc::new(Power::default());
+        Self {
+            disk: Arc::new(SimDisk::new(Arc::clone(&power), disk_bytes, rng.next_u64())),
+            store: Arc::new(SimStore::new(Arc::clone(&power))),
+            clock: Arc::new(SimClock::default()),
+            entropy: Arc::new(SimEntropy::new(rng.next_u64())),
+            power,
+            rng,
+        }
+    }
+
+    /// The power fails (if it has not yet) and comes back: the disk and the store hold what survived. Handles from before are dead.
+    pub fn power_cycle(&mut self) {
+        self.power.cut();
+        self.disk.settle(&mut self.rng);
+        self.store.settle(&mut self.rng);
+        self.power.start();
+    }
+
+    /// The program has died and is started anew; the power stayed on, so nothing that was written is lost, and nothing has become
+    /// certain either. Handles from before are dead.
+    pub fn restart(&mut self) {
+        self.disk.restart(&mut self.rng);
+        self.store.restart(&mut self.rng);
+        self.power.start();
+    }
+
+    /// A machine with a copy of the disk and the store as they are now.
+    pub fn duplicate(&self, seed: u64) -> Self {
+        let power = Arc::new(Power::default());
+        Self {
+            disk: Arc::new(self.disk.duplicate(Arc::clone(&power))),
+            store: Arc::new(self.store.duplicate(Arc::clone(&power))),
+            clock: Arc::new(SimClock::default()),
+            entropy: Arc::new(SimEntropy::new(seed)),
+            power,
+            rng: Rng::new(seed),
+        }
+    }
+}

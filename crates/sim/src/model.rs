@@ -1,0 +1,451 @@
+//! What volumes must hold, byte for byte: for each 4 KiB block the content that a read must give now, and every content
+//! that a crash may leave (that of the last acknowledged flush, and all that was written since). Owns no engine: the
+//! harness tells it what was asked and how it ended, and asks it whether what came back is right.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+use units::BLOCK_BYTES;
+
+use crate::table::{Observed, TableOp, apply_properties};
+
+/// How a write or a zeroing ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Acknowledged: a read sees it, a crash may lose it.
+    Done,
+    /// Acknowledged as durable.
+    Durable,
+    /// An error, or a crash on the way: each block of it may or may not have been written.
+    Failed,
+}
+
+/// The content of a block and where it came from. Equal when the bytes are equal.
+#[derive(Clone)]
+pub struct Content {
+    /// `None` is all zeroes.
+    bytes: Option<Arc<[u8]>>,
+    digest: u64,
+    /// Number of the operation that wrote it; 0 is the beginning.
+    op: u64,
+}
+
+impl PartialEq for Content {
+    fn eq(&self, other: &Self) -> bool {
+        self.digest == other.digest && self.bytes == other.bytes
+    }
+}
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.bytes {
+            Some(_) => write!(f, "{:016x} (op {})", self.digest, self.op),
+            None => write!(f, "zeroes (op {})", self.op),
+        }
+    }
+}
+
+/// A digest for messages and provenance: FNV-1a over words, one multiplication per eight bytes.
+pub fn digest(bytes: &[u8]) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    for chunk in bytes.chunks(8) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        hash = (hash ^ u64::from_le_bytes(word)).wrapping_mul(0x0000_0100_0000_01b3);
+        hash ^= hash >> 29;
+    }
+    hash
+}
+
+impl Content {
+    const fn zeroes(op: u64) -> Self {
+        Self { bytes: None, digest: 0, op }
+    }
+
+    fn new(block: &[u8], op: u64) -> Self {
+        if block.iter().all(|b| *b == 0) {
+            return Self::zeroes(op);
+        }
+        Self { digest: digest(block), bytes: Some(block.into()), op }
+    }
+
+    /// This content with `data` laid over it from byte `at`.
+    fn overlaid(&self, at: usize, data: &[u8], op: u64) -> Self {
+        let mut block = [0; BLOCK_BYTES];
+        if let Some(bytes) = &self.bytes {
+            block.copy_from_slice(bytes);
+        }
+        block[at..at + data.len()].copy_from_slice(data);
+        Self::new(&block, op)
+    }
+
+    fn matches(&self, at: usize, data: &[u8]) -> bool {
+        match &self.bytes {
+            Some(bytes) => bytes[at..at + data.len()] == *data,
+            None => data.iter().all(|b| *b == 0),
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Block {
+    /// What a read may give now: one, unless a write failed or nobody has looked since a crash.
+    visible: Vec<Content>,
+    /// What a crash may leave.
+    possible: Vec<Content>,
+}
+
+impl Block {
+    fn new() -> Self {
+        Self { visible: vec![Content::zeroes(0)], possible: vec![Content::zeroes(0)] }
+    }
+
+    /// Gives every candidate another content.
+    fn map(&mut self, change: impl Fn(&Content) -> Content) {
+        for content in self.visible.iter_mut().chain(&mut self.possible) {
+            *content = change(content);
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Volume {
+    size_bytes: u64,
+    properties: BTreeMap<String, String>,
+    blocks: BTreeMap<u64, Block>,
+    /// Blocks for which a crash has a choice.
+    unsettled: BTreeSet<u64>,
+}
+
+/// What came back and should not have.
+#[derive(Debug, Clone)]
+pub struct Mismatch {
+    /// Volume.
+    pub volume: String,
+    /// Block within it.
+    pub block: u64,
+    /// Contents of which one should have been there.
+    pub expected: Vec<Content>,
+    /// Digest of what was there.
+    pub got: u64,
+    /// Where else that content has been seen, if it has.
+    pub known_as: Option<String>,
+    /// First byte that differs from the newest expected content, and the two bytes there.
+    pub first_difference: Option<(usize, u8, u8)>,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "volume {} block {}: expected one of {:?}, got {:016x}",
+            self.volume, self.block, self.expected, self.got
+        )?;
+        match &self.known_as {
+            Some(known) => write!(f, ", which is {known}")?,
+            None => write!(f, ", which nobody ever wrote")?,
+        }
+        if let Some((at, want, got)) = self.first_difference {
+            write!(f, "; first difference from the newest at byte {at}: {want:#04x} became {got:#04x}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The reference for all volumes of a pool.
+#[derive(Debug, Clone, Default)]
+pub struct Model {
+    volumes: BTreeMap<String, Volume>,
+    pool_properties: BTreeMap<String, String>,
+    in_doubt: Option<TableOp>,
+    op: u64,
+    /// Every content ever written: (volume, block, operation), for messages.
+    seen: HashMap<u64, (String, u64, u64)>,
+}
+
+impl Model {
+    /// A pool without volumes.
+    pub fn new(pool_properties: BTreeMap<String, String>) -> Self {
+        Self { pool_properties, ..Self::default() }
+    }
+
+    /// Names the operation that comes next, for messages.
+    pub const fn begin_op(&mut self, op: u64) {
+        self.op = op;
+    }
+
+    /// Names of the volumes.
+    pub fn names(&self) -> Vec<String> {
+        self.volumes.keys().cloned().collect()
+    }
+
+    /// Size of a volume.
+    pub fn size_bytes(&self, name: &str) -> u64 {
+        self.volumes[name].size_bytes
+    }
+
+    /// Data was written.
+    pub fn write(&mut self, name: &str, offset: u64, data: &[u8], outcome: Outcome) {
+        let op = self.op;
+        let volume = self.volumes.get_mut(name).expect("a volume of the model");
+        for (index, at, range) in pieces(offset, data.len()) {
+            let part = &data[range];
+            let block = volume.blocks.entry(index).or_insert_with(Block::new);
+            let mut new: Vec<Content> = Vec::with_capacity(1);
+            if part.len() == BLOCK_BYTES {
+                new.push(Content::new(part, op));
+            } else {
+                let overlaid = block.visible.iter().map(|old| old.overlaid(at, part, op));
+                overlaid.for_each(|content| push_new(&mut new, content));
+            }
+            for content in &new {
+                self.seen.entry(content.digest).or_insert_with(|| (name.to_owned(), index, op));
+            }
+            match outcome {
+                Outcome::Durable => {
+                    block.possible.clone_from(&new);
+                    block.visible = new;
+                    // A read-modify-write of a block in doubt leaves doubt.
+                    if block.possible.len() > 1 {
+                        volume.unsettled.insert(index);
+                    } else {
+                        volume.unsettled.remove(&index);
+                    }
+                }
+                Outcome::Done => {
+                    new.iter().for_each(|content| push_new(&mut block.possible, content.clone()));
+                    block.visible = new;
+                    volume.unsettled.insert(index);
+                }
+                Outcome::Failed => {
+                    for content in new {
+                        push_new(&mut block.possible, content.clone());
+                        push_new(&mut block.visible, content);
+                    }
+                    volume.unsettled.insert(index);
+                }
+            }
+        }
+    }
+
+    /// A range was zeroed or discarded.
+    pub fn zero(&mut self, name: &str, offset: u64, len: u64, outcome: Outcome) {
+        // Whole blocks share one content; the buffer is bounded whatever the range.
+        const STEP: u64 = 1 << 20;
+        let zeroes = vec![0; len.min(STEP) as usize];
+        let mut done = 0;
+        while done < len {
+            // Cut at a multiple of the block size, so that no block is written in two parts.
+            let end = (offset + done + STEP) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+            let take = (end - offset - done).min(len - done).min(STEP);
+            self.write(name, offset + done, &zeroes[..take as usize], outcome);
+            done += take;
+        }
+    }
+
+    /// A flush of a volume was acknowledged.
+    pub fn flushed(&mut self, name: &str) {
+        let volume = self.volumes.get_mut(name).expect("a volume of the model");
+        for index in std::mem::take(&mut volume.unsettled) {
+            let block = volume.blocks.get_mut(&index).expect("unsettled blocks are in the table");
+            block.possible.clone_from(&block.visible);
+            if block.possible.len() > 1 {
+                volume.unsettled.insert(index);
+            }
+        }
+    }
+
+    /// A flush of the pool was acknowledged.
+    pub fn flushed_all(&mut self) {
+        self.names().iter().for_each(|name| self.flushed(name));
+    }
+
+    /// The power was lost, or the program died: of each block any possible content may be visible now.
+    pub fn crashed(&mut self) {
+        for volume in self.volumes.values_mut() {
+            for index in &volume.unsettled {
+                let block = volume.blocks.get_mut(index).expect("unsettled blocks are in the table");
+                block.visible.clone_from(&block.possible);
+            }
+        }
+    }
+
+    /// After a loss of power everything has been read once: what was seen is what the medium holds.
+    pub fn settled(&mut self) {
+        self.flushed_all();
+    }
+
+    /// Whether the content that a read gave is right. What it gave is then the only visible content.
+    ///
+    /// # Errors
+    /// The first block that is wrong.
+    pub fn check_read(&mut self, name: &str, offset: u64, data: &[u8]) -> Result<(), Box<Mismatch>> {
+        let volume = self.volumes.get_mut(name).expect("a volume of the model");
+        for (index, at, range) in pieces(offset, data.len()) {
+            let part = &data[range];
+            let Some(block) = volume.blocks.get_mut(&index) else {
+                if part.iter().all(|b| *b == 0) {
+                    continue;
+                }
+                return Err(mismatch(&self.seen, name, index, &[Content::zeroes(0)], at, part));
+            };
+            if !block.visible.iter().any(|content| content.matches(at, part)) {
+                return Err(mismatch(&self.seen, name, index, &block.visible, at, part));
+            }
+            if block.visible.len() > 1 {
+                block.visible.retain(|content| content.matches(at, part));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether `data` is, block by block, something that was written there at some time (the check that is left when the
+    /// medium itself lost data and said so).
+    pub fn is_known(&self, name: &str, block: u64, data: &[u8]) -> bool {
+        data.iter().all(|b| *b == 0)
+            || self.seen.get(&digest(data)).is_some_and(|(volume, index, _)| volume == name && *index == block)
+    }
+
+    /// A change of the table returned.
+    pub fn table_done(&mut self, op: &TableOp) {
+        match op {
+            TableOp::Create { name, size_bytes, properties } => {
+                let volume = Volume {
+                    size_bytes: *size_bytes,
+                    properties: properties.clone(),
+                    blocks: BTreeMap::new(),
+                    unsettled: BTreeSet::new(),
+                };
+                self.volumes.insert(name.clone(), volume);
+            }
+            TableOp::Destroy { name } => {
+                self.volumes.remove(name);
+            }
+            TableOp::Resize { name, size_bytes } => {
+                self.volumes.get_mut(name).expect("a volume of the model").resize(*size_bytes, self.op);
+            }
+            TableOp::Set { name, changes } => {
+                let properties = match name {
+                    Some(name) => &mut self.volumes.get_mut(name).expect("a volume of the model").properties,
+                    None => &mut self.pool_properties,
+                };
+                apply_properties(properties, changes);
+            }
+        }
+    }
+
+    /// A change of the table failed or was interrupted: only the next start tells.
+    pub fn table_in_doubt(&mut self, op: TableOp) {
+        self.in_doubt = Some(op);
+    }
+
+    /// Compares the table with what a start found; a change in doubt has happened or has not, but nothing in between.
+    ///
+    /// # Errors
+    /// What differs.
+    pub fn resolve(
+        &mut self,
+        volumes: &BTreeMap<String, Observed>,
+        pool_properties: &BTreeMap<String, String>,
+    ) -> Result<(), String> {
+        let doubt = self.in_doubt.take();
+        let Err(without) = self.compare(volumes, pool_properties) else { return Ok(()) };
+        let Some(doubt) = doubt else { return Err(without) };
+        let before = self.clone();
+        self.table_done(&doubt);
+        self.compare(volumes, pool_properties).map_err(|with| {
+            *self = before;
+            format!("neither without {doubt:?} ({without}) nor with it ({with})")
+        })
+    }
+
+    fn compare(
+        &self,
+        volumes: &BTreeMap<String, Observed>,
+        pool_properties: &BTreeMap<String, String>,
+    ) -> Result<(), String> {
+        let expected: BTreeMap<_, _> = self
+            .volumes
+            .iter()
+            .map(|(name, v)| (name.clone(), Observed { size_bytes: v.size_bytes, properties: v.properties.clone() }))
+            .collect();
+        if expected != *volumes {
+            return Err(format!("volumes: expected {expected:?}, found {volumes:?}"));
+        }
+        if self.pool_properties != *pool_properties {
+            return Err(format!("pool properties: expected {:?}, found {pool_properties:?}", self.pool_properties));
+        }
+        Ok(())
+    }
+}
+
+impl Volume {
+    fn resize(&mut self, size_bytes: u64, op: u64) {
+        if size_bytes < self.size_bytes {
+            let kept = size_bytes.div_ceil(BLOCK_BYTES as u64);
+            self.blocks.retain(|index, _| *index < kept);
+            self.unsettled.retain(|index| *index < kept);
+            let tail = (size_bytes % BLOCK_BYTES as u64) as usize;
+            if tail > 0
+                && let Some(block) = self.blocks.get_mut(&(kept - 1))
+            {
+                let zeroes = vec![0; BLOCK_BYTES - tail];
+                block.map(|content| content.overlaid(tail, &zeroes, op));
+            }
+        }
+        self.size_bytes = size_bytes;
+    }
+}
+
+/// Adds a content unless it is there.
+fn push_new(contents: &mut Vec<Content>, content: Content) {
+    if !contents.contains(&content) {
+        contents.push(content);
+    }
+}
+
+fn mismatch(
+    seen: &HashMap<u64, (String, u64, u64)>,
+    name: &str,
+    block: u64,
+    expected: &[Content],
+    at: usize,
+    got: &[u8],
+) -> Box<Mismatch> {
+    let known_as = if got.iter().all(|b| *b == 0) {
+        Some("zeroes".to_owned())
+    } else {
+        seen.get(&digest(got)).map(|(volume, block, op)| format!("what op {op} wrote to {volume} block {block}"))
+    };
+    let newest = expected.last().map(|content| match &content.bytes {
+        Some(bytes) => bytes[at..at + got.len()].to_vec(),
+        None => vec![0; got.len()],
+    });
+    let first_difference =
+        newest.and_then(|want| want.iter().zip(got).position(|(a, b)| a != b).map(|i| (at + i, want[i], got[i])));
+    Box::new(Mismatch {
+        volume: name.to_owned(),
+        block,
+        expected: expected.to_vec(),
+        got: digest(got),
+        known_as,
+        first_difference,
+    })
+}
+
+/// Cuts a range of bytes at block boundaries: block, first byte within it, range within the caller's buffer.
+fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        if done == len {
+            return None;
+        }
+        let at = offset + done as u64;
+        let (block, within) = (at / BLOCK_BYTES as u64, (at % BLOCK_BYTES as u64) as usize);
+        let take = (BLOCK_BYTES - within).min(len - done);
+        let range = done..done + take;
+        done += take;
+        Some((block, within, range))
+    })
+}

@@ -1,0 +1,56 @@
+//! Operations on the table of volumes, and what of it can be observed. Each is durable when it returns; the one in flight
+//! at a crash may or may not have happened.
+
+use std::collections::BTreeMap;
+
+/// A change of the table of volumes or of properties.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TableOp {
+    /// A new volume, all zeroes.
+    Create {
+        /// Name.
+        name: String,
+        /// Size in bytes.
+        size_bytes: u64,
+        /// Properties set on it.
+        properties: BTreeMap<String, String>,
+    },
+    /// A volume goes.
+    Destroy {
+        /// Name.
+        name: String,
+    },
+    /// A volume gets another size.
+    Resize {
+        /// Name.
+        name: String,
+        /// New size in bytes.
+        size_bytes: u64,
+    },
+    /// Properties are set or unset on a volume, or on the pool.
+    Set {
+        /// The volume; `None` is the pool.
+        name: Option<String>,
+        /// Key, and value or `None` to unset.
+        changes: Vec<(String, Option<String>)>,
+    },
+}
+
+/// One volume as it is observed after a start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observed {
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Properties set on the volume itself.
+    pub properties: BTreeMap<String, String>,
+}
+
+/// Applies changes to a set of properties.
+pub(crate) fn apply_properties(to: &mut BTreeMap<String, String>, changes: &[(String, Option<String>)]) {
+    for (key, value) in changes {
+        match value {
+            Some(value) => to.insert(key.clone(), value.clone()),
+            None => to.remove(key),
+        };
+    }
+}
