@@ -1,1 +1,46 @@
-//! (being written)
+//! FUSE front end: each block device of a set is a raw file in a mounted directory, which `losetup` turns into a block
+//! device on any kernel. Speaks to the `surface` traits only; owns the protocol's side of names, attributes, handles, and the
+//! life of the mount.
+//!
+//! # Durability
+//!
+//! 1. A write reaches [`surface::BlockDevice::write`] before `write(2)` returns: the kernel's writeback cache is off.
+//! 2. `fsync`, `fdatasync`, and a flush of a loop device call [`surface::BlockDevice::flush`], and return when it did.
+//! 3. Writes through a descriptor with `O_SYNC` or `O_DSYNC` are done with FUA, `RWF_DSYNC` too.
+//! 4. `close` promises nothing.
+//!
+//! # Coherence
+//!
+//! Every handle is opened for direct I/O, whether its caller asked for `O_DIRECT` or not: `read(2)` and `write(2)` never see
+//! or fill the kernel's page cache of the file. So a volume may be written through another front end (NBD) at the same time, and
+//! a read that begins after such a write returned sees it. It also costs no second copy of the data in memory
+//! (a file system on the loop device has its own cache, the device below another), and lets writes of one file run in parallel,
+//! which the cached path does not. The price: small reads in sequence get no read-ahead from the kernel.
+//! (A file system that is mounted from a loop device has caches of its own, which no door below it can keep coherent:
+//! mount a volume once.)
+//!
+//! The one exception: pages of a private `mmap` are read once and stay, as POSIX leaves it open. Shared mappings are refused
+//! (`ENODEV`).
+//!
+//! # What the kernel serialises
+//!
+//! One file's `fsync` and `fallocate` exclude its writes and each other (the kernel holds the inode's lock); reads go on. So
+//! at most one of the serving threads waits in a flush for each volume.
+//!
+//! # Resizing
+//!
+//! `stat` shows a new size at once. A loop device learns it with `losetup -c`; on kernels that take the size from the inode, a
+//! `stat` of the file must come first.
+
+mod complaints;
+mod errno;
+mod file_io;
+mod filesystem;
+mod handles;
+mod kernel_mount;
+mod mount;
+mod nodes;
+mod options;
+
+pub use mount::{Ended, Mount, WhenBusy, mount};
+pub use options::{MountOptions, REQUEST_BYTES_MAX, THREADS_DEFAULT, THREADS_MAX};

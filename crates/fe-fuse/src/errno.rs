@@ -1,0 +1,43 @@
+//! The one place where a kind of error becomes an errno.
+//!
+//! `ENOSYS` is never answered to an operation that we have: the kernel takes it to mean "this file system does not know the
+//! operation" and never asks again (for fsync it would then report success without asking, which would break the promise
+//! of a flush).
+
+use fuser::Errno;
+use surface::ErrorKind;
+
+/// The errno for `kind`.
+pub(crate) const fn errno(kind: ErrorKind) -> Errno {
+    match kind {
+        ErrorKind::Invalid => Errno::EINVAL,
+        ErrorKind::NotFound => Errno::ENOENT,
+        ErrorKind::Exists => Errno::EEXIST,
+        ErrorKind::InUse => Errno::EBUSY,
+        ErrorKind::Full => Errno::ENOSPC,
+        ErrorKind::Corrupt | ErrorKind::Io => Errno::EIO,
+        ErrorKind::Unsupported => Errno::EOPNOTSUPP,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_its_errno() {
+        let table = [
+            (ErrorKind::Invalid, libc::EINVAL),
+            (ErrorKind::NotFound, libc::ENOENT),
+            (ErrorKind::Exists, libc::EEXIST),
+            (ErrorKind::InUse, libc::EBUSY),
+            (ErrorKind::Full, libc::ENOSPC),
+            (ErrorKind::Corrupt, libc::EIO),
+            (ErrorKind::Io, libc::EIO),
+            (ErrorKind::Unsupported, libc::EOPNOTSUPP),
+        ];
+        for (kind, expected) in table {
+            assert_eq!(errno(kind).code(), expected, "{}", kind.name());
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Open files and directories by the number that the kernel passes with each request. Owns them; knows nothing of
+//! what they are.
+
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+/// Open handles of one kind at a time. The kernel bounds them for each process, not in all; this bounds our memory (some
+/// 100 bytes each) far above what disks need: one handle for each loop device or VM.
+const HANDLES_MAX: usize = 65_536;
+
+#[derive(Debug)]
+pub(crate) struct Handles<T> {
+    slots: RwLock<Slots<T>>,
+}
+
+#[derive(Debug)]
+struct Slots<T> {
+    used: Vec<Option<Arc<T>>>,
+    free: Vec<usize>,
+}
+
+impl<T> Default for Handles<T> {
+    fn default() -> Self {
+        Self { slots: RwLock::new(Slots { used: Vec::new(), free: Vec::new() }) }
+    }
+}
+
+impl<T> Handles<T> {
+    /// Keeps `handle`, and returns its number; `None` if there are too many.
+    pub(crate) fn insert(&self, handle: T) -> Option<u64> {
+        let handle = Some(Arc::new(handle));
+        let mut slots = self.slots.write();
+        let index = match slots.free.pop() {
+            Some(index) => {
+                slots.used[index] = handle;
+                index
+            }
+            None if slots.used.len() < HANDLES_MAX => {
+                slots.used.push(handle);
+                slots.used.len() - 1
+            }
+            None => return None,
+        };
+        Some(index as u64)
+    }
+
+    /// The handle of that number.
+    pub(crate) fn get(&self, number: u64) -> Option<Arc<T>> {
+        let slots = self.slots.read();
+        slots.used.get(usize::try_from(number).ok()?)?.clone()
+    }
+
+    /// Forgets the handle of that number; it ends when its last request does.
+    pub(crate) fn remove(&self, number: u64) {
+        let mut slots = self.slots.write();
+        let Ok(index) = usize::try_from(number) else { return };
+        if slots.used.get_mut(index).and_then(Option::take).is_some() {
+            slots.free.push(index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_reused_but_never_shared() {
+        let handles = Handles::default();
+        let a = handles.insert('a').unwrap();
+        let b = handles.insert('b').unwrap();
+        assert_ne!(a, b);
+        handles.remove(a);
+        handles.remove(a);
+        assert!(handles.get(a).is_none());
+        let c = handles.insert('c').unwrap();
+        let d = handles.insert('d').unwrap();
+        assert_eq!(c, a);
+        assert_ne!(d, c);
+        assert_eq!((*handles.get(b).unwrap(), *handles.get(c).unwrap(), *handles.get(d).unwrap()), ('b', 'c', 'd'));
+        assert!(handles.get(99).is_none());
+    }
+
+    #[test]
+    fn there_is_a_bound() {
+        let handles = Handles::default();
+        for _ in 0..HANDLES_MAX {
+            handles.insert(()).unwrap();
+        }
+        assert!(handles.insert(()).is_none());
+        handles.remove(3);
+        assert_eq!(handles.insert(()), Some(3));
+    }
+}

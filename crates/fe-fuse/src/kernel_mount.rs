@@ -1,0 +1,153 @@
+//! How a connection to the kernel is made and taken away: mount(2) and umount2(2) for root, `fusermount3` for others.
+//!
+//! Done here and not by `fuser`, because its session unmounts whatever lies at the path when it ends, even if our
+//! mount has long been unmounted by somebody else and the path now shows another file system.
+
+use std::ffi::CString;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use surface::{Error, ErrorKind, Result};
+
+use crate::options::MountOptions;
+
+const DEVICE: &str = "/dev/fuse";
+const HELPER: &str = "fusermount3";
+
+/// A connection to the kernel whose mount is at its place.
+pub(crate) struct Connection {
+    pub(crate) device: OwnedFd,
+    /// Whether further descriptors of the same connection can be opened, one for each thread.
+    pub(crate) can_clone: bool,
+}
+
+/// Mounts at `dir`, which must be an absolute path without symbolic links.
+pub(crate) fn mount(dir: &Path, options: &MountOptions) -> Result<Connection> {
+    let device = match rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(device) => device,
+        Err(Errno::ACCESS | Errno::PERM) => return mount_with_helper(dir, options, false),
+        Err(errno) => {
+            let message = format!("cannot open {DEVICE} to mount {}: load the kernel module fuse", dir.display());
+            return Err(Error::with_source(ErrorKind::Unsupported, message, io::Error::from(errno)));
+        }
+    };
+    let mode = rustix::fs::stat(dir).map_err(|errno| failed(dir, "cannot look at the directory", errno))?.st_mode;
+    let data = format!(
+        "fd={},rootmode={mode:o},user_id={},group_id={},default_permissions{}",
+        device.as_raw_fd(),
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+        if options.allow_other { ",allow_other" } else { "" },
+    );
+    let data = CString::new(data).map_err(|error| Error::with_source(ErrorKind::Invalid, "mount options", error))?;
+    let flags = MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOEXEC;
+    match rustix::mount::mount(options.source.as_str(), dir, "fuse.shale", flags, data.as_c_str()) {
+        Ok(()) => Ok(Connection { device, can_clone: true }),
+        Err(Errno::PERM) => mount_with_helper(dir, options, true),
+        Err(errno) => Err(failed(dir, "the kernel refuses to mount", errno)),
+    }
+}
+
+/// Unmounts `dir`. What [`UnmountFlags`] says of a busy mount holds for root; for others a busy mount is either left alone, or
+/// detached if `flags` say so.
+pub(crate) fn unmount(dir: &Path, flags: UnmountFlags) -> Result<()> {
+    match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => Err(busy(dir)),
+        Err(Errno::PERM) => unmount_with_helper(dir, flags.contains(UnmountFlags::DETACH)),
+        Err(errno) => Err(failed(dir, "cannot unmount", errno)),
+    }
+}
+
+fn mount_with_helper(dir: &Path, options: &MountOptions, can_clone: bool) -> Result<Connection> {
+    let about = |what: &str| format!("cannot mount {} with {HELPER}: {what}", dir.display());
+    let (ours, theirs) = UnixStream::pair().map_err(|error| Error::from_io(about("no socket"), error))?;
+    let mut names = String::from("default_permissions,nodev,nosuid,noexec,subtype=shale,fsname=");
+    // A comma separates options.
+    names.extend(options.source.chars().filter(|c| !matches!(c, ',' | '\\')));
+    if options.allow_other {
+        names.push_str(",allow_other");
+    }
+    // The helper passes the descriptor back over the socket that the variable names: its standard input.
+    let child = Command::new(HELPER)
+        .arg("-o")
+        .arg(names)
+        .arg("--")
+        .arg(dir)
+        .env("_FUSE_COMMFD", "0")
+        .stdin(OwnedFd::from(theirs))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| {
+            let message = about("cannot start it: install the package fuse3, or run as root");
+            Error::with_source(ErrorKind::Unsupported, message, error)
+        })?;
+    let received = receive_descriptor(&ours);
+    drop(ours);
+    let output = child.wait_with_output().map_err(|error| Error::from_io(about("it does not end"), error))?;
+    match received {
+        Ok(Some(device)) => Ok(Connection { device, can_clone }),
+        Ok(None) => Err(Error::new(ErrorKind::Unsupported, about(String::from_utf8_lossy(&output.stderr).trim()))),
+        Err(error) => Err(Error::from_io(about("it passes no descriptor"), error)),
+    }
+}
+
+/// The descriptor that comes over `socket`; `None` if the other end is closed without one.
+fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0_u8];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, flags)
+    })?;
+    Ok(control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    }))
+}
+
+fn unmount_with_helper(dir: &Path, detach: bool) -> Result<()> {
+    let mut command = Command::new(HELPER);
+    command.arg("-u").args(detach.then_some("-z")).arg("--").arg(dir);
+    let output = command
+        .output()
+        .map_err(|error| Error::from_io(format!("cannot start {HELPER} to unmount {}", dir.display()), error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    if said.contains("busy") { Err(busy(dir)) } else { Err(Error::new(ErrorKind::Io, said.trim().to_owned())) }
+}
+
+fn busy(dir: &Path) -> Error {
+    let dir = dir.display();
+    Error::new(
+        ErrorKind::InUse,
+        format!(
+            "{dir} is in use, so it stays mounted: detach the loop devices on its files (losetup -a lists them) and end \
+             the programs that have one open (fuser -vm {dir}), then try again"
+        ),
+    )
+}
+
+fn failed(dir: &Path, what: &str, errno: Errno) -> Error {
+    let kind = match errno {
+        Errno::NOENT => ErrorKind::NotFound,
+        Errno::NOTDIR | Errno::INVAL => ErrorKind::Invalid,
+        Errno::BUSY => ErrorKind::InUse,
+        _ => ErrorKind::Io,
+    };
+    let seen = String::from_utf8_lossy(dir.as_os_str().as_bytes());
+    Error::with_source(kind, format!("{seen}: {what}"), io::Error::from(errno))
+}

@@ -1,0 +1,163 @@
+//! The life of a mount: mounted, serving, and the end of it, whoever brings it about. Owns the threads that serve.
+//!
+//! A mount ends when the kernel drops the connection: after [`Mount::unmount`], after `umount DIR` from a shell, or
+//! after an abort through sysfs. All three look alike to the serving threads: they end, the open devices are released, and
+//! whoever [`Ended::wait`]s is told.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use fuser::{Config, Session, SessionACL};
+use parking_lot::{Condvar, Mutex};
+use rustix::mount::UnmountFlags;
+use surface::{DeviceSet, Error, ErrorKind, Result};
+
+use crate::filesystem::DeviceDirectory;
+use crate::kernel_mount;
+use crate::options::{MountOptions, THREADS_MAX};
+
+/// What [`Mount::unmount`] does about files that are open, loop devices included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhenBusy {
+    /// Leaves it mounted, and returns [`ErrorKind::InUse`].
+    Refuse,
+    /// Takes it out of the directory tree at once; goes on serving what is open, until that is closed. Returns at once.
+    Detach,
+    /// Ends it at once: requests under way and all that follow fail with `ENOTCONN` or `ECONNABORTED`. As after pulling a
+    /// disk, what was flushed is safe, and what was not may be lost to the user of the file.
+    Abort,
+}
+
+/// Tells when a mount has ended.
+#[derive(Debug, Clone)]
+pub struct Ended(Arc<EndedState>);
+
+#[derive(Debug, Default)]
+struct EndedState {
+    result: Mutex<Option<std::result::Result<(), String>>>,
+    changed: Condvar,
+}
+
+impl Ended {
+    /// Whether the mount has ended: nothing is served any more.
+    pub fn is_ended(&self) -> bool {
+        self.0.result.lock().is_some()
+    }
+
+    /// Waits until the mount has ended.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if it did not end by being unmounted.
+    pub fn wait(&self) -> Result<()> {
+        let mut result = self.0.result.lock();
+        loop {
+            match &*result {
+                Some(Ok(())) => return Ok(()),
+                Some(Err(message)) => return Err(Error::new(ErrorKind::Io, message.clone())),
+                None => self.0.changed.wait(&mut result),
+            }
+        }
+    }
+}
+
+/// A mounted directory of devices. Dropping it detaches it, as [`WhenBusy::Detach`] does.
+#[derive(Debug)]
+pub struct Mount {
+    dir: PathBuf,
+    ended: Ended,
+}
+
+/// Mounts `devices` at the directory `dir`: each device is a file of its name. Returns when it can be used.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] or [`ErrorKind::Invalid`] for `dir` or `options`, [`ErrorKind::Unsupported`] if this
+/// kernel or user cannot mount, [`ErrorKind::Io`] if the kernel fails.
+pub fn mount(devices: Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) -> Result<Mount> {
+    if options.threads == 0 || options.threads > THREADS_MAX {
+        let message = format!("{} threads asked for: a mount takes 1 to {THREADS_MAX}", options.threads);
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    let about = |what: &str| format!("mount at {}: {what}", dir.display());
+    let dir = dir.canonicalize().map_err(|error| {
+        let kind = if error.kind() == io::ErrorKind::NotFound { ErrorKind::NotFound } else { ErrorKind::Io };
+        Error::with_source(kind, about("no such directory: make it first"), error)
+    })?;
+    if !dir.is_dir() {
+        return Err(Error::new(ErrorKind::Invalid, about("it is not a directory")));
+    }
+
+    let connection = kernel_mount::mount(&dir, options)?;
+    let mut config = Config::default();
+    config.n_threads = Some(options.threads);
+    // A descriptor for each thread: they do not then contend for one queue of requests under way.
+    config.clone_fd = connection.can_clone;
+    // Who may enter is decided by the kernel alone, from the options of the mount.
+    let session =
+        Session::from_fd(DeviceDirectory::new(devices, options), connection.device, SessionACL::All, config);
+    let state = Arc::new(EndedState::default());
+    let served = session.and_then(|session| {
+        let state = state.clone();
+        let name = format!("fuse {}", dir.display());
+        thread::Builder::new().name(name.chars().take(15).collect()).spawn(move || serve(session, &state))
+    });
+    if let Err(error) = served {
+        let _ = kernel_mount::unmount(&dir, UnmountFlags::DETACH);
+        return Err(Error::from_io(about("cannot serve it"), error));
+    }
+    log::info!("serving volumes as files in {} with {} threads", dir.display(), options.threads);
+    Ok(Mount { dir, ended: Ended(state) })
+}
+
+fn serve(session: Session<DeviceDirectory>, state: &EndedState) {
+    // The threads that the session starts inherit it: when they allocate memory, the kernel must not wait for dirty pages of a
+    // file system that lies on our own files. Needs CAP_SYS_RESOURCE; without it nobody can attach a loop device either.
+    let _ = rustix::process::configure_io_flusher_behavior(true);
+    let result = session.run().map_err(|error| format!("the mount ended with an error of the kernel connection: {error}"));
+    if let Err(message) = &result {
+        log::error!("{message}");
+    }
+    *state.result.lock() = Some(result);
+    state.changed.notify_all();
+}
+
+impl Mount {
+    /// Where it is mounted, without symbolic links.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Tells when the mount has ended, for instance because somebody unmounted it from a shell.
+    pub fn ended(&self) -> Ended {
+        self.ended.clone()
+    }
+
+    /// Unmounts. With [`WhenBusy::Refuse`] and [`WhenBusy::Abort`], nothing is served any more when it returns. Can
+    /// be called again after it was refused, and does nothing after the mount has ended.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`] with [`WhenBusy::Refuse`] if a file is open; the message says how to find out which.
+    pub fn unmount(&self, when_busy: WhenBusy) -> Result<()> {
+        if self.ended.is_ended() {
+            return Ok(());
+        }
+        let flags = match when_busy {
+            WhenBusy::Refuse => UnmountFlags::empty(),
+            WhenBusy::Detach => UnmountFlags::DETACH,
+            WhenBusy::Abort => UnmountFlags::DETACH | UnmountFlags::FORCE,
+        };
+        kernel_mount::unmount(&self.dir, flags)?;
+        if when_busy == WhenBusy::Detach { Ok(()) } else { self.ended.wait() }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if !self.ended.is_ended()
+            && let Err(error) = self.unmount(WhenBusy::Detach)
+        {
+            log::warn!("{error}");
+        }
+    }
+}
