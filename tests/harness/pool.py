@@ -1,0 +1,140 @@
+"""The binary under test: a pool, and a server of it. Owns the spelling of the command line, and nothing of what it means."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BINARY = Path(os.environ.get("SHALE", ROOT / "target" / "release" / "shale"))
+
+# Exit codes, as `shale --help` documents them.
+EXIT = {"ok": 0, "internal": 1, "usage": 2, "not-found": 3, "in-use": 4, "full": 5, "corrupt": 6, "io": 7, "exists": 8,
+        "unsupported": 9}
+
+# A server that has not come up by then never will.
+READY_SECONDS_MAX = 60
+# Time for a clean end: it must drain, compress and checkpoint what is buffered.
+STOP_SECONDS_MAX = 120
+
+
+class Pool:
+    """A pool in the test's directory, made by `init`."""
+
+    def __init__(self, t, name="pool", capacity="4G", **options):
+        self.t = t
+        self.path = t.dir / name
+        words = []
+        for key, value in options.items():
+            words += [f"--{key.replace('_', '-')}", str(value)]
+        if capacity:
+            words += ["--capacity", capacity]
+        self.shale("init", *words)
+
+    def shale(self, command, *arguments, **named):
+        """Runs `shale COMMAND POOL ARGUMENTS`."""
+        return self.t.run(BINARY, command, self.path, *arguments, **named)
+
+    def create(self, volume, size, **properties):
+        """A volume."""
+        words = []
+        for key, value in properties.items():
+            words += ["-o", f"{key.replace('_', '-')}={value}"]
+        self.shale("create", volume, "--size", size, *words)
+
+    def status(self):
+        """The figures of `status --json`."""
+        return json.loads(self.shale("status", "--json").stdout)
+
+    def check(self, status=0):
+        """`check`, and what it said; the exit status must be 0 unless said otherwise."""
+        return self.shale("check", "--json", status=status).stdout
+
+    def serve(self, **named):
+        """A running server."""
+        return Server(self, **named)
+
+
+class Server:
+    """`shale serve` as a child process, ready when the constructor returns, stopped at the end of the test."""
+
+    def __init__(self, pool, mount=False, memory=None, volumes=(), nbd=()):
+        self.pool, self.t = pool, pool.t
+        self.socket = pool.t.dir / f"{pool.path.name}.nbd.sock"
+        self.mount_dir = pool.t.dir / f"{pool.path.name}.mnt" if mount else None
+        words = ["serve", pool.path, "--nbd", f"unix:{self.socket}"]
+        for address in nbd:
+            words += ["--nbd", address]
+        if self.mount_dir:
+            self.mount_dir.mkdir(exist_ok=True)
+            words += ["--mount", self.mount_dir]
+        for volume in volumes:
+            words += ["--volume", volume]
+        if memory:
+            words += ["--memory", memory]
+        words = [str(BINARY), *map(str, words)]
+        self.t.log(f"$ {' '.join(words)} &")
+        began = time.monotonic()
+        # The pool's directory is outside of this session's terminal: only its standard output is read.
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        self.t.defer(self.end)
+        self.output = ""
+        self._wait_ready()
+        self.ready_s = time.monotonic() - began
+
+    def _wait_ready(self):
+        end = time.monotonic() + READY_SECONDS_MAX
+        while not any(line.startswith("ready") for line in self.output.splitlines()):
+            left = end - time.monotonic()
+            if left <= 0:
+                self.t.fail(f"the server was not ready after {READY_SECONDS_MAX} s; it said: {self.output!r}")
+            if not select.select([self.process.stdout], [], [], left)[0]:
+                continue
+            piece = os.read(self.process.stdout.fileno(), 65536).decode(errors="replace")
+            if not piece:
+                self.t.fail(f"the server ended with {self.process.wait()} before it was ready; it said: {self.output!r}")
+            self.output += piece
+        self.t.log(self.output.rstrip())
+
+    def uri(self, volume):
+        """The NBD address of a volume."""
+        return f"nbd+unix:///{volume}?socket={self.socket}"
+
+    def file(self, volume):
+        """The volume as a file of the FUSE mount."""
+        return self.mount_dir / volume
+
+    def rss_bytes(self):
+        """Resident memory now."""
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        return self.t.fail("the server has no VmRSS: it has ended")
+
+    def stop(self):
+        """SIGTERM; it must end cleanly."""
+        self.process.send_signal(signal.SIGTERM)
+        self.t.equal(self.process.wait(STOP_SECONDS_MAX), 0, "exit status of the server after SIGTERM")
+        if self.mount_dir:
+            self.t.expect(not os.path.ismount(self.mount_dir), f"{self.mount_dir} is still mounted after SIGTERM")
+
+    def kill(self):
+        """kill -9, and the mount that it leaves is taken away."""
+        self.process.kill()
+        self.process.wait()
+        if self.mount_dir:
+            self.t.run("umount", "--lazy", self.mount_dir, status=None)
+
+    def end(self):
+        """The guard: whatever state it is in, it is gone afterwards."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        if self.mount_dir and os.path.ismount(self.mount_dir):
+            self.t.run("umount", "--lazy", self.mount_dir, status=None)

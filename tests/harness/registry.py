@@ -1,0 +1,42 @@
+"""The list of tests: a decorator, and what it remembers. Owns nothing else."""
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable
+
+
+@dataclass(frozen=True)
+class Test:
+    """One test."""
+
+    name: str
+    function: Callable
+    # Seconds after which it is ended: a bound against hanging, several times what it takes on a slow machine.
+    seconds_max: int
+    # Only in `make soak`.
+    soak: bool
+    summary: str
+
+
+TESTS = {}
+
+
+def test(seconds_max=180, soak=False):
+    """Registers a function that takes a Context. Its name is the test's, the first line of its text the summary."""
+
+    def register(function):
+        name = function.__name__
+        if name in TESTS:
+            raise RuntimeError(f"two tests are called {name}")
+        TESTS[name] = Test(name, function, seconds_max, soak, (function.__doc__ or "").strip().splitlines()[0])
+        return function
+
+    return register
+
+
+def load_all():
+    """Imports every module of tests/system, which registers what is in it."""
+    for path in sorted((Path(__file__).parent.parent / "system").glob("*.py")):
+        importlib.import_module(f"system.{path.stem}")
+    return TESTS

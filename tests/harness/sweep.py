@@ -1,0 +1,65 @@
+"""Takes away what a test left on the machine: processes, mounts and loop devices under its directory, then the directory."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+
+def mounts_under(directory):
+    """Mount points under a directory, the innermost first."""
+    prefix = f"{directory}/"
+    found = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        # Blanks and the like stand as octal numbers there.
+        point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), line.split()[4])
+        if point.startswith(prefix):
+            found.append(point)
+    return sorted(found, key=len, reverse=True)
+
+
+def loops_under(directory):
+    """Loop devices whose file is under a directory."""
+    run = subprocess.run(["losetup", "--list", "--json", "--output", "NAME,BACK-FILE"], capture_output=True, text=True,
+                         check=False)
+    devices = json.loads(run.stdout)["loopdevices"] if run.stdout.strip() else []
+    return [d["name"] for d in devices if (d["back-file"] or "").startswith(f"{directory}/")]
+
+
+def processes_in(session):
+    """Processes of a session."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if os.getsid(int(entry.name)) == session and entry.joinpath("cmdline").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def sweep(directory, session, keep):
+    """Removes everything; returns what there was, so that a test that leaves things behind is noticed."""
+    left = []
+    for process in processes_in(session):
+        left.append(f"process {process}")
+        try:
+            os.kill(process, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    for _ in range(3):
+        for point in mounts_under(directory):
+            left.append(f"mount {point}")
+            if subprocess.run(["umount", point], capture_output=True, check=False).returncode != 0:
+                subprocess.run(["umount", "--lazy", point], capture_output=True, check=False)
+        for device in loops_under(directory):
+            left.append(f"loop {device}")
+            subprocess.run(["losetup", "--detach", device], capture_output=True, check=False)
+    if not keep and not mounts_under(directory):
+        shutil.rmtree(directory, ignore_errors=True)
+    return sorted(set(left))
