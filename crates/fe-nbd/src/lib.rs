@@ -1,1 +1,34 @@
-//! (being written)
+//! An NBD server for anything that is a [`surface::DeviceSet`]: fixed newstyle handshake, structured replies, block
+//! status, several exports, many requests in flight, answered out of order. No TLS.
+//!
+//! ```text
+//! listen ── server ── greet ── negotiate ──┐            bytes of the handshake, pure
+//!              │                           wire, admit   bytes and rules of requests, pure
+//!              └── connection ─────────────┘
+//!                   │      │
+//!                receive  pool ── execute                threads for what waits
+//!                          └──────── outbox              replies, accounts, the writer thread
+//! ```
+//!
+//! Each connection has a reader thread, which does what need not wait, and a writer thread, which waits for a client
+//! that is slow to take its replies; the pool is shared. A hostile client can only waste its own connection: see the
+//! bounds in [`ServerOptions`], [`negotiate`] and `outbox`.
+
+mod clock;
+mod connection;
+mod errno;
+mod execute;
+mod greet;
+mod listen;
+mod outbox;
+mod pool;
+mod receive;
+mod server;
+
+pub mod admit;
+pub mod negotiate;
+pub mod wire;
+
+pub use errno::Errno;
+pub use listen::Listen;
+pub use server::{Log, Server, ServerOptions};

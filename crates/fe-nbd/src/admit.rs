@@ -1,0 +1,142 @@
+//! Which requests are admitted: a pure function from a request's header to a command for the device, or to a refusal.
+//! Every rule of the protocol about flags, lengths and ranges is here and nowhere else.
+
+use crate::errno::Errno;
+use crate::wire::{PAYLOAD_BYTES_MAX, command, command_flag, request::RequestHeader};
+
+/// What was agreed in the handshake.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Session {
+    /// Structured replies.
+    pub structured: bool,
+    /// `base:allocation` was selected.
+    pub allocation: bool,
+}
+
+/// A range of the device, within its size when it was admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes; may be 0.
+    pub length: u32,
+}
+
+/// A command for the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// Read at most [`PAYLOAD_BYTES_MAX`].
+    Read(Range),
+    /// Write the payload that follows, at most [`PAYLOAD_BYTES_MAX`].
+    Write {
+        /// Where.
+        range: Range,
+        /// Durable before the reply.
+        fua: bool,
+    },
+    /// Make what was answered durable.
+    Flush,
+    /// Give space back.
+    Trim {
+        /// Where.
+        range: Range,
+        /// Durable before the reply.
+        fua: bool,
+    },
+    /// Make a range read as zeroes.
+    WriteZeroes {
+        /// Where.
+        range: Range,
+        /// Durable before the reply.
+        fua: bool,
+        /// Keep it allocated.
+        no_hole: bool,
+    },
+    /// Bring into memory.
+    Cache(Range),
+    /// Tell what is allocated, in one extent if `one`. Only in sessions with `base:allocation`; not empty.
+    BlockStatus {
+        /// Where.
+        range: Range,
+        /// One extent only, not longer than the range.
+        one: bool,
+    },
+}
+
+/// A refusal: the reply, and what of the stream belongs to the refused request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refusal {
+    /// The code.
+    pub errno: Errno,
+    /// What was wrong, and what to do.
+    pub why: &'static str,
+    /// Bytes that follow the header and are to be skipped.
+    pub payload_bytes: u32,
+}
+
+/// What to do with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Do it.
+    Run(Command),
+    /// Answer with an error.
+    Refuse(Refusal),
+    /// Finish what is in flight, then close.
+    Disconnect,
+}
+
+/// Judges a request to a device of `size_bytes` now.
+pub fn admit(header: &RequestHeader, session: Session, size_bytes: u64) -> Verdict {
+    use command_flag::{DF, FAST_ZERO, FUA, NO_HOLE, REQ_ONE};
+
+    // FUA is valid for all commands, even where it means nothing.
+    let allowed = FUA
+        | match header.command {
+            command::READ if session.structured => DF,
+            command::WRITE_ZEROES => NO_HOLE | FAST_ZERO,
+            command::BLOCK_STATUS => REQ_ONE,
+            _ => 0,
+        };
+    let payload_bytes = if header.command == command::WRITE { header.length } else { 0 };
+    let refuse = |errno, why| Verdict::Refuse(Refusal { errno, why, payload_bytes });
+    if header.command == command::DISC {
+        return Verdict::Disconnect;
+    }
+    if header.command > command::BLOCK_STATUS {
+        return refuse(Errno::Inval, "unknown command");
+    }
+    if header.flags & !allowed != 0 {
+        return refuse(Errno::Inval, "a flag of the request is not valid for its command");
+    }
+    let flag = |bit| header.flags & bit != 0;
+    let range = Range { offset: header.offset, length: header.length };
+    let is_within = range.offset.checked_add(u64::from(range.length)).is_some_and(|end| end <= size_bytes);
+    let too_long = header.length > PAYLOAD_BYTES_MAX;
+    const PAST_THE_END: &str = "the range goes past the end of the device";
+
+    match header.command {
+        command::FLUSH if range != (Range { offset: 0, length: 0 }) => {
+            refuse(Errno::Inval, "offset and length of a flush must be 0")
+        }
+        command::FLUSH => Verdict::Run(Command::Flush),
+        command::WRITE if too_long => {
+            refuse(Errno::Inval, "the write is longer than the announced maximum of 32 MiB; split it")
+        }
+        command::WRITE | command::WRITE_ZEROES if !is_within => refuse(Errno::NoSpc, PAST_THE_END),
+        _ if !is_within => refuse(Errno::Inval, PAST_THE_END),
+        command::READ if too_long => {
+            refuse(Errno::Overflow, "the read is longer than the announced maximum of 32 MiB; split it")
+        }
+        command::READ => Verdict::Run(Command::Read(range)),
+        command::WRITE => Verdict::Run(Command::Write { range, fua: flag(FUA) }),
+        command::TRIM => Verdict::Run(Command::Trim { range, fua: flag(FUA) }),
+        command::CACHE => Verdict::Run(Command::Cache(range)),
+        command::WRITE_ZEROES if flag(NO_HOLE) && flag(FAST_ZERO) => {
+            refuse(Errno::NotSup, "zeroes that stay allocated are stored, which is not fast")
+        }
+        command::WRITE_ZEROES => Verdict::Run(Command::WriteZeroes { range, fua: flag(FUA), no_hole: flag(NO_HOLE) }),
+        _ if !session.allocation => refuse(Errno::Inval, "block status needs base:allocation, which was not selected"),
+        _ if range.length == 0 => refuse(Errno::Inval, "block status of an empty range"),
+        _ => Verdict::Run(Command::BlockStatus { range, one: flag(REQ_ONE) }),
+    }
+}

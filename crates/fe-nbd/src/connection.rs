@@ -1,0 +1,292 @@
+//! One connection in transmission: its reader thread, which decides where each request is done. Owns the receive buffer
+//! and the batch of replies; the way to the client is the outbox's, the threads for what waits are the pool's.
+//!
+//! The steps of a request:
+//! 1. One recv brings many requests. Each is judged ([`crate::admit`]); what is refused is answered at once.
+//! 2. Reads of cached data and writes that need not wait are done here. Their replies are collected into a batch. The
+//!    device has accepted a write before its reply is even collected.
+//! 3. A client that sends one request at a time gets everything done here: no thread switch is saved by anything else.
+//! 4. All else goes to the pool, and is answered from there, in any order.
+//! 5. The batch is sent when it is large, and before anything that may wait.
+//!
+//! A flush covers the writes answered before it was received: those were accepted by the device (steps 2 to 4) before
+//! their replies were sent, and the device promises that its flush covers them, whichever thread wrote them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use surface::WriteOptions;
+
+use crate::admit::{Command, Range, Refusal, Verdict, admit};
+use crate::execute::{Request, Served, Task};
+use crate::outbox::Reply;
+use crate::pool::{Lane, Pool};
+use crate::receive::{LARGE_PAYLOAD_BYTES, Receiver};
+use crate::wire::reply;
+use crate::wire::request::{HEADER_BYTES, RequestHeader};
+
+/// Largest cached read that is copied here rather than by the pool.
+const INLINE_READ_BYTES_MAX: usize = 128 << 10;
+/// Bytes of the batch: the largest inline read always fits behind a batch that is not yet sent.
+const BATCH_BYTES: usize = INLINE_READ_BYTES_MAX + BATCH_SEND_BYTES + 1024;
+/// The batch is sent when it holds this much: enough to make the system call cheap, little enough that the client has
+/// something to do while the rest is being done.
+const BATCH_SEND_BYTES: usize = 32 << 10;
+/// Longest refused payload that is skipped to save the connection; more than eight times the limit is no mistake.
+const SKIP_BYTES_MAX: u32 = 256 << 20;
+/// Requests that came alone in a row until a client is taken for one that sends one at a time.
+const LONE_STREAK: u32 = 8;
+
+/// Why a connection ended.
+pub type Ended = &'static str;
+
+/// A connection in transmission.
+pub struct Connection {
+    served: Arc<Served>,
+    pool: Arc<Pool<Task>>,
+    lane: Lane,
+    receiver: Receiver,
+    batch: Batch,
+    lone_streak: u32,
+}
+
+/// Replies that have not been sent.
+struct Batch {
+    bytes: Vec<u8>,
+    used: usize,
+}
+
+/// Whether to go on, or how the connection ends.
+type Flow = Result<(), Ended>;
+
+const GONE: Ended = "the client closed the connection";
+
+impl Connection {
+    /// A connection that begins with what the handshake read too much.
+    pub fn new(served: Arc<Served>, pool: Arc<Pool<Task>>, rest: &[u8]) -> Self {
+        let lane = pool.open();
+        let batch = Batch { bytes: vec![0; BATCH_BYTES], used: 0 };
+        Self { served, pool, lane, receiver: Receiver::new(rest), batch, lone_streak: 0 }
+    }
+
+    /// Serves until the client leaves, breaks the protocol, or `stop` is set and the socket shut down for reading;
+    /// returns when all requests were answered.
+    pub fn run(mut self, stop: &AtomicBool) -> Ended {
+        let ended = loop {
+            if let Err(ended) = self.requests() {
+                break ended;
+            }
+            if !self.send_batch() {
+                break GONE;
+            }
+            if stop.load(Ordering::Acquire) {
+                break "the server is stopping";
+            }
+            match self.receiver.receive(self.served.outbox.socket(), true) {
+                Ok(1..) => {}
+                Ok(0) if stop.load(Ordering::Acquire) => break "the server is stopping",
+                Ok(0) | Err(_) => break GONE,
+            }
+        };
+        self.send_batch();
+        self.served.outbox.finish();
+        self.pool.close(self.lane);
+        self.served.outbox.dropped().unwrap_or(ended)
+    }
+
+    /// Ends a connection that never ran.
+    pub fn close(self) {
+        self.pool.close(self.lane);
+    }
+
+    /// Does all requests that were received whole.
+    fn requests(&mut self) -> Flow {
+        while let Some((header, rest)) = self.receiver.bytes().split_first_chunk::<HEADER_BYTES>() {
+            let header = RequestHeader::decode(header).ok_or("wrong magic in a request")?;
+            match admit(&header, self.served.session, self.served.device.size_bytes()) {
+                Verdict::Disconnect => return Err("the client disconnected"),
+                Verdict::Refuse(refusal) => {
+                    self.receiver.take(HEADER_BYTES);
+                    self.refuse(header.cookie, &refusal)?;
+                }
+                Verdict::Run(Command::Write { range, fua }) => {
+                    let length = range.length as usize;
+                    if length < LARGE_PAYLOAD_BYTES && rest.len() < length {
+                        // The rest comes with the next recv, together with more.
+                        return Ok(());
+                    }
+                    self.receiver.take(HEADER_BYTES);
+                    self.write(header.cookie, range, fua)?;
+                }
+                Verdict::Run(command) => {
+                    self.receiver.take(HEADER_BYTES);
+                    let request = Request { cookie: header.cookie, command, payload: Bytes::new() };
+                    match command {
+                        Command::Read(range) => self.read(request, range)?,
+                        Command::Flush => self.here_or_pool(request, 0, false)?,
+                        _ => self.queue(request)?,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, cookie: u64, refusal: &Refusal) -> Flow {
+        if refusal.payload_bytes > SKIP_BYTES_MAX {
+            return Err("a refused write is too long to be skipped");
+        }
+        self.push(&reply::error(self.served.session.structured, cookie, refusal.errno, refusal.why))?;
+        if refusal.payload_bytes > 0 {
+            self.flush_batch()?;
+            match self.receiver.skip(self.served.outbox.socket(), refusal.payload_bytes as usize) {
+                Ok(true) => {}
+                Ok(false) | Err(_) => return Err(GONE),
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, request: Request, range: Range) -> Flow {
+        let structured = self.served.session.structured;
+        let (header, length) = (reply::read_header_bytes(structured, range.length), range.length as usize);
+        if length > INLINE_READ_BYTES_MAX || length == 0 {
+            return self.here_or_pool(request, 0, false);
+        }
+        let (start, end) = (self.batch.used, self.batch.used + header + length);
+        let bytes = &mut self.batch.bytes[start..end];
+        match self.served.device.read_cached(range.offset, &mut bytes[header..]) {
+            Ok(true) => {
+                reply::put_read_header(&mut bytes[..header], structured, request.cookie, range.offset, range.length);
+                self.note_lone();
+                self.batch.used = end;
+                self.send_large_batch()
+            }
+            Ok(false) => self.here_or_pool(request, 0, false),
+            Err(error) => {
+                let text = error.to_string();
+                self.push(&reply::error(structured, request.cookie, error.kind().into(), &text))
+            }
+        }
+    }
+
+    fn write(&mut self, cookie: u64, range: Range, fua: bool) -> Flow {
+        let length = range.length as usize;
+        let is_large = length >= LARGE_PAYLOAD_BYTES;
+        let reserved = if is_large { length } else { 0 };
+        let payload = if is_large {
+            // Taken into the account before it takes memory.
+            self.flush_batch()?;
+            if !self.served.outbox.begin(reserved) {
+                return Err(GONE);
+            }
+            match self.receiver.large_payload(self.served.outbox.socket(), length) {
+                Ok(Some(payload)) => payload,
+                Ok(None) | Err(_) => {
+                    self.served.outbox.end(reserved, Reply::from(Vec::new()));
+                    return Err(GONE);
+                }
+            }
+        } else {
+            self.receiver.small_payload(length)
+        };
+        let may_wait = fua || length == 0 || self.served.device.write_would_wait();
+        if may_wait {
+            let request = Request { cookie, command: Command::Write { range, fua }, payload };
+            return self.here_or_pool(request, reserved, is_large);
+        }
+        self.note_lone();
+        let done = self.served.device.write(range.offset, payload, WriteOptions { fua });
+        let structured = self.served.session.structured;
+        let answer = |error: &surface::Error| reply::error(structured, cookie, error.kind().into(), &error.to_string());
+        match done {
+            _ if is_large => {
+                let reply = done.map_or_else(|e| answer(&e), |()| reply::simple(cookie, None).to_vec());
+                self.served.outbox.end(reserved, reply.into());
+                Ok(())
+            }
+            Ok(()) => self.push(&reply::simple(cookie, None)),
+            Err(error) => self.push(&answer(&error)),
+        }
+    }
+
+    /// Does a request that may wait: here if the client sends one at a time, in the pool if not. `is_begun`: it is in
+    /// the account already, with `reserved` bytes.
+    fn here_or_pool(&mut self, mut request: Request, reserved: usize, is_begun: bool) -> Flow {
+        let others = u32::from(is_begun);
+        if !self.is_alone(others) || self.lone_streak < LONE_STREAK {
+            self.note_lone_with(others);
+            return if is_begun { self.submit(request, reserved) } else { self.queue(request) };
+        }
+        // Long requests take several steps only in the pool, so what comes here has one.
+        let Some(reply) = self.served.execute(&mut request) else { return self.queue(request) };
+        // Whoever sent more meanwhile does not send one at a time, and had to wait for this.
+        // (The end of the stream and errors are seen again by the next receive.)
+        if let Ok(1..) = self.receiver.receive(self.served.outbox.socket(), false) {
+            self.lone_streak = 0;
+        }
+        if is_begun {
+            self.served.outbox.end(reserved, reply);
+            return Ok(());
+        }
+        let alive = self.served.outbox.reply(reply.as_bytes());
+        self.served.outbox.recycle(reply);
+        if alive { Ok(()) } else { Err(GONE) }
+    }
+
+    fn queue(&mut self, request: Request) -> Flow {
+        let bytes = request.bytes();
+        if !self.served.outbox.has_room(bytes) {
+            // The wait for room may be long: what is done is sent first.
+            self.flush_batch()?;
+        }
+        if !self.served.outbox.begin(bytes) {
+            return Err(GONE);
+        }
+        self.submit(request, bytes)
+    }
+
+    fn submit(&self, request: Request, bytes: usize) -> Flow {
+        self.pool.submit(self.lane, Task { served: Arc::clone(&self.served), request, bytes });
+        Ok(())
+    }
+
+    /// Whether nothing of this client is in flight but the request at hand and `others` in the account that are it.
+    fn is_alone(&self, others: u32) -> bool {
+        self.batch.used == 0 && self.receiver.bytes().is_empty() && self.served.outbox.requests() == others
+    }
+
+    fn note_lone(&mut self) {
+        self.note_lone_with(0);
+    }
+
+    fn note_lone_with(&mut self, others: u32) {
+        self.lone_streak = if self.is_alone(others) { self.lone_streak.saturating_add(1) } else { 0 };
+    }
+
+    /// Puts a reply into the batch.
+    fn push(&mut self, reply: &[u8]) -> Flow {
+        let end = self.batch.used + reply.len();
+        self.batch.bytes[self.batch.used..end].copy_from_slice(reply);
+        self.batch.used = end;
+        self.send_large_batch()
+    }
+
+    fn send_large_batch(&mut self) -> Flow {
+        if self.batch.used >= BATCH_SEND_BYTES { self.flush_batch() } else { Ok(()) }
+    }
+
+    fn flush_batch(&mut self) -> Flow {
+        if self.send_batch() { Ok(()) } else { Err(GONE) }
+    }
+
+    /// Sends the batch; `false` if the connection was dropped.
+    fn send_batch(&mut self) -> bool {
+        if self.batch.used == 0 {
+            return true;
+        }
+        let used = std::mem::take(&mut self.batch.used);
+        self.served.outbox.reply(&self.batch.bytes[..used])
+    }
+}

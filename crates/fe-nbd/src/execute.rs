@@ -1,0 +1,220 @@
+//! Commands done on the device, and their replies. Owns nothing; may wait for the device, never for the client.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use surface::{Allocation, BlockDevice, Error, WriteOptions, ZeroOptions};
+
+use crate::admit::{Command, Range, Session};
+use crate::errno::Errno;
+use crate::outbox::{Outbox, Reply};
+use crate::pool::Job;
+use crate::wire::{reply, state};
+
+/// Zeroes that are stored are done in steps of this: a step takes about as long as the largest write, so that one
+/// client's request for 4 GiB of them does not hold a thread of the pool while others wait.
+const STORED_ZEROES_STEP_BYTES: u64 = 32 << 20;
+/// Holes are made in larger steps: they cost a map record per group, not data.
+const HOLES_STEP_BYTES: u64 = 1 << 30;
+/// Most of a range that is brought into memory by one request, which is a hint only.
+const CACHE_BYTES_MAX: u64 = 64 << 20;
+/// Most extents in one reply to block status: 128 KiB of reply. Clients ask again for the rest.
+const EXTENTS_MAX: usize = 16 << 10;
+
+/// What a connection in transmission consists of, for those who execute its requests.
+pub struct Served {
+    /// The device.
+    pub device: Arc<dyn BlockDevice>,
+    /// What was agreed.
+    pub session: Session,
+    /// The way to the client.
+    pub outbox: Outbox,
+}
+
+/// A command with the name that the client gave it.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The client's name for it.
+    pub cookie: u64,
+    /// What to do.
+    pub command: Command,
+    /// The payload of a write; empty for all others.
+    pub payload: Bytes,
+}
+
+impl Request {
+    /// Bytes that it takes from the connection's account while it is executed.
+    pub const fn bytes(&self) -> usize {
+        match self.command {
+            Command::Read(range) => range.length as usize,
+            Command::Write { range, .. } => range.length as usize,
+            Command::BlockStatus { .. } => EXTENTS_MAX * size_of::<surface::Run>(),
+            _ => 0,
+        }
+    }
+}
+
+/// A request in the pool.
+pub struct Task {
+    /// Where it came from, and where its reply goes.
+    pub served: Arc<Served>,
+    /// What is left of it.
+    pub request: Request,
+    /// What it took from the account.
+    pub bytes: usize,
+}
+
+impl Job for Task {
+    fn run(mut self) -> Option<Self> {
+        if self.served.outbox.dropped().is_some() && !self.request.changes_device() {
+            // Nobody is there to read the answer.
+            self.served.outbox.end(self.bytes, Reply::from(Vec::new()));
+            return None;
+        }
+        match self.served.execute(&mut self.request) {
+            Some(reply) => {
+                self.served.outbox.end(self.bytes, reply);
+                None
+            }
+            None => Some(self),
+        }
+    }
+}
+
+impl Request {
+    const fn changes_device(&self) -> bool {
+        matches!(self.command, Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. })
+    }
+
+    /// Whether there is nothing to do: the range is empty, which the protocol leaves open and we allow.
+    const fn is_empty(&self) -> bool {
+        match self.command {
+            Command::Flush => false,
+            Command::Read(range) | Command::Cache(range) => range.length == 0,
+            Command::Write { range, .. } | Command::Trim { range, .. } => range.length == 0,
+            Command::WriteZeroes { range, .. } | Command::BlockStatus { range, .. } => range.length == 0,
+        }
+    }
+}
+
+impl Served {
+    /// Does a request, or one step of a long one: `None` if something is left, which `request` then is.
+    pub fn execute(&self, request: &mut Request) -> Option<Reply> {
+        let cookie = request.cookie;
+        let device = self.device.as_ref();
+        if request.is_empty() {
+            let structured = self.session.structured && matches!(request.command, Command::Read(_));
+            let mut bytes = vec![0; reply::read_header_bytes(structured, 0)];
+            reply::put_read_header(&mut bytes, structured, cookie, 0, 0);
+            return Some(bytes.into());
+        }
+        let done = match &mut request.command {
+            Command::Read(range) => return Some(self.read(cookie, *range)),
+            Command::BlockStatus { range, one } => return Some(self.block_status(cookie, *range, *one)),
+            Command::Write { range, fua } => {
+                let options = WriteOptions { fua: *fua };
+                device.write(range.offset, std::mem::take(&mut request.payload), options)
+            }
+            Command::Flush => device.flush(),
+            Command::Cache(range) => device.prefetch(range.offset, u64::from(range.length).min(CACHE_BYTES_MAX)),
+            Command::Trim { range, fua } => {
+                let step = take_step(range, HOLES_STEP_BYTES);
+                match device.discard(step.offset, u64::from(step.length)) {
+                    Ok(()) if range.length > 0 => return None,
+                    Ok(()) if *fua => device.flush(),
+                    done => done,
+                }
+            }
+            Command::WriteZeroes { range, fua, no_hole } => {
+                let step = take_step(range, if *no_hole { STORED_ZEROES_STEP_BYTES } else { HOLES_STEP_BYTES });
+                // FUA is the flush behind the last step, which covers all of them.
+                let options = ZeroOptions { fua: false, no_hole: *no_hole };
+                match device.write_zeroes(step.offset, u64::from(step.length), options) {
+                    Ok(()) if range.length > 0 => return None,
+                    Ok(()) if *fua => device.flush(),
+                    done => done,
+                }
+            }
+        };
+        Some(match done {
+            Ok(()) => reply::simple(cookie, None).to_vec().into(),
+            Err(error) => self.error(cookie, &error),
+        })
+    }
+
+    /// The reply to a request that failed.
+    pub fn error(&self, cookie: u64, error: &Error) -> Reply {
+        reply::error(self.session.structured, cookie, Errno::from(error.kind()), &error.to_string()).into()
+    }
+
+    fn read(&self, cookie: u64, range: Range) -> Reply {
+        let structured = self.session.structured;
+        let header = reply::read_header_bytes(structured, range.length);
+        let total = header + range.length as usize;
+        let mut bytes = self.outbox.buffer(total);
+        if let Err(error) = self.device.read(range.offset, &mut bytes[header..total]) {
+            return self.error(cookie, &error);
+        }
+        reply::put_read_header(&mut bytes[..header], structured, cookie, range.offset, range.length);
+        Reply::new(bytes, total)
+    }
+
+    fn block_status(&self, cookie: u64, range: Range, one: bool) -> Reply {
+        let runs_max = if one { 1 } else { EXTENTS_MAX };
+        let length = u64::from(range.length);
+        let runs = match self.device.allocation(range.offset, length, runs_max) {
+            Ok(runs) => runs,
+            Err(error) => return self.error(cookie, &error),
+        };
+        let mut left = length;
+        let mut extents = Vec::with_capacity(runs.len().min(runs_max));
+        for run in runs.iter().take(runs_max) {
+            let length = run.length.min(left);
+            if length == 0 {
+                break;
+            }
+            left -= length;
+            let status = match run.allocation {
+                Allocation::Data => 0,
+                Allocation::Hole => state::HOLE | state::ZERO,
+            };
+            // It fits: `left` began as a 32-bit length.
+            extents.push((length as u32, status));
+        }
+        if extents.is_empty() {
+            // A status of 0 promises nothing and is always right; a reply without extents is not allowed.
+            extents.push((range.length, 0));
+        }
+        reply::block_status(cookie, &extents).into()
+    }
+}
+
+/// Takes a step off the start of `range`: up to the next multiple of `step_bytes`, so that only the ends of the whole
+/// are not whole blocks.
+fn take_step(range: &mut Range, step_bytes: u64) -> Range {
+    let to_boundary = step_bytes - range.offset % step_bytes;
+    let length = u64::from(range.length).min(to_boundary) as u32;
+    let step = Range { offset: range.offset, length };
+    range.offset += u64::from(length);
+    range.length -= length;
+    step
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_cover_the_range_and_end_at_multiples() {
+        let whole = Range { offset: (5 << 30) - 100, length: u32::MAX };
+        let (mut rest, mut next) = (whole, whole.offset);
+        while rest.length > 0 {
+            let step = take_step(&mut rest, HOLES_STEP_BYTES);
+            assert_eq!(step.offset, next);
+            assert!(step.length > 0 && u64::from(step.length) <= HOLES_STEP_BYTES);
+            next += u64::from(step.length);
+            assert!(rest.length == 0 || next % HOLES_STEP_BYTES == 0);
+        }
+        assert_eq!(next, whole.offset + u64::from(whole.length));
+    }
+}

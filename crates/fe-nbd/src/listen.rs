@@ -1,0 +1,258 @@
+//! Where to listen: parsed from and shown as what a user writes, and bound. Owns the socket file of a unix listener and
+//! removes it.
+
+use std::fmt;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::net::{SocketFlags, sockopt};
+use surface::{Error, ErrorKind, Result};
+
+/// Where an NBD server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listen {
+    /// A unix stream socket.
+    Unix(PathBuf),
+    /// A TCP port; port 0 takes a free one.
+    Tcp(SocketAddr),
+}
+
+impl Listen {
+    /// Parses `unix:PATH`, `HOST:PORT`, `[IPV6]:PORT`, or `:PORT`, which is on 127.0.0.1.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] with what was expected.
+    pub fn parse(text: &str) -> Result<Self> {
+        let invalid = |why: &str| {
+            let text = format!("cannot listen on '{text}': {why}; write unix:PATH, HOST:PORT or :PORT");
+            Error::new(ErrorKind::Invalid, text)
+        };
+        if let Some(path) = text.strip_prefix("unix:") {
+            if path.is_empty() {
+                return Err(invalid("the path is empty"));
+            }
+            return Ok(Self::Unix(PathBuf::from(path)));
+        }
+        let Some((host, port)) = text.rsplit_once(':') else { return Err(invalid("there is no port")) };
+        let port: u16 = port.parse().map_err(|_| invalid("the port is not a number up to 65535"))?;
+        let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+        let host = if host.is_empty() { "127.0.0.1" } else { host };
+        let mut found = (host, port).to_socket_addrs().map_err(|_| invalid("the host is not known"))?;
+        found.next().map(Self::Tcp).ok_or_else(|| invalid("the host has no address"))
+    }
+
+    /// Whether only processes of this machine can connect.
+    pub fn is_loopback(&self) -> bool {
+        match self {
+            Self::Unix(_) => true,
+            Self::Tcp(address) => address.ip().to_canonical().is_loopback(),
+        }
+    }
+
+    /// The address as an NBD URI, for clients such as nbdinfo, qemu-img and fio; `export` may be empty.
+    pub fn uri(&self, export: &str) -> String {
+        let export = escape(export.as_bytes(), b"-._~");
+        match self {
+            Self::Unix(path) => {
+                let path = escape(path.as_os_str().as_encoded_bytes(), b"-._~/");
+                format!("nbd+unix:///{export}?socket={path}")
+            }
+            Self::Tcp(address) => format!("nbd://{address}/{export}"),
+        }
+    }
+}
+
+/// Percent-encodes all but letters, digits and `plain`.
+fn escape(bytes: &[u8], plain: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for &byte in bytes {
+        if byte.is_ascii_alphanumeric() || plain.contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    text
+}
+
+impl FromStr for Listen {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Tcp(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+/// A bound, listening, non-blocking socket.
+pub struct Listener {
+    socket: OwnedFd,
+    /// The address as bound: with the port that was free.
+    pub address: Listen,
+    /// The socket file and its (device, inode), so that nobody else's is ever removed.
+    file: Option<(PathBuf, (u64, u64))>,
+}
+
+impl Listener {
+    /// Binds. A socket file on which nobody answers is replaced.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`] when somebody listens there, [`ErrorKind::Exists`] when the path is not a socket.
+    pub fn bind(listen: &Listen) -> Result<Self> {
+        let fail = |error: std::io::Error| {
+            let what = format!("cannot listen on {listen}");
+            match error.kind() {
+                std::io::ErrorKind::AddrInUse => {
+                    Error::with_source(ErrorKind::InUse, format!("{what}; choose another, or stop its holder"), error)
+                }
+                std::io::ErrorKind::InvalidInput | std::io::ErrorKind::AddrNotAvailable => {
+                    Error::with_source(ErrorKind::Invalid, what, error)
+                }
+                std::io::ErrorKind::NotFound => {
+                    Error::with_source(ErrorKind::NotFound, format!("{what}; make its directory first"), error)
+                }
+                _ => Error::from_io(what, error),
+            }
+        };
+        match listen {
+            Listen::Tcp(address) => {
+                let listener = TcpListener::bind(address).map_err(fail)?;
+                listener.set_nonblocking(true).map_err(fail)?;
+                let address = Listen::Tcp(listener.local_addr().map_err(fail)?);
+                Ok(Self { socket: listener.into(), address, file: None })
+            }
+            Listen::Unix(path) => {
+                remove_stale(path)?;
+                let listener = UnixListener::bind(path).map_err(fail)?;
+                listener.set_nonblocking(true).map_err(fail)?;
+                let metadata = std::fs::symlink_metadata(path).map_err(fail)?;
+                let file = Some((path.clone(), (metadata.dev(), metadata.ino())));
+                Ok(Self { socket: listener.into(), address: listen.clone(), file })
+            }
+        }
+    }
+
+    /// Takes a client that waits, if any: a blocking socket without delays, which notices when the other end vanishes.
+    pub fn accept(&self) -> rustix::io::Result<OwnedFd> {
+        let socket = rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC)?;
+        if matches!(self.address, Listen::Tcp(_)) {
+            sockopt::set_tcp_nodelay(&socket, true)?;
+            sockopt::set_socket_keepalive(&socket, true)?;
+        }
+        Ok(socket)
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let Some((path, id)) = self.file.take() else { return };
+        if std::fs::symlink_metadata(&path).is_ok_and(|m| (m.dev(), m.ino()) == id) {
+            // If it cannot be removed, the next server finds it stale and replaces it.
+            let _ = std::fs::remove_file(&path);
+        }
+    }
+}
+
+/// Removes the socket file of a server that is gone.
+///
+/// Two servers that start at once may both find a file stale, and the slower one would remove the live socket of the
+/// faster. So the file is moved aside first, which only one of them can do to one file, and what was moved is asked
+/// once more before it is removed; a live one goes back.
+fn remove_stale(path: &Path) -> Result<()> {
+    let Ok(metadata) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !metadata.file_type().is_socket() {
+        let text = format!(
+            "cannot listen on unix:{}: there is a file that is not a socket; choose another path",
+            path.display()
+        );
+        return Err(Error::new(ErrorKind::Exists, text));
+    }
+    let in_use = || {
+        let text =
+            format!("cannot listen on unix:{}: a server answers there; stop it or choose another path", path.display());
+        Error::new(ErrorKind::InUse, text)
+    };
+    if answers(path) {
+        return Err(in_use());
+    }
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(format!(".{}", std::process::id()));
+    let aside = PathBuf::from(aside);
+    let fail = |error| Error::from_io(format!("cannot replace the stale socket {}", path.display()), error);
+    match std::fs::rename(path, &aside) {
+        Ok(()) => {}
+        // Another server was faster; bind tells what is there now.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(fail(error)),
+    }
+    if answers(&aside) {
+        // Without replacing: if there is a third by now, the live one stays reachable under the name aside.
+        let _ = renameat_with(CWD, &aside, CWD, path, RenameFlags::NOREPLACE);
+        return Err(in_use());
+    }
+    std::fs::remove_file(&aside).map_err(fail)
+}
+
+/// Whether somebody listens on a socket file. Anything but a clear refusal counts as an answer: a full backlog or a
+/// missing permission is no licence to take the path away.
+fn answers(path: &Path) -> bool {
+    match UnixStream::connect(path) {
+        Ok(_) => true,
+        Err(error) => !matches!(error.kind(), std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_what_users_write_and_shows_it_again() {
+        for (text, shown, loopback) in [
+            ("unix:/run/a b.sock", "unix:/run/a b.sock", true),
+            (":10809", "127.0.0.1:10809", true),
+            ("0.0.0.0:1", "0.0.0.0:1", false),
+            ("127.0.0.9:1", "127.0.0.9:1", true),
+            ("[::1]:0", "[::1]:0", true),
+            ("[::]:65535", "[::]:65535", false),
+            ("[::ffff:127.0.0.1]:9", "[::ffff:127.0.0.1]:9", true),
+        ] {
+            let listen = Listen::parse(text).unwrap();
+            assert_eq!((listen.to_string().as_str(), listen.is_loopback()), (shown, loopback), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_no_address() {
+        for text in ["", "unix:", "10809", "localhost", "host:", "127.0.0.1:65536", "127.0.0.1:x", "999.1.1.1:5"] {
+            let error = Listen::parse(text).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains(text), "{error}");
+        }
+    }
+
+    #[test]
+    fn uris_are_escaped() {
+        let unix = Listen::parse("unix:/tmp/a b&c.sock").unwrap();
+        assert_eq!(unix.uri("v?1"), "nbd+unix:///v%3F1?socket=/tmp/a%20b%26c.sock");
+        assert_eq!(Listen::parse(":7").unwrap().uri(""), "nbd://127.0.0.1:7/");
+    }
+}

@@ -1,0 +1,297 @@
+//! The handshake as a state machine without I/O: bytes of the client go in, bytes for the client come out.
+//! Owns what was agreed so far; knows no socket and no time.
+//!
+//! 1. The server sends [`greeting`](option_reply::greeting), the client its flags.
+//! 2. The client sends options; each is answered before the next is looked at.
+//! 3. `GO` or `EXPORT_NAME` opens a device and ends the handshake; `ABORT`, bytes that make no sense and too many
+//!    options end the connection.
+
+use std::sync::Arc;
+
+use surface::{BlockDevice, DeviceSet, Error, ErrorKind};
+use units::format_size;
+
+use crate::admit::Session;
+use crate::wire::option::{self, InfoRequest, MetaRequest, OptionHeader, info};
+use crate::wire::{
+    CONTEXT_ALLOCATION, CONTEXT_ALLOCATION_ID, PAYLOAD_BYTES_MAX, handshake_flag, option_reply, transmission_flag,
+};
+
+/// Longest data of an option that is looked at. A name and a few queries, each at most 4 KiB.
+pub const OPTION_BYTES_MAX: usize = 32 << 10;
+/// Longest data of an option that is skipped and refused; behind it the connection is closed. Enough for any honest
+/// mistake, little enough to cost nothing.
+pub const OPTION_SKIP_BYTES_MAX: usize = 1 << 20;
+/// Most options of one handshake. Clients use less than ten, listing tools two for each export.
+pub const OPTIONS_MAX: u32 = 1024;
+
+/// The handshake's result: a device, and how to talk about it.
+pub struct Established {
+    /// The device.
+    pub device: Arc<dyn BlockDevice>,
+    /// Its name.
+    pub name: String,
+    /// What was agreed.
+    pub session: Session,
+}
+
+/// What comes next.
+pub enum Next {
+    /// More bytes are needed before anything can be done.
+    More,
+    /// Send what is in `out`, then go on with the rest of the input.
+    Again,
+    /// Send what is in `out`; transmission begins with the rest of the input.
+    Ready(Box<Established>),
+    /// Send what is in `out`, then close. The text says why.
+    Close(&'static str),
+}
+
+/// One client's handshake, from its flags on.
+pub struct Handshake<'a> {
+    devices: &'a dyn DeviceSet,
+    /// Why no export is to be opened, if so: the server is full.
+    refusal: Option<String>,
+    /// The client's flags, once they came.
+    client: Option<ClientFlags>,
+    options: u32,
+    skip: Option<Skip>,
+    structured: bool,
+    /// The export for which `base:allocation` was selected last. Holds for that one only.
+    allocation_for: Option<String>,
+}
+
+#[derive(Clone, Copy)]
+struct ClientFlags {
+    fixed: bool,
+    zeroes: bool,
+}
+
+/// Data of an option that is too long to be looked at.
+struct Skip {
+    option: u32,
+    left: usize,
+}
+
+/// An error to an option: type of the reply and text.
+type Refused = (u32, String);
+
+impl<'a> Handshake<'a> {
+    /// A handshake about `devices`. With a `refusal` it is held in full, but no export is listed or opened: the text
+    /// is what the client is told.
+    pub fn new(devices: &'a dyn DeviceSet, refusal: Option<String>) -> Self {
+        Self { devices, refusal, client: None, options: 0, skip: None, structured: false, allocation_for: None }
+    }
+
+    /// Looks at `input` from its start; tells how many bytes of it are done with, and what comes next. What is to be
+    /// sent goes behind what is in `out`.
+    pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Next) {
+        let Some(client) = self.client else { return self.client_flags(input) };
+        if let Some(skip) = &mut self.skip {
+            let taken = skip.left.min(input.len());
+            skip.left -= taken;
+            if skip.left > 0 {
+                return (taken, Next::More);
+            }
+            let text = format!("the option's data is longer than {OPTION_BYTES_MAX} bytes");
+            option_reply::put_error(out, skip.option, option_reply::ERR_TOO_BIG, &text);
+            self.skip = None;
+            return (taken, Next::Again);
+        }
+        let Some((header, rest)) = input.split_first_chunk::<{ option::HEADER_BYTES }>() else {
+            return (0, Next::More);
+        };
+        let Some(header) = OptionHeader::decode(header) else { return (0, Next::Close("wrong magic in an option")) };
+        let length = header.length as usize;
+        if length > OPTION_BYTES_MAX {
+            if length > OPTION_SKIP_BYTES_MAX || !client.fixed || header.option == option::EXPORT_NAME {
+                return (0, Next::Close("an option's data is too long"));
+            }
+            self.skip = Some(Skip { option: header.option, left: length });
+            return (option::HEADER_BYTES, Next::Again);
+        }
+        let Some(data) = rest.get(..length) else { return (0, Next::More) };
+        self.options += 1;
+        if self.options > OPTIONS_MAX {
+            return (0, Next::Close("too many options"));
+        }
+        (option::HEADER_BYTES + length, self.option(client, header.option, data, out))
+    }
+
+    fn client_flags(&mut self, input: &[u8]) -> (usize, Next) {
+        let Some((flags, _)) = input.split_first_chunk::<4>() else { return (0, Next::More) };
+        let flags = u32::from_be_bytes(*flags);
+        let (fixed, no_zeroes) = (u32::from(handshake_flag::FIXED_NEWSTYLE), u32::from(handshake_flag::NO_ZEROES));
+        if flags & !(fixed | no_zeroes) != 0 {
+            return (0, Next::Close("unknown client flags"));
+        }
+        self.client = Some(ClientFlags { fixed: flags & fixed != 0, zeroes: flags & no_zeroes == 0 });
+        (4, Next::Again)
+    }
+
+    fn option(&mut self, client: ClientFlags, option: u32, data: &[u8], out: &mut Vec<u8>) -> Next {
+        if option == option::EXPORT_NAME {
+            return match self.open(data) {
+                Ok(established) => {
+                    let flags = transmission_flags(self.structured);
+                    option_reply::put_export(out, established.device.size_bytes(), flags, client.zeroes);
+                    Next::Ready(Box::new(established))
+                }
+                Err(_) => Next::Close("EXPORT_NAME for an export that cannot be opened"),
+            };
+        }
+        if !client.fixed {
+            return Next::Close("an option other than EXPORT_NAME from a client without fixed newstyle");
+        }
+        let mark = out.len();
+        let done = match option {
+            option::ABORT => {
+                option_reply::put(out, option, option_reply::ACK, &[]);
+                return Next::Close("the client gave up");
+            }
+            option::LIST => self.list(data, out),
+            option::INFO => self.info(option, data, out).map(drop),
+            option::GO => match self.info(option, data, out) {
+                Ok(established) => {
+                    option_reply::put(out, option, option_reply::ACK, &[]);
+                    return Next::Ready(Box::new(established));
+                }
+                Err(refused) => Err(refused),
+            },
+            option::STRUCTURED_REPLY => self.structured_reply(data),
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(option, data, out),
+            _ => Err((option_reply::ERR_UNSUP, "this server does not know the option".to_owned())),
+        };
+        match done {
+            Ok(()) => option_reply::put(out, option, option_reply::ACK, &[]),
+            Err((kind, text)) => {
+                out.truncate(mark);
+                option_reply::put_error(out, option, kind, &text);
+            }
+        }
+        Next::Again
+    }
+
+    fn list(&self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refused> {
+        if !data.is_empty() {
+            return Err(invalid("LIST takes no data"));
+        }
+        self.refuse()?;
+        for device in self.devices.list().map_err(|e| refused(&e))? {
+            option_reply::put_server(out, option::LIST, &device.name);
+        }
+        Ok(())
+    }
+
+    fn info(&self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Established, Refused> {
+        let request = InfoRequest::decode(data).ok_or_else(|| invalid("the lengths in the option do not add up"))?;
+        let established = self.open(request.name)?;
+        let device = &established.device;
+        option_reply::put_info_export(out, option, device.size_bytes(), transmission_flags(self.structured));
+        if request.wants_name {
+            option_reply::put_info_text(out, option, info::NAME, &established.name);
+        }
+        if request.wants_description {
+            let text = format!("Shale volume '{}', {}", established.name, format_size(device.size_bytes()));
+            option_reply::put_info_text(out, option, info::DESCRIPTION, &text);
+        }
+        // NBD's preferred size is the smallest that needs no read-modify-write, which is our minimum. A power of two
+        // from 512 on, says the protocol.
+        let preferred = device.block_bytes().0.clamp(512, PAYLOAD_BYTES_MAX);
+        option_reply::put_info_block_size(out, option, preferred.checked_next_power_of_two().unwrap_or(512));
+        Ok(established)
+    }
+
+    fn structured_reply(&mut self, data: &[u8]) -> Result<(), Refused> {
+        if !data.is_empty() {
+            return Err(invalid("STRUCTURED_REPLY takes no data"));
+        }
+        self.structured = true;
+        Ok(())
+    }
+
+    fn meta_context(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refused> {
+        let is_set = option == option::SET_META_CONTEXT;
+        if is_set {
+            // What was selected before is gone even if this fails.
+            self.allocation_for = None;
+        }
+        if !self.structured {
+            return Err(invalid("metadata contexts need structured replies, which come first"));
+        }
+        let request = MetaRequest::decode(data).ok_or_else(|| invalid("the lengths in the option do not add up"))?;
+        self.refuse()?;
+        let name = self.resolve(request.name)?;
+        if is_set {
+            if request.names_allocation {
+                option_reply::put_meta_context(out, option, CONTEXT_ALLOCATION_ID, CONTEXT_ALLOCATION);
+                self.allocation_for = Some(name);
+            }
+        } else if request.is_empty || request.names_allocation || request.names_base {
+            // Ids mean nothing in a list.
+            option_reply::put_meta_context(out, option, 0, CONTEXT_ALLOCATION);
+        }
+        Ok(())
+    }
+
+    fn refuse(&self) -> Result<(), Refused> {
+        self.refusal.as_ref().map_or(Ok(()), |text| Err((option_reply::ERR_POLICY, text.clone())))
+    }
+
+    fn open(&self, name: &[u8]) -> Result<Established, Refused> {
+        self.refuse()?;
+        let name = self.resolve(name)?;
+        let device = self.devices.open(&name).map_err(|e| refused(&e))?;
+        let allocation = self.structured && self.allocation_for.as_ref() == Some(&name);
+        Ok(Established { device, name, session: Session { structured: self.structured, allocation } })
+    }
+
+    /// The device that a client means: the empty name is the only one, if there is only one.
+    fn resolve(&self, name: &[u8]) -> Result<String, Refused> {
+        let devices = self.devices.list().map_err(|e| refused(&e))?;
+        if name.is_empty() {
+            return match devices.as_slice() {
+                [only] => Ok(only.name.clone()),
+                [] => Err((option_reply::ERR_UNKNOWN, "this server exports nothing".to_owned())),
+                _ => {
+                    let text = "this server exports several devices: name one of them".to_owned();
+                    Err((option_reply::ERR_UNKNOWN, text))
+                }
+            };
+        }
+        let found = devices.into_iter().find(|d| d.name.as_bytes() == name);
+        // Odd bytes of the client's name are escaped: the text goes to terminals and logs.
+        found.map(|d| d.name).ok_or_else(|| {
+            let shown = &name[..name.len().min(64)];
+            (option_reply::ERR_UNKNOWN, format!("no export named '{}'", shown.escape_ascii()))
+        })
+    }
+}
+
+/// What an export can do; the same for all.
+fn transmission_flags(structured: bool) -> u16 {
+    use transmission_flag as flag;
+    flag::HAS_FLAGS
+        | flag::SEND_FLUSH
+        | flag::SEND_FUA
+        | flag::SEND_TRIM
+        | flag::SEND_WRITE_ZEROES
+        | flag::CAN_MULTI_CONN
+        | flag::SEND_CACHE
+        | flag::SEND_FAST_ZERO
+        | if structured { flag::SEND_DF } else { 0 }
+}
+
+fn invalid(text: &str) -> Refused {
+    (option_reply::ERR_INVALID, text.to_owned())
+}
+
+/// An error of the device set as a reply to an option.
+fn refused(error: &Error) -> Refused {
+    let kind = match error.kind() {
+        ErrorKind::NotFound | ErrorKind::Invalid => option_reply::ERR_UNKNOWN,
+        ErrorKind::InUse | ErrorKind::Exists => option_reply::ERR_POLICY,
+        ErrorKind::Full | ErrorKind::Corrupt | ErrorKind::Io | ErrorKind::Unsupported => option_reply::ERR_PLATFORM,
+    };
+    (kind, error.to_string())
+}

@@ -1,0 +1,441 @@
+//! What goes to one client: owns the queue of replies, the right to send on the socket, and the account of what is in
+//! flight. Nobody but the writer thread and the reader of the same connection ever waits for the client.
+//!
+//! How a reply leaves:
+//! 1. [`Outbox::end`] and [`Outbox::reply`] queue it. If somebody is sending, that one takes it along: done.
+//! 2. Else the caller sends (`reply` straight from the caller's bytes), without waiting, until the queue is empty or the socket takes no more.
+//! 3. What the socket did not take is the writer thread's, which waits for the client for as long as the stall limit
+//!    allows without progress, and then drops the connection.
+//!
+//! The account bounds memory: bytes of requests being executed (the reply of a read, the payload of a write) plus
+//! bytes queued. The reader stops reading when it is full.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sockopt};
+
+/// Most replies in one system call; the kernel takes up to 1024, a few dozen make its cost vanish.
+const REPLIES_PER_SEND: usize = 32;
+/// Large buffers kept for the next reads, and the most bytes of them: about what is useful at a moderate depth.
+const SPARE_BUFFERS_MAX: usize = 8;
+const SPARE_BYTES_MAX: usize = 8 << 20;
+/// Buffers smaller than this are cheap to allocate and are not kept.
+const SPARE_BUFFER_BYTES_MIN: usize = 32 << 10;
+
+/// What a queued reply costs besides its buffer: its place in the queue and the allocator's overhead. Without it, a
+/// client that takes no replies could have millions of small ones queued.
+const REPLY_OVERHEAD_BYTES: usize = 64;
+
+/// Bytes to send: the first `len` of a buffer.
+#[derive(Debug)]
+pub struct Reply {
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+impl Reply {
+    /// The first `len` bytes of `bytes`.
+    pub fn new(bytes: Vec<u8>, len: usize) -> Self {
+        debug_assert!(len <= bytes.len());
+        Self { bytes, len }
+    }
+
+    /// Bytes of memory that it takes in the queue.
+    const fn cost(&self) -> usize {
+        self.bytes.len() + REPLY_OVERHEAD_BYTES
+    }
+
+    /// The bytes to send.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl From<Vec<u8>> for Reply {
+    fn from(bytes: Vec<u8>) -> Self {
+        let len = bytes.len();
+        Self { bytes, len }
+    }
+}
+
+/// Limits of one connection.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Most bytes in flight.
+    pub bytes_max: usize,
+    /// Most requests being executed.
+    pub requests_max: u32,
+    /// Longest wait for a client that takes nothing.
+    pub stall_max: Duration,
+}
+
+/// See the module's text.
+pub struct Outbox {
+    socket: Arc<OwnedFd>,
+    limits: Limits,
+    state: Mutex<State>,
+    /// Something left the account, or the connection was dropped: the reader may look again.
+    room: Condvar,
+    /// The writer thread has something to do.
+    writer: Condvar,
+    /// A copy of the count in `state`, to be read without the lock.
+    requests: AtomicU32,
+}
+
+struct State {
+    queue: VecDeque<Reply>,
+    /// Bytes of the queue's first reply that were sent.
+    front_sent: usize,
+    /// Bytes in `queue` and in the hands of the sender.
+    queued_bytes: usize,
+    sender: Sender,
+    /// Requests being executed, and their bytes.
+    requests: u32,
+    request_bytes: usize,
+    reader_waits: bool,
+    /// The reader is done: the writer thread ends.
+    finished: bool,
+    /// The connection was dropped, and why.
+    dropped: Option<&'static str>,
+    spare: Vec<Vec<u8>>,
+    spare_bytes: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sender {
+    Nobody,
+    /// Whoever queued first.
+    Replier,
+    /// The writer thread, because the socket was full.
+    Writer,
+}
+
+impl Outbox {
+    /// An outbox of a connected, blocking stream socket.
+    pub fn new(socket: Arc<OwnedFd>, limits: Limits) -> rustix::io::Result<Self> {
+        // Only the writer thread sends in blocking mode; this is its patience.
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(limits.stall_max))?;
+        let state = State {
+            queue: VecDeque::new(),
+            front_sent: 0,
+            queued_bytes: 0,
+            sender: Sender::Nobody,
+            requests: 0,
+            request_bytes: 0,
+            reader_waits: false,
+            finished: false,
+            dropped: None,
+            spare: Vec::new(),
+            spare_bytes: 0,
+        };
+        Ok(Self {
+            socket,
+            limits,
+            state: Mutex::new(state),
+            room: Condvar::new(),
+            writer: Condvar::new(),
+            requests: AtomicU32::new(0),
+        })
+    }
+
+    /// The socket, for its reader.
+    pub fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    /// Requests being executed by the pool now.
+    pub fn requests(&self) -> u32 {
+        self.requests.load(Ordering::Acquire)
+    }
+
+    /// Takes `bytes` of a request into the account, waiting until there is room. `false` if the connection was dropped.
+    pub fn begin(&self, bytes: usize) -> bool {
+        let mut state = self.state.lock();
+        loop {
+            if state.dropped.is_some() {
+                return false;
+            }
+            if state.has_room(&self.limits, bytes) {
+                break;
+            }
+            self.wait_for_room(&mut state);
+        }
+        state.requests += 1;
+        state.request_bytes += bytes;
+        self.requests.store(state.requests, Ordering::Release);
+        true
+    }
+
+    /// Ends a request that began with `bytes`, and sends its reply.
+    pub fn end(&self, bytes: usize, reply: Reply) {
+        let mut state = self.state.lock();
+        state.requests -= 1;
+        state.request_bytes -= bytes;
+        self.requests.store(state.requests, Ordering::Release);
+        self.wake_reader(&mut state);
+        self.queue(state, reply);
+    }
+
+    /// Whether [`begin`](Self::begin) would not wait now.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.state.lock().has_room(&self.limits, bytes)
+    }
+
+    /// Sends replies of requests that are not in the account: the reader's own. Waits while the account is full.
+    /// `false` if the connection was dropped.
+    pub fn reply(&self, bytes: &[u8]) -> bool {
+        let mut state = self.state.lock();
+        while state.dropped.is_none() && state.queued_bytes >= self.limits.bytes_max {
+            self.wait_for_room(&mut state);
+        }
+        if state.dropped.is_some() {
+            return false;
+        }
+        let mut rest = bytes;
+        if state.sender == Sender::Nobody {
+            // Nobody is sending, so the queue is empty: straight from the caller's buffer.
+            state.sender = Sender::Replier;
+            drop(state);
+            // What goes wrong here goes wrong again in `queue`, or in the next recv.
+            if let Ok(sent) = rustix::net::send(&self.socket, rest, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                rest = &rest[sent..];
+            }
+            state = self.state.lock();
+            state.sender = Sender::Nobody;
+            if rest.is_empty() && state.queue.is_empty() {
+                self.wake_reader(&mut state);
+                return state.dropped.is_none();
+            }
+            if !rest.is_empty() {
+                // Others may have queued meanwhile; half of a reply must go before theirs.
+                state.push_front(Reply::from(rest.to_vec()));
+            }
+            state.sender = Sender::Replier;
+            drop(state);
+            self.send(Sender::Replier, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+            return true;
+        }
+        self.queue(state, Reply::from(rest.to_vec()));
+        true
+    }
+
+    /// Waits until everything was executed and sent, or the connection was dropped; then ends the writer thread.
+    pub fn finish(&self) {
+        let mut state = self.state.lock();
+        while state.requests > 0
+            || (state.dropped.is_none() && !(state.queue.is_empty() && state.sender == Sender::Nobody))
+        {
+            self.wait_for_room(&mut state);
+        }
+        state.finished = true;
+        self.writer.notify_all();
+    }
+
+    /// Drops the connection: nothing more is sent, and whoever waits for the client is woken.
+    pub fn drop_connection(&self, why: &'static str) {
+        let mut state = self.state.lock();
+        self.drop_locked(&mut state, why);
+    }
+
+    /// Why the connection was dropped, if it was.
+    pub fn dropped(&self) -> Option<&'static str> {
+        self.state.lock().dropped
+    }
+
+    /// A buffer of at least `len` bytes of undefined content (zeroes or an earlier reply to the same client).
+    pub fn buffer(&self, len: usize) -> Vec<u8> {
+        if len < SPARE_BUFFER_BYTES_MIN {
+            return vec![0; len];
+        }
+        let mut state = self.state.lock();
+        // Not one that is many times too large: it would be missed.
+        if let Some(index) = state.spare.iter().rposition(|b| b.len() >= len && b.len() / 4 <= len) {
+            let buffer = state.spare.swap_remove(index);
+            state.spare_bytes -= buffer.len();
+            return buffer;
+        }
+        drop(state);
+        vec![0; len.next_multiple_of(SPARE_BUFFER_BYTES_MIN)]
+    }
+
+    /// Takes a reply's buffer back for the next reads.
+    pub fn recycle(&self, reply: Reply) {
+        if reply.bytes.len() >= SPARE_BUFFER_BYTES_MIN {
+            self.state.lock().keep(reply.bytes);
+        }
+    }
+
+    /// The writer thread: sends what others could not send without waiting. Ends after [`finish`](Self::finish).
+    pub fn write(&self) {
+        let mut state = self.state.lock();
+        loop {
+            while state.sender != Sender::Writer {
+                if state.finished {
+                    return;
+                }
+                self.writer.wait(&mut state);
+            }
+            drop(state);
+            self.send(Sender::Writer, SendFlags::NOSIGNAL);
+            state = self.state.lock();
+        }
+    }
+
+    fn queue(&self, mut state: MutexGuard<'_, State>, reply: Reply) {
+        if state.dropped.is_some() {
+            return;
+        }
+        state.queued_bytes += reply.cost();
+        state.queue.push_back(reply);
+        if state.sender == Sender::Nobody {
+            state.sender = Sender::Replier;
+            drop(state);
+            self.send(Sender::Replier, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        }
+    }
+
+    /// Sends the queue until it is empty or, if `flags` say not to wait, the socket is full.
+    fn send(&self, me: Sender, flags: SendFlags) {
+        let mut batch: VecDeque<Reply> = VecDeque::new();
+        let mut front_sent = 0;
+        loop {
+            let mut state = self.state.lock();
+            debug_assert!(state.sender == me);
+            // What was sent comes back, what was not goes back to the front.
+            while let Some(reply) = batch.pop_back() {
+                state.queue.push_front(reply);
+                state.front_sent = front_sent;
+            }
+            if state.dropped.is_some() || state.queue.is_empty() {
+                if state.dropped.is_some() {
+                    state.queue.clear();
+                }
+                state.sender = Sender::Nobody;
+                self.wake_reader(&mut state);
+                return;
+            }
+            let count = state.queue.len().min(REPLIES_PER_SEND);
+            batch.extend(state.queue.drain(..count));
+            front_sent = std::mem::take(&mut state.front_sent);
+            drop(state);
+
+            let wanted = batch.iter().map(|r| r.len).sum::<usize>() - front_sent;
+            let sent = self.send_once(&batch, front_sent, flags);
+            let mut state = self.state.lock();
+            match sent {
+                Ok(sent) => {
+                    front_sent = state.settle(&mut batch, front_sent + sent);
+                    self.wake_reader(&mut state);
+                    if sent == wanted || me == Sender::Writer {
+                        continue;
+                    }
+                }
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) if me == Sender::Replier => {}
+                Err(Errno::AGAIN) => {
+                    self.drop_locked(&mut state, "the client took no replies for too long");
+                    continue;
+                }
+                Err(_) => {
+                    self.drop_locked(&mut state, "the client closed its side");
+                    continue;
+                }
+            }
+            // The socket is full: the rest is the writer's.
+            while let Some(reply) = batch.pop_back() {
+                state.queue.push_front(reply);
+            }
+            state.front_sent = front_sent;
+            state.sender = Sender::Writer;
+            self.writer.notify_one();
+            return;
+        }
+    }
+
+    fn send_once(&self, batch: &VecDeque<Reply>, front_sent: usize, flags: SendFlags) -> rustix::io::Result<usize> {
+        let mut skip = front_sent;
+        let bytes = batch.iter().map(|r| &r.bytes[std::mem::take(&mut skip)..r.len]);
+        if batch.len() == 1 {
+            return bytes.into_iter().next().map_or(Ok(0), |b| rustix::net::send(&self.socket, b, flags));
+        }
+        let mut slices = [IoSlice::new(&[]); REPLIES_PER_SEND];
+        for (slice, bytes) in slices.iter_mut().zip(bytes) {
+            *slice = IoSlice::new(bytes);
+        }
+        let slices = &slices[..batch.len()];
+        rustix::net::sendmsg(&self.socket, slices, &mut SendAncillaryBuffer::default(), flags)
+    }
+
+    fn drop_locked(&self, state: &mut State, why: &'static str) {
+        if state.dropped.is_none() {
+            state.dropped = Some(why);
+            // Wakes the reader in recv and the writer in send. It can only fail if the client was faster.
+            let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+        }
+        state.queue.clear();
+        state.front_sent = 0;
+        state.queued_bytes = 0;
+        state.reader_waits = false;
+        self.room.notify_all();
+    }
+
+    fn wait_for_room(&self, state: &mut MutexGuard<'_, State>) {
+        state.reader_waits = true;
+        self.room.wait(state);
+    }
+
+    fn wake_reader(&self, state: &mut State) {
+        if std::mem::take(&mut state.reader_waits) {
+            self.room.notify_all();
+        }
+    }
+}
+
+impl State {
+    fn has_room(&self, limits: &Limits, bytes: usize) -> bool {
+        // One request is always allowed, however large: it was admitted, so it must be possible.
+        let is_alone = self.requests == 0 && self.queued_bytes == 0;
+        let fits =
+            self.requests < limits.requests_max && self.request_bytes + self.queued_bytes + bytes <= limits.bytes_max;
+        is_alone || fits
+    }
+
+    fn push_front(&mut self, reply: Reply) {
+        debug_assert!(self.front_sent == 0);
+        if self.dropped.is_none() {
+            self.queued_bytes += reply.cost();
+            self.queue.push_front(reply);
+        }
+    }
+
+    /// Takes what was sent off `batch`, of whose bytes `sent` have left; returns how many of them belong to the first
+    /// reply that remains.
+    fn settle(&mut self, batch: &mut VecDeque<Reply>, mut sent: usize) -> usize {
+        while let Some(front) = batch.front()
+            && sent >= front.len
+        {
+            sent -= front.len;
+            if let Some(reply) = batch.pop_front() {
+                // Zero after a drop: then nothing counts any more.
+                self.queued_bytes = self.queued_bytes.saturating_sub(reply.cost());
+                self.keep(reply.bytes);
+            }
+        }
+        sent
+    }
+
+    fn keep(&mut self, buffer: Vec<u8>) {
+        let fits = self.spare.len() < SPARE_BUFFERS_MAX && self.spare_bytes + buffer.len() <= SPARE_BYTES_MAX;
+        if buffer.len() >= SPARE_BUFFER_BYTES_MIN && fits {
+            self.spare_bytes += buffer.len();
+            self.spare.push(buffer);
+        }
+    }
+}

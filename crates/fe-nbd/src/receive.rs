@@ -1,0 +1,129 @@
+//! Bytes that came from one client: owns the receive buffer and all calls of recv on a socket.
+//!
+//! One recv brings many small requests. Payloads that are large are received straight into the buffer that the device
+//! keeps, and while they come, only a little is read ahead, because what is read ahead is copied once more.
+
+use std::os::fd::OwnedFd;
+
+use rustix::buffer::spare_capacity;
+use rustix::io::{Errno, Result};
+use rustix::net::RecvFlags;
+
+/// Bytes received at once: some sixty writes of 4 KiB.
+pub const BUFFER_BYTES: usize = 256 << 10;
+/// Payloads from this size on are received into place.
+pub const LARGE_PAYLOAD_BYTES: usize = 32 << 10;
+/// Read ahead while payloads are large.
+const LARGE_READ_AHEAD_BYTES: usize = 4 << 10;
+
+/// See the module's text.
+pub struct Receiver {
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    read_ahead: usize,
+}
+
+impl Receiver {
+    /// A receiver that begins with what the handshake read too much.
+    pub fn new(rest: &[u8]) -> Self {
+        let mut buffer = vec![0; BUFFER_BYTES.max(rest.len())];
+        buffer[..rest.len()].copy_from_slice(rest);
+        Self { buffer, start: 0, end: rest.len(), read_ahead: BUFFER_BYTES }
+    }
+
+    /// What was received and not yet taken.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    /// Marks the first `count` bytes as taken.
+    pub fn take(&mut self, count: usize) {
+        self.start += count;
+        debug_assert!(self.start <= self.end);
+    }
+
+    /// Receives what is there, waiting for the first byte if `wait`. `Ok(0)` is the end of the stream, `WOULDBLOCK`
+    /// that nothing is there.
+    pub fn receive(&mut self, socket: &OwnedFd, wait: bool) -> Result<usize> {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.buffer.len() - self.start < LARGE_PAYLOAD_BYTES * 2 {
+            // Whatever is awaited here is smaller than this: room for it is made before it is needed.
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        let room = self.read_ahead.min(self.buffer.len() - self.end);
+        let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+        let count = recv(socket, &mut self.buffer[self.end..self.end + room], flags)?;
+        self.end += count;
+        Ok(count)
+    }
+
+    /// Takes a small payload: all of it was received.
+    pub fn small_payload(&mut self, length: usize) -> bytes::Bytes {
+        self.read_ahead = BUFFER_BYTES;
+        let payload = bytes::Bytes::copy_from_slice(&self.bytes()[..length]);
+        self.take(length);
+        payload
+    }
+
+    /// Takes a large payload: what of it was received, the rest from the socket. `None` at the end of the stream.
+    pub fn large_payload(&mut self, socket: &OwnedFd, length: usize) -> Result<Option<bytes::Bytes>> {
+        self.read_ahead = LARGE_READ_AHEAD_BYTES;
+        let mut payload = Vec::with_capacity(length);
+        let here = self.bytes().len().min(length);
+        payload.extend_from_slice(&self.bytes()[..here]);
+        self.take(here);
+        // The receive below fills the capacity. An allocator may give more than was asked for; then that would be too
+        // much, and the bytes are received into zeroes instead.
+        let is_exact = payload.capacity() == length;
+        while payload.len() < length {
+            let received = if is_exact {
+                retry(|| rustix::net::recv(socket, spare_capacity(&mut payload), RecvFlags::WAITALL).map(|(n, _)| n))?
+            } else {
+                let filled = payload.len();
+                payload.resize(length, 0);
+                let received = recv(socket, &mut payload[filled..], RecvFlags::WAITALL)?;
+                payload.truncate(filled + received);
+                received
+            };
+            if received == 0 {
+                return Ok(None);
+            }
+        }
+        Ok(Some(payload.into()))
+    }
+
+    /// Receives `length` bytes for nothing. `false` at the end of the stream.
+    pub fn skip(&mut self, socket: &OwnedFd, length: usize) -> Result<bool> {
+        let here = self.bytes().len().min(length);
+        self.take(here);
+        let mut left = length - here;
+        while left > 0 {
+            // The buffer is empty here, so it can be scribbled on.
+            (self.start, self.end) = (0, 0);
+            let room = left.min(self.buffer.len());
+            let received = recv(socket, &mut self.buffer[..room], RecvFlags::empty())?;
+            if received == 0 {
+                return Ok(false);
+            }
+            left -= received;
+        }
+        Ok(true)
+    }
+}
+
+/// Receives into `buffer`, again after a signal.
+pub fn recv(socket: &OwnedFd, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
+    retry(|| rustix::net::recv(socket, &mut *buffer, flags).map(|(_, count)| count))
+}
+
+fn retry(mut call: impl FnMut() -> Result<usize>) -> Result<usize> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            done => return done,
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! The server: owns the listeners, the thread that accepts, the register of connections and the pool.
+//!
+//! How it stops: no more clients are accepted and socket files are removed; each connection stops reading, finishes
+//! what it had read, and closes; whoever has not closed when the grace period ends is dropped; the pool ends last.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
+use rustix::net::Shutdown;
+use surface::{DeviceSet, Error, ErrorKind, Result};
+
+use crate::clock::{Deadline, timespec};
+use crate::connection::{Connection, Ended};
+use crate::execute::{Served, Task};
+use crate::greet::greet;
+use crate::listen::{Listen, Listener};
+use crate::outbox::{Limits, Outbox};
+use crate::pool::Pool;
+
+/// Clients beyond the limit that are told so in a handshake; the next are closed without a word.
+const REFUSALS_MAX: usize = 8;
+/// Pause after accept failed for want of descriptors or memory: others must give some back first.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What the server tells about its clients, one line each.
+pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Limits and sizes of a server. All have defaults.
+#[derive(Clone)]
+pub struct ServerOptions {
+    /// Threads for requests that wait, shared by all connections. They wait for the disk, so more than processors.
+    pub threads: usize,
+    /// Most connections. Each has two threads and at most `bytes_in_flight_max` of memory.
+    pub connections_max: usize,
+    /// Most bytes of requests and replies of one connection that are in memory at once. 64 MiB are two of the largest
+    /// requests, or depth 64 of 1 MiB.
+    pub bytes_in_flight_max: usize,
+    /// Most requests of one connection that wait in the pool. Clients rarely use more than 128.
+    pub requests_in_flight_max: u32,
+    /// Longest handshake.
+    pub handshake_max: Duration,
+    /// Longest time for which a client may take none of the replies that wait for it.
+    pub stall_max: Duration,
+    /// Longest time that stopping waits for clients to take their last replies.
+    pub stop_grace: Duration,
+    /// Told why a connection ended or was refused.
+    pub log: Option<Log>,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            threads: 16,
+            connections_max: 64,
+            bytes_in_flight_max: 64 << 20,
+            requests_in_flight_max: 256,
+            handshake_max: Duration::from_secs(30),
+            stall_max: Duration::from_secs(60),
+            stop_grace: Duration::from_secs(10),
+            log: None,
+        }
+    }
+}
+
+impl fmt::Debug for ServerOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerOptions")
+            .field("threads", &self.threads)
+            .field("connections_max", &self.connections_max)
+            .field("bytes_in_flight_max", &self.bytes_in_flight_max)
+            .field("requests_in_flight_max", &self.requests_in_flight_max)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An NBD server of a set of devices.
+pub struct Server {
+    shared: Arc<Shared>,
+    addresses: Vec<Listen>,
+    accepting: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    devices: Arc<dyn DeviceSet>,
+    options: ServerOptions,
+    pool: Arc<Pool<Task>>,
+    register: Mutex<Register>,
+    /// The register became empty.
+    empty: Condvar,
+    stop: AtomicBool,
+    /// Wakes the accepting thread when the server stops.
+    wake: OwnedFd,
+}
+
+#[derive(Default)]
+struct Register {
+    connections: HashMap<u64, Peer>,
+    next_id: u64,
+}
+
+/// A connection as the register knows it.
+enum Peer {
+    /// In its handshake: the socket can be shut down.
+    Greeting(Arc<OwnedFd>),
+    /// In transmission.
+    Serving(Arc<Served>),
+}
+
+impl Server {
+    /// Listens on all of `listen` and serves `devices` until it is stopped or dropped.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`] when an address is taken, [`ErrorKind::Invalid`] when there is none, and errors of the
+    /// system.
+    pub fn start(devices: Arc<dyn DeviceSet>, listen: &[Listen], options: ServerOptions) -> Result<Self> {
+        if listen.is_empty() {
+            return Err(Error::new(ErrorKind::Invalid, "an NBD server needs an address to listen on"));
+        }
+        let listeners = listen.iter().map(Listener::bind).collect::<Result<Vec<_>>>()?;
+        let addresses = listeners.iter().map(|l| l.address.clone()).collect();
+        let fail = |error: std::io::Error| Error::from_io("cannot start the NBD server", error);
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| fail(e.into()))?;
+        let shared = Arc::new(Shared {
+            devices,
+            pool: Arc::new(Pool::start(options.threads).map_err(fail)?),
+            options,
+            register: Mutex::default(),
+            empty: Condvar::new(),
+            stop: AtomicBool::new(false),
+            wake,
+        });
+        let accepting = {
+            let shared = Arc::clone(&shared);
+            std::thread::Builder::new().name("nbd-accept".to_owned()).spawn(move || accept_all(&shared, &listeners))
+        };
+        Ok(Self { shared, addresses, accepting: Some(accepting.map_err(fail)?) })
+    }
+
+    /// Where it listens, with the ports that were free.
+    pub fn local_addresses(&self) -> &[Listen] {
+        &self.addresses
+    }
+
+    /// Connections now, those in their handshake included.
+    pub fn connections(&self) -> usize {
+        self.shared.register.lock().connections.len()
+    }
+
+    /// Accepts no more, finishes what is in flight, closes all connections, removes socket files.
+    pub fn stop(mut self) {
+        self.stop_once();
+    }
+
+    fn stop_once(&mut self) {
+        let Some(accepting) = self.accepting.take() else { return };
+        let shared = &self.shared;
+        shared.stop.store(true, Ordering::Release);
+        // A counter that is full would wake as well; no other error is possible.
+        let _ = rustix::io::write(&shared.wake, &1u64.to_ne_bytes());
+        // If it panicked, that was reported; it accepts no more either way.
+        drop(accepting.join());
+
+        let mut register = shared.register.lock();
+        for peer in register.connections.values() {
+            // An error means that the client has gone: its thread sees that too.
+            let _ = match peer {
+                Peer::Greeting(socket) => rustix::net::shutdown(socket, Shutdown::Both),
+                Peer::Serving(served) => rustix::net::shutdown(served.outbox.socket(), Shutdown::Read),
+            };
+        }
+        let deadline = Deadline::after(shared.options.stop_grace);
+        while !register.connections.is_empty() {
+            if shared.empty.wait_until(&mut register, deadline.instant()).timed_out() {
+                for peer in register.connections.values() {
+                    if let Peer::Serving(served) = peer {
+                        served.outbox.drop_connection("the server stopped before the client took its replies");
+                    }
+                }
+                break;
+            }
+        }
+        // Only the device can still hold them now, and it must not be left with requests half done.
+        while !register.connections.is_empty() {
+            shared.empty.wait(&mut register);
+        }
+        drop(register);
+        shared.pool.stop();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop_once();
+    }
+}
+
+/// The accepting thread. The listeners are its own: their socket files go when it ends.
+fn accept_all(shared: &Arc<Shared>, listeners: &[Listener]) {
+    while !shared.stop.load(Ordering::Acquire) {
+        let mut waiting: Vec<_> = listeners.iter().map(|l| PollFd::new(l, PollFlags::IN)).collect();
+        waiting.push(PollFd::new(&shared.wake, PollFlags::IN));
+        match poll(&mut waiting, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => {
+                shared.log(format_args!("waiting for clients failed: {error}"));
+                pause(shared);
+            }
+        }
+        for listener in listeners {
+            match listener.accept() {
+                Ok(socket) => Shared::admit(shared, socket, &listener.address),
+                // Nobody there, or somebody who left at once.
+                Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED | Errno::INVAL | Errno::NOTCONN) => {}
+                Err(error) => {
+                    shared.log(format_args!("accepting a client on {} failed: {error}", listener.address));
+                    pause(shared);
+                }
+            }
+        }
+    }
+}
+
+fn pause(shared: &Shared) {
+    // Whatever it returns, the pause is over.
+    let _ = poll(&mut [PollFd::new(&shared.wake, PollFlags::IN)], Some(&timespec(ACCEPT_PAUSE)));
+}
+
+impl Shared {
+    fn log(&self, line: fmt::Arguments<'_>) {
+        if let Some(log) = &self.options.log {
+            log(&format!("nbd: {line}"));
+        }
+    }
+
+    /// Starts a thread for a client, or closes the connection.
+    fn admit(shared: &Arc<Self>, socket: OwnedFd, address: &Listen) {
+        let socket = Arc::new(socket);
+        let limit = shared.options.connections_max;
+        let (id, refusal) = {
+            let mut register = shared.register.lock();
+            let count = register.connections.len();
+            if count >= limit + REFUSALS_MAX {
+                shared.log(format_args!("a client on {address} was refused: all {limit} connections are taken"));
+                return;
+            }
+            let text = || format!("all {limit} connections of this server are taken; try again when one was closed");
+            let id = register.next_id;
+            register.next_id += 1;
+            register.connections.insert(id, Peer::Greeting(Arc::clone(&socket)));
+            (id, (count >= limit).then(text))
+        };
+        let name = format!("nbd-read-{id}");
+        let entry = Entry { shared: Arc::clone(shared), id };
+        let address = address.clone();
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            let ended = entry.shared.serve(id, socket, refusal);
+            entry.shared.log(format_args!("connection {id} on {address} ended: {ended}"));
+        });
+        if let Err(error) = thread {
+            // The closure was dropped with the entry and the socket.
+            shared.log(format_args!("no thread for a client: {error}"));
+        }
+    }
+
+    /// The life of a connection, on its reader thread.
+    fn serve(&self, id: u64, socket: Arc<OwnedFd>, refusal: Option<String>) -> Ended {
+        let deadline = Deadline::after(self.options.handshake_max);
+        let (established, rest) = match greet(&socket, self.devices.as_ref(), refusal, deadline) {
+            Ok(done) => done,
+            Err(why) => return why,
+        };
+        let limits = Limits {
+            bytes_max: self.options.bytes_in_flight_max,
+            requests_max: self.options.requests_in_flight_max.max(1),
+            stall_max: self.options.stall_max,
+        };
+        let Ok(outbox) = Outbox::new(socket, limits) else { return "the socket cannot be set up" };
+        let served = Arc::new(Served { device: established.device, session: established.session, outbox });
+        self.register.lock().connections.insert(id, Peer::Serving(Arc::clone(&served)));
+        // A stop from now on finds it serving; one before has shut the socket down.
+        let connection = Connection::new(Arc::clone(&served), Arc::clone(&self.pool), &rest);
+        let writer = {
+            let served = Arc::clone(&served);
+            std::thread::Builder::new().name(format!("nbd-write-{id}")).spawn(move || served.outbox.write())
+        };
+        let Ok(writer) = writer else {
+            connection.close();
+            return "no thread for its writer";
+        };
+        let ended = connection.run(&self.stop);
+        // It ends when the connection's run has; a panic was reported.
+        drop(writer.join());
+        ended
+    }
+}
+
+/// A connection's entry in the register; gone with the thread, however that ends.
+struct Entry {
+    shared: Arc<Shared>,
+    id: u64,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let mut register = self.shared.register.lock();
+        register.connections.remove(&self.id);
+        if register.connections.is_empty() {
+            self.shared.empty.notify_all();
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! A block device in memory for tests and measurements, with knobs: what is cached, what fails, what is held until
+//! told otherwise.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex, RwLock};
+use surface::{
+    Allocation, BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind, Result, Run, WriteOptions, ZeroOptions,
+};
+
+const CHUNK: usize = 64 << 10;
+const BLOCK: usize = 4096;
+
+/// What a device was asked to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Op {
+    Read { offset: u64, length: usize },
+    Write { offset: u64, length: usize, fua: bool },
+    Flush,
+    Discard { offset: u64, length: u64 },
+    Zeroes { offset: u64, length: u64, no_hole: bool },
+    Prefetch { offset: u64, length: u64 },
+}
+
+struct Chunk {
+    data: Box<[u8]>,
+    /// Bit `i`: block `i` of the chunk is data.
+    present: u16,
+}
+
+/// Operations to be held until released.
+#[derive(Default)]
+pub struct Held {
+    reads_at: HashSet<u64>,
+    flushes: bool,
+    waiting: usize,
+}
+
+#[derive(Default)]
+pub struct Memory {
+    chunks: Vec<RwLock<Option<Chunk>>>,
+    size: AtomicU64,
+    /// `read_cached` answers.
+    pub cached: AtomicBool,
+    /// `write_would_wait` answers.
+    pub full_buffer: AtomicBool,
+    /// Keep a list of operations.
+    pub record: AtomicBool,
+    pub ops: Mutex<Vec<Op>>,
+    /// Every operation but `size_bytes` fails so.
+    pub fail: Mutex<Option<ErrorKind>>,
+    held: Mutex<Held>,
+    held_change: Condvar,
+    /// Calls of `read` from threads other than readers of cached data, that is: of `read`.
+    pub slow_reads: AtomicUsize,
+    /// Names of the threads that flushed.
+    pub flush_threads: Mutex<Vec<String>>,
+}
+
+impl Memory {
+    /// A cached, empty device. It can be resized up to `capacity`.
+    pub fn new(size: u64, capacity: u64) -> Arc<Self> {
+        let chunks = (0..capacity.div_ceil(CHUNK as u64)).map(|_| RwLock::new(None)).collect();
+        let memory = Self { chunks, ..Self::default() };
+        memory.size.store(size, Ordering::Release);
+        memory.cached.store(true, Ordering::Release);
+        Arc::new(memory)
+    }
+
+    pub fn resize(&self, size: u64) {
+        assert!(size <= (self.chunks.len() * CHUNK) as u64);
+        self.size.store(size, Ordering::Release);
+    }
+
+    /// Reads that begin at `offset` wait, cached or not, from now on.
+    pub fn hold_reads_at(&self, offset: u64) {
+        self.held.lock().reads_at.insert(offset);
+    }
+
+    /// Flushes wait from now on.
+    pub fn hold_flushes(&self) {
+        self.held.lock().flushes = true;
+    }
+
+    /// Nothing waits any more.
+    pub fn release(&self) {
+        let mut held = self.held.lock();
+        held.reads_at.clear();
+        held.flushes = false;
+        self.held_change.notify_all();
+    }
+
+    /// Waits until `count` operations are held.
+    pub fn wait_for_held(&self, count: usize) {
+        let mut held = self.held.lock();
+        while held.waiting < count {
+            self.held_change.wait(&mut held);
+        }
+    }
+
+    pub fn set_recording(&self) {
+        self.record.store(true, Ordering::Release);
+    }
+
+    pub fn recorded(&self) -> Vec<Op> {
+        std::mem::take(&mut *self.ops.lock())
+    }
+
+    fn hold_while(&self, is_held: impl Fn(&Held) -> bool) {
+        let mut held = self.held.lock();
+        if !is_held(&held) {
+            return;
+        }
+        held.waiting += 1;
+        self.held_change.notify_all();
+        while is_held(&held) {
+            self.held_change.wait(&mut held);
+        }
+        held.waiting -= 1;
+    }
+
+    fn begin(&self, offset: u64, length: u64, op: Op) -> Result<()> {
+        if self.record.load(Ordering::Relaxed) {
+            self.ops.lock().push(op);
+            if let Some(kind) = *self.fail.lock() {
+                let text = format!("device 'memory', offset {offset}: made to fail with {}", kind.name());
+                return Err(Error::new(kind, text));
+            }
+        }
+        match offset.checked_add(length) {
+            Some(end) if end <= self.size_bytes() => Ok(()),
+            _ => Err(Error::new(ErrorKind::Invalid, format!("{length} bytes at {offset} are past the end"))),
+        }
+    }
+
+    fn copy_out(&self, offset: u64, buf: &mut [u8]) {
+        let mut at = offset as usize;
+        let mut rest = buf;
+        while !rest.is_empty() {
+            let within = at % CHUNK;
+            let count = rest.len().min(CHUNK - within);
+            let (now, later) = rest.split_at_mut(count);
+            match &*self.chunks[at / CHUNK].read() {
+                Some(chunk) => now.copy_from_slice(&chunk.data[within..within + count]),
+                None => now.fill(0),
+            }
+            at += count;
+            rest = later;
+        }
+    }
+
+    /// Fills a range from `source` (of the range's length), or with zeroes that are data (`stored`) or holes.
+    fn fill(&self, offset: u64, length: u64, source: Option<&[u8]>, stored: bool) {
+        let (mut at, end) = (offset as usize, (offset + length) as usize);
+        while at < end {
+            let within = at % CHUNK;
+            let count = (end - at).min(CHUNK - within);
+            let mut slot = self.chunks[at / CHUNK].write();
+            if slot.is_none() && source.is_none() && !stored {
+                at += count;
+                continue;
+            }
+            let chunk = slot.get_or_insert_with(|| Chunk { data: vec![0; CHUNK].into_boxed_slice(), present: 0 });
+            match source {
+                Some(source) => {
+                    let from = at - offset as usize;
+                    chunk.data[within..within + count].copy_from_slice(&source[from..from + count]);
+                }
+                None => chunk.data[within..within + count].fill(0),
+            }
+            if source.is_some() || stored {
+                for block in within / BLOCK..=(within + count - 1) / BLOCK {
+                    chunk.present |= 1 << block;
+                }
+            } else {
+                for block in within.div_ceil(BLOCK)..(within + count) / BLOCK {
+                    chunk.present &= !(1 << block);
+                }
+            }
+            at += count;
+        }
+    }
+}
+
+impl BlockDevice for Memory {
+    fn size_bytes(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    fn block_bytes(&self) -> (u32, u32) {
+        (BLOCK as u32, CHUNK as u32)
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.slow_reads.fetch_add(1, Ordering::AcqRel);
+        self.begin(offset, buf.len() as u64, Op::Read { offset, length: buf.len() })?;
+        self.hold_while(|held| held.reads_at.contains(&offset));
+        self.copy_out(offset, buf);
+        Ok(())
+    }
+
+    fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
+        if !self.cached.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        self.begin(offset, buf.len() as u64, Op::Read { offset, length: buf.len() })?;
+        self.copy_out(offset, buf);
+        Ok(true)
+    }
+
+    fn write(&self, offset: u64, data: Bytes, options: WriteOptions) -> Result<()> {
+        self.begin(offset, data.len() as u64, Op::Write { offset, length: data.len(), fua: options.fua })?;
+        self.fill(offset, data.len() as u64, Some(&data), true);
+        Ok(())
+    }
+
+    fn write_would_wait(&self) -> bool {
+        self.full_buffer.load(Ordering::Relaxed)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.begin(0, 0, Op::Flush)?;
+        if self.record.load(Ordering::Relaxed) {
+            let name = std::thread::current().name().unwrap_or_default().to_owned();
+            self.flush_threads.lock().push(name);
+        }
+        self.hold_while(|held| held.flushes);
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> Result<()> {
+        self.begin(offset, length, Op::Discard { offset, length })?;
+        self.fill(offset, length, None, false);
+        Ok(())
+    }
+
+    fn write_zeroes(&self, offset: u64, length: u64, options: ZeroOptions) -> Result<()> {
+        self.begin(offset, length, Op::Zeroes { offset, length, no_hole: options.no_hole })?;
+        self.fill(offset, length, None, options.no_hole);
+        Ok(())
+    }
+
+    fn allocation(&self, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>> {
+        self.begin(offset, length, Op::Prefetch { offset, length })?;
+        let mut runs: Vec<Run> = Vec::new();
+        let (mut at, end) = (offset as usize, (offset + length) as usize);
+        while at < end {
+            let count = (BLOCK - at % BLOCK).min(end - at);
+            let chunk = self.chunks[at / CHUNK].read();
+            let is_data = chunk.as_ref().is_some_and(|c| c.present >> (at % CHUNK / BLOCK) & 1 == 1);
+            let allocation = if is_data { Allocation::Data } else { Allocation::Hole };
+            match runs.last_mut() {
+                Some(last) if last.allocation == allocation => last.length += count as u64,
+                _ if runs.len() == runs_max => break,
+                _ => runs.push(Run { length: count as u64, allocation }),
+            }
+            at += count;
+        }
+        Ok(runs)
+    }
+
+    fn prefetch(&self, offset: u64, length: u64) -> Result<()> {
+        self.begin(offset, length, Op::Prefetch { offset, length })
+    }
+
+    fn allocated_bytes(&self) -> u64 {
+        self.chunks.iter().map(|c| c.read().as_ref().map_or(0, |c| c.present.count_ones() as u64 * BLOCK as u64)).sum()
+    }
+}
+
+/// Devices by name.
+#[derive(Default)]
+pub struct Devices(pub Vec<(String, Arc<Memory>)>);
+
+impl Devices {
+    pub fn of(devices: &[(&str, &Arc<Memory>)]) -> Arc<Self> {
+        Arc::new(Self(devices.iter().map(|(n, d)| ((*n).to_owned(), Arc::clone(d))).collect()))
+    }
+}
+
+impl DeviceSet for Devices {
+    fn list(&self) -> Result<Vec<DeviceInfo>> {
+        let info = |(name, device): &(String, Arc<Memory>)| DeviceInfo {
+            name: name.clone(),
+            size_bytes: device.size_bytes(),
+            created_unix_s: 0,
+        };
+        Ok(self.0.iter().map(info).collect())
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<dyn BlockDevice>> {
+        let found = self.0.iter().find(|(n, _)| n == name);
+        let missing = || Error::new(ErrorKind::NotFound, format!("no device named '{name}'"));
+        found.map(|(_, d)| Arc::clone(d) as Arc<dyn BlockDevice>).ok_or_else(missing)
+    }
+}
