@@ -46,8 +46,8 @@ class Pool:
         self.shale("create", volume, "--size", size, *words)
 
     def status(self):
-        """The figures of `status --json`."""
-        return json.loads(self.shale("status", "--json").stdout)
+        """The figures of `status --json`, with everything in them that was written so far."""
+        return json.loads(self.shale("status", "--sync", "--json").stdout)
 
     def check(self, status=0):
         """`check`, and what it said; the exit status must be 0 unless said otherwise."""

@@ -1,0 +1,250 @@
+"""The commands: import and export of large files, locks, refusals, what is generated from the definition of the flags."""
+
+import json
+import os
+import re
+import struct
+import subprocess
+from pathlib import Path
+
+from harness import EXIT, Pool, data, test
+from harness.context import digest
+from harness.pool import BINARY
+
+
+@test(seconds_max=420)
+def import_export_gigabytes(t):
+    """3 GiB of real and random data go in and come out again, directly and through the server, byte for byte"""
+    source = t.dir / "source"
+    data.real_file(source, 2 << 30)
+    data.random_file(t.dir / "noise", 256 << 20)
+    with open(source, "r+b") as file:
+        # Data, a hole of 512 MiB, data that no codec makes smaller, and an odd end.
+        file.seek((2 << 30) + (512 << 20))
+        file.write((t.dir / "noise").read_bytes())
+        file.truncate((3 << 30) - 4096 * 7)
+    (t.dir / "noise").unlink()
+    expected = digest(source)
+    pool = Pool(t, capacity="8G")
+    done = json.loads(pool.shale("import", "direct", source, "--json").stdout)
+    status = pool.status()
+    t.expect(status["allocated_bytes"] <= (2 << 30) + (257 << 20), f"the holes are stored: {status['allocated_bytes']}")
+    target = t.dir / "target"
+    pool.shale("export", "direct", target)
+    t.equal(digest(target), expected, "sha256 of what came back")
+    t.expect(target.stat().st_blocks * 512 < (3 << 30) - (500 << 20), "the exported file has no hole")
+    target.unlink()
+    server = pool.serve()
+    pool.shale("import", "served", source)
+    with open(target, "wb") as file:
+        process = subprocess.Popen([BINARY, "export", pool.path, "served", "-"], stdout=file)
+        t.equal(process.wait(300), 0, "exit status of the export to a pipe")
+    t.equal(digest(target), expected, "sha256 of what came back through the server")
+    t.run("nbdcopy", server.uri("direct"), target)
+    t.equal(digest(target), expected, "sha256 over NBD of what was imported directly")
+    server.stop()
+    pool.check()
+    t.note(f"import {done['bytes_per_second'] / 1e6:.0f} MB/s, ratio {done['ratio']:.2f}")
+
+
+def crc32c_table():
+    """Castagnoli, reflected."""
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+        table.append(value)
+    return table
+
+
+def crc32c(content, table=tuple(crc32c_table())):
+    """Of bytes."""
+    value = 0xFFFFFFFF
+    for byte in content:
+        value = value >> 8 ^ table[(value ^ byte) & 255]
+    return value ^ 0xFFFFFFFF
+
+
+# docs/FORMAT.md, superblock.
+SUPERBLOCK_OFFSETS = (0, 16384)
+FEATURES_INCOMPAT_OFFSET = 16
+
+
+def rewrite_superblocks(path, change):
+    """Applies `change` to both copies and makes their checksums right again."""
+    with open(path, "r+b") as file:
+        for offset in SUPERBLOCK_OFFSETS:
+            file.seek(offset)
+            block = bytearray(file.read(4096))
+            if crc32c(block[:-4]) != struct.unpack("<I", block[-4:])[0]:
+                raise AssertionError("the superblock's checksum is not where this test looks for it")
+            change(block)
+            block[-4:] = struct.pack("<I", crc32c(block[:-4]))
+            file.seek(offset)
+            file.write(block)
+
+
+@test()
+def refuses_unknown_features(t):
+    """a pool with an unknown incompatible feature is not opened, with a message, and not touched"""
+    pool = Pool(t, capacity="64M")
+    pool.create("vol", "16M")
+    data_file = pool.path / "data"
+
+    def flag(block):
+        block[FEATURES_INCOMPAT_OFFSET + 5] ^= 0x40
+
+    rewrite_superblocks(data_file, flag)
+    before = digest(data_file)
+    for command in [("list",), ("status",), ("check",), ("create", "other", "--size", "1M")]:
+        done = pool.shale(*command, status=EXIT["unsupported"])
+        t.expect("0x400000000000" in done.stderr, f"{command[0]} does not name the flag: {done.stderr!r}")
+    t.run(BINARY, "serve", pool.path, status=EXIT["unsupported"], seconds_max=60)
+    t.equal(digest(data_file), before, "the refused pool")
+    rewrite_superblocks(data_file, flag)
+    pool.check()
+
+
+@test()
+def one_process_at_a_time(t):
+    """a second server and an offline check are refused with the first one's pid; after kill -9 the pool is free"""
+    pool = Pool(t)
+    pool.create("vol", "64M")
+    server = pool.serve()
+    for command in [["serve", pool.path, "--nbd", f"unix:{t.dir}/second.sock"], ["check", pool.path]]:
+        done = t.run(BINARY, *command, status=EXIT["in-use"], seconds_max=60)
+        t.expect(str(server.process.pid) in done.stderr, f"{command[0]} does not name the holder: {done.stderr!r}")
+    # Through the server the commands work.
+    pool.create("more", "64M")
+    t.equal(pool.status()["volumes"], 2, "volumes")
+    server.kill()
+    pool.check()
+    server = pool.serve()
+    t.equal(len(json.loads(pool.shale("list", "--json").stdout)), 2, "volumes after kill -9")
+    server.stop()
+
+
+@test()
+def exit_codes_and_json_errors(t):
+    """each kind of error has its exit code, its name in JSON, and a message that names the thing"""
+    pool = Pool(t, capacity="64M")
+    pool.create("vol", "16M")
+    cases = [
+        ("usage", "invalid", ["create", pool.path, "other", "--size", "12parsecs"]),
+        ("usage", "invalid", ["set", pool.path, "vol", "compression=magic"]),
+        ("not-found", "not-found", ["status", t.dir / "absent"]),
+        ("not-found", "not-found", ["resize", pool.path, "absent", "1G"]),
+        ("exists", "exists", ["create", pool.path, "vol", "--size", "1M"]),
+        ("exists", "exists", ["init", pool.path]),
+    ]
+    for code, kind, command in cases:
+        done = t.run(BINARY, *command, "--json", status=EXIT[code])
+        error = json.loads(done.stdout)["error"]
+        t.equal(error["kind"], kind, f"kind of {command}")
+        t.expect(len(error["message"]) > 10, f"message of {command}: {error['message']!r}")
+    noise = data.random_file(t.dir / "noise", 96 << 20)
+    done = pool.shale("import", "big", noise, "--json", status=EXIT["full"])
+    t.equal(json.loads(done.stdout)["error"]["kind"], "full", "kind of an import that does not fit")
+    names = [v["name"] for v in volumes_of(pool)]
+    t.equal(names, ["vol"], "volumes after the failed import")
+    pool.check()
+
+
+def volumes_of(pool):
+    """`list --json`, be it a list or an object that holds one."""
+    found = json.loads(pool.shale("list", "--json").stdout)
+    return found["volumes"] if isinstance(found, dict) else found
+
+
+@test()
+def check_finds_damage(t):
+    """flipped bytes in stored data are found by check, named, and never returned by a read"""
+    pool = Pool(t, capacity="256M")
+    source = data.real_file(t.dir / "source", 32 << 20)
+    pool.shale("import", "vol", source)
+    pool.check()
+    data_file = pool.path / "data"
+    size = data_file.stat().st_size
+    flipped = 0
+    with open(data_file, "r+b") as file:
+        # Somewhere in the middle of each fourth extent that holds data.
+        for extent in range(2, size >> 20, 4):
+            file.seek((extent << 20) + 333333)
+            byte = file.read(1)
+            if byte and byte != b"\0":
+                file.seek(-1, os.SEEK_CUR)
+                file.write(bytes([byte[0] ^ 0x10]))
+                flipped += 1
+    t.expect(flipped > 2, f"only {flipped} bytes to flip in {size} bytes")
+    report = json.loads(pool.check(status=EXIT["corrupt"]))
+    found = [p for p in report["problems"] if p["kind"] == "fragment"]
+    t.expect(0 < len(found) <= flipped, f"{flipped} bytes flipped, {len(found)} damaged fragments found")
+    for problem in found:
+        t.expect(problem["volume"] == "vol" and problem["offset"] is not None, f"where is it? {problem}")
+    pool.shale("export", "vol", t.dir / "target", status=EXIT["corrupt"])
+    server = pool.serve()
+    original = source.read_bytes()
+    import nbd
+
+    handle = nbd.NBD()
+    handle.connect_uri(server.uri("vol"))
+    errors = 0
+    for offset in range(0, len(original), 4096):
+        try:
+            t.expect(handle.pread(4096, offset) == original[offset:offset + 4096], f"wrong bytes at {offset}")
+        except nbd.Error:
+            errors += 1
+    t.expect(errors >= len(found), f"{len(found)} damaged fragments, but only {errors} blocks gave an error")
+    handle.shutdown()
+    server.stop()
+    t.note(f"{flipped} bytes flipped, {len(found)} fragments named, {errors} blocks refused, none wrong")
+
+
+@test()
+def online_changes(t):
+    """properties, sizes and volumes change while clients work; what is new is stored as the new property says"""
+    pool = Pool(t)
+    pool.create("vol", "512M", compression="off")
+    server = pool.serve(mount=True)
+    image = data.real_file(t.dir / "image", 64 << 20, data.source_roots())
+    t.run("nbdcopy", image, server.uri("vol"))
+    raw = pool.status()
+    pool.shale("set", "vol", "compression=zstd-3", "unit=64K")
+    t.run("nbdcopy", image, server.uri("vol"))
+    packed = pool.status()
+    t.expect(raw["stored_bytes"] >= raw["allocated_bytes"], f"compression=off stored {raw['stored_bytes']}")
+    t.expect(packed["stored_bytes"] * 2 < raw["stored_bytes"], f"zstd-3 on source code: {packed['stored_bytes']} bytes")
+    pool.shale("resize", "vol", "1G")
+    t.wait_for(lambda: os.stat(server.file("vol")).st_size == 1 << 30, "the new size of the file", 15)
+    pool.create("fresh", "64M")
+    t.wait_for(lambda: server.file("fresh").exists(), "the new volume's file", 15)
+    pool.shale("destroy", "fresh")
+    t.wait_for(lambda: not server.file("fresh").exists(), "the end of the destroyed volume's file", 15)
+    t.run("nbdcopy", server.uri("vol"), t.dir / "back")
+    with open(t.dir / "back", "rb") as file:
+        t.expect(file.read(64 << 20) == image.read_bytes(), "the content differs after all this")
+    server.stop()
+    pool.check()
+
+
+@test()
+def completions_and_manuals(t):
+    """shell completions parse, and every manual page renders without complaint"""
+    for shell in ["bash", "zsh", "fish"]:
+        script = t.run(BINARY, "completions", shell, quiet=True).stdout
+        t.expect("export" in script, f"the {shell} completion knows no command")
+        if shell == "bash":
+            t.run("bash", "-n", "/dev/stdin", stdin=script)
+    t.run(BINARY, "man", t.dir / "man")
+    pages = sorted((t.dir / "man").glob("*.1"))
+    names = {p.name for p in pages}
+    for command in ["init", "create", "set", "get", "list", "status", "serve", "import", "export", "resize", "destroy", "check"]:
+        t.expect(f"shale-{command}.1" in names, f"no manual page for {command}: {sorted(names)}")
+    for page in pages:
+        done = t.run("man", "--warnings", "--local-file", "--encoding=utf8", page, quiet=True)
+        t.equal(done.stderr, "", f"complaints about {page.name}")
+        t.expect("NAME" in done.stdout and "SYNOPSIS" in done.stdout, f"{page.name} has no synopsis")
+    t.expect("Exit codes" in Path(t.dir / "man" / "shale.1").read_text(), "shale.1 does not tell the exit codes")
+    for command in ["init", "serve", "import"]:
+        help_text = t.out(BINARY, command, "--help", quiet=True)
+        t.expect(re.search(r"^Examples:", help_text, re.MULTILINE), f"'{command} --help' has no examples")
