@@ -4,13 +4,17 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod aligned;
+mod block_device;
 mod clock;
 mod disk;
+mod durable_mark;
 mod entropy;
 mod file_disk;
 mod fjall_store;
+mod journal_tail;
 mod lock;
 mod map_store;
+pub mod testing;
 
 pub use aligned::AlignedBuf;
 pub use clock::{Clock, SystemClock};

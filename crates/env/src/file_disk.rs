@@ -1,0 +1,336 @@
+//! [`Disk`] on a file or a raw block device. Owns the open descriptor, the choice between direct and buffered I/O, and the
+//! counters of what was transferred. Does not cache, order or merge: callers issue the requests that they want to happen.
+//!
+//! Direct I/O (O_DIRECT) is used wherever the storage supports it: the engine keeps decoded data in caches of its own, and
+//! the page cache would hold the compressed bytes a second time, outside of any budget. What was written directly still
+//! needs [`Disk::sync`]: for the device's own cache, and for the file's block map.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Error, ErrorKind, Result};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, StatxFlags};
+
+use crate::{AlignedBuf, Disk, block_device};
+
+/// Alignment of writes, and of memory: what [`AlignedBuf`] gives.
+const WRITE_ALIGN: usize = 4096;
+/// Smallest alignment of reads: a sector. Finer reads would not save anything below.
+const READ_ALIGN_MIN: usize = 512;
+
+/// What kind of thing holds the data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    File,
+    BlockDevice,
+}
+
+/// A file or block device as a [`Disk`].
+///
+/// It is held exclusively: a block device by O_EXCL, which the kernel refuses while it is mounted or otherwise claimed, a
+/// file by an advisory lock. Reads and writes take no lock and allocate nothing.
+#[derive(Debug)]
+pub struct FileDisk {
+    file: File,
+    path: PathBuf,
+    kind: Kind,
+    read_align: usize,
+    direct: bool,
+    /// A sync failed. The kernel reports lost writes once only, so that the next sync would succeed without them.
+    sync_failed: AtomicBool,
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+}
+
+impl FileDisk {
+    /// Makes `path` hold `capacity_bytes`: a new sparse file, or an existing empty one, or a block device that is large enough.
+    ///
+    /// # Errors
+    /// [`ErrorKind::AlreadyExists`] when it is a file that is not empty, [`ErrorKind::ResourceBusy`] when it is in use,
+    /// [`ErrorKind::InvalidInput`] when it is a device that is too small, and whatever the system says.
+    pub fn create(path: &Path, capacity_bytes: u64) -> Result<Self> {
+        let in_context = |what: &str, error: Error| context(error, format_args!("{what} {}", path.display()));
+        if !path.try_exists()? {
+            OpenOptions::new().write(true).create_new(true).open(path).map_err(|e| in_context("cannot create", e))?;
+        }
+        let disk = Self::open(path)?;
+        let size = disk.size_bytes()?;
+        match disk.kind {
+            Kind::BlockDevice if size < capacity_bytes => {
+                return Err(Error::new(
+                    ErrorKind::InvalidInput,
+                    format!("{} has {size} bytes, fewer than the capacity of {capacity_bytes}", path.display()),
+                ));
+            }
+            Kind::BlockDevice => {}
+            Kind::File if size > 0 => {
+                return Err(Error::new(
+                    ErrorKind::AlreadyExists,
+                    format!("{} exists and holds {size} bytes; remove it or name another file", path.display()),
+                ));
+            }
+            Kind::File => {
+                disk.file.set_len(capacity_bytes).map_err(|e| in_context("cannot set the size of", e))?;
+                disk.file.sync_all().map_err(|e| in_context("cannot sync", e))?;
+                sync_parent(path).map_err(|e| in_context("cannot sync the directory of", e))?;
+            }
+        }
+        Ok(disk)
+    }
+
+    /// Opens an existing file or block device.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ResourceBusy`] when it is in use (a mounted device too), [`ErrorKind::InvalidInput`] when it is neither
+    /// a file nor a block device, and whatever the system says.
+    pub fn open(path: &Path) -> Result<Self> {
+        let metadata = path.metadata().map_err(|e| context(e, format_args!("cannot open {}", path.display())))?;
+        let kind = match metadata.file_type() {
+            t if t.is_file() => Kind::File,
+            t if t.is_block_device() => Kind::BlockDevice,
+            _ => {
+                let message = format!("{} is neither a file nor a block device", path.display());
+                return Err(Error::new(ErrorKind::InvalidInput, message));
+            }
+        };
+        let exclusive = if kind == Kind::BlockDevice { libc::O_EXCL } else { 0 };
+        let open = |flags| OpenOptions::new().read(true).write(true).custom_flags(exclusive | flags).open(path);
+        let (file, direct) = match open(libc::O_DIRECT) {
+            Ok(file) => (file, true),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => (open(0).map_err(|e| refused(path, e))?, false),
+            Err(error) => return Err(refused(path, error)),
+        };
+        if kind == Kind::File {
+            lock(&file, path)?;
+        }
+        let (file, read_align) = match direct.then(|| direct_read_align(&file, kind)).flatten() {
+            Some(align) => (file, Some(align)),
+            None if direct => {
+                // Only by clearing the flag is the exclusive hold never let go.
+                rustix::fs::fcntl_setfl(&file, rustix::fs::OFlags::empty())
+                    .map_err(|e| context(e.into(), format_args!("cannot open {} for buffered I/O", path.display())))?;
+                (file, None)
+            }
+            None => (file, None),
+        };
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            kind,
+            read_align: read_align.unwrap_or(READ_ALIGN_MIN),
+            direct: read_align.is_some(),
+            sync_failed: AtomicBool::new(false),
+            read_bytes: AtomicU64::new(0),
+            written_bytes: AtomicU64::new(0),
+        })
+    }
+
+    /// Whether I/O is direct; otherwise it goes through the page cache, because the file system cannot do better.
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    /// Whether the data lies on a raw block device.
+    pub fn is_block_device(&self) -> bool {
+        self.kind == Kind::BlockDevice
+    }
+
+    /// Bytes read since it was opened.
+    pub fn read_bytes(&self) -> u64 {
+        self.read_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes written since it was opened.
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes.load(Ordering::Relaxed)
+    }
+
+    fn failed(&self, what: &str, offset: u64, len: u64, error: Error) -> Error {
+        context(error, format_args!("{what} of {len} bytes at {offset} of {}", self.path.display()))
+    }
+}
+
+impl Disk for FileDisk {
+    fn read_alignment(&self) -> usize {
+        self.read_align
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut AlignedBuf, len: usize) -> Result<()> {
+        let Some(buf) = buf.get_mut(..len) else {
+            return Err(self.failed("read", offset, len as u64, Error::from(ErrorKind::InvalidInput)));
+        };
+        let mut done = 0;
+        while done < len {
+            match self.file.read_at(&mut buf[done..], offset + done as u64) {
+                Ok(count) => {
+                    done += count;
+                    // A direct read is cut at an odd place by nothing but the end of the file.
+                    let at_end = count == 0 || (self.direct && !done.is_multiple_of(self.read_align));
+                    if at_end && done < len {
+                        if self.kind == Kind::BlockDevice {
+                            let error = Error::new(ErrorKind::UnexpectedEof, "the device ends before");
+                            return Err(self.failed("read", offset, len as u64, error));
+                        }
+                        // The file is shorter than the pool's capacity, as a hole at its end would be.
+                        buf[done..].fill(0);
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.failed("read", offset, len as u64, error)),
+            }
+        }
+        self.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, buf: &AlignedBuf, len: usize) -> Result<()> {
+        let fits = len.is_multiple_of(WRITE_ALIGN) && offset.is_multiple_of(WRITE_ALIGN as u64);
+        let Some(buf) = buf.get(..len).filter(|_| fits) else {
+            return Err(self.failed("write", offset, len as u64, Error::from(ErrorKind::InvalidInput)));
+        };
+        let mut done = 0;
+        while done < len {
+            match self.file.write_at(&buf[done..], offset + done as u64) {
+                // Go on at a place that direct I/O accepts; a part of a sector is written again.
+                Ok(count) if count >= WRITE_ALIGN || done + count == len => {
+                    done += count;
+                    done -= if done == len { 0 } else { done % WRITE_ALIGN };
+                }
+                Ok(_) => return Err(self.failed("write", offset, len as u64, Error::from(ErrorKind::StorageFull))),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.failed("write", offset, len as u64, error)),
+            }
+        }
+        self.written_bytes.fetch_add(len as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        if self.sync_failed.load(Ordering::Acquire) {
+            return Err(Error::other(format!(
+                "an earlier sync of {} failed, so writes may be lost; close the pool and open it again",
+                self.path.display()
+            )));
+        }
+        self.file.sync_data().map_err(|error| {
+            self.sync_failed.store(true, Ordering::Release);
+            context(error, format_args!("sync of {}", self.path.display()))
+        })
+    }
+
+    fn reserve(&self, offset: u64, len: u64) -> Result<()> {
+        if self.kind == Kind::BlockDevice {
+            return Ok(());
+        }
+        ignore_unsupported(allocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len))
+            .map_err(|e| self.failed("reservation", offset, len, e))
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> Result<()> {
+        let done = match self.kind {
+            Kind::File => allocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len),
+            Kind::BlockDevice => block_device::discard(&self.file, offset, len),
+        };
+        ignore_unsupported(done).map_err(|e| self.failed("discard", offset, len, e))
+    }
+
+    fn size_bytes(&self) -> Result<u64> {
+        match self.kind {
+            Kind::File => self.file.metadata().map(|m| m.len()),
+            Kind::BlockDevice => block_device::size_bytes(&self.file),
+        }
+        .map_err(|e| context(e, format_args!("size of {}", self.path.display())))
+    }
+
+    fn occupied_bytes(&self) -> Result<u64> {
+        match self.kind {
+            // st_blocks counts 512 bytes, whatever the file system's block size.
+            Kind::File => self.file.metadata().map(|m| m.blocks() * 512),
+            Kind::BlockDevice => return self.size_bytes(),
+        }
+        .map_err(|e| context(e, format_args!("size of {}", self.path.display())))
+    }
+}
+
+/// The error with what was being done in front; its kind stays.
+fn context(error: Error, what: std::fmt::Arguments<'_>) -> Error {
+    Error::new(error.kind(), format!("{what}: {error}"))
+}
+
+/// Why a file or device could not be opened, with what to do.
+fn refused(path: &Path, error: Error) -> Error {
+    if error.raw_os_error() == Some(libc::EBUSY) {
+        let message = format!(
+            "{} is in use: mounted, or claimed by another program; unmount it or name another device",
+            path.display()
+        );
+        return Error::new(ErrorKind::ResourceBusy, message);
+    }
+    context(error, format_args!("cannot open {}", path.display()))
+}
+
+fn lock(file: &File, path: &Path) -> Result<()> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            Err(Error::new(ErrorKind::ResourceBusy, format!("{} is in use by another process", path.display())))
+        }
+        // Some network file systems have no locks; the pool's own lock still holds.
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOLCK) => Ok(()),
+        Err(error) => Err(context(error.into(), format_args!("cannot lock {}", path.display()))),
+    }
+}
+
+/// The alignment that direct reads need, or `None` where direct I/O does not work with it and with [`WRITE_ALIGN`].
+fn direct_read_align(file: &File, kind: Kind) -> Option<usize> {
+    let align = match kind {
+        Kind::BlockDevice => rustix::fs::ioctl_blksszget(file).ok()?,
+        Kind::File => {
+            let stat = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
+            match stat {
+                Ok(stat) if stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 => {
+                    // Zero says that direct I/O does not work on this file.
+                    if stat.stx_dio_offset_align == 0 || stat.stx_dio_mem_align as usize > WRITE_ALIGN {
+                        return None;
+                    }
+                    stat.stx_dio_offset_align
+                }
+                // Kernels before 6.1 do not tell. No file system wants more than this.
+                _ => WRITE_ALIGN as u32,
+            }
+        }
+    };
+    let align = (align as usize).max(READ_ALIGN_MIN);
+    let usable = align.is_power_of_two() && align <= WRITE_ALIGN;
+    // Some file systems accept the flag and refuse the I/O.
+    let mut buf = AlignedBuf::new(align);
+    (usable && file.read_at(&mut buf[..align], 0).is_ok()).then_some(align)
+}
+
+fn allocate(file: &File, flags: FallocateFlags, offset: u64, len: u64) -> Result<()> {
+    loop {
+        match rustix::fs::fallocate(file, flags, offset, len) {
+            Err(rustix::io::Errno::INTR) => {}
+            other => return other.map_err(Error::from),
+        }
+    }
+}
+
+fn ignore_unsupported(result: Result<()>) -> Result<()> {
+    match result {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+        other => other,
+    }
+}
+
+fn sync_parent(path: &Path) -> Result<()> {
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(parent)?.sync_all()
+}
+
+#[cfg(test)]
+#[path = "file_disk_tests.rs"]
+mod tests;

@@ -1,0 +1,207 @@
+//! Tests of [`FileDisk`] on a real file system, and on a loop device where there is one.
+
+use super::*;
+use crate::testing::TempDir;
+
+fn filled(len: usize, seed: u8) -> AlignedBuf {
+    let mut buf = AlignedBuf::new(len);
+    for (index, byte) in buf.iter_mut().enumerate() {
+        *byte = (index as u8).wrapping_mul(31).wrapping_add(seed) ^ (index >> 8) as u8;
+    }
+    buf
+}
+
+#[test]
+fn what_is_written_is_read_at_every_alignment() {
+    let dir = TempDir::new("disk");
+    let disk = FileDisk::create(&dir.path().join("data"), 1 << 20).unwrap();
+    let data = filled(65536, 3);
+    disk.write_at(8192, &data, 65536).unwrap();
+    disk.sync().unwrap();
+    let align = disk.read_alignment();
+    assert!(align == 512 || align == 4096);
+    let mut buf = AlignedBuf::new(65536);
+    for (skip, len) in [(0, 65536), (align, align), (4096, 8192), (65536 - align, align)] {
+        buf.fill(0xee);
+        disk.read_at(8192 + skip as u64, &mut buf, len).unwrap();
+        assert_eq!(buf[..len], data[skip..skip + len]);
+        assert!(buf[len..].iter().all(|b| *b == 0xee), "no more than asked for");
+    }
+    assert_eq!(disk.written_bytes(), 65536);
+    assert_eq!(disk.read_bytes(), (65536 + align + 8192 + align) as u64);
+}
+
+#[test]
+fn what_was_never_written_reads_as_zeroes_also_past_the_end() {
+    let dir = TempDir::new("disk-zero");
+    let path = dir.path().join("data");
+    let disk = FileDisk::create(&path, 16384).unwrap();
+    disk.write_at(12288, &filled(4096, 9), 4096).unwrap();
+    let mut buf = filled(16384, 1);
+    disk.read_at(8192, &mut buf, 16384).unwrap();
+    assert!(buf[..4096].iter().all(|b| *b == 0));
+    assert_eq!(buf[4096..8192], filled(4096, 9)[..]);
+    assert!(buf[8192..16384].iter().all(|b| *b == 0));
+    buf.fill(1);
+    disk.read_at(1 << 40, &mut buf, 4096).unwrap();
+    assert!(buf[..4096].iter().all(|b| *b == 0));
+    // A file that somebody cut at an odd place.
+    drop(disk);
+    OpenOptions::new().write(true).open(&path).unwrap().set_len(12288 + 100).unwrap();
+    let disk = FileDisk::open(&path).unwrap();
+    buf.fill(1);
+    disk.read_at(12288, &mut buf, 4096).unwrap();
+    assert_eq!(buf[..100], filled(4096, 9)[..100]);
+    assert!(buf[100..4096].iter().all(|b| *b == 0));
+}
+
+#[test]
+fn it_is_sparse_and_punching_gives_space_back() {
+    let dir = TempDir::new("disk-punch");
+    let disk = FileDisk::create(&dir.path().join("data"), 1 << 30).unwrap();
+    assert_eq!(disk.size_bytes().unwrap(), 1 << 30);
+    let empty = disk.occupied_bytes().unwrap();
+    disk.reserve(1 << 20, 1 << 20).unwrap();
+    disk.write_at(1 << 20, &filled(1 << 20, 1), 1 << 20).unwrap();
+    disk.write_at(2 << 20, &filled(1 << 20, 2), 1 << 20).unwrap();
+    disk.sync().unwrap();
+    let full = disk.occupied_bytes().unwrap();
+    assert!(full >= empty + (2 << 20), "{empty} {full}");
+    disk.punch(1 << 20, 1 << 20).unwrap();
+    disk.sync().unwrap();
+    assert!(disk.occupied_bytes().unwrap() <= full - (1 << 20));
+    assert_eq!(disk.size_bytes().unwrap(), 1 << 30);
+    let mut buf = AlignedBuf::new(1 << 20);
+    disk.read_at(2 << 20, &mut buf, 1 << 20).unwrap();
+    assert_eq!(buf[..], filled(1 << 20, 2)[..]);
+}
+
+#[test]
+fn create_clobbers_nothing() {
+    let dir = TempDir::new("disk-clobber");
+    let path = dir.path().join("data");
+    std::fs::write(&path, b"precious").unwrap();
+    let error = FileDisk::create(&path, 1 << 20).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    std::fs::write(&path, b"").unwrap();
+    assert_eq!(FileDisk::create(&path, 1 << 20).unwrap().size_bytes().unwrap(), 1 << 20);
+}
+
+#[test]
+fn it_is_held_by_one_at_a_time() {
+    let dir = TempDir::new("disk-held");
+    let path = dir.path().join("data");
+    let disk = FileDisk::create(&path, 1 << 20).unwrap();
+    let error = FileDisk::open(&path).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ResourceBusy);
+    assert!(error.to_string().contains("in use"), "{error}");
+    drop(disk);
+    FileDisk::open(&path).unwrap();
+}
+
+#[test]
+fn what_is_no_disk_is_refused_by_name() {
+    let dir = TempDir::new("disk-refused");
+    for (path, kind) in [
+        (dir.path().join("missing"), ErrorKind::NotFound),
+        (dir.path().to_owned(), ErrorKind::InvalidInput),
+        (PathBuf::from("/dev/null"), ErrorKind::InvalidInput),
+    ] {
+        let error = FileDisk::open(&path).unwrap_err();
+        assert_eq!(error.kind(), kind);
+        assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+    }
+}
+
+#[test]
+fn requests_that_do_not_fit_are_refused() {
+    let dir = TempDir::new("disk-unaligned");
+    let disk = FileDisk::create(&dir.path().join("data"), 1 << 20).unwrap();
+    let mut buf = AlignedBuf::new(4096);
+    assert_eq!(disk.write_at(0, &buf, 8192).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(disk.write_at(512, &buf, 4096).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(disk.write_at(0, &buf, 512).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(disk.read_at(0, &mut buf, 8192).unwrap_err().kind(), ErrorKind::InvalidInput);
+    let message = disk.write_at(512, &buf, 4096).unwrap_err().to_string();
+    assert!(message.contains("4096 bytes at 512") && message.contains("/data"), "{message}");
+}
+
+/// A write that the file system has no room for.
+#[test]
+fn a_full_file_system_is_storage_full() {
+    let dir = TempDir::new("disk-full");
+    // tmpfs with a size stands in for a full disk; without the right to mount there is nothing to test.
+    let mounted = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=1m", "none"])
+        .arg(dir.path())
+        .stderr(std::process::Stdio::null())
+        .status();
+    if !mounted.is_ok_and(|s| s.success()) {
+        eprintln!("skipped: cannot mount a tmpfs");
+        return;
+    }
+    let disk = FileDisk::create(&dir.path().join("data"), 8 << 20).unwrap();
+    let result = disk.write_at(0, &filled(4 << 20, 1), 4 << 20);
+    let reserved = disk.reserve(0, 4 << 20);
+    drop(disk);
+    std::process::Command::new("umount").arg(dir.path()).status().unwrap();
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::StorageFull);
+    assert_eq!(reserved.unwrap_err().kind(), ErrorKind::StorageFull);
+}
+
+/// A loop device, detached when dropped.
+struct Loop(PathBuf);
+
+impl Loop {
+    fn attach(file: &Path) -> Option<Self> {
+        let made = std::process::Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
+        let name = String::from_utf8(made.stdout).ok()?;
+        (made.status.success() && !name.trim().is_empty()).then(|| Self(PathBuf::from(name.trim())))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_block_device_is_a_disk_and_a_mounted_one_is_refused() {
+    let dir = TempDir::new("disk-device");
+    let image = dir.path().join("image");
+    OpenOptions::new().write(true).create_new(true).open(&image).unwrap().set_len(32 << 20).unwrap();
+    let Some(device) = Loop::attach(&image) else {
+        eprintln!("skipped: cannot attach a loop device");
+        return;
+    };
+    let error = FileDisk::create(&device.0, 33 << 20).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    let disk = FileDisk::create(&device.0, 32 << 20).unwrap();
+    assert!(disk.is_block_device());
+    assert_eq!(disk.size_bytes().unwrap(), 32 << 20);
+    assert_eq!(FileDisk::open(&device.0).unwrap_err().kind(), ErrorKind::ResourceBusy);
+    let data = filled(8192, 5);
+    disk.write_at(4096, &data, 8192).unwrap();
+    disk.sync().unwrap();
+    disk.reserve(0, 1 << 20).unwrap();
+    disk.punch(1 << 20, 1 << 20).unwrap();
+    let mut buf = AlignedBuf::new(8192);
+    disk.read_at(4096, &mut buf, 8192).unwrap();
+    assert_eq!(buf[..], data[..]);
+    let error = disk.read_at((32 << 20) - 4096, &mut buf, 8192).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+    drop(disk);
+
+    let made = std::process::Command::new("mkfs.ext4").arg("-q").arg(&device.0).status();
+    let at = TempDir::new("disk-mounted");
+    let mounted = std::process::Command::new("mount").arg(&device.0).arg(at.path()).status();
+    if made.is_ok_and(|s| s.success()) && mounted.is_ok_and(|s| s.success()) {
+        let refusal = FileDisk::open(&device.0);
+        std::process::Command::new("umount").arg(at.path()).status().unwrap();
+        let error = refusal.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ResourceBusy);
+        assert!(error.to_string().contains("mounted"), "{error}");
+    }
+}

@@ -1,0 +1,438 @@
+//! [`MapStore`] on fjall 3, an LSM library. Owns the directory that it is given: `lsm` (the library's files) and `durable` (how
+//! many commits were durable, see below). The map's records themselves mean nothing here.
+//!
+//! # What is relied upon
+//!
+//! Read in the sources of fjall 3.1 and lsm-tree 3.1, and tested in `fjall_store_tests.rs`:
+//!
+//! 1. A batch goes to the journal between a start and an end marker with an xxh3 checksum over its items, under one lock, and
+//!    then to the memtable under the same lock: a memtable, and so a table file, never holds part of a batch.
+//! 2. Before a memtable is written as a table, the journal that it came from is synced. Tables, the list of tables and
+//!    directories are synced before anything that they replace is removed. So tables are never ahead of the journal.
+//! 3. At open the journals are replayed; the last one is cut at the first batch that is not whole.
+//! 4. Every block of a table (data, index, filter) has an xxh3-128 checksum that is verified when it is read from the file;
+//!    the list of tables and the tables' tails have one, too.
+//! 5. When writing or syncing the journal fails, or the background thread fails, the library is *poisoned*: commits and
+//!    persists fail from then on, reads go on. Only reopening helps, which replays what reached the disk.
+//!
+//! # What it does not do by itself
+//!
+//! - *Damage in a journal looks like its end*: what follows is dropped in silence, durable or not. So each commit writes a
+//!   counter with its batch, [`persist`](MapStore::persist) notes the counter in the file `durable` once the journal is
+//!   synced, and opening fails when the store has fewer commits than were noted.
+//! - *A torn last batch is sometimes refused rather than dropped*, see `journal_tail`. It is cut off then, and the counter
+//!   tells whether that was lawful; if not, the journal is put back as it was.
+//! - *Waiting for a dead background thread never ends* in the library. So its limits are kept out of reach, and
+//!   [`commit`](MapStore::commit) waits here, where the poison is seen.
+//! - *Its memtable limit is fixed when the store is made*. So memtables are rotated here, by the budget given at open.
+
+use std::io::ErrorKind;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fjall::compaction::Leveled;
+use fjall::config::{BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry};
+use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use parking_lot::Mutex;
+
+use crate::durable_mark::DurableMark;
+use crate::journal_tail;
+use crate::map_store::{MapBatch, MapError, MapStore, ScanStep};
+
+const LSM_DIR: &str = "lsm";
+const MARK_FILE: &str = "durable";
+const KEYSPACE: &str = "map";
+/// The key of the counter of commits. Hidden from users of the store.
+const COUNTER_KEY: &[u8] = b"\xff\xff\xff\xff\xff\xff\xff\xffshale-commits";
+
+/// Sealed memtables at which a commit waits for the background thread. The library waits, blindly, at 4.
+const SEALED_MAX: usize = 2;
+/// Runs in level 0 at which a commit waits. The library slows down, blindly, at 20.
+const L0_RUNS_MAX: usize = 18;
+/// Tables in level 0 that are merged into level 1 together: the more, the fewer times level 1 is rewritten, and the more
+/// filters a lookup asks. See the measurements above.
+const L0_TABLES: u8 = 8;
+/// Size of a table. With [`L0_TABLES`] it sets level 1 to 512 MiB: the map of a 64 GiB volume written at random fits, and
+/// is rewritten once per merge instead of once per level.
+const TABLE_BYTES: u64 = 64 << 20;
+/// Open table files; the rest of the process needs descriptors, too (the usual limit is 1024).
+const FILES_MAX: usize = 128;
+/// Pause between two looks at whether the background thread made room. The library offers nothing to wait on.
+const ROOM_POLL: Duration = Duration::from_millis(2);
+
+/// How a store is opened.
+#[derive(Debug, Clone, Copy)]
+pub struct FjallOptions {
+    /// Budget for memtables and cached blocks, in bytes; at least [`FjallOptions::MEMORY_BYTES_MIN`] is used. One batch comes
+    /// on top of it while it is committed.
+    pub memory_bytes: u64,
+}
+
+impl FjallOptions {
+    /// Least memory that makes sense: below it memtables become so small that tables are mere crumbs.
+    pub const MEMORY_BYTES_MIN: u64 = 16 << 20;
+
+    /// One memtable: active, and [`SEALED_MAX`] sealed ones may exist at a time.
+    fn memtable_bytes(self) -> u64 {
+        self.memory_bytes.max(Self::MEMORY_BYTES_MIN) / 6
+    }
+    /// What the memtables leave.
+    fn cache_bytes(self) -> u64 {
+        self.memory_bytes.max(Self::MEMORY_BYTES_MIN) - 3 * self.memtable_bytes()
+    }
+}
+
+impl Default for FjallOptions {
+    fn default() -> Self {
+        Self { memory_bytes: 96 << 20 }
+    }
+}
+
+/// The map store on disk.
+pub struct FjallStore {
+    dir: PathBuf,
+    database: Database,
+    keyspace: Keyspace,
+    memtable_bytes: u64,
+    /// Number of batches ever committed. Held while one is committed, so that the counter and the order agree.
+    commits: Mutex<u64>,
+    /// The same number, to be read without waiting for a commit.
+    commits_done: AtomicU64,
+    mark: Mutex<DurableMark>,
+}
+
+impl std::fmt::Debug for FjallStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FjallStore").field("dir", &self.dir).finish_non_exhaustive()
+    }
+}
+
+impl FjallStore {
+    /// Makes a new store in `dir`, which is created if need be.
+    ///
+    /// # Errors
+    /// When `dir` holds a store already, or cannot be written to.
+    pub fn create(dir: &Path, options: FjallOptions) -> Result<Self, MapError> {
+        let mark = dir.join(MARK_FILE);
+        if mark.try_exists().map_err(|e| failed(dir, e))?
+            || dir.join(LSM_DIR).try_exists().map_err(|e| failed(dir, e))?
+        {
+            return Err(MapError { corrupt: false, message: format!("{} holds a store already", dir.display()) });
+        }
+        std::fs::create_dir_all(dir).map_err(|e| failed(dir, e))?;
+        let (database, keyspace) = open_database(&dir.join(LSM_DIR), options).map_err(|e| library_error(dir, &e))?;
+        // Last, because a store without the mark is none: creation was cut short.
+        let mark = DurableMark::create(&mark).map_err(|e| failed(&mark, e))?;
+        sync_dir(dir)?;
+        Ok(Self::assemble(dir, database, keyspace, options, 0, mark))
+    }
+
+    /// Opens the store in `dir`.
+    ///
+    /// # Errors
+    /// `corrupt` when it is damaged, or has lost commits that were durable.
+    pub fn open(dir: &Path, options: FjallOptions) -> Result<Self, MapError> {
+        let mark_path = dir.join(MARK_FILE);
+        let mark = DurableMark::open(&mark_path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => missing(dir),
+            _ => failed(&mark_path, error),
+        })?;
+        let lsm = dir.join(LSM_DIR);
+        // The library would make a new, empty store.
+        if !lsm.join("version").try_exists().map_err(|e| failed(&lsm, e))? {
+            return Err(MapError {
+                corrupt: true,
+                message: format!("{} is gone, but {} commits were durable in it", lsm.display(), mark.value()),
+            });
+        }
+        let opened = match open_database(&lsm, options) {
+            Err(fjall::Error::JournalRecovery(error)) => reopen_without_torn_batch(&lsm, options, mark.value())
+                .map_err(|e| match e {
+                    Some(e) => e,
+                    None => library_error(dir, &fjall::Error::JournalRecovery(error)),
+                })?,
+            other => other.map_err(|e| library_error(dir, &e))?,
+        };
+        let (database, keyspace) = opened;
+        let commits = read_counter(&keyspace).map_err(|e| library_error(dir, &e))?;
+        if commits < mark.value() {
+            return Err(lost_commits(dir, mark.value(), commits));
+        }
+        Ok(Self::assemble(dir, database, keyspace, options, commits, mark))
+    }
+
+    fn assemble(
+        dir: &Path,
+        database: Database,
+        keyspace: Keyspace,
+        options: FjallOptions,
+        commits: u64,
+        mark: DurableMark,
+    ) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            database,
+            keyspace,
+            memtable_bytes: options.memtable_bytes(),
+            commits: Mutex::new(commits),
+            commits_done: AtomicU64::new(commits),
+            mark: Mutex::new(mark),
+        }
+    }
+
+    fn error(&self, error: &fjall::Error) -> MapError {
+        library_error(&self.dir, error)
+    }
+
+    /// Seals the memtable when it is full, and waits until the background thread has caught up.
+    fn make_room(&self) -> Result<(), MapError> {
+        if self.keyspace.tree.active_memtable().size() >= self.memtable_bytes {
+            self.keyspace.rotate_memtable().map_err(|e| self.error(&e))?;
+        }
+        while self.keyspace.sealed_memtable_count() >= SEALED_MAX || self.keyspace.tree.l0_run_count() >= L0_RUNS_MAX {
+            // Fails when the background thread died: nobody would make room.
+            self.database.persist(PersistMode::Buffer).map_err(|e| self.error(&e))?;
+            std::thread::sleep(ROOM_POLL);
+        }
+        Ok(())
+    }
+}
+
+impl MapStore for FjallStore {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MapError> {
+        if key == COUNTER_KEY {
+            return Ok(None);
+        }
+        let value = self.keyspace.get(key).map_err(|e| self.error(&e))?;
+        Ok(value.map(|v| v.to_vec()))
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> ScanStep) -> Result<(), MapError> {
+        if from >= to {
+            return Ok(());
+        }
+        for entry in self.keyspace.range(from..to) {
+            let (key, value) = entry.into_inner().map_err(|e| self.error(&e))?;
+            if *key != *COUNTER_KEY && visit(&key, &value) == ControlFlow::Break(()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn commit(&self, batch: MapBatch) -> Result<(), MapError> {
+        let mut commits = self.commits.lock();
+        self.make_room()?;
+        let mut writes = fjall::OwnedWriteBatch::with_capacity(self.database.clone(), batch.changes.len() + 1);
+        for (key, value) in last_changes(batch) {
+            match value {
+                Some(value) => writes.insert(&self.keyspace, key, value),
+                None => writes.remove(&self.keyspace, key),
+            }
+        }
+        writes.insert(&self.keyspace, COUNTER_KEY, (*commits + 1).to_le_bytes().to_vec());
+        writes.commit().map_err(|e| self.error(&e))?;
+        *commits += 1;
+        self.commits_done.store(*commits, Ordering::Release);
+        Ok(())
+    }
+
+    fn persist(&self) -> Result<(), MapError> {
+        let mut mark = self.mark.lock();
+        let commits = self.commits_done.load(Ordering::Acquire);
+        if mark.value() == commits {
+            // Everything is durable; but a store that has failed must say so.
+            return self.database.persist(PersistMode::Buffer).map_err(|e| self.error(&e));
+        }
+        self.database.persist(PersistMode::SyncAll).map_err(|e| self.error(&e))?;
+        mark.write(commits).map_err(|e| failed(&self.dir.join(MARK_FILE), e))
+    }
+
+    fn occupied_bytes(&self) -> u64 {
+        occupied(&self.dir)
+    }
+
+    fn verify(&self) -> Result<(), MapError> {
+        for table in self.keyspace.tree.current_version().iter_tables() {
+            let found = hash_file(&table.path).map_err(|e| failed(&table.path, e))?;
+            let expected = table.checksum().into_u128();
+            if found != expected {
+                return Err(MapError {
+                    corrupt: true,
+                    message: format!(
+                        "table {} is damaged: its checksum is {found:032x}, expected {expected:032x}",
+                        table.path.display()
+                    ),
+                });
+            }
+        }
+        self.scan(&[], &[0xff; 32], &mut |_, _| ControlFlow::Continue(()))
+    }
+}
+
+fn open_database(lsm: &Path, options: FjallOptions) -> fjall::Result<(Database, Keyspace)> {
+    let database = Database::builder(lsm)
+        .cache_size(options.cache_bytes())
+        // Durability on demand: nothing goes to the file before `persist`, or before 8 KiB are there.
+        .manual_journal_persist(true)
+        // Values are checksummed, mostly incompressible lists of places.
+        .journal_compression(fjall::CompressionType::None)
+        .worker_threads(1)
+        .max_cached_files(Some(FILES_MAX))
+        .open()?;
+    let keyspace = database.keyspace(KEYSPACE, keyspace_options)?;
+    Ok((database, keyspace))
+}
+
+fn keyspace_options() -> KeyspaceCreateOptions {
+    KeyspaceCreateOptions::default()
+        .manual_journal_persist(true)
+        // Out of reach: memtables are rotated by `make_room`.
+        .max_memtable_size(u64::MAX)
+        .filter_policy(FilterPolicy::all(FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(10.0))))
+        .data_block_compression_policy(CompressionPolicy::disabled())
+        .compaction_strategy(Arc::new(
+            Leveled::default().with_l0_threshold(L0_TABLES).with_table_target_size(TABLE_BYTES),
+        ))
+}
+
+/// Cuts a batch that is not whole off the last journal and opens again. `None` when there was no such batch, so that the
+/// first error stands.
+fn reopen_without_torn_batch(
+    lsm: &Path,
+    options: FjallOptions,
+    durable: u64,
+) -> Result<(Database, Keyspace), Option<MapError>> {
+    let journal = last_journal(lsm).map_err(|e| Some(failed(lsm, e)))?.ok_or(None)?;
+    let in_journal = |e| Some(failed(&journal, e));
+    let good = journal_tail::good_bytes(&journal).map_err(in_journal)?;
+    let file = std::fs::OpenOptions::new().write(true).open(&journal).map_err(in_journal)?;
+    if file.metadata().map_err(in_journal)?.len() <= good {
+        return Err(None);
+    }
+    // A name that the library does not take for a journal.
+    let backup = journal.with_extension("torn");
+    std::fs::copy(&journal, &backup).map_err(in_journal)?;
+    let cut = file.set_len(good).and_then(|()| file.sync_all()).map_err(in_journal);
+    let reopened = cut.and_then(|()| {
+        let opened = open_database(lsm, options).map_err(|e| Some(library_error(lsm, &e)))?;
+        let commits = read_counter(&opened.1).map_err(|e| Some(library_error(lsm, &e)))?;
+        if commits < durable { Err(Some(lost_commits(lsm, durable, commits))) } else { Ok(opened) }
+    });
+    match &reopened {
+        Ok(_) => std::fs::remove_file(&backup).map_err(in_journal)?,
+        // It was not the tail of a crash: leave everything for those who can tell more.
+        Err(_) => std::fs::rename(&backup, &journal).map_err(in_journal)?,
+    }
+    reopened
+}
+
+fn last_journal(lsm: &Path) -> std::io::Result<Option<PathBuf>> {
+    let mut last = None;
+    for entry in std::fs::read_dir(lsm)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|e| e == "jnl") {
+            let number = path.file_stem().and_then(|s| s.to_str()).and_then(|s| s.parse::<u64>().ok());
+            last = last.max(number.map(|n| (n, path)));
+        }
+    }
+    Ok(last.map(|(_, path)| path))
+}
+
+fn read_counter(keyspace: &Keyspace) -> fjall::Result<u64> {
+    let value = keyspace.get(COUNTER_KEY)?;
+    Ok(value.and_then(|v| <[u8; 8]>::try_from(&v[..]).ok()).map_or(0, u64::from_le_bytes))
+}
+
+/// The changes of a batch with the last one for each key only: all entries of a library batch have the same sequence number,
+/// so that it could not tell which is the later.
+fn last_changes(batch: MapBatch) -> impl Iterator<Item = (Vec<u8>, Option<Vec<u8>>)> {
+    let mut changes = batch.changes;
+    // Stable: equal keys stay in their order.
+    changes.sort_by(|a, b| a.0.cmp(&b.0));
+    let mut changes = changes.into_iter().filter(|(key, _)| key != COUNTER_KEY).peekable();
+    std::iter::from_fn(move || {
+        let mut change = changes.next()?;
+        while let Some(later) = changes.next_if(|next| next.0 == change.0) {
+            change = later;
+        }
+        Some(change)
+    })
+}
+
+fn failed(path: &Path, error: std::io::Error) -> MapError {
+    MapError { corrupt: error.kind() == ErrorKind::InvalidData, message: format!("{}: {error}", path.display()) }
+}
+
+fn missing(dir: &Path) -> MapError {
+    MapError { corrupt: false, message: format!("{} holds no map store", dir.display()) }
+}
+
+fn lost_commits(dir: &Path, durable: u64, found: u64) -> MapError {
+    MapError {
+        corrupt: true,
+        message: format!(
+            "{} has lost data that was durable: {durable} commits were, {found} are left; rebuild the map from the log",
+            dir.display()
+        ),
+    }
+}
+
+fn library_error(dir: &Path, error: &fjall::Error) -> MapError {
+    use fjall::{Error, LsmError};
+    let corrupt = match error {
+        Error::Storage(LsmError::Io(e)) | Error::Io(e) => {
+            // The library reads nothing beyond a file's end, or at impossible places, unless a length in it is damaged.
+            matches!(e.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof | ErrorKind::InvalidInput)
+        }
+        Error::Poisoned | Error::Locked | Error::KeyspaceDeleted => false,
+        _ => true,
+    };
+    let what = match error {
+        Error::Poisoned => {
+            "stopped after an earlier I/O error; free space or mend the disk, then open it again".to_owned()
+        }
+        Error::Locked => "in use by another process".to_owned(),
+        Error::Storage(LsmError::Io(e)) | Error::Io(e) => e.to_string(),
+        other => format!("{other:?}"),
+    };
+    MapError { corrupt, message: format!("{}: {what}", dir.display()) }
+}
+
+fn sync_dir(dir: &Path) -> Result<(), MapError> {
+    let sync = |dir: &Path| std::fs::File::open(dir).and_then(|d| d.sync_all()).map_err(|e| failed(dir, e));
+    sync(dir)?;
+    dir.parent().filter(|p| !p.as_os_str().is_empty()).map_or(Ok(()), sync)
+}
+
+/// Bytes on disk of all files below, as far as they can be read: the journals are sparse.
+fn occupied(dir: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
+    let sizes = entries.flatten().map(|entry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => occupied(&entry.path()),
+        Ok(metadata) => metadata.blocks() * 512,
+        Err(_) => 0,
+    });
+    sizes.sum()
+}
+
+fn hash_file(path: &Path) -> std::io::Result<u128> {
+    use std::io::Read;
+    let mut file = std::fs::File::open(path)?;
+    let mut hash = xxhash_rust::xxh3::Xxh3::new();
+    let mut piece = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(hash.digest128()),
+            count => hash.update(&piece[..count]),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "fjall_store_tests.rs"]
+mod tests;

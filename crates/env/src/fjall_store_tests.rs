@@ -1,0 +1,303 @@
+//! Tests of [`FjallStore`]: the contract, reopening, kill -9 in the middle of commits, damage.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::process::{Command, Stdio};
+
+use super::*;
+use crate::testing::{TempDir, map_store_contract};
+
+const SMALL: FjallOptions = FjallOptions { memory_bytes: FjallOptions::MEMORY_BYTES_MIN };
+
+fn batch_of(pairs: &[(&str, &str)]) -> MapBatch {
+    let mut batch = MapBatch::default();
+    for (key, value) in pairs {
+        batch.put(*key, *value);
+    }
+    batch
+}
+
+fn files_below(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() { files_below(&path, found) } else { found.push(path) }
+    }
+}
+
+#[test]
+fn it_keeps_the_contract() {
+    let dir = TempDir::new("fjall-contract");
+    map_store_contract(&FjallStore::create(&dir.path().join("map"), SMALL).unwrap());
+}
+
+#[test]
+fn what_was_committed_is_there_after_reopening() {
+    let dir = TempDir::new("fjall-reopen");
+    let map = dir.path().join("map");
+    let store = FjallStore::create(&map, SMALL).unwrap();
+    store.commit(batch_of(&[("a", "1"), ("b", "2")])).unwrap();
+    store.persist().unwrap();
+    store.commit(batch_of(&[("a", "3")])).unwrap();
+    store.persist().unwrap();
+    drop(store);
+    for _ in 0..3 {
+        let store = FjallStore::open(&map, SMALL).unwrap();
+        assert_eq!(store.get(b"a").unwrap().unwrap(), b"3");
+        assert_eq!(store.get(b"b").unwrap().unwrap(), b"2");
+        assert!(store.occupied_bytes() > 0);
+        store.verify().unwrap();
+    }
+}
+
+#[test]
+fn create_and_open_tell_a_store_from_none() {
+    let dir = TempDir::new("fjall-none");
+    let map = dir.path().join("map");
+    let error = FjallStore::open(&map, SMALL).unwrap_err();
+    assert!(!error.corrupt && error.message.contains("holds no map store"), "{error}");
+    drop(FjallStore::create(&map, SMALL).unwrap());
+    let error = FjallStore::create(&map, SMALL).unwrap_err();
+    assert!(error.message.contains("already"), "{error}");
+    let held = FjallStore::open(&map, SMALL).unwrap();
+    let error = FjallStore::open(&map, SMALL).unwrap_err();
+    assert!(!error.corrupt && error.message.contains("in use"), "{error}");
+    drop(held);
+    std::fs::remove_dir_all(map.join(LSM_DIR)).unwrap();
+    let error = FjallStore::open(&map, SMALL).unwrap_err();
+    assert!(error.corrupt, "an empty store in place of a lost one: {error}");
+}
+
+#[test]
+fn the_counter_is_hidden() {
+    let dir = TempDir::new("fjall-counter");
+    let store = FjallStore::create(&dir.path().join("map"), SMALL).unwrap();
+    let mut batch = batch_of(&[("a", "1")]);
+    batch.put(COUNTER_KEY, vec![9; 8]);
+    store.commit(batch).unwrap();
+    assert_eq!(store.get(COUNTER_KEY).unwrap(), None);
+    let mut seen = 0;
+    let mut visit = |_: &[u8], _: &[u8]| {
+        seen += 1;
+        ControlFlow::Continue(())
+    };
+    store.scan(&[], &[0xff; 64], &mut visit).unwrap();
+    assert_eq!(seen, 1);
+    assert_eq!(read_counter(&store.keyspace).unwrap(), 1);
+}
+
+/// Batch `number` of the kill test: every key gets the batch's number, so that a mix of batches is seen.
+fn numbered(number: u64) -> MapBatch {
+    let mut batch = MapBatch::default();
+    for key in 0..50u64 {
+        let mut value = number.to_le_bytes().to_vec();
+        value.resize(64 + (number % 7) as usize * 300, number as u8);
+        batch.put(key.to_be_bytes(), value);
+    }
+    batch
+}
+
+/// Runs in a child process of the test below: commits numbered batches for ever, and says which one is durable.
+#[test]
+#[ignore = "the child of a_killed_process_leaves_whole_batches"]
+fn commit_until_killed() {
+    let Some(map) = std::env::var_os("SHALE_TEST_MAP") else { return };
+    let store = FjallStore::open(Path::new(&map), SMALL).unwrap();
+    let mut number = *store.commits.lock();
+    loop {
+        number += 1;
+        store.commit(numbered(number)).unwrap();
+        if number.is_multiple_of(10) {
+            store.persist().unwrap();
+            println!("durable {number}");
+            std::io::stdout().flush().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_killed_process_leaves_whole_batches() {
+    let dir = TempDir::new("fjall-kill");
+    let map = dir.path().join("map");
+    drop(FjallStore::create(&map, SMALL).unwrap());
+    for round in 0..8u64 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "--nocapture", "fjall_store::tests::commit_until_killed"])
+            .env("SHALE_TEST_MAP", &map)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut durable = 0;
+        let wanted = 3 + 40 * round;
+        for (count, line) in lines.map_while(Result::ok).filter(|l| l.contains("durable ")).enumerate() {
+            durable = line.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
+            if count as u64 == wanted {
+                child.kill().unwrap();
+            }
+        }
+        child.wait().unwrap();
+        assert!(durable > 0, "the child never got going");
+        let store = FjallStore::open(&map, SMALL).unwrap();
+        let commits = *store.commits.lock();
+        assert!(commits >= durable, "{durable} were durable, {commits} are left");
+        for (key, value) in numbered(commits).changes {
+            assert_eq!(store.get(&key).unwrap(), value, "batch {commits} is there as a whole, and nothing newer");
+        }
+    }
+}
+
+/// A store with several tables and a journal; all its records are known.
+fn filled(map: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let store = FjallStore::create(map, SMALL).unwrap();
+    for number in 0..4u64 {
+        let mut batch = MapBatch::default();
+        for key in 0..300u64 {
+            let value = (key * 1_000_003 + number).to_le_bytes().repeat(20);
+            batch.put((key * 4 + number).to_be_bytes(), value);
+        }
+        store.commit(batch).unwrap();
+        if number < 3 {
+            store.keyspace.rotate_memtable_and_wait().unwrap();
+        }
+    }
+    store.persist().unwrap();
+    let mut records = Vec::new();
+    let mut visit = |key: &[u8], value: &[u8]| {
+        records.push((key.to_vec(), value.to_vec()));
+        ControlFlow::Continue(())
+    };
+    store.scan(&[], &[0xff; 32], &mut visit).unwrap();
+    assert_eq!(records.len(), 1200);
+    records
+}
+
+/// What damage did to a store: found at open, by verify, by reads; or it does not matter because all records are right.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Outcome {
+    AtOpen,
+    AtVerify,
+    Harmless,
+}
+
+fn outcome(map: &Path, records: &[(Vec<u8>, Vec<u8>)], what: &str) -> Outcome {
+    let store = match FjallStore::open(map, SMALL) {
+        Ok(store) => store,
+        Err(error) => {
+            assert!(error.corrupt, "{what}: {error}");
+            return Outcome::AtOpen;
+        }
+    };
+    let mut wrong = 0;
+    let mut errors = 0;
+    for (key, value) in records {
+        match store.get(key) {
+            Ok(Some(found)) if found == *value => {}
+            Ok(_) => wrong += 1,
+            Err(error) => {
+                assert!(error.corrupt, "{what}: {error}");
+                errors += 1;
+            }
+        }
+    }
+    assert_eq!(wrong, 0, "{what}: wrong values");
+    match store.verify() {
+        Ok(()) => {
+            assert_eq!(errors, 0, "{what}: verify must see what reads see");
+            Outcome::Harmless
+        }
+        Err(error) => {
+            assert!(error.corrupt, "{what}: {error}");
+            Outcome::AtVerify
+        }
+    }
+}
+
+#[test]
+fn a_damaged_byte_is_never_a_wrong_value() {
+    let dir = TempDir::new("fjall-damage");
+    let map = dir.path().join("map");
+    let records = filled(&map);
+    let mut files = Vec::new();
+    files_below(&map, &mut files);
+    let mut seen = std::collections::BTreeMap::new();
+    for path in files.iter().filter(|p| p.metadata().unwrap().len() > 0) {
+        let whole = std::fs::read(path).unwrap();
+        // The journal is padded with zeroes; what matters is at its front.
+        let used = whole.iter().rposition(|b| *b != 0).map_or(0, |at| at + 1);
+        let step = (used / 23).max(1);
+        for at in (0..used).step_by(step) {
+            let copy = dir.path().join("copy");
+            let done = Command::new("cp").args(["-r", "--sparse=always"]).arg(&map).arg(&copy).status().unwrap();
+            assert!(done.success());
+            let hurt = copy.join(path.strip_prefix(&map).unwrap());
+            let file = std::fs::OpenOptions::new().write(true).open(&hurt).unwrap();
+            file.write_all_at(&[whole[at] ^ 0x10], at as u64).unwrap();
+            let what = format!("byte {at} of {}", path.strip_prefix(&map).unwrap().display());
+            *seen.entry(outcome(&copy, &records, &what)).or_insert(0) += 1;
+            std::fs::remove_dir_all(&copy).unwrap();
+        }
+    }
+    println!("{seen:?}");
+    assert!(seen[&Outcome::AtOpen] > 0 && seen[&Outcome::AtVerify] > 0, "{seen:?}");
+}
+
+/// The journal that a power loss leaves: the last batch has its end, but a page in the middle of a value never arrived.
+#[test]
+fn a_batch_with_a_hole_is_dropped_if_it_was_not_durable() {
+    for durable in [false, true] {
+        let dir = TempDir::new("fjall-hole");
+        let map = dir.path().join("map");
+        let store = FjallStore::create(&map, SMALL).unwrap();
+        store.commit(batch_of(&[("a", "1")])).unwrap();
+        store.persist().unwrap();
+        let mut batch = batch_of(&[("a", "2")]);
+        batch.put(*b"large", vec![7; 20_000]);
+        store.commit(batch).unwrap();
+        if durable {
+            store.persist().unwrap();
+        } else {
+            // As the kernel would, by itself.
+            store.database.persist(PersistMode::Buffer).unwrap();
+        }
+        drop(store);
+        let journal = last_journal(&map.join(LSM_DIR)).unwrap().unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(&journal).unwrap();
+        file.write_all_at(&[0; 4096], 8192).unwrap();
+        let before = std::fs::read(&journal).unwrap();
+        match FjallStore::open(&map, SMALL) {
+            Ok(store) => {
+                assert!(!durable, "lost what was durable");
+                assert_eq!(store.get(b"a").unwrap().unwrap(), b"1");
+                assert_eq!(store.get(b"large").unwrap(), None);
+                store.commit(batch_of(&[("a", "3")])).unwrap();
+                store.persist().unwrap();
+                drop(store);
+                assert_eq!(FjallStore::open(&map, SMALL).unwrap().get(b"a").unwrap().unwrap(), b"3");
+            }
+            Err(error) => {
+                assert!(durable && error.corrupt, "{error}");
+                assert_eq!(std::fs::read(&journal).unwrap(), before, "the evidence stays");
+            }
+        }
+    }
+}
+
+#[test]
+fn memory_stays_within_its_budget_under_load() {
+    let dir = TempDir::new("fjall-load");
+    let store = FjallStore::create(&dir.path().join("map"), SMALL).unwrap();
+    let mut state = 1u64;
+    for _ in 0..60 {
+        let mut batch = MapBatch::default();
+        for _ in 0..5000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            batch.put(state.to_be_bytes(), state.to_le_bytes().repeat(25));
+        }
+        store.commit(batch).unwrap();
+        assert!(store.keyspace.sealed_memtable_count() <= SEALED_MAX);
+        // One batch may come on top.
+        assert!(store.keyspace.tree.active_memtable().size() < SMALL.memtable_bytes() + (2 << 20));
+    }
+    assert!(store.keyspace.table_count() > 0, "nothing was ever written as a table");
+    store.verify().unwrap();
+}

@@ -1,0 +1,86 @@
+//! The lock that makes a pool belong to one process at a time.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Error, ErrorKind, Read, Result, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+
+/// Name of the lock file in the pool's directory. It stays when the lock is gone: unlinking it would race with those who wait.
+const FILE_NAME: &str = "lock";
+
+/// An exclusive lock on a pool's directory, held until dropped or until the process ends, however it ends.
+#[derive(Debug)]
+pub struct PoolLock {
+    file: File,
+}
+
+impl PoolLock {
+    /// Takes the lock.
+    ///
+    /// # Errors
+    /// [`ErrorKind::WouldBlock`] when another process holds it; the message names that process.
+    pub fn acquire(pool: &Path) -> Result<Self> {
+        let path: PathBuf = pool.join(FILE_NAME);
+        let failed = |e: Error| Error::new(e.kind(), format!("cannot lock {}: {e}", path.display()));
+        let mut file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let mut holder = String::new();
+                // The holder may not have written its number yet: then the message is less precise, nothing worse.
+                let named = file.read_to_string(&mut holder).is_ok() && holder.trim().parse::<u32>().is_ok();
+                let by = if named { format!("process {}", holder.trim()) } else { "another process".to_owned() };
+                return Err(Error::new(
+                    ErrorKind::WouldBlock,
+                    format!("pool {} is in use by {by}; stop it, or go through it", pool.display()),
+                ));
+            }
+            Err(error) => return Err(failed(error.into())),
+        }
+        file.set_len(0).map_err(failed)?;
+        file.rewind().map_err(failed)?;
+        writeln!(file, "{}", std::process::id()).map_err(failed)?;
+        Ok(Self { file })
+    }
+}
+
+impl Drop for PoolLock {
+    fn drop(&mut self) {
+        // So that nobody takes an old number for a holder. The lock itself goes with the descriptor.
+        let _ = self.file.set_len(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TempDir;
+
+    #[test]
+    fn a_held_lock_names_its_holder_and_a_dropped_one_is_free() {
+        let dir = TempDir::new("lock");
+        let held = PoolLock::acquire(dir.path()).unwrap();
+        let error = PoolLock::acquire(dir.path()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+        assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+        drop(held);
+        drop(PoolLock::acquire(dir.path()).unwrap());
+    }
+
+    #[test]
+    fn a_number_left_by_a_crash_does_not_hold() {
+        let dir = TempDir::new("lock-stale");
+        std::fs::write(dir.path().join(FILE_NAME), "4000000000\n").unwrap();
+        drop(PoolLock::acquire(dir.path()).unwrap());
+    }
+
+    #[test]
+    fn a_missing_directory_is_named() {
+        let dir = TempDir::new("lock-missing");
+        let error = PoolLock::acquire(&dir.path().join("nowhere")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.to_string().contains("nowhere"), "{error}");
+    }
+}
