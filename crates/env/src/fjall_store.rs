@@ -385,8 +385,10 @@ fn library_error(dir: &Path, error: &fjall::Error) -> MapError {
     use fjall::{Error, LsmError};
     let corrupt = match error {
         Error::Storage(LsmError::Io(e)) | Error::Io(e) => {
-            // The library reads nothing beyond a file's end, or at impossible places, unless a length in it is damaged.
-            matches!(e.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof | ErrorKind::InvalidInput)
+            // The library looks for no file that its lists do not name, and reads nothing beyond a file's end or at
+            // impossible places, unless a name or a length is damaged.
+            use ErrorKind::{InvalidData, InvalidInput, NotFound, UnexpectedEof};
+            matches!(e.kind(), InvalidData | InvalidInput | NotFound | UnexpectedEof)
         }
         Error::Poisoned | Error::Locked | Error::KeyspaceDeleted => false,
         _ => true,
