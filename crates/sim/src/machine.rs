@@ -35,6 +35,11 @@ impl Machine {
         }
     }
 
+    /// Chooses what later losses of power will leave, independently of what led to them.
+    pub const fn reseed(&mut self, seed: u64) {
+        self.rng = Rng::new(seed);
+    }
+
     /// The power fails (if it has not yet) and comes back: the disk and the store hold what survived. Handles from before are dead.
     pub fn power_cycle(&mut self) {
         self.power.cut();

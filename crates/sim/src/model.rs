@@ -185,6 +185,12 @@ impl Model {
         self.volumes[name].size_bytes
     }
 
+    /// Bytes of the blocks that hold something other than zeroes.
+    pub fn nonzero_bytes(&self, name: &str) -> u64 {
+        let holds_data = |block: &&Block| block.visible.iter().all(|content| content.bytes.is_some());
+        self.volumes[name].blocks.values().filter(holds_data).count() as u64 * BLOCK_BYTES as u64
+    }
+
     /// Data was written.
     pub fn write(&mut self, name: &str, offset: u64, data: &[u8], outcome: Outcome) {
         let op = self.op;

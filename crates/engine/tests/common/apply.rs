@@ -1,0 +1,272 @@
+//! Does an operation to the engine and to the model, and judges how it ended.
+
+use bytes::Bytes;
+use sim::{Fault, Outcome, Rng, TableOp, fill_content};
+use surface::{Error, ErrorKind, WriteOptions, ZeroOptions};
+
+use super::{Failure, Op, World};
+
+/// How an operation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// As it should.
+    Well,
+    /// The power is off.
+    Dark,
+    /// Refused, because the pool is full.
+    Full,
+    /// Failed, because of a fault that was injected.
+    Disturbed,
+}
+
+impl World {
+    /// Chooses an operation and does it.
+    pub fn step(&mut self) -> Result<Ended, Failure> {
+        let op = Op::choose(&mut self.rng, &self.model, &self.shape);
+        self.machine.clock.advance_ms(self.rng.below(20));
+        self.apply(&op)
+    }
+
+    /// Does an operation.
+    pub fn apply(&mut self, op: &Op) -> Result<Ended, Failure> {
+        self.op_number += 1;
+        self.model.begin_op(self.op_number);
+        self.note(format!("op {} (next point {}): {op:?}", self.op_number, self.machine.power.next_point()));
+        let ended = self.perform(op)?;
+        if ended != Ended::Well {
+            self.note(format!("   op {} ended: {ended:?}", self.op_number));
+        }
+        // The power may have failed in work that nobody waited for.
+        Ok(if self.machine.power.is_lost() { Ended::Dark } else { ended })
+    }
+
+    fn perform(&mut self, op: &Op) -> Result<Ended, Failure> {
+        match op {
+            Op::Write { volume, offset, len, kind, seed, fua } => {
+                let mut data = vec![0; *len as usize];
+                fill_content(&mut Rng::new(*seed), *kind, &mut data);
+                let result = self.device(volume)?.write(*offset, Bytes::from(data.clone()), WriteOptions { fua: *fua });
+                let ended = self.judge(op, result, true)?;
+                self.model.write(volume, *offset, &data, outcome(ended, *fua));
+                Ok(ended)
+            }
+            Op::Zero { volume, offset, len, no_hole, fua } => {
+                let options = ZeroOptions { fua: *fua, no_hole: *no_hole };
+                let result = self.device(volume)?.write_zeroes(*offset, *len, options);
+                let ended = self.judge(op, result, true)?;
+                self.model.zero(volume, *offset, *len, outcome(ended, *fua));
+                Ok(ended)
+            }
+            Op::Discard { volume, offset, len } => {
+                let result = self.device(volume)?.discard(*offset, *len);
+                // Whole blocks can always be given back; the ends of a range may need a write.
+                let size = self.model.size_bytes(volume);
+                let end = offset + len;
+                let whole = offset.is_multiple_of(4096) && (end.is_multiple_of(4096) || end == size);
+                let ended = self.judge(op, result, !whole)?;
+                self.model.zero(volume, *offset, *len, outcome(ended, false));
+                Ok(ended)
+            }
+            Op::Read { volume, offset, len } => {
+                let mut buf = vec![0xee; *len as usize];
+                let result = self.device(volume)?.read(*offset, &mut buf);
+                self.judge_read(op, volume, *offset, result.map(|()| true), &buf)
+            }
+            Op::ReadCached { volume, offset, len } => {
+                let mut buf = vec![0xee; *len as usize];
+                let result = self.device(volume)?.read_cached(*offset, &mut buf);
+                self.judge_read(op, volume, *offset, result, &buf)
+            }
+            Op::Prefetch { volume, offset, len } => {
+                let result = self.device(volume)?.prefetch(*offset, *len);
+                self.judge(op, result, false)
+            }
+            Op::Flush { volume } => {
+                let result = self.device(volume)?.flush();
+                let ended = self.judge(op, result, true)?;
+                if ended == Ended::Well {
+                    self.model.flushed(volume);
+                }
+                Ok(ended)
+            }
+            Op::FlushPool => self.flush_pool(op, engine::Pool::flush),
+            Op::Checkpoint => self.flush_pool(op, engine::Pool::checkpoint),
+            Op::Tick { ms } => {
+                self.machine.clock.advance_ms(*ms);
+                let result = self.pool().tick();
+                self.judge(op, result, true)
+            }
+            Op::DropCaches => {
+                self.pool().drop_caches();
+                Ok(Ended::Well)
+            }
+            Op::Allocation { volume, offset, len } => {
+                if self.disturbed.is_none() {
+                    self.verify_allocation(volume, *offset, *len)?;
+                }
+                Ok(Ended::Well)
+            }
+            Op::Table(change) => self.perform_table(op, change),
+            Op::Refused => self.perform_refused(),
+        }
+    }
+
+    fn flush_pool(&mut self, op: &Op, flush: fn(&engine::Pool) -> surface::Result<()>) -> Result<Ended, Failure> {
+        let result = flush(self.pool());
+        let ended = self.judge(op, result, true)?;
+        if ended == Ended::Well {
+            self.model.flushed_all();
+        }
+        Ok(ended)
+    }
+
+    fn judge_read(
+        &mut self,
+        op: &Op,
+        volume: &str,
+        offset: u64,
+        result: surface::Result<bool>,
+        buf: &[u8],
+    ) -> Result<Ended, Failure> {
+        let filled = matches!(result, Ok(true));
+        let ended = self.judge(op, result.map(|_| ()), false)?;
+        if filled {
+            let checked = self.model.check_read(volume, offset, buf);
+            checked.map_err(|m| self.fail(format!("{op:?}: {m}")))?;
+        }
+        Ok(ended)
+    }
+
+    fn perform_table(&mut self, op: &Op, change: &TableOp) -> Result<Ended, Failure> {
+        let pool = self.pool();
+        let result = match change {
+            TableOp::Create { name, size_bytes, properties } => pool.create_volume(name, *size_bytes, properties),
+            TableOp::Destroy { name } => pool.destroy_volume(name),
+            TableOp::Resize { name, size_bytes } => pool.resize_volume(name, *size_bytes),
+            TableOp::Set { name, changes } => pool.set_properties(name.as_deref(), changes),
+        };
+        if let TableOp::Destroy { name } = change {
+            self.devices.remove(name);
+        }
+        let may_be_full = !matches!(change, TableOp::Destroy { .. });
+        match self.judge(op, result, may_be_full)? {
+            Ended::Well => {
+                self.model.table_done(change);
+                Ok(Ended::Well)
+            }
+            // Refused for want of space, it has not happened.
+            Ended::Full => self.verify_table().map(|()| Ended::Full),
+            ended => {
+                self.model.table_in_doubt(change.clone());
+                Ok(ended)
+            }
+        }
+    }
+
+    fn perform_refused(&mut self) -> Result<Ended, Failure> {
+        let pool = self.pool();
+        let mut answers = vec![
+            ("destroy of nothing", pool.destroy_volume("nothing"), ErrorKind::NotFound),
+            ("resize of nothing", pool.resize_volume("nothing", 4096), ErrorKind::NotFound),
+            ("open of nothing", pool.volume("nothing").map(|_| ()), ErrorKind::NotFound),
+            ("bad name", pool.create_volume("../x", 4096, &Default::default()), ErrorKind::Invalid),
+            (
+                "bad property",
+                pool.set_properties(None, &[("unit".into(), Some("16K".into())), ("unit".into(), Some("3K".into()))]),
+                ErrorKind::Invalid,
+            ),
+            (
+                "unknown property",
+                pool.set_properties(None, &[("compression".into(), Some("off".into())), ("colour".into(), None)]),
+                ErrorKind::Invalid,
+            ),
+        ];
+        if let Some(name) = self.model.names().first() {
+            answers.push(("create twice", pool.create_volume(name, 4096, &Default::default()), ErrorKind::Exists));
+            let size = self.model.size_bytes(name);
+            let device = self.device(name)?;
+            let past_end = [
+                device.write(size - 1, Bytes::from_static(b"xy"), WriteOptions::default()),
+                device.read(size, &mut [0]),
+                device.read(u64::MAX, &mut [0, 0]),
+                device.discard(size, 1),
+                device.write_zeroes(u64::MAX - 1, 2, ZeroOptions::default()),
+                device.allocation(size + 1, 1, 1).map(|_| ()),
+            ];
+            answers.extend(past_end.into_iter().map(|answer| ("past the end", answer, ErrorKind::Invalid)));
+        }
+        for (what, answer, expected) in answers {
+            match answer {
+                Err(e) if e.kind() == expected => {}
+                _ if self.disturbed.is_some() || self.machine.power.is_lost() => {}
+                other => return Err(self.fail(format!("{what}: expected {expected:?}, got {other:?}"))),
+            }
+        }
+        Ok(Ended::Well)
+    }
+
+    /// An error needs a reason: the power is off, a fault was injected, or the pool is full.
+    fn judge(&mut self, op: &Op, result: surface::Result<()>, may_be_full: bool) -> Result<Ended, Failure> {
+        let fired = self.machine.power.take_fired();
+        if let Some((point, fault)) = fired.into_iter().find(|(_, fault)| *fault != Fault::Crash) {
+            self.disturbed = Some(format!("{fault:?} at {point}"));
+        }
+        let Err(error) = result else { return Ok(Ended::Well) };
+        if self.machine.power.is_lost() {
+            return Ok(Ended::Dark);
+        }
+        if self.disturbed.is_some() {
+            return Ok(Ended::Disturbed);
+        }
+        if error.kind() == ErrorKind::Full && may_be_full {
+            self.fulls += 1;
+            return self.judge_full(op, &error).map(|()| Ended::Full);
+        }
+        Err(self.fail(format!("{op:?} failed without a reason ({:?}): {error}", error.kind())))
+    }
+
+    /// A pool with much free space is not full.
+    fn judge_full(&self, op: &Op, error: &Error) -> Result<(), Failure> {
+        let status = self.pool().status();
+        if status.extents_free > 8 && status.extents_free > status.extents_total / 3 {
+            let (free, total) = (status.extents_free, status.extents_total);
+            return Err(self.fail(format!("{op:?}: full with {free} of {total} extents free: {error}")));
+        }
+        Ok(())
+    }
+
+    /// Makes room: discards everything, and sees the space come back.
+    pub fn relieve(&mut self) -> Result<Ended, Failure> {
+        for volume in self.model.names() {
+            let len = self.model.size_bytes(&volume);
+            let ended = self.apply(&Op::Discard { volume, offset: 0, len })?;
+            if ended != Ended::Well {
+                return Ok(ended);
+            }
+        }
+        // The first makes the discards durable, the second may hand out what the first one freed.
+        for _ in 0..2 {
+            let ended = self.apply(&Op::Checkpoint)?;
+            if ended == Ended::Full {
+                return Err(self.fail("checkpoint: full after everything was discarded"));
+            }
+            if ended != Ended::Well {
+                return Ok(ended);
+            }
+        }
+        let status = self.pool().status();
+        if status.extents_free * 4 < status.extents_total * 3 && self.disturbed.is_none() {
+            let (free, total) = (status.extents_free, status.extents_total);
+            return Err(self.fail(format!("everything was discarded, but only {free} of {total} extents are free")));
+        }
+        Ok(Ended::Well)
+    }
+}
+
+const fn outcome(ended: Ended, fua: bool) -> Outcome {
+    match (ended, fua) {
+        (Ended::Well, true) => Outcome::Durable,
+        (Ended::Well, false) => Outcome::Done,
+        _ => Outcome::Failed,
+    }
+}

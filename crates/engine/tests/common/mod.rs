@@ -1,0 +1,16 @@
+//! The harness that drives the engine on a simulated machine and compares it with the model: [`World`] is one pool on one
+//! machine with its model, [`Op`] is what can be done to it, [`campaign`] runs many seeds. Used by every test binary of
+//! this directory; what one of them does not need is dead code to it.
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+pub mod anatomy;
+pub mod apply;
+pub mod campaign;
+pub mod ops;
+pub mod verify;
+pub mod world;
+
+pub use apply::Ended;
+pub use campaign::{Campaign, Tally};
+pub use ops::Op;
+pub use world::{Failure, Shape, World};

@@ -1,0 +1,177 @@
+//! What can be done to a pool, chosen at random from a generator and the state of the model.
+
+use std::collections::BTreeMap;
+
+use sim::{ContentKind, Model, Rng, TableOp};
+
+use super::Shape;
+
+/// One operation. Everything that it needs is in it: printing it tells the whole story.
+#[derive(Debug, Clone)]
+pub enum Op {
+    Write {
+        volume: String,
+        offset: u64,
+        len: u64,
+        kind: ContentKind,
+        seed: u64,
+        fua: bool,
+    },
+    Read {
+        volume: String,
+        offset: u64,
+        len: u64,
+    },
+    ReadCached {
+        volume: String,
+        offset: u64,
+        len: u64,
+    },
+    Prefetch {
+        volume: String,
+        offset: u64,
+        len: u64,
+    },
+    Zero {
+        volume: String,
+        offset: u64,
+        len: u64,
+        no_hole: bool,
+        fua: bool,
+    },
+    Discard {
+        volume: String,
+        offset: u64,
+        len: u64,
+    },
+    Flush {
+        volume: String,
+    },
+    FlushPool,
+    Checkpoint,
+    Tick {
+        ms: u64,
+    },
+    DropCaches,
+    Allocation {
+        volume: String,
+        offset: u64,
+        len: u64,
+    },
+    Table(TableOp),
+    /// Requests that must be refused and change nothing.
+    Refused,
+}
+
+/// Properties that are set: key and values, in the form in which they are given back.
+const PROPERTIES: [(&str, &[&str]); 3] = [
+    ("compression", &["off", "lz4", "zstd-1", "zstd-3"]),
+    ("unit", &["4K", "8K", "16K", "32K", "64K", "128K"]),
+    ("min-saving", &["0", "12.5", "50"]),
+];
+
+/// Properties at random.
+pub fn choose_properties(rng: &mut Rng) -> BTreeMap<String, String> {
+    let mut properties = BTreeMap::new();
+    for (key, values) in PROPERTIES {
+        if rng.percent(40) {
+            properties.insert(key.to_owned(), (*rng.pick(values)).to_owned());
+        }
+    }
+    properties
+}
+
+fn choose_changes(rng: &mut Rng) -> Vec<(String, Option<String>)> {
+    let mut changes = Vec::new();
+    for (key, values) in PROPERTIES {
+        if rng.percent(50) {
+            let value = rng.percent(80).then(|| (*rng.pick(values)).to_owned());
+            changes.push((key.to_owned(), value));
+        }
+    }
+    changes
+}
+
+/// A size for a volume: mostly whole groups, sometimes whole blocks, sometimes any number of bytes.
+pub fn choose_size(rng: &mut Rng, shape: &Shape) -> u64 {
+    let bytes = rng.between(1, shape.volume_bytes_max);
+    match rng.below(10) {
+        0..4 => bytes.next_multiple_of(128 << 10).min(shape.volume_bytes_max),
+        4..8 => bytes.next_multiple_of(4096),
+        _ => bytes,
+    }
+}
+
+fn choose_range(rng: &mut Rng, size: u64, longest: u64) -> (u64, u64) {
+    let blocks = size.div_ceil(4096);
+    let (offset, len) = match rng.below(100) {
+        0..35 => (rng.below(blocks) * 4096, 4096),
+        35..60 => (rng.below(blocks) * 4096, rng.between(1, 8) * 4096),
+        60..70 => (rng.below(blocks.div_ceil(32)) * (128 << 10), rng.between(1, 32) * 4096),
+        70..90 => (rng.below(size), rng.between(1, 12 << 10)),
+        90..97 => (rng.below(size), rng.between(1, 64 << 10)),
+        _ => (rng.below(blocks) * 4096 / 2, rng.between(1, longest)),
+    };
+    let offset = offset.min(size - 1);
+    (offset, len.clamp(1, longest).min(size - offset))
+}
+
+impl Op {
+    /// Chooses the next operation.
+    pub fn choose(rng: &mut Rng, model: &Model, shape: &Shape) -> Self {
+        let names = model.names();
+        if names.is_empty() {
+            return Self::create(rng, &names, shape);
+        }
+        let volume = rng.pick(&names).clone();
+        let size = model.size_bytes(&volume);
+        let (offset, len) = choose_range(rng, size, shape.request_bytes_max);
+        match rng.below(100) {
+            0..44 => {
+                let (kind, seed) = (ContentKind::choose(rng), rng.next_u64());
+                Self::Write { volume, offset, len, kind, seed, fua: rng.percent(8) }
+            }
+            44..57 => Self::Read { volume, offset, len },
+            57..59 => Self::ReadCached { volume, offset, len },
+            59..60 => Self::Prefetch { volume, offset, len },
+            60..65 => Self::Zero { volume, offset, len, no_hole: rng.percent(30), fua: rng.percent(10) },
+            65..69 => Self::Discard { volume, offset, len },
+            69..71 => {
+                // A large part of the volume, as fstrim and mkfs do it: whole extents die.
+                let offset = rng.below(size / 4096 + 1) * 4096;
+                if offset >= size {
+                    return Self::Discard { volume, offset: 0, len: size };
+                }
+                Self::Discard { volume, offset, len: size - offset }
+            }
+            71..80 => Self::Flush { volume },
+            80..82 => Self::FlushPool,
+            82..85 => Self::Checkpoint,
+            85..90 => Self::Tick { ms: *rng.pick(&[0, 10, 1000, 6000]) },
+            90..91 => Self::DropCaches,
+            91..94 => Self::Allocation { volume, offset, len },
+            94..95 => Self::Refused,
+            _ => match rng.below(10) {
+                0..3 => Self::create(rng, &names, shape),
+                3..4 => Self::Table(TableOp::Destroy { name: volume }),
+                4..8 => {
+                    let size_bytes = choose_size(rng, shape);
+                    Self::Table(TableOp::Resize { name: volume, size_bytes })
+                }
+                8 => Self::Table(TableOp::Set { name: Some(volume), changes: choose_changes(rng) }),
+                _ => Self::Table(TableOp::Set { name: None, changes: choose_changes(rng) }),
+            },
+        }
+    }
+
+    fn create(rng: &mut Rng, names: &[String], shape: &Shape) -> Self {
+        let free = (0..shape.volumes_max).map(|i| format!("v{i}")).find(|name| !names.contains(name));
+        match free {
+            Some(name) => {
+                let size_bytes = choose_size(rng, shape);
+                Self::Table(TableOp::Create { name, size_bytes, properties: choose_properties(rng) })
+            }
+            None => Self::Refused,
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! One pool on one simulated machine, with the model of what it must hold.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use engine::{FormatOptions, Pool, PoolEnv, PoolOptions};
+use sim::{Fault, Machine, Model, Rng};
+use surface::{BlockDevice, ErrorKind};
+
+use super::ops::choose_properties;
+
+/// How large everything is. Small, so that thousands of crashes take minutes.
+#[derive(Debug, Clone)]
+pub struct Shape {
+    pub capacity_bytes: u64,
+    pub extent_bytes: u32,
+    pub memory_bytes: u64,
+    pub checkpoint_log_bytes: u64,
+    pub age_limit_ms: u64,
+    pub volumes_max: usize,
+    pub volume_bytes_max: u64,
+    pub request_bytes_max: u64,
+}
+
+impl Shape {
+    /// A shape for crash tests.
+    pub fn small(rng: &mut Rng) -> Self {
+        let extent_bytes = *rng.pick(&[32 << 10, 64 << 10, 128 << 10, 256 << 10]);
+        Self {
+            capacity_bytes: *rng.pick(&[4 << 20, 6 << 20, 8 << 20]) + rng.below(4) * 4096,
+            extent_bytes,
+            memory_bytes: *rng.pick(&[256 << 10, 1 << 20, 4 << 20]),
+            checkpoint_log_bytes: *rng.pick(&[128 << 10, 512 << 10, 4 << 20]),
+            age_limit_ms: 5000,
+            volumes_max: rng.between(1, 3) as usize,
+            volume_bytes_max: *rng.pick(&[64 << 10, 256 << 10, 600 << 10]),
+            request_bytes_max: 96 << 10,
+        }
+    }
+
+    /// A shape for long runs without crashes.
+    pub fn large(rng: &mut Rng) -> Self {
+        Self {
+            capacity_bytes: 16 << 20,
+            memory_bytes: *rng.pick(&[1 << 20, 8 << 20]),
+            volumes_max: 4,
+            volume_bytes_max: 3 << 20,
+            request_bytes_max: 512 << 10,
+            ..Self::small(rng)
+        }
+    }
+}
+
+/// A test has failed; the text says everything that is known.
+#[derive(Debug, Clone)]
+pub struct Failure(pub String);
+
+impl From<String> for Failure {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+/// Operations kept for the story that a failure tells.
+const HISTORY_OPS: usize = 30;
+
+/// A pool, its machine, its model.
+pub struct World {
+    pub machine: Machine,
+    pub model: Model,
+    pub shape: Shape,
+    pub rng: Rng,
+    pub pool: Option<Pool>,
+    pub devices: BTreeMap<String, Arc<dyn BlockDevice>>,
+    /// A fault other than a crash has happened since the pool was opened: errors are expected until it is opened anew.
+    pub disturbed: Option<String>,
+    /// Crashes so far.
+    pub crashes: u64,
+    /// Answers of "full" so far.
+    pub fulls: u64,
+    pub op_number: u64,
+    pub history: VecDeque<String>,
+}
+
+impl World {
+    /// A machine with a new pool on it, opened.
+    pub fn new(seed: u64, shape: impl FnOnce(&mut Rng) -> Shape) -> Result<Self, Failure> {
+        let mut world = Self::unformatted(seed, shape);
+        let options = world.format_options();
+        Pool::format(&world.env(), &options).map_err(|e| Failure(format!("format: {e}")))?;
+        world.model = Model::new(options.properties);
+        world.open()?;
+        Ok(world)
+    }
+
+    /// A machine with an empty disk.
+    pub fn unformatted(seed: u64, shape: impl FnOnce(&mut Rng) -> Shape) -> Self {
+        let mut rng = Rng::new(seed);
+        let shape = shape(&mut rng);
+        let disk_bytes = shape.capacity_bytes.next_multiple_of(4096);
+        Self {
+            machine: Machine::new(disk_bytes, rng.next_u64()),
+            model: Model::new(BTreeMap::new()),
+            shape,
+            rng,
+            pool: None,
+            devices: BTreeMap::new(),
+            disturbed: None,
+            crashes: 0,
+            fulls: 0,
+            op_number: 0,
+            history: VecDeque::new(),
+        }
+    }
+
+    /// Options to make the pool with.
+    pub fn format_options(&mut self) -> FormatOptions {
+        FormatOptions {
+            capacity_bytes: self.shape.capacity_bytes,
+            extent_bytes: self.shape.extent_bytes,
+            properties: choose_properties(&mut self.rng),
+        }
+    }
+
+    /// The machine as the engine sees it from now to the next start.
+    pub fn env(&self) -> PoolEnv {
+        PoolEnv {
+            disk: self.machine.disk.handle(),
+            store: self.machine.store.handle(),
+            clock: Arc::clone(&self.machine.clock) as _,
+            entropy: Arc::clone(&self.machine.entropy) as _,
+        }
+    }
+
+    pub fn pool_options(&self) -> PoolOptions {
+        PoolOptions {
+            memory_bytes: self.shape.memory_bytes,
+            workers: 0,
+            checkpoint_log_bytes: self.shape.checkpoint_log_bytes,
+            age_limit_ms: self.shape.age_limit_ms,
+        }
+    }
+
+    pub fn pool(&self) -> &Pool {
+        self.pool.as_ref().expect("the pool is open")
+    }
+
+    /// Opens the pool, which must succeed.
+    pub fn open(&mut self) -> Result<(), Failure> {
+        let pool = Pool::open(self.env(), self.pool_options()).map_err(|e| self.fail(format!("open: {e}")))?;
+        self.pool = Some(pool);
+        self.disturbed = None;
+        Ok(())
+    }
+
+    /// Drops the pool as a dying process does: nothing is flushed.
+    pub fn abandon(&mut self) {
+        self.devices.clear();
+        self.pool = None;
+    }
+
+    /// The device of a volume of the model.
+    pub fn device(&mut self, name: &str) -> Result<Arc<dyn BlockDevice>, Failure> {
+        if let Some(device) = self.devices.get(name) {
+            return Ok(Arc::clone(device));
+        }
+        let device = self.pool().volume(name).map_err(|e| self.fail(format!("volume {name}: {e}")))?;
+        let device: Arc<dyn BlockDevice> = device;
+        self.devices.insert(name.to_owned(), Arc::clone(&device));
+        Ok(device)
+    }
+
+    /// The pool is closed in good order and opened again.
+    pub fn reopen(&mut self) -> Result<(), Failure> {
+        self.devices.clear();
+        let pool = self.pool.take().expect("the pool is open");
+        match pool.close() {
+            Ok(()) => self.model.flushed_all(),
+            // A pool without room for what is buffered, or one that a fault has reached, may say so.
+            Err(e) if e.kind() == ErrorKind::Full || self.disturbed.is_some() => {}
+            Err(e) => return Err(self.fail(format!("close: {e}"))),
+        }
+        self.machine.restart();
+        self.model.crashed();
+        self.open()?;
+        self.verify()
+    }
+
+    /// The process dies and is started anew; the power stays on.
+    pub fn restart(&mut self) -> Result<(), Failure> {
+        self.abandon();
+        self.machine.power.clear_plan();
+        self.machine.restart();
+        self.model.crashed();
+        self.open()?;
+        self.verify()
+    }
+
+    /// The power fails (if it has not yet) and comes back, perhaps fails again during recovery; then everything is verified.
+    pub fn crash(&mut self) -> Result<(), Failure> {
+        let mut again = 3;
+        loop {
+            self.machine.power.cut();
+            self.abandon();
+            self.machine.power.clear_plan();
+            self.machine.power_cycle();
+            self.crashes += 1;
+            self.model.crashed();
+            if again > 0 && self.rng.percent(25) {
+                again -= 1;
+                let point = self.machine.power.next_point() + self.rng.below(12);
+                self.machine.power.plan(point, Fault::Crash);
+            }
+            let opened = Pool::open(self.env(), self.pool_options());
+            if self.machine.power.is_lost() {
+                drop(opened);
+                continue;
+            }
+            self.machine.power.clear_plan();
+            self.pool = Some(opened.map_err(|e| self.fail(format!("open after a crash: {e}")))?);
+            self.disturbed = None;
+            break;
+        }
+        self.verify()?;
+        self.model.settled();
+        Ok(())
+    }
+
+    /// A failure with everything that helps to understand it.
+    pub fn fail(&self, what: impl std::fmt::Display) -> Failure {
+        let mut text =
+            format!("{what}\n  at op {}, after {} crashes; {:?}\n", self.op_number, self.crashes, self.shape);
+        if let Some(fault) = &self.disturbed {
+            let _ = writeln!(text, "  fault in force: {fault}");
+        }
+        text.push_str("  last operations:\n");
+        for line in &self.history {
+            let _ = writeln!(text, "    {line}");
+        }
+        text.push_str("  last points:");
+        for (i, point) in self.machine.power.trace().iter().enumerate() {
+            text.push_str(if i % 6 == 0 { "\n    " } else { ", " });
+            let _ = write!(text, "{point}");
+        }
+        Failure(text)
+    }
+
+    /// Writes a line into the story.
+    pub fn note(&mut self, line: String) {
+        if self.history.len() == HISTORY_OPS {
+            self.history.pop_front();
+        }
+        self.history.push_back(line);
+    }
+}
+
+impl World {
+    /// A copy of the machine and the model as they are now, without an open pool: to try something on.
+    pub fn fork(&self, seed: u64) -> Self {
+        Self {
+            machine: self.machine.duplicate(seed),
+            model: self.model.clone(),
+            shape: self.shape.clone(),
+            rng: Rng::new(seed),
+            pool: None,
+            devices: BTreeMap::new(),
+            disturbed: None,
+            crashes: 0,
+            fulls: 0,
+            op_number: self.op_number,
+            history: self.history.clone(),
+        }
+    }
+}

@@ -1,0 +1,437 @@
+//! The medium lies: bits turn over in every kind of structure. A read gives the right bytes or an error, never other bytes;
+//! `check` names what is damaged and where; what cannot be understood is not opened.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::anatomy::Anatomy;
+use common::{Campaign, Ended, Failure, Shape, Tally, World};
+use engine::{CheckReport, Pool};
+use format::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
+use sim::{ContentKind, Rng};
+use surface::{BlockDevice, Error, ErrorKind};
+
+/// A block of a volume.
+type Place = (String, u64);
+
+/// What a damaged pool does.
+struct Seen {
+    errors: BTreeMap<Place, Error>,
+    /// Blocks that read as something else, and whether that is at least something that was written there once.
+    wrong: BTreeMap<Place, bool>,
+    /// Volumes that are not what they should be.
+    table: Result<(), String>,
+    report: Result<CheckReport, Error>,
+}
+
+impl Seen {
+    fn names(&self, kind: &str) -> bool {
+        self.report.as_ref().is_ok_and(|report| report.problems.iter().any(|p| p.kind == kind))
+    }
+
+    /// Whether `check` says that something of this kind is wrong in this part of this volume.
+    fn names_place(&self, kind: &str, volume: &str, range: std::ops::Range<u64>) -> bool {
+        self.report.as_ref().is_ok_and(|report| {
+            report.problems.iter().any(|p| {
+                p.kind == kind
+                    && p.volume.as_deref() == Some(volume)
+                    && p.offset.is_some_and(|offset| range.contains(&offset))
+            })
+        })
+    }
+
+    fn is_clean(&self) -> bool {
+        self.errors.is_empty()
+            && self.wrong.is_empty()
+            && self.table.is_ok()
+            && self.report.as_ref().is_ok_and(|report| report.problems.is_empty())
+    }
+
+    fn tell(&self) -> String {
+        format!(
+            "errors {:?}; wrong {:?}; table {:?}; check {:?}",
+            self.errors.iter().take(3).map(|(place, e)| format!("{place:?}: {e}")).collect::<Vec<_>>(),
+            self.wrong.iter().take(3).collect::<Vec<_>>(),
+            self.table,
+            self.report.as_ref().map(|report| report.problems.iter().take(4).collect::<Vec<_>>()),
+        )
+    }
+}
+
+/// A pool with data on both sides of its last checkpoint, which nobody has open.
+fn prepare(seed: u64) -> Result<World, Failure> {
+    let mut world = World::new(seed, |rng: &mut Rng| Shape {
+        volumes_max: 2,
+        volume_bytes_max: 400 << 10,
+        // The tail shall stay behind the checkpoint that is asked for.
+        checkpoint_log_bytes: 64 << 20,
+        ..Shape::small(rng)
+    })?;
+    let work = |world: &mut World, ops: u64| -> Result<(), Failure> {
+        for _ in 0..ops {
+            match world.step()? {
+                Ended::Full => drop(world.relieve()?),
+                _ => continue,
+            }
+        }
+        Ok(())
+    };
+    work(&mut world, 60)?;
+    world.apply(&common::Op::Checkpoint)?;
+    work(&mut world, 25)?;
+    world.apply(&common::Op::FlushPool)?;
+    world.abandon();
+    world.machine.restart();
+    Ok(world)
+}
+
+/// Damages a copy, opens it, reads everything, checks it.
+fn look(base: &World, damage: impl FnOnce(&mut World)) -> Result<Seen, Error> {
+    let mut world = base.fork(base.op_number);
+    damage(&mut world);
+    let pool = Pool::open(world.env(), world.pool_options())?;
+    let expected = world.model.names();
+    let found: Vec<String> = pool.volumes().into_iter().map(|v| v.name).collect();
+    let mut table = if found == expected { Ok(()) } else { Err(format!("expected {expected:?}, found {found:?}")) };
+    let mut seen =
+        Seen { errors: BTreeMap::new(), wrong: BTreeMap::new(), table: Ok(()), report: Ok(CheckReport::default()) };
+    for name in expected.into_iter().filter(|name| found.contains(name)) {
+        let size = world.model.size_bytes(&name);
+        let device = pool.volume(&name)?;
+        if device.size_bytes() != size {
+            table = Err(format!("{name}: {} bytes instead of {size}", device.size_bytes()));
+        }
+        for offset in (0..size.min(device.size_bytes())).step_by(4096) {
+            let mut buf = [0xee; 4096];
+            let buf = &mut buf[..(size - offset).min(4096) as usize];
+            let block = offset / 4096;
+            match device.read(offset, buf) {
+                Err(e) => drop(seen.errors.insert((name.clone(), block), e)),
+                Ok(()) => {
+                    if world.model.check_read(&name, offset, buf).is_err() {
+                        seen.wrong.insert((name.clone(), block), world.model.is_known(&name, block, buf));
+                    }
+                }
+            }
+        }
+    }
+    seen.table = table;
+    seen.report = pool.check(false, &mut |_, _| ());
+    Ok(seen)
+}
+
+fn fail(base: &World, what: impl std::fmt::Display) -> Failure {
+    Failure(format!("{what}\n  pool: {:?}", base.shape))
+}
+
+/// Nothing wrong was read, and errors are of the kind that says so.
+fn honest(base: &World, what: &str, seen: &Seen) -> Result<(), Failure> {
+    if !seen.wrong.is_empty() || seen.table.is_err() {
+        return Err(fail(base, format!("{what}: wrong bytes were returned: {}", seen.tell())));
+    }
+    if let Some((place, e)) = seen.errors.iter().find(|(_, e)| e.kind() != ErrorKind::Corrupt) {
+        return Err(fail(base, format!("{what}: {place:?} fails with {:?}, not Corrupt: {e}", e.kind())));
+    }
+    Ok(())
+}
+
+/// A refusal to open names the damage.
+fn refusal(base: &World, what: &str, e: &Error, kind: ErrorKind, word: &str) -> Result<(), Failure> {
+    if e.kind() != kind || !e.to_string().contains(word) {
+        return Err(fail(base, format!("{what}: expected {kind:?} with '{word}', got {:?}: {e}", e.kind())));
+    }
+    Ok(())
+}
+
+fn campaign(test: &'static str, seeds: u64, run: impl Fn(u64) -> Result<u64, Failure> + Sync) {
+    let campaign = Campaign { binary: "corruption", test, seeds, soaks: false };
+    let total = campaign.run(|seed| run(seed).map(|faults| Tally { faults, ..Tally::default() }));
+    campaign.demand(total.faults > 0, "damages");
+}
+
+#[test]
+fn undamaged_pools_are_clean() {
+    campaign("undamaged_pools_are_clean", 10, |seed| {
+        let base = prepare(seed)?;
+        let seen = look(&base, |_| ()).map_err(|e| fail(&base, format!("open: {e}")))?;
+        if !seen.is_clean() {
+            return Err(fail(&base, seen.tell()));
+        }
+        Ok(1)
+    });
+}
+
+#[test]
+fn superblock_copies() {
+    campaign("superblock_copies", 20, |seed| {
+        let base = prepare(seed)?;
+        let mut rng = Rng::new(seed);
+        for copy in SUPERBLOCK_OFFSETS {
+            let (at, bit) = (copy + rng.below(SUPERBLOCK_BYTES as u64), rng.below(8) as u8);
+            let what = format!("superblock copy at {copy}, byte {at}");
+            let seen = look(&base, |world| world.machine.disk.flip_bit(at, bit))
+                .map_err(|e| fail(&base, format!("{what}: open: {e}")))?;
+            honest(&base, &what, &seen)?;
+            if !seen.errors.is_empty() || !seen.names("superblock") {
+                return Err(fail(&base, format!("{what}: not named: {}", seen.tell())));
+            }
+        }
+        let both = look(&base, |world| {
+            for copy in SUPERBLOCK_OFFSETS {
+                world.machine.disk.flip_bit(copy + 8 + rng.below(SUPERBLOCK_BYTES as u64 - 8), rng.below(8) as u8);
+            }
+        });
+        match both {
+            Ok(_) => Err(fail(&base, "opened without a whole superblock")),
+            Err(e) => refusal(&base, "both superblocks", &e, ErrorKind::Corrupt, "superblock").map(|()| 3),
+        }
+    });
+}
+
+#[test]
+fn unknown_versions_and_features_do_not_open() {
+    campaign("unknown_versions_and_features_do_not_open", 5, |seed| {
+        let base = prepare(seed)?;
+        let rewrite = |change: fn(&mut Superblock)| {
+            look(&base, |world| {
+                for copy in SUPERBLOCK_OFFSETS {
+                    let mut bytes = [0; SUPERBLOCK_BYTES];
+                    world.machine.disk.peek(copy, &mut bytes);
+                    let mut superblock = Superblock::decode(&bytes).expect("a whole superblock");
+                    change(&mut superblock);
+                    world.machine.disk.poke(copy, &superblock.encode());
+                }
+            })
+        };
+        for (what, word, change) in [
+            ("a newer version", "version", (|s| s.version += 1) as fn(&mut Superblock)),
+            ("an unknown incompatible feature", "feature", |s| s.features_incompat |= 1 << 40),
+        ] {
+            match rewrite(change) {
+                Ok(_) => return Err(fail(&base, format!("{what}: opened"))),
+                Err(e) => refusal(&base, what, &e, ErrorKind::Unsupported, word)?,
+            }
+        }
+        match rewrite(|s| s.features_compat |= 1 << 40) {
+            Ok(seen) if seen.is_clean() => Ok(3),
+            Ok(seen) => Err(fail(&base, format!("a compatible feature: {}", seen.tell()))),
+            Err(e) => Err(fail(&base, format!("a compatible feature: {e}"))),
+        }
+    });
+}
+
+#[test]
+fn values_of_the_store() {
+    campaign("values_of_the_store", 10, |seed| {
+        let base = prepare(seed)?;
+        let anatomy = Anatomy::of(&base);
+        let mut rng = Rng::new(seed);
+        for key in &anatomy.keys {
+            let len = base.machine.store.dump().iter().find(|(k, _)| k == key).map_or(0, |(_, v)| v.len());
+            let (byte, bit) = (rng.index(len), rng.below(8) as u8);
+            let what = format!("byte {byte} of the value of {:?}", String::from_utf8_lossy(key));
+            let result = look(&base, |world| world.machine.store.flip_bit(key, byte, bit));
+            let (kind, word) = match key[0] {
+                b'C' => ("checkpoint", "checkpoint"),
+                b'O' => ("object", "descriptor"),
+                b'U' => ("usage", "usage"),
+                _ => ("record", "record"),
+            };
+            let seen = match result {
+                Err(e) => {
+                    refusal(&base, &what, &e, ErrorKind::Corrupt, word)?;
+                    continue;
+                }
+                Ok(seen) => seen,
+            };
+            honest(&base, &what, &seen)?;
+            let named = match format::parse_record_key(key).and_then(|k| Some((anatomy.volumes.get(&k.object)?, k))) {
+                Some((volume, k)) => {
+                    let start = k.group.first_block().offset_bytes();
+                    seen.names_place(kind, volume, start..start + units::GROUP_BYTES as u64)
+                }
+                None => seen.names(kind),
+            };
+            // A change behind the checkpoint may have replaced the whole record.
+            let replaced = key[0] == b'R' && seen.is_clean();
+            if !named && !replaced {
+                return Err(fail(&base, format!("{what}: not named as {kind}: {}", seen.tell())));
+            }
+        }
+        Ok(anatomy.keys.len() as u64)
+    });
+}
+
+#[test]
+fn payloads_before_the_checkpoint() {
+    campaign("payloads_before_the_checkpoint", 14, |seed| {
+        let base = prepare(seed)?;
+        let anatomy = Anatomy::of(&base);
+        let mut rng = Rng::new(seed);
+        let mut damages = 0;
+        for part in &anatomy.fragments {
+            let fragment = &part.fragment;
+            let at = fragment.location + rng.below(u64::from(fragment.stored));
+            let bit = rng.below(8) as u8;
+            let what =
+                format!("byte {at} in a fragment of {}, group at {}: {fragment:?}", part.volume, part.group_offset);
+            let seen = look(&base, |world| world.machine.disk.flip_bit(at, bit))
+                .map_err(|e| fail(&base, format!("{what}: open: {e}")))?;
+            honest(&base, &what, &seen)?;
+            damages += 1;
+            // What was written behind the checkpoint may have replaced it; then nothing is wrong any more.
+            if seen.is_clean() {
+                continue;
+            }
+            let start = part.group_offset + u64::from(fragment.first) * 4096;
+            if seen.errors.is_empty()
+                || !seen.names_place("fragment", &part.volume, start..start + u64::from(fragment.count) * 4096)
+            {
+                return Err(fail(&base, format!("{what}: not named: {}", seen.tell())));
+            }
+            let inside = |(volume, block): &Place| {
+                *volume == part.volume && (start..start + u64::from(fragment.count) * 4096).contains(&(block * 4096))
+            };
+            if !seen.errors.keys().all(inside) {
+                return Err(fail(&base, format!("{what}: others suffer: {}", seen.tell())));
+            }
+            let (_, error) = seen.errors.first_key_value().expect("an error");
+            if !error.to_string().contains(&part.volume) {
+                return Err(fail(&base, format!("{what}: the message does not name the volume: {error}")));
+            }
+        }
+        Ok(damages)
+    });
+}
+
+/// Damage behind the checkpoint. If a later batch says that the damaged one was durable, it must not pass for the end of
+/// the log. If nothing says so, it cannot be told from a write that the last crash has torn: then the log ends there, and what is
+/// read is what was written before.
+#[test]
+fn batches_behind_the_checkpoint() {
+    campaign("batches_behind_the_checkpoint", 20, |seed| {
+        let base = prepare(seed)?;
+        let anatomy = Anatomy::of(&base);
+        let mut rng = Rng::new(seed);
+        let mut damages = 0;
+        for part in anatomy.tail() {
+            let (header, whole) = (part.batch.header_bytes as u64, part.batch.batch_bytes as u64);
+            let payload: u64 = part
+                .batch
+                .entries
+                .iter()
+                .map(|entry| match entry {
+                    format::Entry::Fragments { fragments, .. } => fragments.iter().map(|f| u64::from(f.stored)).sum(),
+                    _ => 0,
+                })
+                .sum();
+            let mut places =
+                vec![("fixed header", rng.below(format::BATCH_FIXED_BYTES as u64)), ("header", rng.below(header))];
+            if payload > 0 {
+                places.push(("payload", header + rng.below(payload)));
+            }
+            if header + payload < whole {
+                places.push(("padding", header + payload + rng.below(whole - header - payload)));
+            }
+            for (name, within) in places {
+                damages += 1;
+                let at = part.offset + within;
+                let what = format!(
+                    "{name} of batch {:?} at {} (vouched for: {})",
+                    part.batch.header.seq, part.offset, part.vouched
+                );
+                let seen = match look(&base, |world| world.machine.disk.flip_bit(at, 3)) {
+                    Ok(seen) => seen,
+                    Err(e) if e.kind() == ErrorKind::Corrupt && part.vouched && name != "padding" => continue,
+                    Err(e) => return Err(fail(&base, format!("{what}: open: {:?}: {e}", e.kind()))),
+                };
+                match name {
+                    "padding" if !seen.is_clean() => {
+                        return Err(fail(&base, format!("{what}: padding matters: {}", seen.tell())));
+                    }
+                    _ if part.vouched => honest(&base, &what, &seen)?,
+                    // The end of the log: older content, whole.
+                    _ => {
+                        if let Some((place, _)) = seen.wrong.iter().find(|(_, known)| !**known) {
+                            return Err(fail(&base, format!("{what}: {place:?} was never like that: {}", seen.tell())));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(damages)
+    });
+}
+
+/// A bit anywhere.
+#[test]
+fn bits_anywhere() {
+    campaign("bits_anywhere", 24, |seed| {
+        let base = prepare(seed)?;
+        let anatomy = Anatomy::of(&base);
+        let mut rng = Rng::new(seed);
+        let tail = anatomy.tail();
+        const FLIPS: u64 = 40;
+        for _ in 0..FLIPS {
+            let at = rng.below(base.shape.capacity_bytes / 4096 * 4096);
+            let bit = rng.below(8) as u8;
+            let what = format!("bit {bit} of byte {at}");
+            let in_tail = tail.iter().any(|t| (t.offset..t.offset + t.batch.batch_bytes as u64).contains(&at));
+            match look(&base, |world| world.machine.disk.flip_bit(at, bit)) {
+                Err(e) if e.kind() == ErrorKind::Corrupt => {}
+                Err(e) => return Err(fail(&base, format!("{what}: open: {:?}: {e}", e.kind()))),
+                Ok(seen) if in_tail => {
+                    if seen.wrong.values().any(|known| !known) {
+                        return Err(fail(&base, format!("{what}, in the tail: {}", seen.tell())));
+                    }
+                }
+                Ok(seen) => honest(&base, &what, &seen)?,
+            }
+        }
+        Ok(FLIPS)
+    });
+}
+
+/// Payloads that are stored raw have no decoder that might stumble: only the checksum stands before wrong bytes.
+#[test]
+fn raw_payloads_are_verified() {
+    campaign("raw_payloads_are_verified", 6, |seed| {
+        let mut base = World::new(seed, Shape::small)?;
+        let create = sim::TableOp::Create {
+            name: "raw".into(),
+            size_bytes: 256 << 10,
+            properties: [("compression".to_owned(), "off".to_owned())].into(),
+        };
+        base.apply(&common::Op::Table(create))?;
+        for i in 0..8 {
+            let (volume, offset) = ("raw".to_owned(), i * (32 << 10));
+            let write = common::Op::Write {
+                volume,
+                offset,
+                len: 32 << 10,
+                kind: ContentKind::Random,
+                seed: seed + i,
+                fua: true,
+            };
+            base.apply(&write)?;
+        }
+        base.apply(&common::Op::Checkpoint)?;
+        base.abandon();
+        base.machine.restart();
+        let anatomy = Anatomy::of(&base);
+        let mut rng = Rng::new(seed);
+        let mut damages = 0;
+        for part in anatomy.fragments.iter().filter(|part| part.fragment.codec == 0) {
+            damages += 1;
+            let at = part.fragment.location + rng.below(part.fragment.stored.into());
+            let seen = look(&base, |world| world.machine.disk.flip_bit(at, 1)).map_err(|e| fail(&base, e))?;
+            honest(&base, "a raw fragment", &seen)?;
+            if seen.errors.is_empty() {
+                return Err(fail(&base, format!("a raw fragment at {at}: no error: {}", seen.tell())));
+            }
+        }
+        Ok(damages)
+    });
+}

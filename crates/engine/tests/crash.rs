@@ -1,0 +1,199 @@
+//! The power fails at every kind of moment, again and again; what was flushed is there, nothing is mixed up, `check` is
+//! clean, and the pool goes on.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::{Campaign, Ended, Failure, Op, Shape, Tally, World};
+use engine::Pool;
+use sim::{Fault, Model, Rng};
+
+/// Generations of one seed: enough that later ones work on extents that earlier ones have filled and freed.
+const GENERATIONS: u64 = 10;
+/// Operations of one generation at most; then the power fails between two operations.
+const OPS_MAX: u64 = 60;
+
+/// Runs until the power fails.
+fn run_until_dark(world: &mut World, ops_max: u64) -> Result<(), Failure> {
+    for _ in 0..ops_max {
+        match world.step()? {
+            Ended::Dark => break,
+            Ended::Full => {
+                if world.relieve()? == Ended::Dark {
+                    break;
+                }
+            }
+            Ended::Well | Ended::Disturbed => {}
+        }
+    }
+    Ok(())
+}
+
+fn random_run(seed: u64) -> Result<Tally, Failure> {
+    let mut world = World::new(seed, Shape::small)?;
+    for _ in 0..GENERATIONS {
+        let within = *world.rng.pick(&[3, 10, 30, 100]);
+        let point = world.machine.power.next_point() + world.rng.below(within);
+        world.machine.power.plan(point, Fault::Crash);
+        run_until_dark(&mut world, OPS_MAX)?;
+        world.crash()?;
+        match world.rng.below(12) {
+            0 => world.restart()?,
+            1 => world.reopen()?,
+            2 => same_figures_again(&mut world)?,
+            _ => {}
+        }
+    }
+    Ok(Tally { ops: world.op_number, crashes: world.crashes, fulls: world.fulls, faults: 0 })
+}
+
+/// Recovering the same log again gives the same figures: nothing is applied twice, nothing is forgotten.
+fn same_figures_again(world: &mut World) -> Result<(), Failure> {
+    let figures = |world: &World| {
+        let status = world.pool().status();
+        let volumes: Vec<_> =
+            world.pool().volumes().into_iter().map(|v| (v.name, v.allocated_bytes, v.stored_bytes)).collect();
+        (status.live_bytes, status.allocated_bytes, volumes)
+    };
+    world.crash()?;
+    let once = figures(world);
+    world.crash()?;
+    let twice = figures(world);
+    if once != twice {
+        return Err(world.fail(format!("recovery of the same log: first {once:?}, then {twice:?}")));
+    }
+    Ok(())
+}
+
+#[test]
+fn random_crashes() {
+    let campaign = Campaign { binary: "crash", test: "random_crashes", seeds: 1500, soaks: true };
+    let total = campaign.run(random_run);
+    campaign.demand(total.crashes >= 15_000, "at least 15000 crash points");
+}
+
+/// The operations of a short workload, the same for every point at which it is interrupted.
+fn short_workload(seed: u64, crash_at: Option<u64>, outcome: u64) -> Result<World, Failure> {
+    let mut world = World::new(seed, Shape::small)?;
+    let start = world.machine.power.next_point();
+    if let Some(point) = crash_at {
+        world.machine.power.plan(start + point, Fault::Crash);
+    }
+    // Enough work that a checkpoint, a trim of everything and a reuse of extents are among it.
+    run_until_dark(&mut world, 40)?;
+    if world.machine.power.is_lost() || crash_at.is_none() {
+        world.machine.reseed(outcome);
+    }
+    Ok(world)
+}
+
+fn every_point(seed: u64) -> Result<Tally, Failure> {
+    let mut tally = Tally::default();
+    let calm = short_workload(seed, None, 0)?;
+    let points = calm.machine.power.next_point();
+    drop(calm);
+    for point in 0..points {
+        for outcome in 0..2 {
+            let mut world = short_workload(seed, Some(point), outcome)?;
+            let told = |Failure(what): Failure| Failure(format!("crash at point {point}, outcome {outcome}: {what}"));
+            world.crash().map_err(told)?;
+            // It goes on working, and can crash again.
+            run_until_dark(&mut world, 5).map_err(told)?;
+            world.crash().map_err(told)?;
+            tally.ops += world.op_number;
+            tally.crashes += world.crashes;
+            tally.fulls += world.fulls;
+        }
+    }
+    Ok(tally)
+}
+
+#[test]
+fn crash_at_every_point() {
+    let campaign = Campaign { binary: "crash", test: "crash_at_every_point", seeds: 24, soaks: false };
+    let total = campaign.run(every_point);
+    campaign.demand(total.crashes >= 5_000, "at least 5000 crash points");
+}
+
+/// Making a pool is interrupted: afterwards there is a pool that opens, or one can be made.
+#[test]
+fn crash_while_a_pool_is_made() {
+    let campaign = Campaign { binary: "crash", test: "crash_while_a_pool_is_made", seeds: 100, soaks: false };
+    campaign.run(|seed| {
+        let mut tally = Tally::default();
+        for point in 0.. {
+            let mut world = World::unformatted(seed, Shape::small);
+            let options = world.format_options();
+            world.machine.power.plan(point, Fault::Crash);
+            let made = Pool::format(&world.env(), &options);
+            let interrupted = world.machine.power.is_lost();
+            world.machine.reseed(seed ^ point);
+            world.machine.power_cycle();
+            world.machine.power.clear_plan();
+            tally.crashes += 1;
+            match Pool::open(world.env(), world.pool_options()) {
+                Ok(pool) => world.pool = Some(pool),
+                Err(e) if made.is_ok() => return Err(world.fail(format!("a new pool does not open: {e}"))),
+                Err(opening) => {
+                    world.machine.restart();
+                    Pool::format(&world.env(), &options).map_err(|making| {
+                        world.fail(format!("point {point}: neither opens ({opening}) nor can be made again ({making})"))
+                    })?;
+                    world.open()?;
+                }
+            }
+            world.model = Model::new(options.properties);
+            world.verify()?;
+            run_until_dark(&mut world, 10)?;
+            world.crash()?;
+            if !interrupted {
+                break;
+            }
+        }
+        Ok(tally)
+    });
+}
+
+/// The program dies with the power on, and the power fails later: what the second program acknowledged as flushed is there,
+/// although the first one wrote it.
+#[test]
+fn restarts_between_crashes() {
+    let campaign = Campaign { binary: "crash", test: "restarts_between_crashes", seeds: 120, soaks: false };
+    campaign.run(|seed| {
+        let mut world = World::new(seed, Shape::small)?;
+        for _ in 0..6 {
+            for _ in 0..world.rng.between(1, 3) {
+                run_until_dark(&mut world, 12)?;
+                world.restart()?;
+                if world.rng.coin() {
+                    for volume in world.model.names() {
+                        world.apply(&Op::Flush { volume })?;
+                    }
+                }
+            }
+            world.crash()?;
+        }
+        Ok(Tally { ops: world.op_number, crashes: world.crashes, fulls: world.fulls, faults: 0 })
+    });
+}
+
+/// One seed is one run: else nothing of this could be repeated.
+#[test]
+fn runs_repeat_exactly() {
+    for seed in 0..4 {
+        let story = |seed| -> Result<_, Failure> {
+            let mut world = World::new(seed, |rng: &mut Rng| Shape::small(rng))?;
+            run_until_dark(&mut world, 50)?;
+            world.crash()?;
+            run_until_dark(&mut world, 50)?;
+            let mut disk = vec![0; (world.shape.capacity_bytes.next_multiple_of(4096)) as usize];
+            world.machine.disk.peek(0, &mut disk);
+            Ok((world.machine.power.next_point(), sim::digest(&disk), world.machine.store.dump()))
+        };
+        let (one, two) = (story(seed), story(seed));
+        match (one, two) {
+            (Ok(one), Ok(two)) => assert!(one == two, "seed {seed} ran in two ways"),
+            (Err(Failure(what)), _) | (_, Err(Failure(what))) => panic!("HARNESS: seed {seed}: {what}"),
+        }
+    }
+}

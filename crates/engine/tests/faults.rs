@@ -1,0 +1,257 @@
+//! What is below fails without dying: EIO, short writes, no space, unreadable places; and the pool itself is full. The
+//! request gets an error, nothing that was acknowledged is lost, and the pool goes on, after a reopen at the latest.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use bytes::Bytes;
+use common::{Campaign, Ended, Failure, Op, Shape, Tally, World};
+use sim::{ContentKind, Fault, Rng, TableOp, fill_content};
+use surface::{ErrorKind, WriteOptions};
+
+fn tally(world: &World, faults: u64) -> Tally {
+    Tally { ops: world.op_number, crashes: world.crashes, fulls: world.fulls, faults }
+}
+
+/// Works until a fault has been noticed, and a little longer.
+fn run_until_disturbed(world: &mut World, ops_max: u64) -> Result<(), Failure> {
+    let mut left = ops_max;
+    while left > 0 {
+        left -= 1;
+        match world.step()? {
+            Ended::Well => {}
+            Ended::Full => {
+                world.relieve()?;
+            }
+            // A few more requests to the pool that has met the fault: what it reads must be right all the same.
+            Ended::Disturbed => left = left.min(8),
+            Ended::Dark => break,
+        }
+    }
+    Ok(())
+}
+
+fn faults_run(seed: u64) -> Result<Tally, Failure> {
+    let mut world = World::new(seed, Shape::small)?;
+    let mut faults = 0;
+    for _ in 0..8 {
+        let fault = *world.rng.pick(&[Fault::Io, Fault::Io, Fault::ShortWrite, Fault::NoSpace]);
+        for _ in 0..world.rng.between(1, 3) {
+            let point = world.machine.power.next_point() + world.rng.below(40);
+            world.machine.power.plan(point, fault);
+            faults += 1;
+        }
+        run_until_disturbed(&mut world, 50)?;
+        if world.rng.coin() {
+            world.crash()?;
+        } else {
+            world.restart()?;
+        }
+        // It goes on.
+        run_until_disturbed(&mut world, 10)?;
+    }
+    world.crash()?;
+    Ok(tally(&world, faults))
+}
+
+#[test]
+fn faults_at_random_points() {
+    Campaign { binary: "faults", test: "faults_at_random_points", seeds: 250, soaks: true }.run(faults_run);
+}
+
+/// Reads each block: right, or an I/O error that names the volume.
+fn read_blocks(world: &mut World) -> Result<u64, Failure> {
+    let mut errors = 0;
+    for name in world.model.names() {
+        let device = world.device(&name)?;
+        let size = world.model.size_bytes(&name);
+        for offset in (0..size).step_by(4096) {
+            let mut buf = vec![0xee; (size - offset).min(4096) as usize];
+            match device.read(offset, &mut buf) {
+                Ok(()) => {
+                    let checked = world.model.check_read(&name, offset, &buf);
+                    checked.map_err(|m| world.fail(m))?;
+                }
+                Err(e) if e.kind() == ErrorKind::Io => errors += 1,
+                Err(e) => return Err(world.fail(format!("read of {name} at {offset}: {:?}, not Io: {e}", e.kind()))),
+            }
+        }
+    }
+    Ok(errors)
+}
+
+#[test]
+fn unreadable_places() {
+    let campaign = Campaign { binary: "faults", test: "unreadable_places", seeds: 60, soaks: false };
+    let total = campaign.run(|seed| {
+        let mut world = World::new(seed, Shape::small)?;
+        let mut faults = 0;
+        for _ in 0..4 {
+            run_until_disturbed(&mut world, 40)?;
+            world.apply(&Op::FlushPool)?;
+            let used = world.machine.disk.handle();
+            let size = env::Disk::size_bytes(used.as_ref()).unwrap();
+            for _ in 0..world.rng.between(1, 20) {
+                let start = world.rng.below(size / 4096) * 4096;
+                world.machine.disk.break_reads(start..start + 4096 * world.rng.between(1, 16));
+            }
+            world.disturbed = Some("unreadable places".into());
+            world.pool().drop_caches();
+            faults += read_blocks(&mut world)?;
+            run_until_disturbed(&mut world, 10)?;
+            world.machine.disk.heal();
+            world.pool().drop_caches();
+            if read_blocks(&mut world)? > 0 {
+                return Err(world.fail("errors remain although every place can be read again"));
+            }
+            world.restart()?;
+        }
+        Ok(tally(&world, faults))
+    });
+    campaign.demand(total.faults > 0, "read errors");
+}
+
+#[test]
+fn no_space_below() {
+    let campaign = Campaign { binary: "faults", test: "no_space_below", seeds: 60, soaks: false };
+    let total = campaign.run(|seed| {
+        let mut world = World::new(seed, Shape::small)?;
+        let mut faults = 0;
+        for _ in 0..4 {
+            let occupied = env::Disk::occupied_bytes(world.machine.disk.handle().as_ref()).unwrap();
+            let room = world.rng.below(1 << 20);
+            world.machine.disk.limit_space(Some(occupied + room));
+            world.disturbed = Some(format!("{room} bytes of room below"));
+            for _ in 0..60 {
+                if world.step()? == Ended::Disturbed {
+                    faults += 1;
+                }
+            }
+            if read_blocks(&mut world)? > 0 {
+                return Err(world.fail("lack of space made reads fail"));
+            }
+            world.machine.disk.limit_space(None);
+            if world.rng.coin() {
+                world.crash()?
+            } else {
+                world.restart()?
+            }
+            run_until_disturbed(&mut world, 20)?;
+        }
+        Ok(tally(&world, faults))
+    });
+    campaign.demand(total.faults > 0, "requests refused");
+}
+
+/// Fills the pool with bytes that do not compress, until it says that it is full.
+fn fill(world: &mut World, volume: &str, rng: &mut Rng) -> Result<(), Failure> {
+    let size = world.model.size_bytes(volume);
+    for round in 0..64 {
+        let mut offset = 0;
+        while offset < size {
+            let len = rng.between(1, 24).min((size - offset) / 4096) * 4096;
+            let op = Op::Write {
+                volume: volume.into(),
+                offset,
+                len,
+                kind: ContentKind::Random,
+                seed: rng.next_u64(),
+                fua: false,
+            };
+            match world.apply(&op)? {
+                Ended::Well => {}
+                Ended::Full => return Ok(()),
+                ended => return Err(world.fail(format!("{ended:?} in round {round}"))),
+            }
+            offset += len;
+        }
+    }
+    Err(world.fail("the pool never said that it is full"))
+}
+
+fn expect(world: &mut World, op: &Op) -> Result<(), Failure> {
+    match world.apply(op)? {
+        Ended::Well => Ok(()),
+        ended => Err(world.fail(format!("{op:?} on a full pool: {ended:?}"))),
+    }
+}
+
+#[test]
+fn full_pool_reads_discards_and_destroys() {
+    let campaign =
+        Campaign { binary: "faults", test: "full_pool_reads_discards_and_destroys", seeds: 40, soaks: false };
+    campaign.run(|seed| {
+        let mut world = World::new(seed, Shape::small)?;
+        let mut rng = world.rng.fork();
+        let size_bytes = world.shape.capacity_bytes * 2 / 4096 * 4096;
+        let properties = [("compression".to_owned(), "off".to_owned())];
+        for round in 0..4 {
+            let name = format!("full{round}");
+            let create = TableOp::Create { name: name.clone(), size_bytes, properties: properties.clone().into() };
+            expect(&mut world, &Op::Table(create))?;
+            fill(&mut world, &name, &mut rng)?;
+            // Every answer that was given holds: what is buffered still finds its place.
+            expect(&mut world, &Op::Flush { volume: name.clone() })?;
+            world.verify()?;
+            let write = Op::Write {
+                volume: name.clone(),
+                offset: 0,
+                len: 64 << 10,
+                kind: ContentKind::Random,
+                seed,
+                fua: true,
+            };
+            world.apply(&write)?;
+            world.verify()?;
+            match rng.below(3) {
+                0 => world.crash()?,
+                1 => world.reopen()?,
+                _ => {}
+            }
+            if rng.coin() {
+                let len = size_bytes;
+                expect(&mut world, &Op::Discard { volume: name.clone(), offset: 0, len })?;
+                expect(&mut world, &Op::Flush { volume: name.clone() })?;
+            }
+            expect(&mut world, &Op::Table(TableOp::Destroy { name }))?;
+            // Records of a large volume go in steps, checkpoint by checkpoint.
+            for _ in 0..6 {
+                expect(&mut world, &Op::Checkpoint)?;
+            }
+            let status = world.pool().status();
+            if status.extents_free * 10 < status.extents_total * 8 {
+                return Err(world.fail(format!("space has not come back: {status:?}")));
+            }
+            if rng.coin() {
+                world.crash()?;
+            }
+        }
+        Ok(tally(&world, 0))
+    });
+}
+
+/// A write that finds the pool full changes nothing half: each block is old or new.
+#[test]
+fn refused_writes_leave_blocks_whole() {
+    let mut world = World::new(7, Shape::small).unwrap_or_else(|f| panic!("HARNESS: {}", f.0));
+    let mut rng = Rng::new(7);
+    let result = (|| {
+        let size_bytes = world.shape.capacity_bytes * 2 / 4096 * 4096;
+        let create = TableOp::Create { name: "v".into(), size_bytes, properties: Default::default() };
+        expect(&mut world, &Op::Table(create))?;
+        fill(&mut world, "v", &mut rng)?;
+        for _ in 0..50 {
+            let mut data = vec![0; 100 << 10];
+            fill_content(&mut rng, ContentKind::Random, &mut data);
+            let offset = rng.below(size_bytes - data.len() as u64);
+            let result = world.device("v")?.write(offset, Bytes::from(data.clone()), WriteOptions::default());
+            let outcome = if result.is_ok() { sim::Outcome::Done } else { sim::Outcome::Failed };
+            world.model.write("v", offset, &data, outcome);
+        }
+        world.verify()?;
+        world.crash()
+    })();
+    if let Err(Failure(what)) = result {
+        panic!("HARNESS: {what}");
+    }
+}
