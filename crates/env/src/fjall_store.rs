@@ -20,8 +20,8 @@
 //! - *Damage in a journal looks like its end*: what follows is dropped in silence, durable or not. So each commit writes a
 //!   counter with its batch, [`persist`](MapStore::persist) notes the counter in the file `durable` once the journal is
 //!   synced, and opening fails when the store has fewer commits than were noted.
-//! - *A torn last batch is sometimes refused rather than dropped*, see `journal_tail`. It is cut off then, and the counter
-//!   tells whether that was lawful; if not, the journal is put back as it was.
+//! - *A torn last batch is sometimes refused rather than dropped*, see `journal_tail`. So it is cut off before the library
+//!   sees it, and the counter tells whether that was lawful; if not, the journal is put back as it was.
 //! - *Waiting for a dead background thread never ends* in the library. So its limits are kept out of reach, and
 //!   [`commit`](MapStore::commit) waits here, where the poison is seen.
 //! - *Its memtable limit is fixed when the store is made*. So memtables are rotated here, by the budget given at open.
@@ -39,7 +39,7 @@ use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, PersistMode
 use parking_lot::Mutex;
 
 use crate::durable_mark::DurableMark;
-use crate::journal_tail;
+use crate::journal_tail::{CutTail, Journal};
 use crate::map_store::{MapBatch, MapError, MapStore, ScanStep};
 
 const LSM_DIR: &str = "lsm";
@@ -148,19 +148,20 @@ impl FjallStore {
                 message: format!("{} is gone, but {} commits were durable in it", lsm.display(), mark.value()),
             });
         }
-        let opened = match open_database(&lsm, options) {
-            Err(fjall::Error::JournalRecovery(error)) => reopen_without_torn_batch(&lsm, options, mark.value())
-                .map_err(|e| match e {
-                    Some(e) => e,
-                    None => library_error(dir, &fjall::Error::JournalRecovery(error)),
-                })?,
-            other => other.map_err(|e| library_error(dir, &e))?,
-        };
-        let (database, keyspace) = opened;
-        let commits = read_counter(&keyspace).map_err(|e| library_error(dir, &e))?;
-        if commits < mark.value() {
-            return Err(lost_commits(dir, mark.value(), commits));
+        let cut = cut_torn_tail(&lsm)?;
+        let opened =
+            open_database(&lsm, options).map_err(|e| library_error(dir, &e)).and_then(|(database, keyspace)| {
+                let commits = read_counter(&keyspace).map_err(|e| library_error(dir, &e))?;
+                if commits < mark.value() {
+                    return Err(lost_commits(dir, mark.value(), commits));
+                }
+                Ok((database, keyspace, commits))
+            });
+        if let Some(cut) = cut {
+            // If it was not a crash's torn batch, everything is left for those who can tell more.
+            if opened.is_ok() { cut.discard() } else { cut.put_back() }.map_err(|e| failed(&lsm, e))?;
         }
+        let (database, keyspace, commits) = opened?;
         Ok(Self::assemble(dir, database, keyspace, options, commits, mark))
     }
 
@@ -299,47 +300,17 @@ fn keyspace_options() -> KeyspaceCreateOptions {
         ))
 }
 
-/// Cuts a batch that is not whole off the last journal and opens again. `None` when there was no such batch, so that the
-/// first error stands.
-fn reopen_without_torn_batch(
-    lsm: &Path,
-    options: FjallOptions,
-    durable: u64,
-) -> Result<(Database, Keyspace), Option<MapError>> {
-    let journal = last_journal(lsm).map_err(|e| Some(failed(lsm, e)))?.ok_or(None)?;
-    let in_journal = |e| Some(failed(&journal, e));
-    let good = journal_tail::good_bytes(&journal).map_err(in_journal)?;
-    let file = std::fs::OpenOptions::new().write(true).open(&journal).map_err(in_journal)?;
-    if file.metadata().map_err(in_journal)?.len() <= good {
-        return Err(None);
+/// Cuts what follows the last whole batch off the last journal. Older journals were synced before the next one was begun:
+/// whatever is wrong with them is damage.
+fn cut_torn_tail(lsm: &Path) -> Result<Option<CutTail>, MapError> {
+    let mut journals = Journal::all(lsm).map_err(|e| failed(lsm, e))?;
+    let last = journals.pop();
+    if let Some(journal) = journals.iter().find(|j| j.has_tail()) {
+        let message = format!("journal {} is damaged; rebuild the map from the log", journal.path().display());
+        return Err(MapError { corrupt: true, message });
     }
-    // A name that the library does not take for a journal.
-    let backup = journal.with_extension("torn");
-    std::fs::copy(&journal, &backup).map_err(in_journal)?;
-    let cut = file.set_len(good).and_then(|()| file.sync_all()).map_err(in_journal);
-    let reopened = cut.and_then(|()| {
-        let opened = open_database(lsm, options).map_err(|e| Some(library_error(lsm, &e)))?;
-        let commits = read_counter(&opened.1).map_err(|e| Some(library_error(lsm, &e)))?;
-        if commits < durable { Err(Some(lost_commits(lsm, durable, commits))) } else { Ok(opened) }
-    });
-    match &reopened {
-        Ok(_) => std::fs::remove_file(&backup).map_err(in_journal)?,
-        // It was not the tail of a crash: leave everything for those who can tell more.
-        Err(_) => std::fs::rename(&backup, &journal).map_err(in_journal)?,
-    }
-    reopened
-}
-
-fn last_journal(lsm: &Path) -> std::io::Result<Option<PathBuf>> {
-    let mut last = None;
-    for entry in std::fs::read_dir(lsm)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|e| e == "jnl") {
-            let number = path.file_stem().and_then(|s| s.to_str()).and_then(|s| s.parse::<u64>().ok());
-            last = last.max(number.map(|n| (n, path)));
-        }
-    }
-    Ok(last.map(|(_, path)| path))
+    let torn = last.filter(Journal::has_tail);
+    torn.map(|journal| journal.cut().map_err(|e| failed(journal.path(), e))).transpose()
 }
 
 fn read_counter(keyspace: &Keyspace) -> fjall::Result<u64> {

@@ -224,7 +224,7 @@ fn a_damaged_byte_is_never_a_wrong_value() {
         let whole = std::fs::read(path).unwrap();
         // The journal is padded with zeroes; what matters is at its front.
         let used = whole.iter().rposition(|b| *b != 0).map_or(0, |at| at + 1);
-        let step = (used / 23).max(1);
+        let step = (used / 11).max(1);
         for at in (0..used).step_by(step) {
             let copy = dir.path().join("copy");
             let done = Command::new("cp").args(["-r", "--sparse=always"]).arg(&map).arg(&copy).status().unwrap();
@@ -260,7 +260,7 @@ fn a_batch_with_a_hole_is_dropped_if_it_was_not_durable() {
             store.database.persist(PersistMode::Buffer).unwrap();
         }
         drop(store);
-        let journal = last_journal(&map.join(LSM_DIR)).unwrap().unwrap();
+        let journal = Journal::all(&map.join(LSM_DIR)).unwrap().pop().unwrap().path().to_owned();
         let file = std::fs::OpenOptions::new().write(true).open(&journal).unwrap();
         file.write_all_at(&[0; 4096], 8192).unwrap();
         let before = std::fs::read(&journal).unwrap();
@@ -276,7 +276,7 @@ fn a_batch_with_a_hole_is_dropped_if_it_was_not_durable() {
             }
             Err(error) => {
                 assert!(durable && error.corrupt, "{error}");
-                assert_eq!(std::fs::read(&journal).unwrap(), before, "the evidence stays");
+                assert!(std::fs::read(&journal).unwrap() == before, "the evidence stays");
             }
         }
     }
