@@ -346,6 +346,11 @@ impl Model {
         self.in_doubt = Some(op);
     }
 
+    /// Whether a change is in doubt.
+    pub const fn is_in_doubt(&self) -> bool {
+        self.in_doubt.is_some()
+    }
+
     /// Compares the table with what a start found; a change in doubt has happened or has not, but nothing in between.
     ///
     /// # Errors

@@ -22,6 +22,10 @@ pub enum Ended {
 impl World {
     /// Chooses an operation and does it.
     pub fn step(&mut self) -> Result<Ended, Failure> {
+        // After a change of the table that may or may not have happened only a restart tells what there is.
+        if self.model.is_in_doubt() {
+            return Ok(if self.machine.power.is_lost() { Ended::Dark } else { Ended::Disturbed });
+        }
         let op = Op::choose(&mut self.rng, &self.model, &self.shape);
         self.machine.clock.advance_ms(self.rng.below(20));
         self.apply(&op)
