@@ -163,9 +163,9 @@ mod tests {
         let (out, names) = mpsc::channel();
         let (open_gate, gate) = mpsc::channel();
         let job = |name, again| Named { name, again, gate: None, out: out.clone() };
-        let (a, b, c) = (pool.open(), pool.open(), pool.open());
+        let (held, a, b, c) = (pool.open(), pool.open(), pool.open(), pool.open());
         // The only thread is held in the first job until all the others are queued.
-        pool.submit(a, Named { name: "gate", again: 0, gate: Some(gate), out: out.clone() });
+        pool.submit(held, Named { name: "gate", again: 0, gate: Some(gate), out: out.clone() });
         pool.submit(b, job("b1", 2));
         for name in ["a1", "a2", "a3"] {
             pool.submit(a, job(name, 0));

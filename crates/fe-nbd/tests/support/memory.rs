@@ -105,6 +105,15 @@ impl Memory {
         self.record.store(true, Ordering::Release);
     }
 
+    /// Operations that are held now.
+    pub fn held(&self) -> usize {
+        self.held.lock().waiting
+    }
+
+    pub fn allocated(&self) -> u64 {
+        self.allocated_bytes()
+    }
+
     pub fn recorded(&self) -> Vec<Op> {
         std::mem::take(&mut *self.ops.lock())
     }
@@ -252,10 +261,12 @@ impl BlockDevice for Memory {
             let chunk = self.chunks[at / CHUNK].read();
             let is_data = chunk.as_ref().is_some_and(|c| c.present >> (at % CHUNK / BLOCK) & 1 == 1);
             let allocation = if is_data { Allocation::Data } else { Allocation::Hole };
-            match runs.last_mut() {
-                Some(last) if last.allocation == allocation => last.length += count as u64,
-                _ if runs.len() == runs_max => break,
-                _ => runs.push(Run { length: count as u64, allocation }),
+            if let Some(last) = runs.last_mut().filter(|last| last.allocation == allocation) {
+                last.length += count as u64;
+            } else if runs.len() == runs_max {
+                break;
+            } else {
+                runs.push(Run { length: count as u64, allocation });
             }
             at += count;
         }

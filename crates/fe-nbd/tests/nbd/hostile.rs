@@ -1,0 +1,282 @@
+//! Clients that break the protocol, stall, or ask for too much: each costs its own connection and nothing else.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use fe_nbd::ServerOptions;
+use fe_nbd::wire::{self, command, option, option_reply};
+
+use crate::client::{Answer, DONE, Setup, info};
+use crate::memory::Memory;
+
+const SIZE: u64 = 64 << 20;
+
+fn with(options: ServerOptions) -> (Setup, Arc<Memory>) {
+    let device = Memory::new(SIZE, SIZE);
+    device.set_recording();
+    (Setup::with(&[("disk", &device)], options), device)
+}
+
+fn setup() -> (Setup, Arc<Memory>) {
+    with(ServerOptions::default())
+}
+
+/// The server still serves.
+fn is_well(setup: &Setup) {
+    assert_eq!(setup.simple("disk").read(0, 3), Answer::Ok(vec![0; 3]));
+}
+
+#[test]
+fn unknown_client_flags_close() {
+    let (setup, _device) = setup();
+    for flags in [4, 7, 1 << 31, u32::MAX] {
+        let mut client = setup.raw();
+        client.greet(flags);
+        client.expect_close();
+    }
+    is_well(&setup);
+}
+
+#[test]
+fn wrong_magic_closes() {
+    let (setup, _device) = setup();
+    let mut client = setup.options();
+    client.send(b"GET / HTTP/1.1\r\n\r\n");
+    client.expect_close();
+    for mut client in [setup.simple("disk"), setup.structured("disk")] {
+        client.send(&[0; 28]);
+        client.expect_close();
+    }
+    let mut client = setup.simple("disk");
+    let (mut bytes, _) = client.encode(command::READ, 0, 0, 1, &[]);
+    bytes[0] ^= 1;
+    client.send(&bytes);
+    client.expect_close();
+    setup.lines.wait_for("wrong magic in a request");
+    is_well(&setup);
+}
+
+#[test]
+fn requests_before_wrong_magic_are_answered() {
+    let (setup, device) = setup();
+    let mut client = setup.simple("disk");
+    device.hold_flushes();
+    let (mut bytes, flush) = client.encode(command::FLUSH, 0, 0, 0, &[]);
+    bytes.extend([0; 28]);
+    client.send(&bytes);
+    device.wait_for_held(1);
+    device.release();
+    assert_eq!(client.answer(&Default::default()), (flush, DONE));
+    client.expect_close();
+}
+
+#[test]
+fn too_long_options_and_too_many_close() {
+    let (setup, _device) = setup();
+    for (option, length) in [(option::INFO, u32::MAX), (option::INFO, 2 << 20), (option::EXPORT_NAME, 40_000)] {
+        let mut client = setup.options();
+        let mut bytes = wire::OPTION_MAGIC.to_be_bytes().to_vec();
+        bytes.extend(option.to_be_bytes());
+        bytes.extend(u32::to_be_bytes(length));
+        client.send(&bytes);
+        client.expect_close();
+    }
+    let mut client = setup.options();
+    for _ in 0..1024 {
+        client.refused(99, &[], option_reply::ERR_UNSUP);
+    }
+    client.send_option(99, &[]);
+    client.expect_close();
+    is_well(&setup);
+}
+
+#[test]
+fn a_handshake_that_takes_too_long_ends() {
+    let (setup, _device) = with(ServerOptions { handshake_max: Duration::from_millis(50), ..Default::default() });
+    // One says nothing, one stops in the middle of an option.
+    let mut silent = setup.raw();
+    silent.receive(18);
+    let mut half = setup.options();
+    half.send(&wire::OPTION_MAGIC.to_be_bytes());
+    silent.expect_close();
+    half.expect_close();
+    setup.lines.wait_for("the handshake took too long");
+}
+
+#[test]
+fn clients_over_the_limit_are_told_and_then_closed() {
+    let (setup, _device) = with(ServerOptions { connections_max: 2, ..Default::default() });
+    let (mut first, second) = (setup.simple("disk"), setup.simple("disk"));
+    let mut third = setup.options();
+    for (option, data) in [(option::LIST, vec![]), (option::GO, info(b"disk", &[])), (option::INFO, info(b"", &[]))] {
+        let text = third.refused(option, &data, option_reply::ERR_POLICY);
+        assert!(text.contains("all 2 connections"), "{text}");
+    }
+    // Eight are told; all others are closed without a greeting.
+    let told: Vec<_> = (0..7).map(|_| setup.options()).collect();
+    setup.raw().expect_close();
+    assert_eq!(first.read(0, 1), Answer::Ok(vec![0]));
+    drop((second, third, told));
+    // Room again, as soon as the server has noticed.
+    let mut client = loop {
+        let mut client = setup.raw();
+        if client.try_send(&3u32.to_be_bytes()).is_err() {
+            continue;
+        }
+        if setup.server().connections() <= 2 {
+            client.receive(18);
+            break client;
+        }
+    };
+    client.go("disk");
+}
+
+#[test]
+fn huge_writes_are_skipped_or_close() {
+    let (setup, device) = setup();
+    // 33 MiB: skipped, in a test of requests. 4 GiB: closed, before anything of it was sent.
+    let mut client = setup.simple("disk");
+    client.request(command::WRITE, 0, 0, u32::MAX, &[]);
+    client.expect_close();
+    setup.lines.wait_for("too long to be skipped");
+    assert_eq!(device.allocated(), 0);
+    is_well(&setup);
+}
+
+#[test]
+fn a_write_that_never_comes_whole_is_not_done() {
+    let (setup, device) = setup();
+    for length in [1000u32, 1 << 20] {
+        let mut client = setup.simple("disk");
+        client.request(command::WRITE, 0, 0, length, &[1; 500]);
+        client.shutdown_write();
+        client.expect_close();
+        // A refused one that does not come whole either: its refusal comes first.
+        let mut client = setup.simple("disk");
+        let cookie = client.request(command::WRITE, 0, SIZE, length, &[1; 500]);
+        client.shutdown_write();
+        assert_eq!(client.answer(&Default::default()), (cookie, Answer::Error(28, String::new())));
+        client.expect_close();
+    }
+    assert_eq!(device.allocated(), 0);
+    is_well(&setup);
+}
+
+#[test]
+fn a_half_closed_client_gets_all_its_answers() {
+    let (setup, device) = setup();
+    for mut client in [setup.simple("disk"), setup.structured("disk")] {
+        device.cached.store(false, Ordering::Release);
+        device.hold_reads_at(0);
+        let read = client.request(command::READ, 0, 0, 4096, &[]);
+        device.wait_for_held(1);
+        let write = client.request(command::WRITE, 0, 8192, 5, b"bytes");
+        client.shutdown_write();
+        let lengths = [(read, (0, 4096))].into();
+        assert_eq!(client.answer(&lengths), (write, DONE));
+        device.release();
+        assert_eq!(client.answer(&lengths), (read, Answer::Ok(vec![0; 4096])));
+        client.expect_close();
+    }
+}
+
+#[test]
+fn a_client_that_vanishes_with_requests_in_flight_costs_nothing() {
+    let (setup, device) = setup();
+    device.cached.store(false, Ordering::Release);
+    device.hold_reads_at(0);
+    let mut client = setup.simple("disk");
+    for _ in 0..10 {
+        client.request(command::READ, 0, 0, 1 << 20, &[]);
+    }
+    device.wait_for_held(10);
+    drop(client);
+    device.release();
+    setup.lines.wait_for("ended");
+    is_well(&setup);
+}
+
+#[test]
+fn a_client_that_takes_no_replies_holds_no_thread_and_is_dropped() {
+    let options = ServerOptions { threads: 2, stall_max: Duration::from_millis(200), ..Default::default() };
+    let (setup, device) = with(options);
+    for cached in [false, true] {
+        device.cached.store(cached, Ordering::Release);
+        let mut stuck = setup.simple("disk");
+        // 64 MiB of replies in large reads, then small ones for as long as the server takes requests.
+        for _ in 0..64 {
+            stuck.request(command::READ, 0, 0, 1 << 20, &[]);
+        }
+        // Both threads of the pool are free for others all the time.
+        device.cached.store(false, Ordering::Release);
+        let mut client = setup.simple("disk");
+        for index in 0..100 {
+            assert_eq!(client.read(index * 4096, 4096), Answer::Ok(vec![0; 4096]));
+        }
+        device.cached.store(cached, Ordering::Release);
+        let (request, _) = stuck.encode(command::READ, 0, 0, 4096, &[]);
+        while stuck.try_send(&request).is_ok() {}
+        setup.lines.wait_for("took no replies for too long");
+    }
+    is_well(&setup);
+}
+
+#[test]
+fn what_is_in_flight_is_bounded() {
+    let limit = 3;
+    let options = ServerOptions { requests_in_flight_max: limit, threads: 8, ..Default::default() };
+    let (setup, device) = with(options);
+    device.cached.store(false, Ordering::Release);
+    let mut client = setup.simple("disk");
+    let mut lengths = std::collections::HashMap::new();
+    for index in 0..8u64 {
+        device.hold_reads_at(index);
+        lengths.insert(client.request(command::READ, 0, index, 1, &[]), (index, 1));
+    }
+    device.wait_for_held(limit as usize);
+    let mut other = setup.simple("disk");
+    assert_eq!(other.read(100, 1), Answer::Ok(vec![0]));
+    // Eight threads are there, eight reads were sent, but only three were begun.
+    assert_eq!(device.held(), limit as usize);
+    device.release();
+    for _ in 0..8 {
+        assert_eq!(client.answer(&lengths).1, Answer::Ok(vec![0]));
+    }
+}
+
+#[test]
+fn a_budget_smaller_than_a_request_still_serves_it() {
+    let (setup, device) = with(ServerOptions { bytes_in_flight_max: 1000, ..Default::default() });
+    for cached in [true, false] {
+        device.cached.store(cached, Ordering::Release);
+        let mut client = setup.structured("disk");
+        let data = vec![5; 3 << 20];
+        assert_eq!(client.write(0, &data), DONE);
+        let mut lengths = std::collections::HashMap::new();
+        for _ in 0..20 {
+            lengths.insert(client.request(command::READ, 0, 0, 3 << 20, &[]), (0, 3 << 20));
+        }
+        for _ in 0..20 {
+            assert!(client.answer(&lengths).1 == Answer::Ok(data.clone()));
+        }
+    }
+}
+
+#[test]
+fn random_bytes_never_hurt() {
+    let (setup, _device) = setup();
+    for seed in 0..200 {
+        let bytes = crate::client::pattern(300, seed);
+        let mut client = if seed % 2 == 0 { setup.options() } else { setup.simple("disk") };
+        // Sometimes with a right beginning.
+        if seed % 4 < 2 {
+            let magic: &[u8] =
+                if seed % 2 == 0 { &wire::OPTION_MAGIC.to_be_bytes() } else { &wire::REQUEST_MAGIC.to_be_bytes() };
+            client.send(magic);
+        }
+        // The server may have closed before all was sent.
+        let _ = client.try_send(&bytes);
+    }
+    is_well(&setup);
+}

@@ -1,0 +1,102 @@
+//! Addresses, socket files, and who may have them.
+
+use std::os::unix::net::UnixListener;
+
+use fe_nbd::{Listen, Server, ServerOptions};
+use surface::ErrorKind;
+
+use crate::client::{Answer, Client, Scratch, Setup};
+use crate::memory::{Devices, Memory};
+
+fn start(listen: &[Listen]) -> surface::Result<Server> {
+    let device = Memory::new(1 << 20, 1 << 20);
+    Server::start(Devices::of(&[("disk", &device)]), listen, ServerOptions::default())
+}
+
+fn kind_of_failure(listen: &[Listen]) -> ErrorKind {
+    match start(listen) {
+        Ok(_) => panic!("started on {listen:?}"),
+        Err(error) => {
+            assert!(listen.is_empty() || error.to_string().contains("cannot listen on"), "{error}");
+            error.kind()
+        }
+    }
+}
+
+#[test]
+fn a_stale_socket_is_replaced_and_removed_at_the_end() {
+    let scratch = Scratch::new();
+    let path = scratch.path("nbd.sock");
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    let server = start(&[Listen::Unix(path.clone())]).unwrap();
+    let mut client = Client::unix(std::os::unix::net::UnixStream::connect(&path).unwrap());
+    client.greet(3);
+    client.go("disk");
+    assert_eq!(client.read(0, 1), Answer::Ok(vec![0]));
+    server.stop();
+    assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 0);
+}
+
+#[test]
+fn a_live_socket_is_in_use_and_stays() {
+    let scratch = Scratch::new();
+    let listen = [Listen::Unix(scratch.path("nbd.sock"))];
+    let server = start(&listen).unwrap();
+    assert_eq!(kind_of_failure(&listen), ErrorKind::InUse);
+    let mut client = Client::unix(std::os::unix::net::UnixStream::connect(scratch.path("nbd.sock")).unwrap());
+    client.greet(3);
+    client.go("disk");
+    drop(server);
+    client.expect_close();
+}
+
+#[test]
+fn other_files_are_left_alone() {
+    let scratch = Scratch::new();
+    let path = scratch.path("precious");
+    std::fs::write(&path, b"data").unwrap();
+    assert_eq!(kind_of_failure(&[Listen::Unix(path.clone())]), ErrorKind::Exists);
+    assert_eq!(std::fs::read(&path).unwrap(), b"data");
+}
+
+#[test]
+fn a_socket_that_is_no_longer_ours_is_not_removed() {
+    let scratch = Scratch::new();
+    let path = scratch.path("nbd.sock");
+    let server = start(&[Listen::Unix(path.clone())]).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let _others = UnixListener::bind(&path).unwrap();
+    server.stop();
+    assert!(path.exists());
+}
+
+#[test]
+fn impossible_addresses_are_refused_with_a_kind() {
+    let scratch = Scratch::new();
+    assert_eq!(kind_of_failure(&[Listen::Unix(scratch.path("no/such/dir.sock"))]), ErrorKind::NotFound);
+    assert_eq!(kind_of_failure(&[Listen::Unix(scratch.path(&"x".repeat(200)))]), ErrorKind::Invalid);
+    assert_eq!(kind_of_failure(&[Listen::parse("203.0.113.1:0").unwrap()]), ErrorKind::Invalid);
+    assert_eq!(kind_of_failure(&[]), ErrorKind::Invalid);
+}
+
+#[test]
+fn a_taken_port_is_in_use_and_nothing_is_left_behind() {
+    let scratch = Scratch::new();
+    let server = start(&[Listen::parse(":0").unwrap()]).unwrap();
+    let taken = server.local_addresses()[0].clone();
+    let path = scratch.path("nbd.sock");
+    assert_eq!(kind_of_failure(&[Listen::Unix(path.clone()), taken]), ErrorKind::InUse);
+    assert!(!path.exists());
+}
+
+#[test]
+fn tcp_serves_like_unix() {
+    let device = Memory::new(1 << 20, 1 << 20);
+    let setup = Setup::new(&[("disk", &device)]);
+    let mut client = setup.raw_tcp();
+    client.greet(3);
+    client.go("disk");
+    assert_eq!(client.write(5, b"over tcp"), crate::client::DONE);
+    assert_eq!(setup.simple("disk").read(5, 8), Answer::Ok(b"over tcp".to_vec()));
+}

@@ -1,0 +1,20 @@
+//! The server against a device in memory: raw sockets for every option, command and hostile case, and real clients.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on says so by panicking"
+)]
+
+#[allow(dead_code, missing_docs, reason = "shared with an example, which uses less of it")]
+#[path = "../support/memory.rs"]
+mod memory;
+
+mod client;
+mod concurrency;
+mod handshake;
+mod hostile;
+mod listening;
+mod real_clients;
+mod requests;
