@@ -140,9 +140,13 @@ fn stopping_does_not_wait_for_a_client_that_takes_nothing() {
     let options = ServerOptions { stop_grace: Duration::from_millis(50), ..Default::default() };
     let mut setup = Setup::with(&[("disk", &device)], options);
     let mut client = setup.simple("disk");
+    device.cached.store(false, Ordering::Release);
+    device.hold_reads_at(0);
     for _ in 0..4 {
         client.request(command::READ, 0, 0, 16 << 20, &[]);
     }
+    device.wait_for_held(4);
+    device.release();
     // Never reads. The stall limit is a minute; the grace period is what ends this.
     setup.server.take().unwrap().stop();
     setup.lines.wait_for("the server stopped before");

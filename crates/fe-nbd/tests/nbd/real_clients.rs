@@ -88,7 +88,9 @@ fn nbdsh_speaks_every_command() {
 import errno
 assert h.can_df() and h.can_fast_zero() and h.can_meta_context("base:allocation")
 h.pwrite(b"x" * 100000, 12345, nbd.CMD_FLAG_FUA)
-assert h.pread(100000, 12345, nbd.CMD_FLAG_DF) == b"x" * 100000
+chunks = []
+data = h.pread_structured(100000, 12345, lambda b, o, s, e: chunks.append((o, len(b), s)), nbd.CMD_FLAG_DF)
+assert data == b"x" * 100000 and chunks == [(12345, 100000, nbd.READ_DATA)], chunks
 h.zero(4096, 16384)
 h.zero(4096, 20480, nbd.CMD_FLAG_NO_HOLE | nbd.CMD_FLAG_FUA)
 h.zero(4096, 24576, nbd.CMD_FLAG_FAST_ZERO)
