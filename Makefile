@@ -45,6 +45,7 @@ soak: build ## Crash simulation, 50 kill -9 rounds and fuzzing for SECONDS=600
 bench: ## Measure the engine and the transports; writes bench/results/latest.json (CORPUS=DIR, ARGS=--quick)
 	@tools/setup build bench
 	cargo run --release --locked --package bench -- all --corpus "$$(tools/bench-corpus '$(CORPUS)')" $(ARGS)
+	tools/performance-table
 
 peers: ## Measure against btrfs, nbdkit and qcow2 on the same disk (CORPUS=DIR)
 	@tools/setup build bench
