@@ -25,6 +25,24 @@
 //! - *Waiting for a dead background thread never ends* in the library. So its limits are kept out of reach, and
 //!   [`commit`](MapStore::commit) waits here, where the poison is seen.
 //! - *Its memtable limit is fixed when the store is made*. So memtables are rotated here, by the budget given at open.
+//!
+//! # What it costs
+//!
+//! Two cores shared with other work, ext4, a budget of 96 MiB, each batch of 100,000 records persisted. Bytes written count
+//! everything (journal, tables, merges) per byte of key and value; memory includes the batch being committed.
+//!
+//! | | 2 million records of 200 bytes, all keys new | 2 million of 541 bytes, 524,288 keys, at random |
+//! | --- | --- | --- |
+//! | records/s; CPU | 246,000; 2.3 us each | 188,000; 3.6 us each |
+//! | bytes written per byte | 3.5 | 2.3 |
+//! | resident memory, at most | 181 MiB (batch 40 MiB) | 225 MiB (batch 75 MiB) |
+//! | bytes on disk per byte of live records | 1.1 | 1.7 |
+//! | get: not there; there, 1/10 of the blocks cached | 1.9 us CPU | 6.8 us CPU |
+//! | open after a clean end; verify | 0.34 s; 0.7 s | 0.34 s; 0.6 s |
+//!
+//! Tried and left: lz4 for data blocks (10 % fewer bytes, 30 % more CPU: places and checksums compress badly), hash indexes
+//! and other restart intervals in blocks (no faster), pinning of all index and filter blocks (no faster, unbounded), 4 or 12
+//! tables in level 0 (25 % more bytes; no fewer).
 
 use std::io::ErrorKind;
 use std::ops::ControlFlow;
@@ -48,12 +66,16 @@ const KEYSPACE: &str = "map";
 /// The key of the counter of commits. Hidden from users of the store.
 const COUNTER_KEY: &[u8] = b"\xff\xff\xff\xff\xff\xff\xff\xffshale-commits";
 
-/// Sealed memtables at which a commit waits for the background thread. The library waits, blindly, at 4.
-const SEALED_MAX: usize = 2;
+/// Sealed memtables beside which a commit does not wait for the background thread: one is being written while the next
+/// fills. The library waits, blindly, at 4.
+const SEALED_MAX: usize = 1;
+/// What a record costs in a memtable beside its bytes: the key's and value's handles, the node, and what the allocator
+/// rounds up.
+const RECORD_OVERHEAD_BYTES: u64 = 160;
 /// Runs in level 0 at which a commit waits. The library slows down, blindly, at 20.
 const L0_RUNS_MAX: usize = 18;
 /// Tables in level 0 that are merged into level 1 together: the more, the fewer times level 1 is rewritten, and the more
-/// filters a lookup asks. See the measurements above.
+/// filters a lookup asks. With 4, a quarter more is written; with 12, nothing is gained.
 const L0_TABLES: u8 = 8;
 /// Size of a table. With [`L0_TABLES`] it sets level 1 to 512 MiB: the map of a 64 GiB volume written at random fits, and
 /// is rewritten once per merge instead of once per level.
@@ -75,9 +97,9 @@ impl FjallOptions {
     /// Least memory that makes sense: below it memtables become so small that tables are mere crumbs.
     pub const MEMORY_BYTES_MIN: u64 = 16 << 20;
 
-    /// One memtable: active, and [`SEALED_MAX`] sealed ones may exist at a time.
+    /// One memtable: at a time there are an active one, [`SEALED_MAX`] sealed ones, and for a moment one more.
     fn memtable_bytes(self) -> u64 {
-        self.memory_bytes.max(Self::MEMORY_BYTES_MIN) / 6
+        self.memory_bytes.max(Self::MEMORY_BYTES_MIN) / 4
     }
     /// What the memtables leave.
     fn cache_bytes(self) -> u64 {
@@ -91,14 +113,22 @@ impl Default for FjallOptions {
     }
 }
 
+/// What one commit hands on to the next.
+struct Writer {
+    /// Number of batches ever committed.
+    commits: u64,
+    /// Estimated memory of the active memtable.
+    active_bytes: u64,
+}
+
 /// The map store on disk.
 pub struct FjallStore {
     dir: PathBuf,
     database: Database,
     keyspace: Keyspace,
     memtable_bytes: u64,
-    /// Number of batches ever committed. Held while one is committed, so that the counter and the order agree.
-    commits: Mutex<u64>,
+    /// Held while a batch is committed, so that the counter and the order agree.
+    writer: Mutex<Writer>,
     /// The same number, to be read without waiting for a commit.
     commits_done: AtomicU64,
     mark: Mutex<DurableMark>,
@@ -173,12 +203,13 @@ impl FjallStore {
         commits: u64,
         mark: DurableMark,
     ) -> Self {
+        let active_bytes = keyspace.tree.active_memtable().size() * 2;
         Self {
             dir: dir.to_owned(),
             database,
             keyspace,
             memtable_bytes: options.memtable_bytes(),
-            commits: Mutex::new(commits),
+            writer: Mutex::new(Writer { commits, active_bytes }),
             commits_done: AtomicU64::new(commits),
             mark: Mutex::new(mark),
         }
@@ -188,16 +219,20 @@ impl FjallStore {
         library_error(&self.dir, error)
     }
 
-    /// Seals the memtable when it is full, and waits until the background thread has caught up.
-    fn make_room(&self) -> Result<(), MapError> {
-        if self.keyspace.tree.active_memtable().size() >= self.memtable_bytes {
+    /// Seals the memtable when `bytes` more do not fit, and waits until the background thread has caught up.
+    fn make_room(&self, writer: &mut Writer, bytes: u64) -> Result<(), MapError> {
+        if writer.active_bytes > 0 && writer.active_bytes + bytes > self.memtable_bytes {
             self.keyspace.rotate_memtable().map_err(|e| self.error(&e))?;
+            writer.active_bytes = 0;
         }
-        while self.keyspace.sealed_memtable_count() >= SEALED_MAX || self.keyspace.tree.l0_run_count() >= L0_RUNS_MAX {
+        // A batch larger than a memtable takes the sealed one's place, too.
+        let sealed_max = if bytes > self.memtable_bytes { 0 } else { SEALED_MAX };
+        while self.keyspace.sealed_memtable_count() > sealed_max || self.keyspace.tree.l0_run_count() >= L0_RUNS_MAX {
             // Fails when the background thread died: nobody would make room.
             self.database.persist(PersistMode::Buffer).map_err(|e| self.error(&e))?;
             std::thread::sleep(ROOM_POLL);
         }
+        writer.active_bytes += bytes;
         Ok(())
     }
 }
@@ -225,8 +260,10 @@ impl MapStore for FjallStore {
     }
 
     fn commit(&self, batch: MapBatch) -> Result<(), MapError> {
-        let mut commits = self.commits.lock();
-        self.make_room()?;
+        let sizes = batch.changes.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, Vec::len));
+        let bytes = sizes.sum::<usize>() as u64 + batch.changes.len() as u64 * RECORD_OVERHEAD_BYTES;
+        let mut writer = self.writer.lock();
+        self.make_room(&mut writer, bytes)?;
         let mut writes = fjall::OwnedWriteBatch::with_capacity(self.database.clone(), batch.changes.len() + 1);
         for (key, value) in last_changes(batch) {
             match value {
@@ -234,10 +271,11 @@ impl MapStore for FjallStore {
                 None => writes.remove(&self.keyspace, key),
             }
         }
-        writes.insert(&self.keyspace, COUNTER_KEY, (*commits + 1).to_le_bytes().to_vec());
+        let commits = writer.commits + 1;
+        writes.insert(&self.keyspace, COUNTER_KEY, commits.to_le_bytes().to_vec());
         writes.commit().map_err(|e| self.error(&e))?;
-        *commits += 1;
-        self.commits_done.store(*commits, Ordering::Release);
+        writer.commits = commits;
+        self.commits_done.store(commits, Ordering::Release);
         Ok(())
     }
 
