@@ -1,0 +1,148 @@
+//! The one definition of commands and flags: help, completions and man pages come from it. Owns no behaviour.
+
+mod pool;
+mod transfer;
+mod volume;
+
+pub use pool::{CheckArgs, InitArgs, ServeArgs, StatusArgs};
+pub use transfer::{ExportArgs, ImportArgs};
+pub use volume::{CreateArgs, DestroyArgs, GetArgs, ListArgs, ResizeArgs, SetArgs};
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::exit::EXIT_CODES_HELP;
+use crate::names;
+
+/// Memory that a pool may use unless told otherwise: enough for the group cache of about 100 GiB of hot data and a write
+/// buffer that keeps both cores of a small machine busy.
+const MEMORY_DEFAULT: &str = "512M";
+
+/// A storage pool that compresses what is written to it
+///
+/// A pool is a directory. It holds volumes: thin block devices whose data is compressed as it is written. A pool is
+/// opened by one process at a time: commands talk to its server when there is one, and open the pool themselves when
+/// there is none.
+#[derive(Debug, Parser)]
+#[command(name = "shale", version, arg_required_else_help = true, max_term_width = 110, after_long_help = format!("\
+Examples:
+  shale init /srv/pool --capacity 100G
+  shale create /srv/pool vm --size 20G -o compression=zstd-3
+  shale serve /srv/pool --nbd 127.0.0.1:10809
+  shale import /srv/pool disk disk.img
+  shale status /srv/pool
+
+{EXIT_CODES_HELP}"))]
+pub struct Cli {
+    /// Print results and errors as JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Leave out notes and the progress bar
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make a pool
+    Init(InitArgs),
+    /// Create a volume
+    Create(CreateArgs),
+    /// Set properties of the pool or of a volume
+    Set(SetArgs),
+    /// Show properties and where their values come from
+    Get(GetArgs),
+    /// List the volumes
+    List(ListArgs),
+    /// Show what the pool holds, what that costs, and how it fares
+    Status(StatusArgs),
+    /// Serve the volumes over NBD, and as files below a directory
+    Serve(ServeArgs),
+    /// Copy a file, a block device or stdin into a volume
+    Import(ImportArgs),
+    /// Copy a volume to a file, a block device or stdout
+    Export(ExportArgs),
+    /// Change the size of a volume
+    Resize(ResizeArgs),
+    /// Delete a volume and all its data
+    Destroy(DestroyArgs),
+    /// Read and verify everything in a pool that is not served
+    Check(CheckArgs),
+    /// Print a completion script for a shell
+    #[command(hide = true)]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages
+    #[command(hide = true)]
+    Man {
+        /// Directory for them, created if it is missing
+        dir: PathBuf,
+    },
+}
+
+/// How a pool is reached.
+#[derive(Debug, Clone, Args)]
+pub struct Access {
+    /// Memory for buffers and caches, if this command opens the pool itself
+    #[arg(long, value_name = "SIZE", default_value = MEMORY_DEFAULT, value_parser = names::size)]
+    pub memory: u64,
+    /// Seconds to wait for another command that has the pool open
+    #[arg(long, value_name = "SECONDS", default_value_t = 1)]
+    pub wait: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        for command in Cli::command().get_subcommands().filter(|c| !c.is_hide_set()) {
+            let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+            let example = format!("shale {} ", command.get_name());
+            assert!(help.contains("Examples:") && help.contains(&example), "{} has no examples", command.get_name());
+        }
+    }
+
+    #[test]
+    fn commands_of_the_manual_parse() {
+        for line in [
+            "shale init p --data /dev/sdx --capacity 20G --extent 1M",
+            "shale create p v --size 10G -o compression=zstd-3 -o unit=32K",
+            "shale set p v compression=lz4",
+            "shale set p unit=64K min-saving=",
+            "shale get p v compression",
+            "shale get p",
+            "shale list p --json",
+            "shale --json status p",
+            "shale serve p --nbd unix:/run/x --nbd 127.0.0.1:10809 --mount /mnt --volume a --volume b --memory 1G",
+            "shale import p v -",
+            "shale export p v - --force",
+            "shale resize p v 20G",
+            "shale destroy p v --force",
+            "shale check p --repair",
+            "shale completions bash",
+            "shale man out",
+        ] {
+            if let Err(error) = Cli::try_parse_from(line.split(' ')) {
+                panic!("{line}: {error}");
+            }
+        }
+        for line in ["shale create p v", "shale create p ../v --size 1G", "shale resize p v 1X", "shale frobnicate p"] {
+            assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Commands on a whole pool.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{Access, MEMORY_DEFAULT};
+use crate::names;
+
+/// See [`super::Command::Init`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale init /srv/pool                              data in /srv/pool/data, 80 % of the free space
+  shale init /srv/pool --capacity 20G
+  shale init /srv/pool --data /dev/nvme0n1p4        a whole partition
+  shale init /srv/pool --data /big/log --capacity 2T -o compression=zstd-3
+
+The directory must be empty or absent. It holds the map of the pool (up to 2 % of the data), so it may well
+lie on a faster disk than the data. The data file is sparse: it grows as data is written.")]
+pub struct InitArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// File or block device for the data [default: POOL/data]
+    #[arg(long, value_name = "FILE_OR_BLOCK_DEVICE")]
+    pub data: Option<PathBuf>,
+    /// Bytes of data that the pool may hold [default: the block device's size, or 80 % of the free space]
+    #[arg(long, value_name = "SIZE", value_parser = names::size)]
+    pub capacity: Option<u64>,
+    /// Extent, the piece in which space is allocated: a power of two from 32K to 16M
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = names::small_size)]
+    pub extent: u32,
+    /// Property of the pool, inherited by its volumes; may be repeated
+    #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
+    pub properties: Vec<(String, String)>,
+    /// Overwrite the pool or the data that is there
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// See [`super::Command::Status`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale status /srv/pool
+  shale status /srv/pool --sync --json | jq .ratio
+
+JSON fields (bytes, counts, or as named; counters begin when the pool is opened):
+  pool, data, id                           directory, data file or device, identifier
+  served, pid, nbd, mount, uptime_s        by whom and where it is served
+  capacity_bytes, extent_bytes, extents_free, extents_total
+  volumes, logical_bytes                   number and summed sizes of the volumes
+  allocated_bytes, stored_bytes            logical bytes that hold data; live bytes that they take
+  dead_bytes, free_bytes, map_bytes        not yet reclaimed; free; taken by the map
+  ratio, saving_percent                    allocated/stored; 100*(1 - stored/allocated); null when empty
+  written_bytes, fragment_bytes, log_bytes written by clients; compressed; written to the data file
+  write_amplification                      bytes written to the log and the map / fragment_bytes, or null
+  read_bytes, read_disk_bytes              read by clients; read from the data file
+  checkpoints, flushes, syncs
+  recovered_batches, recovered_bytes, recovery_ms    what the last open had to replay
+  memory_budget_bytes, memory_resident_bytes
+  failed                                   null, or why writes are refused")]
+pub struct StatusArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// Take a checkpoint first, so that the figures include everything written
+    #[arg(long)]
+    pub sync: bool,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`super::Command::Serve`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale serve /srv/pool                                        NBD on unix:/srv/pool/nbd.sock
+  shale serve /srv/pool --nbd unix:/run/shale.sock --nbd 127.0.0.1:10809
+  shale serve /srv/pool --mount /mnt/shale                     each volume is a file /mnt/shale/VOLUME
+  losetup -f --show --direct-io=on /mnt/shale/vm               and that file a block device
+  qemu-img convert disk.qcow2 nbd+unix:///vm?socket=/srv/pool/nbd.sock
+
+Once everything answers, the addresses are printed on stdout, the last line being 'ready'. SIGTERM, SIGINT or
+SIGHUP stops the server in order; a second one at once, which is as safe as a power cut: nothing that was
+flushed is lost.")]
+pub struct ServeArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// Listen for NBD clients; may be repeated [default without --mount: unix:POOL/nbd.sock]
+    #[arg(long, value_name = "unix:PATH|HOST:PORT")]
+    pub nbd: Vec<String>,
+    /// Show each volume as a file below this directory (FUSE)
+    #[arg(long, value_name = "DIR")]
+    pub mount: Option<PathBuf>,
+    /// Let other users than the server's reach the mounted files
+    #[arg(long, requires = "mount")]
+    pub allow_other: bool,
+    /// Serve only this volume; may be repeated
+    #[arg(long, value_name = "NAME", value_parser = names::volume_name)]
+    pub volume: Vec<String>,
+    /// Memory for buffers and caches
+    #[arg(long, value_name = "SIZE", default_value = MEMORY_DEFAULT, value_parser = names::size)]
+    pub memory: u64,
+    /// Seconds to wait for another command that has the pool open
+    #[arg(long, value_name = "SECONDS", default_value_t = 1)]
+    pub wait: u32,
+    /// Write a line 'ready' to this file descriptor, and close it, once everything answers
+    #[arg(long, value_name = "N")]
+    pub ready_fd: Option<i32>,
+}
+
+/// See [`super::Command::Check`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale check /srv/pool
+  shale check /srv/pool --repair
+  shale check /srv/pool --json | jq '.problems[].kind'
+
+Reads every record of the map and every fragment of data, and verifies every checksum. The pool must not be
+served. Exit code 6 if anything wrong is left.
+
+JSON fields: clean, records, fragments, fragment_bytes, seconds, problems: list of
+  {kind, volume, offset, detail, repaired}; kind is superblock, record, fragment, usage, overlap, object,
+  checkpoint or map-store; volume and offset (bytes) may be null.")]
+pub struct CheckArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// Mend what can be mended
+    #[arg(long)]
+    pub repair: bool,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}

@@ -1,0 +1,143 @@
+//! Commands on volumes and properties.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::Access;
+use crate::names;
+
+/// See [`super::Command::Create`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale create /srv/pool vm --size 20G
+  shale create /srv/pool archive --size 1.5TiB -o compression=zstd-9 -o unit=128K
+
+A volume is thin: its size costs nothing until data is written. Sizes are rounded up to 4 KiB.")]
+pub struct CreateArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// Name of the new volume
+    #[arg(value_parser = names::volume_name)]
+    pub volume: String,
+    /// Size that its users see
+    #[arg(long, value_name = "SIZE", value_parser = names::size)]
+    pub size: u64,
+    /// Property of the volume, instead of the pool's; may be repeated
+    #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
+    pub properties: Vec<(String, String)>,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`super::Command::Set`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale set /srv/pool compression=zstd-1              for all volumes that do not say otherwise
+  shale set /srv/pool vm compression=zstd-9 unit=64K  for one volume
+  shale set /srv/pool vm compression=                 inherit from the pool again
+
+Properties: compression = off, lz4, zstd-1 to zstd-19; unit = 4K to 128K, a power of two; min-saving = percent
+that compression must save for it to be used. They hold at once, for what is written from now on.")]
+pub struct SetArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// Volume (left out: the pool), and what to set; an empty value means to inherit again
+    #[arg(required = true, value_name = "[VOLUME] KEY=VALUE")]
+    pub words: Vec<String>,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`super::Command::Get`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale get /srv/pool
+  shale get /srv/pool vm
+  shale get /srv/pool vm compression --json
+
+The source is default, pool or volume. JSON: a list of {key, value, source}.")]
+pub struct GetArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// Volume (left out: the pool), and the properties to show (left out: all)
+    #[arg(value_name = "[VOLUME] [KEY]")]
+    pub words: Vec<String>,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`super::Command::List`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale list /srv/pool
+  shale list /srv/pool --json | jq -r '.[].name'
+
+Figures are as of the last checkpoint; --sync takes one first.
+JSON: a list of {name, size_bytes, allocated_bytes, stored_bytes, ratio, created_unix_s, clients, properties};
+  allocated are logical bytes that hold data, stored what they take in the pool, ratio = allocated/stored (null
+  when empty), clients how many have the volume open, properties those set on the volume itself.")]
+pub struct ListArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// Take a checkpoint first, so that the figures include everything written
+    #[arg(long)]
+    pub sync: bool,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`super::Command::Resize`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale resize /srv/pool vm 40G
+  shale resize /srv/pool vm 10G --shrink     gives up everything behind the first 10 GiB
+
+The size is rounded up to 4 KiB. NBD clients see it when they connect again.")]
+pub struct ResizeArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// Name of the volume
+    #[arg(value_parser = names::volume_name)]
+    pub volume: String,
+    /// New size
+    #[arg(value_parser = names::size)]
+    pub size: u64,
+    /// Allow a smaller size than before: what lies behind it is lost
+    #[arg(long)]
+    pub shrink: bool,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`super::Command::Destroy`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale destroy /srv/pool vm
+  shale destroy /srv/pool vm --force     even while a client has it open
+
+There is no way back. The space is free again after the next checkpoint.")]
+pub struct DestroyArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// Name of the volume
+    #[arg(value_parser = names::volume_name)]
+    pub volume: String,
+    /// Destroy it even if a client has it open
+    #[arg(long)]
+    pub force: bool,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}

@@ -1,0 +1,69 @@
+//! `shale export`.
+
+use std::path::Path;
+use std::time::Instant;
+
+use surface::Error;
+use units::format_size;
+
+use crate::cli::ExportArgs;
+use crate::exit::Outcome;
+use crate::model::TransferSummary;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::session::Session;
+use crate::system::Termination;
+use crate::transfer::{self, Export, Sink};
+
+/// Copies a volume to a file.
+pub fn run(args: ExportArgs, output: &Output) -> Outcome {
+    let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
+    let started = Instant::now();
+    let (size_bytes, moved) = Session::with(&args.pool, &args.access, output, |session| {
+        let interrupted = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
+        let volume = session.volume(&args.volume)?;
+        let size_bytes = volume.size_bytes()?;
+        let sink = Sink::open(&args.file, size_bytes, args.force)?;
+        let progress = Progress::new(output, "export", Some(size_bytes));
+        let plan = Export { volume: &*volume, size_bytes, interrupted: &interrupted };
+        let copied = transfer::export(&plan, &sink, &mut |done| progress.set(done)).and_then(|moved| {
+            progress.say("making it durable".to_owned());
+            sink.finish()?;
+            Ok(moved)
+        });
+        let moved = copied.map_err(|failure| {
+            sink.abandon();
+            failure.context(format_args!("export of volume '{}' to {}", args.volume, args.file.display()))
+        })?;
+        Ok((size_bytes, moved))
+    })?;
+    if args.file == Path::new("-") {
+        // Stdout has the data.
+        return Ok(());
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    let summary = TransferSummary {
+        volume: args.volume,
+        source: None,
+        target: Some(args.file.display().to_string()),
+        size_bytes,
+        copied_bytes: moved.copied_bytes,
+        hole_bytes: moved.hole_bytes,
+        allocated_bytes: None,
+        stored_bytes: None,
+        ratio: None,
+        seconds,
+        bytes_per_second: (size_bytes as f64 / seconds.max(1e-9)) as u64,
+    };
+    output.result(&summary, || {
+        format!(
+            "exported volume {} to {}: {}, of which {} are holes, {seconds:.1} s, {}/s\n",
+            summary.volume,
+            args.file.display(),
+            format_size(size_bytes),
+            format_size(moved.hole_bytes),
+            format_size(summary.bytes_per_second)
+        )
+    });
+    Ok(())
+}

@@ -1,0 +1,238 @@
+//! `shale import`.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use surface::{Error, ErrorKind};
+use units::{BLOCK_BYTES, OBJECT_BYTES_MAX, format_size};
+
+use super::status::status;
+use super::volume::volumes;
+use crate::cli::ImportArgs;
+use crate::control::Request;
+use crate::exit::{Failure, Outcome};
+use crate::model::{TransferSummary, ratio, show_ratio};
+use crate::names::round_up_to_block;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::session::Session;
+use crate::system::Termination;
+use crate::transfer::{self, Import, Moved, Source};
+
+/// Size of a volume that is made for a stream of unknown length, doubled whenever it becomes too small: few enough
+/// durable changes of size. A thin volume's size costs nothing.
+const STREAM_BYTES_FIRST: u64 = 1 << 30;
+/// How often the ratio is asked for.
+const RATIO_EVERY: Duration = Duration::from_millis(500);
+
+/// Copies a file into a volume.
+pub fn run(args: ImportArgs, output: &Output) -> Outcome {
+    let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
+    let mut source = Source::open(&args.file)?;
+    let started = Instant::now();
+    let summary = Session::with(&args.pool, &args.access, output, |session| {
+        // Not before the pool is open: until then a signal may end the process.
+        let interrupted = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
+        let target = Target::prepare(session, &args, &source, output)?;
+        let copied = target.copy(session, &mut source, &interrupted, output);
+        match copied {
+            Ok(moved) => target.summary(session, source.name(), moved, started),
+            Err(failure) => Err(target.clean_up(session, source.name(), failure)),
+        }
+    })?;
+    output.result(&summary, || {
+        format!(
+            "imported {} into volume {}: {} of data, {} stored, ratio {}, {:.1} s, {}/s\n",
+            source.name(),
+            summary.volume,
+            format_size(summary.allocated_bytes.unwrap_or(0)),
+            format_size(summary.stored_bytes.unwrap_or(0)),
+            show_ratio(summary.ratio),
+            summary.seconds,
+            format_size(summary.bytes_per_second)
+        )
+    });
+    Ok(())
+}
+
+/// The volume that is imported into.
+struct Target {
+    name: String,
+    created: bool,
+    /// It was made for a stream, and takes its size from what comes.
+    grows: bool,
+    size_bytes: AtomicU64,
+    /// Bytes dealt with, to tell how far a failed import came.
+    done: AtomicU64,
+}
+
+impl Target {
+    fn prepare(session: &Session, args: &ImportArgs, source: &Source, output: &Output) -> Outcome<Self> {
+        let target = |created, grows, size_bytes| Self {
+            name: args.volume.clone(),
+            created,
+            grows,
+            size_bytes: AtomicU64::new(size_bytes),
+            done: AtomicU64::new(0),
+        };
+        let old = volumes(session)?.into_iter().find(|volume| volume.name == args.volume);
+        if let Some(old) = old {
+            if !args.overwrite {
+                let message = format!("volume '{}' exists; overwrite it with --overwrite", args.volume);
+                return Err(Error::new(ErrorKind::Exists, message).into());
+            }
+            if !args.properties.is_empty() {
+                let changes = args.properties.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
+                session.done(Request::Set { volume: Some(args.volume.clone()), changes })?;
+            }
+            if source.size_bytes().is_some_and(|bytes| bytes > old.size_bytes) {
+                return Err(too_small(&args.volume, old.size_bytes, source).into());
+            }
+            return Ok(target(false, false, old.size_bytes));
+        }
+        let data_bytes = source.size_bytes();
+        let wanted = args.size.or(data_bytes).unwrap_or(STREAM_BYTES_FIRST);
+        let size_bytes = round_up_to_block(wanted)?;
+        if data_bytes.is_some_and(|bytes| bytes > size_bytes) {
+            return Err(too_small(&args.volume, size_bytes, source).into());
+        }
+        if size_bytes != wanted {
+            output.note(&format!("the size of {wanted} bytes is rounded up to whole blocks: {size_bytes} bytes"));
+        }
+        let properties: BTreeMap<_, _> = args.properties.iter().cloned().collect();
+        session.done(Request::Create { volume: args.volume.clone(), size_bytes, properties })?;
+        Ok(target(true, args.size.is_none() && data_bytes.is_none(), size_bytes))
+    }
+
+    fn copy(
+        &self,
+        session: &Session,
+        source: &mut Source,
+        interrupted: &std::sync::atomic::AtomicBool,
+        output: &Output,
+    ) -> Outcome<Moved> {
+        let volume = session.volume(&self.name)?;
+        let grow = |needed: u64| self.grow(session, needed);
+        let plan = Import {
+            volume: &*volume,
+            size_bytes: self.size_bytes.load(Ordering::SeqCst),
+            grow: if self.grows { Some(&grow) } else { None },
+            make_holes: !self.created,
+            interrupted,
+        };
+        let progress = Progress::new(output, "import", source.size_bytes());
+        let mut ratio = RatioSoFar::new(session, output.shows_progress())?;
+        let moved = transfer::import(&plan, source, &mut |done| {
+            self.done.store(done, Ordering::SeqCst);
+            progress.set(done);
+            if let Some(text) = ratio.update() {
+                progress.say(text);
+            }
+        })?;
+        let end = (moved.copied_bytes + moved.hole_bytes).next_multiple_of(BLOCK_BYTES as u64);
+        if self.grows {
+            let message = |error: Error| error.context("the volume cannot be cut to the size of the data");
+            session
+                .done(Request::Resize { volume: self.name.clone(), size_bytes: end, shrink: true })
+                .map_err(message)?;
+            self.size_bytes.store(end, Ordering::SeqCst);
+        }
+        let size_bytes = self.size_bytes.load(Ordering::SeqCst);
+        if !self.created && end < size_bytes {
+            volume.discard(end, size_bytes - end)?;
+        }
+        progress.say("making it durable".to_owned());
+        // The checkpoint includes a flush, and makes the figures of the summary exact.
+        session.done(Request::Checkpoint)?;
+        Ok(moved)
+    }
+
+    /// Doubles the volume until it holds `needed` bytes.
+    fn grow(&self, session: &Session, needed: u64) -> surface::Result<u64> {
+        let mut size_bytes = self.size_bytes.load(Ordering::SeqCst);
+        while size_bytes < needed {
+            if size_bytes >= OBJECT_BYTES_MAX {
+                let most = format_size(OBJECT_BYTES_MAX);
+                return Err(Error::new(ErrorKind::Invalid, format!("the data exceeds the largest volume, {most}")));
+            }
+            size_bytes = size_bytes.saturating_mul(2).min(OBJECT_BYTES_MAX);
+        }
+        session.done(Request::Resize { volume: self.name.clone(), size_bytes, shrink: false })?;
+        self.size_bytes.store(size_bytes, Ordering::SeqCst);
+        Ok(size_bytes)
+    }
+
+    fn summary(&self, session: &Session, source: &str, moved: Moved, started: Instant) -> Outcome<TransferSummary> {
+        let figures = volumes(session)?.into_iter().find(|volume| volume.name == self.name);
+        let seconds = started.elapsed().as_secs_f64();
+        let bytes = moved.copied_bytes + moved.hole_bytes;
+        Ok(TransferSummary {
+            volume: self.name.clone(),
+            source: Some(source.to_owned()),
+            target: None,
+            size_bytes: self.size_bytes.load(Ordering::SeqCst),
+            copied_bytes: moved.copied_bytes,
+            hole_bytes: moved.hole_bytes,
+            allocated_bytes: figures.as_ref().map(|volume| volume.allocated_bytes),
+            stored_bytes: figures.as_ref().map(|volume| volume.stored_bytes),
+            ratio: figures.and_then(|volume| volume.ratio),
+            seconds,
+            bytes_per_second: (bytes as f64 / seconds.max(1e-9)) as u64,
+        })
+    }
+
+    /// Removes the volume if it was made for this import, and adds to the failure how far it came and what is left.
+    fn clean_up(&self, session: &Session, source: &str, failure: Failure) -> Failure {
+        let done = format_size(self.done.load(Ordering::SeqCst));
+        let left = if self.created {
+            match session.done(Request::Destroy { volume: self.name.clone(), force: false }) {
+                Ok(()) => "the new volume was removed".to_owned(),
+                Err(error) => format!("the new volume could not be removed ({error})"),
+            }
+        } else {
+            "the volume holds old and new data now".to_owned()
+        };
+        failure.context(format_args!("import of {source} into volume '{}' stopped after {done}; {left}", self.name))
+    }
+}
+
+fn too_small(volume: &str, size_bytes: u64, source: &Source) -> Error {
+    let (has, needs) = (format_size(size_bytes), format_size(source.size_bytes().unwrap_or(0)));
+    Error::new(ErrorKind::Invalid, format!("volume '{volume}' has {has}, {} needs {needs}", source.name()))
+}
+
+/// The ratio of what the pool stored since the import began. It includes what others write meanwhile, and leaves out
+/// what is still in the write buffer: near enough for a progress bar.
+struct RatioSoFar<'a> {
+    session: &'a Session,
+    shown: bool,
+    asked: Instant,
+    written_bytes: u64,
+    fragment_bytes: u64,
+}
+
+impl<'a> RatioSoFar<'a> {
+    fn new(session: &'a Session, shown: bool) -> Outcome<Self> {
+        let before = status(session)?;
+        Ok(Self {
+            session,
+            shown,
+            asked: Instant::now(),
+            written_bytes: before.written_bytes,
+            fragment_bytes: before.fragment_bytes,
+        })
+    }
+
+    fn update(&mut self) -> Option<String> {
+        if !self.shown || self.asked.elapsed() < RATIO_EVERY {
+            return None;
+        }
+        self.asked = Instant::now();
+        // The ratio is an ornament: if it cannot be had, the import itself will say why.
+        let now = status(self.session).ok()?;
+        let written = now.written_bytes.saturating_sub(self.written_bytes);
+        let stored = now.fragment_bytes.saturating_sub(self.fragment_bytes);
+        Some(format!("ratio {}", show_ratio(ratio(written, stored))))
+    }
+}

@@ -1,0 +1,52 @@
+//! `shale init`.
+
+use serde_json::json;
+use surface::{Error, ErrorKind};
+use units::{EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, format_size};
+
+use crate::cli::InitArgs;
+use crate::exit::Outcome;
+use crate::output::Output;
+use crate::pool_dir::{self, InitOptions, PoolDir};
+
+/// Makes a pool.
+pub fn run(args: InitArgs, output: &Output) -> Outcome {
+    // Before anything is touched: with --force an old pool would be gone by the time the engine says the same.
+    if !args.extent.is_power_of_two() || !(EXTENT_BYTES_MIN..=EXTENT_BYTES_MAX).contains(&args.extent) {
+        let message = format!(
+            "--extent {}: must be a power of two from {} to {}",
+            format_size(u64::from(args.extent)),
+            format_size(u64::from(EXTENT_BYTES_MIN)),
+            format_size(u64::from(EXTENT_BYTES_MAX))
+        );
+        return Err(Error::new(ErrorKind::Invalid, message).into());
+    }
+    let options = InitOptions {
+        data: args.data,
+        capacity_bytes: args.capacity,
+        extent_bytes: args.extent,
+        properties: args.properties.into_iter().collect(),
+        force: args.force,
+    };
+    let dir = PoolDir::new(&args.pool);
+    let made = pool_dir::init(&dir, &options)?;
+    if made.redone {
+        output.note("an init that had been interrupted was done again");
+    }
+    let document = json!({
+        "pool": dir.root(),
+        "data": made.data,
+        "capacity_bytes": made.capacity_bytes,
+        "extent_bytes": options.extent_bytes,
+    });
+    output.result(&document, || {
+        let because = made.capacity_from.as_ref().map_or_else(String::new, |from| format!(" ({from})"));
+        format!(
+            "pool {} made, with room for {}{because} in {}\n",
+            dir.root().display(),
+            format_size(made.capacity_bytes),
+            made.data.display()
+        )
+    });
+    Ok(())
+}

@@ -1,0 +1,38 @@
+//! What each command does: asks the pool through a [`Session`], and says what came of it.
+
+mod check;
+mod export;
+mod generate;
+mod import;
+mod init;
+mod properties;
+mod serve;
+mod status;
+mod volume;
+
+use crate::cli::Command;
+use crate::exit::Outcome;
+use crate::output::Output;
+
+/// Runs a command.
+///
+/// # Errors
+/// Whatever made it fail.
+pub fn run(command: Command, output: &Output) -> Outcome {
+    match command {
+        Command::Init(args) => init::run(args, output),
+        Command::Create(args) => volume::create(args, output),
+        Command::Set(args) => properties::set(args, output),
+        Command::Get(args) => properties::get(args, output),
+        Command::List(args) => volume::list(args, output),
+        Command::Status(args) => status::run(args, output),
+        Command::Serve(args) => serve::run(args, output),
+        Command::Import(args) => import::run(args, output),
+        Command::Export(args) => export::run(args, output),
+        Command::Resize(args) => volume::resize(args, output),
+        Command::Destroy(args) => volume::destroy(args, output),
+        Command::Check(args) => check::run(args, output),
+        Command::Completions { shell } => generate::completions(shell, output),
+        Command::Man { dir } => generate::man(&dir),
+    }
+}

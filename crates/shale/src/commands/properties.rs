@@ -1,0 +1,106 @@
+//! `shale set` and `shale get`.
+
+use std::path::Path;
+
+use surface::{Error, ErrorKind, Result};
+
+use crate::cli::{GetArgs, SetArgs};
+use crate::control::{Reply, Request};
+use crate::exit::Outcome;
+use crate::model::PropertyReport;
+use crate::names::set_words;
+use crate::output::{Output, table};
+use crate::session::Session;
+
+/// Sets properties, and shows what is in force then.
+pub fn set(args: SetArgs, output: &Output) -> Outcome {
+    let (volume, changes) = set_words(&args.words)?;
+    let keys: Vec<String> = changes.iter().map(|(key, _)| key.clone()).collect();
+    let properties = Session::with(&args.pool, &args.access, output, |session| {
+        session.done(Request::Set { volume: volume.clone(), changes })?;
+        Ok(in_force(session, volume)?)
+    })?;
+    let changed: Vec<_> = properties.into_iter().filter(|property| keys.contains(&property.key)).collect();
+    output.result(&changed, || show(&changed));
+    Ok(())
+}
+
+/// Shows properties.
+pub fn get(args: GetArgs, output: &Output) -> Outcome {
+    let properties =
+        Session::with(&args.pool, &args.access, output, |session| Ok(wanted(session, &args.pool, &args.words)?))?;
+    output.result(&properties, || show(&properties));
+    Ok(())
+}
+
+/// The first word is a volume if there is one of that name; else all words are properties of the pool.
+fn wanted(session: &Session, pool: &Path, words: &[String]) -> Result<Vec<PropertyReport>> {
+    let Some((first, rest)) = words.split_first() else { return in_force(session, None) };
+    match in_force(session, Some(first.clone())) {
+        Ok(properties) => select(properties, rest, &format!("volume '{first}'")),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let properties = in_force(session, None)?;
+            if properties.iter().any(|property| property.key == *first) {
+                select(properties, words, "the pool")
+            } else {
+                let known: Vec<_> = properties.iter().map(|property| property.key.as_str()).collect();
+                let message = format!(
+                    "'{first}' is neither a volume of {} nor a property; properties are {}",
+                    pool.display(),
+                    known.join(", ")
+                );
+                Err(Error::new(ErrorKind::NotFound, message))
+            }
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The properties of `keys`, in their order; all if there are none.
+fn select(properties: Vec<PropertyReport>, keys: &[String], owner: &str) -> Result<Vec<PropertyReport>> {
+    if keys.is_empty() {
+        return Ok(properties);
+    }
+    let find = |key: &String| {
+        properties.iter().find(|property| property.key == *key).cloned().ok_or_else(|| {
+            let known: Vec<_> = properties.iter().map(|property| property.key.as_str()).collect();
+            let message = format!("{owner} has no property '{key}'; it has {}", known.join(", "));
+            Error::new(ErrorKind::NotFound, message)
+        })
+    };
+    keys.iter().map(find).collect()
+}
+
+fn in_force(session: &Session, volume: Option<String>) -> Result<Vec<PropertyReport>> {
+    match session.call(Request::Get { volume })? {
+        Reply::Properties(properties) => Ok(properties),
+        other => Err(other.unexpected()),
+    }
+}
+
+fn show(properties: &[PropertyReport]) -> String {
+    let header = ["PROPERTY", "VALUE", "SOURCE"].map(str::to_owned).to_vec();
+    let row = |p: &PropertyReport| vec![p.key.clone(), p.value.clone(), p.source.clone()];
+    table(&std::iter::once(header).chain(properties.iter().map(row)).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn property(key: &str, value: &str) -> PropertyReport {
+        PropertyReport { key: key.to_owned(), value: value.to_owned(), source: "default".to_owned() }
+    }
+
+    #[test]
+    fn selected_properties_come_in_the_order_asked_for() {
+        let all = || vec![property("compression", "lz4"), property("unit", "32K")];
+        let keys = |list: &[&str]| list.iter().map(|k| (*k).to_owned()).collect::<Vec<_>>();
+        assert_eq!(select(all(), &[], "it").unwrap(), all());
+        let some = select(all(), &keys(&["unit", "compression"]), "it").unwrap();
+        assert_eq!(some, [property("unit", "32K"), property("compression", "lz4")]);
+        let error = select(all(), &keys(&["colour"]), "volume 'x'").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.to_string().contains("compression, unit"), "{error}");
+    }
+}

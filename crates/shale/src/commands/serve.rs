@@ -1,0 +1,256 @@
+//! `shale serve`.
+//!
+//! Order of events: signals blocked; pool opened; control socket; front ends; `ready`. Then everything is up to the
+//! clients, until a signal comes or the mount is taken away with nothing else left to serve. Then: front ends stopped, which
+//! lets requests in work finish; control socket; pool closed. A second signal ends the process wherever it is.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use fe_fuse::{Mount, MountOptions, WhenBusy};
+use fe_nbd::{Listen, Server, ServerOptions};
+use serde_json::json;
+use surface::{DeviceSet, Error, ErrorKind, Result};
+
+use crate::cli::{Access, ServeArgs};
+use crate::control::ControlServer;
+use crate::exit::{Outcome, kind_of};
+use crate::output::Output;
+use crate::pool_dir::{self, OpenPool, PoolDir};
+use crate::service::{Served, Service};
+use crate::system::{self, Termination};
+
+/// How long a stopping server goes on serving files below its mount that are open, before it cuts them off. Enough for
+/// `umount` and `losetup -d` by whoever stops it, and well within the 90 s after which systemd kills.
+const BUSY_PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a server waits for.
+enum Event {
+    Signal(i32),
+    Unmounted,
+}
+
+/// Serves a pool until a signal comes.
+pub fn run(args: ServeArgs, output: &Output) -> Outcome {
+    // Before anything is opened, so that the number is surely the caller's.
+    let ready_fd = args.ready_fd.map(|fd| {
+        let failed = |error| Error::with_source(ErrorKind::Invalid, format!("--ready-fd {fd} cannot be used"), error);
+        system::inherited_file(fd).map_err(failed)
+    });
+    let ready_fd = ready_fd.transpose()?;
+    let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
+    install_logger(*output);
+    let dir = PoolDir::new(&args.pool);
+    let listen = addresses(&args, &dir, output)?;
+    let access = Access { memory: args.memory, wait: args.wait };
+    let pool = pool_dir::open(&dir, &access, output)?;
+    // Four: one for each kind of event, with room to spare; nobody sends twice.
+    let (send, events) = bounded(4);
+    let for_signals = send.clone();
+    let served = signals
+        .watch(move |signal| drop(for_signals.send(Event::Signal(signal))))
+        .map_err(|error| Error::from_io("cannot watch for signals", error))
+        .and_then(|()| serve(&args, &dir, &pool, &listen, ready_fd, (send, events), output));
+    let closed = pool.close();
+    served?;
+    Ok(closed?)
+}
+
+fn addresses(args: &ServeArgs, dir: &PoolDir, output: &Output) -> Result<Vec<Listen>> {
+    if args.nbd.is_empty() && args.mount.is_none() {
+        let listen = Listen::Unix(std::path::absolute(dir.nbd_path()).unwrap_or_else(|_| dir.nbd_path()));
+        output.note(&format!("neither --nbd nor --mount was given: serving NBD on {listen}"));
+        return Ok(vec![listen]);
+    }
+    let listen = args.nbd.iter().map(|text| Listen::parse(text)).collect::<Result<Vec<_>>>()?;
+    for address in listen.iter().filter(|address| !address.is_loopback()) {
+        output.warn(&format!(
+            "{address} can be reached from other machines, without encryption or password: \
+             whoever reaches it reads and writes the volumes"
+        ));
+    }
+    Ok(listen)
+}
+
+fn serve(
+    args: &ServeArgs,
+    dir: &PoolDir,
+    pool: &OpenPool,
+    listen: &[Listen],
+    ready_fd: Option<std::fs::File>,
+    (send, events): (Sender<Event>, Receiver<Event>),
+    output: &Output,
+) -> Result<()> {
+    let service = &pool.service;
+    for name in &args.volume {
+        service.pool().volume(name)?;
+    }
+    let control = ControlServer::start(&dir.control_path(), Arc::clone(service))?;
+    let result = FrontEnds::start(args, service, listen, send, output).and_then(|front_ends| {
+        let told = front_ends.tell_ready(service, ready_fd, output);
+        let only_mount = front_ends.nbd.is_none();
+        if told.is_ok() {
+            wait(&events, only_mount, output);
+        }
+        if let Err(error) = system::notify_manager("STOPPING=1") {
+            output.warn(&format!("the service manager cannot be told: {error}"));
+        }
+        front_ends.stop(output);
+        told
+    });
+    control.stop();
+    result
+}
+
+fn wait(events: &Receiver<Event>, only_mount: bool, output: &Output) {
+    for event in events {
+        match event {
+            Event::Signal(signal) => {
+                output.note(&format!("shale: stopping on signal {signal}"));
+                return;
+            }
+            Event::Unmounted if only_mount => {
+                output.note("shale: stopping: the mount is gone, and nothing else is served");
+                return;
+            }
+            Event::Unmounted => output.warn("the mount is gone; NBD goes on"),
+        }
+    }
+}
+
+/// The doors to the volumes.
+struct FrontEnds {
+    nbd: Option<Server>,
+    mount: Option<Mount>,
+}
+
+impl FrontEnds {
+    fn start(
+        args: &ServeArgs,
+        service: &Arc<Service>,
+        listen: &[Listen],
+        send: Sender<Event>,
+        output: &Output,
+    ) -> Result<Self> {
+        let devices = service.devices().shown(&args.volume);
+        let mut front_ends = Self { nbd: None, mount: None };
+        if !listen.is_empty() {
+            let log_output = *output;
+            let options = ServerOptions {
+                log: Some(Arc::new(move |line: &str| log_output.note(&format!("shale: {line}")))),
+                ..ServerOptions::default()
+            };
+            front_ends.nbd = Some(Server::start(Arc::clone(&devices), listen, options)?);
+        }
+        if args.mount.is_some() {
+            match Self::mount(args, service, devices, send) {
+                Ok(mount) => front_ends.mount = Some(mount),
+                Err(error) => {
+                    front_ends.stop(output);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(front_ends)
+    }
+
+    fn mount(args: &ServeArgs, service: &Service, devices: Arc<dyn DeviceSet>, send: Sender<Event>) -> Result<Mount> {
+        let dir = args.mount.as_deref().unwrap_or(std::path::Path::new("."));
+        let options = MountOptions {
+            allow_other: args.allow_other,
+            source: service.facts().pool.display().to_string(),
+            ..MountOptions::default()
+        };
+        let mount = fe_fuse::mount(devices, dir, &options)?;
+        let ended = mount.ended();
+        let watch = move || {
+            // How it ended was logged.
+            drop(ended.wait());
+            drop(send.send(Event::Unmounted));
+        };
+        std::thread::Builder::new()
+            .name("mount-watch".to_owned())
+            .spawn(watch)
+            .map_err(|error| Error::from_io("cannot watch the mount", error))?;
+        Ok(mount)
+    }
+
+    /// Tells whoever waits for it that everything answers.
+    fn tell_ready(&self, service: &Service, ready_fd: Option<std::fs::File>, output: &Output) -> Result<()> {
+        let listen = self.nbd.as_ref().map_or(&[][..], Server::local_addresses);
+        let nbd: Vec<String> = listen.iter().map(ToString::to_string).collect();
+        let uris: Vec<String> = listen.iter().map(|address| address.uri("")).collect();
+        let mount = self.mount.as_ref().map(|mount| mount.dir().display().to_string());
+        service.set_served(Served { nbd: nbd.clone(), mount: mount.clone() });
+        let pool = service.facts().pool.display().to_string();
+        let document = json!({
+            "ready": true, "pid": std::process::id(), "pool": pool, "nbd": nbd, "uris": uris, "mount": mount,
+        });
+        output.result(&document, || {
+            let mut text = format!("pool {pool}, process {}\n", std::process::id());
+            for (address, uri) in nbd.iter().zip(&uris) {
+                text.push_str(&format!("nbd {address}  {uri}\n"));
+            }
+            if let Some(mount) = &mount {
+                text.push_str(&format!("mount {mount}\n"));
+            }
+            text + "ready\n"
+        });
+        if let Some(mut file) = ready_fd {
+            let failed =
+                |error: std::io::Error| Error::with_source(kind_of(&error), "--ready-fd cannot be written", error);
+            file.write_all(b"ready\n").map_err(failed)?;
+        }
+        system::notify_manager("READY=1").map_err(|error| Error::from_io("the service manager cannot be told", error))
+    }
+
+    fn stop(self, output: &Output) {
+        if let Some(nbd) = self.nbd {
+            nbd.stop();
+        }
+        let Some(mount) = self.mount else { return };
+        let Err(error) = mount.unmount(WhenBusy::Refuse) else { return };
+        output.warn(&format!("{error}; serving them for {} s more, or until the next signal", BUSY_PATIENCE.as_secs()));
+        let (send, done) = bounded::<()>(1);
+        let ended = mount.ended();
+        let detached = mount.unmount(WhenBusy::Detach).is_ok()
+            && std::thread::Builder::new()
+                .name("mount-end".to_owned())
+                .spawn(move || {
+                    drop(ended.wait());
+                    drop(send);
+                })
+                .is_ok();
+        if detached && done.recv_timeout(BUSY_PATIENCE) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+        if let Err(error) = mount.unmount(WhenBusy::Abort) {
+            output.warn(&format!("{error}"));
+        }
+    }
+}
+
+/// Sends what the front ends log to stderr.
+fn install_logger(output: Output) {
+    struct Logger(Output);
+    impl log::Log for Logger {
+        fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+            metadata.level() <= log::Level::Info
+        }
+        fn log(&self, record: &log::Record<'_>) {
+            if !self.enabled(record.metadata()) {
+                return;
+            }
+            match record.level() {
+                log::Level::Error | log::Level::Warn => self.0.warn(&record.args().to_string()),
+                _ => self.0.note(&format!("shale: {}", record.args())),
+            }
+        }
+        fn flush(&self) {}
+    }
+    if log::set_boxed_logger(Box::new(Logger(output))).is_ok() {
+        log::set_max_level(log::LevelFilter::Info);
+    }
+}

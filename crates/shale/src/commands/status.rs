@@ -1,0 +1,119 @@
+//! `shale status`.
+
+use units::format_size;
+
+use crate::cli::StatusArgs;
+use crate::control::{Reply, Request};
+use crate::exit::Outcome;
+use crate::model::{StatusReport, show_ratio};
+use crate::output::{Output, facts};
+use crate::session::Session;
+
+/// Shows the figures of a pool.
+pub fn run(args: StatusArgs, output: &Output) -> Outcome {
+    let status = Session::with(&args.pool, &args.access, output, |session| {
+        if args.sync {
+            session.done(Request::Checkpoint)?;
+        }
+        status(session)
+    })?;
+    output.result(&status, || show(&status));
+    Ok(())
+}
+
+/// The figures of a pool.
+pub fn status(session: &Session) -> Outcome<StatusReport> {
+    match session.call(Request::Status)? {
+        Reply::Status(status) => Ok(*status),
+        other => Err(other.unexpected().into()),
+    }
+}
+
+fn show(s: &StatusReport) -> String {
+    let size = format_size;
+    let served = if s.served {
+        let doors: Vec<String> = s
+            .nbd
+            .iter()
+            .map(|nbd| format!("nbd {nbd}"))
+            .chain(s.mount.iter().map(|dir| format!("files in {dir}")))
+            .collect();
+        format!("by process {} for {}: {}", s.pid, show_seconds(s.uptime_s), doors.join(", "))
+    } else {
+        "no".to_owned()
+    };
+    let used = s.extents_total.saturating_sub(s.extents_free);
+    let mut lines = vec![
+        ("pool", s.pool.clone()),
+        ("data", s.data.clone()),
+        ("id", s.id.clone()),
+        ("served", served),
+        ("volumes", format!("{}, together {}", s.volumes, size(s.logical_bytes))),
+        ("", String::new()),
+        ("data in volumes", size(s.allocated_bytes)),
+        ("stored", size(s.stored_bytes)),
+        ("ratio", show_ratio(s.ratio)),
+        ("space saved", s.saving_percent.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.1} %"))),
+        ("dead", format!("{} (not yet reclaimed)", size(s.dead_bytes))),
+        ("map", size(s.map_bytes)),
+        ("free", format!("{} of {}", size(s.free_bytes), size(s.capacity_bytes))),
+        ("extents", format!("{used} of {} in use, {} each", s.extents_total, size(s.extent_bytes))),
+        ("", String::new()),
+        ("written", format!("{}, compressed to {}", size(s.written_bytes), size(s.fragment_bytes))),
+        ("written to the log", size(s.log_bytes)),
+        ("write amplification", s.write_amplification.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"))),
+        ("read", format!("{}, from the data {}", size(s.read_bytes), size(s.read_disk_bytes))),
+        ("flushes", format!("{}, with {} syncs", s.flushes, s.syncs)),
+        ("checkpoints", s.checkpoints.to_string()),
+        (
+            "last recovery",
+            format!("{:.0} ms, {} batches, {}", s.recovery_ms, s.recovered_batches, size(s.recovered_bytes)),
+        ),
+        ("memory", format!("{} resident, budget {}", size(s.memory_resident_bytes), size(s.memory_budget_bytes))),
+    ];
+    if let Some(failed) = &s.failed {
+        lines.push(("FAILED", format!("writes are refused: {failed}; stop and serve the pool again")));
+    }
+    facts(&lines)
+}
+
+fn show_seconds(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{minutes} min"),
+        7200..172_800 => format!("{hours} h"),
+        _ => format!("{days} days"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_shows_what_matters() {
+        let status = StatusReport {
+            allocated_bytes: 3 << 30,
+            stored_bytes: 1 << 30,
+            ratio: Some(3.0),
+            saving_percent: Some(66.666),
+            extents_total: 100,
+            extents_free: 40,
+            extent_bytes: 1 << 20,
+            write_amplification: Some(1.0421),
+            failed: Some("no space below".to_owned()),
+            ..StatusReport::default()
+        };
+        let text = show(&status);
+        for part in ["3 GiB", "3.00x", "66.7 %", "60 of 100 in use, 1 MiB each", "1.042", "no space below"] {
+            assert!(text.contains(part), "{part} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn durations_are_rounded_to_what_one_says() {
+        let shown = [0, 119, 120, 7199, 7200, 172_800].map(show_seconds);
+        assert_eq!(shown, ["0 s", "119 s", "2 min", "119 min", "2 h", "2 days"]);
+    }
+}

@@ -1,0 +1,79 @@
+//! `shale create`, `list`, `resize` and `destroy`.
+
+use serde_json::json;
+use units::format_size;
+
+use crate::cli::{CreateArgs, DestroyArgs, ListArgs, ResizeArgs};
+use crate::control::{Reply, Request};
+use crate::exit::Outcome;
+use crate::model::{VolumeReport, show_ratio};
+use crate::names::round_up_to_block;
+use crate::output::{Output, table};
+use crate::session::Session;
+
+/// Creates a volume.
+pub fn create(args: CreateArgs, output: &Output) -> Outcome {
+    let size_bytes = round_up_to_block(args.size)?;
+    let request =
+        Request::Create { volume: args.volume.clone(), size_bytes, properties: args.properties.into_iter().collect() };
+    Session::with(&args.pool, &args.access, output, |session| Ok(session.done(request)?))?;
+    say_size(output, "created", &args.volume, size_bytes);
+    Ok(())
+}
+
+/// Changes the size of a volume.
+pub fn resize(args: ResizeArgs, output: &Output) -> Outcome {
+    let size_bytes = round_up_to_block(args.size)?;
+    let request = Request::Resize { volume: args.volume.clone(), size_bytes, shrink: args.shrink };
+    Session::with(&args.pool, &args.access, output, |session| Ok(session.done(request)?))?;
+    say_size(output, "resized", &args.volume, size_bytes);
+    Ok(())
+}
+
+fn say_size(output: &Output, what: &str, volume: &str, size_bytes: u64) {
+    let document = json!({ "volume": volume, "size_bytes": size_bytes });
+    output.result(&document, || format!("volume {volume} {what}: {}\n", format_size(size_bytes)));
+}
+
+/// Deletes a volume.
+pub fn destroy(args: DestroyArgs, output: &Output) -> Outcome {
+    let request = Request::Destroy { volume: args.volume.clone(), force: args.force };
+    Session::with(&args.pool, &args.access, output, |session| Ok(session.done(request)?))?;
+    output.result(&json!({ "volume": args.volume }), || format!("volume {} destroyed\n", args.volume));
+    Ok(())
+}
+
+/// Lists the volumes.
+pub fn list(args: ListArgs, output: &Output) -> Outcome {
+    let volumes = Session::with(&args.pool, &args.access, output, |session| {
+        if args.sync {
+            session.done(Request::Checkpoint)?;
+        }
+        volumes(session)
+    })?;
+    output.result(&volumes, || show(&volumes));
+    Ok(())
+}
+
+/// The volumes of a pool.
+pub fn volumes(session: &Session) -> Outcome<Vec<VolumeReport>> {
+    match session.call(Request::List)? {
+        Reply::Volumes(volumes) => Ok(volumes),
+        other => Err(other.unexpected().into()),
+    }
+}
+
+fn show(volumes: &[VolumeReport]) -> String {
+    let header = ["NAME", "SIZE", "DATA", "STORED", "RATIO", "CLIENTS"].map(str::to_owned).to_vec();
+    let row = |volume: &VolumeReport| {
+        vec![
+            volume.name.clone(),
+            format_size(volume.size_bytes),
+            format_size(volume.allocated_bytes),
+            format_size(volume.stored_bytes),
+            show_ratio(volume.ratio),
+            volume.clients.to_string(),
+        ]
+    };
+    table(&std::iter::once(header).chain(volumes.iter().map(row)).collect::<Vec<_>>())
+}

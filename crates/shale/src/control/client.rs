@@ -1,0 +1,169 @@
+//! The command's side of the control socket.
+
+use std::io::{BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use surface::{Error, ErrorKind, Result, Run};
+
+use super::bulk::{self, Frame, Operation};
+use super::protocol::{Reply, Request, decode_reply, encode_request, read_line};
+use crate::pool_dir::short_socket_path;
+use crate::system::read_vec;
+use crate::volume_io::VolumeIo;
+
+/// A connection to the server of a pool. Requests go one at a time; there is no time limit, because a checkpoint or a
+/// resize takes as long as it takes, and a server that dies closes the connection.
+pub struct Client {
+    socket: PathBuf,
+    stream: Mutex<BufReader<UnixStream>>,
+}
+
+/// How long a server may take to say hello. It does so without looking at the pool; a stopped process never does.
+const HELLO_PATIENCE: Duration = Duration::from_secs(5);
+
+fn gone(error: std::io::Error) -> Error {
+    Error::with_source(ErrorKind::Io, "the pool's server went away in the middle of the command", error)
+}
+
+fn ended() -> std::io::Error {
+    std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the connection was closed")
+}
+
+impl Client {
+    /// Connects to the socket, and sees whether somebody answers.
+    ///
+    /// # Errors
+    /// `InUse` when nobody does within [`HELLO_PATIENCE`], `Unsupported` when it is a server of another version.
+    pub fn connect(socket: &Path) -> Result<Self> {
+        let silent = |error| Error::with_source(ErrorKind::InUse, "its control socket does not answer", error);
+        let short = short_socket_path(socket).map_err(silent)?;
+        let stream = UnixStream::connect(short.path()).map_err(silent)?;
+        stream.set_read_timeout(Some(HELLO_PATIENCE)).map_err(silent)?;
+        let client = Self { socket: socket.to_owned(), stream: Mutex::new(BufReader::new(stream)) };
+        client.call(&Request::Hello)?;
+        client.stream.lock().get_ref().set_read_timeout(None).map_err(silent)?;
+        Ok(client)
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    /// What the server says, or that it went away.
+    pub fn call(&self, request: &Request) -> Result<Reply> {
+        let line = encode_request(request)?;
+        let mut stream = self.stream.lock();
+        stream.get_mut().write_all(&line).map_err(gone)?;
+        let reply = read_line(&mut *stream).map_err(gone)?.ok_or_else(|| gone(ended()))?;
+        decode_reply(&reply)
+    }
+
+    /// Opens a volume for bulk data.
+    ///
+    /// # Errors
+    /// What the server says: the volume is not there, or too many connections are.
+    pub fn volume(&self, name: &str) -> Result<RemoteVolume> {
+        let volume = RemoteVolume { socket: self.socket.clone(), name: name.to_owned(), idle: Mutex::default() };
+        let first = volume.connect()?;
+        volume.idle.lock().push(first);
+        Ok(volume)
+    }
+}
+
+/// A volume behind the control socket. Keeps one connection for each thread that is inside a call at the same time:
+/// as many as the caller has threads.
+pub struct RemoteVolume {
+    socket: PathBuf,
+    name: String,
+    idle: Mutex<Vec<UnixStream>>,
+}
+
+impl RemoteVolume {
+    fn connect(&self) -> Result<UnixStream> {
+        let client = Client::connect(&self.socket)?;
+        match client.call(&Request::Bulk { volume: self.name.clone() })? {
+            // The server sends nothing unasked, so the line reader holds nothing that belongs to the frames.
+            Reply::Bulk { .. } => Ok(client.stream.into_inner().into_inner()),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// Sends one frame and takes its reply. A connection that failed is not used again.
+    fn exchange<T>(
+        &self,
+        frame: Frame,
+        data: &[u8],
+        take: impl FnOnce(&mut UnixStream, usize) -> std::io::Result<T>,
+    ) -> Result<T> {
+        let idle = self.idle.lock().pop();
+        let mut stream = match idle {
+            Some(stream) => stream,
+            None => self.connect()?,
+        };
+        stream.write_all(&frame.encode()).map_err(gone)?;
+        stream.write_all(data).map_err(gone)?;
+        let (ok, length) = bulk::read_reply_head(&mut stream).map_err(gone)?;
+        let result = if ok {
+            Ok(take(&mut stream, length).map_err(gone)?)
+        } else {
+            Err(bulk::decode_error(&read_vec(&stream, length).map_err(gone)?))
+        };
+        self.idle.lock().push(stream);
+        result
+    }
+
+    fn take_nothing(_: &mut UnixStream, length: usize) -> std::io::Result<()> {
+        Self::expect_length(length, 0)
+    }
+
+    fn expect_length(length: usize, expected: usize) -> std::io::Result<()> {
+        if length == expected {
+            return Ok(());
+        }
+        let message = format!("a bulk reply has {length} bytes instead of {expected}");
+        Err(std::io::Error::new(std::io::ErrorKind::InvalidData, message))
+    }
+}
+
+const fn frame(operation: Operation, offset: u64, length: u64) -> Frame {
+    Frame { operation, runs_max: 0, offset, length }
+}
+
+impl VolumeIo for RemoteVolume {
+    fn size_bytes(&self) -> Result<u64> {
+        self.exchange(frame(Operation::Size, 0, 0), &[], |stream, length| {
+            let mut size = [0; 8];
+            Self::expect_length(length, size.len())?;
+            stream.read_exact(&mut size)?;
+            Ok(u64::from_le_bytes(size))
+        })
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.exchange(frame(Operation::Read, offset, buf.len() as u64), &[], |stream, length| {
+            Self::expect_length(length, buf.len())?;
+            stream.read_exact(buf)
+        })
+    }
+
+    fn write(&self, offset: u64, data: Bytes) -> Result<()> {
+        self.exchange(frame(Operation::Write, offset, data.len() as u64), &data, Self::take_nothing)
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> Result<()> {
+        self.exchange(frame(Operation::Discard, offset, length), &[], Self::take_nothing)
+    }
+
+    fn allocation(&self, offset: u64, length: u64, runs_max: u32) -> Result<Vec<Run>> {
+        let frame = Frame { operation: Operation::Allocation, runs_max: runs_max.min(bulk::RUNS_MAX), offset, length };
+        let payload = self.exchange(frame, &[], |stream, length| read_vec(&*stream, length))?;
+        Ok(bulk::decode_runs(&payload))
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.exchange(frame(Operation::Flush, 0, 0), &[], Self::take_nothing)
+    }
+}

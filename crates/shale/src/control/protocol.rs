@@ -1,0 +1,294 @@
+//! Requests and replies: their documents, encoding and decoding. No sockets here.
+//!
+//! Request: `{"version":1,"request":{"op":"create","volume":"vm",...}}`.
+//! Reply: `{"version":1,"reply":{...}}` or `{"version":1,"error":{"kind":"not-found","message":"..."}}`.
+
+use std::collections::BTreeMap;
+use std::io::BufRead;
+
+use serde::{Deserialize, Serialize};
+use surface::{Error, ErrorKind, Result};
+
+use crate::model::{PropertyReport, StatusReport, VolumeReport};
+
+/// Version of the protocol. Raised when a request or reply changes its meaning; new requests alone do not raise it.
+pub const VERSION: u32 = 1;
+
+/// Longest line. A list of 10,000 volumes with properties takes about 4 MiB; this leaves room, and bounds what a
+/// peer can make us buffer.
+pub const LINE_BYTES_MAX: usize = 16 << 20;
+
+/// What a command asks of an open pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum Request {
+    /// Answers at once: somebody is there, and speaks this version.
+    Hello,
+    /// Creates a volume.
+    Create {
+        /// Name.
+        volume: String,
+        /// Size, a multiple of 4096.
+        size_bytes: u64,
+        /// Properties of its own.
+        properties: BTreeMap<String, String>,
+    },
+    /// Deletes a volume.
+    Destroy {
+        /// Name.
+        volume: String,
+        /// Even while a client has it open.
+        force: bool,
+    },
+    /// Changes the size of a volume.
+    Resize {
+        /// Name.
+        volume: String,
+        /// New size, a multiple of 4096.
+        size_bytes: u64,
+        /// It may become smaller.
+        shrink: bool,
+    },
+    /// Lists the volumes: [`Reply::Volumes`].
+    List,
+    /// Figures of the pool: [`Reply::Status`].
+    Status,
+    /// Properties in force: [`Reply::Properties`].
+    Get {
+        /// Of a volume, or of the pool.
+        volume: Option<String>,
+    },
+    /// Sets properties, all or none.
+    Set {
+        /// Of a volume, or of the pool.
+        volume: Option<String>,
+        /// Key, and value or none to inherit again.
+        changes: Vec<(String, Option<String>)>,
+    },
+    /// Makes everything durable and takes a checkpoint.
+    Checkpoint,
+    /// Turns the connection into a stream of [`super::bulk`] frames for a volume.
+    Bulk {
+        /// Name.
+        volume: String,
+    },
+}
+
+/// What an open pool answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    /// It is done; changes are durable.
+    Done,
+    /// The volumes, by name.
+    Volumes(Vec<VolumeReport>),
+    /// Figures of the pool.
+    Status(Box<StatusReport>),
+    /// Properties in force.
+    Properties(Vec<PropertyReport>),
+    /// Bulk frames may follow.
+    Bulk {
+        /// Size of the volume.
+        size_bytes: u64,
+    },
+}
+
+impl Reply {
+    /// For a reply that does not fit the request: a bug, or a server of another kind.
+    pub fn unexpected(&self) -> Error {
+        Error::new(ErrorKind::Unsupported, format!("the pool's server gave an answer that does not fit: {self:?}"))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct ErrorDocument {
+    kind: String,
+    message: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Envelope<T> {
+    version: u32,
+    #[serde(flatten)]
+    body: T,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Outgoing<'a> {
+    Request(&'a Request),
+    Reply(&'a Reply),
+    Error(ErrorDocument),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Incoming {
+    Request(Request),
+    Reply(Reply),
+    Error(ErrorDocument),
+}
+
+fn encode(body: Outgoing<'_>) -> Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(&Envelope { version: VERSION, body })
+        .map_err(|error| Error::with_source(ErrorKind::Invalid, "a control message cannot be encoded", error))?;
+    if line.len() >= LINE_BYTES_MAX {
+        let message = format!("a control message of {} bytes is longer than {LINE_BYTES_MAX}", line.len());
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    line.push(b'\n');
+    Ok(line)
+}
+
+fn decode(line: &[u8]) -> Result<Incoming> {
+    #[derive(Deserialize)]
+    struct Version {
+        version: u32,
+    }
+    // The version first: a message of another version may not parse at all.
+    let malformed = |error| Error::with_source(ErrorKind::Invalid, "a control message cannot be understood", error);
+    let Version { version } = serde_json::from_slice(line).map_err(malformed)?;
+    if version != VERSION {
+        let message = format!(
+            "the other side of the control socket speaks version {version}, this program {VERSION}; \
+             use the same version of shale on both sides"
+        );
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    serde_json::from_slice(line).map(|envelope: Envelope<Incoming>| envelope.body).map_err(malformed)
+}
+
+/// The line of a request.
+///
+/// # Errors
+/// When it is too long.
+pub fn encode_request(request: &Request) -> Result<Vec<u8>> {
+    encode(Outgoing::Request(request))
+}
+
+/// The line of a reply, or of the error instead of it.
+///
+/// # Errors
+/// When it is too long.
+pub fn encode_reply(reply: &Result<Reply>) -> Result<Vec<u8>> {
+    match reply {
+        Ok(reply) => encode(Outgoing::Reply(reply)),
+        Err(error) => {
+            let document = ErrorDocument { kind: error.kind().name().to_owned(), message: error.to_string() };
+            encode(Outgoing::Error(document))
+        }
+    }
+}
+
+/// The request of a line.
+///
+/// # Errors
+/// `Invalid` for nonsense, `Unsupported` for another version.
+pub fn decode_request(line: &[u8]) -> Result<Request> {
+    match decode(line)? {
+        Incoming::Request(request) => Ok(request),
+        _ => Err(Error::new(ErrorKind::Invalid, "a request was expected on the control socket")),
+    }
+}
+
+/// The reply of a line.
+///
+/// # Errors
+/// The error that the server sent, or one about the line.
+pub fn decode_reply(line: &[u8]) -> Result<Reply> {
+    match decode(line)? {
+        Incoming::Reply(reply) => Ok(reply),
+        Incoming::Error(document) => Err(Error::new(kind_by_name(&document.kind), document.message)),
+        Incoming::Request(_) => Err(Error::new(ErrorKind::Invalid, "a reply was expected on the control socket")),
+    }
+}
+
+/// The kind of that name; `Io` for a name that this version does not know.
+pub fn kind_by_name(name: &str) -> ErrorKind {
+    use ErrorKind::{Corrupt, Exists, Full, InUse, Invalid, Io, NotFound, Unsupported};
+    let known = [Invalid, NotFound, Exists, InUse, Full, Corrupt, Io, Unsupported];
+    known.into_iter().find(|kind| kind.name() == name).unwrap_or(Io)
+}
+
+/// Reads one line of at most [`LINE_BYTES_MAX`] bytes, without its end; none at the end of the stream.
+///
+/// # Errors
+/// I/O errors; `InvalidData` for a line that is too long or ends in the middle.
+pub fn read_line(reader: &mut impl BufRead) -> std::io::Result<Option<Vec<u8>>> {
+    use std::io::{Error, ErrorKind::InvalidData, ErrorKind::UnexpectedEof, Read};
+    let mut line = Vec::new();
+    reader.by_ref().take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut line)?;
+    match line.pop() {
+        None => Ok(None),
+        Some(b'\n') => Ok(Some(line)),
+        Some(_) if line.len() + 1 >= LINE_BYTES_MAX => Err(Error::new(InvalidData, "a control message is too long")),
+        Some(_) => Err(Error::new(UnexpectedEof, "a control message ends in the middle")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_round_trip() {
+        let requests = [
+            Request::Hello,
+            Request::Create {
+                volume: "vm".to_owned(),
+                size_bytes: 1 << 40,
+                properties: BTreeMap::from([("compression".to_owned(), "zstd-3".to_owned())]),
+            },
+            Request::Destroy { volume: "vm".to_owned(), force: true },
+            Request::Resize { volume: "vm".to_owned(), size_bytes: 4096, shrink: false },
+            Request::List,
+            Request::Status,
+            Request::Get { volume: None },
+            Request::Set { volume: Some("a".to_owned()), changes: vec![("unit".to_owned(), None)] },
+            Request::Checkpoint,
+            Request::Bulk { volume: "vm".to_owned() },
+        ];
+        for request in requests {
+            let line = encode_request(&request).unwrap();
+            assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+            assert_eq!(decode_request(&line[..line.len() - 1]).unwrap(), request);
+        }
+    }
+
+    #[test]
+    fn replies_and_errors_round_trip() {
+        let status = StatusReport { capacity_bytes: u64::MAX, ratio: Some(2.5), ..StatusReport::default() };
+        let reply = Reply::Status(Box::new(status));
+        assert_eq!(decode_reply(&encode_reply(&Ok(reply.clone())).unwrap()).unwrap(), reply);
+        assert_eq!(decode_reply(&encode_reply(&Ok(Reply::Done)).unwrap()).unwrap(), Reply::Done);
+        for name in ["invalid", "not-found", "exists", "in-use", "full", "corrupt", "io", "unsupported"] {
+            let kind = kind_by_name(name);
+            assert_eq!(kind.name(), name);
+            let line = encode_reply(&Err(Error::new(kind, "volume \"x\"\nnewline"))).unwrap();
+            let error = decode_reply(&line).unwrap_err();
+            assert_eq!((error.kind(), error.to_string().as_str()), (kind, "volume \"x\"\nnewline"));
+        }
+    }
+
+    #[test]
+    fn another_version_is_told_apart_from_nonsense() {
+        let later = br#"{"version":2,"request":{"op":"teleport"}}"#;
+        assert_eq!(decode_request(later).unwrap_err().kind(), ErrorKind::Unsupported);
+        for nonsense in
+            [&b""[..], b"{}", b"GET / HTTP/1.1", br#"{"version":1}"#, br#"{"version":1,"request":{"op":"x"}}"#]
+        {
+            assert_eq!(decode_request(nonsense).unwrap_err().kind(), ErrorKind::Invalid, "{nonsense:?}");
+        }
+        let reply = encode_reply(&Ok(Reply::Done)).unwrap();
+        assert_eq!(decode_request(&reply).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+
+    #[test]
+    fn a_line_without_end_does_not_fill_memory() {
+        let mut endless = std::io::BufReader::new(std::io::repeat(b'x'));
+        assert_eq!(read_line(&mut endless).unwrap_err().kind(), std::io::ErrorKind::InvalidData);
+        assert_eq!(read_line(&mut &b"ab"[..]).unwrap_err().kind(), std::io::ErrorKind::UnexpectedEof);
+        assert_eq!(read_line(&mut &b"ab\nc"[..]).unwrap(), Some(b"ab".to_vec()));
+        assert_eq!(read_line(&mut &b""[..]).unwrap(), None);
+    }
+}

@@ -1,0 +1,231 @@
+//! The server's side of the control socket.
+//!
+//! One thread accepts, one thread serves each connection. Connections are bounded; each buffers one line or one frame.
+//! [`ControlServer::stop`] cuts the connections off where they wait for their client, lets the request in work finish,
+//! and returns when all threads are done.
+
+use std::collections::BTreeMap;
+use std::io::{BufReader, Result as IoResult, Write};
+use std::net::Shutdown;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use surface::{BlockDevice, Error, ErrorKind, Result, WriteOptions};
+
+use super::bulk::{self, Frame, Operation};
+use super::protocol::{Reply, Request, decode_request, encode_reply, read_line};
+use crate::exit::path_error;
+use crate::pool_dir::short_socket_path;
+use crate::service::Service;
+use crate::system::read_vec;
+
+/// Most connections at once. An import takes about five; this allows a dozen of them, and bounds memory to
+/// 64 frames of 4 MiB.
+const CONNECTIONS_MAX: usize = 64;
+
+struct Shared {
+    service: Arc<Service>,
+    stopping: AtomicBool,
+    /// By connection number.
+    connections: Mutex<BTreeMap<u64, Connection>>,
+}
+
+/// A live connection.
+struct Connection {
+    /// To cut it off.
+    stream: UnixStream,
+    /// None for the moment until it has started, and once it was taken to be joined.
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A control socket that is listened on.
+pub struct ControlServer {
+    socket: PathBuf,
+    shared: Arc<Shared>,
+    acceptor: JoinHandle<()>,
+}
+
+impl ControlServer {
+    /// Listens on `socket`. Whatever is there is stale: the caller holds the pool's lock.
+    ///
+    /// # Errors
+    /// When the socket cannot be made.
+    pub fn start(socket: &Path, service: Arc<Service>) -> Result<Self> {
+        let listener = listen(socket).map_err(|error| path_error("cannot listen on", socket, error))?;
+        let shared = Arc::new(Shared { service, stopping: AtomicBool::new(false), connections: Mutex::default() });
+        let for_thread = Arc::clone(&shared);
+        let acceptor = std::thread::Builder::new()
+            .name("control".to_owned())
+            .spawn(move || accept(&listener, &for_thread))
+            .map_err(|error| Error::from_io("cannot start a thread for the control socket", error))?;
+        Ok(Self { socket: socket.to_owned(), shared, acceptor })
+    }
+
+    /// Stops listening, ends all connections, and removes the socket.
+    pub fn stop(self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        // Wakes the acceptor; a failure means that it is gone already.
+        drop(short_socket_path(&self.socket).and_then(|short| UnixStream::connect(short.path())));
+        drop(std::fs::remove_file(&self.socket));
+        if self.acceptor.join().is_err() {
+            // It panicked, which was reported; there is nothing left to stop.
+        }
+        // The read half only: a reply that is under way still arrives.
+        let threads: Vec<_> = {
+            let mut connections = self.shared.connections.lock();
+            let cut = |connection: &mut Connection| {
+                drop(connection.stream.shutdown(Shutdown::Read));
+                connection.thread.take()
+            };
+            connections.values_mut().filter_map(cut).collect()
+        };
+        for thread in threads {
+            drop(thread.join());
+        }
+    }
+}
+
+/// Binds under another name first, so that nobody can connect before the mode is set, and a stale socket is replaced
+/// in one step.
+fn listen(socket: &Path) -> IoResult<UnixListener> {
+    let mut unready = socket.as_os_str().to_owned();
+    unready.push(".new");
+    let unready = PathBuf::from(unready);
+    match std::fs::remove_file(&unready) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let short = short_socket_path(&unready)?;
+    let listener = UnixListener::bind(short.path())?;
+    std::fs::set_permissions(&unready, std::fs::Permissions::from_mode(0o600))?;
+    std::fs::rename(&unready, socket)?;
+    Ok(listener)
+}
+
+fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
+    for number in 0.. {
+        let accepted = listener.accept();
+        if shared.stopping.load(Ordering::SeqCst) {
+            return;
+        }
+        let Ok((stream, _)) = accepted else {
+            // Out of file descriptors, most likely; others will be closed.
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            continue;
+        };
+        if let Err(error) = admit(stream, number, shared) {
+            shared.service.log(&format!("a control connection was refused: {error}"));
+        }
+    }
+}
+
+fn admit(mut stream: UnixStream, number: u64, shared: &Arc<Shared>) -> Result<()> {
+    let refuse = |error| Error::from_io("no connection can be served", error);
+    let mut connections = shared.connections.lock();
+    if connections.len() >= CONNECTIONS_MAX {
+        let error = Error::new(ErrorKind::InUse, format!("{CONNECTIONS_MAX} control connections are open; try later"));
+        let line = encode_reply(&Err(error))?;
+        stream.set_write_timeout(Some(std::time::Duration::from_millis(100))).map_err(refuse)?;
+        return stream.write_all(&line).map_err(refuse);
+    }
+    let for_cutting = stream.try_clone().map_err(refuse)?;
+    // The entry is there before the thread is: the thread removes it when it ends.
+    connections.insert(number, Connection { stream: for_cutting, thread: None });
+    let for_thread = Arc::clone(shared);
+    let spawned = std::thread::Builder::new().name(format!("control-{number}")).spawn(move || {
+        // An error ends the connection: the client went away or does not speak the protocol.
+        if let Err(error) = converse(stream, &for_thread) {
+            for_thread.service.log(&format!("a control connection ended early: {error}"));
+        }
+        for_thread.connections.lock().remove(&number);
+    });
+    match spawned {
+        Ok(thread) => {
+            if let Some(entry) = connections.get_mut(&number) {
+                entry.thread = Some(thread);
+            }
+            Ok(())
+        }
+        Err(error) => {
+            connections.remove(&number);
+            Err(refuse(error))
+        }
+    }
+}
+
+fn converse(stream: UnixStream, shared: &Shared) -> IoResult<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut writer = stream;
+    while let Some(line) = read_line(&mut reader)? {
+        let mut bulk_device = None;
+        let reply = decode_request(&line).and_then(|request| match request {
+            Request::Bulk { volume } => {
+                let device = shared.service.open_volume(&volume)?;
+                let size_bytes = device.size_bytes();
+                bulk_device = Some(device);
+                Ok(Reply::Bulk { size_bytes })
+            }
+            request => shared.service.handle(request),
+        });
+        let line = encode_reply(&reply).or_else(|error| encode_reply(&Err(error))).map_err(std::io::Error::other)?;
+        writer.write_all(&line)?;
+        if let Some(device) = bulk_device {
+            if !reader.buffer().is_empty() {
+                let message = "a client sent bulk frames before it was told that it may";
+                return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, message));
+            }
+            return serve_frames(&mut writer, &*device);
+        }
+    }
+    Ok(())
+}
+
+fn serve_frames(stream: &mut UnixStream, device: &dyn BlockDevice) -> IoResult<()> {
+    let mut buffer = Vec::new();
+    while let Some(frame) = Frame::read(stream)? {
+        let result = answer(frame, stream, device, &mut buffer)?;
+        bulk::write_reply(stream, result.as_ref().map(|length| &buffer[..*length]))?;
+    }
+    Ok(())
+}
+
+/// Does what a frame asks for; what is to be sent is the beginning of `buffer`, as long as the result says.
+fn answer(
+    frame: Frame,
+    stream: &UnixStream,
+    device: &dyn BlockDevice,
+    buffer: &mut Vec<u8>,
+) -> IoResult<Result<usize>> {
+    // `Frame::decode` bounds the length of reads and writes.
+    let length = usize::try_from(frame.length).unwrap_or(usize::MAX);
+    Ok(match frame.operation {
+        Operation::Read => {
+            if buffer.len() < length {
+                buffer.resize(length, 0);
+            }
+            device.read(frame.offset, &mut buffer[..length]).map(|()| length)
+        }
+        Operation::Write => {
+            let data = Bytes::from(read_vec(stream, length)?);
+            device.write(frame.offset, data, WriteOptions::default()).map(|()| 0)
+        }
+        Operation::Discard => device.discard(frame.offset, frame.length).map(|()| 0),
+        Operation::Flush => device.flush().map(|()| 0),
+        Operation::Allocation => {
+            device.allocation(frame.offset, frame.length, frame.runs_max.max(1) as usize).map(|runs| {
+                *buffer = bulk::encode_runs(&runs);
+                buffer.len()
+            })
+        }
+        Operation::Size => {
+            *buffer = device.size_bytes().to_le_bytes().to_vec();
+            Ok(buffer.len())
+        }
+    })
+}

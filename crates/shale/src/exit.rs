@@ -1,0 +1,178 @@
+//! Exit codes, and how a failed command tells what went wrong. The only place where an [`ErrorKind`] becomes a number.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use surface::{Error, ErrorKind};
+
+use crate::output::Output;
+
+/// Text of the exit codes for `--help` and the man page.
+pub const EXIT_CODES_HELP: &str = "\
+Exit codes:
+    0  done
+    1  anything not listed below
+    2  usage: an unknown flag, a bad size, name or property
+    3  not found: no such pool, volume, property or file
+    4  in use: another process or client holds it
+    5  full: no space in the pool, or below it
+    6  corrupt: stored bytes failed verification
+    7  I/O error of the storage below
+    8  exists already
+    9  unsupported by this version, kernel or file system
+  130  interrupted by a signal
+With --json an error is printed on stdout as {\"error\":{\"kind\":...,\"message\":...}}, with the kind
+internal, invalid, not-found, in-use, full, corrupt, io, exists, unsupported or interrupted.";
+
+/// Why a command failed.
+#[derive(Debug)]
+pub enum Failure {
+    /// An error of known kind.
+    Error(Error),
+    /// None of the kinds fits.
+    Internal(String),
+    /// A signal stopped the command; the message says what was left behind.
+    Interrupted(String),
+    /// Everything was said already (a report on stdout): only the exit code is left.
+    Reported(ErrorKind),
+}
+
+/// Result of a command.
+pub type Outcome<T = ()> = Result<T, Failure>;
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl Failure {
+    /// Puts what was being done in front of the message.
+    #[must_use]
+    pub fn context(self, what: impl fmt::Display) -> Self {
+        match self {
+            Self::Error(error) => Self::Error(error.context(what)),
+            Self::Internal(message) => Self::Internal(format!("{what}: {message}")),
+            Self::Interrupted(message) => Self::Interrupted(format!("{what}: {message}")),
+            Self::Reported(kind) => Self::Reported(kind),
+        }
+    }
+
+    /// The process's exit code.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Error(error) => code_of(error.kind()),
+            Self::Reported(kind) => code_of(*kind),
+            Self::Internal(_) => 1,
+            Self::Interrupted(_) => 130,
+        }
+    }
+
+    fn kind_name(&self) -> &'static str {
+        match self {
+            Self::Error(error) => error.kind().name(),
+            Self::Reported(kind) => kind.name(),
+            Self::Internal(_) => "internal",
+            Self::Interrupted(_) => "interrupted",
+        }
+    }
+
+    /// Tells the user, and gives the exit code.
+    pub fn report(&self, output: &Output) -> ExitCode {
+        match self {
+            Self::Reported(_) => {}
+            failure => output.error(failure.kind_name(), &failure.to_string()),
+        }
+        ExitCode::from(self.code())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Error(error) => error.fmt(f),
+            Self::Internal(message) | Self::Interrupted(message) => f.write_str(message),
+            Self::Reported(kind) => f.write_str(kind.name()),
+        }
+    }
+}
+
+/// The exit code of a kind.
+pub const fn code_of(kind: ErrorKind) -> u8 {
+    match kind {
+        ErrorKind::Invalid => 2,
+        ErrorKind::NotFound => 3,
+        ErrorKind::InUse => 4,
+        ErrorKind::Full => 5,
+        ErrorKind::Corrupt => 6,
+        ErrorKind::Io => 7,
+        ErrorKind::Exists => 8,
+        ErrorKind::Unsupported => 9,
+    }
+}
+
+/// Reports what is wrong with the command line (or prints the help that was asked for), and gives the exit code.
+pub fn report_usage(error: &clap::Error) -> ExitCode {
+    let asked_for = !error.use_stderr();
+    // The flags could not be parsed, so --json is looked for by hand.
+    let json = !asked_for && std::env::args_os().any(|arg| arg == "--json");
+    if json {
+        Output::new(true, false).error(ErrorKind::Invalid.name(), error.to_string().trim_end());
+    } else if error.print().is_err() {
+        return ExitCode::from(1);
+    }
+    ExitCode::from(if asked_for { 0 } else { code_of(ErrorKind::Invalid) })
+}
+
+/// The kind of an I/O error on something that the user named: NotFound, Exists and the like keep their kinds.
+pub fn kind_of(error: &std::io::Error) -> ErrorKind {
+    use std::io::ErrorKind as Io;
+    match error.kind() {
+        Io::NotFound => ErrorKind::NotFound,
+        Io::AlreadyExists => ErrorKind::Exists,
+        Io::InvalidInput | Io::IsADirectory | Io::NotADirectory | Io::InvalidFilename => ErrorKind::Invalid,
+        Io::WouldBlock | Io::ResourceBusy | Io::AddrInUse => ErrorKind::InUse,
+        Io::Unsupported => ErrorKind::Unsupported,
+        Io::StorageFull | Io::QuotaExceeded => ErrorKind::Full,
+        _ => ErrorKind::Io,
+    }
+}
+
+/// What to say about an I/O error on a path of the user's.
+pub fn path_error(what: impl fmt::Display, path: &std::path::Path, error: std::io::Error) -> Error {
+    Error::with_source(kind_of(&error), format!("{what} {}", path.display()), error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [ErrorKind; 8] = [
+        ErrorKind::Invalid,
+        ErrorKind::NotFound,
+        ErrorKind::InUse,
+        ErrorKind::Full,
+        ErrorKind::Corrupt,
+        ErrorKind::Io,
+        ErrorKind::Exists,
+        ErrorKind::Unsupported,
+    ];
+
+    #[test]
+    fn codes_are_distinct_and_documented() {
+        let mut seen = std::collections::BTreeSet::from([0, 1, 130]);
+        for kind in ALL {
+            assert!(seen.insert(code_of(kind)), "{kind:?} shares its code");
+            assert!(EXIT_CODES_HELP.contains(&format!("\n    {}  ", code_of(kind))), "{kind:?} is not documented");
+            assert!(EXIT_CODES_HELP.contains(kind.name()), "{kind:?} is not named");
+        }
+    }
+
+    #[test]
+    fn a_missing_file_is_not_found() {
+        let path = std::path::Path::new("/nonexistent/x");
+        let error = path_error("cannot open", path, std::fs::File::open(path).unwrap_err());
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.to_string().contains("/nonexistent/x"), "{error}");
+    }
+}

@@ -1,0 +1,44 @@
+//! The one binary: command line, server, control socket, import and export.
+//!
+//! Layers, from the top: [`cli`] is the one definition of commands and flags; [`commands`] does what they say, through a
+//! [`session::Session`], which is either the pool itself, opened by this process, or a connection to the server that
+//! holds it ([`control`]). Both answer the same [`control::Request`]s through the same [`service::Service`], so that a
+//! command gives the same result either way. [`transfer`] moves bulk data in and out; [`pool_dir`] owns the layout of a
+//! pool's directory.
+//!
+//! This crate owns no storage: it never interprets what the engine keeps in the data file or in the map.
+// The storage stack takes time and files through `env` so that it can be simulated; nothing simulates the command line.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
+pub mod cli;
+pub mod commands;
+pub mod control;
+pub mod devices;
+pub mod exit;
+pub mod model;
+pub mod names;
+pub mod output;
+pub mod pool_dir;
+pub mod progress;
+pub mod service;
+pub mod session;
+pub mod system;
+pub mod transfer;
+pub mod volume_io;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Parses the command line, runs the command, reports its error, and gives the exit code.
+pub fn run() -> ExitCode {
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return exit::report_usage(&error),
+    };
+    let output = output::Output::new(cli.json, cli.quiet);
+    match commands::run(cli.command, &output) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(&output),
+    }
+}

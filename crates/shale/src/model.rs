@@ -1,0 +1,231 @@
+//! What commands report: the documents behind `--json`, which also cross the control socket. Field names are a promise
+//! to scripts: they are documented in the help of each command, added to, and not renamed.
+
+use std::collections::BTreeMap;
+
+use engine::{CheckReport, Property, PropertySource, VolumeStatus};
+use serde::{Deserialize, Serialize};
+
+/// A volume.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VolumeReport {
+    /// Name.
+    pub name: String,
+    /// Size that its users see.
+    pub size_bytes: u64,
+    /// Logical bytes that hold data.
+    pub allocated_bytes: u64,
+    /// Bytes that they take in the pool.
+    pub stored_bytes: u64,
+    /// `allocated_bytes / stored_bytes`; none when nothing is stored.
+    pub ratio: Option<f64>,
+    /// When it was created, in seconds since 1970.
+    pub created_unix_s: u64,
+    /// How many clients have it open.
+    pub clients: usize,
+    /// Properties set on the volume itself.
+    pub properties: BTreeMap<String, String>,
+}
+
+impl VolumeReport {
+    /// From the engine's figures.
+    pub fn new(status: VolumeStatus, clients: usize) -> Self {
+        Self {
+            ratio: ratio(status.allocated_bytes, status.stored_bytes),
+            name: status.name,
+            size_bytes: status.size_bytes,
+            allocated_bytes: status.allocated_bytes,
+            stored_bytes: status.stored_bytes,
+            created_unix_s: status.created_unix_s,
+            clients,
+            properties: status.properties,
+        }
+    }
+}
+
+/// A property in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PropertyReport {
+    /// Name.
+    pub key: String,
+    /// Value in force.
+    pub value: String,
+    /// `default`, `pool` or `volume`.
+    pub source: String,
+}
+
+impl From<Property> for PropertyReport {
+    fn from(property: Property) -> Self {
+        let source = match property.source {
+            PropertySource::Default => "default",
+            PropertySource::Pool => "pool",
+            PropertySource::Volume => "volume",
+        };
+        Self { key: property.key, value: property.value, source: source.to_owned() }
+    }
+}
+
+/// A pool. See the help of `shale status` for the fields.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)] // each is documented in the help of `shale status` and in engine::PoolStatus
+pub struct StatusReport {
+    pub pool: String,
+    pub data: String,
+    pub id: String,
+    pub served: bool,
+    pub pid: u32,
+    pub nbd: Vec<String>,
+    pub mount: Option<String>,
+    pub uptime_s: u64,
+    pub capacity_bytes: u64,
+    pub extent_bytes: u64,
+    pub extents_free: u64,
+    pub extents_total: u64,
+    pub volumes: u64,
+    pub logical_bytes: u64,
+    pub allocated_bytes: u64,
+    pub stored_bytes: u64,
+    pub dead_bytes: u64,
+    pub free_bytes: u64,
+    pub map_bytes: u64,
+    pub ratio: Option<f64>,
+    pub saving_percent: Option<f64>,
+    pub written_bytes: u64,
+    pub fragment_bytes: u64,
+    pub log_bytes: u64,
+    pub write_amplification: Option<f64>,
+    pub read_bytes: u64,
+    pub read_disk_bytes: u64,
+    pub checkpoints: u64,
+    pub flushes: u64,
+    pub syncs: u64,
+    pub recovered_batches: u64,
+    pub recovered_bytes: u64,
+    pub recovery_ms: f64,
+    pub memory_budget_bytes: u64,
+    pub memory_resident_bytes: u64,
+    pub failed: Option<String>,
+}
+
+/// What `check` found.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CheckSummary {
+    /// Nothing wrong is left.
+    pub clean: bool,
+    /// Map records read.
+    pub records: u64,
+    /// Fragments read, verified and decoded.
+    pub fragments: u64,
+    /// Their bytes.
+    pub fragment_bytes: u64,
+    /// How long it took.
+    pub seconds: f64,
+    /// What is wrong.
+    pub problems: Vec<ProblemReport>,
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ProblemReport {
+    /// A stable name, see [`engine::Problem`].
+    pub kind: String,
+    /// Volume that is concerned, if any.
+    pub volume: Option<String>,
+    /// Byte offset in the volume, if any.
+    pub offset: Option<u64>,
+    /// What was found and what was expected.
+    pub detail: String,
+    /// Whether it was mended.
+    pub repaired: bool,
+}
+
+impl CheckSummary {
+    /// From the engine's report.
+    pub fn new(report: CheckReport, seconds: f64) -> Self {
+        let problem = |p: engine::Problem| ProblemReport {
+            kind: p.kind.to_owned(),
+            volume: p.volume,
+            offset: p.offset,
+            detail: p.detail,
+            repaired: p.repaired,
+        };
+        let problems: Vec<_> = report.problems.into_iter().map(problem).collect();
+        Self {
+            clean: problems.iter().all(|p| p.repaired),
+            records: report.records,
+            fragments: report.fragments,
+            fragment_bytes: report.fragment_bytes,
+            seconds,
+            problems,
+        }
+    }
+}
+
+/// What an import or an export did.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TransferSummary {
+    /// The volume.
+    pub volume: String,
+    /// The file read (import).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// The file written (export).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    /// Size of the volume.
+    pub size_bytes: u64,
+    /// Bytes copied.
+    pub copied_bytes: u64,
+    /// Bytes of holes that were skipped.
+    pub hole_bytes: u64,
+    /// Logical bytes of the volume that hold data now (import).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocated_bytes: Option<u64>,
+    /// Bytes that they take in the pool (import).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stored_bytes: Option<u64>,
+    /// `allocated_bytes / stored_bytes` (import).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+    /// How long it took.
+    pub seconds: f64,
+    /// Size over time.
+    pub bytes_per_second: u64,
+}
+
+/// `part` times as much, or none if there is nothing to compare with.
+pub fn ratio(whole: u64, part: u64) -> Option<f64> {
+    (part > 0).then(|| whole as f64 / part as f64)
+}
+
+/// A ratio as people read it.
+pub fn show_ratio(ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}x"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repaired_problems_leave_a_clean_pool() {
+        let problem = |repaired| engine::Problem {
+            kind: "usage",
+            volume: None,
+            offset: None,
+            detail: "extent 7: 12 bytes live, 16 counted".to_owned(),
+            repaired,
+        };
+        let report = |problems| CheckReport { problems, ..CheckReport::default() };
+        assert!(CheckSummary::new(report(vec![]), 0.0).clean);
+        assert!(CheckSummary::new(report(vec![problem(true)]), 0.0).clean);
+        assert!(!CheckSummary::new(report(vec![problem(true), problem(false)]), 0.0).clean);
+    }
+
+    #[test]
+    fn an_empty_pool_has_no_ratio() {
+        assert_eq!(ratio(0, 0), None);
+        assert_eq!(show_ratio(None), "-");
+        assert_eq!(show_ratio(ratio(300, 100)), "3.00x");
+    }
+}

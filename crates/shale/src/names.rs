@@ -1,0 +1,128 @@
+//! What may be written on the command line for names, sizes and properties. The engine checks again; checking here
+//! gives the message before a pool is opened.
+
+use surface::{Error, ErrorKind, Result};
+
+/// Longest volume name: what a directory entry and an NBD export name both take.
+const NAME_BYTES_MAX: usize = 255;
+
+/// Checks a volume's name: 1 to 255 of `A-Z a-z 0-9 . _ -`, not starting with `.` or `-`.
+///
+/// # Errors
+/// A message that says what is allowed.
+pub fn volume_name(text: &str) -> std::result::Result<String, String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if text.is_empty() || text.len() > NAME_BYTES_MAX || text.starts_with(['.', '-']) || !text.chars().all(allowed) {
+        return Err(
+            "a volume's name has 1 to 255 letters, digits, '.', '_' or '-', and starts with neither '.' nor '-'"
+                .to_owned(),
+        );
+    }
+    Ok(text.to_owned())
+}
+
+/// A size as people write it, for clap.
+///
+/// # Errors
+/// A message that says how a size is written.
+pub fn size(text: &str) -> std::result::Result<u64, String> {
+    units::parse_size(text).map_err(|error| error.to_string())
+}
+
+/// A size that must fit 32 bits (an extent's).
+///
+/// # Errors
+/// See [`size`].
+pub fn small_size(text: &str) -> std::result::Result<u32, String> {
+    u32::try_from(size(text)?).map_err(|_| "is too large".to_owned())
+}
+
+/// `key=value`: the value may be empty.
+///
+/// # Errors
+/// When there is no `=`, or nothing before it.
+pub fn key_value(text: &str) -> std::result::Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.trim().to_owned())),
+        _ => Err("a property is written key=value, such as compression=zstd-3".to_owned()),
+    }
+}
+
+/// Properties to set: key, and value or none to inherit again.
+pub type Changes = Vec<(String, Option<String>)>;
+
+/// Splits the words after `POOL` of `shale set` into the volume, if there is one, and the changes; an empty value
+/// means that the property is inherited again.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] when a word is neither.
+pub fn set_words(words: &[String]) -> Result<(Option<String>, Changes)> {
+    let (volume, pairs) = match words.split_first() {
+        Some((first, rest)) if !first.contains('=') => (Some(first), rest),
+        _ => (None, words),
+    };
+    let invalid = |message: String| Error::new(ErrorKind::Invalid, message);
+    let volume = volume.map(|name| volume_name(name).map_err(|why| invalid(format!("'{name}': {why}")))).transpose()?;
+    let mut changes = Vec::with_capacity(pairs.len());
+    for pair in pairs {
+        let (key, value) = key_value(pair).map_err(|why| invalid(format!("'{pair}': {why}")))?;
+        changes.push((key, (!value.is_empty()).then_some(value)));
+    }
+    if changes.is_empty() {
+        return Err(invalid("nothing to set; write key=value (key= to inherit again)".to_owned()));
+    }
+    Ok((volume, changes))
+}
+
+/// Rounds up to whole blocks.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] above the largest volume.
+pub fn round_up_to_block(bytes: u64) -> Result<u64> {
+    bytes
+        .checked_next_multiple_of(units::BLOCK_BYTES as u64)
+        .filter(|size| *size <= units::OBJECT_BYTES_MAX)
+        .ok_or_else(|| {
+            let most = units::format_size(units::OBJECT_BYTES_MAX);
+            Error::new(ErrorKind::Invalid, format!("{bytes} bytes are more than the largest volume, {most}"))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_would_break_a_path_or_a_flag_are_refused() {
+        for good in ["a", "vm-1", "A.b_c", "0", &"x".repeat(255)] {
+            assert_eq!(volume_name(good).as_deref(), Ok(good));
+        }
+        for bad in ["", ".", "..", ".hidden", "-x", "a/b", "a b", "ä", "a\0", "a=b", &"x".repeat(256)] {
+            assert!(volume_name(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn set_words_take_volume_first_and_empty_as_inherit() {
+        let words = |list: &[&str]| list.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
+        let some = |v: &str| Some(v.to_owned());
+        assert_eq!(
+            set_words(&words(&["vm", "compression=zstd-3", "unit="])).unwrap(),
+            (some("vm"), vec![("compression".to_owned(), some("zstd-3")), ("unit".to_owned(), None)])
+        );
+        assert_eq!(set_words(&words(&["unit=8K"])).unwrap(), (None, vec![("unit".to_owned(), some("8K"))]));
+        for bad in [&["vm"][..], &[], &["=x"], &["vm", "unit"], &["v m", "unit=8K"]] {
+            assert_eq!(set_words(&words(bad)).unwrap_err().kind(), ErrorKind::Invalid, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn rounding_stops_at_the_largest_volume() {
+        assert_eq!(round_up_to_block(0).unwrap(), 0);
+        assert_eq!(round_up_to_block(1).unwrap(), 4096);
+        assert_eq!(round_up_to_block(4096).unwrap(), 4096);
+        assert_eq!(round_up_to_block(units::OBJECT_BYTES_MAX).unwrap(), units::OBJECT_BYTES_MAX);
+        assert!(round_up_to_block(units::OBJECT_BYTES_MAX + 1).is_err());
+        assert!(round_up_to_block(u64::MAX).is_err());
+    }
+}

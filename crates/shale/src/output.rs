@@ -1,0 +1,136 @@
+//! What goes to stdout and stderr: results on stdout (text, or one JSON document), notes and errors on stderr.
+
+use std::io::{IsTerminal, Write};
+
+use serde::Serialize;
+
+/// Where a command's words go.
+#[derive(Debug, Clone, Copy)]
+pub struct Output {
+    json: bool,
+    quiet: bool,
+}
+
+impl Output {
+    /// With `json` results are JSON documents; with `quiet` notes and progress are left out.
+    pub const fn new(json: bool, quiet: bool) -> Self {
+        Self { json, quiet }
+    }
+
+    /// Whether results are JSON.
+    pub const fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Whether a progress bar has someone to look at it.
+    pub fn shows_progress(&self) -> bool {
+        !self.quiet && std::io::stderr().is_terminal()
+    }
+
+    /// A result as text.
+    pub fn text(&self, text: &str) {
+        write_stdout(text.as_bytes());
+    }
+
+    /// A result as one line of JSON.
+    pub fn json(&self, document: &impl Serialize) {
+        match serde_json::to_string(document) {
+            Ok(line) => write_stdout(format!("{line}\n").as_bytes()),
+            Err(error) => self.warn(&format!("a result cannot be shown as JSON: {error}")),
+        }
+    }
+
+    /// The result as JSON or as text, whichever was asked for.
+    pub fn result(&self, document: &impl Serialize, text: impl FnOnce() -> String) {
+        if self.json {
+            self.json(document);
+        } else {
+            self.text(&text());
+        }
+    }
+
+    /// Something worth knowing, on stderr.
+    pub fn note(&self, text: &str) {
+        if !self.quiet {
+            write_stderr(&format!("{text}\n"));
+        }
+    }
+
+    /// Something to worry about, on stderr, even when quiet.
+    pub fn warn(&self, text: &str) {
+        write_stderr(&format!("shale: warning: {text}\n"));
+    }
+
+    /// An error: on stderr, and with `--json` as a document on stdout instead.
+    pub fn error(&self, kind: &str, message: &str) {
+        if self.json {
+            self.json(&serde_json::json!({ "error": { "kind": kind, "message": message } }));
+        } else {
+            write_stderr(&format!("shale: {message}\n"));
+        }
+    }
+}
+
+/// A reader that went away (`shale list | head -1`) is no error of ours, and there is nobody left to tell.
+fn write_stdout(bytes: &[u8]) {
+    let mut stdout = std::io::stdout().lock();
+    if stdout.write_all(bytes).and_then(|()| stdout.flush()).is_err() {
+        // Nothing to be done: the exit code still tells whether the command did its work.
+    }
+}
+
+fn write_stderr(text: &str) {
+    if std::io::stderr().lock().write_all(text.as_bytes()).is_err() {
+        // As above.
+    }
+}
+
+/// Left-aligned first column, right-aligned others, two spaces between them.
+pub fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let pad = " ".repeat(widths[column].saturating_sub(cell.chars().count()));
+            if column == 0 {
+                line.push_str(cell);
+                line.push_str(&pad);
+            } else {
+                line.push_str("  ");
+                line.push_str(&pad);
+                line.push_str(cell);
+            }
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Lines of `name  value`, names padded to the longest.
+pub fn facts(lines: &[(&str, String)]) -> String {
+    let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    lines.iter().map(|(name, value)| format!("{name:width$}  {value}").trim_end().to_owned() + "\n").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_aligns_names_left_and_numbers_right() {
+        let row = |cells: &[&str]| cells.iter().map(|c| (*c).to_owned()).collect::<Vec<_>>();
+        let text = table(&[row(&["NAME", "SIZE"]), row(&["a", "10 GiB"]), row(&["longer", "1 B"])]);
+        assert_eq!(text, "NAME      SIZE\na       10 GiB\nlonger     1 B\n");
+    }
+
+    #[test]
+    fn facts_pad_names() {
+        assert_eq!(facts(&[("a", "1".into()), ("long", "2".into())]), "a     1\nlong  2\n");
+    }
+}

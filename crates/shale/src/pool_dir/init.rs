@@ -1,0 +1,292 @@
+//! Making a pool.
+//!
+//! Steps, each of which a crash may follow:
+//! 1. The directory is made, and its lock taken.
+//! 2. `pool.json` says `initialising` and names the data. From here on `init` may be repeated and may overwrite it.
+//! 3. The data file is made, and the engine writes its superblock and the first checkpoint into data and `map/`.
+//! 4. `pool.json` says `ready`.
+//!
+//! A failure (unlike a crash) removes what was made.
+
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use engine::{FormatOptions, Pool, Properties};
+use env::{AlignedBuf, Disk, FileDisk, FjallOptions, FjallStore, PoolLock};
+use surface::{Error, ErrorKind, Result};
+
+use super::config::sync_dir;
+use super::open::{environment, store_error};
+use super::{Config, PoolDir, State};
+use crate::exit::{kind_of, path_error};
+use crate::system;
+
+/// Part of the free space below that a pool takes by default, in percent: the rest is for the map, and for whatever
+/// else lives there.
+const FREE_SPACE_PERCENT: u64 = 80;
+/// How much of a block device must be blank for it to be taken without `--force`: partition tables and the superblocks
+/// of all common file systems lie there.
+const BLANK_BYTES: usize = 1 << 20;
+
+/// What a pool is made with.
+#[derive(Debug, Clone)]
+pub struct InitOptions {
+    /// Data file or device; none for `data` in the pool's directory.
+    pub data: Option<PathBuf>,
+    /// Bytes of data.
+    pub capacity_bytes: Option<u64>,
+    /// Bytes of an extent.
+    pub extent_bytes: u32,
+    /// Properties of the pool.
+    pub properties: Properties,
+    /// Overwrite what is there.
+    pub force: bool,
+}
+
+/// What was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Made {
+    /// Data file or device.
+    pub data: PathBuf,
+    /// Bytes of data.
+    pub capacity_bytes: u64,
+    /// Where the capacity comes from, if it was not given.
+    pub capacity_from: Option<String>,
+    /// An `init` that was interrupted was done again.
+    pub redone: bool,
+}
+
+/// What is in the directory.
+enum Found {
+    Nothing,
+    Unfinished(PathBuf),
+    /// A pool, or something else: only with force.
+    Occupied(String),
+}
+
+/// Makes a pool.
+///
+/// # Errors
+/// `Exists` when something is there that is not to be overwritten, `InUse`, and what the engine and the system say.
+pub fn init(dir: &PoolDir, options: &InitOptions) -> Result<Made> {
+    // Before anything is touched, and again under the lock.
+    let before = admit(dir, options)?;
+    let existed = dir.root().exists();
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir.root())
+        .map_err(|error| path_error("cannot make the directory", dir.root(), error))?;
+    let lock = dir.lock()?.map_err(|holder| Error::new(ErrorKind::InUse, holder))?;
+    let unfinished = admit(dir, options)?.or(before);
+    let data = match &options.data {
+        None => PathBuf::from("data"),
+        Some(path) => absolute(path)?,
+    };
+    let may_overwrite = options.force || unfinished.as_ref() == Some(&data);
+    let data_path = dir.root().join(&data);
+    let target = Target::examine(&data_path, may_overwrite)?;
+    let (capacity_bytes, capacity_from) = capacity(&target, &data_path, options)?;
+
+    let mut config = Config { state: State::Initialising, data, created_unix_s: system::unix_s() };
+    config.write(&dir.config_path())?;
+    let made = make(dir, &data_path, &target, capacity_bytes, options).and_then(|()| {
+        config.state = State::Ready;
+        config.write(&dir.config_path())
+    });
+    if let Err(error) = made {
+        undo(dir, &data_path, &target, existed, lock);
+        return Err(error);
+    }
+    Ok(Made { data: data_path, capacity_bytes, capacity_from, redone: unfinished.is_some() })
+}
+
+/// Whether `init` may go on; the data of an interrupted one, if that is what is there.
+fn admit(dir: &PoolDir, options: &InitOptions) -> Result<Option<PathBuf>> {
+    match examine(dir)? {
+        Found::Nothing => Ok(None),
+        Found::Unfinished(data) => Ok(Some(data)),
+        Found::Occupied(_) if options.force => Ok(None),
+        Found::Occupied(what) => {
+            let message =
+                format!("{} {what}; choose an empty directory, or overwrite with --force", dir.root().display());
+            Err(Error::new(ErrorKind::Exists, message))
+        }
+    }
+}
+
+fn examine(dir: &PoolDir) -> Result<Found> {
+    let root = dir.root();
+    let entries = match std::fs::read_dir(root) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Found::Nothing),
+        Err(error) => return Err(path_error("cannot read the directory", root, error)),
+        Ok(entries) => entries,
+    };
+    let mut other = None;
+    let mut has_config = false;
+    for entry in entries {
+        let name = entry.map_err(|error| path_error("cannot read the directory", root, error))?.file_name();
+        match name.to_str() {
+            Some("pool.json") => has_config = true,
+            // What an interrupted `init` leaves before step 2, and what is in the root of a new file system.
+            Some("lock" | "pool.json.tmp" | "lost+found") => {}
+            _ => other = Some(name),
+        }
+    }
+    if has_config {
+        return Ok(match dir.config() {
+            Ok(Config { state: State::Initialising, data, .. }) => Found::Unfinished(data),
+            Ok(_) => Found::Occupied("holds a pool already".to_owned()),
+            Err(error) => Found::Occupied(format!("holds a pool that cannot be read ({error})")),
+        });
+    }
+    Ok(match other {
+        None => Found::Nothing,
+        Some(name) => {
+            // Ours to overwrite only if a pool.json says so.
+            if name == "map" || name == "data" {
+                let message = format!(
+                    "{} has an entry '{}' but no pool.json; move it away, or choose another directory",
+                    root.display(),
+                    name.display()
+                );
+                return Err(Error::new(ErrorKind::Exists, message));
+            }
+            Found::Occupied(format!("is not empty (it has '{}')", name.display()))
+        }
+    })
+}
+
+/// What the data will lie on.
+#[derive(Debug, PartialEq, Eq)]
+enum Target {
+    Absent,
+    File { bytes: u64 },
+    BlockDevice { bytes: u64 },
+}
+
+impl Target {
+    fn examine(path: &Path, may_overwrite: bool) -> Result<Self> {
+        let metadata = match std::fs::metadata(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::Absent),
+            Err(error) => return Err(path_error("cannot look at", path, error)),
+            Ok(metadata) => metadata,
+        };
+        let refuse = |why: &str| {
+            let message = format!("{} {why}; overwrite it with --force", path.display());
+            Err(Error::new(ErrorKind::Exists, message))
+        };
+        let kind = metadata.file_type();
+        if kind.is_block_device() {
+            let bytes = system::device_bytes(path).map_err(|error| path_error("cannot open", path, error))?;
+            if !may_overwrite && !is_blank(path).map_err(|error| path_error("cannot read", path, error))? {
+                return refuse("is not blank: it may hold a pool, a file system or a partition table");
+            }
+            return Ok(Self::BlockDevice { bytes });
+        }
+        if !kind.is_file() {
+            let message = format!("{} is neither a file nor a block device", path.display());
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        if !may_overwrite && metadata.blocks() > 0 {
+            return refuse("is not empty");
+        }
+        Ok(Self::File { bytes: metadata.len() })
+    }
+}
+
+fn is_blank(path: &Path) -> std::io::Result<bool> {
+    use std::io::Read;
+    let mut head = Vec::with_capacity(BLANK_BYTES);
+    std::fs::File::open(path)?.take(BLANK_BYTES as u64).read_to_end(&mut head)?;
+    Ok(head.iter().all(|byte| *byte == 0))
+}
+
+fn capacity(target: &Target, path: &Path, options: &InitOptions) -> Result<(u64, Option<String>)> {
+    let whole_extents = |bytes: u64| bytes - bytes % u64::from(options.extent_bytes.max(1));
+    match (options.capacity_bytes, target) {
+        (Some(wanted), Target::BlockDevice { bytes }) if wanted > *bytes => {
+            let message = format!(
+                "{} has {}, less than the capacity of {}",
+                path.display(),
+                units::format_size(*bytes),
+                units::format_size(wanted)
+            );
+            Err(Error::new(ErrorKind::Invalid, message))
+        }
+        (Some(wanted), _) => Ok((whole_extents(wanted), None)),
+        (None, Target::BlockDevice { bytes }) => Ok((whole_extents(*bytes), Some("the size of the device".to_owned()))),
+        (None, Target::File { bytes }) if *bytes > 0 => {
+            Ok((whole_extents(*bytes), Some("the size of the file".to_owned())))
+        }
+        (None, _) => {
+            let parent = path.parent().unwrap_or(Path::new("/"));
+            let free = system::free_bytes(parent).map_err(|error| path_error("cannot look at", parent, error))?;
+            let why = format!("{FREE_SPACE_PERCENT} % of the {} that are free", units::format_size(free));
+            Ok((whole_extents(free / 100 * FREE_SPACE_PERCENT), Some(why)))
+        }
+    }
+}
+
+fn make(dir: &PoolDir, data: &Path, target: &Target, capacity_bytes: u64, options: &InitOptions) -> Result<()> {
+    let map = dir.map_path();
+    match std::fs::remove_dir_all(&map) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(path_error("cannot remove the old map in", &map, error));
+        }
+        _ => {}
+    }
+    if matches!(target, Target::File { .. }) {
+        // Emptied first: nothing of what was there may be taken for a batch of the new log.
+        std::fs::OpenOptions::new()
+            .write(true)
+            .open(data)
+            .and_then(|file| file.set_len(0))
+            .map_err(|error| path_error("cannot empty", data, error))?;
+    }
+    let disk =
+        FileDisk::create(data, capacity_bytes).map_err(|error| Error::new(kind_of(&error), error.to_string()))?;
+    if matches!(target, Target::BlockDevice { .. }) {
+        // An old superblock must not outlive this step: it would make a half-made pool look like the old one.
+        let zeroes = AlignedBuf::new(BLANK_BYTES);
+        disk.write_at(0, &zeroes, BLANK_BYTES)
+            .and_then(|()| disk.sync())
+            .map_err(|error| path_error("cannot write", data, error))?;
+    }
+    let store_options = FjallOptions { memory_bytes: FjallOptions::MEMORY_BYTES_MIN };
+    let store = FjallStore::create(&map, store_options).map_err(store_error)?;
+    let format =
+        FormatOptions { capacity_bytes, extent_bytes: options.extent_bytes, properties: options.properties.clone() };
+    Pool::format(&environment(disk, store), &format)?;
+    for path in [data.parent().unwrap_or(Path::new("/")), dir.root()] {
+        sync_dir(path).map_err(|error| path_error("cannot sync", path, error))?;
+    }
+    Ok(())
+}
+
+/// Removes what a failed `init` made. Best effort: the error that is reported is the one that made it fail.
+fn undo(dir: &PoolDir, data: &Path, target: &Target, existed: bool, lock: PoolLock) {
+    if *target == Target::Absent {
+        drop(std::fs::remove_file(data));
+    }
+    drop(std::fs::remove_dir_all(dir.map_path()));
+    drop(std::fs::remove_file(dir.config_path()));
+    drop(std::fs::remove_file(dir.lock_path()));
+    drop(lock);
+    if !existed {
+        drop(std::fs::remove_dir(dir.root()));
+    }
+}
+
+/// The path made absolute through its directory, so that the pool finds its data from wherever it is opened.
+fn absolute(path: &Path) -> Result<PathBuf> {
+    let Some(name) = path.file_name() else {
+        return Err(Error::new(ErrorKind::Invalid, format!("{} is no path of a file", path.display())));
+    };
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let parent = parent.canonicalize().map_err(|error| path_error("cannot find the directory", parent, error))?;
+    Ok(parent.join(name))
+}

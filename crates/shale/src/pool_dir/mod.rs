@@ -1,0 +1,188 @@
+//! The directory of a pool: what lies where, and in which states it can be.
+//!
+//! | entry | what |
+//! | --- | --- |
+//! | `pool.json` | where the data is, and whether `init` finished; written atomically |
+//! | `lock` | held by the process that has the pool open |
+//! | `control.sock` | the server's, while there is one |
+//! | `map/` | the map store |
+//! | `data` | the log, unless it was put elsewhere |
+//!
+//! States: no `pool.json`: no pool. `state` is `initialising`: `init` was interrupted; it may be run again, and may
+//! overwrite the data that is named; nothing else opens the pool. `state` is `ready`: a pool.
+
+mod config;
+mod init;
+mod open;
+
+pub use config::{Config, State};
+pub use init::{InitOptions, Made, init};
+pub use open::{OpenPool, open, open_locked};
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use surface::{Error, ErrorKind, Result};
+
+use env::PoolLock;
+
+use crate::exit::kind_of;
+
+/// Paths of a pool's directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolDir {
+    root: PathBuf,
+}
+
+impl PoolDir {
+    /// Of that directory, which need not exist.
+    pub fn new(root: &Path) -> Self {
+        Self { root: root.to_owned() }
+    }
+    /// The directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+    /// `pool.json`.
+    pub fn config_path(&self) -> PathBuf {
+        self.root.join("pool.json")
+    }
+    /// `lock`.
+    pub fn lock_path(&self) -> PathBuf {
+        self.root.join("lock")
+    }
+    /// `control.sock`.
+    pub fn control_path(&self) -> PathBuf {
+        self.root.join("control.sock")
+    }
+    /// `nbd.sock`, where a server listens by default.
+    pub fn nbd_path(&self) -> PathBuf {
+        self.root.join("nbd.sock")
+    }
+    /// `map/`.
+    pub fn map_path(&self) -> PathBuf {
+        self.root.join("map")
+    }
+
+    /// Reads `pool.json`, whatever its state.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no pool, `Corrupt` when the file makes no sense.
+    pub fn config(&self) -> Result<Config> {
+        let path = self.config_path();
+        match std::fs::read(&path) {
+            Ok(bytes) => Config::decode(&bytes).map_err(|error| error.context(path.display())),
+            Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+                let here = self.root.display();
+                let message = format!("there is no pool in {here}; make one with: shale init {here}");
+                Err(Error::new(ErrorKind::NotFound, message))
+            }
+            Err(error) => Err(Error::from_io(format!("cannot read {}", path.display()), error)),
+        }
+    }
+
+    /// Reads `pool.json` of a pool that can be opened.
+    ///
+    /// # Errors
+    /// As [`config`](Self::config), and `NotFound` when `init` did not finish.
+    pub fn ready_config(&self) -> Result<Config> {
+        let config = self.config()?;
+        match config.state {
+            State::Ready => Ok(config),
+            State::Initialising => {
+                let here = self.root.display();
+                let message = format!("the pool in {here} was never finished; run shale init {here} again");
+                Err(Error::new(ErrorKind::NotFound, message))
+            }
+        }
+    }
+
+    /// Takes the pool's lock, or tells which process holds it.
+    ///
+    /// # Errors
+    /// When the lock file cannot be used.
+    pub fn lock(&self) -> Result<std::result::Result<PoolLock, String>> {
+        match PoolLock::acquire(&self.root) {
+            Ok(lock) => Ok(Ok(lock)),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(Err(error.to_string())),
+            Err(error) => Err(Error::new(kind_of(&error), error.to_string())),
+        }
+    }
+}
+
+/// Most bytes of a socket's path, the terminating zero not counted (`sun_path` of unix(7)).
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// A name for a socket that fits `sun_path`, however long its real path is.
+#[derive(Debug)]
+pub struct ShortSocketPath {
+    path: PathBuf,
+    /// Keeps the directory open that `path` goes through.
+    _dir: Option<std::fs::File>,
+}
+
+impl ShortSocketPath {
+    /// The name; valid as long as self lives.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// A short name for the socket `path`: itself if it fits, else one through `/proc/self/fd`.
+///
+/// # Errors
+/// When its directory cannot be opened.
+pub fn short_socket_path(path: &Path) -> std::io::Result<ShortSocketPath> {
+    if path.as_os_str().as_bytes().len() <= SOCKET_PATH_BYTES_MAX {
+        return Ok(ShortSocketPath { path: path.to_owned(), _dir: None });
+    }
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    };
+    let dir = std::fs::File::open(parent)?;
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&dir);
+    Ok(ShortSocketPath { path: PathBuf::from(format!("/proc/self/fd/{fd}")).join(name), _dir: Some(dir) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_path_still_gives_a_usable_socket() {
+        let root = std::env::temp_dir().join(format!("shale-sock-{}", std::process::id()));
+        let deep = root.join("d".repeat(120));
+        std::fs::create_dir_all(&deep).unwrap();
+        let socket = deep.join("control.sock");
+        let short = short_socket_path(&socket).unwrap();
+        let listener = std::os::unix::net::UnixListener::bind(short.path()).unwrap();
+        assert!(socket.exists());
+        let again = short_socket_path(&socket).unwrap();
+        let client = std::os::unix::net::UnixStream::connect(again.path());
+        drop((listener, client.unwrap()));
+        std::fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn absent_and_unfinished_pools_are_told_apart() {
+        let root = std::env::temp_dir().join(format!("shale-states-{}", std::process::id()));
+        let dir = PoolDir::new(&root);
+        let absent = dir.ready_config().unwrap_err();
+        assert_eq!(absent.kind(), ErrorKind::NotFound);
+        assert!(absent.to_string().contains("there is no pool"), "{absent}");
+
+        std::fs::create_dir_all(&root).unwrap();
+        let mut config = Config { state: State::Initialising, data: "data".into(), created_unix_s: 1 };
+        config.write(&dir.config_path()).unwrap();
+        let unfinished = dir.ready_config().unwrap_err();
+        assert!(unfinished.to_string().contains("never finished"), "{unfinished}");
+
+        config.state = State::Ready;
+        config.write(&dir.config_path()).unwrap();
+        assert_eq!(dir.ready_config().unwrap(), config);
+
+        std::fs::write(dir.config_path(), b"{").unwrap();
+        assert_eq!(dir.ready_config().unwrap_err().kind(), ErrorKind::Corrupt);
+        std::fs::remove_dir_all(root).unwrap();
+    }
+}

@@ -1,0 +1,109 @@
+//! Opening a pool: its lock, its data, its map, and the engine on them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use engine::{Pool, PoolEnv, PoolOptions};
+use env::{FileDisk, FjallOptions, FjallStore, MapError, PoolLock, SystemClock, SystemEntropy};
+use surface::{Error, ErrorKind, Result};
+
+use super::PoolDir;
+use crate::cli::Access;
+use crate::control::Client;
+use crate::exit::kind_of;
+use crate::output::Output;
+use crate::service::{Facts, Service};
+
+/// Most memory of the map store. Beyond it the engine's own cache of decoded groups serves better.
+const STORE_MEMORY_BYTES_MAX: u64 = 256 << 20;
+/// Least memory of a pool: the write buffer and the caches must each hold a few requests of the largest size.
+const MEMORY_BYTES_MIN: u64 = 64 << 20;
+
+/// An open pool and the lock that makes it ours.
+pub struct OpenPool {
+    /// Answers requests.
+    pub service: Arc<Service>,
+    lock: PoolLock,
+}
+
+impl OpenPool {
+    /// Closes the pool, and gives the lock back after that.
+    ///
+    /// # Errors
+    /// What the engine says.
+    pub fn close(self) -> Result<()> {
+        let closed = self.service.close();
+        drop(self.service);
+        drop(self.lock);
+        closed
+    }
+}
+
+/// How often to look again whether another command is done with the pool.
+const RETRY_EVERY: Duration = Duration::from_millis(20);
+
+/// Opens a pool in this process; waits for other commands as long as `access` says, but not for a server.
+///
+/// # Errors
+/// `NotFound`, `InUse`, and what the engine says.
+pub fn open(dir: &PoolDir, access: &Access, output: &Output) -> Result<OpenPool> {
+    let give_up = Instant::now() + Duration::from_secs(u64::from(access.wait));
+    loop {
+        dir.ready_config()?;
+        match dir.lock()? {
+            Ok(lock) => return open_locked(dir, lock, access.memory, output),
+            Err(holder) if Instant::now() >= give_up || Client::connect(&dir.control_path()).is_ok() => {
+                return Err(Error::new(ErrorKind::InUse, holder));
+            }
+            Err(_) => std::thread::sleep(RETRY_EVERY),
+        }
+    }
+}
+
+/// Opens a pool whose lock is held already.
+///
+/// # Errors
+/// See [`open`].
+pub fn open_locked(dir: &PoolDir, lock: PoolLock, memory_bytes: u64, output: &Output) -> Result<OpenPool> {
+    if memory_bytes < MEMORY_BYTES_MIN {
+        let least = units::format_size(MEMORY_BYTES_MIN);
+        return Err(Error::new(ErrorKind::Invalid, format!("--memory must be at least {least}")));
+    }
+    let config = dir.ready_config()?;
+    let data = dir.root().join(&config.data);
+    let store_bytes = (memory_bytes / 8).clamp(FjallOptions::MEMORY_BYTES_MIN, STORE_MEMORY_BYTES_MAX);
+    let map = dir.map_path();
+    if !map.is_dir() {
+        let message = format!("the pool has lost its map: {} is no directory", map.display());
+        return Err(Error::new(ErrorKind::Corrupt, message));
+    }
+    let disk = FileDisk::open(&data)
+        .map_err(|error| Error::new(kind_of(&error), error.to_string()).context("the pool's data cannot be opened"))?;
+    let store = FjallStore::open(&map, FjallOptions { memory_bytes: store_bytes }).map_err(store_error)?;
+    let environment = environment(disk, store);
+    let options = PoolOptions {
+        memory_bytes: memory_bytes - store_bytes,
+        workers: std::thread::available_parallelism().map_or(2, std::num::NonZero::get),
+        ..PoolOptions::default()
+    };
+    let pool = Pool::open(environment, options)?;
+    let root = dir.root().canonicalize().unwrap_or_else(|_| dir.root().to_owned());
+    let facts = Facts { pool: root, data, memory_bytes };
+    Ok(OpenPool { service: Arc::new(Service::new(pool, facts, *output)), lock })
+}
+
+/// The outside world of a pool, on the real disk, store, clock and generator.
+pub fn environment(disk: FileDisk, store: FjallStore) -> PoolEnv {
+    PoolEnv {
+        disk: Arc::new(disk),
+        store: Arc::new(store),
+        clock: Arc::new(SystemClock::default()),
+        entropy: Arc::new(SystemEntropy),
+    }
+}
+
+/// An error of the map store as the user sees it.
+pub fn store_error(error: MapError) -> Error {
+    let kind = if error.corrupt { ErrorKind::Corrupt } else { ErrorKind::Io };
+    Error::new(kind, error.to_string())
+}

@@ -1,0 +1,64 @@
+//! The progress bar: bytes, rate, time left, and a word of the command's own. Shown only on a terminal.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::output::Output;
+
+/// Drawn at most that often: more cannot be read, and each redraw is a write to the terminal.
+const DRAWS_PER_SECOND: u8 = 8;
+
+/// A bar that may be hidden.
+pub struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    /// For work of `total` bytes, if that is known.
+    pub fn new(output: &Output, what: &str, total: Option<u64>) -> Self {
+        if !output.shows_progress() {
+            return Self { bar: ProgressBar::hidden() };
+        }
+        let target = ProgressDrawTarget::stderr_with_hz(DRAWS_PER_SECOND);
+        let bar = ProgressBar::with_draw_target(total, target);
+        let template = if total.is_some() {
+            "{prefix} {wide_bar} {percent:>3}%  {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {msg}  {eta} left"
+        } else {
+            "{prefix} {spinner}  {binary_bytes}  {binary_bytes_per_sec}  {msg}  {elapsed}"
+        };
+        // The templates are ours and tested; should one be wrong, the default bar still tells how far it is.
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.set_prefix(what.to_owned());
+        bar.enable_steady_tick(Duration::from_millis(250));
+        Self { bar }
+    }
+
+    /// How far it is.
+    pub fn set(&self, done: u64) {
+        self.bar.set_position(done);
+    }
+
+    /// Sets how much there is.
+    pub fn set_total(&self, total: u64) {
+        self.bar.set_length(total);
+    }
+
+    /// A word of the command's own.
+    pub fn say(&self, text: String) {
+        self.bar.set_message(text);
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}

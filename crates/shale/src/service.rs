@@ -1,0 +1,189 @@
+//! Answers requests on an open pool: for the command that opened it, and for the clients of a server.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use engine::Pool;
+use parking_lot::Mutex;
+use surface::{BlockDevice, Error, ErrorKind, Result};
+
+use crate::control::{Reply, Request};
+use crate::devices::Devices;
+use crate::model::{PropertyReport, StatusReport, VolumeReport, ratio};
+use crate::output::Output;
+use crate::system;
+
+/// What is known of an open pool besides what the engine says.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// Directory of the pool.
+    pub pool: PathBuf,
+    /// Data file or device.
+    pub data: PathBuf,
+    /// Memory that it may use, in all.
+    pub memory_bytes: u64,
+}
+
+/// Where a pool is served.
+#[derive(Debug, Clone, Default)]
+pub struct Served {
+    /// NBD addresses.
+    pub nbd: Vec<String>,
+    /// FUSE mount.
+    pub mount: Option<String>,
+}
+
+/// An open pool and what is done with it.
+pub struct Service {
+    pool: Pool,
+    devices: Devices,
+    facts: Facts,
+    opened: Instant,
+    output: Output,
+    served: Mutex<Option<Served>>,
+}
+
+impl Service {
+    /// Around a pool that was just opened. Words for the log go to `output`.
+    pub fn new(pool: Pool, facts: Facts, output: Output) -> Self {
+        let devices = Devices::new(pool.clone());
+        Self { pool, devices, facts, opened: Instant::now(), output, served: Mutex::new(None) }
+    }
+
+    /// The pool's volumes, for front ends.
+    pub fn devices(&self) -> &Devices {
+        &self.devices
+    }
+
+    /// What is known of the pool besides what the engine says.
+    pub const fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// The pool itself.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// From now on `status` tells that the pool is served, and where.
+    pub fn set_served(&self, served: Served) {
+        *self.served.lock() = Some(served);
+    }
+
+    /// Something for the server's log.
+    pub fn log(&self, text: &str) {
+        self.output.note(&format!("shale: {text}"));
+    }
+
+    /// Opens a volume for bulk data.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn open_volume(&self, name: &str) -> Result<std::sync::Arc<dyn BlockDevice>> {
+        self.devices.open(name)
+    }
+
+    /// Does what is asked.
+    ///
+    /// # Errors
+    /// What the pool says.
+    pub fn handle(&self, request: Request) -> Result<Reply> {
+        match request {
+            Request::Hello => Ok(Reply::Done),
+            Request::Create { volume, size_bytes, properties } => {
+                self.pool.create_volume(&volume, size_bytes, &properties).map(|()| Reply::Done)
+            }
+            Request::Destroy { volume, force } => self.devices.destroy(&volume, force).map(|()| Reply::Done),
+            Request::Resize { volume, size_bytes, shrink } => self.resize(&volume, size_bytes, shrink),
+            Request::List => Ok(Reply::Volumes(self.list())),
+            Request::Status => Ok(Reply::Status(Box::new(self.status()))),
+            Request::Get { volume } => {
+                let properties = self.pool.properties(volume.as_deref())?;
+                Ok(Reply::Properties(properties.into_iter().map(PropertyReport::from).collect()))
+            }
+            Request::Set { volume, changes } => {
+                self.pool.set_properties(volume.as_deref(), &changes).map(|()| Reply::Done)
+            }
+            Request::Checkpoint => self.pool.checkpoint().map(|()| Reply::Done),
+            Request::Bulk { volume } => Ok(Reply::Bulk { size_bytes: self.pool.volume(&volume)?.size_bytes() }),
+        }
+    }
+
+    fn resize(&self, volume: &str, size_bytes: u64, shrink: bool) -> Result<Reply> {
+        let before = self.pool.volume(volume)?.size_bytes();
+        if size_bytes < before && !shrink {
+            let message = format!(
+                "volume '{volume}' has {} and would lose what lies behind {}; say --shrink if that is meant",
+                units::format_size(before),
+                units::format_size(size_bytes)
+            );
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        self.pool.resize_volume(volume, size_bytes).map(|()| Reply::Done)
+    }
+
+    fn list(&self) -> Vec<VolumeReport> {
+        let report = |status: engine::VolumeStatus| {
+            let clients = self.devices.clients(&status.name);
+            VolumeReport::new(status, clients)
+        };
+        let mut volumes: Vec<_> = self.pool.volumes().into_iter().map(report).collect();
+        volumes.sort_by(|a, b| a.name.cmp(&b.name));
+        volumes
+    }
+
+    fn status(&self) -> StatusReport {
+        let status = self.pool.status();
+        let served = self.served.lock().clone();
+        let is_served = served.is_some();
+        let Served { nbd, mount } = served.unwrap_or_default();
+        let saving = (status.allocated_bytes > 0)
+            .then(|| 100.0 * (1.0 - status.live_bytes as f64 / status.allocated_bytes as f64));
+        StatusReport {
+            pool: self.facts.pool.display().to_string(),
+            data: self.facts.data.display().to_string(),
+            id: status.id,
+            served: is_served,
+            pid: std::process::id(),
+            nbd,
+            mount,
+            uptime_s: self.opened.elapsed().as_secs(),
+            capacity_bytes: status.capacity_bytes,
+            extent_bytes: status.extent_bytes,
+            extents_free: status.extents_free,
+            extents_total: status.extents_total,
+            volumes: self.pool.volumes().len() as u64,
+            logical_bytes: status.logical_bytes,
+            allocated_bytes: status.allocated_bytes,
+            stored_bytes: status.live_bytes,
+            dead_bytes: status.dead_bytes,
+            free_bytes: status.free_bytes,
+            map_bytes: status.map_bytes,
+            ratio: ratio(status.allocated_bytes, status.live_bytes),
+            saving_percent: saving,
+            written_bytes: status.written_bytes,
+            fragment_bytes: status.fragment_bytes,
+            log_bytes: status.log_bytes,
+            write_amplification: ratio(status.log_bytes, status.fragment_bytes),
+            read_bytes: status.read_bytes,
+            read_disk_bytes: status.read_disk_bytes,
+            checkpoints: status.checkpoints,
+            flushes: status.flushes,
+            syncs: status.syncs,
+            recovered_batches: status.recovered_batches,
+            recovered_bytes: status.recovered_bytes,
+            recovery_ms: status.recovery_ns as f64 / 1e6,
+            memory_budget_bytes: self.facts.memory_bytes,
+            memory_resident_bytes: system::resident_bytes(),
+            failed: status.failed,
+        }
+    }
+
+    /// Closes the pool: everything is durable and checkpointed.
+    ///
+    /// # Errors
+    /// What the pool says; the pool is closed anyway.
+    pub fn close(&self) -> Result<()> {
+        self.pool.clone().close()
+    }
+}

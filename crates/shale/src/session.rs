@@ -1,0 +1,101 @@
+//! How a command reaches a pool: opened by this process when nobody serves it, else through the server's socket.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use surface::{Error, ErrorKind, Result};
+
+use crate::cli::Access;
+use crate::control::{Client, Reply, Request};
+use crate::exit::Outcome;
+use crate::output::Output;
+use crate::pool_dir::{self, OpenPool, PoolDir};
+use crate::volume_io::{LocalVolume, VolumeIo};
+
+/// How often to look again whether another command is done with the pool.
+const RETRY_EVERY: Duration = Duration::from_millis(20);
+
+/// A pool that answers requests.
+pub enum Session {
+    /// This process has it open.
+    Direct(OpenPool),
+    /// A server has.
+    Served(Client),
+}
+
+impl Session {
+    /// Opens the pool, or connects to its server, and runs `work` on it. The pool is closed in order whatever happens.
+    ///
+    /// # Errors
+    /// Those of reaching the pool, of `work`, and of closing the pool.
+    pub fn with<T>(
+        pool: &Path,
+        access: &Access,
+        output: &Output,
+        work: impl FnOnce(&Self) -> Outcome<T>,
+    ) -> Outcome<T> {
+        let session = Self::open(&PoolDir::new(pool), access, output)?;
+        let result = work(&session);
+        let closed = match session {
+            Self::Direct(pool) => pool.close(),
+            Self::Served(_) => Ok(()),
+        };
+        let value = result?;
+        closed.map_err(|error| error.context("the pool could not be closed in order"))?;
+        Ok(value)
+    }
+
+    fn open(dir: &PoolDir, access: &Access, output: &Output) -> Result<Self> {
+        // Whoever has the pool is either a server, which answers, or another command, which will be done soon.
+        let give_up = Instant::now() + Duration::from_secs(u64::from(access.wait));
+        loop {
+            dir.ready_config()?;
+            let holder = match dir.lock()? {
+                Ok(lock) => return pool_dir::open_locked(dir, lock, access.memory, output).map(Self::Direct),
+                Err(holder) => holder,
+            };
+            match Client::connect(&dir.control_path()) {
+                Ok(client) => return Ok(Self::Served(client)),
+                Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
+                Err(error) if Instant::now() >= give_up => {
+                    return Err(Error::new(ErrorKind::InUse, format!("{holder} ({error})")));
+                }
+                Err(_) => std::thread::sleep(RETRY_EVERY),
+            }
+        }
+    }
+
+    /// Asks for something.
+    ///
+    /// # Errors
+    /// What the pool says.
+    pub fn call(&self, request: Request) -> Result<Reply> {
+        match self {
+            Self::Direct(pool) => pool.service.handle(request),
+            Self::Served(client) => client.call(&request),
+        }
+    }
+
+    /// Asks for something that is answered with nothing but success.
+    ///
+    /// # Errors
+    /// What the pool says.
+    pub fn done(&self, request: Request) -> Result<()> {
+        match self.call(request)? {
+            Reply::Done => Ok(()),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// Opens a volume for bulk data.
+    ///
+    /// # Errors
+    /// `NotFound`, and what the pool says.
+    pub fn volume(&self, name: &str) -> Result<Arc<dyn VolumeIo>> {
+        match self {
+            Self::Direct(pool) => Ok(Arc::new(LocalVolume(pool.service.open_volume(name)?))),
+            Self::Served(client) => Ok(Arc::new(client.volume(name)?)),
+        }
+    }
+}

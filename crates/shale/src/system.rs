@@ -1,0 +1,248 @@
+//! Small questions to the system: time, memory, space; signals; and telling a service manager that we are ready.
+#![allow(unsafe_code)]
+
+use std::io::{Error, ErrorKind, Result, Seek, SeekFrom};
+use std::os::fd::{AsFd, FromRawFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Seconds since 1970.
+pub fn unix_s() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Memory that this process occupies; 0 if the system does not tell.
+pub fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
+    kib.unwrap_or(0u64) * 1024
+}
+
+/// Bytes that a user may still take of the file system at `path`.
+///
+/// # Errors
+/// Of statvfs.
+pub fn free_bytes(path: &Path) -> Result<u64> {
+    let stat = rustix::fs::statvfs(path)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// Size of a block device.
+///
+/// # Errors
+/// Of open and lseek.
+pub fn device_bytes(path: &Path) -> Result<u64> {
+    std::fs::File::open(path)?.seek(SeekFrom::End(0))
+}
+
+/// Reads exactly `length` bytes into memory of their own, without clearing it first: that would cost as much as the
+/// reading does.
+///
+/// # Errors
+/// Of read, and `UnexpectedEof` when there are fewer.
+pub fn read_vec(from: impl AsFd, length: usize) -> Result<Vec<u8>> {
+    let data = read_up_to(from, length)?;
+    if data.len() < length {
+        let message = format!("the data ends after {} of {length} bytes", data.len());
+        return Err(Error::new(ErrorKind::UnexpectedEof, message));
+    }
+    Ok(data)
+}
+
+/// As [`read_vec`], but the end of the data may come earlier.
+///
+/// # Errors
+/// Of read.
+pub fn read_up_to(from: impl AsFd, length: usize) -> Result<Vec<u8>> {
+    // Of exactly this capacity, so that it becomes a shared buffer without being copied.
+    let mut data = Vec::with_capacity(length);
+    while data.len() < length {
+        match rustix::io::read(&from, rustix::buffer::spare_capacity(&mut data)) {
+            Ok(0) => break,
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(data)
+}
+
+/// Waits until there is something to read (or the end), for a moment at most; whether there is.
+///
+/// # Errors
+/// Of poll.
+pub fn readable(from: impl AsFd) -> Result<bool> {
+    let moment = rustix::event::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    let mut fds = [rustix::event::PollFd::new(&from, rustix::event::PollFlags::IN)];
+    match rustix::event::poll(&mut fds, Some(&moment)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The signals that ask a process to end. Blocked while this exists, in the thread that made it and in those started
+/// later; taken by [`wait`](Self::wait).
+#[derive(Clone, Copy)]
+pub struct Termination {
+    set: libc::sigset_t,
+}
+
+impl Termination {
+    /// Blocks SIGINT, SIGTERM and SIGHUP. To be called before any other thread is started.
+    ///
+    /// # Errors
+    /// Of pthread_sigmask.
+    pub fn block() -> Result<Self> {
+        let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: sigemptyset initialises the set; the others work on the initialised set and on valid signal numbers.
+        let (set, status) = unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            let mut set = set.assume_init();
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+                libc::sigaddset(&raw mut set, signal);
+            }
+            let status = libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+            (set, status)
+        };
+        if status != 0 { Err(Error::from_raw_os_error(status)) } else { Ok(Self { set }) }
+    }
+
+    /// Waits for one of the signals; its number.
+    ///
+    /// # Errors
+    /// Of sigwait.
+    pub fn wait(&self) -> Result<i32> {
+        let mut signal = 0;
+        // SAFETY: the set was initialised in `block`; `signal` is valid for the call.
+        match unsafe { libc::sigwait(&raw const self.set, &raw mut signal) } {
+            0 => Ok(signal),
+            error => Err(Error::from_raw_os_error(error)),
+        }
+    }
+
+    /// Starts a thread that calls `first` when a signal comes, and ends the process when a second one does.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn watch(self, first: impl FnOnce(i32) + Send + 'static) -> Result<()> {
+        let body = move || {
+            // An error of sigwait means that its arguments are wrong, which `block` has seen to.
+            let Ok(signal) = self.wait() else { return };
+            first(signal);
+            if self.wait().is_ok() {
+                exit_now(EXIT_INTERRUPTED);
+            }
+        };
+        std::thread::Builder::new().name("signals".to_owned()).spawn(body).map(drop)
+    }
+
+    /// A flag that is set when a signal comes; a second one ends the process.
+    ///
+    /// # Errors
+    /// When the thread that waits for signals cannot be started.
+    pub fn flag(self) -> Result<Arc<AtomicBool>> {
+        let flag = Arc::new(AtomicBool::new(false));
+        let for_thread = Arc::clone(&flag);
+        self.watch(move |_| for_thread.store(true, Ordering::SeqCst))?;
+        Ok(flag)
+    }
+}
+
+/// Exit code of a process that a signal ended before its time.
+const EXIT_INTERRUPTED: i32 = 130;
+
+/// Ends the process without running anything else: nothing is flushed, as in a crash.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: _exit has no preconditions.
+    unsafe { libc::_exit(code) }
+}
+
+/// A file descriptor that this process inherited. To be called before anything else is opened, so that the number
+/// cannot be one of ours.
+///
+/// # Errors
+/// When it is not open, or is stdin, stdout or stderr.
+pub fn inherited_file(fd: i32) -> Result<std::fs::File> {
+    // SAFETY: F_SETFD touches no memory; it fails for a descriptor that is not open.
+    if fd <= 2 || unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        return Err(Error::from_raw_os_error(libc::EBADF));
+    }
+    // SAFETY: the descriptor is open and, this being called first, owned by nothing else in this process.
+    Ok(unsafe { std::fs::File::from_raw_fd(fd) })
+}
+
+/// Tells a service manager that waits on `$NOTIFY_SOCKET` (sd_notify(3)); does nothing when there is none.
+///
+/// # Errors
+/// When the socket is there and does not take it.
+pub fn notify_manager(state: &str) -> Result<()> {
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
+    notify_socket(&name, state)
+}
+
+fn notify_socket(name: &std::ffi::OsStr, state: &str) -> Result<()> {
+    let address = match name.as_bytes().split_first() {
+        Some((b'@', abstract_name)) => SocketAddr::from_abstract_name(abstract_name)?,
+        _ => SocketAddr::from_pathname(name)?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manager_is_notified_by_path_and_by_abstract_name() {
+        let path = std::env::temp_dir().join(format!("shale-notify-{}", std::process::id()));
+        let abstract_name = format!("shale-notify-{}", std::process::id());
+        let abstract_address = SocketAddr::from_abstract_name(&abstract_name).unwrap();
+        let by_path = (UnixDatagram::bind(&path).unwrap(), path.as_os_str().to_owned());
+        let by_name = (UnixDatagram::bind_addr(&abstract_address).unwrap(), format!("@{abstract_name}").into());
+        for (socket, name) in [by_path, by_name] {
+            notify_socket(&name, "READY=1").unwrap();
+            let mut buffer = [0; 16];
+            let length = socket.recv(&mut buffer).unwrap();
+            assert_eq!(&buffer[..length], b"READY=1");
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn an_inherited_descriptor_is_taken_over() {
+        use std::io::{Read, Write};
+        use std::os::fd::IntoRawFd;
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let mut file = inherited_file(writer.into_raw_fd()).unwrap();
+        file.write_all(b"ready\n").unwrap();
+        drop(file);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "ready\n");
+        assert!(inherited_file(1).is_err());
+        assert!(inherited_file(1_000_000).is_err());
+    }
+
+    #[test]
+    fn exactly_as_much_is_read_as_was_asked_for() {
+        use std::io::Write;
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        writer.write_all(b"abcdefg").unwrap();
+        drop(writer);
+        assert!(readable(&reader).unwrap());
+        assert_eq!(read_vec(&reader, 3).unwrap(), b"abc");
+        assert_eq!(read_up_to(&reader, 2).unwrap(), b"de");
+        assert_eq!(read_vec(&reader, 3).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        assert_eq!(read_up_to(&reader, 2).unwrap(), b"");
+    }
+
+    #[test]
+    fn memory_and_space_are_known() {
+        assert!(resident_bytes() > 100 << 10);
+        assert!(free_bytes(Path::new("/")).unwrap() > 0);
+    }
+}

@@ -1,0 +1,167 @@
+//! Where an export goes: a file, written sparse and in any order; a block device; or a stream, written in order.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use surface::{Error, ErrorKind, Result};
+
+use super::PIECE_BYTES;
+use crate::exit::path_error;
+use crate::system;
+
+/// Something to write.
+pub enum Sink {
+    /// A regular file of our own making: holes need not be written.
+    File(Target),
+    /// A block device, or whatever else keeps what was there before: holes are written as zeroes.
+    Device(Target),
+    /// Written in order.
+    Stream(File),
+}
+
+/// A file that can be written anywhere.
+pub struct Target {
+    file: File,
+    path: PathBuf,
+    /// It was not there before: to be removed if the export fails.
+    created: bool,
+}
+
+impl Sink {
+    /// Opens a file or block device for `size_bytes`, or stdout for `-`.
+    ///
+    /// # Errors
+    /// `Exists` without `force` when something is there, `InUse` when it is in use, `Full` when a device is too small.
+    pub fn open(path: &Path, size_bytes: u64, force: bool) -> Result<Self> {
+        if path == Path::new("-") {
+            let stdout = std::io::stdout().as_fd().try_clone_to_owned();
+            return Ok(Self::Stream(File::from(stdout.map_err(|error| Error::from_io("cannot use stdout", error))?)));
+        }
+        let failed = |what| move |error| path_error(what, path, error);
+        let metadata = match std::fs::metadata(path) {
+            Ok(metadata) => Some(metadata),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => return Err(failed("cannot look at")(error)),
+        };
+        let Some(metadata) = metadata else {
+            let file = File::options().write(true).create_new(true).open(path).map_err(failed("cannot create"))?;
+            let target = Target { file, path: path.to_owned(), created: true };
+            return target.sized(size_bytes).map(Self::File);
+        };
+        let kind = metadata.file_type();
+        if kind.is_fifo() || kind.is_char_device() || kind.is_socket() {
+            let file = File::options().write(true).open(path).map_err(failed("cannot open"))?;
+            return Ok(Self::Stream(file));
+        }
+        if kind.is_dir() {
+            return Err(Error::new(ErrorKind::Invalid, format!("{} is a directory; name a file", path.display())));
+        }
+        if !force {
+            let message = format!("{} exists; overwrite it with --force", path.display());
+            return Err(Error::new(ErrorKind::Exists, message));
+        }
+        if kind.is_block_device() {
+            // Refuses a device that is mounted, or that holds a pool which is open.
+            let mut options = File::options();
+            let file = options.write(true).custom_flags(libc::O_EXCL).open(path).map_err(failed("cannot open"))?;
+            let device_bytes = system::device_bytes(path).map_err(failed("cannot open"))?;
+            if device_bytes < size_bytes {
+                let (has, wants) = (units::format_size(device_bytes), units::format_size(size_bytes));
+                let message = format!("{} has {has}, less than the volume's {wants}", path.display());
+                return Err(Error::new(ErrorKind::Full, message));
+            }
+            return Ok(Self::Device(Target { file, path: path.to_owned(), created: false }));
+        }
+        let file = File::options().write(true).open(path).map_err(failed("cannot open"))?;
+        // The data file of a pool that is open is locked. (Where there are no locks, nobody holds one.)
+        let locked = rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive);
+        if locked == Err(rustix::io::Errno::WOULDBLOCK) {
+            let message = format!("{} is locked by another process; name another file", path.display());
+            return Err(Error::new(ErrorKind::InUse, message));
+        }
+        file.set_len(0).map_err(failed("cannot empty"))?;
+        Target { file, path: path.to_owned(), created: false }.sized(size_bytes).map(Self::File)
+    }
+
+    /// Makes what was written durable (a stream: hands it on).
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn finish(&self) -> Result<()> {
+        match self {
+            Self::File(target) | Self::Device(target) => {
+                target.file.sync_all().map_err(|error| path_error("cannot sync", &target.path, error))
+            }
+            Self::Stream(_) => Ok(()),
+        }
+    }
+
+    /// After a failure: removes the file if it was not there before.
+    pub fn abandon(&self) {
+        if let Self::File(target) = self
+            && target.created
+        {
+            drop(std::fs::remove_file(&target.path));
+        }
+    }
+}
+
+impl Target {
+    fn sized(self, size_bytes: u64) -> Result<Self> {
+        let sized =
+            self.file.set_len(size_bytes).map_err(|error| path_error("cannot set the size of", &self.path, error));
+        if sized.is_err() && self.created {
+            drop(std::fs::remove_file(&self.path));
+        }
+        sized.map(|()| self)
+    }
+
+    /// Writes at an offset.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let failed = |error| path_error(format_args!("cannot write at byte {offset} of"), &self.path, error);
+        self.file.write_all_at(data, offset).map_err(failed)
+    }
+
+    /// Makes a range zero that may hold something.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn zero(&self, offset: u64, length: u64) -> Result<()> {
+        let flags = rustix::fs::FallocateFlags::ZERO_RANGE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        if rustix::fs::fallocate(&self.file, flags, offset, length).is_ok() {
+            return Ok(());
+        }
+        for (at, step) in steps(offset, length) {
+            self.write(at, &ZEROES[..step])?;
+        }
+        Ok(())
+    }
+}
+
+static ZEROES: [u8; PIECE_BYTES] = [0; PIECE_BYTES];
+
+/// Cuts a range into pieces.
+fn steps(offset: u64, length: u64) -> impl Iterator<Item = (u64, usize)> {
+    let end = offset + length;
+    (offset..end).step_by(PIECE_BYTES).map(move |at| {
+        let left = usize::try_from(end - at).unwrap_or(PIECE_BYTES);
+        (at, left.min(PIECE_BYTES))
+    })
+}
+
+/// Writes zeroes to a stream.
+///
+/// # Errors
+/// I/O errors.
+pub fn stream_zeroes(mut stream: &File, length: u64) -> std::io::Result<()> {
+    for (_, step) in steps(0, length) {
+        stream.write_all(&ZEROES[..step])?;
+    }
+    Ok(())
+}

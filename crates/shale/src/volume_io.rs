@@ -1,0 +1,46 @@
+//! What import and export need of a volume, whoever has the pool open.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use surface::{BlockDevice, Result, Run, WriteOptions};
+
+/// A volume to copy to or from. All calls may be made from several threads at once.
+pub trait VolumeIo: Send + Sync {
+    /// Size in bytes.
+    fn size_bytes(&self) -> Result<u64>;
+    /// Fills `buf` from `offset`.
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
+    /// Writes `data` at `offset`.
+    fn write(&self, offset: u64, data: Bytes) -> Result<()>;
+    /// Turns a range into a hole.
+    fn discard(&self, offset: u64, length: u64) -> Result<()>;
+    /// See [`BlockDevice::allocation`].
+    fn allocation(&self, offset: u64, length: u64, runs_max: u32) -> Result<Vec<Run>>;
+    /// Makes what was written durable.
+    fn flush(&self) -> Result<()>;
+}
+
+/// A volume of a pool that this process has open.
+pub struct LocalVolume(pub Arc<dyn BlockDevice>);
+
+impl VolumeIo for LocalVolume {
+    fn size_bytes(&self) -> Result<u64> {
+        Ok(self.0.size_bytes())
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.0.read(offset, buf)
+    }
+    fn write(&self, offset: u64, data: Bytes) -> Result<()> {
+        self.0.write(offset, data, WriteOptions::default())
+    }
+    fn discard(&self, offset: u64, length: u64) -> Result<()> {
+        self.0.discard(offset, length)
+    }
+    fn allocation(&self, offset: u64, length: u64, runs_max: u32) -> Result<Vec<Run>> {
+        self.0.allocation(offset, length, runs_max as usize)
+    }
+    fn flush(&self) -> Result<()> {
+        self.0.flush()
+    }
+}
