@@ -1,7 +1,43 @@
-//! The storage engine: log, map, write buffer, reader, checkpoints, recovery.
+//! The storage engine: a log of compressed fragments, a map from blocks to fragments, and what keeps the two true to each
+//! other through crashes. Knows nothing of front ends; sees files, time and randomness only through `env`.
+//!
+//! Layers, from the top: [`Pool`] and [`Volume`] (byte ranges, names) / `write_buffer`, `drain`, `reader` (blocks, units) / `map`,
+//! `overlay` (where blocks lie), `log`, `extents` (where batches go) / `checkpoint`, `recovery` (how map and log meet).
+//! The order of writes and syncs, on which all promises after a crash rest, is decided in `log`, `checkpoint` and
+//! `recovery` only.
 
+mod allocation;
+mod apply;
+mod buffers;
+mod check;
+mod checkpoint;
+mod core;
+mod counters;
+mod drain;
+mod extents;
+mod geometry;
+mod hash;
+mod log;
+mod map;
+mod objects;
 mod options;
+mod overlay;
+mod pool;
+mod prepared;
+mod properties;
+mod read_ahead;
+mod reader;
+mod recovery;
+mod scratch;
+mod space;
 mod status;
+mod superblock_io;
+mod unit_cache;
+mod volume;
+mod workers;
+mod write_buffer;
 
 pub use options::{FormatOptions, PoolEnv, PoolOptions, Properties};
+pub use pool::Pool;
 pub use status::{CheckReport, PoolStatus, Problem, Property, PropertySource, VolumeStatus};
+pub use volume::Volume;

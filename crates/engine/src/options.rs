@@ -45,10 +45,18 @@ pub struct PoolOptions {
     pub checkpoint_log_bytes: u64,
     /// Age in milliseconds at which a dirty block is drained even if nothing presses.
     pub age_limit_ms: u64,
+    /// Opens a pool whose log is damaged where it was durable, without what lies behind the damage. For repair only.
+    pub accept_log_damage: bool,
 }
 
 impl Default for PoolOptions {
     fn default() -> Self {
-        Self { memory_bytes: 512 << 20, workers: 2, checkpoint_log_bytes: 2 << 30, age_limit_ms: 5000 }
+        Self {
+            memory_bytes: 512 << 20,
+            workers: 2,
+            checkpoint_log_bytes: 1 << 30,
+            age_limit_ms: 5000,
+            accept_log_damage: false,
+        }
     }
 }

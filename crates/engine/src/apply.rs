@@ -1,0 +1,122 @@
+//! What batches mean: applied to the map and the objects in the order of the log, while running and in recovery alike.
+
+use std::sync::Arc;
+
+use format::{Entry, FragmentEntry, FragmentRef, ObjectState};
+use units::{BlockIndex, BlockMask, Epoch, GROUP_BLOCKS, GroupIndex};
+
+use crate::log::Sink;
+use crate::map::Map;
+use crate::objects::{Object, Objects};
+use crate::overlay::Overlay;
+use crate::write_buffer::{GroupKey, Taken, WriteBuffer};
+
+/// Groups of a hole range beyond which only groups that hold something are looked for.
+const HOLE_GROUPS_BLIND: u64 = 64;
+
+pub(crate) struct Applier {
+    pub map: Arc<Map>,
+    pub objects: Arc<Objects>,
+    pub buffer: Arc<WriteBuffer>,
+}
+
+impl Sink for Applier {
+    fn apply(&self, entries: &[Entry], payload: u64) {
+        let overlay = self.map.active();
+        let mut location = payload;
+        for entry in entries {
+            match entry {
+                Entry::Fragments { object, epoch, fragments } => {
+                    let object = self.objects.get(*object).filter(|o| o.is_live());
+                    for fragment in fragments {
+                        if let Some(object) = &object {
+                            self.put_fragment(&overlay, object, *epoch, fragment, location);
+                        }
+                        location += u64::from(fragment.stored);
+                    }
+                }
+                Entry::Holes { object, epoch, ranges } => {
+                    let Some(object) = self.objects.get(*object).filter(|o| o.is_live()) else { continue };
+                    for (first, count) in ranges {
+                        self.put_holes(&overlay, &object, *epoch, *first, u64::from(*count));
+                    }
+                }
+                Entry::Object(descriptor) => self.objects.apply(descriptor),
+                Entry::PoolProperties(properties) => self.objects.apply_pool(properties),
+            }
+        }
+    }
+
+    fn completed(&self, taken: &[Taken]) {
+        if !taken.is_empty() {
+            self.buffer.completed(taken);
+        }
+    }
+
+    fn failed(&self, taken: &[Taken]) {
+        if !taken.is_empty() {
+            self.buffer.failed(taken);
+        }
+    }
+}
+
+impl Applier {
+    fn put_fragment(&self, overlay: &Overlay, object: &Object, epoch: Epoch, entry: &FragmentEntry, location: u64) {
+        let key = GroupKey { object: object.id, group: entry.first.group() };
+        let first = entry.first.in_group();
+        let fragment = FragmentRef {
+            live: BlockMask::run(first, entry.count.into()),
+            first: first as u8,
+            count: entry.count,
+            codec: entry.codec,
+            stored: entry.stored,
+            checksum: entry.checksum,
+            location,
+        };
+        self.change(overlay, object, key, epoch, |record| record.put(fragment, &mut |_| ()));
+    }
+
+    fn put_holes(&self, overlay: &Overlay, object: &Object, epoch: Epoch, first: BlockIndex, count: u64) {
+        if count == 0 {
+            return;
+        }
+        let end = first.0 + count;
+        let (from, to) = (first.group(), GroupIndex(BlockIndex(end - 1).group().0 + 1));
+        let put = |group: GroupIndex| {
+            let start = group.first_block().0;
+            let (low, high) = (first.0.max(start), end.min(start + GROUP_BLOCKS as u64));
+            let mask = BlockMask::run((low - start) as u32, (high - low) as u32);
+            let key = GroupKey { object: object.id, group };
+            self.change(overlay, object, key, epoch, |record| record.put_holes(mask, &mut |_| ()));
+        };
+        if to.0 - from.0 > HOLE_GROUPS_BLIND
+            && let Ok(groups) = self.map.groups_in(object.id, from, to)
+        {
+            groups.into_iter().for_each(put);
+            return;
+        }
+        // A store that cannot be read has its say at the next checkpoint; the holes hold all the same.
+        (from.0..to.0).for_each(|group| put(GroupIndex(group)));
+    }
+
+    fn change(
+        &self,
+        overlay: &Overlay,
+        object: &Object,
+        key: GroupKey,
+        epoch: Epoch,
+        change: impl FnOnce(&mut format::Record),
+    ) {
+        let done = overlay.change(key, epoch, change);
+        let mut estimate = i64::from(done.allocated_after) - i64::from(done.allocated_before);
+        if !done.new.is_empty() {
+            estimate -= i64::from(self.map.allocated_below(key).and(done.new).count());
+        }
+        object.estimate(estimate);
+    }
+}
+
+/// Whether a descriptor is that of an object whose records a checkpoint should remove.
+pub(crate) fn is_deleting(object: &Object) -> bool {
+    object.descriptor.read().state == ObjectState::Deleting
+}

@@ -1,0 +1,307 @@
+//! `check`: reads and verifies every structure and every checksum, and compares what the map says with what it counts.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use codec::CodecId;
+use env::MapBatch;
+use format::{
+    Record, RecordKey, USAGE_PAGE_EXTENTS, encode_usage_page, object_key_range, parse_object_key, parse_record_key,
+    record_key, usage_key,
+};
+use surface::{Error, ErrorKind, Result};
+use units::{BLOCK_BYTES, ExtentIndex};
+
+use crate::core::Core;
+use crate::map::{Piece, store_error};
+use crate::objects::Object;
+use crate::pool::Pool;
+use crate::reader::verify;
+use crate::scratch;
+use crate::status::{CheckReport, Problem};
+use crate::superblock_io;
+
+/// Problems that are listed one by one; beyond them only the count matters.
+const PROBLEMS_MAX: usize = 1000;
+/// Map records in memory at the same time.
+const RECORDS_MAX: usize = 4096;
+
+/// A fragment to be verified: where its record is, and what that says.
+struct Entry {
+    key: RecordKey,
+    piece: Piece,
+}
+
+struct Checker<'a> {
+    core: &'a Core,
+    report: CheckReport,
+    /// Live bytes counted, by extent.
+    live: BTreeMap<ExtentIndex, u64>,
+    /// Ranges of payload that records refer to, by start: to find two that overlap.
+    ranges: Vec<(u64, u32)>,
+    repair: bool,
+    done_bytes: u64,
+}
+
+impl Pool {
+    /// Verifies everything. The pool should be idle: what is written meanwhile may be reported as missing. `progress` gets bytes
+    /// done and bytes to do.
+    ///
+    /// With `repair`, a damaged superblock copy is rewritten, usage counts are corrected, and damaged records are removed (their
+    /// blocks read as zeroes, and are named in the report).
+    ///
+    /// # Errors
+    /// When the check itself cannot go on; damage is reported, not returned.
+    pub fn check(&self, repair: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport> {
+        self.checkpoint()?;
+        while self.core.objects.has_deleting() {
+            self.core.take_checkpoint()?;
+        }
+        // No checkpoint may move anything while the map is being read.
+        let _still = self.core.checkpoint.lock();
+        let mut checker = Checker {
+            core: &self.core,
+            report: CheckReport::default(),
+            live: BTreeMap::new(),
+            ranges: Vec::new(),
+            repair,
+            done_bytes: 0,
+        };
+        checker.superblock()?;
+        checker.store()?;
+        checker.objects()?;
+        checker.records(progress)?;
+        checker.overlaps();
+        checker.usage()?;
+        Ok(checker.report)
+    }
+}
+
+impl Checker<'_> {
+    fn problem(&mut self, kind: &'static str, place: Option<(&Object, u64)>, detail: String, repaired: bool) {
+        if self.report.problems.len() < PROBLEMS_MAX {
+            let volume = place.map(|(object, _)| object.descriptor.read().name.clone());
+            let offset = place.map(|(_, offset)| offset);
+            self.report.problems.push(Problem { kind, volume, offset, detail, repaired });
+        }
+    }
+
+    fn superblock(&mut self) -> Result<()> {
+        let disk = &*self.core.env.disk;
+        let copies = superblock_io::read_copies(disk)?;
+        let good = superblock_io::choose(&copies)?;
+        for (copy, offset) in copies.iter().zip(format::SUPERBLOCK_OFFSETS) {
+            let wrong = match copy {
+                Ok(copy) if *copy == good => continue,
+                Ok(_) => "is older than the other one".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            if self.repair {
+                superblock_io::write(disk, &good)?;
+            }
+            self.problem("superblock", None, format!("copy at byte {offset} of the data file: {wrong}"), self.repair);
+        }
+        Ok(())
+    }
+
+    fn store(&mut self) -> Result<()> {
+        if let Err(error) = self.core.env.store.verify() {
+            self.problem("map-store", None, error.to_string(), false);
+        }
+        Ok(())
+    }
+
+    fn objects(&mut self) -> Result<()> {
+        let mut damaged = Vec::new();
+        let (from, to) = object_key_range();
+        self.core
+            .env
+            .store
+            .scan(from, to, &mut |key, value| {
+                match (parse_object_key(key), format::ObjectDescriptor::decode(value)) {
+                    (Some(id), Ok(descriptor)) if descriptor.id == id => {}
+                    (id, Ok(descriptor)) => {
+                        damaged.push(format!("descriptor of {} under the key of {id:?}", descriptor.id.0))
+                    }
+                    (id, Err(error)) => {
+                        damaged.push(format!("descriptor of object {}: {error}", id.map_or(0, |i| i.0)))
+                    }
+                }
+                ControlFlow::Continue(())
+            })
+            .map_err(store_error)?;
+        for detail in damaged {
+            self.problem("object", None, detail, false);
+        }
+        Ok(())
+    }
+
+    /// Goes through all records, a bounded number at a time.
+    fn records(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+        let total = self.core.extents.lock().live_bytes();
+        let mut from = vec![b'R'];
+        progress(0, total);
+        loop {
+            let mut page: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+            self.core
+                .env
+                .store
+                .scan(&from, b"S", &mut |key, value| {
+                    page.push((key.to_vec(), value.to_vec()));
+                    if page.len() < RECORDS_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                })
+                .map_err(store_error)?;
+            let Some((last, _)) = page.last() else { return Ok(()) };
+            from.clone_from(last);
+            from.push(0);
+            let mut entries = Vec::new();
+            for (key, value) in &page {
+                self.record(key, value, &mut entries)?;
+            }
+            // In the order of the data file, which is how it is read fastest.
+            entries.sort_unstable_by_key(|e: &Entry| e.piece.fragment.location);
+            for entry in &entries {
+                self.fragment(entry)?;
+                progress(self.done_bytes, total.max(self.done_bytes));
+            }
+        }
+    }
+
+    fn record(&mut self, key: &[u8], value: &[u8], entries: &mut Vec<Entry>) -> Result<()> {
+        let Some(id) = parse_record_key(key) else {
+            self.problem("record", None, format!("key {key:02x?} is malformed"), false);
+            return Ok(());
+        };
+        self.report.records += 1;
+        let Some(object) = self.core.objects.get(id.object) else {
+            self.problem("object", None, format!("records of object {}, which does not exist", id.object.0), false);
+            return Ok(());
+        };
+        let offset = id.group.first_block().offset_bytes();
+        let record = match Record::decode(value) {
+            Ok(record) => record,
+            Err(error) => {
+                let repaired = self.remove(&id)?;
+                self.problem("record", Some((&object, offset)), format!("128 KiB from here: {error}"), repaired);
+                return Ok(());
+            }
+        };
+        if offset >= object.size_bytes() {
+            self.problem("record", Some((&object, offset)), "lies past the end of the volume".to_owned(), false);
+        }
+        for fragment in record.fragments {
+            let extent = self.core.geometry.extent_at(fragment.location);
+            *self.live.entry(extent).or_default() += u64::from(fragment.stored);
+            self.ranges.push((fragment.location, fragment.stored));
+            entries.push(Entry { key: id, piece: Piece { object: id.object, epoch: id.epoch, fragment } });
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, id: &RecordKey) -> Result<bool> {
+        if self.repair {
+            let mut batch = MapBatch::default();
+            batch.delete(record_key(id));
+            self.core.env.store.commit(batch).map_err(store_error)?;
+            self.core.map.drop_cache();
+        }
+        Ok(self.repair)
+    }
+
+    /// Reads, verifies and decodes one fragment.
+    fn fragment(&mut self, entry: &Entry) -> Result<()> {
+        let fragment = &entry.piece.fragment;
+        self.report.fragments += 1;
+        self.report.fragment_bytes += u64::from(fragment.stored);
+        self.done_bytes += u64::from(fragment.stored);
+        if let Err(detail) = self.verify(entry) {
+            let block = entry.key.group.first_block().0 + u64::from(fragment.live.0.trailing_zeros());
+            if let Some(object) = self.core.objects.get(entry.key.object) {
+                let blocks = fragment.live.count();
+                let text = format!("{blocks} blocks from here cannot be read: {detail}");
+                self.problem("fragment", Some((&object, block * BLOCK_BYTES as u64)), text, false);
+            }
+        }
+        Ok(())
+    }
+
+    fn verify(&self, entry: &Entry) -> std::result::Result<(), String> {
+        let fragment = &entry.piece.fragment;
+        if !self.core.geometry.holds(fragment.location, fragment.stored) {
+            return Err(format!(
+                "the record points at byte {} of the data file, which is no place for data",
+                fragment.location
+            ));
+        }
+        let align = self.core.env.disk.read_alignment() as u64;
+        let start = fragment.location / align * align;
+        let end = (fragment.location + u64::from(fragment.stored)).next_multiple_of(align);
+        scratch::with(|scratch| {
+            scratch.grow_io((end - start) as usize);
+            let len = (end - start) as usize;
+            self.core.env.disk.read_at(start, &mut scratch.io, len).map_err(|e| format!("reading it failed: {e}"))?;
+            let from = (fragment.location - start) as usize;
+            let payload = &scratch.io[from..from + fragment.stored as usize];
+            verify(entry.key.group, &entry.piece, payload)?;
+            let raw = &mut scratch.unit[..usize::from(fragment.count) * BLOCK_BYTES];
+            scratch.codecs.decompress(CodecId(fragment.codec), payload, raw).map_err(|e| e.to_string())
+        })
+    }
+
+    fn overlaps(&mut self) {
+        self.ranges.sort_unstable();
+        let mut found = Vec::new();
+        for pair in self.ranges.windows(2) {
+            if pair[0].0 + u64::from(pair[0].1) > pair[1].0 {
+                found.push(format!("two fragments claim byte {} of the data file", pair[1].0));
+            }
+        }
+        for detail in found {
+            self.problem("overlap", None, detail, false);
+        }
+    }
+
+    /// Compares the live bytes of each extent with the recount.
+    fn usage(&mut self) -> Result<()> {
+        let mut wrong = Vec::new();
+        {
+            let extents = self.core.extents.lock();
+            for index in 0..self.core.geometry.extents {
+                let extent = ExtentIndex(index);
+                let counted = self.live.get(&extent).copied().unwrap_or(0);
+                let recorded = u64::from(extents.live_of(extent));
+                if counted != recorded {
+                    wrong.push((extent, recorded, counted));
+                }
+                if counted > 0 && extents.is_free(extent) {
+                    wrong.push((extent, recorded, counted));
+                }
+            }
+        }
+        if self.repair && !wrong.is_empty() {
+            self.rewrite_usage(&wrong)?;
+        }
+        for (extent, recorded, counted) in wrong {
+            let detail = format!("extent {} is said to have {recorded} live bytes, and has {counted}", extent.0);
+            self.problem("usage", None, detail, self.repair);
+        }
+        Ok(())
+    }
+
+    fn rewrite_usage(&mut self, wrong: &[(ExtentIndex, u64, u64)]) -> Result<()> {
+        let mut batch = MapBatch::default();
+        for (extent, _, _) in wrong {
+            let first = extent.0 - extent.0 % USAGE_PAGE_EXTENTS as u32;
+            let mut page = [0; USAGE_PAGE_EXTENTS];
+            for (slot, index) in page.iter_mut().zip(first..) {
+                let live = self.live.get(&ExtentIndex(index)).copied().unwrap_or(0);
+                *slot = u32::try_from(live)
+                    .map_err(|_| Error::new(ErrorKind::Corrupt, "an extent has impossible usage"))?;
+            }
+            batch.put(usage_key(*extent), encode_usage_page(&page));
+        }
+        self.core.env.store.commit(batch).and_then(|()| self.core.env.store.persist()).map_err(store_error)?;
+        // The counts in memory are the old ones: whoever repairs closes the pool and opens it again.
+        Ok(())
+    }
+}

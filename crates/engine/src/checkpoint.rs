@@ -1,0 +1,377 @@
+//! Checkpoints: the map on disk is brought up to a position of the log, in one atomic batch of the store.
+//!
+//! 1. *Capture*, while no batch can be applied: the log's position, the descriptors that changed, and the overlay, which is
+//!    frozen; changes go to a new one from here on.
+//! 2. *Sync the log*: a store may keep a batch that nobody asked it to persist, and must not refer to bytes that are not
+//!    durable.
+//! 3. *Merge* the frozen changes into the records, counting what became live and dead in each extent.
+//! 4. *Decide* which extents are freed and which the log fills next.
+//! 5. *Commit* all of it and *persist*. From here on the checkpoint counts.
+//! 6. *Publish*: the merged groups replace the cached ones, the frozen overlay goes, and, when no reader is left that could
+//!    be in a freed extent, the log gets its new extents and the other freed ones are punched out.
+//!
+//! An error before step 5 leaves everything as it was; the next checkpoint repeats it. An error in step 5 leaves unknown
+//! what the store holds: the pool takes no writes until it is reopened.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use env::MapBatch;
+use format::{
+    Checkpoint, KEY_CHECKPOINT, ObjectDescriptor, Record, RecordKey, encode_usage_page, object_key, parse_record_key,
+    record_key, record_key_range, usage_key,
+};
+use surface::{Error, ErrorKind, Result};
+use units::{Epoch, ExtentIndex, GroupIndex, ObjectId};
+
+use crate::apply::is_deleting;
+use crate::core::Core;
+use crate::extents::{ExtentPlan, UsageChanges};
+use crate::log::Position;
+use crate::map::{absorb, store_error};
+use crate::objects::Object;
+use crate::overlay::{GroupRecords, Overlay};
+use crate::write_buffer::GroupKey;
+
+/// Records of deleted objects that one checkpoint removes: bounds its batch to a few megabytes.
+const DELETED_RECORDS_MAX: usize = 16384;
+/// Shortest and longest list of extents that the log is given. The longest bounds the checkpoint's record to 16 KiB.
+const LISTED_MIN: u64 = 16;
+const LISTED_MAX: u64 = 4096;
+
+/// What a checkpoint captured.
+struct Captured {
+    position: Position,
+    next_object: u64,
+    properties: BTreeMap<String, String>,
+    /// Descriptors that changed since the last checkpoint.
+    descriptors: Vec<ObjectDescriptor>,
+    /// Objects whose deletion is in the log before the position. Others, however dead by now, may be alive again after a
+    /// crash.
+    deleting: BTreeSet<ObjectId>,
+}
+
+/// The one owner of a running checkpoint's state.
+pub(crate) struct CheckpointState {
+    /// Number of the last checkpoint.
+    pub number: u64,
+    /// Captured by a checkpoint that failed before its commit.
+    unfinished: Option<Captured>,
+}
+
+impl CheckpointState {
+    pub(crate) fn new(number: u64) -> Self {
+        Self { number, unfinished: None }
+    }
+}
+
+/// What the merge made.
+#[derive(Default)]
+struct Merged {
+    batch: MapBatch,
+    usage: UsageChanges,
+    /// Change of allocated blocks and stored bytes by object.
+    objects: BTreeMap<ObjectId, (i64, i64)>,
+    /// Merged groups, for the cache.
+    groups: Vec<(GroupKey, Option<GroupRecords>)>,
+    /// Objects of which nothing is left.
+    removed: Vec<ObjectId>,
+}
+
+impl Core {
+    /// Takes a checkpoint.
+    pub(crate) fn take_checkpoint(&self) -> Result<()> {
+        self.checkpoint_unless(|_| false)
+    }
+
+    /// Takes a checkpoint unless `done` says, once no other checkpoint runs, that it is not needed any more.
+    pub(crate) fn checkpoint_unless(&self, done: impl Fn(&Self) -> bool) -> Result<()> {
+        let mut state = self.checkpoint.lock();
+        if done(self) {
+            return Ok(());
+        }
+        self.check_failed()?;
+        if let Some(captured) = state.unfinished.take() {
+            self.run_checkpoint(&mut state, captured)?;
+        }
+        let captured = self.capture();
+        self.run_checkpoint(&mut state, captured)
+    }
+
+    /// Makes the log go on after a failed write.
+    pub(crate) fn heal(&self) -> Result<()> {
+        if self.log.is_broken() {
+            self.checkpoint_unless(|core| !core.log.is_broken())?;
+        }
+        Ok(())
+    }
+
+    /// Step 1.
+    fn capture(&self) -> Captured {
+        let mut descriptors = Vec::new();
+        let mut next_object = 0;
+        let mut properties = BTreeMap::new();
+        let mut deleting = BTreeSet::new();
+        let position = self.log.position(|| {
+            next_object = self.objects.next_id();
+            properties = self.objects.pool_properties();
+            for object in self.objects.all() {
+                object.freeze_estimate();
+                descriptors.extend(object.capture());
+                if is_deleting(&object) {
+                    deleting.insert(object.id);
+                }
+            }
+            self.map.freeze();
+        });
+        Captured { position, next_object, properties, descriptors, deleting }
+    }
+
+    fn run_checkpoint(
+        &self,
+        state: &mut parking_lot::MutexGuard<'_, CheckpointState>,
+        captured: Captured,
+    ) -> Result<()> {
+        let result = self.prepare_checkpoint(state.number + 1, &captured);
+        let (mut merged, plan) = match result {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                state.unfinished = Some(captured);
+                return Err(error);
+            }
+        };
+        let batch = std::mem::take(&mut merged.batch);
+        let committed =
+            self.env.store.commit(batch).and_then(|()| {
+                if cfg!(feature = "canary-early-extent-reuse") { Ok(()) } else { self.env.store.persist() }
+            });
+        if let Err(error) = committed {
+            let error = store_error(error);
+            self.fail(&error);
+            return Err(error);
+        }
+        state.number += 1;
+        self.counters.checkpoints.add(1);
+        self.publish(&captured.position, merged, &plan);
+        Ok(())
+    }
+
+    /// Steps 2 to 4, and the batch of step 5.
+    fn prepare_checkpoint(&self, number: u64, captured: &Captured) -> Result<(Merged, ExtentPlan)> {
+        if !cfg!(feature = "canary-no-sync-before-checkpoint") {
+            self.log.sync().inspect_err(|error| self.fail(error))?;
+        }
+        let frozen = self.map.freeze();
+        let mut merged = Merged::default();
+        self.merge(&frozen, captured, &mut merged)?;
+        self.merge_deletions(captured, &mut merged)?;
+        self.put_descriptors(captured, &mut merged);
+        let position = &captured.position;
+        let usage = std::mem::take(&mut merged.usage);
+        let plan = {
+            let mut extents = self.extents.lock();
+            let plan = extents.plan(usage, position.passed.clone(), &position.extents, self.list_target());
+            let mut pages = BTreeSet::new();
+            for extent in plan.usage.keys() {
+                if pages.insert(usage_key(*extent)) {
+                    let page = extents.page_after(*extent, &plan.usage);
+                    merged.batch.put(usage_key(*extent), encode_usage_page(&page));
+                }
+            }
+            plan
+        };
+        let extents: Vec<_> = position.extents.iter().chain(&plan.listed).copied().collect();
+        if extents.is_empty() {
+            return Err(self.full_error());
+        }
+        let checkpoint = Checkpoint {
+            pool: self.pool_id,
+            incarnation: position.incarnation,
+            incarnation_first_seq: position.incarnation_first_seq,
+            next_seq: position.next_seq,
+            offset: position.offset,
+            extents,
+            next_object: captured.next_object,
+            number,
+            properties: captured.properties.clone(),
+        };
+        merged.batch.put(KEY_CHECKPOINT, checkpoint.encode());
+        Ok((merged, plan))
+    }
+
+    /// How many extents the log should have before it: two intervals' worth, and the reserve.
+    fn list_target(&self) -> usize {
+        let interval = self.options.checkpoint_log_bytes / u64::from(self.geometry.extent_bytes);
+        ((2 * interval).clamp(LISTED_MIN, LISTED_MAX) + self.geometry.reserve_extents()) as usize
+    }
+
+    /// Step 3.
+    fn merge(&self, frozen: &Overlay, captured: &Captured, merged: &mut Merged) -> Result<()> {
+        let mut object: Option<Arc<Object>> = None;
+        for key in frozen.keys() {
+            if object.as_ref().is_none_or(|o| o.id != key.object) {
+                object = self.objects.get(key.object);
+            }
+            let Some(object) = object.as_ref().filter(|o| !captured.deleting.contains(&o.id)) else { continue };
+            let Some(changes) = frozen.with(key, Clone::clone) else { continue };
+            self.merge_group(object, key, &changes, merged)?;
+        }
+        Ok(())
+    }
+
+    fn merge_group(&self, object: &Object, key: GroupKey, changes: &GroupRecords, merged: &mut Merged) -> Result<()> {
+        let (base, cached) = self.map.base_for_checkpoint(key, object.epoch())?;
+        let mut records = (*base).clone();
+        let figures = merged.objects.entry(key.object).or_default();
+        let allocated =
+            |records: &GroupRecords| records.iter().map(|(_, r)| i64::from(r.allocated().count())).sum::<i64>();
+        figures.0 -= allocated(&records);
+        absorb(&mut records, changes, &mut |_, dead| {
+            *merged.usage.entry(self.geometry.extent_at(dead.location)).or_default() -= i64::from(dead.stored);
+            figures.1 -= i64::from(dead.stored);
+        });
+        for (_, change) in changes {
+            for fragment in &change.fragments {
+                let stored = i64::from(fragment.stored);
+                *merged.usage.entry(self.geometry.extent_at(fragment.location)).or_default() += stored;
+                figures.1 += stored;
+            }
+        }
+        figures.0 += allocated(&records);
+        // Holes only hide what older epochs or an origin say; at the bottom there is nothing to hide.
+        let has_origin = object.descriptor.read().origin.is_some();
+        if !has_origin && let Some((_, oldest)) = records.last_mut() {
+            oldest.holes = units::BlockMask::EMPTY;
+        }
+        let was_there = |epoch: Epoch| base.iter().any(|(e, _)| *e == epoch);
+        for (epoch, record) in &records {
+            let changed = changes.iter().any(|(e, _)| e == epoch);
+            let id = record_key(&RecordKey { object: key.object, group: key.group, epoch: *epoch });
+            if changed && !record.is_empty() {
+                merged.batch.put(id, record.encode());
+            } else if record.is_empty() && was_there(*epoch) {
+                merged.batch.delete(id);
+            }
+        }
+        records.retain(|(_, record)| !record.is_empty());
+        // A group that was not cached may be by now, as it was: the publication removes it.
+        merged.groups.push((key, cached.then_some(records)));
+        Ok(())
+    }
+
+    /// Removes records of deleted objects, a bounded number at a time.
+    fn merge_deletions(&self, captured: &Captured, merged: &mut Merged) -> Result<()> {
+        let mut left = DELETED_RECORDS_MAX;
+        for id in captured.deleting.iter().copied() {
+            let (from, to) = record_key_range(id, GroupIndex(0), GroupIndex(u64::MAX));
+            let mut damaged = None;
+            let mut visit = |key: &[u8], value: &[u8]| {
+                if left == 0 {
+                    return ControlFlow::Break(());
+                }
+                left -= 1;
+                let record = match Record::decode(value) {
+                    Ok(record) => record,
+                    Err(error) => {
+                        damaged = Some((parse_record_key(key), error));
+                        return ControlFlow::Break(());
+                    }
+                };
+                for fragment in &record.fragments {
+                    let extent = self.geometry.extent_at(fragment.location);
+                    *merged.usage.entry(extent).or_default() -= i64::from(fragment.stored);
+                }
+                merged.batch.delete(key);
+                ControlFlow::Continue(())
+            };
+            self.env.store.scan(&from, &to, &mut visit).map_err(store_error)?;
+            if let Some((key, error)) = damaged {
+                let group = key.map_or(0, |k| k.group.0);
+                let place = format!("map record of object {} group {group} is damaged", id.0);
+                return Err(Error::with_source(ErrorKind::Corrupt, place, error));
+            }
+            if left == 0 {
+                break;
+            }
+            merged.batch.delete(object_key(id));
+            merged.removed.push(id);
+        }
+        Ok(())
+    }
+
+    fn put_descriptors(&self, captured: &Captured, merged: &mut Merged) {
+        let mut descriptors: BTreeMap<_, _> = captured.descriptors.iter().map(|d| (d.id, d.clone())).collect();
+        for id in merged.objects.keys() {
+            if let Some(object) = self.objects.get(*id) {
+                descriptors.entry(*id).or_insert_with(|| object.captured());
+            }
+        }
+        for (id, mut descriptor) in descriptors {
+            if merged.removed.contains(&id) {
+                continue;
+            }
+            let (allocated, stored) = self.objects.get(id).map_or((0, 0), |o| o.settled());
+            let change = merged.objects.get(&id).copied().unwrap_or_default();
+            descriptor.allocated_blocks = allocated.saturating_add_signed(change.0);
+            descriptor.stored_bytes = stored.saturating_add_signed(change.1);
+            merged.batch.put(object_key(id), descriptor.encode());
+        }
+    }
+
+    /// Step 6.
+    fn publish(&self, position: &Position, merged: Merged, plan: &ExtentPlan) {
+        for object in self.objects.all() {
+            let (allocated, stored) = object.settled();
+            let change = merged.objects.get(&object.id).copied().unwrap_or_default();
+            object.settle(allocated.saturating_add_signed(change.0), stored.saturating_add_signed(change.1));
+        }
+        for id in merged.removed {
+            self.objects.remove(id);
+        }
+        self.extents.lock().apply(plan);
+        self.map.thaw(merged.groups);
+        // Whoever looked up a location before the thaw has read it when this lock is granted.
+        drop(self.readers.write());
+        let freed = {
+            let mut extents = self.extents.lock();
+            let freed = extents.release(plan);
+            self.extents_free.store(extents.free(), Ordering::Relaxed);
+            freed
+        };
+        self.log.extend(position, &plan.listed);
+        self.punch(&freed);
+    }
+
+    /// Gives the space of free extents back to what is below, neighbours in one call.
+    fn punch(&self, freed: &[ExtentIndex]) {
+        let mut rest = freed;
+        while let Some(first) = rest.first() {
+            let count = rest.iter().enumerate().take_while(|(i, e)| e.0 == first.0 + *i as u32).count();
+            let len = count as u64 * u64::from(self.geometry.extent_bytes);
+            // Space that is not given back now is when the extent is freed again; nothing depends on it.
+            let _ = self.env.disk.punch(self.geometry.start(*first), len);
+            rest = &rest[count..];
+        }
+    }
+
+    /// Whether a checkpoint is due.
+    pub(crate) fn checkpoint_due(&self) -> bool {
+        self.log.bytes_since_checkpoint() >= self.options.checkpoint_log_bytes
+            || self.map.active().bytes() >= self.shares.overlay
+            || self.log.ahead() as u64 <= 2 * self.geometry.reserve_extents()
+                && self.extents_free.load(Ordering::Relaxed) > 0
+            || self.objects.has_deleting()
+    }
+
+    /// Asks for a checkpoint, or takes it when nobody else does.
+    pub(crate) fn checkpoint_if_short(&self) {
+        if self.is_inline() {
+            return;
+        }
+        if self.checkpoint_due() {
+            self.workers.wake_keeper();
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What all parts of an open pool share, and the promises that join them: flush, throttling, failure.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+use surface::{Error, ErrorKind, Result};
+
+use crate::buffers::BufferPool;
+use crate::checkpoint::CheckpointState;
+use crate::counters::Counters;
+use crate::extents::Extents;
+use crate::geometry::Geometry;
+use crate::log::Log;
+use crate::map::Map;
+use crate::objects::Objects;
+use crate::options::{PoolEnv, PoolOptions};
+use crate::unit_cache::UnitCache;
+use crate::workers::Workers;
+use crate::write_buffer::WriteBuffer;
+
+/// How the memory budget is divided, in 64ths. The rest (a fifth) is what allocation rounding, batches under way and
+/// the thread's scratch space cost.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shares {
+    /// Write buffer: writers wait when it is full.
+    pub write_buffer: usize,
+    /// Map changes since the last checkpoint; a checkpoint doubles them for a moment, and merges them into records.
+    pub overlay: usize,
+    /// Groups of the map decoded from the store.
+    pub groups: usize,
+    /// Decoded units.
+    pub units: usize,
+}
+
+impl Shares {
+    pub(crate) fn of(memory_bytes: u64) -> Self {
+        let part = |n: u64| (memory_bytes / 64 * n) as usize;
+        // A write buffer below 512 KiB could not hold a batch for each of two workers.
+        Self {
+            write_buffer: part(16).max(512 << 10),
+            overlay: part(8).max(64 << 10),
+            groups: part(12),
+            units: part(12),
+        }
+    }
+}
+
+pub(crate) struct Core {
+    pub env: PoolEnv,
+    pub options: PoolOptions,
+    pub shares: Shares,
+    pub geometry: Geometry,
+    pub pool_id: [u8; 16],
+    pub counters: Arc<Counters>,
+    pub buffers: Arc<BufferPool>,
+    pub buffer: Arc<WriteBuffer>,
+    pub map: Arc<Map>,
+    pub objects: Arc<Objects>,
+    pub log: Log,
+    pub extents: Mutex<Extents>,
+    /// Copy of `Extents::free`, to be read without the lock.
+    pub extents_free: AtomicU64,
+    pub checkpoint: Mutex<CheckpointState>,
+    /// Held shared while a reader uses locations, exclusively for a moment before extents are used again.
+    pub readers: RwLock<()>,
+    pub units: UnitCache,
+    pub workers: Workers,
+    /// Held by whatever changes the table of objects.
+    pub admin: Mutex<()>,
+    /// Applied sequence number at which the pool was found full.
+    pub full_at: AtomicU64,
+    /// When the oldest dirty data came, for the age limit: time of the first tick that saw the generation.
+    pub aging: Mutex<(u64, u64)>,
+    failed: Mutex<Option<String>>,
+    has_failed: AtomicBool,
+}
+
+/// Parts that `open` makes before the core.
+pub(crate) struct Parts {
+    pub env: PoolEnv,
+    pub options: PoolOptions,
+    pub geometry: Geometry,
+    pub pool_id: [u8; 16],
+    pub counters: Arc<Counters>,
+    pub buffers: Arc<BufferPool>,
+    pub buffer: Arc<WriteBuffer>,
+    pub map: Arc<Map>,
+    pub objects: Arc<Objects>,
+    pub log: Log,
+    pub extents: Extents,
+    pub checkpoint: CheckpointState,
+}
+
+impl Core {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let shares = Shares::of(parts.options.memory_bytes);
+        Self {
+            shares,
+            extents_free: AtomicU64::new(parts.extents.free()),
+            units: UnitCache::new(shares.units),
+            workers: Workers::new(),
+            admin: Mutex::new(()),
+            full_at: AtomicU64::new(u64::MAX),
+            aging: Mutex::new((0, 0)),
+            readers: RwLock::new(()),
+            failed: Mutex::new(None),
+            has_failed: AtomicBool::new(false),
+            env: parts.env,
+            options: parts.options,
+            geometry: parts.geometry,
+            pool_id: parts.pool_id,
+            counters: parts.counters,
+            buffers: parts.buffers,
+            buffer: parts.buffer,
+            map: parts.map,
+            objects: parts.objects,
+            log: parts.log,
+            extents: Mutex::new(parts.extents),
+            checkpoint: Mutex::new(parts.checkpoint),
+        }
+    }
+
+    /// Whether everything happens inside the caller's calls.
+    pub(crate) fn is_inline(&self) -> bool {
+        self.options.workers == 0
+    }
+
+    /// Refuses writes from now on: the map store or a sync failed, and only recovery knows what holds.
+    pub(crate) fn fail(&self, why: &Error) {
+        self.failed.lock().get_or_insert_with(|| why.to_string());
+        self.has_failed.store(true, Ordering::Release);
+    }
+
+    /// Why writes are refused, if they are.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failed.lock().clone().or_else(|| self.log.sync_failure())
+    }
+
+    /// Fails if writes are refused.
+    pub(crate) fn check_failed(&self) -> Result<()> {
+        if !self.has_failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let why = self.failure().unwrap_or_default();
+        Err(Error::new(
+            ErrorKind::Io,
+            format!(
+                "the pool takes no writes since an error ({why}); close and reopen it: all that was flushed is safe"
+            ),
+        ))
+    }
+
+    /// Makes all that was acknowledged before the call durable.
+    ///
+    /// 1. Everything dirty by now is drained, by this thread and by the workers.
+    /// 2. The log is synced; flushes that wait at the same time share a sync.
+    /// 3. The flush is acknowledged.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.counters.flushes.add(1);
+        self.drain_all()?;
+        self.log.sync().inspect_err(|error| self.fail(error))
+    }
+
+    /// Step 1 of a flush.
+    pub(crate) fn drain_all(&self) -> Result<()> {
+        self.check_failed()?;
+        let generation = self.buffer.begin_flush();
+        if self.buffer.bytes() > 2 * crate::drain::BATCH_RAW_BYTES {
+            self.workers.wake();
+        }
+        loop {
+            if self.drain(generation)? {
+                continue;
+            }
+            // What is left is in the hands of other threads. If one of them fails, its groups come back to the queue, and
+            // this thread takes them and sees the error itself.
+            if self.buffer.wait_drained(generation, Duration::from_millis(100)) {
+                return Ok(());
+            }
+            self.check_failed()?;
+        }
+    }
+
+    /// Waits until the write buffer has room, or drains it if nobody else does.
+    pub(crate) fn throttle(&self) -> Result<()> {
+        while self.buffer.bytes() > self.shares.write_buffer {
+            self.check_failed()?;
+            if self.is_inline() {
+                self.drain(u64::MAX)?;
+                continue;
+            }
+            self.workers.wake();
+            self.workers.wait_drained(&self.buffer, self.shares.write_buffer)?;
+        }
+        if self.buffer.bytes() > self.shares.write_buffer / 2 {
+            self.workers.wake();
+        }
+        Ok(())
+    }
+}

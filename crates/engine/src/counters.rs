@@ -1,0 +1,34 @@
+//! Counters since the pool was opened.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, amount: u64) {
+        self.0.fetch_add(amount, Ordering::Relaxed);
+    }
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// See `PoolStatus` for what each counts.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub written_bytes: Counter,
+    pub fragment_bytes: Counter,
+    pub log_bytes: Counter,
+    pub read_bytes: Counter,
+    pub read_disk_bytes: Counter,
+    pub checkpoints: Counter,
+    pub flushes: Counter,
+    pub syncs: Counter,
+    pub recovered_batches: Counter,
+    pub recovered_bytes: Counter,
+    pub recovery_ns: Counter,
+}

@@ -1,0 +1,243 @@
+//! From the write buffer to the log.
+//!
+//! 1. Groups are taken from the write buffer, about a megabyte of raw data.
+//! 2. Their consecutive blocks become units, in the order of (object, block).
+//! 3. Each unit is compressed straight into the batch, behind room for the header; one that saves too little is stored
+//!    raw. The checksum is taken while the bytes are hot.
+//! 4. The batch is appended; when it is applied, the groups leave the buffer.
+//!
+//! Any number of threads do this at the same time, each with groups of its own.
+
+use format::{Entry, FRAGMENT_ENTRY_BYTES, FragmentEntry, FragmentIdentity, fragment_checksum, header_bytes};
+use policy::{Settings, dst_limit, plan_units};
+use surface::{Error, ErrorKind, Result};
+use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ObjectId};
+
+use crate::core::Core;
+use crate::log::{Purpose, Refusal, Ticket};
+use crate::prepared::Prepared;
+use crate::scratch::{self, Scratch};
+use crate::write_buffer::{DirtyRun, Taken};
+
+/// Raw bytes of a batch: enough that its padding (2 KiB on average) and the tail of an extent it cannot fill are below one per cent
+/// at the usual ratios, little enough that two workers share a burst and that a batch fits in a default extent.
+pub(crate) const BATCH_RAW_BYTES: usize = 1 << 20;
+/// Hole ranges of one entry (its count has two bytes).
+const HOLES_PER_ENTRY: usize = 4096;
+
+/// A unit to be compressed: which of the taken groups it belongs to, and its blocks.
+struct Unit {
+    taken: usize,
+    first: u32,
+    count: u32,
+    settings: Settings,
+}
+
+/// Units and holes of consecutive groups of one object and epoch.
+struct Run {
+    object: ObjectId,
+    epoch: Epoch,
+    units: Vec<Unit>,
+    holes: Vec<(BlockIndex, u32)>,
+}
+
+impl Core {
+    /// Drains one batch of what became dirty up to `generation`. `false`: there was nothing to take.
+    pub(crate) fn drain(&self, generation: u64) -> Result<bool> {
+        self.heal()?;
+        let share = self.shares.write_buffer / 4;
+        let mut taken = self.buffer.take(BATCH_RAW_BYTES.min(share), generation);
+        if taken.is_empty() {
+            return Ok(false);
+        }
+        taken.sort_unstable_by_key(|t| t.key);
+        let (mut runs, gone) = self.plan(&mut taken);
+        self.buffer.completed(&gone);
+        if taken.is_empty() {
+            return Ok(true);
+        }
+        let prepared = scratch::with(|scratch| self.compress(scratch, &mut runs, taken));
+        self.counters.fragment_bytes.add(prepared.payload_bytes() as u64);
+        self.append(prepared, Purpose::Data)?;
+        Ok(true)
+    }
+
+    /// Step 2. Groups of objects that are being deleted are set aside.
+    fn plan(&self, taken: &mut Vec<Taken>) -> (Vec<Run>, Vec<Taken>) {
+        let mut runs: Vec<Run> = Vec::new();
+        let mut gone = Vec::new();
+        let mut object = None;
+        let mut kept = Vec::with_capacity(taken.len());
+        for group in taken.drain(..) {
+            let id = group.key.object;
+            if object.as_ref().is_none_or(|(known, _)| *known != id) {
+                object = Some((id, self.objects.get(id).filter(|o| o.is_live())));
+            }
+            let Some((_, Some(object))) = &object else {
+                gone.push(group);
+                continue;
+            };
+            let epoch = object.epoch();
+            if runs.last().is_none_or(|run| (run.object, run.epoch) != (id, epoch)) {
+                runs.push(Run { object: id, epoch, units: Vec::new(), holes: Vec::new() });
+            }
+            let mut settings = *object.settings.read();
+            settings.unit_blocks = settings.unit_blocks.min(self.geometry.unit_blocks_max());
+            if let Some(run) = runs.last_mut() {
+                plan_group(run, &group, kept.len(), settings);
+            }
+            kept.push(group);
+        }
+        *taken = kept;
+        (runs, gone)
+    }
+
+    /// Step 3.
+    fn compress(&self, scratch: &mut Scratch, runs: &mut [Run], taken: Vec<Taken>) -> Prepared {
+        let mut entries = Vec::new();
+        let mut raw_bytes = 0;
+        for run in runs.iter_mut() {
+            for ranges in run.holes.chunks(HOLES_PER_ENTRY) {
+                entries.push(Entry::Holes { object: run.object, epoch: run.epoch, ranges: ranges.to_vec() });
+            }
+            raw_bytes += run.units.iter().map(|u| u.count as usize * BLOCK_BYTES).sum::<usize>();
+        }
+        // The header's size depends on the number of fragments only, so that payloads can be put in their places.
+        let mut header = header_bytes(&entries);
+        for run in runs.iter().filter(|r| !r.units.is_empty()) {
+            let empty = Entry::Fragments { object: run.object, epoch: run.epoch, fragments: Vec::new() };
+            header += header_bytes(std::slice::from_ref(&empty)) - format::BATCH_FIXED_BYTES;
+            header += run.units.len() * FRAGMENT_ENTRY_BYTES;
+        }
+        let mut buf = self.buffers.get(header + raw_bytes);
+        let mut at = header;
+        for run in runs.iter().filter(|r| !r.units.is_empty()) {
+            let mut fragments = Vec::with_capacity(run.units.len());
+            for unit in &run.units {
+                let Scratch { codecs, unit: gathered, .. } = scratch;
+                let group = &taken[unit.taken];
+                let raw = bytes_of(&group.runs, unit, gathered);
+                let target = &mut buf[at..at + raw.len()];
+                let limit = dst_limit(raw.len(), &unit.settings);
+                let (codec, stored) = match codecs.compress(unit.settings.compression, raw, &mut target[..limit]) {
+                    Some(len) => (unit.settings.compression.id(), len),
+                    None => {
+                        target.copy_from_slice(raw);
+                        (codec::CodecId::RAW, raw.len())
+                    }
+                };
+                let first = BlockIndex(group.key.group.first_block().0 + u64::from(unit.first));
+                let identity = FragmentIdentity {
+                    object: run.object,
+                    epoch: run.epoch,
+                    first,
+                    count: unit.count as u8,
+                    codec: codec.0,
+                };
+                let checksum = fragment_checksum(&identity, &target[..stored]);
+                fragments.push(FragmentEntry {
+                    first,
+                    count: unit.count as u8,
+                    codec: codec.0,
+                    stored: stored as u32,
+                    checksum,
+                });
+                at += stored;
+            }
+            entries.push(Entry::Fragments { object: run.object, epoch: run.epoch, fragments });
+        }
+        debug_assert_eq!(header, header_bytes(&entries));
+        Prepared::new(entries, at - header, buf, taken)
+    }
+
+    /// Step 4: appends, taking a checkpoint when the log has used up its list of extents.
+    pub(crate) fn append(&self, mut prepared: Prepared, purpose: Purpose) -> Result<Ticket> {
+        loop {
+            match self.log.append(prepared, purpose) {
+                Ok(ticket) => {
+                    self.checkpoint_if_short();
+                    return Ok(ticket);
+                }
+                Err(Refusal::Failed(error)) => return Err(error),
+                Err(Refusal::NeedsCheckpoint(back)) => {
+                    if let Err(error) = self.make_room(purpose) {
+                        self.buffer.failed(&back.taken);
+                        return Err(error);
+                    }
+                    prepared = back;
+                }
+            }
+        }
+    }
+
+    /// Appends entries without payload and waits until they hold.
+    pub(crate) fn append_applied(&self, entries: Vec<Entry>) -> Result<()> {
+        self.check_failed()?;
+        self.heal()?;
+        let ticket = self.append(Prepared::metadata(entries, &self.buffers), Purpose::Metadata)?;
+        self.log.wait_applied(ticket)
+    }
+
+    /// The same, and makes them durable.
+    pub(crate) fn append_durably(&self, entries: Vec<Entry>) -> Result<()> {
+        self.append_applied(entries)?;
+        self.log.sync().inspect_err(|error| self.fail(error))
+    }
+
+    /// Takes a checkpoint so that the log gets new extents to fill.
+    fn make_room(&self, purpose: Purpose) -> Result<()> {
+        let kept_back = if purpose == Purpose::Data { self.geometry.reserve_extents() as usize } else { 0 };
+        self.checkpoint_unless(|core| core.log.ahead() > kept_back)?;
+        if self.log.ahead() > kept_back {
+            return Ok(());
+        }
+        Err(self.full_error())
+    }
+
+    /// The error of a full pool.
+    pub(crate) fn full_error(&self) -> Error {
+        Error::new(
+            ErrorKind::Full,
+            "the pool is full: discard or destroy what is not needed (reads, discards and deletions still work)",
+        )
+    }
+}
+
+fn plan_group(run: &mut Run, group: &Taken, taken: usize, settings: Settings) {
+    let start = group.key.group.first_block().0;
+    let mut data = BlockMask::EMPTY;
+    for dirty in &group.runs {
+        if dirty.data.is_some() {
+            data = data.or(dirty.mask());
+        } else {
+            run.holes.push((BlockIndex(start + u64::from(dirty.first)), dirty.count.into()));
+        }
+    }
+    for unit in plan_units(data, settings.unit_blocks) {
+        run.units.push(Unit { taken, first: unit.first, count: unit.count, settings });
+    }
+}
+
+/// The unit's bytes: in place if one run holds all of them, else gathered.
+fn bytes_of<'a>(runs: &'a [DirtyRun], unit: &Unit, gathered: &'a mut [u8]) -> &'a [u8] {
+    let (first, len) = (unit.first as usize, unit.count as usize * BLOCK_BYTES);
+    let wanted = BlockMask::run(unit.first, unit.count);
+    for run in runs {
+        if let Some(data) = &run.data
+            && wanted.minus(run.mask()).is_empty()
+        {
+            let start = (first - usize::from(run.first)) * BLOCK_BYTES;
+            return &data[start..start + len];
+        }
+    }
+    for run in runs {
+        let Some(data) = &run.data else { continue };
+        for (block, count) in run.mask().and(wanted).runs() {
+            let from = (block as usize - usize::from(run.first)) * BLOCK_BYTES;
+            let to = (block as usize - first) * BLOCK_BYTES;
+            let bytes = count as usize * BLOCK_BYTES;
+            gathered[to..to + bytes].copy_from_slice(&data[from..from + bytes]);
+        }
+    }
+    &gathered[..len]
+}

@@ -1,0 +1,226 @@
+//! The extents: which are free, which the log fills next, how many live bytes each holds.
+//!
+//! Live bytes change only when a checkpoint merges the map, so they are exact as of the last checkpoint. An extent goes
+//! through these states: *free*, then *listed* (named by a durable checkpoint as one that the log fills next; it is
+//! written in this state), then *used* (the log has passed it, as of a durable checkpoint), and *free* again once a
+//! checkpoint that no longer refers to it is durable and no reader is left in it.
+
+use std::collections::BTreeMap;
+
+use format::USAGE_PAGE_EXTENTS;
+use units::ExtentIndex;
+
+use crate::geometry::Geometry;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Free,
+    Listed,
+    Used,
+}
+
+pub(crate) struct Extents {
+    live: Vec<u32>,
+    state: Vec<State>,
+    free: u64,
+    live_bytes: u64,
+    /// Where the search for free extents goes on, so that the log moves through the file in long runs.
+    cursor: usize,
+}
+
+/// Changes of live bytes that a checkpoint makes, by extent.
+pub(crate) type UsageChanges = BTreeMap<ExtentIndex, i64>;
+
+/// What a checkpoint decided about extents; takes effect when it is durable.
+#[derive(Debug, Default)]
+pub(crate) struct ExtentPlan {
+    pub usage: UsageChanges,
+    /// Appended to the list that the log fills.
+    pub listed: Vec<ExtentIndex>,
+    /// The log has passed them.
+    pub passed: Vec<ExtentIndex>,
+    /// Nothing live is left in them.
+    pub freed: Vec<ExtentIndex>,
+}
+
+impl Extents {
+    pub(crate) fn new(geometry: Geometry, live: BTreeMap<u32, [u32; USAGE_PAGE_EXTENTS]>) -> Self {
+        let count = geometry.extents as usize;
+        let mut all = vec![0; count];
+        for (page, values) in live {
+            for (slot, value) in all.iter_mut().skip(page as usize).zip(values) {
+                *slot = value;
+            }
+        }
+        let live_bytes = all.iter().map(|b| u64::from(*b)).sum();
+        let mut state: Vec<_> = all.iter().map(|b| if *b > 0 { State::Used } else { State::Free }).collect();
+        // Extent 0 holds the superblock.
+        if let Some(first) = state.first_mut() {
+            *first = State::Used;
+        }
+        let free = state.iter().filter(|s| **s == State::Free).count() as u64;
+        Self { live: all, state, free, live_bytes, cursor: 1 }
+    }
+
+    /// Free extents, not counting listed ones.
+    pub(crate) fn free(&self) -> u64 {
+        self.free
+    }
+
+    /// Bytes of live payload.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.live_bytes
+    }
+
+    /// Live bytes of one extent.
+    pub(crate) fn live_of(&self, extent: ExtentIndex) -> u32 {
+        self.live.get(extent.0 as usize).copied().unwrap_or(0)
+    }
+
+    /// Whether the extent may be given to the log.
+    pub(crate) fn is_free(&self, extent: ExtentIndex) -> bool {
+        self.state.get(extent.0 as usize) == Some(&State::Free)
+    }
+
+    fn set(&mut self, extent: ExtentIndex, state: State) {
+        let Some(slot) = self.state.get_mut(extent.0 as usize) else { return };
+        if *slot == State::Free {
+            self.free -= 1;
+        }
+        if state == State::Free {
+            self.free += 1;
+        }
+        *slot = state;
+    }
+
+    /// Enters the list of a loaded checkpoint.
+    pub(crate) fn list(&mut self, extents: impl Iterator<Item = ExtentIndex>) {
+        for extent in extents {
+            self.set(extent, State::Listed);
+        }
+    }
+
+    /// Decides what a checkpoint does: `usage` is what its merge changed, `passed` the extents that leave the log's
+    /// list, `kept` those that stay on it, and `wanted` the length that the list should have.
+    pub(crate) fn plan(
+        &mut self,
+        usage: UsageChanges,
+        passed: Vec<ExtentIndex>,
+        kept: &[ExtentIndex],
+        wanted: usize,
+    ) -> ExtentPlan {
+        let live_after = |extent: ExtentIndex| {
+            let change = usage.get(&extent).copied().unwrap_or(0);
+            i64::from(self.live.get(extent.0 as usize).copied().unwrap_or(0)) + change
+        };
+        let mut freed: Vec<_> = usage
+            .keys()
+            .copied()
+            .filter(|e| self.state.get(e.0 as usize) == Some(&State::Used) && live_after(*e) == 0)
+            .collect();
+        freed.extend(passed.iter().copied().filter(|e| live_after(*e) == 0));
+        freed.sort_unstable();
+        freed.dedup();
+        let mut listed = Vec::new();
+        let count = self.state.len();
+        for step in 0..count {
+            if kept.len() + listed.len() >= wanted {
+                break;
+            }
+            let at = (self.cursor + step) % count;
+            let extent = ExtentIndex(at as u32);
+            if self.state[at] == State::Free || freed.binary_search(&extent).is_ok() {
+                listed.push(extent);
+            }
+        }
+        if let Some(last) = listed.last() {
+            self.cursor = last.0 as usize + 1;
+        }
+        ExtentPlan { usage, listed, passed, freed }
+    }
+
+    /// The page of usage that holds `extent`, as it is once `usage` takes effect.
+    pub(crate) fn page_after(&self, extent: ExtentIndex, usage: &UsageChanges) -> [u32; USAGE_PAGE_EXTENTS] {
+        let first = extent.0 - extent.0 % USAGE_PAGE_EXTENTS as u32;
+        let mut page = [0; USAGE_PAGE_EXTENTS];
+        for (slot, index) in page.iter_mut().zip(first..) {
+            let change = usage.get(&ExtentIndex(index)).copied().unwrap_or(0);
+            let live = i64::from(self.live_of(ExtentIndex(index))) + change;
+            debug_assert!((0..=i64::from(u32::MAX)).contains(&live), "extent {index} has {live} live bytes");
+            *slot = live.clamp(0, i64::from(u32::MAX)) as u32;
+        }
+        page
+    }
+
+    /// The checkpoint is durable: live bytes and states become what it says. Freed extents become free only with
+    /// [`release`](Self::release), when no reader is left in them.
+    pub(crate) fn apply(&mut self, plan: &ExtentPlan) {
+        for (extent, change) in &plan.usage {
+            if let Some(live) = self.live.get_mut(extent.0 as usize) {
+                let after = (i64::from(*live) + change).clamp(0, i64::from(u32::MAX)) as u32;
+                self.live_bytes = self.live_bytes - u64::from(*live) + u64::from(after);
+                *live = after;
+            }
+        }
+        for extent in &plan.passed {
+            self.set(*extent, State::Used);
+        }
+        for extent in &plan.listed {
+            self.set(*extent, State::Listed);
+        }
+    }
+
+    /// Makes the plan's freed extents free, except those that it listed again; returns them.
+    pub(crate) fn release(&mut self, plan: &ExtentPlan) -> Vec<ExtentIndex> {
+        let mut listed = plan.listed.clone();
+        listed.sort_unstable();
+        let free: Vec<_> = plan.freed.iter().copied().filter(|e| listed.binary_search(e).is_err()).collect();
+        for extent in &free {
+            self.set(*extent, State::Free);
+        }
+        free
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extents(count: u32) -> Extents {
+        Extents::new(Geometry { extent_bytes: 1 << 20, extents: count }, BTreeMap::new())
+    }
+
+    #[test]
+    fn a_freed_extent_is_free_only_after_release() {
+        let mut extents = extents(4);
+        assert_eq!(extents.free(), 3);
+        let plan = extents.plan(UsageChanges::new(), vec![], &[], 1);
+        assert_eq!(plan.listed, [ExtentIndex(1)]);
+        extents.apply(&plan);
+        assert_eq!(extents.free(), 2);
+        let plan = extents.plan([(ExtentIndex(1), 100)].into(), vec![ExtentIndex(1)], &[], 1);
+        assert!(plan.freed.is_empty());
+        extents.apply(&plan);
+        assert_eq!((extents.free(), extents.live_bytes()), (1, 100));
+        let plan = extents.plan([(ExtentIndex(1), -100)].into(), vec![], &plan.listed, 1);
+        assert_eq!(plan.freed, [ExtentIndex(1)]);
+        extents.apply(&plan);
+        assert_eq!((extents.free(), extents.live_bytes()), (1, 0));
+        assert_eq!(extents.release(&plan), [ExtentIndex(1)]);
+        assert_eq!(extents.free(), 2);
+    }
+
+    #[test]
+    fn an_extent_freed_by_a_checkpoint_may_be_listed_by_it() {
+        let mut extents = extents(2);
+        let plan = extents.plan(UsageChanges::new(), vec![], &[], 8);
+        extents.apply(&plan);
+        assert_eq!((plan.listed.len(), extents.free()), (1, 0));
+        // The log passed extent 1 and left nothing live in it.
+        let plan = extents.plan(UsageChanges::new(), vec![ExtentIndex(1)], &[], 8);
+        assert_eq!(plan.listed, [ExtentIndex(1)]);
+        extents.apply(&plan);
+        assert!(extents.release(&plan).is_empty());
+        assert_eq!(extents.free(), 0);
+    }
+}

@@ -1,0 +1,84 @@
+//! Where extents lie in the data file, and what follows from their size.
+
+use units::{BLOCK_BYTES, ExtentIndex, GROUP_BLOCKS};
+
+/// Extents that data may not take, so that discards, deletions and checkpoints work in a full pool. An extent that holds
+/// nothing but such entries has no live bytes, so the next checkpoint frees it again: a handful suffices for ever.
+const RESERVE_EXTENTS: u64 = 4;
+
+/// The geometry of a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    pub extent_bytes: u32,
+    /// Extents in the data file, the superblock's included.
+    pub extents: u32,
+}
+
+impl Geometry {
+    pub(crate) fn new(extent_bytes: u32, capacity_bytes: u64) -> Self {
+        let extents = u32::try_from(capacity_bytes / u64::from(extent_bytes)).unwrap_or(u32::MAX);
+        Self { extent_bytes, extents }
+    }
+
+    /// First byte of an extent.
+    pub(crate) fn start(&self, extent: ExtentIndex) -> u64 {
+        u64::from(extent.0) * u64::from(self.extent_bytes)
+    }
+
+    /// The extent that holds a byte.
+    pub(crate) fn extent_at(&self, location: u64) -> ExtentIndex {
+        ExtentIndex((location / u64::from(self.extent_bytes)) as u32)
+    }
+
+    /// Whether `len` bytes at `location` lie within one extent that may hold data.
+    pub(crate) fn holds(&self, location: u64, len: u32) -> bool {
+        let extent = location / u64::from(self.extent_bytes);
+        extent >= 1
+            && extent < u64::from(self.extents)
+            && location % u64::from(self.extent_bytes) + u64::from(len) <= u64::from(self.extent_bytes)
+    }
+
+    /// Extents kept back from data.
+    pub(crate) fn reserve_extents(&self) -> u64 {
+        RESERVE_EXTENTS
+    }
+
+    /// Largest unit in blocks: a raw unit and its header must fit in half an extent, so that tails stay small.
+    pub(crate) fn unit_blocks_max(&self) -> u32 {
+        let blocks = (self.extent_bytes as usize / 2 / BLOCK_BYTES).min(GROUP_BLOCKS) as u32;
+        // The largest power of two: 1 << floor(log2).
+        1 << blocks.max(1).ilog2()
+    }
+
+    /// Bytes of incompressible data that an extent takes at least, whatever the units: its tail may be one byte too small
+    /// for the largest unit, and headers and padding take up to two blocks.
+    pub(crate) fn usable_bytes_min(&self) -> u64 {
+        let unit = u64::from(self.unit_blocks_max()) * BLOCK_BYTES as u64;
+        u64::from(self.extent_bytes) - unit - 2 * BLOCK_BYTES as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_extents_get_small_units() {
+        for (extent, unit) in [(32 << 10, 4), (64 << 10, 8), (256 << 10, 32), (1 << 20, 32), (16 << 20, 32)] {
+            let geometry = Geometry::new(extent, 1 << 30);
+            assert_eq!(geometry.unit_blocks_max(), unit);
+            assert!(geometry.usable_bytes_min() >= 8 << 10);
+        }
+    }
+
+    #[test]
+    fn locations_outside_data_extents_are_refused() {
+        let geometry = Geometry::new(1 << 20, 10 << 20);
+        assert!(geometry.holds(1 << 20, 1));
+        assert!(!geometry.holds(4096, 10));
+        assert!(geometry.holds((10 << 20) - 10, 10));
+        assert!(!geometry.holds((10 << 20) - 10, 11));
+        assert!(!geometry.holds((2 << 20) - 10, 11));
+        assert!(!geometry.holds(u64::MAX, 11));
+    }
+}

@@ -1,0 +1,531 @@
+//! The log: where the next batch goes, which batches are under way, and which are durable. Owns the open extent, the list of
+//! extents to fill, sequence numbers, and the syncs. Does not know what batches mean: [`Sink`] applies them.
+//!
+//! A batch goes through these steps:
+//! 1. [`Log::append`] gives it a position and a sequence number, under the log's lock. What does not fit in the rest
+//!    of the open extent becomes a second batch in the next one.
+//! 2. It is written, without a lock; batches of several threads are written at the same time.
+//! 3. It is applied to the map once every batch before it has been: so the map is always that of a prefix of the log, and
+//!    recovery, which stops at the first batch that is not whole, arrives at a state that readers saw.
+//! 4. [`Log::sync`] makes all applied batches durable; one sync serves all who wait.
+//!
+//! If a batch cannot be written, it and all behind it are given back, and the log takes nothing more until
+//! [`Log::reset`] makes it go on in a fresh extent, under a new incarnation so that what was written of the failed
+//! ones never counts. If a sync fails, nobody knows what the medium holds: then only reopening the pool helps.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use env::{AlignedBuf, Disk};
+use format::{BATCH_ALIGN, BatchHeader, Entry, encode_batch};
+use parking_lot::{Condvar, Mutex};
+use surface::{Error, ErrorKind, Result};
+use units::{ExtentIndex, Seq};
+
+use crate::buffers::BufferPool;
+use crate::counters::Counters;
+use crate::geometry::Geometry;
+use crate::prepared::Prepared;
+use crate::write_buffer::Taken;
+
+/// What becomes of batches. Called under the log's lock, in the log's order.
+pub(crate) trait Sink: Send + Sync {
+    /// The batch is written: its entries hold from now on. `payload` is where its payloads begin in the data file.
+    fn apply(&self, entries: &[Entry], payload: u64);
+    /// Everything of a drain is applied.
+    fn completed(&self, taken: &[Taken]);
+    /// A drain failed.
+    fn failed(&self, taken: &[Taken]);
+}
+
+/// What to wait for with [`Log::wait_applied`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ticket {
+    seq: Seq,
+    incarnation: u64,
+}
+
+/// Extents ahead of the open one for which space is set aside below when an extent is opened.
+const RESERVE_AHEAD: usize = 4;
+/// Smallest rest of an extent that is worth a batch of its own when the whole does not fit.
+const SPLIT_BYTES_MIN: usize = 2 * BATCH_ALIGN;
+/// How often a failing write is tried in all.
+const WRITE_TRIES: u32 = 3;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    Writing,
+    Written,
+    Failed,
+}
+
+struct Flight {
+    seq: Seq,
+    progress: Progress,
+    entries: Vec<Entry>,
+    extent: ExtentIndex,
+    /// Offset in the extent at which the batch ends.
+    end: u32,
+    payload: u64,
+    /// What is completed with it.
+    taken: Vec<Taken>,
+}
+
+/// Where the log stands, for a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Position {
+    pub incarnation: u64,
+    pub incarnation_first_seq: Seq,
+    /// Sequence number of the first batch that is not applied.
+    pub next_seq: Seq,
+    /// The extents from that batch on, in order, and where in the first of them it begins.
+    pub extents: Vec<ExtentIndex>,
+    pub offset: u32,
+    /// Extents that were passed since the last position was taken.
+    pub passed: Vec<ExtentIndex>,
+}
+
+struct State {
+    incarnation: u64,
+    incarnation_first_seq: Seq,
+    next_seq: Seq,
+    /// From the extent of the first batch that is not applied to the last one listed.
+    extents: VecDeque<ExtentIndex>,
+    /// Index of the open extent in `extents`, and where its free part begins.
+    open: usize,
+    offset: u32,
+    /// Extents up to this index of `extents` have space set aside below.
+    reserved: usize,
+    applied_seq: Seq,
+    applied_offset: u32,
+    passed: Vec<ExtentIndex>,
+    flights: VecDeque<Flight>,
+    /// A write failed: nothing is appended before a checkpoint in a fresh extent.
+    broken: Option<(ErrorKind, String)>,
+    /// That checkpoint's position has been taken.
+    reset: bool,
+    bytes_since_checkpoint: u64,
+}
+
+impl State {
+    /// Extents on the list behind the open one.
+    fn ahead(&self) -> usize {
+        self.extents.len().saturating_sub(self.open + 1)
+    }
+}
+
+struct SyncState {
+    durable_before: Seq,
+    running: bool,
+    failed: Option<String>,
+}
+
+pub(crate) struct Log {
+    geometry: Geometry,
+    pool: u64,
+    disk: Arc<dyn Disk>,
+    sink: Arc<dyn Sink>,
+    counters: Arc<Counters>,
+    buffers: Arc<BufferPool>,
+    state: Mutex<State>,
+    /// Copy of `State::ahead`, to be read without the lock.
+    ahead: AtomicUsize,
+    /// Signalled when flights settle.
+    settled: Condvar,
+    sync: Mutex<SyncState>,
+    synced: Condvar,
+}
+
+/// How a batch may use space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Leaves the reserve alone.
+    Data,
+    /// Discards, deletions, properties: may use the reserve.
+    Metadata,
+}
+
+/// Why a batch was not appended. The batch is handed back.
+pub(crate) enum Refusal {
+    /// The list of extents is used up: take a checkpoint and try again.
+    NeedsCheckpoint(Prepared),
+    /// It failed; what was taken has been given back to the sink.
+    Failed(Error),
+}
+
+impl Log {
+    pub(crate) fn new(
+        geometry: Geometry,
+        pool: [u8; 16],
+        disk: Arc<dyn Disk>,
+        sink: Arc<dyn Sink>,
+        counters: Arc<Counters>,
+        buffers: Arc<BufferPool>,
+        position: Position,
+        durable_before: Seq,
+    ) -> Self {
+        let mut id = [0; 8];
+        id.copy_from_slice(&pool[..8]);
+        let state = State {
+            incarnation: position.incarnation,
+            incarnation_first_seq: position.incarnation_first_seq,
+            next_seq: position.next_seq,
+            extents: position.extents.into(),
+            open: 0,
+            offset: position.offset,
+            reserved: 0,
+            applied_seq: position.next_seq,
+            applied_offset: position.offset,
+            passed: position.passed,
+            flights: VecDeque::new(),
+            broken: None,
+            reset: false,
+            bytes_since_checkpoint: 0,
+        };
+        Self {
+            geometry,
+            pool: u64::from_le_bytes(id),
+            disk,
+            sink,
+            counters,
+            buffers,
+            sync: Mutex::new(SyncState { durable_before, running: false, failed: None }),
+            synced: Condvar::new(),
+            ahead: AtomicUsize::new(state.ahead()),
+            state: Mutex::new(state),
+            settled: Condvar::new(),
+        }
+    }
+
+    /// Appends a batch, or several if it does not fit in the open extent. Returns when all of it is written.
+    pub(crate) fn append(&self, mut prepared: Prepared, purpose: Purpose) -> std::result::Result<Ticket, Refusal> {
+        loop {
+            let step = self.place(&mut self.state.lock(), prepared, purpose);
+            let (placed, rest) = match step {
+                Ok(Step::Placed(placed, rest)) => (placed, rest),
+                Ok(Step::NoExtent(prepared)) => return Err(Refusal::NeedsCheckpoint(prepared)),
+                Err((error, prepared)) => {
+                    self.sink.failed(&prepared.taken);
+                    return Err(Refusal::Failed(error));
+                }
+            };
+            let Placed { ticket, at, buf, len } = placed;
+            let written = self.write(at, &buf, len);
+            self.buffers.put(buf);
+            let mut state = self.state.lock();
+            let flight = state.flights.iter_mut().find(|f| f.seq == ticket.seq);
+            match written {
+                Ok(()) => {
+                    if let Some(flight) = flight {
+                        flight.progress = Progress::Written;
+                    }
+                    self.settle(&mut state);
+                }
+                Err(error) => {
+                    if let Some(flight) = flight {
+                        flight.progress = Progress::Failed;
+                        // What was not placed yet goes back with this part.
+                        flight.taken.extend(rest.into_iter().flat_map(|r| r.taken));
+                    }
+                    let text = format!("writing the log failed at byte {at} of the data file");
+                    let error = Error::from_io(text, error);
+                    state.broken.get_or_insert((error.kind(), error.to_string()));
+                    self.settle(&mut state);
+                    return Err(Refusal::Failed(error));
+                }
+            }
+            drop(state);
+            match rest {
+                Some(rest) => prepared = rest,
+                None => return Ok(ticket),
+            }
+        }
+    }
+
+    /// Step 1: gives `prepared`, or as much of it as fits, a position.
+    fn place(
+        &self,
+        state: &mut State,
+        mut prepared: Prepared,
+        purpose: Purpose,
+    ) -> std::result::Result<Step, (Error, Prepared)> {
+        if let Some((kind, text)) = &state.broken {
+            return Err((Error::new(*kind, text.clone()), prepared));
+        }
+        loop {
+            let Some(extent) = state.extents.get(state.open).copied() else { return Ok(Step::NoExtent(prepared)) };
+            let room = self.geometry.extent_bytes as usize - state.offset as usize;
+            if let Err(error) = self.reserve(state) {
+                return Err((error, prepared));
+            }
+            if prepared.batch_bytes() <= room {
+                return Ok(Step::Placed(self.launch(state, extent, prepared), None));
+            }
+            if room >= SPLIT_BYTES_MIN
+                && let Some(part) = prepared.split(room, &self.buffers)
+            {
+                return Ok(Step::Placed(self.launch(state, extent, part), Some(prepared)));
+            }
+            if state.offset == 0 {
+                let text = format!("a batch of {} bytes does not fit in an extent", prepared.batch_bytes());
+                return Err((Error::new(ErrorKind::Invalid, text), prepared));
+            }
+            let kept_back = if purpose == Purpose::Data { self.geometry.reserve_extents() as usize } else { 0 };
+            if state.ahead() <= kept_back {
+                return Ok(Step::NoExtent(prepared));
+            }
+            state.open += 1;
+            state.offset = 0;
+            self.ahead.store(state.ahead(), Ordering::Relaxed);
+        }
+    }
+
+    /// Gives a batch the next position and sequence number, and encodes its header.
+    fn launch(&self, state: &mut State, extent: ExtentIndex, part: Prepared) -> Placed {
+        let ticket = Ticket { seq: state.next_seq, incarnation: state.incarnation };
+        let at = self.geometry.start(extent) + u64::from(state.offset);
+        let header = BatchHeader {
+            pool: self.pool,
+            seq: ticket.seq,
+            incarnation: state.incarnation,
+            incarnation_first_seq: state.incarnation_first_seq,
+            durable_before: self.sync.lock().durable_before,
+            extent,
+        };
+        let len = part.batch_bytes();
+        let end = part.payload_bytes();
+        let head = encode_batch(&header, &part.entries, len);
+        let Prepared { mut buf, entries, taken, .. } = part;
+        buf[..head.len()].copy_from_slice(&head);
+        buf[head.len() + end..len].fill(0);
+        state.next_seq = Seq(ticket.seq.0 + 1);
+        state.offset += len as u32;
+        state.bytes_since_checkpoint += len as u64;
+        state.flights.push_back(Flight {
+            seq: ticket.seq,
+            progress: Progress::Writing,
+            entries,
+            extent,
+            end: state.offset,
+            payload: at + head.len() as u64,
+            taken,
+        });
+        Placed { ticket, at, buf, len }
+    }
+
+    /// Sets space aside below for the open extent and its neighbours, so that a write does not fail for want of it.
+    fn reserve(&self, state: &mut State) -> Result<()> {
+        let from = state.open;
+        if from < state.reserved {
+            return Ok(());
+        }
+        let first = state.extents[from];
+        let count = (from..state.extents.len().min(from + RESERVE_AHEAD))
+            .take_while(|i| state.extents[*i].0 == first.0 + (*i - from) as u32)
+            .count();
+        let extent_bytes = u64::from(self.geometry.extent_bytes);
+        self.disk.reserve(self.geometry.start(first), count as u64 * extent_bytes).map_err(|e| {
+            Error::from_io("the storage below the data file gives no space for the log; free some there", e)
+        })?;
+        state.reserved = from + count;
+        Ok(())
+    }
+
+    /// Step 2.
+    fn write(&self, at: u64, buf: &AlignedBuf, len: usize) -> std::io::Result<()> {
+        let mut tries = 1;
+        loop {
+            match self.disk.write_at(at, buf, len) {
+                Ok(()) => {
+                    self.counters.log_bytes.add(len as u64);
+                    return Ok(());
+                }
+                Err(error) if tries == WRITE_TRIES => return Err(error),
+                Err(_) => tries += 1,
+            }
+        }
+    }
+
+    /// Step 3, for as many batches as are ready.
+    fn settle(&self, state: &mut State) {
+        while let Some(flight) = state.flights.front() {
+            match flight.progress {
+                Progress::Writing => break,
+                Progress::Failed => {
+                    self.give_back(state);
+                    break;
+                }
+                Progress::Written => {}
+            }
+            let Some(flight) = state.flights.pop_front() else { break };
+            while state.extents.front().is_some_and(|e| *e != flight.extent) {
+                let passed = state.extents.pop_front();
+                state.passed.extend(passed);
+                state.open -= 1;
+                state.reserved = state.reserved.saturating_sub(1);
+            }
+            self.sink.apply(&flight.entries, flight.payload);
+            state.applied_seq = Seq(flight.seq.0 + 1);
+            state.applied_offset = flight.end;
+            self.sink.completed(&flight.taken);
+        }
+        self.settled.notify_all();
+    }
+
+    /// The first batch under way has failed: once no other is being written, all of them go back.
+    fn give_back(&self, state: &mut State) {
+        if state.flights.iter().any(|f| f.progress == Progress::Writing) {
+            return;
+        }
+        for flight in state.flights.drain(..) {
+            self.sink.failed(&flight.taken);
+        }
+    }
+
+    /// Waits until a batch is applied.
+    pub(crate) fn wait_applied(&self, ticket: Ticket) -> Result<()> {
+        let mut state = self.state.lock();
+        loop {
+            // Sequence numbers of failed batches are given out again by the next incarnation.
+            let given_back = state.incarnation != ticket.incarnation && state.incarnation_first_seq <= ticket.seq;
+            if state.applied_seq > ticket.seq && !given_back {
+                return Ok(());
+            }
+            if given_back || (state.broken.is_some() && state.flights.is_empty()) {
+                let text = "a write to the data file failed; what was asked for did not happen".to_owned();
+                let (kind, text) = state.broken.clone().unwrap_or((ErrorKind::Io, text));
+                return Err(Error::new(kind, text));
+            }
+            self.settled.wait(&mut state);
+        }
+    }
+
+    /// Step 4: makes all batches that are applied now durable.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let target = self.state.lock().applied_seq;
+        let mut sync = self.sync.lock();
+        loop {
+            if let Some(why) = &sync.failed {
+                return Err(sync_error(why));
+            }
+            if sync.durable_before >= target {
+                return Ok(());
+            }
+            if sync.running {
+                self.synced.wait(&mut sync);
+                continue;
+            }
+            sync.running = true;
+            drop(sync);
+            // Taken here, not above: whoever applied in between is served too.
+            let reached = self.state.lock().applied_seq;
+            let result = self.disk.sync();
+            self.counters.syncs.add(1);
+            sync = self.sync.lock();
+            sync.running = false;
+            match result {
+                Ok(()) => sync.durable_before = sync.durable_before.max(reached),
+                Err(error) => sync.failed = Some(error.to_string()),
+            }
+            self.synced.notify_all();
+        }
+    }
+
+    /// Whether a sync failed: why.
+    pub(crate) fn sync_failure(&self) -> Option<String> {
+        self.sync.lock().failed.clone()
+    }
+
+    /// Whether a write failed, and the log waits for [`reset`](Self::reset).
+    pub(crate) fn is_broken(&self) -> bool {
+        self.state.lock().broken.is_some()
+    }
+
+    /// Where the log stands; `capture` runs while no batch can be applied.
+    pub(crate) fn position(&self, capture: impl FnOnce()) -> Position {
+        let mut state = self.state.lock();
+        if state.broken.is_some() {
+            while !state.flights.is_empty() {
+                self.settled.wait(&mut state);
+            }
+        }
+        if state.broken.is_some() && !state.reset {
+            // Everything that was not applied has been given back: go on behind it, in a fresh extent.
+            state.reset = true;
+            state.incarnation += 1;
+            state.next_seq = state.applied_seq;
+            state.incarnation_first_seq = state.applied_seq;
+            let through = state.extents.len().min(state.open + 1);
+            let gone: Vec<_> = state.extents.drain(..through).collect();
+            state.passed.extend(gone);
+            state.open = 0;
+            state.offset = 0;
+            state.applied_offset = 0;
+            state.reserved = 0;
+            self.ahead.store(state.ahead(), Ordering::Relaxed);
+        }
+        capture();
+        state.bytes_since_checkpoint = 0;
+        Position {
+            incarnation: state.incarnation,
+            incarnation_first_seq: state.incarnation_first_seq,
+            next_seq: state.applied_seq,
+            extents: state.extents.iter().copied().collect(),
+            offset: state.applied_offset,
+            passed: state.passed.clone(),
+        }
+    }
+
+    /// A checkpoint at `position` is durable: its passed extents are forgotten, new ones are appended to the list, and a
+    /// broken log goes on.
+    pub(crate) fn extend(&self, position: &Position, listed: &[ExtentIndex]) {
+        let mut state = self.state.lock();
+        state.passed.drain(..position.passed.len());
+        state.extents.extend(listed);
+        self.ahead.store(state.ahead(), Ordering::Relaxed);
+        if state.reset && state.incarnation == position.incarnation {
+            state.broken = None;
+            state.reset = false;
+        }
+    }
+
+    /// Extents on the list behind the open one.
+    pub(crate) fn ahead(&self) -> usize {
+        self.ahead.load(Ordering::Relaxed)
+    }
+
+    /// Bytes appended since the last position was taken.
+    pub(crate) fn bytes_since_checkpoint(&self) -> u64 {
+        self.state.lock().bytes_since_checkpoint
+    }
+
+    /// Number that changes whenever a batch is applied.
+    pub(crate) fn applied_seq(&self) -> Seq {
+        self.state.lock().applied_seq
+    }
+}
+
+/// A batch that has a position.
+struct Placed {
+    ticket: Ticket,
+    at: u64,
+    buf: AlignedBuf,
+    len: usize,
+}
+
+enum Step {
+    /// The batch, or a part of it and the rest that stays behind.
+    Placed(Placed, Option<Prepared>),
+    NoExtent(Prepared),
+}
+
+fn sync_error(why: &str) -> Error {
+    Error::new(
+        ErrorKind::Io,
+        format!(
+            "syncing the data file failed ({why}); what it holds since the last flush is not known. \
+             Close the pool and open it again: it recovers all that was flushed"
+        ),
+    )
+}

@@ -1,0 +1,103 @@
+//! What the map has learnt since a checkpoint: changes by group, newest epoch first. Bounded by checkpoints, which are taken
+//! when [`Overlay::bytes`] passes a limit.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use format::{FragmentRef, Record};
+use parking_lot::RwLock;
+use units::{BlockMask, Epoch};
+
+use crate::hash::FastHash;
+use crate::write_buffer::GroupKey;
+
+/// Records of one group, one an epoch, newest first.
+pub(crate) type GroupRecords = Vec<(Epoch, Record)>;
+
+const SHARDS: usize = 16;
+/// Memory of a group's entry beside its fragments: key, vector, table slot, allocator rounding.
+const GROUP_BYTES: usize = 160;
+/// Memory of a fragment.
+const FRAGMENT_BYTES: usize = size_of::<FragmentRef>();
+
+type Shard = RwLock<HashMap<GroupKey, GroupRecords, FastHash>>;
+
+#[derive(Default)]
+pub(crate) struct Overlay {
+    shards: [Shard; SHARDS],
+    bytes: AtomicUsize,
+    groups: AtomicUsize,
+}
+
+/// What one change did to a group's record in the overlay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// Blocks of which the overlay said nothing before in this epoch.
+    pub new: BlockMask,
+    /// Allocated blocks of this record before and after.
+    pub allocated_before: u32,
+    pub allocated_after: u32,
+}
+
+impl Overlay {
+    fn shard(&self, key: GroupKey) -> &Shard {
+        let mixed = (key.group.0 ^ key.object.0.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &self.shards[(mixed >> 60) as usize % SHARDS]
+    }
+
+    /// Memory used, roughly.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Groups that have changed.
+    pub(crate) fn groups(&self) -> usize {
+        self.groups.load(Ordering::Relaxed)
+    }
+
+    /// Changes the record of one group and epoch.
+    pub(crate) fn change(&self, key: GroupKey, epoch: Epoch, change: impl FnOnce(&mut Record)) -> Change {
+        let mut shard = self.shard(key).write();
+        let records = shard.entry(key).or_insert_with(|| {
+            self.groups.fetch_add(1, Ordering::Relaxed);
+            self.bytes.fetch_add(GROUP_BYTES, Ordering::Relaxed);
+            Vec::with_capacity(1)
+        });
+        let at = match records.binary_search_by(|(e, _)| epoch.cmp(e)) {
+            Ok(at) => at,
+            Err(at) => {
+                records.insert(at, (epoch, Record::default()));
+                at
+            }
+        };
+        let record = &mut records[at].1;
+        let (known, allocated, count) = (record.known(), record.allocated(), record.fragments.len());
+        change(record);
+        let grown = record.fragments.len();
+        if grown >= count {
+            self.bytes.fetch_add((grown - count) * FRAGMENT_BYTES, Ordering::Relaxed);
+        } else {
+            self.bytes.fetch_sub((count - grown) * FRAGMENT_BYTES, Ordering::Relaxed);
+        }
+        Change {
+            new: record.known().minus(known),
+            allocated_before: allocated.count(),
+            allocated_after: record.allocated().count(),
+        }
+    }
+
+    /// Shows the records of a group, if there are any.
+    pub(crate) fn with<R>(&self, key: GroupKey, look: impl FnOnce(&GroupRecords) -> R) -> Option<R> {
+        self.shard(key).read().get(&key).map(look)
+    }
+
+    /// All groups, sorted.
+    pub(crate) fn keys(&self) -> Vec<GroupKey> {
+        let mut keys = Vec::with_capacity(self.groups());
+        for shard in &self.shards {
+            keys.extend(shard.read().keys().copied());
+        }
+        keys.sort_unstable();
+        keys
+    }
+}

@@ -1,0 +1,410 @@
+//! A pool as its users see it: made, opened, closed; its volumes, properties and figures.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use env::MapBatch;
+use format::{Checkpoint, Entry, FORMAT_VERSION, KEY_CHECKPOINT, ObjectDescriptor, ObjectState, Superblock};
+use surface::{BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind, Result};
+use units::{
+    BLOCK_BYTES, BlockIndex, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, Epoch, ExtentIndex, OBJECT_BYTES_MAX, ObjectId, Seq,
+    format_size,
+};
+
+use crate::apply::Applier;
+use crate::buffers::BufferPool;
+use crate::checkpoint::CheckpointState;
+use crate::core::{Core, Parts, Shares};
+use crate::counters::Counters;
+use crate::extents::Extents;
+use crate::geometry::Geometry;
+use crate::log::{Log, Sink};
+use crate::map::{Map, store_error};
+use crate::objects::{Objects, check_name};
+use crate::options::{FormatOptions, PoolEnv, PoolOptions, Properties};
+use crate::status::{PoolStatus, Property, VolumeStatus};
+use crate::volume::Volume;
+use crate::workers::Workers;
+use crate::write_buffer::WriteBuffer;
+use crate::{properties, recovery, superblock_io};
+
+/// Fewest extents of a pool: the superblock's, the reserve, and some to work with.
+const EXTENTS_MIN: u32 = 16;
+
+/// An open pool. Clones share it. Dropping the last one without [`close`](Self::close) is like a crash: what was not flushed is
+/// lost, and the next open recovers.
+#[derive(Clone)]
+pub struct Pool {
+    pub(crate) core: Arc<Core>,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("id", &hex(&self.core.pool_id)).finish_non_exhaustive()
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+impl Pool {
+    /// Makes a pool: superblock, first checkpoint. Refuses data that already carries a superblock; to make a pool there all the same,
+    /// overwrite its first 32 KiB with zeroes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for impossible sizes and properties, [`ErrorKind::Exists`], and whatever the storage fails with.
+    pub fn format(env: &PoolEnv, options: &FormatOptions) -> Result<()> {
+        let extent = options.extent_bytes;
+        if !extent.is_power_of_two() || !(EXTENT_BYTES_MIN..=EXTENT_BYTES_MAX).contains(&extent) {
+            let text = format!("an extent cannot have {extent} bytes: use a power of two from 32K to 16M");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        let geometry = Geometry::new(extent, options.capacity_bytes);
+        if geometry.extents < EXTENTS_MIN || options.capacity_bytes / u64::from(extent) > u64::from(u32::MAX) {
+            let least = format_size(u64::from(EXTENTS_MIN) * u64::from(extent));
+            let most = format_size(u64::from(u32::MAX) * u64::from(extent));
+            let (size, extent) = (format_size(options.capacity_bytes), format_size(extent.into()));
+            let text =
+                format!("a pool of {size} cannot have extents of {extent}: with those it takes {least} to {most}");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        properties::check(&options.properties)?;
+        if superblock_io::read_copies(&*env.disk)?.iter().any(|c| !matches!(c, Err(format::SuperblockError::Missing))) {
+            return Err(Error::new(ErrorKind::Exists, "the data file holds a Shale pool already"));
+        }
+        let mut pool = [0; 16];
+        env.entropy.fill(&mut pool).map_err(|e| Error::from_io("reading random bytes for the pool's identifier", e))?;
+        let checkpoint = Checkpoint {
+            pool,
+            incarnation: 0,
+            incarnation_first_seq: Seq(1),
+            next_seq: Seq(1),
+            offset: 0,
+            extents: vec![ExtentIndex(1)],
+            next_object: 1,
+            number: 0,
+            properties: options.properties.clone(),
+        };
+        let mut batch = MapBatch::default();
+        batch.put(KEY_CHECKPOINT, checkpoint.encode());
+        env.store.commit(batch).map_err(store_error)?;
+        env.store.persist().map_err(store_error)?;
+        // The superblock comes last: without it there is no pool, and formatting can be done again.
+        let superblock = Superblock {
+            version: FORMAT_VERSION,
+            features_incompat: 0,
+            features_ro_compat: 0,
+            features_compat: 0,
+            pool,
+            extent_bytes: extent,
+            capacity_bytes: options.capacity_bytes,
+            created_unix_s: env.clock.unix_s(),
+            generation: 1,
+        };
+        superblock_io::write(&*env.disk, &superblock)
+    }
+
+    /// Opens a pool: verifies the superblock, loads the last checkpoint, applies the log behind it, takes a checkpoint, and
+    /// starts the threads.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] without a superblock, [`ErrorKind::Unsupported`] for an unknown version or feature,
+    /// [`ErrorKind::Corrupt`] for damage, and whatever the storage fails with.
+    pub fn open(env: PoolEnv, options: PoolOptions) -> Result<Self> {
+        let began = env.clock.now_ns();
+        let superblock = superblock_io::choose(&superblock_io::read_copies(&*env.disk)?)?;
+        let geometry = Geometry::new(superblock.extent_bytes, superblock.capacity_bytes);
+        let loaded = recovery::load(&*env.store, &superblock.pool, geometry)?;
+        let checkpoint = loaded.checkpoint;
+        let shares = Shares::of(options.memory_bytes);
+        let objects = Arc::new(Objects::new(checkpoint.properties.clone(), checkpoint.next_object));
+        for descriptor in &loaded.objects {
+            objects.apply(descriptor);
+        }
+        let applier = Arc::new(Applier {
+            map: Arc::new(Map::new(env.store.clone(), shares.groups)),
+            objects: objects.clone(),
+            buffer: Arc::new(WriteBuffer::new()),
+        });
+        let mut extents = Extents::new(geometry, loaded.usage);
+        extents.list(checkpoint.extents.iter().copied());
+        let replayed = recovery::replay(&*env.disk, geometry, &checkpoint, &applier, options.accept_log_damage)?;
+        let counters = Arc::new(Counters::default());
+        counters.recovered_batches.set(replayed.batches);
+        counters.recovered_bytes.set(replayed.bytes_read);
+        let mut position = replayed.position;
+        // Whatever lies behind the end of the log never happened.
+        position.incarnation += 1;
+        position.incarnation_first_seq = position.next_seq;
+        let buffers = Arc::new(BufferPool::default());
+        let sink: Arc<dyn Sink> = applier.clone();
+        let log = Log::new(
+            geometry,
+            superblock.pool,
+            env.disk.clone(),
+            sink,
+            counters.clone(),
+            buffers.clone(),
+            position,
+            checkpoint.next_seq,
+        );
+        let core = Arc::new(Core::new(Parts {
+            env,
+            options,
+            geometry,
+            pool_id: superblock.pool,
+            counters,
+            buffers,
+            buffer: applier.buffer.clone(),
+            map: applier.map.clone(),
+            objects,
+            log,
+            extents,
+            checkpoint: CheckpointState::new(checkpoint.number),
+        }));
+        core.take_checkpoint()?;
+        core.counters.recovery_ns.set(core.env.clock.now_ns().saturating_sub(began));
+        Workers::start(&core)?;
+        Ok(Self { core })
+    }
+
+    /// Flushes, takes a checkpoint, and stops the threads. Handles of volumes that are still there get errors from now on.
+    ///
+    /// # Errors
+    /// When something could not be made durable; the pool is closed all the same.
+    pub fn close(self) -> Result<()> {
+        let done = self.core.flush().and_then(|()| self.core.take_checkpoint());
+        self.core.workers.stop();
+        self.core.fail(&Error::new(ErrorKind::Io, "it has been closed"));
+        done
+    }
+
+    /// Creates a volume. Durable on return.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for names, sizes (0, above 1 PiB, no multiple of 4 KiB) and properties; [`ErrorKind::Exists`].
+    pub fn create_volume(&self, name: &str, size_bytes: u64, properties: &Properties) -> Result<()> {
+        check_name(name)?;
+        check_size(size_bytes)?;
+        properties::check(properties)?;
+        let _admin = self.core.admin.lock();
+        if self.core.objects.named(name).is_ok() {
+            return Err(Error::new(ErrorKind::Exists, format!("the pool has a volume '{name}' already")));
+        }
+        let descriptor = ObjectDescriptor {
+            id: ObjectId(self.core.objects.next_id()),
+            state: ObjectState::Volume,
+            name: name.to_owned(),
+            size_bytes,
+            epoch: Epoch(0),
+            origin: None,
+            created_unix_s: self.core.env.clock.unix_s(),
+            allocated_blocks: 0,
+            stored_bytes: 0,
+            properties: properties.clone(),
+        };
+        self.core.append_durably(vec![Entry::Object(descriptor)])
+    }
+
+    /// Destroys a volume. Durable on return; its space comes back with the next checkpoints.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`].
+    pub fn destroy_volume(&self, name: &str) -> Result<()> {
+        let _admin = self.core.admin.lock();
+        let object = self.core.objects.named(name)?;
+        let _gate = object.gate.write();
+        let descriptor = ObjectDescriptor { state: ObjectState::Deleting, ..object.descriptor.read().clone() };
+        self.core.append_durably(vec![Entry::Object(descriptor)])?;
+        self.core.workers.wake_keeper();
+        Ok(())
+    }
+
+    /// Changes a volume's size. What is cut off is gone; what is added reads as zeroes. Durable on return.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`].
+    pub fn resize_volume(&self, name: &str, size_bytes: u64) -> Result<()> {
+        check_size(size_bytes)?;
+        let _admin = self.core.admin.lock();
+        let object = self.core.objects.named(name)?;
+        let _gate = object.gate.write();
+        let descriptor = ObjectDescriptor { size_bytes, ..object.descriptor.read().clone() };
+        let old = object.size_bytes();
+        let mut entries = Vec::new();
+        if size_bytes < old {
+            // What is dirty now must come before the holes in the log.
+            self.core.drain_all()?;
+            let (mut at, end) = (BlockIndex::containing(size_bytes).0, old.div_ceil(BLOCK_BYTES as u64));
+            let mut ranges = Vec::new();
+            while at < end {
+                let count = (end - at).min(format::HOLE_BLOCKS_MAX.into());
+                ranges.push((BlockIndex(at), count as u32));
+                at += count;
+            }
+            // One batch for both: cut off and smaller, or neither.
+            entries.push(Entry::Holes { object: object.id, epoch: object.epoch(), ranges });
+        }
+        entries.push(Entry::Object(descriptor));
+        self.core.append_durably(entries)
+    }
+
+    /// The volume of that name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`].
+    pub fn volume(&self, name: &str) -> Result<Arc<Volume>> {
+        let object = self.core.objects.named(name)?;
+        Ok(Arc::new(Volume::new(self.core.clone(), object)))
+    }
+
+    /// All volumes, by name. Stored bytes are those of the last checkpoint.
+    pub fn volumes(&self) -> Vec<VolumeStatus> {
+        let status = |object: Arc<crate::objects::Object>| {
+            let descriptor = object.descriptor.read().clone();
+            VolumeStatus {
+                name: descriptor.name,
+                size_bytes: object.size_bytes(),
+                allocated_bytes: object.allocated_bytes(),
+                stored_bytes: object.stored_bytes(),
+                created_unix_s: descriptor.created_unix_s,
+                properties: descriptor.properties,
+            }
+        };
+        self.core.objects.volumes().into_iter().map(status).collect()
+    }
+
+    /// Figures of the pool. Live, dead and free bytes are those of the last checkpoint.
+    pub fn status(&self) -> PoolStatus {
+        let core = &self.core;
+        let extent_bytes = u64::from(core.geometry.extent_bytes);
+        let volumes = self.volumes();
+        let (live_bytes, free) = {
+            let extents = core.extents.lock();
+            (extents.live_bytes(), extents.free())
+        };
+        let extents_total = u64::from(core.geometry.extents) - 1;
+        let extents_free = free + core.log.ahead() as u64;
+        let c = &core.counters;
+        PoolStatus {
+            id: hex(&core.pool_id),
+            capacity_bytes: u64::from(core.geometry.extents) * extent_bytes,
+            extent_bytes,
+            extents_free,
+            extents_total,
+            logical_bytes: volumes.iter().map(|v| v.size_bytes).sum(),
+            allocated_bytes: volumes.iter().map(|v| v.allocated_bytes).sum(),
+            live_bytes,
+            dead_bytes: ((extents_total - extents_free.min(extents_total)) * extent_bytes).saturating_sub(live_bytes),
+            free_bytes: extents_free * extent_bytes,
+            map_bytes: core.env.store.occupied_bytes(),
+            written_bytes: c.written_bytes.get(),
+            fragment_bytes: c.fragment_bytes.get(),
+            log_bytes: c.log_bytes.get(),
+            read_disk_bytes: c.read_disk_bytes.get(),
+            read_bytes: c.read_bytes.get(),
+            checkpoints: c.checkpoints.get(),
+            flushes: c.flushes.get(),
+            syncs: c.syncs.get(),
+            recovered_batches: c.recovered_batches.get(),
+            recovered_bytes: c.recovered_bytes.get(),
+            recovery_ns: c.recovery_ns.get(),
+            failed: core.failure(),
+        }
+    }
+
+    /// The properties of the pool, or those in force for a volume.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`].
+    pub fn properties(&self, volume: Option<&str>) -> Result<Vec<Property>> {
+        let own = match volume {
+            Some(name) => self.core.objects.named(name)?.descriptor.read().properties.clone(),
+            None => Properties::new(),
+        };
+        properties::in_force(&self.core.objects.pool_properties(), &own)
+    }
+
+    /// Sets properties (`None`: unsets them), all or none. They hold for what is written from now on. Durable on return.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] with what is allowed.
+    pub fn set_properties(&self, volume: Option<&str>, changes: &[(String, Option<String>)]) -> Result<()> {
+        let _admin = self.core.admin.lock();
+        let entry = match volume {
+            Some(name) => {
+                let mut descriptor = self.core.objects.named(name)?.descriptor.read().clone();
+                descriptor.properties = properties::changed(&descriptor.properties, changes)?;
+                Entry::Object(descriptor)
+            }
+            None => Entry::PoolProperties(properties::changed(&self.core.objects.pool_properties(), changes)?),
+        };
+        self.core.append_durably(vec![entry])
+    }
+
+    /// Makes all that was acknowledged durable.
+    ///
+    /// # Errors
+    /// When the storage fails or is full.
+    pub fn flush(&self) -> Result<()> {
+        self.core.flush()
+    }
+
+    /// Flushes, and brings the map on disk up to date.
+    ///
+    /// # Errors
+    /// When the storage fails.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.core.flush()?;
+        self.core.take_checkpoint()
+    }
+
+    /// Does background work that is due. The pool's own threads do this; without them, its user does.
+    ///
+    /// # Errors
+    /// When the storage fails or is full.
+    pub fn tick(&self) -> Result<()> {
+        self.core.tick()
+    }
+
+    /// Empties the caches, for measurements of cold reads.
+    pub fn drop_caches(&self) {
+        self.core.map.drop_cache();
+        self.core.units.clear();
+    }
+
+    /// Bytes in use of the write buffer, the map's changes, and free extents: for tests and diagnosis.
+    pub fn memory(&self) -> [usize; 3] {
+        let free = self.core.extents_free.load(Ordering::Relaxed) as usize;
+        [self.core.buffer.bytes(), self.core.map.active().bytes(), free]
+    }
+}
+
+fn check_size(size_bytes: u64) -> Result<()> {
+    let wrong = match size_bytes {
+        0 => "must have at least 4 KiB".to_owned(),
+        _ if size_bytes > OBJECT_BYTES_MAX => format!("can have at most {}", format_size(OBJECT_BYTES_MAX)),
+        _ if !size_bytes.is_multiple_of(BLOCK_BYTES as u64) => "must have a multiple of 4 KiB".to_owned(),
+        _ => return Ok(()),
+    };
+    Err(Error::new(ErrorKind::Invalid, format!("a volume {wrong}, not {size_bytes} bytes")))
+}
+
+impl DeviceSet for Pool {
+    fn list(&self) -> Result<Vec<DeviceInfo>> {
+        let info =
+            |v: VolumeStatus| DeviceInfo { name: v.name, size_bytes: v.size_bytes, created_unix_s: v.created_unix_s };
+        Ok(self.volumes().into_iter().map(info).collect())
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<dyn BlockDevice>> {
+        Ok(self.volume(name)?)
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.workers.stop();
+    }
+}

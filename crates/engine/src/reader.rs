@@ -1,0 +1,296 @@
+//! The read path.
+//!
+//! 1. Dirty blocks come from the write buffer.
+//! 2. The map tells where the others lie; what it does not know reads as zeroes.
+//! 3. Decoded units in the cache are copied; the other fragments are read exactly, neighbours in one read.
+//! 4. Each checksum is verified before anything else looks at the bytes; then the unit is decoded, straight into the caller's
+//!    buffer if all of it was asked for.
+
+use bytes::Bytes;
+use codec::CodecId;
+use format::{FragmentIdentity, fragment_checksum};
+use surface::{Error, ErrorKind, Result};
+use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
+
+use crate::core::Core;
+use crate::map::Piece;
+use crate::objects::Object;
+use crate::scratch::{self, READ_BYTES_MAX, Scratch};
+use crate::unit_cache::UnitKey;
+use crate::write_buffer::GroupKey;
+
+/// Bytes between two fragments that are rather read than skipped: a second read costs more than these.
+const GAP_BYTES_MAX: u64 = 8 << 10;
+/// Requests up to this size leave their units in the cache; larger ones are streams, which would only flush it.
+const CACHED_REQUEST_MAX: usize = 64 << 10;
+
+/// A request: bytes of an object and where they go.
+struct Request<'a> {
+    offset: u64,
+    buf: &'a mut [u8],
+}
+
+impl Request<'_> {
+    /// The part of the caller's buffer for bytes `from..from + len` of the object, and how far into that range it begins.
+    fn target(&mut self, from: u64, len: usize) -> Option<(usize, &mut [u8])> {
+        let end = (from + len as u64).min(self.offset + self.buf.len() as u64);
+        let start = from.max(self.offset);
+        if start >= end {
+            return None;
+        }
+        let target = &mut self.buf[(start - self.offset) as usize..(end - self.offset) as usize];
+        Some(((start - from) as usize, target))
+    }
+
+    /// Copies `bytes`, the content from byte `from` of the object on, as far as it was asked for.
+    fn copy(&mut self, from: u64, bytes: &[u8]) {
+        if let Some((skip, target)) = self.target(from, bytes.len()) {
+            target.copy_from_slice(&bytes[skip..skip + target.len()]);
+        }
+    }
+
+    fn zero(&mut self, from: u64, len: usize) {
+        if let Some((_, target)) = self.target(from, len) {
+            target.fill(0);
+        }
+    }
+
+    /// The groups that it touches, and which blocks of each.
+    fn groups(&self) -> impl Iterator<Item = (GroupIndex, BlockMask)> + use<> {
+        let first = BlockIndex::containing(self.offset);
+        let last = BlockIndex::containing(self.offset + self.buf.len() as u64 - 1);
+        (first.group().0..=last.group().0).map(move |group| {
+            let start = GroupIndex(group).first_block().0;
+            let low = first.0.max(start) - start;
+            let high = (last.0 + 1).min(start + GROUP_BLOCKS as u64) - start;
+            (GroupIndex(group), BlockMask::run(low as u32, (high - low) as u32))
+        })
+    }
+}
+
+/// A fragment that must be read.
+struct Wanted {
+    group: GroupIndex,
+    piece: Piece,
+}
+
+impl Core {
+    /// Fills `buf` from byte `offset` of an object. The range was checked.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if the storage fails, [`ErrorKind::Corrupt`] if a checksum does.
+    pub(crate) fn read(&self, object: &Object, offset: u64, buf: &mut [u8]) -> Result<()> {
+        if buf.is_empty() {
+            return Ok(());
+        }
+        self.counters.read_bytes.add(buf.len() as u64);
+        let keep = buf.len() <= CACHED_REQUEST_MAX;
+        let mut request = Request { offset, buf };
+        // Held until the last location has been used: see `Core::readers`.
+        let _in_extents = self.readers.read();
+        let mut wanted = Vec::new();
+        for (group, mask) in request.groups() {
+            let missing = mask.minus(self.read_dirty(object, group, mask, &mut request));
+            if missing.is_empty() {
+                continue;
+            }
+            let pieces =
+                self.map.lookup(&object.levels(), group, missing).map_err(|e| at(e, object, group, missing))?;
+            self.place(group, missing, &pieces, &mut request, &mut wanted);
+        }
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        wanted.sort_unstable_by_key(|w| w.piece.fragment.location);
+        scratch::with(|scratch| {
+            let mut rest = &wanted[..];
+            while !rest.is_empty() {
+                let count = self.span(rest);
+                self.read_span(object, &rest[..count], keep, scratch, &mut request)?;
+                rest = &rest[count..];
+            }
+            Ok(())
+        })
+    }
+
+    /// Like [`read`](Self::read), if everything is in memory; never waits for storage.
+    pub(crate) fn read_cached(&self, object: &Object, offset: u64, buf: &mut [u8]) -> bool {
+        if buf.is_empty() {
+            return true;
+        }
+        let mut request = Request { offset, buf };
+        let mut wanted = Vec::new();
+        for (group, mask) in request.groups() {
+            let missing = mask.minus(self.read_dirty(object, group, mask, &mut request));
+            if missing.is_empty() {
+                continue;
+            }
+            let Some(pieces) = self.map.lookup_cached(&object.levels(), group, missing) else { return false };
+            self.place(group, missing, &pieces, &mut request, &mut wanted);
+            if !wanted.is_empty() {
+                return false;
+            }
+        }
+        self.counters.read_bytes.add(request.buf.len() as u64);
+        true
+    }
+
+    /// Step 1.
+    fn read_dirty(&self, object: &Object, group: GroupIndex, mask: BlockMask, request: &mut Request<'_>) -> BlockMask {
+        let start = group.first_block().offset_bytes();
+        self.buffer.read(GroupKey { object: object.id, group }, mask, &mut |run| {
+            let from = start + u64::from(run.first) * BLOCK_BYTES as u64;
+            match &run.data {
+                Some(data) => request.copy(from, data),
+                None => request.zero(from, usize::from(run.count) * BLOCK_BYTES),
+            }
+        })
+    }
+
+    /// Steps 2 and 3, as far as memory goes.
+    fn place(
+        &self,
+        group: GroupIndex,
+        missing: BlockMask,
+        pieces: &[Piece],
+        request: &mut Request<'_>,
+        wanted: &mut Vec<Wanted>,
+    ) {
+        let mut zeroes = missing;
+        for piece in pieces {
+            zeroes = zeroes.minus(piece.fragment.live);
+            match self.units.get(&UnitKey::new(piece, group)) {
+                Some(unit) => copy_live(group, piece, &unit, request),
+                None => wanted.push(Wanted { group, piece: *piece }),
+            }
+        }
+        let start = group.first_block().offset_bytes();
+        for (first, count) in zeroes.runs() {
+            request.zero(start + u64::from(first) * BLOCK_BYTES as u64, count as usize * BLOCK_BYTES);
+        }
+    }
+
+    /// How many fragments from the start of `wanted` are read together.
+    fn span(&self, wanted: &[Wanted]) -> usize {
+        let Some(first) = wanted.first() else { return 0 };
+        let start = first.piece.fragment.location;
+        let mut end = start + u64::from(first.piece.fragment.stored);
+        let mut count = 1;
+        for next in &wanted[1..] {
+            let fragment = &next.piece.fragment;
+            let next_end = fragment.location + u64::from(fragment.stored);
+            if fragment.location > end + GAP_BYTES_MAX || next_end - start > READ_BYTES_MAX as u64 {
+                break;
+            }
+            end = end.max(next_end);
+            count += 1;
+        }
+        count
+    }
+
+    /// Steps 3 and 4 for fragments that lie close together.
+    fn read_span(
+        &self,
+        object: &Object,
+        span: &[Wanted],
+        keep: bool,
+        scratch: &mut Scratch,
+        request: &mut Request<'_>,
+    ) -> Result<()> {
+        let Some(first) = span.first() else { return Ok(()) };
+        let name = |w: &Wanted, kind, text: String| at(Error::new(kind, text), object, w.group, w.piece.fragment.live);
+        let mut end = 0;
+        for Wanted { piece, .. } in span {
+            let fragment = &piece.fragment;
+            if !self.geometry.holds(fragment.location, fragment.stored) {
+                let text = format!(
+                    "the map points at {} bytes at byte {} of the data file, which is no place for data",
+                    fragment.stored, fragment.location
+                );
+                return Err(name(first, ErrorKind::Corrupt, text));
+            }
+            end = end.max(fragment.location + u64::from(fragment.stored));
+        }
+        let align = self.env.disk.read_alignment() as u64;
+        let start = first.piece.fragment.location / align * align;
+        let len = (end.next_multiple_of(align) - start) as usize;
+        scratch.grow_io(len);
+        self.counters.read_disk_bytes.add(len as u64);
+        self.env.disk.read_at(start, &mut scratch.io, len).map_err(|error| {
+            let text = format!("reading {len} bytes at byte {start} of the data file failed: {error}");
+            name(first, ErrorKind::Io, text)
+        })?;
+        let Scratch { codecs, unit, io } = scratch;
+        for wanted in span {
+            let Wanted { group, piece } = wanted;
+            let fragment = &piece.fragment;
+            let from = (fragment.location - start) as usize;
+            let payload = &io[from..from + fragment.stored as usize];
+            verify(*group, piece, payload).map_err(|text| name(wanted, ErrorKind::Corrupt, text))?;
+            let raw_len = usize::from(fragment.count) * BLOCK_BYTES;
+            let unit_start = group.first_block().offset_bytes() + u64::from(fragment.first) * BLOCK_BYTES as u64;
+            let codec = CodecId(fragment.codec);
+            let whole = fragment.live == fragment.unit();
+            let decoded = match request.target(unit_start, raw_len) {
+                Some((0, target)) if whole && target.len() == raw_len => {
+                    let decoded = codecs.decompress(codec, payload, target);
+                    if keep && decoded.is_ok() {
+                        self.units.insert(UnitKey::new(piece, *group), Bytes::copy_from_slice(target));
+                    }
+                    decoded
+                }
+                _ => codecs.decompress(codec, payload, &mut unit[..raw_len]).map(|()| {
+                    let unit = &unit[..raw_len];
+                    copy_live(*group, piece, unit, request);
+                    if keep {
+                        self.units.insert(UnitKey::new(piece, *group), Bytes::copy_from_slice(unit));
+                    }
+                }),
+            };
+            decoded.map_err(|error| name(wanted, ErrorKind::Corrupt, error.to_string()))?;
+        }
+        Ok(())
+    }
+}
+
+/// Copies the live blocks of a decoded unit.
+fn copy_live(group: GroupIndex, piece: &Piece, unit: &[u8], request: &mut Request<'_>) {
+    let start = group.first_block().offset_bytes();
+    for (first, count) in piece.fragment.live.runs() {
+        let skip = (first as usize - usize::from(piece.fragment.first)) * BLOCK_BYTES;
+        let bytes = &unit[skip..skip + count as usize * BLOCK_BYTES];
+        request.copy(start + u64::from(first) * BLOCK_BYTES as u64, bytes);
+    }
+}
+
+/// Verifies a payload against its identity.
+pub(crate) fn verify(group: GroupIndex, piece: &Piece, payload: &[u8]) -> std::result::Result<(), String> {
+    if cfg!(feature = "canary-skip-checksum") {
+        return Ok(());
+    }
+    let fragment = &piece.fragment;
+    let identity = FragmentIdentity {
+        object: piece.object,
+        epoch: piece.epoch,
+        first: BlockIndex(group.first_block().0 + u64::from(fragment.first)),
+        count: fragment.count,
+        codec: fragment.codec,
+    };
+    let found = fragment_checksum(&identity, payload);
+    if found == fragment.checksum {
+        return Ok(());
+    }
+    Err(format!(
+        "fragment of {} bytes at byte {} of the data file has checksum {found:#010x}, expected {:#010x}",
+        fragment.stored, fragment.location, fragment.checksum
+    ))
+}
+
+/// Names the volume and the byte range that an error is about.
+fn at(error: Error, object: &Object, group: GroupIndex, blocks: BlockMask) -> Error {
+    let start = group.0 * GROUP_BYTES as u64;
+    let first = blocks.first_run().map_or(0, |(first, _)| first);
+    let from = start + u64::from(first) * BLOCK_BYTES as u64;
+    let name = object.descriptor.read().name.clone();
+    error.context(format!("volume '{name}', byte {from}"))
+}

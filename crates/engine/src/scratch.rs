@@ -1,0 +1,46 @@
+//! What each thread keeps for itself: codec contexts and buffers, so that the hot paths do not allocate.
+
+use std::cell::RefCell;
+
+use codec::Workspace;
+use env::AlignedBuf;
+use units::GROUP_BYTES;
+
+/// Largest read that goes into the thread's own buffer.
+pub(crate) const READ_BYTES_MAX: usize = 256 << 10;
+
+pub(crate) struct Scratch {
+    pub codecs: Workspace,
+    /// One unit, decoded or gathered.
+    pub unit: Vec<u8>,
+    /// Bytes as they come from the data file; grows to what the thread's reads need.
+    pub io: AlignedBuf,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
+        codecs: Workspace::new(),
+        unit: vec![0; GROUP_BYTES],
+        io: AlignedBuf::new(64 << 10),
+    });
+}
+
+/// Lends the thread's scratch space.
+pub(crate) fn with<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
+    SCRATCH.with(|scratch| match scratch.try_borrow_mut() {
+        Ok(mut scratch) => work(&mut scratch),
+        // Lent out further up the stack: a worker that helps with a read in the middle of a drain.
+        Err(_) => {
+            work(&mut Scratch { codecs: Workspace::new(), unit: vec![0; GROUP_BYTES], io: AlignedBuf::new(64 << 10) })
+        }
+    })
+}
+
+impl Scratch {
+    /// The read buffer, at least `len` bytes long.
+    pub(crate) fn grow_io(&mut self, len: usize) {
+        if self.io.len() < len {
+            self.io = AlignedBuf::new(len.next_power_of_two());
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! A volume as front ends see it: byte ranges become blocks here.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use format::Entry;
+use parking_lot::RwLockReadGuard;
+use surface::{Allocation, BlockDevice, Error, ErrorKind, Result, Run, WriteOptions, ZeroOptions};
+use units::{BLOCK_BYTES, BlockIndex, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
+
+use crate::core::Core;
+use crate::objects::Object;
+use crate::read_ahead::ReadAhead;
+use crate::write_buffer::{DirtyRun, GroupKey};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Groups of a discard up to which it goes through the write buffer; larger ones go to the log as ranges.
+const BUFFERED_DISCARD_GROUPS: u64 = 64;
+/// Blocks of one range in the log: what applying it looks through while nothing else is applied (512 MiB).
+const RANGE_BLOCKS_MAX: u64 = 4096 * GROUP_BLOCKS as u64;
+/// Size of requests that the engine serves best: the default unit, and a group, which no unit crosses.
+const PREFERRED_BYTES: u32 = GROUP_BYTES as u32;
+
+/// A volume of an open pool.
+pub struct Volume {
+    pub(crate) core: Arc<Core>,
+    pub(crate) object: Arc<Object>,
+    read_ahead: ReadAhead,
+}
+
+impl std::fmt::Debug for Volume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Volume").field("object", &self.object.id).finish_non_exhaustive()
+    }
+}
+
+impl Volume {
+    pub(crate) fn new(core: Arc<Core>, object: Arc<Object>) -> Self {
+        Self { core, object, read_ahead: ReadAhead::default() }
+    }
+
+    /// Enters a request: the range lies within the volume, and the volume is not destroyed while the guard is held.
+    fn enter(&self, offset: u64, length: u64) -> Result<RwLockReadGuard<'_, ()>> {
+        let guard = self.object.gate.read();
+        let size = self.object.size_bytes();
+        if !self.object.is_live() {
+            let name = self.object.descriptor.read().name.clone();
+            return Err(Error::new(ErrorKind::NotFound, format!("volume '{name}' has been destroyed")));
+        }
+        if offset.checked_add(length).is_none_or(|end| end > size) {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("{length} bytes at byte {offset} reach past the end of the volume, which has {size} bytes"),
+            ));
+        }
+        Ok(guard)
+    }
+
+    fn key(&self, group: GroupIndex) -> GroupKey {
+        GroupKey { object: self.object.id, group }
+    }
+
+    /// Puts whole blocks into the write buffer, zero blocks as holes unless they shall stay allocated.
+    fn write_blocks(&self, first: BlockIndex, data: &Bytes, keep_zeroes: bool) -> Result<()> {
+        let mut at = 0;
+        while at < data.len() {
+            let block = BlockIndex(first.0 + (at / BLOCK_BYTES) as u64);
+            let in_group = block.in_group() as usize;
+            let count = (GROUP_BLOCKS - in_group).min((data.len() - at) / BLOCK_BYTES);
+            self.core.throttle()?;
+            self.write_group(block, data.slice(at..at + count * BLOCK_BYTES), keep_zeroes);
+            at += count * BLOCK_BYTES;
+        }
+        Ok(())
+    }
+
+    /// Whole blocks of one group.
+    fn write_group(&self, first: BlockIndex, data: Bytes, keep_zeroes: bool) {
+        let key = self.key(first.group());
+        let start = first.in_group() as u8;
+        let blocks = data.len() / BLOCK_BYTES;
+        let is_hole = |i: usize| !keep_zeroes && policy::is_zero(&data[i * BLOCK_BYTES..(i + 1) * BLOCK_BYTES]);
+        let mut from = 0;
+        while from < blocks {
+            let hole = is_hole(from);
+            let mut to = from + 1;
+            while to < blocks && is_hole(to) == hole {
+                to += 1;
+            }
+            let run = DirtyRun {
+                first: start + from as u8,
+                count: (to - from) as u8,
+                data: (!hole).then(|| data.slice(from * BLOCK_BYTES..to * BLOCK_BYTES)),
+            };
+            self.core.buffer.insert(key, run);
+            from = to;
+        }
+    }
+
+    /// A part of one block: reads the rest of it, and tries again if somebody wrote nearby meanwhile.
+    fn write_part(&self, offset: u64, data: &[u8], keep_zeroes: bool) -> Result<()> {
+        let block = BlockIndex::containing(offset);
+        let key = self.key(block.group());
+        let skip = (offset - block.offset_bytes()) as usize;
+        self.core.throttle()?;
+        loop {
+            let version = self.core.buffer.version(key);
+            let mut content = vec![0; BLOCK_BYTES];
+            self.core.read(&self.object, block.offset_bytes(), &mut content)?;
+            content[skip..skip + data.len()].copy_from_slice(data);
+            let hole = !keep_zeroes && policy::is_zero(&content);
+            let data = (!hole).then(|| Bytes::from(content));
+            let run = DirtyRun { first: block.in_group() as u8, count: 1, data };
+            if self.core.buffer.insert_if(key, run, version) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Divides a range into the part of a block before it, whole blocks, and the part of a block behind them.
+    fn divide(offset: u64, length: u64) -> [std::ops::Range<u64>; 3] {
+        let end = offset + length;
+        let body = offset.next_multiple_of(BLOCK).min(end);
+        let tail = if end / BLOCK * BLOCK < body { body } else { end / BLOCK * BLOCK };
+        [offset..body, body..tail, tail..end]
+    }
+
+    fn write_bytes(&self, offset: u64, data: &Bytes, keep_zeroes: bool) -> Result<()> {
+        let [head, body, tail] = Self::divide(offset, data.len() as u64);
+        let part =
+            |range: &std::ops::Range<u64>| data.slice((range.start - offset) as usize..(range.end - offset) as usize);
+        for edge in [&head, &tail] {
+            if !edge.is_empty() {
+                self.write_part(edge.start, &part(edge), keep_zeroes)?;
+            }
+        }
+        if !body.is_empty() {
+            self.write_blocks(BlockIndex::containing(body.start), &part(&body), keep_zeroes)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a range read as zeroes: whole blocks become holes.
+    fn punch(&self, offset: u64, length: u64) -> Result<()> {
+        let [head, body, tail] = Self::divide(offset, length);
+        for edge in [&head, &tail] {
+            if !edge.is_empty() {
+                self.core.admit(BLOCK)?;
+                self.write_part(edge.start, &vec![0; (edge.end - edge.start) as usize], false)?;
+            }
+        }
+        let from = BlockIndex::containing(body.start);
+        let to = BlockIndex::containing(body.end);
+        if from < to { self.punch_blocks(from, to) } else { Ok(()) }
+    }
+
+    /// Makes blocks `from..to` holes.
+    pub(crate) fn punch_blocks(&self, from: BlockIndex, to: BlockIndex) -> Result<()> {
+        if to.0 - from.0 > BUFFERED_DISCARD_GROUPS * GROUP_BLOCKS as u64 {
+            return self.core.punch_range(&self.object, from, to);
+        }
+        let mut at = from;
+        while at < to {
+            let count = (GROUP_BLOCKS as u64 - u64::from(at.in_group())).min(to.0 - at.0);
+            self.core.throttle()?;
+            let run = DirtyRun { first: at.in_group() as u8, count: count as u8, data: None };
+            self.core.buffer.insert(self.key(at.group()), run);
+            at = BlockIndex(at.0 + count);
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Makes a large range holes without going through the write buffer block by block.
+    ///
+    /// 1. What is dirty by now is drained, so that the log keeps the order.
+    /// 2. The ranges are appended, a bounded piece each, and applied.
+    ///
+    /// A write to the range that comes at the same time is ordered before or after it, block by block.
+    pub(crate) fn punch_range(&self, object: &Object, from: BlockIndex, to: BlockIndex) -> Result<()> {
+        self.drain_all()?;
+        let mut at = from;
+        while at < to {
+            let count = (to.0 - at.0).min(RANGE_BLOCKS_MAX);
+            let ranges = vec![(at, count as u32)];
+            self.append_applied(vec![Entry::Holes { object: object.id, epoch: object.epoch(), ranges }])?;
+            at = BlockIndex(at.0 + count);
+        }
+        Ok(())
+    }
+}
+
+impl BlockDevice for Volume {
+    fn size_bytes(&self) -> u64 {
+        self.object.size_bytes()
+    }
+
+    fn block_bytes(&self) -> (u32, u32) {
+        (BLOCK_BYTES as u32, PREFERRED_BYTES)
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let _guard = self.enter(offset, buf.len() as u64)?;
+        let ahead = self.read_ahead.begin(offset, buf.len() as u64);
+        let result = self.core.read(&self.object, offset, buf);
+        self.read_ahead.end();
+        if let (Some(range), false) = (ahead, self.core.is_inline()) {
+            self.core.read_ahead(&self.object, range);
+        }
+        result
+    }
+
+    fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
+        let _guard = self.enter(offset, buf.len() as u64)?;
+        Ok(self.core.read_cached(&self.object, offset, buf))
+    }
+
+    /// 1. The range is checked, zero blocks become holes. 2. The bytes go into the write buffer; here the write is acknowledged.
+    /// 3. With FUA: a flush.
+    fn write(&self, offset: u64, data: Bytes, options: WriteOptions) -> Result<()> {
+        {
+            let _guard = self.enter(offset, data.len() as u64)?;
+            self.core.check_failed()?;
+            self.core.admit(data.len() as u64)?;
+            self.write_bytes(offset, &data, false)?;
+            self.core.counters.written_bytes.add(data.len() as u64);
+        }
+        if options.fua { self.core.flush() } else { Ok(()) }
+    }
+
+    fn write_would_wait(&self) -> bool {
+        self.core.buffer.bytes() >= self.core.shares.write_buffer
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.core.flush()
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> Result<()> {
+        let _guard = self.enter(offset, length)?;
+        self.core.check_failed()?;
+        self.punch(offset, length)
+    }
+
+    fn write_zeroes(&self, offset: u64, length: u64, options: ZeroOptions) -> Result<()> {
+        if options.no_hole {
+            // A megabyte at a time, so that a huge request does not fill memory.
+            let mut done = 0;
+            while done < length {
+                let len = (length - done).min(1 << 20);
+                let _guard = self.enter(offset + done, len)?;
+                self.core.check_failed()?;
+                self.core.admit(len)?;
+                self.write_bytes(offset + done, &Bytes::from(vec![0; len as usize]), true)?;
+                done += len;
+            }
+        } else {
+            self.discard(offset, length)?;
+        }
+        if options.fua { self.core.flush() } else { Ok(()) }
+    }
+
+    fn allocation(&self, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>> {
+        let _guard = self.enter(offset, length)?;
+        self.core.allocation(&self.object, offset, length, runs_max)
+    }
+
+    fn prefetch(&self, offset: u64, length: u64) -> Result<()> {
+        let _guard = self.enter(offset, length)?;
+        self.core.prefetch(&self.object, offset, length)
+    }
+
+    fn allocated_bytes(&self) -> u64 {
+        self.object.allocated_bytes()
+    }
+}
+
+/// Collects runs of allocation, joining neighbours of the same kind.
+pub(crate) struct Runs {
+    runs: Vec<Run>,
+    max: usize,
+}
+
+impl Runs {
+    pub(crate) fn new(max: usize) -> Self {
+        Self { runs: Vec::new(), max: max.max(1) }
+    }
+
+    /// Appends; `false` when there is room for no more.
+    pub(crate) fn push(&mut self, length: u64, allocation: Allocation) -> bool {
+        if length == 0 {
+            return true;
+        }
+        let full = self.runs.len() == self.max;
+        match self.runs.last_mut() {
+            Some(last) if last.allocation == allocation => last.length += length,
+            _ if full => return false,
+            _ => self.runs.push(Run { length, allocation }),
+        }
+        true
+    }
+
+    pub(crate) fn finish(self) -> Vec<Run> {
+        self.runs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_divide_into_edges_and_whole_blocks() {
+        for (offset, length, expected) in [
+            (0, 8192, [0..0, 0..8192, 8192..8192]),
+            (1, 10, [1..11, 11..11, 11..11]),
+            (4095, 2, [4095..4096, 4096..4096, 4096..4097]),
+            (100, 8192, [100..4096, 4096..8192, 8192..8292]),
+            (4096, 5000, [4096..4096, 4096..8192, 8192..9096]),
+            (10, 0, [10..10, 10..10, 10..10]),
+        ] {
+            assert_eq!(Volume::divide(offset, length), expected, "{length} bytes at {offset}");
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! The pool's own threads: *workers*, which run read-ahead jobs first and drain the write buffer otherwise, and the *keeper*, which
+//! watches ages and takes checkpoints. With no workers there is no thread at all, and callers do everything.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use surface::{Error, ErrorKind, Result};
+
+use crate::core::Core;
+use crate::write_buffer::WriteBuffer;
+
+/// Jobs that may wait: more read-ahead than this would be stale before it ran.
+const JOBS_MAX: usize = 64;
+/// How often the keeper looks for what is due.
+const KEEPER_PERIOD: Duration = Duration::from_millis(100);
+/// How long a worker rests after an error, unless somebody wakes it.
+const ERROR_PAUSE: Duration = Duration::from_millis(500);
+
+pub(crate) type Job = Box<dyn FnOnce(&Core) + Send>;
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    /// Raised by `wake`; a worker that saw an older number looks again.
+    wakes: u64,
+    keeper_wakes: u64,
+    stop: bool,
+    /// The last error of a drain, until one succeeds.
+    error: Option<(ErrorKind, String)>,
+}
+
+pub(crate) struct Workers {
+    state: Mutex<State>,
+    work: Condvar,
+    keeper: Condvar,
+    /// Writers wait here for room.
+    room: Condvar,
+    idle: AtomicUsize,
+    jobs: AtomicUsize,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Workers {
+    pub(crate) fn new() -> Self {
+        Self {
+            state: Mutex::default(),
+            work: Condvar::new(),
+            keeper: Condvar::new(),
+            room: Condvar::new(),
+            idle: AtomicUsize::new(0),
+            jobs: AtomicUsize::new(0),
+            threads: Mutex::default(),
+        }
+    }
+
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub(crate) fn start(core: &Arc<Core>) -> Result<()> {
+        if core.is_inline() {
+            return Ok(());
+        }
+        let mut threads = core.workers.threads.lock();
+        for index in 0..core.options.workers {
+            threads.push(spawn(format!("shale-worker-{index}"), Arc::downgrade(core), work)?);
+        }
+        threads.push(spawn("shale-keeper".to_owned(), Arc::downgrade(core), keep)?);
+        Ok(())
+    }
+
+    /// Stops the threads and waits for them; jobs that have not begun are dropped.
+    pub(crate) fn stop(&self) {
+        {
+            let mut state = self.state.lock();
+            state.stop = true;
+            state.jobs.clear();
+        }
+        self.work.notify_all();
+        self.keeper.notify_all();
+        self.room.notify_all();
+        let me = std::thread::current().id();
+        for thread in self.threads.lock().drain(..) {
+            // The last owner of the pool may be one of its own threads.
+            if thread.thread().id() != me {
+                let _ = thread.join();
+            }
+        }
+    }
+
+    /// Tells the workers that there is something to drain.
+    pub(crate) fn wake(&self) {
+        if self.idle.load(Ordering::Acquire) > 0 {
+            self.state.lock().wakes += 1;
+            self.work.notify_all();
+        }
+    }
+
+    /// Tells the keeper that a checkpoint is due.
+    pub(crate) fn wake_keeper(&self) {
+        self.state.lock().keeper_wakes += 1;
+        self.keeper.notify_all();
+    }
+
+    /// Hands a job to the workers; dropped when too many wait.
+    pub(crate) fn submit(&self, job: Job) {
+        let mut state = self.state.lock();
+        if state.jobs.len() < JOBS_MAX && !state.stop {
+            state.jobs.push_back(job);
+            self.jobs.store(state.jobs.len(), Ordering::Release);
+            drop(state);
+            self.work.notify_one();
+        }
+    }
+
+    /// Runs waiting jobs: reads go before writes, so that a drain looks here between its units.
+    pub(crate) fn run_jobs(&self, core: &Core) {
+        while self.jobs.load(Ordering::Acquire) > 0 {
+            let job = {
+                let mut state = self.state.lock();
+                let job = state.jobs.pop_front();
+                self.jobs.store(state.jobs.len(), Ordering::Release);
+                job
+            };
+            let Some(job) = job else { break };
+            job(core);
+        }
+    }
+
+    /// Waits until the buffer holds at most `limit` bytes.
+    ///
+    /// # Errors
+    /// When the workers cannot drain it.
+    pub(crate) fn wait_drained(&self, buffer: &WriteBuffer, limit: usize) -> Result<()> {
+        let mut state = self.state.lock();
+        while buffer.bytes() > limit {
+            if let Some((kind, text)) = &state.error {
+                return Err(Error::new(*kind, text.clone()));
+            }
+            if state.stop {
+                return Err(Error::new(ErrorKind::Io, "the pool is being closed"));
+            }
+            self.room.wait_for(&mut state, KEEPER_PERIOD);
+        }
+        Ok(())
+    }
+}
+
+fn spawn(name: String, core: Weak<Core>, run: fn(&Weak<Core>)) -> Result<JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name(name)
+        .spawn(move || run(&core))
+        .map_err(|e| Error::from_io("starting a worker thread", e))
+}
+
+/// A worker: jobs first, then the write buffer down to a quarter of its size, or what a flush asks for.
+fn work(core: &Weak<Core>) {
+    let mut seen = 0;
+    while let Some(core) = core.upgrade() {
+        let workers = &core.workers;
+        workers.run_jobs(&core);
+        let pressed = core.buffer.bytes() > core.shares.write_buffer / 4;
+        let wakes = {
+            let state = workers.state.lock();
+            if state.stop {
+                return;
+            }
+            state.wakes
+        };
+        if pressed || wakes != seen {
+            match core.drain(u64::MAX) {
+                Ok(drained) => {
+                    if !drained {
+                        seen = wakes;
+                    }
+                    let mut state = workers.state.lock();
+                    state.error = None;
+                    drop(state);
+                    workers.room.notify_all();
+                    if drained {
+                        continue;
+                    }
+                }
+                Err(error) => {
+                    seen = wakes;
+                    let mut state = workers.state.lock();
+                    state.error = Some((error.kind(), error.to_string()));
+                    workers.room.notify_all();
+                    if !state.stop && state.wakes == wakes {
+                        workers.work.wait_for(&mut state, ERROR_PAUSE);
+                    }
+                    continue;
+                }
+            }
+        }
+        let mut state = workers.state.lock();
+        workers.idle.fetch_add(1, Ordering::AcqRel);
+        if !state.stop && state.wakes == seen && state.jobs.is_empty() {
+            workers.work.wait_for(&mut state, KEEPER_PERIOD);
+        }
+        workers.idle.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// The keeper: whatever is due, about ten times a second and when asked.
+fn keep(core: &Weak<Core>) {
+    let mut seen = 0;
+    while let Some(core) = core.upgrade() {
+        // Errors show up in the next flush or write, which meet them too.
+        let _ = core.tick();
+        let mut state = core.workers.state.lock();
+        if state.stop {
+            return;
+        }
+        if state.keeper_wakes == seen {
+            core.workers.keeper.wait_for(&mut state, KEEPER_PERIOD);
+        }
+        seen = state.keeper_wakes;
+    }
+}
+
+impl Core {
+    /// Does what is due: drains what is older than the age limit, takes a checkpoint.
+    pub(crate) fn tick(&self) -> Result<()> {
+        if self.check_failed().is_err() {
+            return Ok(());
+        }
+        let now = self.env.clock.now_ns();
+        let old = {
+            let mut aging = self.aging.lock();
+            let due = now.saturating_sub(aging.1) >= self.options.age_limit_ms.saturating_mul(1_000_000);
+            due.then(|| {
+                let generation = aging.0;
+                *aging = (self.buffer.begin_flush() + 1, now);
+                generation
+            })
+        };
+        if let Some(generation) = old {
+            while !self.buffer.is_drained(generation) && self.drain(generation)? {}
+        }
+        if self.checkpoint_due() {
+            self.checkpoint_unless(|core| !core.checkpoint_due())?;
+        }
+        Ok(())
+    }
+}

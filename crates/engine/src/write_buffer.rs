@@ -1,0 +1,356 @@
+//! The write buffer: blocks that were written (or made holes) and are not in the map yet. Owns their bytes, the order in
+//! which they are drained, and the bookkeeping that tells a flush when everything before it has been drained.
+//!
+//! A group goes through these steps:
+//! 1. *dirty*: a write or a discard put runs of blocks here; the group stands in the queue once. A rewrite replaces
+//!    what is dirty and costs nothing more.
+//! 2. *in flight*: [`WriteBuffer::take`] moved its runs out to be compressed and appended; readers still find them
+//!    here. New writes make it dirty again, but it is not taken a second time before
+//! 3. *completed*: the batch is in the log and in the map, and the runs are forgotten. Or *failed*: the runs go back
+//!    below whatever was written since.
+//!
+//! So of one group there is never more than one batch under way, and the log keeps the order of its writes.
+//!
+//! Locks: a shard's lock may be held while the queue's is taken, never the other way round.
+
+use std::collections::hash_map::Entry as MapEntry;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+use units::{BLOCK_BYTES, BlockMask, GroupIndex, ObjectId};
+
+use crate::hash::FastHash;
+
+/// Shards of the buffer: enough that two cores rarely meet, few enough to walk.
+const SHARDS: usize = 64;
+/// What a dirty group costs in memory beside its data: maps, queue, run headers.
+const GROUP_OVERHEAD_BYTES: usize = 256;
+
+/// A group of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct GroupKey {
+    pub object: ObjectId,
+    pub group: GroupIndex,
+}
+
+/// Consecutive blocks of a group: bytes, or a hole.
+#[derive(Debug, Clone)]
+pub(crate) struct DirtyRun {
+    pub first: u8,
+    pub count: u8,
+    /// `count` x 4 KiB, or `None` for a hole.
+    pub data: Option<Bytes>,
+}
+
+impl DirtyRun {
+    pub(crate) fn mask(&self) -> BlockMask {
+        BlockMask::run(self.first.into(), self.count.into())
+    }
+    fn data_bytes(&self) -> usize {
+        if self.data.is_some() { usize::from(self.count) * BLOCK_BYTES } else { 0 }
+    }
+    /// The part of the run from block `first`, `count` blocks long.
+    fn part(&self, first: u8, count: u8) -> Self {
+        let start = usize::from(first - self.first) * BLOCK_BYTES;
+        let data = self.data.as_ref().map(|d| d.slice(start..start + usize::from(count) * BLOCK_BYTES));
+        Self { first, count, data }
+    }
+}
+
+/// Lays `run` over sorted, disjoint runs.
+fn overlay(runs: &mut Vec<DirtyRun>, run: DirtyRun) {
+    let (start, end) = (run.first, run.first + run.count);
+    if runs.last().is_none_or(|last| last.first + last.count <= start) {
+        runs.push(run);
+        return;
+    }
+    let mut out = Vec::with_capacity(runs.len() + 2);
+    for old in runs.drain(..) {
+        let old_end = old.first + old.count;
+        if old_end <= start || old.first >= end {
+            out.push(old);
+            continue;
+        }
+        if old.first < start {
+            out.push(old.part(old.first, start - old.first));
+        }
+        if old_end > end {
+            out.push(old.part(end, old_end - end));
+        }
+    }
+    out.push(run);
+    out.sort_unstable_by_key(|r| r.first);
+    *runs = out;
+}
+
+fn data_bytes(runs: &[DirtyRun]) -> usize {
+    runs.iter().map(DirtyRun::data_bytes).sum()
+}
+
+#[derive(Default)]
+struct DirtyGroup {
+    dirty: Vec<DirtyRun>,
+    in_flight: Vec<DirtyRun>,
+    /// Whether a queue entry stands for `dirty`.
+    queued: bool,
+    /// Generations of queue entries that came up while the group was in flight.
+    deferred: Vec<u64>,
+}
+
+impl DirtyGroup {
+    fn is_empty(&self) -> bool {
+        self.dirty.is_empty() && self.in_flight.is_empty() && self.deferred.is_empty()
+    }
+}
+
+#[derive(Default)]
+struct Shard {
+    groups: HashMap<GroupKey, DirtyGroup, FastHash>,
+    /// Raised by every insertion, so that a read-modify-write notices what came between.
+    version: u64,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Groups in the order in which they became dirty, with the flush generation in force then.
+    entries: VecDeque<(u64, GroupKey)>,
+    generation: u64,
+    /// Number of undrained queue entries by generation.
+    outstanding: BTreeMap<u64, usize>,
+}
+
+impl Queue {
+    fn done(&mut self, generation: u64) {
+        if let Some(count) = self.outstanding.get_mut(&generation) {
+            *count -= 1;
+            if *count == 0 {
+                self.outstanding.remove(&generation);
+            }
+        }
+    }
+}
+
+/// A group handed out to be drained.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub key: GroupKey,
+    pub runs: Vec<DirtyRun>,
+    generation: u64,
+}
+
+pub(crate) struct WriteBuffer {
+    shards: Vec<Mutex<Shard>>,
+    queue: Mutex<Queue>,
+    /// Signalled when outstanding entries are done and when entries become takeable.
+    changed: Condvar,
+    /// Bytes of data and overhead, in flight included.
+    bytes: AtomicUsize,
+    /// Groups that hold something.
+    groups: AtomicUsize,
+}
+
+impl WriteBuffer {
+    pub(crate) fn new() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+            bytes: AtomicUsize::new(0),
+            groups: AtomicUsize::new(0),
+        }
+    }
+
+    fn shard(&self, key: GroupKey) -> &Mutex<Shard> {
+        let mixed = (key.group.0 ^ key.object.0.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &self.shards[(mixed >> 58) as usize % SHARDS]
+    }
+
+    /// Bytes held, in flight included.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Groups held.
+    pub(crate) fn groups(&self) -> usize {
+        self.groups.load(Ordering::Relaxed)
+    }
+
+    /// Lays a run over a group.
+    pub(crate) fn insert(&self, key: GroupKey, run: DirtyRun) {
+        self.insert_into(&mut self.shard(key).lock(), key, run);
+    }
+
+    /// Number that changes with every insertion near `key`; see [`insert_if`](Self::insert_if).
+    pub(crate) fn version(&self, key: GroupKey) -> u64 {
+        self.shard(key).lock().version
+    }
+
+    /// Inserts only if nothing was inserted near `key` since [`version`](Self::version) returned `version`.
+    pub(crate) fn insert_if(&self, key: GroupKey, run: DirtyRun, version: u64) -> bool {
+        let mut shard = self.shard(key).lock();
+        let unchanged = shard.version == version;
+        if unchanged {
+            self.insert_into(&mut shard, key, run);
+        }
+        unchanged
+    }
+
+    fn insert_into(&self, shard: &mut Shard, key: GroupKey, run: DirtyRun) {
+        shard.version += 1;
+        let group = match shard.groups.entry(key) {
+            MapEntry::Occupied(entry) => entry.into_mut(),
+            MapEntry::Vacant(entry) => {
+                self.groups.fetch_add(1, Ordering::Relaxed);
+                self.bytes.fetch_add(GROUP_OVERHEAD_BYTES, Ordering::Relaxed);
+                entry.insert(DirtyGroup::default())
+            }
+        };
+        let before = data_bytes(&group.dirty);
+        overlay(&mut group.dirty, run);
+        let after = data_bytes(&group.dirty);
+        self.bytes.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+        if !group.queued {
+            group.queued = true;
+            let mut queue = self.queue.lock();
+            let generation = queue.generation;
+            *queue.outstanding.entry(generation).or_default() += 1;
+            queue.entries.push_back((generation, key));
+        }
+    }
+
+    /// Hands the runs that cover any of `wanted` to `visit`, older ones first, and returns the blocks found.
+    pub(crate) fn read(&self, key: GroupKey, wanted: BlockMask, visit: &mut dyn FnMut(&DirtyRun)) -> BlockMask {
+        let mut found = BlockMask::EMPTY;
+        let shard = self.shard(key).lock();
+        if let Some(group) = shard.groups.get(&key) {
+            for run in group.in_flight.iter().chain(&group.dirty) {
+                if !run.mask().and(wanted).is_empty() {
+                    found = found.or(run.mask().and(wanted));
+                    visit(run);
+                }
+            }
+        }
+        found
+    }
+
+    /// Takes groups to drain, in order, until they make `bytes_max` of data (at least one group, if there is one).
+    /// Only entries up to generation `limit` are taken.
+    pub(crate) fn take(&self, bytes_max: usize, limit: u64) -> Vec<Taken> {
+        let mut taken = Vec::new();
+        let mut bytes = 0;
+        while bytes < bytes_max {
+            let entry = {
+                let mut queue = self.queue.lock();
+                match queue.entries.front() {
+                    Some((generation, _)) if *generation <= limit => queue.entries.pop_front(),
+                    _ => None,
+                }
+            };
+            let Some((generation, key)) = entry else { break };
+            let mut shard = self.shard(key).lock();
+            match shard.groups.get_mut(&key) {
+                Some(group) if !group.in_flight.is_empty() => group.deferred.push(generation),
+                Some(group) if !group.dirty.is_empty() => {
+                    group.queued = false;
+                    group.in_flight = std::mem::take(&mut group.dirty);
+                    // Holes cost something too, so that a flood of them is divided into batches.
+                    bytes += data_bytes(&group.in_flight) + 256;
+                    taken.push(Taken { key, runs: group.in_flight.clone(), generation });
+                }
+                // A batch that failed put its content back under an entry of its own.
+                _ => {
+                    drop(shard);
+                    self.queue.lock().done(generation);
+                    self.changed.notify_all();
+                }
+            }
+        }
+        taken
+    }
+
+    /// Forgets groups whose batch is in the map.
+    pub(crate) fn completed(&self, taken: &[Taken]) {
+        self.finish(taken, false);
+    }
+
+    /// Puts groups back whose batch could not be written.
+    pub(crate) fn failed(&self, taken: &[Taken]) {
+        self.finish(taken, true);
+    }
+
+    fn finish(&self, taken: &[Taken], put_back: bool) {
+        let mut again = Vec::new();
+        for Taken { key, generation, .. } in taken {
+            let mut shard = self.shard(*key).lock();
+            let Some(group) = shard.groups.get_mut(key) else { continue };
+            let mut released = data_bytes(&group.in_flight);
+            let in_flight = std::mem::take(&mut group.in_flight);
+            if put_back {
+                let newer = std::mem::replace(&mut group.dirty, in_flight);
+                released += data_bytes(&newer);
+                for run in newer {
+                    overlay(&mut group.dirty, run);
+                }
+                released -= data_bytes(&group.dirty);
+                group.queued = true;
+                again.push((*generation, *key));
+            }
+            self.bytes.fetch_sub(released, Ordering::Relaxed);
+            again.extend(group.deferred.drain(..).map(|generation| (generation, *key)));
+            if group.is_empty() {
+                shard.groups.remove(key);
+                self.forget_group();
+            }
+        }
+        let mut queue = self.queue.lock();
+        if !put_back {
+            for Taken { generation, .. } in taken {
+                queue.done(*generation);
+            }
+        }
+        for entry in again.into_iter().rev() {
+            queue.entries.push_front(entry);
+        }
+        drop(queue);
+        self.changed.notify_all();
+    }
+
+    fn forget_group(&self) {
+        self.groups.fetch_sub(1, Ordering::Relaxed);
+        self.bytes.fetch_sub(GROUP_OVERHEAD_BYTES, Ordering::Relaxed);
+    }
+
+    /// Begins a flush: returns the generation up to which everything must be drained.
+    pub(crate) fn begin_flush(&self) -> u64 {
+        let mut queue = self.queue.lock();
+        let generation = queue.generation;
+        queue.generation += 1;
+        generation
+    }
+
+    /// Whether everything up to a generation is drained.
+    pub(crate) fn is_drained(&self, generation: u64) -> bool {
+        self.queue.lock().outstanding.first_key_value().is_none_or(|(oldest, _)| *oldest > generation)
+    }
+
+    /// Waits until everything up to a generation is drained (`true`) or something can be taken (`false`).
+    /// Returns after `patience` in any case.
+    pub(crate) fn wait_drained(&self, generation: u64, patience: std::time::Duration) -> bool {
+        let mut queue = self.queue.lock();
+        let drained =
+            |queue: &Queue| queue.outstanding.first_key_value().is_none_or(|(oldest, _)| *oldest > generation);
+        if drained(&queue) {
+            return true;
+        }
+        if queue.entries.front().is_none_or(|(oldest, _)| *oldest > generation) {
+            self.changed.wait_for(&mut queue, patience);
+        }
+        drained(&queue)
+    }
+}
+
+#[cfg(test)]
+#[path = "write_buffer_tests.rs"]
+mod tests;
