@@ -1,5 +1,5 @@
 //! Serves a device in memory, to measure the server without a storage engine behind it:
-//! `mem_server unix:/tmp/mem.sock 1G [THREADS]`. Runs until its standard input ends.
+//! `mem_server unix:/tmp/mem.sock 1G [THREADS [uncached]]`. Uncached, every read goes through the pool. Runs until its standard input ends.
 
 #[allow(dead_code, missing_docs, reason = "shared with the tests, which use more of it")]
 #[path = "../tests/support/memory.rs"]
@@ -11,12 +11,15 @@ use fe_nbd::{Listen, Server, ServerOptions};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [listen, size, threads @ ..] = arguments.as_slice() else {
-        return Err("usage: mem_server unix:PATH|HOST:PORT SIZE [THREADS]".into());
+    let [listen, size, rest @ ..] = arguments.as_slice() else {
+        return Err("usage: mem_server unix:PATH|HOST:PORT SIZE [THREADS [uncached]]".into());
     };
     let size = units::parse_size(size)?;
-    let threads = threads.first().map_or(Ok(16), |t| t.parse())?;
+    let (threads, uncached) = (rest.first(), rest.get(1));
+    let threads = threads.map_or(Ok(16), |t| t.parse())?;
     let device = memory::Memory::new(size, size);
+    let is_uncached = uncached.is_some_and(|word| word == "uncached");
+    device.cached.store(!is_uncached, std::sync::atomic::Ordering::Release);
     let options = ServerOptions { threads, ..ServerOptions::default() };
     let server = Server::start(memory::Devices::of(&[("mem", &device)]), &[Listen::parse(listen)?], options)?;
     for address in server.local_addresses() {

@@ -165,8 +165,8 @@ impl Connection {
             }
             Ok(false) => self.here_or_pool(request, 0, false),
             Err(error) => {
-                let text = error.to_string();
-                self.push(&reply::error(structured, request.cookie, error.kind().into(), &text))
+                let reply = self.served.error(request.cookie, &error);
+                self.push(reply.as_bytes())
             }
         }
     }
@@ -198,17 +198,16 @@ impl Connection {
         }
         self.note_lone();
         let done = self.served.device.write(range.offset, payload, WriteOptions { fua });
-        let structured = self.served.session.structured;
-        let answer = |error: &surface::Error| reply::error(structured, cookie, error.kind().into(), &error.to_string());
-        match done {
-            _ if is_large => {
-                let reply = done.map_or_else(|e| answer(&e), |()| reply::simple(cookie, None).to_vec());
-                self.served.outbox.end(reserved, reply.into());
-                Ok(())
-            }
-            Ok(()) => self.push(&reply::simple(cookie, None)),
-            Err(error) => self.push(&answer(&error)),
+        let reply = match done {
+            Ok(()) if !is_large => return self.push(&reply::simple(cookie, None)),
+            Ok(()) => Reply::from(reply::simple(cookie, None).to_vec()),
+            Err(error) => self.served.error(cookie, &error),
+        };
+        if is_large {
+            self.served.outbox.end(reserved, reply);
+            return Ok(());
         }
+        self.push(reply.as_bytes())
     }
 
     /// Does a request that may wait: here if the client sends one at a time, in the pool if not. `is_begun`: it is in
@@ -254,7 +253,7 @@ impl Connection {
 
     /// Whether nothing of this client is in flight but the request at hand and `others` in the account that are it.
     fn is_alone(&self, others: u32) -> bool {
-        self.batch.used == 0 && self.receiver.bytes().is_empty() && self.served.outbox.requests() == others
+        self.batch.used == 0 && self.receiver.bytes().is_empty() && self.served.outbox.is_idle_but(others)
     }
 
     fn note_lone(&mut self) {

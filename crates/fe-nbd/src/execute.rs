@@ -1,14 +1,16 @@
 //! Commands done on the device, and their replies. Owns nothing; may wait for the device, never for the client.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
-use surface::{Allocation, BlockDevice, Error, WriteOptions, ZeroOptions};
+use surface::{Allocation, BlockDevice, Error, ErrorKind, WriteOptions, ZeroOptions};
 
 use crate::admit::{Command, Range, Session};
 use crate::errno::Errno;
 use crate::outbox::{Outbox, Reply};
 use crate::pool::Job;
+use crate::server::Log;
 use crate::wire::{reply, state};
 
 /// Zeroes that are stored are done in steps of this: a step takes about as long as the largest write, so that one
@@ -18,6 +20,8 @@ const STORED_ZEROES_STEP_BYTES: u64 = 32 << 20;
 const HOLES_STEP_BYTES: u64 = 1 << 30;
 /// Most of a range that is brought into memory by one request, which is a hint only.
 const CACHE_BYTES_MAX: u64 = 64 << 20;
+/// Most failures told for one connection: enough to see what is wrong, too few to fill a disk.
+const FAILURES_TOLD_MAX: u32 = 100;
 /// Most extents in one reply to block status: 128 KiB of reply. Clients ask again for the rest.
 const EXTENTS_MAX: usize = 16 << 10;
 
@@ -29,6 +33,31 @@ pub struct Served {
     pub session: Session,
     /// The way to the client.
     pub outbox: Outbox,
+    /// Where failures of the storage are told to whoever runs the server.
+    pub failures: Failures,
+}
+
+/// Tells failures of the storage, which a client with simple replies is told only by number.
+pub struct Failures {
+    /// What the device is called.
+    pub name: String,
+    /// Where they go.
+    pub log: Option<Log>,
+    /// How many were told.
+    pub told: AtomicU32,
+}
+
+impl Failures {
+    fn tell(&self, error: &Error) {
+        // Others are the client's doing, or its owner's to know by other means.
+        let is_failure = matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt);
+        if let Some(log) = &self.log
+            && is_failure
+            && self.told.fetch_add(1, Ordering::Relaxed) < FAILURES_TOLD_MAX
+        {
+            log(&format!("nbd: export '{}': {error}", self.name));
+        }
+    }
 }
 
 /// A command with the name that the client gave it.
@@ -144,6 +173,7 @@ impl Served {
 
     /// The reply to a request that failed.
     pub fn error(&self, cookie: u64, error: &Error) -> Reply {
+        self.failures.tell(error);
         reply::error(self.session.structured, cookie, Errno::from(error.kind()), &error.to_string()).into()
     }
 

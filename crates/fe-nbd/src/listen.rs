@@ -8,10 +8,17 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::net::{SocketFlags, sockopt};
 use surface::{Error, ErrorKind, Result};
+
+/// A peer that vanished without closing is noticed after two minutes and gives its place in the connection limit back;
+/// the system's default is two hours.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_COUNT: u32 = 6;
 
 /// Where an NBD server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -150,6 +157,9 @@ impl Listener {
         if matches!(self.address, Listen::Tcp(_)) {
             sockopt::set_tcp_nodelay(&socket, true)?;
             sockopt::set_socket_keepalive(&socket, true)?;
+            sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE)?;
+            sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_INTERVAL)?;
+            sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_COUNT)?;
         }
         Ok(socket)
     }

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -29,6 +29,9 @@ const SPARE_BYTES_MAX: usize = 8 << 20;
 /// Buffers smaller than this are cheap to allocate and are not kept.
 const SPARE_BUFFER_BYTES_MIN: usize = 32 << 10;
 
+/// The socket's send buffer: takes a reply of 1 MiB and more from the thread that has it in its processor's cache. With
+/// the usual 208 KiB most of it goes through the writer thread, which costs a third of the speed of large reads.
+const SOCKET_BUFFER_BYTES: usize = 2 << 20;
 /// What a queued reply costs besides its buffer: its place in the queue and the allocator's overhead. Without it, a
 /// client that takes no replies could have millions of small ones queued.
 const REPLY_OVERHEAD_BYTES: usize = 64;
@@ -87,6 +90,8 @@ pub struct Outbox {
     writer: Condvar,
     /// A copy of the count in `state`, to be read without the lock.
     requests: AtomicU32,
+    /// Whether the writer thread has something to send, to be read without the lock.
+    stalled: AtomicBool,
 }
 
 struct State {
@@ -122,6 +127,11 @@ impl Outbox {
     pub fn new(socket: Arc<OwnedFd>, limits: Limits) -> rustix::io::Result<Self> {
         // Only the writer thread sends in blocking mode; this is its patience.
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(limits.stall_max))?;
+        // Only a wish: without the right to force it, the system's own limit holds, and what does not fit goes the way
+        // of the writer thread.
+        if sockopt::set_socket_send_buffer_size_force(&socket, SOCKET_BUFFER_BYTES).is_err() {
+            let _ = sockopt::set_socket_send_buffer_size(&socket, SOCKET_BUFFER_BYTES);
+        }
         let state = State {
             queue: VecDeque::new(),
             front_sent: 0,
@@ -142,6 +152,7 @@ impl Outbox {
             room: Condvar::new(),
             writer: Condvar::new(),
             requests: AtomicU32::new(0),
+            stalled: AtomicBool::new(false),
         })
     }
 
@@ -150,9 +161,9 @@ impl Outbox {
         &self.socket
     }
 
-    /// Requests being executed by the pool now.
-    pub fn requests(&self) -> u32 {
-        self.requests.load(Ordering::Acquire)
+    /// Whether nothing is being executed but `others` requests, and no reply waits for the client to take it.
+    pub fn is_idle_but(&self, others: u32) -> bool {
+        self.requests.load(Ordering::Acquire) == others && !self.stalled.load(Ordering::Acquire)
     }
 
     /// Takes `bytes` of a request into the account, waiting until there is room. `false` if the connection was dropped.
@@ -178,6 +189,7 @@ impl Outbox {
         let mut state = self.state.lock();
         state.requests -= 1;
         state.request_bytes -= bytes;
+        // Before the reply is sent: the client's next request may come at once, and is then alone.
         self.requests.store(state.requests, Ordering::Release);
         self.wake_reader(&mut state);
         self.queue(state, reply);
@@ -318,6 +330,7 @@ impl Outbox {
                     state.queue.clear();
                 }
                 state.sender = Sender::Nobody;
+                self.stalled.store(false, Ordering::Release);
                 self.wake_reader(&mut state);
                 return;
             }
@@ -354,6 +367,7 @@ impl Outbox {
             }
             state.front_sent = front_sent;
             state.sender = Sender::Writer;
+            self.stalled.store(true, Ordering::Release);
             self.writer.notify_one();
             return;
         }

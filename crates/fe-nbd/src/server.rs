@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -19,9 +19,10 @@ use surface::{DeviceSet, Error, ErrorKind, Result};
 
 use crate::clock::{Deadline, timespec};
 use crate::connection::{Connection, Ended};
-use crate::execute::{Served, Task};
+use crate::execute::{Failures, Served, Task};
 use crate::greet::greet;
 use crate::listen::{Listen, Listener};
+use crate::negotiate::Established;
 use crate::outbox::{Limits, Outbox};
 use crate::pool::Pool;
 
@@ -38,7 +39,8 @@ pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 pub struct ServerOptions {
     /// Threads for requests that wait, shared by all connections. They wait for the disk, so more than processors.
     pub threads: usize,
-    /// Most connections. Each has two threads and at most `bytes_in_flight_max` of memory.
+    /// Most connections. Each has two threads, at most `bytes_in_flight_max` of memory, half a MiB of buffers, and up to
+    /// 4 MiB in the kernel's.
     pub connections_max: usize,
     /// Most bytes of requests and replies of one connection that are in memory at once. 64 MiB are two of the largest
     /// requests, or depth 64 of 1 MiB.
@@ -51,7 +53,7 @@ pub struct ServerOptions {
     pub stall_max: Duration,
     /// Longest time that stopping waits for clients to take their last replies.
     pub stop_grace: Duration,
-    /// Told why a connection ended or was refused.
+    /// Told why a connection ended or was refused, and of failures of the storage.
     pub log: Option<Log>,
 }
 
@@ -283,7 +285,10 @@ impl Shared {
             stall_max: self.options.stall_max,
         };
         let Ok(outbox) = Outbox::new(socket, limits) else { return "the socket cannot be set up" };
-        let served = Arc::new(Served { device: established.device, session: established.session, outbox });
+        let log = self.options.log.clone();
+        let Established { device, name, session } = established;
+        let failures = Failures { name, log, told: AtomicU32::new(0) };
+        let served = Arc::new(Served { device, session, outbox, failures });
         self.register.lock().connections.insert(id, Peer::Serving(Arc::clone(&served)));
         // A stop from now on finds it serving; one before has shut the socket down.
         let connection = Connection::new(Arc::clone(&served), Arc::clone(&self.pool), &rest);

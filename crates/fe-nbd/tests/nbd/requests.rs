@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fe_nbd::wire::{command, command_flag};
 use surface::ErrorKind;
 
-use crate::client::{Answer, Client, DONE, Setup, pattern};
+use crate::client::{Answer, Client, DONE, Lines, Setup, pattern};
 use crate::memory::{Memory, Op};
 
 const MIB: u32 = 1 << 20;
@@ -20,7 +20,7 @@ fn setup() -> (Setup, Arc<Memory>) {
 }
 
 /// Runs a test with each way of replying and each transport.
-fn with_each(test: impl Fn(&mut Client, &Memory)) {
+fn with_each(test: impl Fn(&mut Client, &Memory, &Lines)) {
     for kind in ["simple", "structured", "tcp"] {
         let (setup, device) = setup();
         device.set_recording();
@@ -35,13 +35,13 @@ fn with_each(test: impl Fn(&mut Client, &Memory)) {
             }
         };
         println!("with {kind}");
-        test(&mut client, &device);
+        test(&mut client, &device, &setup.lines);
     }
 }
 
 #[test]
 fn what_is_written_is_read_at_any_size_and_place() {
-    with_each(|client, device| {
+    with_each(|client, device, _| {
         // Around every threshold of the implementation: inline, large payload, largest.
         let sizes =
             [1, 511, 4096, 4097, 32 << 10, (32 << 10) - 1, 65537, 128 << 10, (128 << 10) + 1, 3 << 20, 32 << 20];
@@ -59,7 +59,7 @@ fn what_is_written_is_read_at_any_size_and_place() {
 
 #[test]
 fn many_requests_in_one_packet_are_all_answered() {
-    with_each(|client, _| {
+    with_each(|client, _, _| {
         // Odd sizes, so that headers and payloads fall across every boundary of the receive buffer.
         let mut wire = Vec::new();
         let mut lengths = std::collections::HashMap::new();
@@ -97,7 +97,7 @@ fn many_requests_in_one_packet_are_all_answered() {
 
 #[test]
 fn fua_reaches_the_device_or_is_a_flush() {
-    with_each(|client, device| {
+    with_each(|client, device, _| {
         device.recorded();
         let fua = command_flag::FUA;
         assert_eq!(client.call(command::WRITE, fua, 0, 3, b"abc"), DONE);
@@ -119,7 +119,7 @@ fn fua_reaches_the_device_or_is_a_flush() {
 
 #[test]
 fn trim_and_zeroes_of_any_length_read_as_zeroes() {
-    with_each(|client, device| {
+    with_each(|client, device, _| {
         let data = pattern(64 << 10, 1);
         for command in [command::TRIM, command::WRITE_ZEROES] {
             assert_eq!(client.write(0, &data), DONE);
@@ -140,7 +140,7 @@ fn trim_and_zeroes_of_any_length_read_as_zeroes() {
 
 #[test]
 fn stored_zeroes_are_done_in_steps_that_cover_the_range() {
-    with_each(|client, device| {
+    with_each(|client, device, _| {
         device.recorded();
         assert_eq!(client.call(command::WRITE_ZEROES, command_flag::NO_HOLE, 4096, 70 * MIB, &[]), DONE);
         let ops = device.recorded();
@@ -202,7 +202,7 @@ fn df_is_taken_with_structured_replies_only() {
 
 #[test]
 fn ranges_past_the_end_are_refused_and_change_nothing() {
-    with_each(|client, device| {
+    with_each(|client, device, _| {
         for (offset, length) in [(SIZE, 1), (SIZE - 1, 2), (u64::MAX, 1), (u64::MAX - 10, 4096), (1 << 63, 1 << 20)] {
             let data = vec![1; length as usize];
             assert_eq!(client.call(command::READ, 0, offset, length, &[]).errno(), EINVAL);
@@ -218,7 +218,7 @@ fn ranges_past_the_end_are_refused_and_change_nothing() {
 
 #[test]
 fn flags_that_are_not_valid_are_refused() {
-    with_each(|client, _| {
+    with_each(|client, _, _| {
         use command_flag::{FAST_ZERO, NO_HOLE, REQ_ONE};
         for bit in (0..16).map(|b| 1u16 << b) {
             for (command, valid) in [
@@ -243,7 +243,7 @@ fn flags_that_are_not_valid_are_refused() {
 
 #[test]
 fn too_long_and_empty_requests() {
-    with_each(|client, device| {
+    with_each(|client, device, _| {
         let payload = vec![7; 32 * MIB as usize + 1];
         assert_eq!(client.write(0, &payload).errno(), EINVAL);
         assert_eq!(client.call(command::READ, 0, 0, 32 * MIB + 1, &[]).errno(), EOVERFLOW);
@@ -262,7 +262,7 @@ fn too_long_and_empty_requests() {
 
 #[test]
 fn errors_of_the_device_become_codes_with_text() {
-    with_each(|client, device| {
+    with_each(|client, device, lines| {
         for (kind, errno) in [
             (ErrorKind::Invalid, 22),
             (ErrorKind::NotFound, 5),
@@ -293,6 +293,7 @@ fn errors_of_the_device_become_codes_with_text() {
                 }
             }
         }
+        lines.wait_for("export 'disk': device 'memory', offset 0: made to fail with corrupt");
         *device.fail.lock() = None;
         assert_eq!(client.read(0, 1), Answer::Ok(vec![0]));
     });
