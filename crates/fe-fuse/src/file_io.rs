@@ -39,19 +39,36 @@ pub(crate) fn read(device: &dyn BlockDevice, offset: u64, buf: &mut [u8]) -> Res
         match device.read(offset, &mut buf[..length]) {
             Ok(()) => return Ok(length),
             // It may have shrunk between the two calls; only a new size is a reason to try again, so this ends.
-            Err(error) if error.kind() == ErrorKind::Invalid && device.size_bytes() < size => size = device.size_bytes(),
+            Err(error) if error.kind() == ErrorKind::Invalid && device.size_bytes() < size => {
+                size = device.size_bytes()
+            }
             Err(error) => return Err(error),
         }
     }
 }
 
+/// Like [`read`], if the device can answer at once.
+pub(crate) fn read_cached(device: &dyn BlockDevice, offset: u64, buf: &mut [u8]) -> Result<Option<usize>, Error> {
+    let length = length_within(offset, buf.len() as u64, device.size_bytes());
+    if length == 0 {
+        return Ok(Some(0));
+    }
+    match device.read_cached(offset, &mut buf[..length]) {
+        Ok(done) => Ok(done.then_some(length)),
+        // A race with a shrinking device: `read` sorts it out.
+        Err(error) if error.kind() == ErrorKind::Invalid => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Writes `data` at `offset`, up to the end of the device; returns how much.
-pub(crate) fn write(device: &dyn BlockDevice, offset: u64, data: &[u8], fua: bool) -> Result<usize, Failure> {
+pub(crate) fn write(device: &dyn BlockDevice, offset: u64, mut data: Bytes, fua: bool) -> Result<usize, Failure> {
     let length = length_within(offset, data.len() as u64, device.size_bytes());
     if length == 0 {
         return if data.is_empty() { Ok(0) } else { Err(Failure::Rule(Errno::EFBIG)) };
     }
-    device.write(offset, Bytes::copy_from_slice(&data[..length]), WriteOptions { fua })?;
+    data.truncate(length);
+    device.write(offset, data, WriteOptions { fua })?;
     Ok(length)
 }
 

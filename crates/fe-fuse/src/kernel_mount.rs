@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
@@ -55,6 +55,17 @@ pub(crate) fn mount(dir: &Path, options: &MountOptions) -> Result<Connection> {
         Err(Errno::PERM) => mount_with_helper(dir, options, true),
         Err(errno) => Err(failed(dir, "the kernel refuses to mount", errno)),
     }
+}
+
+/// Tells apart the mounts that may be at `dir` one after another, or on top of each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MountId(u64);
+
+/// Which mount `dir` shows now. Does not ask the file system, so that it works when nobody serves it.
+pub(crate) fn mount_id(dir: &Path) -> Result<MountId> {
+    let statx = rustix::fs::statx(rustix::fs::CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::MNT_ID)
+        .map_err(|errno| failed(dir, "cannot look at the mount", errno))?;
+    Ok(MountId(statx.stx_mnt_id))
 }
 
 /// Unmounts `dir`. What [`UnmountFlags`] says of a busy mount holds for root; for others a busy mount is either left alone, or
@@ -108,9 +119,7 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0_u8];
     let flags = RecvFlags::CMSG_CLOEXEC;
-    rustix::io::retry_on_intr(|| {
-        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, flags)
-    })?;
+    rustix::io::retry_on_intr(|| rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, flags))?;
     Ok(control.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,

@@ -33,14 +33,17 @@
 //! `stat` of the file must come first.
 
 mod complaints;
+mod directory;
 mod errno;
 mod file_io;
 mod filesystem;
 mod handles;
 mod kernel_mount;
+mod lane;
 mod mount;
 mod nodes;
+mod open_file;
 mod options;
 
 pub use mount::{Ended, Mount, WhenBusy, mount};
-pub use options::{MountOptions, REQUEST_BYTES_MAX, THREADS_DEFAULT, THREADS_MAX};
+pub use options::{MountOptions, READS_WAITING_DEFAULT, REQUEST_BYTES_MAX, THREADS_DEFAULT, THREADS_MAX};

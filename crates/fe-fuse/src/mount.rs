@@ -14,8 +14,9 @@ use parking_lot::{Condvar, Mutex};
 use rustix::mount::UnmountFlags;
 use surface::{DeviceSet, Error, ErrorKind, Result};
 
-use crate::filesystem::DeviceDirectory;
-use crate::kernel_mount;
+use crate::directory::DeviceDirectory;
+use crate::kernel_mount::{self, MountId};
+use crate::lane::become_io_flusher;
 use crate::options::{MountOptions, THREADS_MAX};
 
 /// What [`Mount::unmount`] does about files that are open, loop devices included.
@@ -66,6 +67,7 @@ impl Ended {
 #[derive(Debug)]
 pub struct Mount {
     dir: PathBuf,
+    id: MountId,
     ended: Ended,
 }
 
@@ -75,9 +77,11 @@ pub struct Mount {
 /// [`ErrorKind::NotFound`] or [`ErrorKind::Invalid`] for `dir` or `options`, [`ErrorKind::Unsupported`] if this
 /// kernel or user cannot mount, [`ErrorKind::Io`] if the kernel fails.
 pub fn mount(devices: Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) -> Result<Mount> {
-    if options.threads == 0 || options.threads > THREADS_MAX {
-        let message = format!("{} threads asked for: a mount takes 1 to {THREADS_MAX}", options.threads);
-        return Err(Error::new(ErrorKind::Invalid, message));
+    for (number, what) in [(options.threads, "threads"), (options.reads_waiting, "waiting reads")] {
+        if number == 0 || number > THREADS_MAX {
+            let message = format!("{number} {what} asked for: a mount takes 1 to {THREADS_MAX}");
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
     }
     let about = |what: &str| format!("mount at {}: {what}", dir.display());
     let dir = dir.canonicalize().map_err(|error| {
@@ -88,33 +92,41 @@ pub fn mount(devices: Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) ->
         return Err(Error::new(ErrorKind::Invalid, about("it is not a directory")));
     }
 
+    let directory = DeviceDirectory::new(devices, options)
+        .map_err(|error| Error::from_io(about("cannot start its threads"), error))?;
     let connection = kernel_mount::mount(&dir, options)?;
     let mut config = Config::default();
     config.n_threads = Some(options.threads);
     // A descriptor for each thread: they do not then contend for one queue of requests under way.
     config.clone_fd = connection.can_clone;
     // Who may enter is decided by the kernel alone, from the options of the mount.
-    let session =
-        Session::from_fd(DeviceDirectory::new(devices, options), connection.device, SessionACL::All, config);
+    let session = Session::from_fd(directory, connection.device, SessionACL::All, config);
     let state = Arc::new(EndedState::default());
     let served = session.and_then(|session| {
         let state = state.clone();
         let name = format!("fuse {}", dir.display());
         thread::Builder::new().name(name.chars().take(15).collect()).spawn(move || serve(session, &state))
     });
-    if let Err(error) = served {
-        let _ = kernel_mount::unmount(&dir, UnmountFlags::DETACH);
-        return Err(Error::from_io(about("cannot serve it"), error));
-    }
+    let started = match served {
+        Ok(_thread) => kernel_mount::mount_id(&dir),
+        Err(error) => Err(Error::from_io(about("cannot serve it"), error)),
+    };
+    let id = match started {
+        Ok(id) => id,
+        Err(error) => {
+            let _ = kernel_mount::unmount(&dir, UnmountFlags::DETACH);
+            return Err(error);
+        }
+    };
     log::info!("serving volumes as files in {} with {} threads", dir.display(), options.threads);
-    Ok(Mount { dir, ended: Ended(state) })
+    Ok(Mount { dir, id, ended: Ended(state) })
 }
 
 fn serve(session: Session<DeviceDirectory>, state: &EndedState) {
-    // The threads that the session starts inherit it: when they allocate memory, the kernel must not wait for dirty pages of a
-    // file system that lies on our own files. Needs CAP_SYS_RESOURCE; without it nobody can attach a loop device either.
-    let _ = rustix::process::configure_io_flusher_behavior(true);
-    let result = session.run().map_err(|error| format!("the mount ended with an error of the kernel connection: {error}"));
+    // The threads that the session starts inherit it.
+    become_io_flusher();
+    let result =
+        session.run().map_err(|error| format!("the mount ended with an error of the kernel connection: {error}"));
     if let Err(message) = &result {
         log::error!("{message}");
     }
@@ -147,6 +159,20 @@ impl Mount {
             WhenBusy::Detach => UnmountFlags::DETACH,
             WhenBusy::Abort => UnmountFlags::DETACH | UnmountFlags::FORCE,
         };
+        // Never unmount what is not ours: ours may have been taken away, or covered by another.
+        if kernel_mount::mount_id(&self.dir)? != self.id {
+            return if self.ended.is_ended() || when_busy == WhenBusy::Detach {
+                Ok(())
+            } else {
+                let message = format!(
+                    "{} shows another file system: ours was detached, and ends when its last file is closed, or it lies \
+                     beneath (findmnt {} tells): unmount what covers it first",
+                    self.dir.display(),
+                    self.dir.display()
+                );
+                Err(Error::new(ErrorKind::InUse, message))
+            };
+        }
         kernel_mount::unmount(&self.dir, flags)?;
         if when_busy == WhenBusy::Detach { Ok(()) } else { self.ended.wait() }
     }

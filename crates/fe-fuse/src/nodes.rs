@@ -61,8 +61,9 @@ pub(crate) struct Nodes {
 
 /// FNV-1a, 64 bits (Fowler, Noll, Vo; offset basis and prime of the reference), kept clear of 0 and the root's number.
 fn first_ino(name: &str) -> u64 {
-    let hash =
-        name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    let hash = name
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
     hash.max(ROOT_INO + 1)
 }
 

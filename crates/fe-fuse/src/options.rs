@@ -2,13 +2,19 @@
 
 use std::time::SystemTime;
 
-/// Threads that take requests from the kernel. Each does its request to the end, so this is how many reads can wait for
-/// the disk at once; it must also exceed what can block for long, or reads would wait behind flushes. Idle threads cost a
-/// stack; each that saw a large write keeps a buffer of [`REQUEST_BYTES_MAX`].
-pub const THREADS_DEFAULT: usize = 16;
+/// Threads that take requests from the kernel, and do those that need not wait. Few are better than many: see the
+/// measurement in `lane`. Each that saw a large write keeps a buffer of [`REQUEST_BYTES_MAX`].
+pub const THREADS_DEFAULT: usize = 4;
 
-/// Most threads that are allowed: beyond this they cost memory (1 MiB each) and bring nothing.
+/// Reads that may wait for the disk at once: what keeps a fast disk busy. Each is a thread that sleeps, and keeps a
+/// buffer of [`REQUEST_BYTES_MAX`] if it saw a large read.
+pub const READS_WAITING_DEFAULT: usize = 32;
+
+/// Most threads of either kind that are allowed: beyond this they cost memory (1 MiB each) and bring nothing.
 pub const THREADS_MAX: usize = 256;
+
+/// Writes, flushes and discards that may wait at once. A device syncs for all that wait together, so that few are enough.
+pub(crate) const CHANGES_WAITING: usize = 8;
 
 /// The largest read or write in one request: what the kernel allows without changing its limits (256 pages).
 pub const REQUEST_BYTES_MAX: u32 = 1 << 20;
@@ -18,6 +24,8 @@ pub const REQUEST_BYTES_MAX: u32 = 1 << 20;
 pub struct MountOptions {
     /// Threads that serve requests, 1 to [`THREADS_MAX`].
     pub threads: usize,
+    /// Reads that may wait for the disk at once, 1 to [`THREADS_MAX`].
+    pub reads_waiting: usize,
     /// Users other than the one who serves may enter (files stay `rw-------` of their owner). Needs root, or
     /// `user_allow_other` in `/etc/fuse.conf`.
     pub allow_other: bool,
@@ -29,7 +37,13 @@ pub struct MountOptions {
 
 impl Default for MountOptions {
     fn default() -> Self {
-        Self { threads: THREADS_DEFAULT, allow_other: false, source: "shale".to_owned(), now: wall_clock }
+        Self {
+            threads: THREADS_DEFAULT,
+            reads_waiting: READS_WAITING_DEFAULT,
+            allow_other: false,
+            source: "shale".to_owned(),
+            now: wall_clock,
+        }
     }
 }
 
