@@ -1,0 +1,207 @@
+//! Names, and the life of a mount. Starts no processes: between fork and exec a child holds our files open, and would make
+//! a mount busy that is not.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, reason = "a test, on the real kernel")]
+
+mod common;
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
+
+use common::mem::{MemDevice, MemSet};
+use common::{Mounted, TempDir, require_root_and_fuse};
+use fe_fuse::{MountOptions, WhenBusy, mount};
+use rustix::mount::{MountFlags, UnmountFlags, unmount};
+use surface::ErrorKind;
+
+const MIB: u64 = 1 << 20;
+
+fn names(mounted: &Mounted) -> Vec<String> {
+    let mut names: Vec<_> = std::fs::read_dir(mounted.mount.dir())
+        .unwrap()
+        .map(|entry| {
+            let entry = entry.unwrap();
+            assert!(entry.file_type().unwrap().is_file());
+            assert_eq!(std::os::unix::fs::DirEntryExt::ino(&entry), entry.metadata().unwrap().ino());
+            entry.file_name().into_string().unwrap()
+        })
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn devices_come_and_go_while_mounted() {
+    let mounted = Mounted::new(MIB);
+    assert_eq!(names(&mounted), ["vol"]);
+    mounted.set.add("other", MemDevice::new(5000), 1);
+    assert_eq!(names(&mounted), ["other", "vol"]);
+    assert_eq!(std::fs::metadata(mounted.path("other")).unwrap().len(), 5000);
+    let other = std::fs::metadata(mounted.path("other")).unwrap().ino();
+    assert_ne!(other, std::fs::metadata(mounted.path("vol")).unwrap().ino());
+
+    mounted.set.remove("other");
+    assert_eq!(std::fs::metadata(mounted.path("other")).unwrap_err().raw_os_error(), Some(libc::ENOENT));
+    assert_eq!(names(&mounted), ["vol"]);
+
+    // Another device of the same name is another file with the same number.
+    mounted.set.add("other", MemDevice::new(7000), 2);
+    let again = std::fs::metadata(mounted.path("other")).unwrap();
+    assert_eq!((again.len(), again.ino()), (7000, other));
+}
+
+#[test]
+fn an_open_file_outlives_the_name_but_is_not_taken_for_its_successor() {
+    let mounted = Mounted::new(MIB);
+    let old = mounted.open();
+    old.write_all_at(&[1; 512], 0).unwrap();
+    mounted.set.remove("vol");
+    let mut buf = [0; 512];
+    old.read_exact_at(&mut buf, 0).unwrap();
+    assert_eq!(buf, [1; 512]);
+    mounted.set.add("vol", MemDevice::new(MIB), common::CREATED_UNIX_S + 9);
+    mounted.open().write_all_at(&[2; 512], 0).unwrap();
+    // Its own content, or an error; never that of the new one.
+    if old.read_exact_at(&mut buf, 0).is_ok() {
+        assert_eq!(buf, [1; 512]);
+    }
+    mounted.open().read_exact_at(&mut buf, 0).unwrap();
+    assert_eq!(buf, [2; 512]);
+}
+
+#[test]
+fn many_devices_are_listed_once_each() {
+    let mounted = Mounted::new(MIB);
+    let mut expected = vec!["vol".to_owned()];
+    for number in 0..1500 {
+        // Long names: the listing takes many requests.
+        let name = format!("{number:0>120}");
+        mounted.set.add(&name, MemDevice::new(number), number);
+        expected.push(name);
+    }
+    expected.sort();
+    assert_eq!(names(&mounted), expected);
+    let statfs = rustix::fs::statvfs(mounted.mount.dir()).unwrap();
+    assert_eq!(statfs.f_files, 1501);
+    assert_eq!(statfs.f_blocks * statfs.f_frsize, (MIB + 1499 * 1500 / 2) / 4096 * 4096);
+}
+
+#[test]
+fn numbers_survive_a_remount() {
+    let ino = || {
+        let mounted = Mounted::new(MIB);
+        mounted.set.add("a", MemDevice::new(1), 1);
+        std::fs::metadata(mounted.path("vol")).unwrap().ino()
+    };
+    assert_eq!(ino(), ino());
+}
+
+#[test]
+fn the_mount_makes_and_removes_nothing() {
+    let mounted = Mounted::new(MIB);
+    let (vol, new) = (mounted.path("vol"), mounted.path("new"));
+    let refused = |result: std::io::Result<()>, what: &str| {
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EPERM), "{what}");
+    };
+    refused(OpenOptions::new().write(true).create_new(true).open(&new).map(drop), "create");
+    refused(std::fs::create_dir(&new), "mkdir");
+    refused(std::os::unix::fs::symlink("x", &new), "symlink");
+    refused(std::fs::hard_link(&vol, &new), "link");
+    refused(std::fs::rename(&vol, &new), "rename");
+    refused(std::fs::remove_file(&vol), "unlink");
+    assert_eq!(names(&mounted), ["vol"]);
+    // Opening what is there with O_CREAT is no creation.
+    OpenOptions::new().write(true).create(true).truncate(false).open(&vol).unwrap();
+}
+
+#[test]
+fn others_may_look_only_if_allowed() {
+    let mode = |mounted: &Mounted| std::fs::metadata(mounted.mount.dir()).unwrap().mode() & 0o7777;
+    assert_eq!(mode(&Mounted::new(MIB)), 0o700);
+    let open = Mounted::with_options(MIB, &MountOptions { allow_other: true, ..Default::default() });
+    assert_eq!(mode(&open), 0o755);
+    assert_eq!(std::fs::metadata(open.path("vol")).unwrap().mode() & 0o7777, 0o600);
+}
+
+#[test]
+fn a_busy_mount_is_refused_and_can_be_tried_again() {
+    let mounted = Mounted::new(MIB);
+    let file = mounted.open();
+    let error = mounted.mount.unmount(WhenBusy::Refuse).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InUse);
+    assert!(error.to_string().contains("losetup"), "{error}");
+    assert!(!mounted.mount.ended().is_ended());
+    file.write_all_at(&[1; 512], 0).unwrap();
+    drop(file);
+    mounted.mount.unmount(WhenBusy::Refuse).unwrap();
+    assert!(mounted.mount.ended().is_ended());
+    mounted.mount.unmount(WhenBusy::Refuse).unwrap();
+    assert_eq!(std::fs::read_dir(mounted.mount.dir()).unwrap().count(), 0, "the empty directory beneath");
+}
+
+#[test]
+fn a_detached_mount_serves_what_is_open() {
+    let mounted = Mounted::new(MIB);
+    let file = mounted.open();
+    mounted.mount.unmount(WhenBusy::Detach).unwrap();
+    assert!(!mounted.path("vol").exists());
+    file.write_all_at(&[1; 512], 0).unwrap();
+    file.sync_all().unwrap();
+    assert!(!mounted.mount.ended().is_ended());
+    assert_eq!(mounted.mount.unmount(WhenBusy::Refuse).unwrap_err().kind(), ErrorKind::InUse);
+    drop(file);
+    mounted.mount.ended().wait().unwrap();
+}
+
+#[test]
+fn an_aborted_mount_fails_what_is_open() {
+    let mounted = Mounted::new(MIB);
+    let file = mounted.open();
+    mounted.mount.unmount(WhenBusy::Abort).unwrap();
+    assert!(mounted.mount.ended().is_ended());
+    let errno = file.read_at(&mut [0; 512], 0).unwrap_err().raw_os_error().unwrap();
+    assert!([libc::ENOTCONN, libc::ECONNABORTED].contains(&errno), "{errno}");
+}
+
+#[test]
+fn unmounting_from_outside_is_noticed() {
+    let mounted = Mounted::new(MIB);
+    let ended = mounted.mount.ended();
+    assert!(!ended.is_ended());
+    unmount(mounted.mount.dir(), UnmountFlags::empty()).unwrap();
+    ended.wait().unwrap();
+    mounted.mount.unmount(WhenBusy::Refuse).unwrap();
+    assert_eq!(Arc::strong_count(&mounted.set), 1, "the devices are released");
+}
+
+#[test]
+fn what_lies_beneath_a_mount_that_is_gone_stays() {
+    require_root_and_fuse();
+    let dir = TempDir::new();
+    rustix::mount::mount("beneath", &dir.0, "tmpfs", MountFlags::empty(), c"size=64k").unwrap();
+    let set = Arc::new(MemSet::default());
+    let mounted = mount(set, &dir.0, &MountOptions::default()).unwrap();
+    let ended = mounted.ended();
+    unmount(&dir.0, UnmountFlags::empty()).unwrap();
+    ended.wait().unwrap();
+    drop(mounted);
+    let left = unmount(&dir.0, UnmountFlags::empty());
+    assert_eq!(left, Ok(()), "the tmpfs was unmounted in our place");
+}
+
+#[test]
+fn bad_mounts_are_refused_with_a_reason() {
+    require_root_and_fuse();
+    let dir = TempDir::new();
+    let try_mount = |path: &std::path::Path, options: &MountOptions| {
+        mount(Arc::new(MemSet::default()), path, options).map(drop).unwrap_err()
+    };
+    let defaults = MountOptions::default();
+    assert_eq!(try_mount(&dir.0.join("missing"), &defaults).kind(), ErrorKind::NotFound);
+    assert_eq!(try_mount("/etc/hostname".as_ref(), &defaults).kind(), ErrorKind::Invalid);
+    let none = MountOptions { threads: 0, ..MountOptions::default() };
+    assert_eq!(try_mount(&dir.0, &none).kind(), ErrorKind::Invalid);
+    let many = MountOptions { reads_waiting: 100_000, ..MountOptions::default() };
+    assert_eq!(try_mount(&dir.0, &many).kind(), ErrorKind::Invalid);
+}

@@ -1,0 +1,135 @@
+//! Real file systems on loop devices on our files: what most users will do.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, reason = "a test, on the real kernel")]
+
+mod common;
+
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use common::mem::Counters;
+use common::{FileSystem, LoopDevice, Mounted, noise, run};
+use surface::BlockDevice;
+
+const MIB: u64 = 1 << 20;
+
+/// Writes files into a file system; checks them later.
+fn fill(dir: &Path) {
+    for number in 0..20_u64 {
+        std::fs::create_dir(dir.join(number.to_string())).unwrap();
+        // 0 bytes to 5 MiB, of odd lengths.
+        let data = noise(number, (number * number * number * 761) as usize);
+        std::fs::write(dir.join(number.to_string()).join("file"), data).unwrap();
+    }
+}
+
+fn compare(dir: &Path) {
+    for number in 0..20_u64 {
+        let back = std::fs::read(dir.join(number.to_string()).join("file")).unwrap();
+        assert!(back == noise(number, (number * number * number * 761) as usize), "file {number} differs");
+    }
+}
+
+fn remove(dir: &Path) {
+    for number in 0..20_u64 {
+        std::fs::remove_dir_all(dir.join(number.to_string())).unwrap();
+    }
+}
+
+#[test]
+fn ext4_on_a_buffered_loop_device() {
+    let mounted = Mounted::new(512 * MIB);
+    let device = LoopDevice::new(&mounted.path("vol"), false);
+    assert_eq!(device.sysfs("loop/dio"), "0");
+    ext4(&mounted, &device);
+}
+
+#[test]
+fn ext4_on_a_direct_loop_device() {
+    let mounted = Mounted::new(512 * MIB);
+    let device = LoopDevice::new(&mounted.path("vol"), true);
+    assert_eq!(device.sysfs("loop/dio"), "1", "the kernel refused direct I/O on our file");
+    ext4(&mounted, &device);
+}
+
+fn ext4(mounted: &Mounted, device: &LoopDevice) {
+    let counters = &mounted.vol.counters;
+    assert_ne!(device.sysfs("queue/discard_max_bytes"), "0", "no discard");
+    run("mkfs.ext4", &["-q", &device.0]);
+    assert!(Counters::get(&counters.discarded_bytes) >= 512 * MIB, "mkfs discards the device");
+    assert!(mounted.vol.allocated_bytes() < 64 * MIB, "an empty file system takes little");
+
+    let fs = FileSystem::mount(device);
+    fill(&fs.dir);
+    let flushes = Counters::get(&counters.flushes);
+    run("sync", &["-f", fs.dir.to_str().unwrap()]);
+    assert!(Counters::get(&counters.flushes) > flushes, "sync of the file system above reaches the device");
+    let full = mounted.vol.allocated_bytes();
+    assert!(full > 20 * MIB);
+    fs.unmount();
+    run("e2fsck", &["-fn", &device.0]);
+
+    let fs = FileSystem::mount(device);
+    compare(&fs.dir);
+    remove(&fs.dir);
+    run("sync", &["-f", fs.dir.to_str().unwrap()]);
+    let discarded = Counters::get(&counters.discarded_bytes);
+    run("fstrim", &[&fs.dir]);
+    assert!(Counters::get(&counters.discarded_bytes) > discarded + 20 * MIB, "fstrim reaches the device");
+    assert!(mounted.vol.allocated_bytes() < full - 20 * MIB);
+    fs.unmount();
+    run("e2fsck", &["-fn", &device.0]);
+}
+
+#[test]
+fn xfs_on_a_direct_loop_device() {
+    let mounted = Mounted::new(512 * MIB);
+    let device = LoopDevice::new(&mounted.path("vol"), true);
+    run("mkfs.xfs", &["-q", &device.0]);
+    assert!(Counters::get(&mounted.vol.counters.discarded_bytes) >= 512 * MIB, "mkfs discards the device");
+    let fs = FileSystem::mount(&device);
+    fill(&fs.dir);
+    fs.unmount();
+    run("xfs_repair", &["-n", &device.0]);
+    let fs = FileSystem::mount(&device);
+    compare(&fs.dir);
+    remove(&fs.dir);
+    // XFS frees the space of removed files in the background.
+    run("sync", &["-f", fs.dir.to_str().unwrap()]);
+    let discarded = Counters::get(&mounted.vol.counters.discarded_bytes);
+    run("fstrim", &[&fs.dir]);
+    assert!(Counters::get(&mounted.vol.counters.discarded_bytes) > discarded + 20 * MIB);
+    fs.unmount();
+    run("xfs_repair", &["-n", &device.0]);
+}
+
+#[test]
+fn a_grown_volume_grows_its_loop_device() {
+    let mounted = Mounted::new(64 * MIB);
+    let device = LoopDevice::new(&mounted.path("vol"), true);
+    let size = || run("blockdev", &["--getsize64", &device.0]).trim().parse::<u64>().unwrap();
+    assert_eq!(size(), 64 * MIB);
+    run("mkfs.ext4", &["-q", &device.0]);
+    mounted.vol.resize(256 * MIB);
+    // As the documentation says: some kernels need the stat.
+    assert_eq!(std::fs::metadata(mounted.path("vol")).unwrap().len(), 256 * MIB);
+    run("losetup", &["-c", &device.0]);
+    assert_eq!(size(), 256 * MIB);
+    run("e2fsck", &["-fp", &device.0]);
+    run("resize2fs", &[&device.0]);
+    let fs = FileSystem::mount(&device);
+    std::fs::write(fs.dir.join("large"), noise(1, 100 * MIB as usize)).unwrap();
+    fs.unmount();
+    run("e2fsck", &["-fn", &device.0]);
+}
+
+#[test]
+fn zeroing_a_loop_device_stores_nothing() {
+    let mounted = Mounted::new(64 * MIB);
+    mounted.open().write_all_at(&noise(4, 8 * MIB as usize), 0).unwrap();
+    let device = LoopDevice::new(&mounted.path("vol"), true);
+    run("blkdiscard", &["--zeroout", "--length", "4194304", &device.0]);
+    assert_eq!(mounted.vol.allocated_bytes(), 4 * MIB);
+    run("blkdiscard", &[&device.0]);
+    assert_eq!(mounted.vol.allocated_bytes(), 0);
+}
