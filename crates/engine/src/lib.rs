@@ -23,6 +23,7 @@ mod objects;
 mod options;
 mod overlay;
 mod pool;
+mod prefill;
 mod prepared;
 mod properties;
 mod read_ahead;

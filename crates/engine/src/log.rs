@@ -26,6 +26,7 @@ use units::{ExtentIndex, Seq};
 use crate::buffers::BufferPool;
 use crate::counters::Counters;
 use crate::geometry::Geometry;
+use crate::prefill::Prefill;
 use crate::prepared::Prepared;
 use crate::write_buffer::Taken;
 
@@ -106,6 +107,7 @@ struct State {
     /// That checkpoint's position has been taken.
     reset: bool,
     bytes_since_checkpoint: u64,
+    prefill: Prefill,
 }
 
 impl State {
@@ -182,6 +184,7 @@ impl Log {
             broken: None,
             reset: false,
             bytes_since_checkpoint: 0,
+            prefill: Prefill::default(),
         };
         Self {
             geometry,
@@ -260,6 +263,9 @@ impl Log {
                 return Err((error, prepared));
             }
             if prepared.batch_bytes() <= room {
+                if let Err(error) = self.fill_ahead(state, extent, prepared.batch_bytes()) {
+                    return Err((error, prepared));
+                }
                 return Ok(Step::Placed(self.launch(state, extent, prepared), None));
             }
             if room >= SPLIT_BYTES_MIN
@@ -277,6 +283,7 @@ impl Log {
             }
             state.open += 1;
             state.offset = 0;
+            state.prefill.reset();
             self.ahead.store(state.ahead(), Ordering::Relaxed);
         }
     }
@@ -312,6 +319,17 @@ impl Log {
             taken,
         });
         Placed { ticket, at, buf, len }
+    }
+
+    /// See [`Prefill`].
+    fn fill_ahead(&self, state: &mut State, extent: ExtentIndex, len: usize) -> Result<()> {
+        if !self.disk.first_write_is_dear() {
+            return Ok(());
+        }
+        let (start, extent_bytes) = (self.geometry.start(extent), self.geometry.extent_bytes);
+        let filled =
+            state.prefill.before(&*self.disk, start, extent_bytes, state.offset, len, self.counters.syncs.get());
+        filled.map_err(|e| Error::from_io("preparing the log's next stretch failed", e))
     }
 
     /// Sets space aside below for the open extent and its neighbours, so that a write does not fail for want of it.
@@ -463,6 +481,7 @@ impl Log {
             state.offset = 0;
             state.applied_offset = 0;
             state.reserved = 0;
+            state.prefill.reset();
             self.ahead.store(state.ahead(), Ordering::Relaxed);
         }
         capture();

@@ -70,7 +70,7 @@ impl Pool {
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         properties::check(&options.properties)?;
-        if superblock_io::read_copies(&*env.disk)?.iter().any(|c| !matches!(c, Err(format::SuperblockError::Missing))) {
+        if superblock_io::hold_pool(&superblock_io::read_copies(&*env.disk)?) {
             return Err(Error::new(ErrorKind::Exists, "the data file holds a Shale pool already"));
         }
         let mut pool = [0; 16];

@@ -233,39 +233,25 @@ impl Replay<'_> {
         Found::Next(batch)
     }
 
-    /// Sequence number and durable-before of the batch of this incarnation that an extent begins with, if there is one.
-    fn first_header(&mut self, extent: ExtentIndex) -> Result<Option<(Seq, Seq)>> {
-        let len = self.geometry.extent_bytes as usize;
-        let mut buf = AlignedBuf::new(len);
-        self.read(extent, &mut buf, len)?;
-        let batch = match decode_batch(&buf[..len]) {
-            Ok(batch) => batch.header,
-            Err(_) => return Ok(None),
-        };
-        Ok(self.is_ours(&batch, extent).then_some((batch.seq, batch.durable_before)))
-    }
-
     /// Makes sure that nothing durable lies behind the place where the log seems to end. A batch that was written when
     /// this place was durable proves damage: a crash does not leave that.
     fn check_end(&mut self, last: &(usize, usize, String), buf: &AlignedBuf, accept_damage: bool) -> Result<()> {
         let (index, at, why) = last;
         let Some(extent) = self.checkpoint.extents.get(*index).copied() else { return Ok(()) };
         let extent_bytes = self.geometry.extent_bytes as usize;
-        let mut proof = None;
-        for later in (*at..extent_bytes).step_by(BATCH_ALIGN).skip(1) {
-            if let Ok(batch) = decode_batch(&buf[later..extent_bytes])
-                && self.is_ours(&batch.header, extent)
-                && batch.header.durable_before > self.next
-            {
-                proof = Some(batch.header.seq);
-            }
-        }
+        let mut proof = self.proof_in(extent, &buf[..extent_bytes], *at + BATCH_ALIGN);
+        // The missing batch may be the one that the next extent should begin with: its head tells nothing. The log fills
+        // extents in order: behind another one that does not begin with a batch there is nothing.
         let later: Vec<_> = self.checkpoint.extents.iter().skip(index + 1).copied().collect();
-        for extent in later {
-            // The log fills extents in order: behind an untouched one there is nothing.
-            let Some((seq, durable_before)) = self.first_header(extent)? else { break };
-            if durable_before > self.next {
-                proof = proof.or(Some(seq));
+        let mut buf = AlignedBuf::new(extent_bytes);
+        for (i, extent) in later.into_iter().enumerate() {
+            if proof.is_some() {
+                break;
+            }
+            self.read(extent, &mut buf, extent_bytes)?;
+            let bytes = &buf[..extent_bytes];
+            proof = self.proof_in(extent, bytes, 0);
+            if i > 0 && !decode_batch(bytes).is_ok_and(|batch| self.is_ours(&batch.header, extent)) {
                 break;
             }
         }
@@ -279,6 +265,14 @@ impl Replay<'_> {
                 self.next.0, later.0
             ),
         ))
+    }
+
+    /// A batch at or behind byte `from` of an extent that was written when the batch that is missing was durable.
+    fn proof_in(&self, extent: ExtentIndex, bytes: &[u8], from: usize) -> Option<Seq> {
+        (from..bytes.len()).step_by(BATCH_ALIGN).find_map(|at| {
+            let header = decode_batch(&bytes[at..]).ok()?.header;
+            (self.is_ours(&header, extent) && header.durable_before > self.next).then_some(header.seq)
+        })
     }
 
     fn is_ours(&self, header: &BatchHeader, extent: ExtentIndex) -> bool {

@@ -39,6 +39,13 @@ pub(crate) fn choose(copies: &Copies) -> Result<Superblock> {
     }
 }
 
+/// Whether there is, or was, a pool. A damaged first copy without a second one is none: the second is written when the first is
+/// durable, so this is what a crash in the middle of making a pool has torn.
+pub(crate) fn hold_pool(copies: &Copies) -> bool {
+    use SuperblockError::{Damaged, Missing};
+    !matches!(copies, [Err(Missing | Damaged(_)), Err(Missing)])
+}
+
 /// Writes both copies, one after the other is durable.
 pub(crate) fn write(disk: &dyn Disk, superblock: &Superblock) -> Result<()> {
     let mut buf = AlignedBuf::new(SUPERBLOCK_BYTES);

@@ -30,6 +30,12 @@ pub trait Disk: Send + Sync {
     /// A no-op where the storage cannot do that.
     fn punch(&self, offset: u64, len: u64) -> Result<()>;
 
+    /// Whether a sync behind the first write to a place costs clearly more than one behind a later write there: true of
+    /// files, whose file system records what was written, false of devices.
+    fn first_write_is_dear(&self) -> bool {
+        true
+    }
+
     /// Current size in bytes.
     fn size_bytes(&self) -> Result<u64>;
 

@@ -237,6 +237,10 @@ impl Disk for FileDisk {
         ignore_unsupported(done).map_err(|e| self.failed("discard", offset, len, e))
     }
 
+    fn first_write_is_dear(&self) -> bool {
+        !self.is_block_device()
+    }
+
     fn size_bytes(&self) -> Result<u64> {
         match self.kind {
             Kind::File => self.file.metadata().map(|m| m.len()),
