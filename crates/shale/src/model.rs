@@ -93,6 +93,7 @@ pub struct StatusReport {
     pub written_bytes: u64,
     pub fragment_bytes: u64,
     pub log_bytes: u64,
+    pub disk_written_bytes: u64,
     pub write_amplification: Option<f64>,
     pub read_bytes: u64,
     pub read_disk_bytes: u64,

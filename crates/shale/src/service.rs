@@ -39,6 +39,8 @@ pub struct Service {
     devices: Devices,
     facts: Facts,
     opened: Instant,
+    /// What the process had written to disks before.
+    written_before: u64,
     output: Output,
     served: Mutex<Option<Served>>,
 }
@@ -47,7 +49,15 @@ impl Service {
     /// Around a pool that was just opened. Words for the log go to `output`.
     pub fn new(pool: Pool, facts: Facts, output: Output) -> Self {
         let devices = Devices::new(pool.clone());
-        Self { pool, devices, facts, opened: Instant::now(), output, served: Mutex::new(None) }
+        Self {
+            pool,
+            devices,
+            facts,
+            opened: Instant::now(),
+            written_before: system::disk_written_bytes(),
+            output,
+            served: Mutex::new(None),
+        }
     }
 
     /// The pool's volumes, for front ends.
@@ -137,6 +147,9 @@ impl Service {
         let served = self.served.lock().clone();
         let is_served = served.is_some();
         let Served { nbd, mount } = served.unwrap_or_default();
+        // The process writes to nothing but the log and the map, once it is open; where the system does not count, the log
+        // alone is known.
+        let written = system::disk_written_bytes().saturating_sub(self.written_before).max(status.log_bytes);
         let saving = (status.allocated_bytes > 0)
             .then(|| 100.0 * (1.0 - status.live_bytes as f64 / status.allocated_bytes as f64));
         StatusReport {
@@ -164,7 +177,8 @@ impl Service {
             written_bytes: status.written_bytes,
             fragment_bytes: status.fragment_bytes,
             log_bytes: status.log_bytes,
-            write_amplification: ratio(status.log_bytes, status.fragment_bytes),
+            disk_written_bytes: written,
+            write_amplification: ratio(written, status.fragment_bytes),
             read_bytes: status.read_bytes,
             read_disk_bytes: status.read_disk_bytes,
             checkpoints: status.checkpoints,

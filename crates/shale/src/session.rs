@@ -10,7 +10,7 @@ use crate::cli::Access;
 use crate::control::{Client, Reply, Request};
 use crate::exit::Outcome;
 use crate::output::Output;
-use crate::pool_dir::{self, OpenPool, PoolDir};
+use crate::pool_dir::{self, OpenPool, Opening, PoolDir};
 use crate::volume_io::{LocalVolume, VolumeIo};
 
 /// How often to look again whether another command is done with the pool.
@@ -52,7 +52,10 @@ impl Session {
         loop {
             dir.ready_config()?;
             let holder = match dir.lock()? {
-                Ok(lock) => return pool_dir::open_locked(dir, lock, access.memory, output).map(Self::Direct),
+                Ok(lock) => {
+                    let how = Opening { memory_bytes: access.memory, accept_log_damage: false };
+                    return pool_dir::open_locked(dir, Arc::new(lock), how, output).map(Self::Direct);
+                }
                 Err(holder) => holder,
             };
             match Client::connect(&dir.control_path()) {

@@ -22,6 +22,12 @@ pub fn resident_bytes() -> u64 {
     kib.unwrap_or(0u64) * 1024
 }
 
+/// Bytes that this process made the system write to disks since it was started; 0 if the system does not count.
+pub fn disk_written_bytes() -> u64 {
+    let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
+    io.lines().find_map(|line| line.strip_prefix("write_bytes:")?.trim().parse().ok()).unwrap_or(0)
+}
+
 /// Bytes that a user may still take of the file system at `path`.
 ///
 /// # Errors

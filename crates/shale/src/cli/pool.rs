@@ -53,8 +53,9 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   allocated_bytes, stored_bytes            logical bytes that hold data; live bytes that they take
   dead_bytes, free_bytes, map_bytes        not yet reclaimed; free; taken by the map
   ratio, saving_percent                    allocated/stored; 100*(1 - stored/allocated); null when empty
-  written_bytes, fragment_bytes, log_bytes written by clients; compressed; written to the data file
-  write_amplification                      bytes written to the log and the map / fragment_bytes, or null
+  written_bytes, fragment_bytes            written by clients; what that was compressed to
+  log_bytes, disk_written_bytes            written to the data file; to the data file and the map
+  write_amplification                      disk_written_bytes / fragment_bytes, or null
   read_bytes, read_disk_bytes              read by clients; read from the data file
   checkpoints, flushes, syncs
   recovered_batches, recovered_bytes, recovery_ms    what the last open had to replay
@@ -123,7 +124,7 @@ served. Exit code 6 if anything wrong is left.
 
 JSON fields: clean, records, fragments, fragment_bytes, seconds, problems: list of
   {kind, volume, offset, detail, repaired}; kind is superblock, record, fragment, usage, overlap, object,
-  checkpoint or map-store; volume and offset (bytes) may be null.")]
+  checkpoint, map-store or log; volume and offset (bytes) may be null.")]
 pub struct CheckArgs {
     /// Directory of the pool
     pub pool: PathBuf,

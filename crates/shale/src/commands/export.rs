@@ -18,9 +18,9 @@ use crate::transfer::{self, Export, Sink};
 /// Copies a volume to a file.
 pub fn run(args: ExportArgs, output: &Output) -> Outcome {
     let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
+    let interrupted = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
     let started = Instant::now();
     let (size_bytes, moved) = Session::with(&args.pool, &args.access, output, |session| {
-        let interrupted = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
         let volume = session.volume(&args.volume)?;
         let size_bytes = volume.size_bytes()?;
         let sink = Sink::open(&args.file, size_bytes, args.force)?;

@@ -29,11 +29,10 @@ const RATIO_EVERY: Duration = Duration::from_millis(500);
 /// Copies a file into a volume.
 pub fn run(args: ImportArgs, output: &Output) -> Outcome {
     let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
+    let interrupted = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
     let mut source = Source::open(&args.file)?;
     let started = Instant::now();
     let summary = Session::with(&args.pool, &args.access, output, |session| {
-        // Not before the pool is open: until then a signal may end the process.
-        let interrupted = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
         let target = Target::prepare(session, &args, &source, output)?;
         let copied = target.copy(session, &mut source, &interrupted, output);
         match copied {

@@ -1,6 +1,6 @@
 //! `shale serve`.
 //!
-//! Order of events: signals blocked; pool opened; control socket; front ends; `ready`. Then everything is up to the
+//! Order of events: signals caught; pool opened; control socket; front ends; `ready`. Then everything is up to the
 //! clients, until a signal comes or the mount is taken away with nothing else left to serve. Then: front ends stopped, which
 //! lets requests in work finish; control socket; pool closed. A second signal ends the process wherever it is.
 
@@ -18,7 +18,7 @@ use crate::cli::{Access, ServeArgs};
 use crate::control::ControlServer;
 use crate::exit::{Outcome, kind_of};
 use crate::output::Output;
-use crate::pool_dir::{self, OpenPool, PoolDir};
+use crate::pool_dir::{self, OpenPool, Opening, PoolDir};
 use crate::service::{Served, Service};
 use crate::system::{self, Termination};
 
@@ -44,15 +44,17 @@ pub fn run(args: ServeArgs, output: &Output) -> Outcome {
     install_logger(*output);
     let dir = PoolDir::new(&args.pool);
     let listen = addresses(&args, &dir, output)?;
-    let access = Access { memory: args.memory, wait: args.wait };
-    let pool = pool_dir::open(&dir, &access, output)?;
-    // Four: one for each kind of event, with room to spare; nobody sends twice.
-    let (send, events) = bounded(4);
+    // Room for one of each kind: nobody sends twice.
+    let (send, events) = bounded(2);
     let for_signals = send.clone();
-    let served = signals
+    signals
         .watch(move |signal| drop(for_signals.send(Event::Signal(signal))))
-        .map_err(|error| Error::from_io("cannot watch for signals", error))
-        .and_then(|()| serve(&args, &dir, &pool, &listen, ready_fd, (send, events), output));
+        .map_err(|error| Error::from_io("cannot watch for signals", error))?;
+    let access = Access { memory: args.memory, wait: args.wait };
+    let lock = pool_dir::lock_alone(&dir, &access)?;
+    let how = Opening { memory_bytes: args.memory, accept_log_damage: false };
+    let pool = pool_dir::open_locked(&dir, lock, how, output)?;
+    let served = serve(&args, &dir, &pool, &listen, ready_fd, (send, events), output);
     let closed = pool.close();
     served?;
     Ok(closed?)
@@ -237,7 +239,9 @@ fn install_logger(output: Output) {
     struct Logger(Output);
     impl log::Log for Logger {
         fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
-            metadata.level() <= log::Level::Info
+            // Libraries tell much that means nothing to a user; what goes wrong there comes back as an error.
+            let ours = metadata.target().starts_with("fe_") || metadata.target().starts_with("shale");
+            metadata.level() <= if ours { log::Level::Info } else { log::Level::Error }
         }
         fn log(&self, record: &log::Record<'_>) {
             if !self.enabled(record.metadata()) {

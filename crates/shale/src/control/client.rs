@@ -44,7 +44,10 @@ impl Client {
         let stream = UnixStream::connect(short.path()).map_err(silent)?;
         stream.set_read_timeout(Some(HELLO_PATIENCE)).map_err(silent)?;
         let client = Self { socket: socket.to_owned(), stream: Mutex::new(BufReader::new(stream)) };
-        client.call(&Request::Hello)?;
+        client.call(&Request::Hello).map_err(|error| match error.kind() {
+            ErrorKind::Io => Error::with_source(ErrorKind::InUse, "its control socket does not answer", error),
+            _ => error,
+        })?;
         client.stream.lock().get_ref().set_read_timeout(None).map_err(silent)?;
         Ok(client)
     }
@@ -56,9 +59,13 @@ impl Client {
     pub fn call(&self, request: &Request) -> Result<Reply> {
         let line = encode_request(request)?;
         let mut stream = self.stream.lock();
-        stream.get_mut().write_all(&line).map_err(gone)?;
-        let reply = read_line(&mut *stream).map_err(gone)?.ok_or_else(|| gone(ended()))?;
-        decode_reply(&reply)
+        let written = stream.get_mut().write_all(&line);
+        // Even if it cannot be written: a server that refuses a connection says why before it closes it.
+        match (read_line(&mut *stream), written) {
+            (Ok(Some(reply)), _) => decode_reply(&reply),
+            (_, Err(error)) | (Err(error), Ok(())) => Err(gone(error)),
+            (Ok(None), Ok(())) => Err(gone(ended())),
+        }
     }
 
     /// Opens a volume for bulk data.

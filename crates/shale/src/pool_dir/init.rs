@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use engine::{FormatOptions, Pool, Properties};
-use env::{AlignedBuf, Disk, FileDisk, FjallOptions, FjallStore, PoolLock};
+use env::{AlignedBuf, Disk, FileDisk, FjallOptions, FjallStore};
 use surface::{Error, ErrorKind, Result};
 
 use super::config::sync_dir;
@@ -70,7 +70,7 @@ enum Found {
 /// `Exists` when something is there that is not to be overwritten, `InUse`, and what the engine and the system say.
 pub fn init(dir: &PoolDir, options: &InitOptions) -> Result<Made> {
     // Before anything is touched, and again under the lock.
-    let before = admit(dir, options)?;
+    admit(dir, options)?;
     let existed = dir.root().exists();
     std::fs::DirBuilder::new()
         .recursive(true)
@@ -78,12 +78,23 @@ pub fn init(dir: &PoolDir, options: &InitOptions) -> Result<Made> {
         .create(dir.root())
         .map_err(|error| path_error("cannot make the directory", dir.root(), error))?;
     let lock = dir.lock()?.map_err(|holder| Error::new(ErrorKind::InUse, holder))?;
-    let unfinished = admit(dir, options)?.or(before);
+    let made = init_locked(dir, options);
+    if made.is_err() && !existed {
+        drop(std::fs::remove_file(dir.lock_path()));
+        drop(std::fs::remove_dir(dir.root()));
+    }
+    drop(lock);
+    made
+}
+
+fn init_locked(dir: &PoolDir, options: &InitOptions) -> Result<Made> {
+    let found = admit(dir, options)?;
     let data = match &options.data {
         None => PathBuf::from("data"),
         Some(path) => absolute(path)?,
     };
-    let may_overwrite = options.force || unfinished.as_ref() == Some(&data);
+    let redone = matches!(found, Found::Unfinished(_));
+    let may_overwrite = options.force || matches!(&found, Found::Unfinished(old) if *old == data);
     let data_path = dir.root().join(&data);
     let target = Target::examine(&data_path, may_overwrite)?;
     let (capacity_bytes, capacity_from) = capacity(&target, &data_path, options)?;
@@ -95,23 +106,24 @@ pub fn init(dir: &PoolDir, options: &InitOptions) -> Result<Made> {
         config.write(&dir.config_path())
     });
     if let Err(error) = made {
-        undo(dir, &data_path, &target, existed, lock);
+        // What was there before is gone; then `initialising` is the truth.
+        if matches!(found, Found::Nothing) {
+            undo(dir, &data_path, &target);
+        }
         return Err(error);
     }
-    Ok(Made { data: data_path, capacity_bytes, capacity_from, redone: unfinished.is_some() })
+    Ok(Made { data: data_path, capacity_bytes, capacity_from, redone })
 }
 
-/// Whether `init` may go on; the data of an interrupted one, if that is what is there.
-fn admit(dir: &PoolDir, options: &InitOptions) -> Result<Option<PathBuf>> {
+/// What is in the directory, if `init` may go on with it.
+fn admit(dir: &PoolDir, options: &InitOptions) -> Result<Found> {
     match examine(dir)? {
-        Found::Nothing => Ok(None),
-        Found::Unfinished(data) => Ok(Some(data)),
-        Found::Occupied(_) if options.force => Ok(None),
-        Found::Occupied(what) => {
+        Found::Occupied(what) if !options.force => {
             let message =
                 format!("{} {what}; choose an empty directory, or overwrite with --force", dir.root().display());
             Err(Error::new(ErrorKind::Exists, message))
         }
+        found => Ok(found),
     }
 }
 
@@ -265,17 +277,12 @@ fn make(dir: &PoolDir, data: &Path, target: &Target, capacity_bytes: u64, option
 }
 
 /// Removes what a failed `init` made. Best effort: the error that is reported is the one that made it fail.
-fn undo(dir: &PoolDir, data: &Path, target: &Target, existed: bool, lock: PoolLock) {
+fn undo(dir: &PoolDir, data: &Path, target: &Target) {
     if *target == Target::Absent {
         drop(std::fs::remove_file(data));
     }
     drop(std::fs::remove_dir_all(dir.map_path()));
     drop(std::fs::remove_file(dir.config_path()));
-    drop(std::fs::remove_file(dir.lock_path()));
-    drop(lock);
-    if !existed {
-        drop(std::fs::remove_dir(dir.root()));
-    }
 }
 
 /// The path made absolute through its directory, so that the pool finds its data from wherever it is opened.

@@ -10,7 +10,7 @@ use surface::{Error, ErrorKind, Result};
 use super::PoolDir;
 use crate::cli::Access;
 use crate::control::Client;
-use crate::exit::kind_of;
+use crate::exit::{kind_of, path_error};
 use crate::output::Output;
 use crate::service::{Facts, Service};
 
@@ -23,7 +23,7 @@ const MEMORY_BYTES_MIN: u64 = 64 << 20;
 pub struct OpenPool {
     /// Answers requests.
     pub service: Arc<Service>,
-    lock: PoolLock,
+    lock: Arc<PoolLock>,
 }
 
 impl OpenPool {
@@ -42,16 +42,26 @@ impl OpenPool {
 /// How often to look again whether another command is done with the pool.
 const RETRY_EVERY: Duration = Duration::from_millis(20);
 
-/// Opens a pool in this process; waits for other commands as long as `access` says, but not for a server.
+/// How a pool is opened.
+#[derive(Debug, Clone, Copy)]
+pub struct Opening {
+    /// Memory for buffers and caches.
+    pub memory_bytes: u64,
+    /// See [`PoolOptions::accept_log_damage`].
+    pub accept_log_damage: bool,
+}
+
+/// Takes the lock of a pool for a command that cannot go through a server; waits for other commands as long as `access`
+/// says, but not for a server.
 ///
 /// # Errors
-/// `NotFound`, `InUse`, and what the engine says.
-pub fn open(dir: &PoolDir, access: &Access, output: &Output) -> Result<OpenPool> {
+/// `NotFound`, `InUse`.
+pub fn lock_alone(dir: &PoolDir, access: &Access) -> Result<Arc<PoolLock>> {
     let give_up = Instant::now() + Duration::from_secs(u64::from(access.wait));
     loop {
         dir.ready_config()?;
         match dir.lock()? {
-            Ok(lock) => return open_locked(dir, lock, access.memory, output),
+            Ok(lock) => return Ok(Arc::new(lock)),
             Err(holder) if Instant::now() >= give_up || Client::connect(&dir.control_path()).is_ok() => {
                 return Err(Error::new(ErrorKind::InUse, holder));
             }
@@ -60,17 +70,19 @@ pub fn open(dir: &PoolDir, access: &Access, output: &Output) -> Result<OpenPool>
     }
 }
 
-/// Opens a pool whose lock is held already.
+/// Opens a pool whose lock is held.
 ///
 /// # Errors
-/// See [`open`].
-pub fn open_locked(dir: &PoolDir, lock: PoolLock, memory_bytes: u64, output: &Output) -> Result<OpenPool> {
+/// `Invalid` for too little memory, and what the system and the engine say.
+pub fn open_locked(dir: &PoolDir, lock: Arc<PoolLock>, how: Opening, output: &Output) -> Result<OpenPool> {
+    let memory_bytes = how.memory_bytes;
     if memory_bytes < MEMORY_BYTES_MIN {
         let least = units::format_size(MEMORY_BYTES_MIN);
         return Err(Error::new(ErrorKind::Invalid, format!("--memory must be at least {least}")));
     }
     let config = dir.ready_config()?;
-    let data = dir.root().join(&config.data);
+    let root = dir.root().canonicalize().map_err(|error| path_error("cannot find", dir.root(), error))?;
+    let data = root.join(&config.data);
     let store_bytes = (memory_bytes / 8).clamp(FjallOptions::MEMORY_BYTES_MIN, STORE_MEMORY_BYTES_MAX);
     let map = dir.map_path();
     if !map.is_dir() {
@@ -84,10 +96,10 @@ pub fn open_locked(dir: &PoolDir, lock: PoolLock, memory_bytes: u64, output: &Ou
     let options = PoolOptions {
         memory_bytes: memory_bytes - store_bytes,
         workers: std::thread::available_parallelism().map_or(2, std::num::NonZero::get),
+        accept_log_damage: how.accept_log_damage,
         ..PoolOptions::default()
     };
     let pool = Pool::open(environment, options)?;
-    let root = dir.root().canonicalize().unwrap_or_else(|_| dir.root().to_owned());
     let facts = Facts { pool: root, data, memory_bytes };
     Ok(OpenPool { service: Arc::new(Service::new(pool, facts, *output)), lock })
 }

@@ -1,0 +1,221 @@
+//! Every command on a pool that nobody serves: what it does, what it says, and its exit codes.
+#![allow(clippy::disallowed_methods)]
+
+mod support;
+
+use std::os::unix::fs::FileExt;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use support::{Dir, SHALE, on, path, run};
+
+#[test]
+fn help_version_and_usage() {
+    assert!(run(["--version"]).ok().stdout.starts_with("shale "));
+    let help = run(["--help"]).ok().stdout;
+    assert!(help.contains("Exit codes:") && help.contains("Examples:"), "{help}");
+    run(["frobnicate"]).code(2);
+    run(["create", "p", "v"]).code(2).says("--size");
+    let error = run(["--json", "create", "p", "v", "--size", "10X"]).code(2).json();
+    assert_eq!(error["error"]["kind"], "invalid");
+    assert!(error["error"]["message"].as_str().unwrap().contains("10X"), "{error}");
+}
+
+#[test]
+fn completions_and_man_pages_come_from_the_definition() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(["completions", shell]).ok().stdout;
+        assert!(script.contains("import") && script.contains("overwrite"), "{shell}");
+    }
+    let dir = Dir::new();
+    run(["man", path(&dir.join("man"))]).ok();
+    let page = std::fs::read_to_string(dir.join("man/shale-serve.1")).unwrap();
+    assert!(page.contains("nbd"), "{page}");
+    assert!(std::fs::read_to_string(dir.join("man/shale.1")).unwrap().contains("Exit codes"));
+    assert!(!dir.join("man/shale-completions.1").exists());
+}
+
+fn names(dir: &Dir) -> Vec<String> {
+    let list = on(dir, "list", &["--json"]).ok().json();
+    list.as_array().unwrap().iter().map(|v| v["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn volumes_come_change_and_go() {
+    let dir = Dir::with_pool("256M");
+    assert_eq!(on(&dir, "create", &["b", "--size", "1G", "--json"]).ok().json()["size_bytes"], 1u64 << 30);
+    on(&dir, "create", &["a", "--size", "5000"]).ok();
+    assert_eq!(names(&dir), ["a", "b"]);
+    on(&dir, "create", &["a", "--size", "1M"]).code(8).says("'a'");
+    on(&dir, "create", &["../a", "--size", "1M"]).code(2).says("letters");
+    on(&dir, "create", &["zero", "--size", "0"]).code(2);
+    on(&dir, "create", &["huge", "--size", "2P"]).code(2);
+    on(&dir, "create", &["c", "--size", "1M", "-o", "colour=red"]).code(2).says("colour");
+
+    on(&dir, "resize", &["a", "2M"]).ok();
+    on(&dir, "resize", &["a", "1M"]).code(2).says("--shrink");
+    on(&dir, "resize", &["a", "1M", "--shrink"]).ok();
+    let list = on(&dir, "list", &["--json"]).ok().json();
+    assert_eq!(list[0]["size_bytes"], 1 << 20);
+    assert_eq!(list[0]["ratio"], Value::Null);
+    assert_eq!(list[0]["clients"], 0);
+    on(&dir, "resize", &["x", "1M"]).code(3).says("'x'");
+
+    on(&dir, "destroy", &["a"]).ok();
+    on(&dir, "destroy", &["a"]).code(3).says("'a'");
+    assert_eq!(names(&dir), ["b"]);
+    let text = on(&dir, "list", &[]).ok().stdout;
+    assert!(text.starts_with("NAME") && text.contains("1 GiB"), "{text}");
+}
+
+#[test]
+fn properties_are_inherited_until_they_are_set() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["v", "--size", "1M", "-o", "unit=8K"]).ok();
+    let get = |words: &[&str]| {
+        let mut all = words.to_vec();
+        all.push("--json");
+        on(&dir, "get", &all).ok().json()
+    };
+    let entry = |key: &str, value: &str, source: &str| json!({ "key": key, "value": value, "source": source });
+    assert_eq!(
+        get(&["v", "unit", "compression"]),
+        json!([entry("unit", "8K", "volume"), entry("compression", "lz4", "default")])
+    );
+    on(&dir, "set", &["compression=zstd-3", "unit=64K"]).ok();
+    assert_eq!(get(&["v", "compression"]), json!([entry("compression", "zstd-3", "pool")]));
+    assert_eq!(get(&["unit"]), json!([entry("unit", "64K", "pool")]));
+    on(&dir, "set", &["v", "unit=", "compression=off"]).ok();
+    assert_eq!(
+        get(&["v", "unit", "compression"]),
+        json!([entry("unit", "64K", "pool"), entry("compression", "off", "volume")])
+    );
+    assert_eq!(get(&["v"]).as_array().unwrap().len(), get(&[]).as_array().unwrap().len());
+
+    // All or nothing, and each message says what is allowed.
+    on(&dir, "set", &["v", "unit=4K", "compression=magic"]).code(2).says("zstd-1");
+    assert_eq!(get(&["v", "unit"]), json!([entry("unit", "64K", "pool")]));
+    on(&dir, "set", &["v"]).code(2);
+    on(&dir, "set", &["x", "unit=4K"]).code(3);
+    on(&dir, "get", &["v", "colour"]).code(3).says("compression");
+    on(&dir, "get", &["x"]).code(3).says("neither");
+}
+
+#[test]
+fn status_has_exactly_the_documented_fields() {
+    let dir = Dir::with_pool("64M");
+    let status = on(&dir, "status", &["--json", "--sync"]).ok().json();
+    let help = run(["status", "--help"]).ok().stdout;
+    let (_, documented) = help.split_once("JSON fields").unwrap();
+    for field in status.as_object().unwrap().keys() {
+        assert!(documented.contains(field.as_str()), "{field} is not documented in\n{documented}");
+    }
+    assert_eq!(status["capacity_bytes"], 64 << 20);
+    assert_eq!(status["served"], false);
+    assert!(status["memory_resident_bytes"].as_u64().unwrap() > 0);
+    let text = on(&dir, "status", &[]).ok().stdout;
+    assert!(text.contains("write amplification") && text.contains("64 MiB"), "{text}");
+}
+
+#[test]
+fn each_class_of_error_has_its_code_in_text_and_json() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["v", "--size", "1M"]).ok();
+    let absent = dir.join("absent");
+    let absent = path(&absent);
+    let cases: &[(i32, &str, &[&str])] = &[
+        (3, "not-found", &["status", absent]),
+        (3, "not-found", &["export", absent, "v", "-"]),
+        (8, "exists", &["create", "POOL", "v", "--size", "1M"]),
+        (2, "invalid", &["list", "POOL", "--memory", "1M"]),
+        (3, "not-found", &["import", "POOL", "w", absent]),
+        (8, "exists", &["export", "POOL", "v", "/etc/passwd"]),
+        (2, "invalid", &["serve", "POOL", "--nbd", "nonsense"]),
+        (2, "invalid", &["serve", "POOL", "--ready-fd", "77"]),
+        (3, "not-found", &["serve", "POOL", "--volume", "nobody"]),
+        (3, "not-found", &["serve", "POOL", "--mount", absent]),
+    ];
+    for (code, kind, words) in cases {
+        let pool = dir.pool();
+        let words: Vec<&str> = words.iter().map(|word| if *word == "POOL" { path(&pool) } else { word }).collect();
+        let ran = run(&words).code(*code);
+        assert!(ran.stderr.contains("shale: ") && ran.stdout.is_empty(), "{words:?}: {}{}", ran.stdout, ran.stderr);
+        let with_json = run(words.iter().copied().chain(["--json"])).code(*code).json();
+        assert_eq!(with_json["error"]["kind"], *kind, "{words:?}");
+    }
+    // A map that is gone, and a pool.json that makes no sense.
+    std::fs::rename(dir.pool().join("map"), dir.join("map")).unwrap();
+    on(&dir, "list", &[]).code(6).says("map");
+    std::fs::rename(dir.join("map"), dir.pool().join("map")).unwrap();
+    on(&dir, "list", &[]).ok();
+    let config = std::fs::read_to_string(dir.pool().join("pool.json")).unwrap();
+    std::fs::write(dir.pool().join("pool.json"), &config[..config.len() / 2]).unwrap();
+    on(&dir, "list", &[]).code(6);
+    std::fs::write(dir.pool().join("pool.json"), config.replace("\"format_version\": 1", "\"format_version\": 9"))
+        .unwrap();
+    on(&dir, "list", &[]).code(9).says("format 9");
+}
+
+#[test]
+fn a_lock_that_is_held_is_respected_and_waited_for() {
+    let dir = Dir::with_pool("64M");
+    let lock = env::PoolLock::acquire(&dir.pool()).unwrap();
+    let pid = std::process::id().to_string();
+    for command in ["list", "check", "serve"] {
+        on(&dir, command, &["--wait", "0"]).code(4).says(&pid);
+    }
+    let kind = on(&dir, "list", &["--wait", "0", "--json"]).code(4).json()["error"]["kind"].clone();
+    assert_eq!(kind, "in-use");
+    // One that is let go is taken by whoever waits.
+    let waiting = Command::new(SHALE).args(["list", path(&dir.pool()), "--wait", "100"]).spawn().unwrap();
+    drop(lock);
+    assert!(waiting.wait_with_output().unwrap().status.success());
+}
+
+#[test]
+fn check_finds_what_is_wrong_and_reads_refuse_it() {
+    let dir = Dir::with_pool("64M");
+    let source = dir.join("source");
+    std::fs::write(&source, support::real_data(8 << 20)).unwrap();
+    on(&dir, "import", &["v", path(&source)]).ok();
+    let report = on(&dir, "check", &["--json"]).ok().json();
+    assert_eq!(report["clean"], true);
+    assert!(report["fragments"].as_u64().unwrap() > 100, "{report}");
+    assert!(on(&dir, "check", &[]).ok().stdout.contains("clean"));
+
+    // A byte in the middle of the second extent that holds data.
+    let data = std::fs::File::options().read(true).write(true).open(dir.pool().join("data")).unwrap();
+    let place = (2 << 20) + 300_001;
+    let mut byte = [0];
+    data.read_exact_at(&mut byte, place).unwrap();
+    data.write_all_at(&[byte[0] ^ 0x40], place).unwrap();
+    drop(data);
+    let report = on(&dir, "check", &["--json"]).code(6).json();
+    assert_eq!(report["clean"], false);
+    let problem = &report["problems"][0];
+    assert_eq!((&problem["kind"], &problem["volume"]), (&json!("fragment"), &json!("v")), "{report}");
+    assert!(problem["offset"].is_u64(), "{report}");
+    assert!(on(&dir, "check", &[]).code(6).stdout.contains("volume v, byte"));
+    let target = dir.join("target");
+    on(&dir, "export", &["v", path(&target)]).code(6).says("export of volume 'v'");
+    assert!(!target.exists(), "a failed export left its file");
+    // Nothing can bring the bytes back: the way out is to write them again.
+    assert!(on(&dir, "check", &["--repair"]).code(6).stdout.contains("cannot be repaired"));
+    on(&dir, "import", &["v", path(&source), "--overwrite"]).ok();
+    on(&dir, "check", &[]).ok();
+    on(&dir, "export", &["v", path(&target)]).ok();
+}
+
+#[test]
+fn an_output_that_is_closed_early_is_no_crash() {
+    let dir = Dir::with_pool("64M");
+    let mut child = Command::new(SHALE)
+        .args(["status", path(&dir.pool())])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -1,0 +1,146 @@
+//! Making pools: what is refused, what is left behind, and what an interrupted `init` leaves.
+#![allow(clippy::disallowed_methods)]
+
+mod support;
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use support::{Dir, Ran, noise, on, path, run};
+
+/// After a failure that came too late for the old pool, `init` can be done again.
+#[test]
+fn a_failed_overwrite_is_an_unfinished_init() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "init", &["--capacity", "64M", "-o", "compression=magic", "--force"]).code(2);
+    on(&dir, "list", &[]).code(3).says("never finished");
+    on(&dir, "init", &["--capacity", "64M"]).ok();
+    on(&dir, "list", &[]).ok();
+}
+
+fn config(dir: &Dir) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(dir.pool().join("pool.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn a_new_pool_is_private_sparse_and_answers() {
+    let dir = Dir::new();
+    let made = on(&dir, "init", &["--capacity", "1G", "--json"]).ok().json();
+    assert_eq!(made["capacity_bytes"], 1u64 << 30);
+    assert_eq!(std::fs::metadata(dir.pool()).unwrap().permissions().mode() & 0o777, 0o700);
+    let data = std::fs::metadata(dir.pool().join("data")).unwrap();
+    assert_eq!(data.len(), 1 << 30);
+    assert!(data.blocks() * 512 < 16 << 20, "the data file is not sparse");
+    assert_eq!(config(&dir)["state"], "ready");
+    assert_eq!(on(&dir, "list", &["--json"]).ok().json(), serde_json::json!([]));
+}
+
+#[test]
+fn the_default_capacity_is_said_aloud() {
+    let dir = Dir::new();
+    let made = on(&dir, "init", &[]).ok();
+    assert!(made.stdout.contains("80 % of the") && made.stdout.contains("free"), "{}", made.stdout);
+}
+
+#[test]
+fn what_is_there_is_not_overwritten_without_force() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["old", "--size", "1M"]).ok();
+    on(&dir, "init", &["--capacity", "64M"]).code(8).says("--force");
+    on(&dir, "list", &[]).ok();
+    on(&dir, "init", &["--capacity", "64M", "--force"]).ok();
+    assert_eq!(on(&dir, "list", &["--json"]).ok().json(), serde_json::json!([]), "the old pool is still there");
+
+    let other = Dir::new();
+    std::fs::create_dir(other.pool()).unwrap();
+    std::fs::write(other.pool().join("thesis.tex"), b"x").unwrap();
+    on(&other, "init", &["--capacity", "64M"]).code(8).says("thesis.tex");
+    assert!(!other.pool().join("data").exists() && !other.pool().join("lock").exists(), "init left something");
+
+    // A directory that looks like a pool but has no pool.json may be one whose description was lost: not even by force.
+    let lost = Dir::new();
+    std::fs::create_dir(lost.pool()).unwrap();
+    std::fs::write(lost.pool().join("data"), b"precious").unwrap();
+    on(&lost, "init", &["--capacity", "64M", "--force"]).code(8).says("pool.json");
+    assert_eq!(std::fs::read(lost.pool().join("data")).unwrap(), b"precious");
+}
+
+#[test]
+fn data_that_lies_elsewhere_is_found_from_anywhere() {
+    let dir = Dir::new();
+    let data = dir.join("log");
+    // A relative path, from another directory than the pool's.
+    let output = std::process::Command::new(support::SHALE)
+        .args(["init", path(&dir.pool()), "--data", "log", "--capacity", "64M"])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    Ran::of(output).ok();
+    assert_eq!(std::fs::metadata(&data).unwrap().len(), 64 << 20);
+    on(&dir, "create", &["v", "--size", "1M"]).ok();
+    assert_eq!(on(&dir, "status", &["--json"]).ok().json()["data"], path(&data));
+
+    // Another pool must not take the same data, nor a file with something in it.
+    let words = |pool: &str, data: &str| ["init", pool, "--data", data, "--capacity", "64M"].map(str::to_owned);
+    let second = dir.join("second");
+    run(words(path(&second), path(&data))).code(8).says("--force");
+    let letter = dir.join("letter");
+    std::fs::write(&letter, b"dear").unwrap();
+    run(words(path(&second), path(&letter))).code(8).says("not empty");
+    assert_eq!(std::fs::read(&letter).unwrap(), b"dear");
+    assert!(!second.exists() || std::fs::read_dir(&second).unwrap().all(|e| e.unwrap().file_name() == "lock"));
+    on(&dir, "list", &[]).ok();
+    // An empty file of the right size gives the capacity.
+    let blank = dir.join("blank");
+    std::fs::File::create(&blank).unwrap().set_len(128 << 20).unwrap();
+    let made = run(["init", path(&second), "--data", path(&blank), "--json"]).ok().json();
+    assert_eq!(made["capacity_bytes"], 128 << 20);
+}
+
+#[test]
+fn a_failed_init_leaves_nothing() {
+    let dir = Dir::new();
+    on(&dir, "init", &["--capacity", "64M", "--extent", "3M"]).code(2).says("power of two");
+    on(&dir, "init", &["--capacity", "64M", "-o", "compression=magic"]).code(2).says("magic");
+    on(&dir, "init", &["--capacity", "1M"]).code(2);
+    on(&dir, "init", &["--capacity", "64M", "--data", path(&dir.join("no/such/dir"))]).code(3);
+    assert!(
+        !dir.pool().exists(),
+        "something was left: {:?}",
+        std::fs::read_dir(dir.pool()).unwrap().collect::<Vec<_>>()
+    );
+    on(&dir, "init", &["--capacity", "64M", "-o", "compression=zstd-5"]).ok();
+    let get = on(&dir, "get", &["compression", "--json"]).ok().json();
+    assert_eq!((&get[0]["value"], &get[0]["source"]), (&"zstd-5".into(), &"pool".into()));
+}
+
+#[test]
+fn an_interrupted_init_is_refused_by_all_and_can_be_done_again() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["v", "--size", "1M"]).ok();
+    // As after a crash between the superblock and the last step.
+    let file = dir.pool().join("pool.json");
+    let ready = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, ready.replace("\"ready\"", "\"initialising\"")).unwrap();
+    for command in ["list", "status", "serve", "check"] {
+        on(&dir, command, &[]).code(3).says("never finished");
+    }
+    on(&dir, "init", &["--capacity", "64M"]).ok().says("done again");
+    assert_eq!(on(&dir, "list", &["--json"]).ok().json(), serde_json::json!([]));
+
+    // As after a crash before pool.json.
+    let early = Dir::new();
+    std::fs::create_dir(early.pool()).unwrap();
+    std::fs::write(early.pool().join("lock"), "").unwrap();
+    std::fs::write(early.pool().join("pool.json.tmp"), noise(10)).unwrap();
+    on(&early, "list", &[]).code(3).says("there is no pool");
+    on(&early, "init", &["--capacity", "64M"]).ok();
+}
+
+#[test]
+fn a_pool_that_is_open_is_not_made_again() {
+    let dir = Dir::with_pool("64M");
+    let lock = env::PoolLock::acquire(&dir.pool()).unwrap();
+    on(&dir, "init", &["--capacity", "64M", "--force"]).code(4).says(&std::process::id().to_string());
+    drop(lock);
+    on(&dir, "list", &[]).ok();
+}

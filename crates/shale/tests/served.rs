@@ -1,0 +1,361 @@
+//! The server: its life, its doors, and the commands that go through it.
+#![allow(clippy::disallowed_methods)]
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use shale::control::Client;
+use shale::volume_io::VolumeIo;
+use support::{Dir, Ran, SHALE, Server, content, noise, on, path, run};
+
+#[test]
+fn commands_give_the_same_served_and_unserved() {
+    let unserved = Dir::with_pool("256M");
+    let served = Dir::with_pool("256M");
+    let server = Server::start(&served, &[]);
+    let steps: &[(&str, &[&str])] = &[
+        ("create", &["a", "--size", "10M", "-o", "unit=8K"]),
+        ("create", &["a", "--size", "10M"]),
+        ("create", &["b", "--size", "1G"]),
+        ("set", &["compression=zstd-2"]),
+        ("set", &["a", "min-saving=5"]),
+        ("set", &["a", "unit=5K"]),
+        ("get", &["a"]),
+        ("get", &["compression"]),
+        ("get", &["nobody"]),
+        ("resize", &["a", "20M"]),
+        ("resize", &["a", "10M"]),
+        ("resize", &["nobody", "10M"]),
+        ("destroy", &["b"]),
+        ("destroy", &["b"]),
+        ("list", &["--sync"]),
+    ];
+    for (command, words) in steps {
+        let answer = |dir: &Dir| {
+            let mut words = words.to_vec();
+            words.push("--json");
+            let ran = on(dir, command, &words);
+            let mut document: Value = serde_json::from_str(&ran.stdout).unwrap();
+            for volume in document.as_array_mut().into_iter().flatten() {
+                if let Some(volume) = volume.as_object_mut() {
+                    volume.remove("created_unix_s");
+                }
+            }
+            let document = document.to_string().replace(path(&dir.pool()), "POOL");
+            (ran.code, document)
+        };
+        assert_eq!(answer(&served), answer(&unserved), "{command} {words:?}");
+    }
+    let status = on(&served, "status", &["--json"]).ok().json();
+    assert_eq!(status["served"], true);
+    assert_eq!(status["pid"], server.child.id());
+    assert_eq!(status["nbd"][0], format!("unix:{}/nbd.sock", path(&served.pool())));
+    assert!(on(&served, "status", &[]).ok().stdout.contains(&format!("by process {}", server.child.id())));
+    server.stop();
+}
+
+#[test]
+fn the_default_door_is_said_aloud_and_sockets_go_with_the_server() {
+    let dir = Dir::with_pool("64M");
+    let server = Server::start(&dir, &[]);
+    let socket = dir.pool().join("nbd.sock");
+    assert!(server.said.contains(&format!("nbd unix:{}", path(&socket))), "{}", server.said);
+    let control = dir.pool().join("control.sock");
+    assert_eq!(std::fs::metadata(&control).unwrap().permissions().mode() & 0o777, 0o600);
+    let said = server.stop();
+    assert!(said.contains("neither --nbd nor --mount"), "{said}");
+    assert!(!socket.exists() && !control.exists());
+}
+
+#[test]
+fn one_server_at_a_time_and_no_offline_check_meanwhile() {
+    let dir = Dir::with_pool("64M");
+    let server = Server::start(&dir, &[]);
+    let pid = server.child.id().to_string();
+    on(&dir, "serve", &[]).code(4).says(&pid);
+    on(&dir, "check", &[]).code(4).says(&pid);
+    on(&dir, "init", &["--force", "--capacity", "64M"]).code(4).says(&pid);
+    on(&dir, "list", &[]).ok();
+    server.stop();
+    on(&dir, "check", &[]).ok();
+}
+
+#[test]
+fn what_was_flushed_survives_kill_9_and_the_stale_socket_does_no_harm() {
+    let dir = Dir::with_pool("256M");
+    let mut server = Server::start(&dir, &[]);
+    on(&dir, "create", &["v", "--size", "32M"]).ok();
+    let client = Client::connect(&dir.pool().join("control.sock")).unwrap();
+    let volume = client.volume("v").unwrap();
+    let bytes = noise(1 << 20);
+    for piece in 0..8u64 {
+        volume.write(piece << 20, bytes.clone().into()).unwrap();
+    }
+    volume.flush().unwrap();
+    server.signal(libc::SIGKILL);
+    server.child.wait().unwrap();
+    assert!(volume.flush().is_err());
+    assert!(dir.pool().join("control.sock").exists());
+
+    // Commands open the pool themselves again; so does the next server.
+    let mut expected = bytes.repeat(8);
+    expected.resize(32 << 20, 0);
+    assert!(content(&dir, "v") == expected, "flushed bytes are lost");
+    let server = Server::start(&dir, &[]);
+    assert!(content(&dir, "v") == expected, "flushed bytes are lost");
+    server.stop();
+    on(&dir, "check", &[]).ok();
+}
+
+#[test]
+fn a_volume_in_use_is_destroyed_only_by_force() {
+    let dir = Dir::with_pool("64M");
+    let server = Server::start(&dir, &[]);
+    for name in ["a", "b"] {
+        on(&dir, "create", &[name, "--size", "4M"]).ok();
+    }
+    let client = Client::connect(&dir.pool().join("control.sock")).unwrap();
+    let volume = client.volume("a").unwrap();
+    assert_eq!(on(&dir, "list", &["--json"]).ok().json()[0]["clients"], 1);
+    on(&dir, "destroy", &["a"]).code(4).says("--force");
+    on(&dir, "destroy", &["b"]).ok();
+    volume.write(0, vec![1; 4096].into()).unwrap();
+    on(&dir, "destroy", &["a", "--force"]).ok();
+    assert!(volume.write(0, vec![1; 4096].into()).is_err(), "a destroyed volume takes writes");
+    assert_eq!(on(&dir, "list", &["--json"]).ok().json(), json!([]));
+    // Once its client is gone it does not count any more.
+    on(&dir, "create", &["a", "--size", "4M"]).ok();
+    let again = client.volume("a").unwrap();
+    drop((volume, again));
+    on(&dir, "destroy", &["a"]).ok();
+    server.stop();
+}
+
+#[test]
+fn readiness_is_told_on_stdout_by_descriptor_and_to_the_manager() {
+    let dir = Dir::with_pool("64M");
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let manager = UnixDatagram::bind(dir.join("notify")).unwrap();
+    let fd = writer.as_raw_fd();
+    let mut command = Command::new("sh");
+    // The shell passes the descriptor on under a number of its own choice.
+    command
+        .arg("-c")
+        .arg(format!(
+            "exec \"$0\" serve \"$1\" --json --ready-fd 9 --nbd 127.0.0.1:0 9>/proc/{}/fd/{fd}",
+            std::process::id()
+        ))
+        .arg(SHALE)
+        .arg(dir.pool())
+        .env("NOTIFY_SOCKET", dir.join("notify"));
+    let server = Server::of(command);
+    drop(writer);
+    let mut told = String::new();
+    reader.read_to_string(&mut told).unwrap();
+    assert_eq!(told, "ready\n");
+    let mut datagram = [0; 64];
+    let length = manager.recv(&mut datagram).unwrap();
+    assert_eq!(&datagram[..length], b"READY=1");
+    let line: Value = serde_json::from_str(&server.said).unwrap();
+    assert_eq!(line["pid"], server.child.id());
+    assert!(line["nbd"][0].as_str().unwrap().starts_with("127.0.0.1:"), "{line}");
+    assert_ne!(line["nbd"][0], "127.0.0.1:0", "the port that was free is not told");
+    server.stop();
+    let length = manager.recv(&mut datagram).unwrap();
+    assert_eq!(&datagram[..length], b"STOPPING=1");
+}
+
+#[test]
+fn an_open_door_to_the_network_is_warned_of() {
+    let dir = Dir::with_pool("64M");
+    let warned = Server::start(&dir, &["--nbd", "0.0.0.0:0"]).stop();
+    assert!(warned.contains("without encryption or password"), "{warned}");
+    let quiet =
+        Server::start(&dir, &["--nbd", "127.0.0.1:0", "--nbd", &format!("unix:{}", path(&dir.join("s")))]).stop();
+    assert!(!quiet.contains("warning"), "{quiet}");
+}
+
+/// What nbdinfo lists at an address.
+fn exports(uri: &str) -> Vec<String> {
+    let output = Command::new("nbdinfo").args(["--json", "--list", uri]).output();
+    let output = output.expect("nbdinfo is needed: apt-get install libnbd-bin");
+    let list = Ran::of(output).ok().json();
+    list["exports"].as_array().unwrap().iter().map(|e| e["export-name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn only_the_volumes_that_were_named_are_served() {
+    let dir = Dir::with_pool("64M");
+    for name in ["a", "b", "c"] {
+        on(&dir, "create", &[name, "--size", "4M"]).ok();
+    }
+    let socket = dir.join("nbd.sock");
+    let door = format!("unix:{}", path(&socket));
+    let uri = format!("nbd+unix:///?socket={}", path(&socket));
+    let server = Server::start(&dir, &["--nbd", &door, "--volume", "a", "--volume", "c"]);
+    assert_eq!(exports(&uri), ["a", "c"]);
+    // The commands still see all of them.
+    assert_eq!(on(&dir, "list", &["--json"]).ok().json().as_array().unwrap().len(), 3);
+    server.stop();
+    let server = Server::start(&dir, &["--nbd", &door]);
+    assert_eq!(exports(&uri), ["a", "b", "c"]);
+    server.stop();
+}
+
+fn is_mounted(dir: &std::path::Path) -> bool {
+    std::fs::read_to_string("/proc/self/mounts").unwrap().contains(path(dir))
+}
+
+#[test]
+fn mounted_volumes_are_files_until_the_server_stops() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["v", "--size", "4M"]).ok();
+    let mount = dir.join("mnt");
+    std::fs::create_dir(&mount).unwrap();
+    let server = Server::start(&dir, &["--mount", path(&mount)]);
+    assert!(server.said.contains(&format!("mount {}", path(&mount))), "{}", server.said);
+    let file = std::fs::File::options().read(true).write(true).open(mount.join("v")).unwrap();
+    file.write_all_at(b"through the mount", 4096).unwrap();
+    file.sync_all().unwrap();
+    on(&dir, "destroy", &["v"]).code(4);
+    drop(file);
+    assert_eq!(&content(&dir, "v")[4096..4113], b"through the mount");
+    server.stop();
+    assert!(!is_mounted(&mount));
+    assert_eq!(&content(&dir, "v")[4096..4113], b"through the mount");
+
+    // Taken away from outside, with nothing else to serve: the server ends in order.
+    let mut server = Server::start(&dir, &["--mount", path(&mount)]);
+    assert!(Command::new("umount").arg(&mount).status().unwrap().success());
+    let said = server.ended(0);
+    assert!(said.contains("mount is gone"), "{said}");
+}
+
+#[test]
+fn a_stopping_server_waits_for_files_that_are_open() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["v", "--size", "4M"]).ok();
+    let mount = dir.join("mnt");
+    std::fs::create_dir(&mount).unwrap();
+    let mut server = Server::start(&dir, &["--mount", path(&mount)]);
+    let file = std::fs::File::options().read(true).write(true).open(mount.join("v")).unwrap();
+    file.write_all_at(b"before", 0).unwrap();
+    server.signal(libc::SIGTERM);
+    // It says so once it has found the file open; from then on only the open file is served.
+    let mut stderr = BufReader::new(server.child.stderr.take().unwrap());
+    let mut said = String::new();
+    while !said.contains("serving them for") {
+        assert_ne!(stderr.read_line(&mut said).unwrap(), 0, "{said}");
+    }
+    file.write_all_at(b"after", 4096).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    let bytes = content(&dir, "v");
+    assert_eq!((&bytes[..6], &bytes[4096..4101]), (&b"before"[..], &b"after"[..]));
+}
+
+#[test]
+fn a_second_signal_ends_a_server_that_waits() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["v", "--size", "4M"]).ok();
+    let mount = dir.join("mnt");
+    std::fs::create_dir(&mount).unwrap();
+    let mut server = Server::start(&dir, &["--mount", path(&mount)]);
+    let file = std::fs::File::open(mount.join("v")).unwrap();
+    server.signal(libc::SIGTERM);
+    let mut stderr = BufReader::new(server.child.stderr.take().unwrap());
+    let mut said = String::new();
+    while !said.contains("serving them for") {
+        assert_ne!(stderr.read_line(&mut said).unwrap(), 0, "{said}");
+    }
+    server.signal(libc::SIGINT);
+    assert_eq!(server.child.wait().unwrap().code(), Some(130));
+    drop(file);
+    drop(Command::new("umount").arg("--lazy").arg(&mount).stderr(Stdio::null()).status());
+    on(&dir, "check", &[]).ok();
+}
+
+/// Sends bytes to the control socket and takes what comes back until the server closes, or a line.
+fn say(socket: &mut UnixStream, bytes: &[u8]) -> String {
+    socket.write_all(bytes).unwrap();
+    let mut line = String::new();
+    BufReader::new(socket).read_line(&mut line).unwrap();
+    line
+}
+
+#[test]
+fn nonsense_on_the_control_socket_costs_only_its_connection() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["v", "--size", "4M"]).ok();
+    let server = Server::start(&dir, &[]);
+    let control = dir.pool().join("control.sock");
+    let connect = || UnixStream::connect(&control).unwrap();
+    let kind = |line: &str| serde_json::from_str::<Value>(line).unwrap()["error"]["kind"].as_str().unwrap().to_owned();
+
+    let mut socket = connect();
+    assert_eq!(kind(&say(&mut socket, b"GET / HTTP/1.1\n")), "invalid");
+    assert_eq!(kind(&say(&mut socket, b"{\"version\":7}\n")), "unsupported");
+    assert_eq!(
+        kind(&say(&mut socket, b"{\"version\":1,\"request\":{\"op\":\"bulk\",\"volume\":\"nobody\"}}\n")),
+        "not-found"
+    );
+    // A line without an end, and one that is cut off.
+    drop(say(&mut socket, b"{\"version\":1,\"request\":{\"op\":\"list\"}}\n{\"vers"));
+    drop(socket);
+    // Frames that make no sense, or that belong nowhere.
+    let bulk = b"{\"version\":1,\"request\":{\"op\":\"bulk\",\"volume\":\"v\"}}\n";
+    for frame in [[0xff; 24], [0; 24]] {
+        let mut socket = connect();
+        assert!(say(&mut socket, bulk).contains("size_bytes"));
+        socket.write_all(&frame).unwrap();
+        let mut rest = Vec::new();
+        assert_eq!(socket.read_to_end(&mut rest).unwrap(), 0, "{rest:?}");
+    }
+    // Errors of the volume leave the stream whole.
+    let client = Client::connect(&control).unwrap();
+    let volume = client.volume("v").unwrap();
+    assert!(volume.write(4 << 20, vec![1; 4096].into()).is_err());
+    assert!(volume.read(u64::MAX - 5, &mut [0; 4096]).is_err());
+    volume.write(4096, vec![7; 4096].into()).unwrap();
+    let mut block = [0; 4096];
+    volume.read(4096, &mut block).unwrap();
+    assert_eq!(block, [7; 4096]);
+    // More connections than there may be: the rest are refused with a word, and there is room again afterwards.
+    let crowd: Vec<_> = (0..80).map(|_| connect()).collect();
+    let refused = Client::connect(&control).err().map(|error| error.to_string());
+    assert!(refused.as_deref().is_some_and(|text| text.contains("try later")), "{refused:?}");
+    drop(crowd);
+    on(&dir, "list", &["--wait", "30"]).ok();
+    server.stop();
+}
+
+#[test]
+fn a_server_that_hangs_is_told_from_one_that_is_gone() {
+    let dir = Dir::with_pool("64M");
+    let server = Server::start(&dir, &[]);
+    server.signal(libc::SIGSTOP);
+    on(&dir, "list", &["--wait", "0"]).code(4).says(&server.child.id().to_string()).says("does not answer");
+    server.signal(libc::SIGCONT);
+    on(&dir, "list", &[]).ok();
+    server.stop();
+}
+
+#[test]
+fn a_long_path_to_the_pool_is_no_obstacle() {
+    let dir = Dir::new();
+    let pool = dir.join(&"p".repeat(150));
+    run(["init", path(&pool), "--capacity", "64M"]).ok();
+    let mut command = Command::new(SHALE);
+    command.args(["serve", path(&pool), "--nbd", "127.0.0.1:0"]);
+    let server = Server::of(command);
+    run(["create", path(&pool), "v", "--size", "1M"]).ok();
+    assert_eq!(run(["status", path(&pool), "--json"]).ok().json()["served"], true);
+    server.stop();
+}

@@ -1,0 +1,222 @@
+//! Running the real binary on pools in directories of their own, on a real disk.
+#![allow(dead_code)] // each test file uses a part of it
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::panic)]
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::Value;
+
+/// The binary under test.
+pub const SHALE: &str = env!("CARGO_BIN_EXE_shale");
+
+/// A directory that is removed with all that is in it.
+pub struct Dir(PathBuf);
+
+impl Dir {
+    pub fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::SeqCst);
+        let path = PathBuf::from(format!("/var/tmp/shale-cli-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+    /// The pool that most tests work on.
+    pub fn pool(&self) -> PathBuf {
+        self.join("pool")
+    }
+    /// Makes that pool.
+    pub fn with_pool(capacity: &str) -> Self {
+        let dir = Self::new();
+        run(["init", path(&dir.pool()), "--capacity", capacity]).ok();
+        dir
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+pub fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// What a command did.
+pub struct Ran {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ran {
+    pub fn of(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+    /// It must have ended with that code.
+    #[track_caller]
+    pub fn code(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "stdout: {}\nstderr: {}", self.stdout, self.stderr);
+        self
+    }
+    #[track_caller]
+    pub fn ok(self) -> Self {
+        self.code(0)
+    }
+    #[track_caller]
+    pub fn json(self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}", self.stdout))
+    }
+    /// It must have said that on stderr.
+    #[track_caller]
+    pub fn says(self, text: &str) -> Self {
+        assert!(self.stderr.contains(text), "'{text}' is not in: {}", self.stderr);
+        self
+    }
+}
+
+/// Runs the binary to its end.
+pub fn run<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>) -> Ran {
+    Ran::of(Command::new(SHALE).args(words).stdin(Stdio::null()).output().unwrap())
+}
+
+/// Runs `shale COMMAND POOL WORDS`.
+pub fn on(dir: &Dir, command: &str, words: &[&str]) -> Ran {
+    let mut all = vec![command.to_owned(), path(&dir.pool()).to_owned()];
+    all.extend(words.iter().map(|word| (*word).to_owned()));
+    run(all)
+}
+
+/// Runs the binary with something on its stdin.
+pub fn run_with_stdin(words: &[&str], stdin: Stdio) -> Ran {
+    Ran::of(Command::new(SHALE).args(words).stdin(stdin).output().unwrap())
+}
+
+/// A server that answers, killed at the end of the test.
+pub struct Server {
+    pub child: Child,
+    /// What it printed until it was ready.
+    pub said: String,
+    pub stdout: BufReader<std::process::ChildStdout>,
+}
+
+impl Server {
+    /// `shale serve POOL WORDS`, once it is ready.
+    pub fn start(dir: &Dir, words: &[&str]) -> Self {
+        let mut command = Command::new(SHALE);
+        command.arg("serve").arg(dir.pool()).args(words);
+        Self::of(command)
+    }
+
+    pub fn of(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut said = String::new();
+        loop {
+            let before = said.len();
+            if stdout.read_line(&mut said).unwrap() == 0 {
+                let ran = Ran::of(child.wait_with_output().unwrap());
+                panic!("the server ended with {} before it was ready: {said}{}", ran.code, ran.stderr);
+            }
+            let line = said[before..].trim_end();
+            if line == "ready" || line.contains("\"ready\":true") {
+                break;
+            }
+        }
+        Self { child, said, stdout }
+    }
+
+    pub fn signal(&self, signal: i32) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::from_named_raw(signal).unwrap()).unwrap();
+    }
+
+    /// SIGTERM; it must end with 0. What it said on stderr.
+    #[track_caller]
+    pub fn stop(mut self) -> String {
+        self.signal(libc::SIGTERM);
+        self.ended(0)
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    pub fn ended(&mut self, code: i32) -> String {
+        let mut stderr = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        let status = self.child.wait().unwrap();
+        assert_eq!(status.code(), Some(code), "the server said: {stderr}");
+        stderr
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Real files of the system, one after the other, up to `bytes`.
+pub fn real_data(bytes: usize) -> Vec<u8> {
+    let mut data = Vec::with_capacity(bytes);
+    let mut dirs = vec![PathBuf::from("/usr/share/doc"), PathBuf::from("/usr/lib"), PathBuf::from("/usr/share")];
+    dirs.reverse();
+    while let Some(dir) = dirs.pop() {
+        let mut entries: Vec<_> = std::fs::read_dir(dir).into_iter().flatten().flatten().collect();
+        entries.sort_by_key(std::fs::DirEntry::file_name);
+        for entry in entries {
+            let kind = entry.file_type().unwrap();
+            if kind.is_dir() {
+                dirs.push(entry.path());
+            } else if kind.is_file() {
+                data.extend(std::fs::read(entry.path()).unwrap_or_default());
+            }
+            if data.len() >= bytes {
+                data.truncate(bytes);
+                return data;
+            }
+        }
+    }
+    panic!("the system has less than {bytes} bytes of files in /usr");
+}
+
+/// Bytes that no codec makes smaller, the same each time.
+pub fn noise(bytes: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut data = Vec::with_capacity(bytes + 8);
+    while data.len() < bytes {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        data.extend(state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes());
+    }
+    data.truncate(bytes);
+    data
+}
+
+/// The volume as the export to a pipe gives it.
+pub fn content(dir: &Dir, volume: &str) -> Vec<u8> {
+    let output = Command::new(SHALE).args(["export", path(&dir.pool()), volume, "-"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+/// `data`, filled up with zeroes to whole blocks.
+pub fn padded(mut data: Vec<u8>) -> Vec<u8> {
+    data.resize(data.len().next_multiple_of(4096), 0);
+    data
+}

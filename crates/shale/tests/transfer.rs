@@ -1,0 +1,223 @@
+//! Import and export: what goes in comes out, byte for byte, whatever it is and whichever way it goes.
+#![allow(clippy::disallowed_methods)]
+
+mod support;
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::process::{Command, Stdio};
+
+use support::{Dir, SHALE, Server, content, noise, on, padded, path, real_data, run_with_stdin};
+
+/// A file with real data, holes, noise, zeroes that are no hole, and an odd end.
+fn sparse_file(dir: &Dir) -> (std::path::PathBuf, Vec<u8>) {
+    let place = dir.join("sparse");
+    let file = File::options().read(true).write(true).create_new(true).open(&place).unwrap();
+    file.write_all_at(&real_data(3 << 20), 0).unwrap();
+    file.write_all_at(&noise((1 << 20) + 777), 9 << 20).unwrap();
+    file.write_all_at(&vec![0; 1 << 20], 12 << 20).unwrap();
+    file.write_all_at(b"the end", (40 << 20) + 5).unwrap();
+    drop(file);
+    let bytes = std::fs::read(&place).unwrap();
+    (place, bytes)
+}
+
+#[test]
+fn a_sparse_file_comes_back_as_it_was_and_as_sparse() {
+    let dir = Dir::with_pool("256M");
+    let (source, bytes) = sparse_file(&dir);
+    let done = on(&dir, "import", &["v", path(&source), "--json"]).ok().says("rounded up").json();
+    assert_eq!(done["size_bytes"].as_u64().unwrap(), bytes.len().next_multiple_of(4096) as u64);
+    assert_eq!(done["copied_bytes"].as_u64().unwrap() + done["hole_bytes"].as_u64().unwrap(), bytes.len() as u64);
+    assert!(done["hole_bytes"].as_u64().unwrap() > 30 << 20, "{done}");
+    assert!(done["allocated_bytes"].as_u64().unwrap() < 5 << 20, "zeroes are stored: {done}");
+    assert!(done["ratio"].as_f64().unwrap() > 1.0, "{done}");
+
+    let target = dir.join("target");
+    let done = on(&dir, "export", &["v", path(&target), "--json"]).ok().json();
+    assert!(padded(bytes) == std::fs::read(&target).unwrap(), "the content differs");
+    assert!(std::fs::metadata(&target).unwrap().blocks() * 512 < 6 << 20, "the exported file has no holes");
+    assert!(done["hole_bytes"].as_u64().unwrap() > 30 << 20, "{done}");
+    on(&dir, "check", &[]).ok();
+}
+
+#[test]
+fn pipes_work_both_ways_and_the_volume_takes_the_size_of_what_came() {
+    let dir = Dir::with_pool("256M");
+    let bytes = real_data((20 << 20) + 1234);
+    let source = dir.join("source");
+    std::fs::write(&source, &bytes).unwrap();
+    let mut cat = Command::new("cat").arg(&source).stdout(Stdio::piped()).spawn().unwrap();
+    let pipe = Stdio::from(cat.stdout.take().unwrap());
+    run_with_stdin(&["import", path(&dir.pool()), "v", "-"], pipe).ok();
+    assert!(cat.wait().unwrap().success());
+    assert!(content(&dir, "v") == padded(bytes.clone()), "the content differs");
+    let list = on(&dir, "list", &["--json"]).ok().json();
+    assert_eq!(list[0]["size_bytes"].as_u64().unwrap(), bytes.len().next_multiple_of(4096) as u64);
+
+    // A file as stdin; a volume that is larger than what comes.
+    let file = Stdio::from(File::open(&source).unwrap());
+    run_with_stdin(&["import", path(&dir.pool()), "w", "-", "--size", "32M"], file).ok();
+    let mut larger = bytes;
+    larger.resize(32 << 20, 0);
+    assert!(content(&dir, "w") == larger, "the content differs");
+    // Less than what comes.
+    let mut cat = Command::new("cat").arg(&source).stdout(Stdio::piped()).spawn().unwrap();
+    let pipe = Stdio::from(cat.stdout.take().unwrap());
+    run_with_stdin(&["import", path(&dir.pool()), "x", "-", "--size", "8M"], pipe).code(2).says("removed");
+    drop(cat.wait());
+    // Nothing at all.
+    run_with_stdin(&["import", path(&dir.pool()), "x", "-"], Stdio::null()).code(2).says("removed");
+    assert_eq!(on(&dir, "list", &["--json"]).ok().json().as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn overwriting_leaves_nothing_of_the_old_content() {
+    let dir = Dir::with_pool("256M");
+    let old = dir.join("old");
+    std::fs::write(&old, noise(48 << 20)).unwrap();
+    on(&dir, "import", &["v", path(&old)]).ok();
+    let (source, bytes) = sparse_file(&dir);
+    on(&dir, "import", &["v", path(&source)]).code(8).says("--overwrite");
+    on(&dir, "import", &["v", path(&source), "--overwrite", "-o", "compression=zstd-3"]).ok();
+    let mut expected = bytes;
+    expected.resize(48 << 20, 0);
+    assert!(content(&dir, "v") == expected, "old bytes are left, or new ones missing");
+    let volume = on(&dir, "list", &["--json"]).ok().json()[0].clone();
+    assert!(volume["allocated_bytes"].as_u64().unwrap() < 5 << 20, "{volume}");
+    assert_eq!(volume["properties"]["compression"], "zstd-3");
+    // Too small for what comes.
+    on(&dir, "create", &["small", "--size", "1M"]).ok();
+    on(&dir, "import", &["small", path(&source), "--overwrite"]).code(2).says("small");
+    on(&dir, "check", &[]).ok();
+}
+
+#[test]
+fn an_existing_target_needs_force_and_is_replaced_whole() {
+    let dir = Dir::with_pool("64M");
+    let source = dir.join("source");
+    std::fs::write(&source, real_data(1 << 20)).unwrap();
+    on(&dir, "import", &["v", path(&source)]).ok();
+    let target = dir.join("target");
+    std::fs::write(&target, noise(3 << 20)).unwrap();
+    on(&dir, "export", &["v", path(&target)]).code(8).says("--force");
+    assert_eq!(std::fs::metadata(&target).unwrap().len(), 3 << 20);
+    on(&dir, "export", &["v", path(&target), "--force"]).ok();
+    assert!(std::fs::read(&target).unwrap() == std::fs::read(&source).unwrap(), "the content differs");
+    // The pool's own data is no target, not even by force.
+    let data = dir.pool().join("data");
+    on(&dir, "export", &["v", path(&data), "--force"]).code(4).says("locked");
+    on(&dir, "export", &["v", path(dir.path()), "--force"]).code(2).says("directory");
+    on(&dir, "export", &["nobody", path(&dir.join("x"))]).code(3);
+    assert!(!dir.join("x").exists());
+    on(&dir, "check", &[]).ok();
+}
+
+#[test]
+fn an_import_that_does_not_fit_leaves_the_pool_as_it_was() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["v", "--size", "1M"]).ok();
+    let source = dir.join("noise");
+    std::fs::write(&source, noise(96 << 20)).unwrap();
+    let error = on(&dir, "import", &["big", path(&source), "--json"]).code(5).json();
+    assert_eq!(error["error"]["kind"], "full");
+    let message = error["error"]["message"].as_str().unwrap();
+    assert!(message.contains("MiB") && message.contains("removed"), "{message}");
+    let list = on(&dir, "list", &["--json"]).ok().json();
+    assert_eq!(list.as_array().unwrap().len(), 1, "{list}");
+    // And there is room again.
+    std::fs::write(&source, noise(16 << 20)).unwrap();
+    on(&dir, "import", &["fits", path(&source)]).ok();
+    assert!(content(&dir, "fits") == noise(16 << 20), "the content differs");
+    on(&dir, "check", &[]).ok();
+}
+
+/// SIGINT while stdin has nothing to say.
+fn interrupted_import(dir: &Dir) {
+    let mut child = Command::new(SHALE)
+        .args(["import", path(&dir.pool()), "v", "-"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // More than a pipe holds: once it is written, the import has begun to read, so the volume is there.
+    std::io::Write::write_all(&mut stdin, &noise(4 << 20)).unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let ran = support::Ran::of(child.wait_with_output().unwrap());
+    ran.code(130).says("interrupted").says("removed");
+    drop(stdin);
+    assert_eq!(on(dir, "list", &["--json"]).ok().json(), serde_json::json!([]));
+}
+
+#[test]
+fn an_interrupted_import_removes_its_volume() {
+    let dir = Dir::with_pool("64M");
+    interrupted_import(&dir);
+    let server = Server::start(&dir, &[]);
+    interrupted_import(&dir);
+    server.stop();
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_export() {
+    let dir = Dir::with_pool("64M");
+    let source = dir.join("source");
+    std::fs::write(&source, noise(16 << 20)).unwrap();
+    on(&dir, "import", &["v", path(&source)]).ok();
+    let mut child = Command::new(SHALE)
+        .args(["export", path(&dir.pool()), "v", "-"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let ran = support::Ran::of(child.wait_with_output().unwrap());
+    ran.code(7).says("output");
+    on(&dir, "check", &[]).ok();
+}
+
+#[test]
+fn the_server_gives_the_same_bytes_as_the_pool_itself() {
+    let dir = Dir::with_pool("512M");
+    let (source, bytes) = sparse_file(&dir);
+    let expected = padded(bytes);
+    let server = Server::start(&dir, &[]);
+    let done = on(&dir, "import", &["served", path(&source), "--json"]).ok().json();
+    assert!(done["hole_bytes"].as_u64().unwrap() > 30 << 20, "{done}");
+    let target = dir.join("target");
+    on(&dir, "export", &["served", path(&target)]).ok();
+    assert!(expected == std::fs::read(&target).unwrap(), "the content differs");
+    assert!(std::fs::metadata(&target).unwrap().blocks() * 512 < 6 << 20, "the exported file has no holes");
+    assert!(content(&dir, "served") == expected, "the content differs through a pipe");
+    // Overwriting through the server makes holes as well.
+    let old = dir.join("old");
+    std::fs::write(&old, noise(42 << 20)).unwrap();
+    on(&dir, "import", &["v", path(&old)]).ok();
+    on(&dir, "import", &["v", path(&source), "--overwrite"]).ok();
+    let mut longer = expected.clone();
+    longer.resize(42 << 20, 0);
+    assert!(content(&dir, "v") == longer, "old bytes are left, or new ones missing");
+    // A stream that makes its volume grow.
+    let mut cat = Command::new("cat").arg(&source).stdout(Stdio::piped()).spawn().unwrap();
+    let pipe = Stdio::from(cat.stdout.take().unwrap());
+    run_with_stdin(&["import", path(&dir.pool()), "grown", "-"], pipe).ok();
+    drop(cat.wait());
+    server.stop();
+    assert!(content(&dir, "served") == expected, "the content differs without the server");
+    assert!(content(&dir, "grown") == expected, "the stream differs");
+    on(&dir, "check", &[]).ok();
+}
+
+#[test]
+fn a_full_pool_is_told_through_the_server_too() {
+    let dir = Dir::with_pool("64M");
+    let source = dir.join("noise");
+    std::fs::write(&source, noise(96 << 20)).unwrap();
+    let server = Server::start(&dir, &[]);
+    on(&dir, "import", &["big", path(&source)]).code(5).says("removed");
+    assert_eq!(on(&dir, "list", &["--json"]).ok().json(), serde_json::json!([]));
+    server.stop();
+    on(&dir, "check", &[]).ok();
+}
