@@ -1,0 +1,80 @@
+//! Real data to write: the files of each kind one after the other.
+
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+
+use crate::Outcome;
+
+/// Most bytes of one kind, so that no kind outweighs the others.
+const KIND_BYTES_MAX: usize = 16 << 20;
+/// Most bytes of one file, so that a kind is more than its first file.
+const FILE_BYTES_MAX: usize = 8 << 20;
+/// All lengths are multiples of this: a group.
+const ROUND: usize = units::GROUP_BYTES;
+
+/// The data.
+pub struct Corpus {
+    /// All kinds, in alphabetical order; no block of it is zero.
+    pub data: Bytes,
+}
+
+impl Corpus {
+    /// Reads the kinds below `dir`.
+    pub fn load(dir: &Path) -> Outcome<Self> {
+        let mut data = Vec::new();
+        for kind in entries(dir)?.into_iter().filter(|p| p.is_dir()) {
+            let end = data.len() + KIND_BYTES_MAX;
+            append(&kind, &mut data, end)?;
+            data.truncate(end);
+            data.truncate(data.len() / ROUND * ROUND);
+        }
+        if data.len() < 32 << 20 {
+            let found = units::format_size(data.len() as u64);
+            return Err(
+                format!("{} holds {found} of data: give a directory with at least 32 MiB", dir.display()).into()
+            );
+        }
+        Ok(Self { data: Bytes::from(data) })
+    }
+
+    /// `len` bytes of the endless repetition of the data, from byte `at`; both are multiples of what divides the data's
+    /// length: any power of two up to 128 KiB.
+    pub fn slice(&self, at: u64, len: usize) -> Bytes {
+        let start = (at % self.data.len() as u64) as usize;
+        self.data.slice(start..start + len)
+    }
+}
+
+fn entries(dir: &Path) -> Outcome<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(|e| format!("cannot read {}: {e}", dir.display()))? {
+        let path = entry?.path();
+        if !path.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.')) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn append(path: &Path, data: &mut Vec<u8>, end: usize) -> Outcome<()> {
+    for entry in entries(path)? {
+        if data.len() >= end {
+            break;
+        }
+        if entry.is_dir() {
+            append(&entry, data, end)?;
+        } else if entry.is_file() {
+            use std::io::Read;
+            let mut bytes = Vec::new();
+            std::fs::File::open(&entry)?.take(FILE_BYTES_MAX as u64 * 8).read_to_end(&mut bytes)?;
+            // Zero blocks become holes and would only flatter the figures.
+            let blocks = bytes.chunks(units::BLOCK_BYTES).filter(|b| !policy::is_zero(b));
+            for block in blocks.take(FILE_BYTES_MAX / units::BLOCK_BYTES) {
+                data.extend_from_slice(block);
+            }
+        }
+    }
+    Ok(())
+}

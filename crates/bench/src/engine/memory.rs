@@ -1,0 +1,66 @@
+//! Resident memory under random writes and reads on a large volume, in a process of its own.
+
+use bytes::Bytes;
+use surface::{BlockDevice, WriteOptions};
+
+use super::{BLOCK, DEPTH, how, place, read_blocks};
+use crate::load::{drive, scattered};
+use crate::report::Report;
+use crate::world::{self, World};
+use crate::{Context, Outcome, command};
+
+const GROUP: &str = "engine memory";
+const VOLUME_BYTES: u64 = 100 << 30;
+/// The budget: half of the default, so that what does not keep to it shows.
+const BUDGET_BYTES: u64 = 256 << 20;
+const MIB: f64 = 1048576.0;
+
+pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
+    let (program, arguments) = child_process(context, "child-memory")?;
+    let printed = command::run(&program, &arguments)?;
+    let resident: f64 = printed.lines().last().unwrap_or_default().trim().parse()?;
+    let bound = (1.3 * BUDGET_BYTES as f64 + 64.0 * MIB) / MIB;
+    let what = format!(
+        "VmHWM, budget 256 MiB (x 1.3 + 64 MiB), {} written at random on 100 GiB, then read at random",
+        units::format_size(context.scale.random_bytes)
+    );
+    report.at_most("resident memory, at most", resident / MIB, "MiB", bound.round(), &how(context, GROUP, &what))
+}
+
+/// This program and the arguments that make it a child of the same options.
+pub fn child_process(context: &Context, what: &str) -> Outcome<(String, Vec<String>)> {
+    let program = std::env::current_exe()?.to_string_lossy().into_owned();
+    let mut arguments = vec![what.to_owned(), "--dir".into(), context.dir.to_string_lossy().into_owned()];
+    arguments.extend(["--corpus".into(), context.corpus_dir.to_string_lossy().into_owned()]);
+    if context.quick {
+        arguments.push("--quick".into());
+    }
+    Ok((program, arguments))
+}
+
+/// What the child does.
+pub fn child(context: &Context) -> Outcome<()> {
+    let dir = context.dir.join("pool");
+    let world = World::create(&dir, "lz4", "32K")?;
+    world.pool.create_volume("v", VOLUME_BYTES, &engine::Properties::new())?;
+    world.pool.close()?;
+    let base = world::resident_bytes_max()?;
+    let world = World::open(&dir, BUDGET_BYTES)?;
+    let volume = world.pool.volume("v")?;
+    let count = context.scale.random_bytes / BLOCK;
+    // Each request has a buffer of its own, as those of the front ends have: it counts.
+    let write = |(): &mut (), index: u64| {
+        let data = context.corpus.slice(scattered(index, 2, 1 << 40) * BLOCK, BLOCK as usize);
+        Ok(volume.write(place(index, VOLUME_BYTES), Bytes::copy_from_slice(&data), WriteOptions::default())?)
+    };
+    drive(DEPTH, count, f64::INFINITY, || (), write)?;
+    read_blocks(&volume, count / 4, context.scale.seconds * 2.0, |i| place(i, VOLUME_BYTES))?;
+    let resident = world::resident_bytes_max()?;
+    drop(volume);
+    world.pool.close()?;
+    // The corpus is this program's, not the pool's.
+    let corpus = context.corpus.data.len() as u64;
+    eprintln!("resident {resident}, before the pool {base}, data {corpus}");
+    println!("{}", resident.saturating_sub(corpus));
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! How long opening takes after the process was killed in the middle of random writes.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use super::{BLOCK, how, memory};
+use crate::report::Report;
+use crate::world::{MEMORY_BYTES, World};
+use crate::{Context, Outcome};
+
+const GROUP: &str = "engine recovery";
+const VOLUME_BYTES: u64 = 64 << 30;
+/// Blocks between two lines of the child.
+const STEP: u64 = 4096;
+/// Crashes in one run, each further into the writes.
+const CRASHES: u64 = 3;
+
+pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
+    let dir = context.dir.join("pool");
+    let world = World::create(&dir, "lz4", "32K")?;
+    world.pool.create_volume("v", VOLUME_BYTES, &engine::Properties::new())?;
+    world.pool.close()?;
+    let (program, arguments) = memory::child_process(context, "child-recovery")?;
+    let (mut slowest, mut replayed) = (0.0f64, 0);
+    for crash in 1..=CRASHES {
+        let mut child = Command::new(&program).args(&arguments).stdout(Stdio::piped()).spawn()?;
+        let output = child.stdout.take().ok_or("the child has no output")?;
+        // Not at a round number of anything that the engine counts.
+        let lines = context.scale.recovery_bytes / (STEP * BLOCK) * crash / CRASHES - crash;
+        let seen = BufReader::new(output).lines().map_while(Result::ok).take(lines as usize).count();
+        child.kill()?;
+        child.wait()?;
+        if (seen as u64) < lines {
+            return Err("the child stopped by itself".into());
+        }
+        crate::world::drop_page_cache()?;
+        let began = Instant::now();
+        let world = World::open(&dir, MEMORY_BYTES)?;
+        let seconds = began.elapsed().as_secs_f64();
+        let status = world.pool.status();
+        println!("crash {crash}: {seconds:.2} s, {} replayed", units::format_size(status.recovered_bytes));
+        slowest = slowest.max(seconds);
+        replayed = replayed.max(status.recovered_bytes);
+        world.pool.close()?;
+    }
+    let what = format!(
+        "kill -9 in the middle of {} of random writes on 64 GiB, {CRASHES} times, page cache dropped; at most {} of log replayed; the slowest",
+        units::format_size(context.scale.recovery_bytes),
+        units::format_size(replayed)
+    );
+    report.at_most("recovery after a crash", slowest, "s", 2.0, &how(context, GROUP, &what))
+}
+
+/// What the child does: writes until it is killed.
+pub fn child(context: &Context) -> Outcome<()> {
+    let world = World::open(&context.dir.join("pool"), MEMORY_BYTES)?;
+    let volume = world.pool.volume("v")?;
+    let mut first = 0;
+    loop {
+        write_without_flush(&volume, context, first)?;
+        first += STEP;
+        println!("{first}");
+    }
+}
+
+fn write_without_flush(volume: &std::sync::Arc<engine::Volume>, context: &Context, first: u64) -> Outcome<()> {
+    use surface::{BlockDevice, WriteOptions};
+    let each = |(): &mut (), index: u64| {
+        let data = context.corpus.slice(crate::load::scattered(first + index, 2, 1 << 40) * BLOCK, BLOCK as usize);
+        Ok(volume.write(super::place(first + index, VOLUME_BYTES), data, WriteOptions::default())?)
+    };
+    crate::load::drive(4, STEP, f64::INFINITY, || (), each)?;
+    Ok(())
+}

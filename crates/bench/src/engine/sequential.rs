@@ -1,0 +1,201 @@
+//! Data written in order: write, read in order, read at random, space.
+
+use std::sync::Arc;
+
+use codec::Codec;
+use engine::Volume;
+
+use super::{
+    BLOCK, DEPTH, REQUEST_BYTES, SEQUENTIAL_DEPTH, UNIT_BYTES, group_of, how, mb, read_blocks, read_sequentially,
+    write_sequentially,
+};
+use crate::load::scattered;
+use crate::report::{Report, median, ratio_percent};
+use crate::world::{self, World};
+use crate::{Context, Outcome, baseline, fio};
+
+/// Share of the bare codec that writing must reach, in percent.
+const WRITE_PERCENT: f64 = 85.0;
+/// Share of what disk and codec allow that reading must reach, in percent.
+const READ_PERCENT: f64 = 85.0;
+
+pub fn run(context: &Context, report: &mut Report, codec: Codec) -> Outcome<()> {
+    let group = group_of(codec);
+    let bytes = context.scale.sequential_bytes;
+    let dir = context.dir.join("pool");
+    let (mut ours, mut bare, mut stored_bytes) = (Vec::new(), Vec::new(), 0);
+    let mut amplification = Vec::new();
+    let mut last = None;
+    for round in 0..context.scale.rounds {
+        drop(last.take());
+        let base = baseline::compress(&context.corpus, codec, UNIT_BYTES, bytes)?;
+        let world = World::create(&dir, &codec.to_string(), "32K")?;
+        world.pool.create_volume("v", bytes, &engine::Properties::new())?;
+        let volume = world.pool.volume("v")?;
+        let before = world::written_bytes()?;
+        let done = write_sequentially(&volume, &context.corpus, bytes)?;
+        world.pool.checkpoint()?;
+        amplification.push((world::written_bytes()? - before) as f64 / world.pool.status().fragment_bytes as f64);
+        ours.push(bytes as f64 / done.seconds);
+        bare.push(base.bytes_per_second);
+        stored_bytes = base.stored_bytes;
+        println!("round {round}: engine {:.0} MB/s, bare {:.0} MB/s", mb(ours[round]), mb(bare[round]));
+        last = Some(world);
+    }
+    let Some(world) = last else { return Ok(()) };
+    let speed = |what: &str| {
+        let (ours, bare) = (mb(median(&ours)), mb(median(&bare)));
+        how(context, &group, &format!("{what}: engine {ours:.0} MB/s, bare codec {bare:.0} MB/s"))
+    };
+    report.at_least(
+        &format!("sequential write, {codec}, of the bare codec"),
+        ratio_percent(&ours, &bare),
+        "%",
+        WRITE_PERCENT,
+        &speed("requests of 128 KiB by one writer until flushed, units of 32 KiB; the codec on the same units on all cores"),
+    )?;
+    space(context, report, codec, &world, stored_bytes)?;
+    report.at_most(
+        &format!("bytes written per compressed byte, sequential, {codec}"),
+        median(&amplification),
+        "",
+        1.05,
+        &how(context, &group, "write_bytes of /proc/self/io, the map's checkpoint included, over bytes of fragments"),
+    )?;
+    let volume = world.pool.volume("v")?;
+    read_in_order(context, report, codec, &world, &volume)?;
+    read_at_random(context, report, codec, &world, &volume)?;
+    drop(volume);
+    world.pool.close()?;
+    Ok(())
+}
+
+fn space(context: &Context, report: &mut Report, codec: Codec, world: &World, bare_bytes: u64) -> Outcome<()> {
+    let status = world.pool.status();
+    let group = group_of(codec);
+    report.at_most(
+        &format!("bytes stored over the sum of the compressed units, sequential, {codec}"),
+        100.0 * (status.log_bytes as f64 / bare_bytes as f64 - 1.0),
+        "%",
+        2.0,
+        &how(
+            context,
+            &group,
+            "bytes of the log, headers and padding included, over what the codec alone makes of the units",
+        ),
+    )?;
+    report.at_most(
+        &format!("metadata over stored bytes, sequential, {codec}"),
+        100.0 * status.map_bytes as f64 / status.log_bytes as f64,
+        "%",
+        0.5,
+        &how(context, &group, "blocks of all files of the map store, its journal included, over bytes of the log"),
+    )?;
+    report.info(
+        &format!("ratio, sequential, {codec}"),
+        context.scale.sequential_bytes as f64 / (status.log_bytes + status.map_bytes) as f64,
+        "",
+        &how(context, &group, "logical bytes over bytes of log and map"),
+    )
+}
+
+fn read_in_order(
+    context: &Context,
+    report: &mut Report,
+    codec: Codec,
+    world: &World,
+    volume: &Arc<Volume>,
+) -> Outcome<()> {
+    let bytes = context.scale.sequential_bytes;
+    let log_bytes = world.pool.status().log_bytes;
+    let ratio = bytes as f64 / log_bytes as f64;
+    let (mut ours, mut limit, mut raw, mut bare) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for round in 0..context.scale.rounds {
+        world.drop_caches()?;
+        let options =
+            fio::raw_read_options(&world.data, log_bytes, "read", "128k", SEQUENTIAL_DEPTH, context.scale.seconds);
+        raw.push(fio::job(&options)?.bytes_per_second);
+        bare.push(baseline::decompress(&context.corpus, codec, UNIT_BYTES, 4)?);
+        limit.push((raw[round] * ratio).min(bare[round]));
+        world.drop_caches()?;
+        ours.push(read_sequentially(volume, bytes, 60.0)?);
+        let [ours, raw, bare] = [&ours, &raw, &bare].map(|v| mb(v[round]));
+        println!(
+            "round {round}: engine {ours:.0} MB/s, raw file {raw:.0} MB/s x {ratio:.2}, bare codec {bare:.0} MB/s"
+        );
+    }
+    let [o, r, b] = [&ours, &raw, &bare].map(|v| mb(median(v)));
+    let what = format!(
+        "{} requests of {} KiB in flight, caches dropped: {o:.0} MB/s; raw file {r:.0} MB/s x ratio {ratio:.2}; bare {b:.0} MB/s",
+        SEQUENTIAL_DEPTH,
+        REQUEST_BYTES >> 10
+    );
+    report.at_least(
+        &format!("sequential read, cold, {codec}, of the smaller of disk x ratio and bare codec"),
+        ratio_percent(&ours, &limit),
+        "%",
+        READ_PERCENT,
+        &how(context, &group_of(codec), &what),
+    )
+}
+
+fn read_at_random(
+    context: &Context,
+    report: &mut Report,
+    codec: Codec,
+    world: &World,
+    volume: &Arc<Volume>,
+) -> Outcome<()> {
+    let blocks = context.scale.sequential_bytes / BLOCK;
+    let log_bytes = world.pool.status().log_bytes;
+    let (mut ours, mut raw, mut per_read, mut io_us) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut thread_us = Vec::new();
+    for round in 0..context.scale.rounds {
+        let options = fio::raw_read_options(&world.data, log_bytes, "randread", "4k", DEPTH, context.scale.seconds);
+        raw.push(fio::job(&options)?.iops);
+        world.drop_caches()?;
+        let (read_before, timed_before) = (world.pool.status().read_disk_bytes, world.disk.reads().1);
+        let seed = 100 + round as u64;
+        let done = read_blocks(volume, u64::MAX, context.scale.seconds, |i| scattered(i, seed, blocks) * BLOCK)?;
+        let reads = done.count as f64;
+        ours.push(done.per_second());
+        per_read.push((world.pool.status().read_disk_bytes - read_before) as f64 / BLOCK as f64 / reads);
+        io_us.push((world.disk.reads().1 - timed_before) as f64 / reads / 1000.0);
+        thread_us.push(done.seconds * DEPTH as f64 / reads * 1e6);
+        println!("round {round}: engine {:.0}/s, raw file {:.0}/s", ours[round], raw[round]);
+    }
+    let bound = if codec == Codec::Lz4 { 50.0 } else { 35.0 };
+    let group = group_of(codec);
+    let what = format!(
+        "written in order in units of 32 KiB, read at random by {DEPTH} readers, caches dropped: {:.0}/s; fio on the data file {:.0}/s",
+        median(&ours),
+        median(&raw)
+    );
+    let name = format!("4 KiB random read of sequential data, {codec}");
+    report.at_least(
+        &format!("{name}, of the raw file"),
+        ratio_percent(&ours, &raw),
+        "%",
+        bound,
+        &how(context, &group, &what),
+    )?;
+    report.info(
+        &format!("{name}, bytes from the disk per byte read"),
+        median(&per_read),
+        "",
+        &how(context, &group, "the pool's count of bytes read from the data file over 4 KiB a read"),
+    )?;
+    let (checksum, decode) = baseline::unit_costs_ns(&context.corpus, codec, UNIT_BYTES)?;
+    let (total, io) = (median(&thread_us), median(&io_us));
+    let what = format!("of {total:.0} us that a reader spends on a read with {DEPTH} at a time");
+    let parts = [
+        ("I/O", io, "in reads of the data file, waiting included"),
+        ("checksum", checksum / 1000.0, "crc32c of a stored unit, alone on one core"),
+        ("decode", decode / 1000.0, "one unit, alone on one core"),
+        ("rest", total - io - (checksum + decode) / 1000.0, "map, copies, and waiting for a core"),
+    ];
+    for (part, value, why) in parts {
+        report.info(&format!("{name}, time: {part}"), value, "us", &how(context, &group, &format!("{what}: {why}")))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! Benchmarks: the engine in this process, the transports and peers as other programs. Prints a table and writes the figures
+//! as JSON. Owns what is measured and how; nothing of what is shipped depends on it.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod baseline;
+mod command;
+mod corpus;
+mod engine;
+mod fio;
+mod load;
+mod peers;
+mod report;
+mod server;
+mod transport;
+mod world;
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use crate::corpus::Corpus;
+use crate::report::Report;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Result of anything that can go wrong: a benchmark tells the user and stops.
+type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Measures Shale against what its parts could do alone, and against peers.
+#[derive(Debug, Parser)]
+#[command(
+    after_long_help = "Needs root (page cache, loop devices), fio, nbdkit, qemu-nbd, btrfs-progs, and a quiet machine."
+)]
+struct Options {
+    #[command(subcommand)]
+    what: What,
+    /// Directory with data: one directory per kind, files in them.
+    #[arg(long, global = true, value_name = "DIR", default_value = "/var/tmp/corpus")]
+    corpus: PathBuf,
+    /// Where pools are made: a directory on the disk to be measured. What is in it is removed.
+    #[arg(long, global = true, value_name = "DIR", default_value = "/var/tmp/shale-bench")]
+    dir: PathBuf,
+    /// Where the figures go; figures of the same name are replaced.
+    #[arg(long, global = true, value_name = "FILE", default_value = "bench/results/latest.json")]
+    out: PathBuf,
+    /// Smaller amounts and fewer rounds.
+    #[arg(long, global = true)]
+    quick: bool,
+    /// Only figures whose group's name contains this.
+    #[arg(long, global = true, value_name = "TEXT", default_value = "")]
+    only: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
+enum What {
+    /// The engine, in this process.
+    Engine,
+    /// NBD and FUSE, through the real server.
+    Transport,
+    /// btrfs, nbdkit and qcow2 on the same disk.
+    Peers,
+    /// Everything.
+    All,
+    /// A child: random writes on a large volume, then its memory.
+    #[command(hide = true)]
+    ChildMemory,
+    /// A child: random writes until it is killed.
+    #[command(hide = true)]
+    ChildRecovery,
+}
+
+/// How much is done.
+#[derive(Debug, Clone, Copy)]
+struct Scale {
+    /// Rounds of each side of a ratio; the median counts.
+    rounds: usize,
+    /// Bytes of a sequential write.
+    sequential_bytes: u64,
+    /// Bytes of random writes.
+    random_bytes: u64,
+    /// Bytes of random writes before and around a crash.
+    recovery_bytes: u64,
+    /// Seconds of a timed load.
+    seconds: f64,
+}
+
+impl Scale {
+    const QUICK: Self =
+        Self { rounds: 3, sequential_bytes: 1 << 30, random_bytes: 1 << 30, recovery_bytes: 2 << 30, seconds: 3.0 };
+    const FULL: Self =
+        Self { rounds: 5, sequential_bytes: 4 << 30, random_bytes: 8 << 30, recovery_bytes: 10 << 30, seconds: 8.0 };
+}
+
+/// What every measurement is given.
+struct Context {
+    corpus: Corpus,
+    corpus_dir: PathBuf,
+    quick: bool,
+    dir: PathBuf,
+    scale: Scale,
+    only: String,
+}
+
+impl Context {
+    /// Whether a group of figures is wanted.
+    fn wants(&self, group: &str) -> bool {
+        let wanted = group.contains(&self.only);
+        if wanted {
+            println!("\n== {group}");
+        }
+        wanted
+    }
+}
+
+fn main() -> Outcome<()> {
+    let options = Options::parse();
+    let scale = if options.quick { Scale::QUICK } else { Scale::FULL };
+    let corpus = Corpus::load(&options.corpus)?;
+    let context = Context {
+        corpus,
+        corpus_dir: options.corpus.clone(),
+        quick: options.quick,
+        dir: options.dir.clone(),
+        scale,
+        only: options.only.clone(),
+    };
+    match options.what {
+        What::ChildMemory => return engine::memory::child(&context),
+        What::ChildRecovery => return engine::recovery::child(&context),
+        _ => {}
+    }
+    world::recreate(&options.dir)?;
+    println!("data: {} of {}", units::format_size(context.corpus.data.len() as u64), options.corpus.display());
+    let mut report = Report::open(&options.out);
+    if matches!(options.what, What::Engine | What::All) {
+        engine::run(&context, &mut report)?;
+    }
+    if matches!(options.what, What::Transport | What::All) {
+        transport::run(&context, &mut report)?;
+    }
+    if matches!(options.what, What::Peers | What::All) {
+        peers::run(&context, &mut report)?;
+    }
+    std::fs::remove_dir_all(&options.dir)?;
+    report.finish()
+}

@@ -1,0 +1,165 @@
+//! Pools for benchmarks: a directory with a data file and a map, as the server makes them.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties};
+use env::{AlignedBuf, Disk, FileDisk, FjallOptions, FjallStore, SystemClock, SystemEntropy};
+
+use crate::Outcome;
+use crate::load::cores;
+
+/// A disk that adds up how long reads took, over all threads.
+pub struct TimedDisk {
+    inner: FileDisk,
+    read_ns: AtomicU64,
+    reads: AtomicU64,
+}
+
+impl TimedDisk {
+    /// Reads, and nanoseconds that they took, so far.
+    pub fn reads(&self) -> (u64, u64) {
+        (self.reads.load(Ordering::Relaxed), self.read_ns.load(Ordering::Relaxed))
+    }
+}
+
+impl Disk for TimedDisk {
+    fn read_alignment(&self) -> usize {
+        self.inner.read_alignment()
+    }
+    fn read_at(&self, offset: u64, buf: &mut AlignedBuf, len: usize) -> std::io::Result<()> {
+        let began = Instant::now();
+        let result = self.inner.read_at(offset, buf, len);
+        self.read_ns.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        result
+    }
+    fn write_at(&self, offset: u64, buf: &AlignedBuf, len: usize) -> std::io::Result<()> {
+        self.inner.write_at(offset, buf, len)
+    }
+    fn sync(&self) -> std::io::Result<()> {
+        self.inner.sync()
+    }
+    fn reserve(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        self.inner.reserve(offset, len)
+    }
+    fn punch(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        self.inner.punch(offset, len)
+    }
+    fn size_bytes(&self) -> std::io::Result<u64> {
+        self.inner.size_bytes()
+    }
+    fn occupied_bytes(&self) -> std::io::Result<u64> {
+        self.inner.occupied_bytes()
+    }
+}
+
+/// An open pool.
+pub struct World {
+    /// The pool.
+    pub pool: Pool,
+    /// Its disk.
+    pub disk: Arc<TimedDisk>,
+    /// Its data file.
+    pub data: PathBuf,
+}
+
+/// Bytes of a pool's data file: room for everything that a benchmark writes, sparse.
+const CAPACITY_BYTES: u64 = 48 << 30;
+/// Bytes of an extent: the default.
+const EXTENT_BYTES: u32 = 1 << 20;
+/// The server's default budget.
+pub const MEMORY_BYTES: u64 = 512 << 20;
+
+impl World {
+    /// A new pool in `dir`, in place of whatever is there.
+    pub fn create(dir: &Path, compression: &str, unit: &str) -> Outcome<Self> {
+        recreate(dir)?;
+        let disk = TimedDisk::new(FileDisk::create(&dir.join("data"), CAPACITY_BYTES)?);
+        let store = FjallStore::create(&dir.join("map"), FjallOptions { memory_bytes: store_bytes(MEMORY_BYTES) })?;
+        let environment = environment(disk.clone(), store);
+        let properties = Properties::from([("compression".into(), compression.into()), ("unit".into(), unit.into())]);
+        let format = FormatOptions { capacity_bytes: CAPACITY_BYTES, extent_bytes: EXTENT_BYTES, properties };
+        Pool::format(&environment, &format)?;
+        Ok(Self { pool: Pool::open(environment, pool_options(MEMORY_BYTES))?, disk, data: dir.join("data") })
+    }
+
+    /// Opens the pool in `dir` with a budget.
+    pub fn open(dir: &Path, memory_bytes: u64) -> Outcome<Self> {
+        let disk = TimedDisk::new(FileDisk::open(&dir.join("data"))?);
+        let store = FjallStore::open(&dir.join("map"), FjallOptions { memory_bytes: store_bytes(memory_bytes) })?;
+        let pool = Pool::open(environment(disk.clone(), store), pool_options(memory_bytes))?;
+        Ok(Self { pool, disk, data: dir.join("data") })
+    }
+
+    /// Forgets all that is cached, in the pool and in the kernel.
+    pub fn drop_caches(&self) -> Outcome<()> {
+        self.pool.drop_caches();
+        drop_page_cache()
+    }
+}
+
+impl TimedDisk {
+    fn new(inner: FileDisk) -> Arc<Self> {
+        Arc::new(Self { inner, read_ns: AtomicU64::new(0), reads: AtomicU64::new(0) })
+    }
+}
+
+/// The map store's part of a budget, as the server divides it.
+fn store_bytes(memory_bytes: u64) -> u64 {
+    (memory_bytes / 8).clamp(FjallOptions::MEMORY_BYTES_MIN, 256 << 20)
+}
+
+fn pool_options(memory_bytes: u64) -> PoolOptions {
+    let memory_bytes = memory_bytes - store_bytes(memory_bytes);
+    PoolOptions { memory_bytes, workers: cores(), ..PoolOptions::default() }
+}
+
+fn environment(disk: Arc<TimedDisk>, store: FjallStore) -> PoolEnv {
+    let store = Arc::new(store);
+    PoolEnv { disk, store, clock: Arc::new(SystemClock::default()), entropy: Arc::new(SystemEntropy) }
+}
+
+/// Makes `dir` an empty directory.
+pub fn recreate(dir: &Path) -> Outcome<()> {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(format!("cannot empty {}: {error}", dir.display()).into());
+        }
+        _ => {}
+    }
+    std::fs::create_dir_all(dir).map_err(|e| format!("cannot create {}: {e}", dir.display()).into())
+}
+
+/// Makes the kernel forget what it cached of files.
+pub fn drop_page_cache() -> Outcome<()> {
+    let synced = std::process::Command::new("sync").status()?;
+    if !synced.success() {
+        return Err("sync failed".into());
+    }
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .open("/proc/sys/vm/drop_caches")
+        .map_err(|e| format!("cannot drop the page cache (root is needed): {e}"))?;
+    file.write_all(b"3")?;
+    Ok(())
+}
+
+/// Bytes that this process has caused to be written to storage.
+pub fn written_bytes() -> Outcome<u64> {
+    proc_number("/proc/self/io", "write_bytes:")
+}
+
+/// Largest resident size so far, in bytes.
+pub fn resident_bytes_max() -> Outcome<u64> {
+    Ok(proc_number("/proc/self/status", "VmHWM:")? * 1024)
+}
+
+fn proc_number(path: &str, key: &str) -> Outcome<u64> {
+    let text = std::fs::read_to_string(path)?;
+    let line = text.lines().find_map(|l| l.strip_prefix(key)).ok_or_else(|| format!("{path} has no {key}"))?;
+    Ok(line.split_whitespace().next().unwrap_or_default().parse()?)
+}
