@@ -160,9 +160,12 @@ pub struct Model {
     pool_properties: BTreeMap<String, String>,
     in_doubt: Option<TableOp>,
     op: u64,
-    /// Every content ever written: (volume, block, operation), for messages.
-    seen: HashMap<u64, (String, u64, u64)>,
+    /// Every content ever written, by digest, and where: for messages, and for [`is_known`](Self::is_known).
+    seen: HashMap<u64, Vec<Place>>,
 }
+
+/// Volume, block, and the operation that wrote there.
+type Place = (String, u64, u64);
 
 impl Model {
     /// A pool without volumes.
@@ -206,7 +209,10 @@ impl Model {
                 overlaid.for_each(|content| push_new(&mut new, content));
             }
             for content in &new {
-                self.seen.entry(content.digest).or_insert_with(|| (name.to_owned(), index, op));
+                let places = self.seen.entry(content.digest).or_default();
+                if !places.iter().any(|(volume, block, _)| volume == name && *block == index) {
+                    places.push((name.to_owned(), index, op));
+                }
             }
             match outcome {
                 Outcome::Durable => {
@@ -310,7 +316,10 @@ impl Model {
     /// medium itself lost data and said so).
     pub fn is_known(&self, name: &str, block: u64, data: &[u8]) -> bool {
         data.iter().all(|b| *b == 0)
-            || self.seen.get(&digest(data)).is_some_and(|(volume, index, _)| volume == name && *index == block)
+            || self
+                .seen
+                .get(&digest(data))
+                .is_some_and(|places| places.iter().any(|(volume, index, _)| volume == name && *index == block))
     }
 
     /// A change of the table returned.
@@ -417,7 +426,7 @@ fn push_new(contents: &mut Vec<Content>, content: Content) {
 }
 
 fn mismatch(
-    seen: &HashMap<u64, (String, u64, u64)>,
+    seen: &HashMap<u64, Vec<Place>>,
     name: &str,
     block: u64,
     expected: &[Content],
@@ -427,7 +436,11 @@ fn mismatch(
     let known_as = if got.iter().all(|b| *b == 0) {
         Some("zeroes".to_owned())
     } else {
-        seen.get(&digest(got)).map(|(volume, block, op)| format!("what op {op} wrote to {volume} block {block}"))
+        // Where it comes from: the same block of old, if it was ever there, else any other.
+        seen.get(&digest(got)).and_then(|places| {
+            let here = places.iter().find(|(volume, index, _)| volume == name && *index == block);
+            here.or(places.last()).map(|(volume, block, op)| format!("what op {op} wrote to {volume} block {block}"))
+        })
     };
     let newest = expected.last().map(|content| match &content.bytes {
         Some(bytes) => bytes[at..at + got.len()].to_vec(),

@@ -92,13 +92,13 @@ fn choose_changes(rng: &mut Rng) -> Vec<(String, Option<String>)> {
     changes
 }
 
-/// A size for a volume: mostly whole groups, sometimes whole blocks, sometimes any number of bytes.
+/// A size for a volume: whole groups or whole blocks.
 pub fn choose_size(rng: &mut Rng, shape: &Shape) -> u64 {
     let bytes = rng.between(1, shape.volume_bytes_max);
-    match rng.below(10) {
-        0..4 => bytes.next_multiple_of(128 << 10).min(shape.volume_bytes_max),
-        4..8 => bytes.next_multiple_of(4096),
-        _ => bytes,
+    if rng.percent(40) {
+        bytes.next_multiple_of(128 << 10).min(shape.volume_bytes_max)
+    } else {
+        bytes.next_multiple_of(4096)
     }
 }
 
@@ -146,8 +146,8 @@ impl Op {
             }
             71..80 => Self::Flush { volume },
             80..82 => Self::FlushPool,
-            82..85 => Self::Checkpoint,
-            85..90 => Self::Tick { ms: *rng.pick(&[0, 10, 1000, 6000]) },
+            82..84 => Self::Checkpoint,
+            84..90 => Self::Tick { ms: *rng.pick(&[0, 10, 1000, 6000, 6000]) },
             90..91 => Self::DropCaches,
             91..94 => Self::Allocation { volume, offset, len },
             94..95 => Self::Refused,

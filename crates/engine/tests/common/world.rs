@@ -24,18 +24,20 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// A shape for crash tests.
+    /// A shape for crash tests: few extents, so that they are soon used again, and volumes of a fraction of the pool or
+    /// of more than all of it.
     pub fn small(rng: &mut Rng) -> Self {
-        let extent_bytes = *rng.pick(&[32 << 10, 64 << 10, 128 << 10, 256 << 10]);
+        let extent_bytes = *rng.pick(&[32 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10]);
+        let extents = 16 + if rng.coin() { rng.below(12) } else { rng.below(100) };
         Self {
-            capacity_bytes: *rng.pick(&[4 << 20, 6 << 20, 8 << 20]) + rng.below(4) * 4096,
+            capacity_bytes: (extents * u64::from(extent_bytes)).min(16 << 20) + rng.below(4) * 4096,
             extent_bytes,
             memory_bytes: *rng.pick(&[256 << 10, 1 << 20, 4 << 20]),
-            checkpoint_log_bytes: *rng.pick(&[128 << 10, 512 << 10, 4 << 20]),
-            age_limit_ms: 5000,
+            checkpoint_log_bytes: *rng.pick(&[32 << 10, 128 << 10, 512 << 10, 4 << 20]),
+            age_limit_ms: *rng.pick(&[100, 5000]),
             volumes_max: rng.between(1, 3) as usize,
-            volume_bytes_max: *rng.pick(&[64 << 10, 256 << 10, 600 << 10]),
-            request_bytes_max: 96 << 10,
+            volume_bytes_max: *rng.pick(&[64 << 10, 256 << 10, 600 << 10, 1200 << 10]),
+            request_bytes_max: *rng.pick(&[96 << 10, 400 << 10]),
         }
     }
 
@@ -139,6 +141,7 @@ impl World {
             workers: 0,
             checkpoint_log_bytes: self.shape.checkpoint_log_bytes,
             age_limit_ms: self.shape.age_limit_ms,
+            ..PoolOptions::default()
         }
     }
 

@@ -216,7 +216,13 @@ fn run(seed: u64) {
     };
     let options = FormatOptions { capacity_bytes, extent_bytes: 256 << 10, properties: Default::default() };
     Pool::format(&env(&machine), &options).unwrap();
-    let options = PoolOptions { memory_bytes: 2 << 20, workers: 2, checkpoint_log_bytes: 4 << 20, age_limit_ms: 5 };
+    let options = PoolOptions {
+        memory_bytes: 2 << 20,
+        workers: 2,
+        checkpoint_log_bytes: 4 << 20,
+        age_limit_ms: 5,
+        ..PoolOptions::default()
+    };
     let pool = Pool::open(env(&machine), options.clone()).unwrap();
     pool.create_volume("v", SHARED_BLOCKS * BLOCK + THREADS * PRIVATE_BYTES, &Default::default()).unwrap();
     let stamp = Arc::new(AtomicU64::new(1));
