@@ -1,7 +1,6 @@
 """The FUSE door: volumes as files, loop devices on them, and real file systems on those."""
 
 import json
-import shutil
 
 from harness import EXIT, Pool, data, test
 from harness.context import digest, tree_digest
@@ -170,7 +169,6 @@ def fuse_full_pool(t):
     written = 0
     piece = data.random_file(t.dir / "piece", 1 << 20).read_bytes()
     file = os.open(server.file("vol"), os.O_RDWR)
-    t.defer(os.close, file)
     try:
         while written < 1 << 30:
             os.pwrite(file, piece, written)
@@ -196,11 +194,13 @@ def fuse_full_pool(t):
 
     t.wait_for(writes_again, "writing to the pool after 64 MiB were given back", 30)
     t.expect(os.pread(file, 1 << 20, 0) == bytes(1 << 20), "the hole does not read as zeroes")
+    os.close(file)
     server.stop()
     pool.check()
     pool.shale("destroy", "vol")
     server = pool.serve(mount=True)
-    shutil.copyfile(t.dir / "piece", server.file("keep"))
+    with open(server.file("keep"), "r+b") as keep:
+        keep.write(piece)
     t.expect(pool.status()["free_bytes"] > 150 << 20, "destroying the volume gave nothing back")
     server.stop()
     pool.check()
@@ -276,11 +276,12 @@ def pool_on_a_full_file_system(t):
     pool.check()
     server = pool.serve(mount=True)
     file = os.open(server.file("vol"), os.O_RDWR)
-    t.defer(os.close, file)
     for offset in range(0, written, 1 << 20):
         t.expect(os.pread(file, 1 << 20, offset) == piece, f"acknowledged bytes at {offset} are lost")
     os.pwrite(file, piece, written)
     os.fsync(file)
+    os.close(file)
+    server.stop()
     t.note(f"full below after {written >> 20} MiB, went on with more space")
 
 
@@ -293,7 +294,6 @@ def fuse_file_semantics(t):
     _, server = served(t, size="128M")
     path = server.file("vol")
     file = os.open(path, os.O_RDWR)
-    t.defer(os.close, file)
     t.equal(os.fstat(file).st_size, 128 << 20, "size")
     os.pwrite(file, b"a" * (1 << 20), 4 << 20)
     os.fsync(file)
@@ -316,6 +316,7 @@ def fuse_file_semantics(t):
         else:
             t.fail(f"{what} was allowed")
     t.equal(os.fstat(file).st_size, 128 << 20, "size afterwards")
+    os.close(file)
     server.stop()
 
 

@@ -216,7 +216,8 @@ def nbd_fio_verify(t):
     for job in jobs:
         t.run("fio", *common, *job)
     status = pool.status()
-    t.expect(status["stored_bytes"] < status["allocated_bytes"], f"half-compressible data was not compressed: {status}")
+    # fio makes the compressible half of a block zeroes: whole blocks of them are holes, the rest compresses.
+    t.expect(status["stored_bytes"] < 140 << 20, f"256 MiB that are half compressible take {status['stored_bytes']} bytes")
     server.stop()
     pool.check()
     server = pool.serve()
