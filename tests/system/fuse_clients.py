@@ -325,7 +325,7 @@ def fuse_fio_verify(t):
     """fio with verification on the file, through the page cache and around it"""
     pool, server = served(t, size="512M")
     common = [f"--filename={server.file('vol')}", "--verify=crc32c", "--verify_fatal=1", "--do_verify=1", "--output-format=terse",
-              "--buffer_compress_percentage=50", "--refill_buffers", "--fallocate=none"]
+              "--buffer_compress_percentage=50", "--refill_buffers", "--verify_state_save=0", "--fallocate=none"]
     t.run("fio", *common, "--name=buffered", "--rw=randwrite", "--bs=4k", "--size=64M", "--ioengine=psync", "--fsync=64")
     t.run("fio", *common, "--name=direct", "--rw=randwrite", "--bs=4k", "--size=128M", "--ioengine=libaio", "--iodepth=32",
           "--direct=1")
