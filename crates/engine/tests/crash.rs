@@ -110,7 +110,7 @@ fn every_point(seed: u64) -> Result<Tally, Failure> {
 
 #[test]
 fn crash_at_every_point() {
-    let campaign = Campaign { binary: "crash", test: "crash_at_every_point", seeds: 24, soaks: false };
+    let campaign = Campaign { binary: "crash", test: "crash_at_every_point", seeds: 60, soaks: false };
     let total = campaign.run(every_point);
     campaign.demand(total.crashes >= 5_000, "at least 5000 crash points");
 }

@@ -36,12 +36,16 @@ fn faults_run(seed: u64) -> Result<Tally, Failure> {
     let mut faults = 0;
     for _ in 0..8 {
         let fault = *world.rng.pick(&[Fault::Io, Fault::Io, Fault::ShortWrite, Fault::NoSpace]);
+        // Half of the time reads of the disk and of the store fail too.
+        let reads = world.rng.coin();
+        world.machine.power.number_reads(reads);
         for _ in 0..world.rng.between(1, 3) {
-            let point = world.machine.power.next_point() + world.rng.below(40);
+            let point = world.machine.power.next_point() + world.rng.below(if reads { 120 } else { 40 });
             world.machine.power.plan(point, fault);
             faults += 1;
         }
         run_until_disturbed(&mut world, 50)?;
+        world.machine.power.number_reads(false);
         if world.rng.coin() {
             world.crash()?;
         } else {

@@ -105,10 +105,12 @@ impl World {
                 Ok(Ended::Well)
             }
             Op::Allocation { volume, offset, len } => {
-                if self.disturbed.is_none() {
-                    self.verify_allocation(volume, *offset, *len)?;
+                if self.disturbed.is_some() {
+                    return Ok(Ended::Well);
                 }
-                Ok(Ended::Well)
+                let verified = self.verify_allocation(volume, *offset, *len);
+                self.notice_faults();
+                if self.disturbed.is_some() { Ok(Ended::Disturbed) } else { verified.map(|()| Ended::Well) }
             }
             Op::Table(change) => self.perform_table(op, change),
             Op::Refused => self.perform_refused(),
@@ -200,6 +202,7 @@ impl World {
             ];
             answers.extend(past_end.into_iter().map(|answer| ("past the end", answer, ErrorKind::Invalid)));
         }
+        self.notice_faults();
         for (what, answer, expected) in answers {
             match answer {
                 Err(e) if e.kind() == expected => {}
@@ -210,12 +213,17 @@ impl World {
         Ok(Ended::Well)
     }
 
-    /// An error needs a reason: the power is off, a fault was injected, or the pool is full.
-    fn judge(&mut self, op: &Op, result: surface::Result<()>, may_be_full: bool) -> Result<Ended, Failure> {
+    /// Remembers that a fault other than a crash has happened.
+    fn notice_faults(&mut self) {
         let fired = self.machine.power.take_fired();
         if let Some((point, fault)) = fired.into_iter().find(|(_, fault)| *fault != Fault::Crash) {
             self.disturbed = Some(format!("{fault:?} at {point}"));
         }
+    }
+
+    /// An error needs a reason: the power is off, a fault was injected, or the pool is full.
+    fn judge(&mut self, op: &Op, result: surface::Result<()>, may_be_full: bool) -> Result<Ended, Failure> {
+        self.notice_faults();
         let Err(error) = result else { return Ok(Ended::Well) };
         if self.machine.power.is_lost() {
             return Ok(Ended::Dark);
