@@ -1,5 +1,121 @@
-//! (next)
-use crate::{Context, Outcome, report::Report};
-pub fn run(_: &Context, _: &mut Report) -> Outcome<()> {
-    Ok(())
+//! Servers under test: the real `shale` binary, and peers that listen on a socket.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::Outcome;
+use crate::command::run;
+use crate::world::recreate;
+
+/// How long a server may take to answer, or to stop.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Pause between two looks.
+const POLL: Duration = Duration::from_millis(20);
+
+/// A child process that is told to stop, and waited for, when dropped.
+#[derive(Debug)]
+pub struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            match self.0.try_wait() {
+                Ok(None) => std::thread::sleep(POLL),
+                _ => return,
+            }
+        }
+        eprintln!("bench: process {} does not stop; it is killed", self.0.id());
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a server that listens on a Unix socket, and waits until the socket is there.
+pub fn listen(program: &str, arguments: &[String], socket: &Path) -> Outcome<Running> {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .map_err(|e| format!("cannot run {program}: {e}; `tools/setup bench` installs what is needed"))?;
+    let began = Instant::now();
+    while !socket.exists() {
+        if let Some(status) = child.try_wait()? {
+            return Err(format!("{program} stopped at once: {status}").into());
+        }
+        if began.elapsed() > PATIENCE {
+            child.kill()?;
+            return Err(format!("{program} does not listen on {}", socket.display()).into());
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(Running(child))
+}
+
+/// The URI of an export on a Unix socket.
+pub fn uri(export: &str, socket: &Path) -> String {
+    format!("nbd+unix:///{export}?socket={}", socket.display())
+}
+
+/// `shale serve` on a pool of its own, with one volume.
+#[derive(Debug)]
+pub struct Shale {
+    _running: Running,
+    /// The pool's directory.
+    pub pool: PathBuf,
+    socket: PathBuf,
+    mount: PathBuf,
+}
+
+/// The volume's name.
+const VOLUME: &str = "v";
+
+impl Shale {
+    /// Makes the pool below `dir` and serves it.
+    pub fn start(dir: &Path, compression: &str, volume_bytes: u64) -> Outcome<Self> {
+        recreate(dir)?;
+        let binary = binary()?;
+        let (pool, mount, socket) = (dir.join("pool"), dir.join("mount"), dir.join("nbd.sock"));
+        std::fs::create_dir_all(&mount)?;
+        let path = |p: &Path| p.to_string_lossy().into_owned();
+        let compression = format!("compression={compression}");
+        let pool_path = path(&pool);
+        run(&binary, &["init", &pool_path, "--capacity", "40G", "-o", &compression])?;
+        run(&binary, &["create", &pool_path, VOLUME, "--size", &volume_bytes.to_string()])?;
+        let mut child = Command::new(&binary)
+            .args(["serve", &pool_path, "--nbd", &format!("unix:{}", socket.display()), "--mount", &path(&mount)])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let output = child.stdout.take().ok_or("shale has no output")?;
+        let running = Running(child);
+        if !BufReader::new(output).lines().map_while(Result::ok).any(|line| line == "ready") {
+            return Err("shale serve ended before it was ready".into());
+        }
+        Ok(Self { _running: running, pool, socket, mount })
+    }
+
+    /// The volume as a file.
+    pub fn file(&self) -> PathBuf {
+        self.mount.join(VOLUME)
+    }
+
+    /// The volume as an NBD export.
+    pub fn uri(&self) -> String {
+        uri(VOLUME, &self.socket)
+    }
+}
+
+/// The binary, built like this program.
+fn binary() -> Outcome<String> {
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml");
+    run("cargo", &["build", "--quiet", "--release", "--package", "shale", "--manifest-path", manifest])?;
+    let beside = std::env::current_exe()?.with_file_name("shale");
+    Ok(beside.to_string_lossy().into_owned())
 }

@@ -95,6 +95,11 @@ impl World {
         Ok(Self { pool, disk, data: dir.join("data") })
     }
 
+    /// Closes the pool and lets its files go.
+    pub fn close(self) -> Outcome<()> {
+        Ok(self.pool.close()?)
+    }
+
     /// Forgets all that is cached, in the pool and in the kernel.
     pub fn drop_caches(&self) -> Outcome<()> {
         self.pool.drop_caches();

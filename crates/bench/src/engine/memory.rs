@@ -43,7 +43,7 @@ pub fn child(context: &Context) -> Outcome<()> {
     let dir = context.dir.join("pool");
     let world = World::create(&dir, "lz4", "32K")?;
     world.pool.create_volume("v", VOLUME_BYTES, &engine::Properties::new())?;
-    world.pool.close()?;
+    world.close()?;
     let base = world::resident_bytes_max()?;
     let world = World::open(&dir, BUDGET_BYTES)?;
     let volume = world.pool.volume("v")?;
@@ -57,7 +57,7 @@ pub fn child(context: &Context) -> Outcome<()> {
     read_blocks(&volume, count / 4, context.scale.seconds * 2.0, |i| place(i, VOLUME_BYTES))?;
     let resident = world::resident_bytes_max()?;
     drop(volume);
-    world.pool.close()?;
+    world.close()?;
     // The corpus is this program's, not the pool's.
     let corpus = context.corpus.data.len() as u64;
     eprintln!("resident {resident}, before the pool {base}, data {corpus}");

@@ -59,7 +59,7 @@ pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
     )?;
     reads(context, report, &world, written)?;
     drop(volume);
-    world.pool.close()?;
+    world.close()?;
     Ok(())
 }
 

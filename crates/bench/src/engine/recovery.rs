@@ -20,7 +20,7 @@ pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
     let dir = context.dir.join("pool");
     let world = World::create(&dir, "lz4", "32K")?;
     world.pool.create_volume("v", VOLUME_BYTES, &engine::Properties::new())?;
-    world.pool.close()?;
+    world.close()?;
     let (program, arguments) = memory::child_process(context, "child-recovery")?;
     let (mut slowest, mut replayed) = (0.0f64, 0);
     for crash in 1..=CRASHES {
@@ -42,7 +42,7 @@ pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
         println!("crash {crash}: {seconds:.2} s, {} replayed", units::format_size(status.recovered_bytes));
         slowest = slowest.max(seconds);
         replayed = replayed.max(status.recovered_bytes);
-        world.pool.close()?;
+        world.close()?;
     }
     let what = format!(
         "kill -9 in the middle of {} of random writes on 64 GiB, {CRASHES} times, page cache dropped; at most {} of log replayed; the slowest",

@@ -66,7 +66,7 @@ pub fn run(context: &Context, report: &mut Report, codec: Codec) -> Outcome<()> 
     read_in_order(context, report, codec, &world, &volume)?;
     read_at_random(context, report, codec, &world, &volume)?;
     drop(volume);
-    world.pool.close()?;
+    world.close()?;
     Ok(())
 }
 

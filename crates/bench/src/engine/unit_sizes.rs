@@ -35,7 +35,7 @@ fn row(context: &Context, report: &mut Report, codec: Codec, unit: &str) -> Outc
     world.drop_caches()?;
     let random = read_blocks(&volume, u64::MAX, context.scale.seconds, |i| scattered(i, 7, bytes / BLOCK) * BLOCK)?;
     drop(volume);
-    world.pool.close()?;
+    world.close()?;
     let note =
         how(context, GROUP, "one run: written in order in requests of 128 KiB; read cold, in order and at random");
     let name = |what: &str| format!("unit {unit}, {codec}: {what}");
