@@ -1,5 +1,5 @@
 //! Making pools: what is refused, what is left behind, and what an interrupted `init` leaves.
-#![allow(clippy::disallowed_methods)]
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
 
@@ -12,6 +12,8 @@ use support::{Dir, Ran, noise, on, path, run};
 fn a_failed_overwrite_is_an_unfinished_init() {
     let dir = Dir::with_pool("64M");
     on(&dir, "init", &["--capacity", "64M", "-o", "compression=magic", "--force"]).code(2);
+    on(&dir, "list", &[]).ok();
+    on(&dir, "init", &["--capacity", "1M", "--force"]).code(2);
     on(&dir, "list", &[]).code(3).says("never finished");
     on(&dir, "init", &["--capacity", "64M"]).ok();
     on(&dir, "list", &[]).ok();

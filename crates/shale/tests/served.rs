@@ -1,5 +1,5 @@
 //! The server: its life, its doors, and the commands that go through it.
-#![allow(clippy::disallowed_methods)]
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
 
@@ -124,6 +124,7 @@ fn a_volume_in_use_is_destroyed_only_by_force() {
     let volume = client.volume("a").unwrap();
     assert_eq!(on(&dir, "list", &["--json"]).ok().json()[0]["clients"], 1);
     on(&dir, "destroy", &["a"]).code(4).says("--force");
+    on(&dir, "import", &["a", "/etc/passwd", "--overwrite"]).code(4).says("open by 1");
     on(&dir, "destroy", &["b"]).ok();
     volume.write(0, vec![1; 4096].into()).unwrap();
     on(&dir, "destroy", &["a", "--force"]).ok();

@@ -1,5 +1,5 @@
 //! Import and export: what goes in comes out, byte for byte, whatever it is and whichever way it goes.
-#![allow(clippy::disallowed_methods)]
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
 

@@ -32,16 +32,30 @@ pub struct CreateArgs {
     pub access: Access,
 }
 
-/// See [`super::Command::Set`].
-#[derive(Debug, Args)]
-#[command(after_long_help = "\
+/// Examples and the list of properties, from the one table that also checks them.
+fn set_help() -> String {
+    let mut help = "\
 Examples:
   shale set /srv/pool compression=zstd-1              for all volumes that do not say otherwise
   shale set /srv/pool vm compression=zstd-9 unit=64K  for one volume
   shale set /srv/pool vm compression=                 inherit from the pool again
 
-Properties: compression = off, lz4, zstd-1 to zstd-19; unit = 4K to 128K, a power of two; min-saving = percent
-that compression must save for it to be used. They hold at once, for what is written from now on.")]
+Properties hold at once, for what is written from now on:
+"
+    .to_owned();
+    for key in policy::KEYS {
+        help.push_str(&format!(
+            "  {:<12}  {}\n{:16}{}; default {}\n",
+            key.name, key.description, "", key.allowed, key.default
+        ));
+    }
+    help.truncate(help.trim_end().len());
+    help
+}
+
+/// See [`super::Command::Set`].
+#[derive(Debug, Args)]
+#[command(after_long_help = set_help())]
 pub struct SetArgs {
     /// Directory of the pool
     pub pool: PathBuf,

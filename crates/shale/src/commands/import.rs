@@ -12,7 +12,7 @@ use super::volume::volumes;
 use crate::cli::ImportArgs;
 use crate::control::Request;
 use crate::exit::{Failure, Outcome};
-use crate::model::{TransferSummary, ratio, show_ratio};
+use crate::model::{StatusReport, TransferSummary, ratio, show_ratio};
 use crate::names::round_up_to_block;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -81,12 +81,18 @@ impl Target {
                 let message = format!("volume '{}' exists; overwrite it with --overwrite", args.volume);
                 return Err(Error::new(ErrorKind::Exists, message).into());
             }
-            if !args.properties.is_empty() {
-                let changes = args.properties.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
-                session.done(Request::Set { volume: Some(args.volume.clone()), changes })?;
+            if old.clients > 0 {
+                let (name, clients) = (&args.volume, old.clients);
+                let message =
+                    format!("volume '{name}' is open by {clients} client(s); disconnect them (or unmount) first");
+                return Err(Error::new(ErrorKind::InUse, message).into());
             }
             if source.size_bytes().is_some_and(|bytes| bytes > old.size_bytes) {
                 return Err(too_small(&args.volume, old.size_bytes, source).into());
+            }
+            if !args.properties.is_empty() {
+                let changes = args.properties.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
+                session.done(Request::Set { volume: Some(args.volume.clone()), changes })?;
             }
             return Ok(target(false, false, old.size_bytes));
         }
@@ -121,7 +127,7 @@ impl Target {
             interrupted,
         };
         let progress = Progress::new(output, "import", source.size_bytes());
-        let mut ratio = RatioSoFar::new(session, output.shows_progress())?;
+        let mut ratio = RatioSoFar::new(session, output.shows_progress(), self.created)?;
         let moved = transfer::import(&plan, source, &mut |done| {
             self.done.store(done, Ordering::SeqCst);
             progress.set(done);
@@ -201,26 +207,21 @@ fn too_small(volume: &str, size_bytes: u64, source: &Source) -> Error {
     Error::new(ErrorKind::Invalid, format!("volume '{volume}' has {has}, {} needs {needs}", source.name()))
 }
 
-/// The ratio of what the pool stored since the import began. It includes what others write meanwhile, and leaves out
-/// what is still in the write buffer: near enough for a progress bar.
+/// The ratio of what the pool stored since the import began. It includes what others write meanwhile: near enough for
+/// a progress bar.
 struct RatioSoFar<'a> {
     session: &'a Session,
     shown: bool,
+    /// The volume was empty, so that what it holds is what was stored; else what was written has to do, a part of
+    /// which still waits in the write buffer.
+    was_empty: bool,
     asked: Instant,
-    written_bytes: u64,
-    fragment_bytes: u64,
+    before: StatusReport,
 }
 
 impl<'a> RatioSoFar<'a> {
-    fn new(session: &'a Session, shown: bool) -> Outcome<Self> {
-        let before = status(session)?;
-        Ok(Self {
-            session,
-            shown,
-            asked: Instant::now(),
-            written_bytes: before.written_bytes,
-            fragment_bytes: before.fragment_bytes,
-        })
+    fn new(session: &'a Session, shown: bool, was_empty: bool) -> Outcome<Self> {
+        Ok(Self { session, shown, was_empty, asked: Instant::now(), before: status(session)? })
     }
 
     fn update(&mut self) -> Option<String> {
@@ -230,8 +231,12 @@ impl<'a> RatioSoFar<'a> {
         self.asked = Instant::now();
         // The ratio is an ornament: if it cannot be had, the import itself will say why.
         let now = status(self.session).ok()?;
-        let written = now.written_bytes.saturating_sub(self.written_bytes);
-        let stored = now.fragment_bytes.saturating_sub(self.fragment_bytes);
-        Some(format!("ratio {}", show_ratio(ratio(written, stored))))
+        let logical = if self.was_empty {
+            now.allocated_bytes.saturating_sub(self.before.allocated_bytes)
+        } else {
+            now.written_bytes.saturating_sub(self.before.written_bytes)
+        };
+        let stored = now.fragment_bytes.saturating_sub(self.before.fragment_bytes);
+        Some(format!("ratio {}", show_ratio(ratio(logical, stored))))
     }
 }

@@ -21,6 +21,9 @@ pub fn run(args: InitArgs, output: &Output) -> Outcome {
         );
         return Err(Error::new(ErrorKind::Invalid, message).into());
     }
+    for (key, value) in &args.properties {
+        policy::check_property(key, value).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
+    }
     let options = InitOptions {
         data: args.data,
         capacity_bytes: args.capacity,
