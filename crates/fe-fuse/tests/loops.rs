@@ -94,8 +94,9 @@ fn xfs_on_a_direct_loop_device() {
     let fs = FileSystem::mount(&device);
     compare(&fs.dir);
     remove(&fs.dir);
-    // XFS frees the space of removed files in the background.
-    run("sync", &["-f", fs.dir.to_str().unwrap()]);
+    // XFS frees the space of removed files in the background; unmounting waits for that.
+    fs.unmount();
+    let fs = FileSystem::mount(&device);
     let discarded = Counters::get(&mounted.vol.counters.discarded_bytes);
     run("fstrim", &[&fs.dir]);
     assert!(Counters::get(&mounted.vol.counters.discarded_bytes) > discarded + 20 * MIB);
