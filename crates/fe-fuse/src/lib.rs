@@ -27,6 +27,11 @@
 //! One file's `fsync` and `fallocate` exclude its writes and each other (the kernel holds the inode's lock); reads go on. So
 //! at most one of the serving threads waits in a flush for each volume.
 //!
+//! # Who may use the files
+//!
+//! Any process but the one that serves them. One that is killed while a thread of it waits for its own mount cannot end: the
+//! thread waits for an answer, and the connection stays open as long as the thread exists. (`umount -f DIR` frees it.)
+//!
 //! # Resizing
 //!
 //! `stat` shows a new size at once. A loop device learns it with `losetup -c`; on kernels that take the size from the inode, a
