@@ -231,21 +231,27 @@ impl Core {
             let unit_start = group.first_block().offset_bytes() + u64::from(fragment.first) * BLOCK_BYTES as u64;
             let codec = CodecId(fragment.codec);
             let whole = fragment.live == fragment.unit();
+            let key = UnitKey::new(piece, *group);
+            let kept = keep && self.units.is_wanted(&key);
             let decoded = match request.target(unit_start, raw_len) {
                 Some((0, target)) if whole && target.len() == raw_len => {
                     let decoded = codecs.decompress(codec, payload, target);
-                    if keep && decoded.is_ok() {
-                        self.units.insert(UnitKey::new(piece, *group), Bytes::copy_from_slice(target));
+                    if kept && decoded.is_ok() {
+                        self.units.insert(key, Bytes::copy_from_slice(target));
                     }
                     decoded
                 }
-                _ => codecs.decompress(codec, payload, &mut unit[..raw_len]).map(|()| {
-                    let unit = &unit[..raw_len];
-                    copy_live(*group, piece, unit, request);
-                    if keep {
-                        self.units.insert(UnitKey::new(piece, *group), Bytes::copy_from_slice(unit));
-                    }
-                }),
+                _ => {
+                    // Up to the last block that is wanted, unless the rest will be wanted soon.
+                    let last = (32 - fragment.live.0.leading_zeros()) as usize - usize::from(fragment.first);
+                    let needed = if kept { raw_len } else { last * BLOCK_BYTES };
+                    codecs.decompress_prefix(codec, payload, &mut unit[..raw_len], needed).map(|()| {
+                        copy_live(*group, piece, &unit[..needed], request);
+                        if kept {
+                            self.units.insert(key, Bytes::copy_from_slice(&unit[..raw_len]));
+                        }
+                    })
+                }
             };
             decoded.map_err(|error| name(wanted, ErrorKind::Corrupt, error.to_string()))?;
         }

@@ -1,4 +1,9 @@
 //! Decoded units that small reads left behind. Bounded in bytes.
+//!
+//! A unit is kept when it is read for the second time within a short while: random reads over much data would only
+//! push one another out, and then decoding no more of a unit than was asked for is cheaper than decoding all of it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use quick_cache::Weighter;
@@ -32,22 +37,49 @@ impl Weighter<UnitKey, Bytes> for UnitWeight {
     }
 }
 
+/// Recent first reads that are remembered: those of about a second at full speed, in 128 KiB.
+const RECENT: usize = 16384;
+
 pub(crate) struct UnitCache {
+    /// Fingerprints of units that were read and not kept, by hash.
+    recent: Box<[AtomicU64]>,
     cache: Cache<UnitKey, Bytes, UnitWeight>,
 }
 
 impl UnitCache {
     pub(crate) fn new(bytes: usize) -> Self {
         // Sized for 4 KiB units; larger ones are fewer.
-        Self { cache: Cache::with_weighter((bytes / 8192).max(16), bytes as u64, UnitWeight) }
+        let recent = (0..RECENT).map(|_| AtomicU64::new(0)).collect();
+        Self { recent, cache: Cache::with_weighter((bytes / 8192).max(16), bytes as u64, UnitWeight) }
     }
     pub(crate) fn get(&self, key: &UnitKey) -> Option<Bytes> {
         self.cache.get(key)
+    }
+    /// Whether the unit, which is not in the cache, should be kept now.
+    pub(crate) fn is_wanted(&self, key: &UnitKey) -> bool {
+        let mark = key.location ^ u64::from(key.checksum).rotate_left(32) | 1;
+        let slot = mark.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 50;
+        self.recent[slot as usize % RECENT].swap(mark, Ordering::Relaxed) == mark
     }
     pub(crate) fn insert(&self, key: UnitKey, unit: Bytes) {
         self.cache.insert(key, unit);
     }
     pub(crate) fn clear(&self) {
         self.cache.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_is_wanted_the_second_time() {
+        let cache = UnitCache::new(1 << 20);
+        let key = |location| UnitKey { location, object: ObjectId(1), group: GroupIndex(0), checksum: 7 };
+        assert!(!cache.is_wanted(&key(4096)));
+        assert!(cache.is_wanted(&key(4096)));
+        let wanted = (0..1000).filter(|i| cache.is_wanted(&key(i << 20))).count();
+        assert_eq!(wanted, 0, "units read once are not kept");
     }
 }
