@@ -338,6 +338,28 @@ fn nonsense_on_the_control_socket_costs_only_its_connection() {
 }
 
 #[test]
+fn a_client_that_takes_no_reply_does_not_keep_the_server() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["v", "--size", "8M"]).ok();
+    let server = Server::start(&dir, &[]);
+    let mut socket = UnixStream::connect(dir.pool().join("control.sock")).unwrap();
+    assert!(
+        say(&mut socket, b"{\"version\":1,\"request\":{\"op\":\"bulk\",\"volume\":\"v\"}}\n").contains("size_bytes")
+    );
+    // Four MiB are more than a socket holds; once the first byte is there, the server is writing the rest.
+    let read = shale::control::bulk::Frame {
+        operation: shale::control::bulk::Operation::Read,
+        runs_max: 0,
+        offset: 0,
+        length: 4 << 20,
+    };
+    socket.write_all(&read.encode()).unwrap();
+    socket.read_exact(&mut [0]).unwrap();
+    server.stop();
+    on(&dir, "check", &[]).ok();
+}
+
+#[test]
 fn a_server_that_hangs_is_told_from_one_that_is_gone() {
     let dir = Dir::with_pool("64M");
     let server = Server::start(&dir, &[]);

@@ -55,12 +55,12 @@ Properties hold at once, for what is written from now on:
 
 /// See [`super::Command::Set`].
 #[derive(Debug, Args)]
-#[command(after_long_help = set_help())]
+#[command(after_long_help = set_help(), override_usage = "shale set [OPTIONS] <POOL> [VOLUME] <KEY=VALUE>...")]
 pub struct SetArgs {
     /// Directory of the pool
     pub pool: PathBuf,
     /// Volume (left out: the pool), and what to set; an empty value means to inherit again
-    #[arg(required = true, value_name = "[VOLUME] KEY=VALUE")]
+    #[arg(required = true, value_name = "VOLUME|KEY=VALUE")]
     pub words: Vec<String>,
     /// How the pool is reached
     #[command(flatten)]
@@ -69,18 +69,21 @@ pub struct SetArgs {
 
 /// See [`super::Command::Get`].
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
+#[command(
+    override_usage = "shale get [OPTIONS] <POOL> [VOLUME] [KEY]...",
+    after_long_help = "\
 Examples:
   shale get /srv/pool
   shale get /srv/pool vm
   shale get /srv/pool vm compression --json
 
-The source is default, pool or volume. JSON: a list of {key, value, source}.")]
+The source is default, pool or volume. JSON: a list of {key, value, source}."
+)]
 pub struct GetArgs {
     /// Directory of the pool
     pub pool: PathBuf,
     /// Volume (left out: the pool), and the properties to show (left out: all)
-    #[arg(value_name = "[VOLUME] [KEY]")]
+    #[arg(value_name = "VOLUME|KEY")]
     pub words: Vec<String>,
     /// How the pool is reached
     #[command(flatten)]

@@ -13,9 +13,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use surface::{BlockDevice, Error, ErrorKind, Result, WriteOptions};
 
 use super::bulk::{self, Frame, Operation};
@@ -29,11 +30,17 @@ use crate::system::read_vec;
 /// 64 frames of 4 MiB.
 const CONNECTIONS_MAX: usize = 64;
 
+/// How long a stopping server waits for clients to take the replies that are under way. A client that was stopped itself
+/// never does.
+const REPLY_PATIENCE: Duration = Duration::from_secs(5);
+
 struct Shared {
     service: Arc<Service>,
     stopping: AtomicBool,
     /// By connection number.
     connections: Mutex<BTreeMap<u64, Connection>>,
+    /// A connection ended.
+    ended: Condvar,
 }
 
 /// A live connection.
@@ -58,7 +65,12 @@ impl ControlServer {
     /// When the socket cannot be made.
     pub fn start(socket: &Path, service: Arc<Service>) -> Result<Self> {
         let listener = listen(socket).map_err(|error| path_error("cannot listen on", socket, error))?;
-        let shared = Arc::new(Shared { service, stopping: AtomicBool::new(false), connections: Mutex::default() });
+        let shared = Arc::new(Shared {
+            service,
+            stopping: AtomicBool::new(false),
+            connections: Mutex::default(),
+            ended: Condvar::new(),
+        });
         let for_thread = Arc::clone(&shared);
         let acceptor = std::thread::Builder::new()
             .name("control".to_owned())
@@ -76,14 +88,20 @@ impl ControlServer {
         if self.acceptor.join().is_err() {
             // It panicked, which was reported; there is nothing left to stop.
         }
-        // The read half only: a reply that is under way still arrives.
         let threads: Vec<_> = {
             let mut connections = self.shared.connections.lock();
+            // The read half only, first: a reply that is under way still arrives.
             let cut = |connection: &mut Connection| {
                 drop(connection.stream.shutdown(Shutdown::Read));
                 connection.thread.take()
             };
-            connections.values_mut().filter_map(cut).collect()
+            let threads = connections.values_mut().filter_map(cut).collect();
+            let give_up = Instant::now() + REPLY_PATIENCE;
+            while !connections.is_empty() && !self.shared.ended.wait_until(&mut connections, give_up).timed_out() {}
+            for connection in connections.values() {
+                drop(connection.stream.shutdown(Shutdown::Both));
+            }
+            threads
         };
         for thread in threads {
             drop(thread.join());
@@ -116,7 +134,7 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
         }
         let Ok((stream, _)) = accepted else {
             // Out of file descriptors, most likely; others will be closed.
-            std::thread::sleep(std::time::Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(10));
             continue;
         };
         if let Err(error) = admit(stream, number, shared) {
@@ -131,7 +149,7 @@ fn admit(mut stream: UnixStream, number: u64, shared: &Arc<Shared>) -> Result<()
     if connections.len() >= CONNECTIONS_MAX {
         let error = Error::new(ErrorKind::InUse, format!("{CONNECTIONS_MAX} control connections are open; try later"));
         let line = encode_reply(&Err(error))?;
-        stream.set_write_timeout(Some(std::time::Duration::from_millis(100))).map_err(refuse)?;
+        stream.set_write_timeout(Some(Duration::from_millis(100))).map_err(refuse)?;
         return stream.write_all(&line).map_err(refuse);
     }
     let for_cutting = stream.try_clone().map_err(refuse)?;
@@ -144,6 +162,7 @@ fn admit(mut stream: UnixStream, number: u64, shared: &Arc<Shared>) -> Result<()
             for_thread.service.log(&format!("a control connection ended early: {error}"));
         }
         for_thread.connections.lock().remove(&number);
+        for_thread.ended.notify_all();
     });
     match spawned {
         Ok(thread) => {
