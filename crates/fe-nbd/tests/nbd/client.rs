@@ -17,7 +17,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::memory::{Devices, Memory};
 
 /// Nothing in these tests takes this long; a read that does ends the test instead of hanging it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A directory of its own, removed at the end.
 pub struct Scratch(pub PathBuf);
@@ -106,6 +106,7 @@ impl Setup {
         let Listen::Tcp(address) = &self.server().local_addresses()[1] else { panic!("not TCP") };
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
         Client { stream: Stream::Tcp(stream), structured: false, next_cookie: 1 }
     }
@@ -189,6 +190,7 @@ pub fn string(bytes: &[u8]) -> Vec<u8> {
 impl Client {
     pub fn unix(stream: UnixStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
         Self { stream: Stream::Unix(stream), structured: false, next_cookie: 1 }
     }
 

@@ -176,6 +176,8 @@ fn fio_verifies_what_it_wrote() {
                 "--verify_fatal=1",
                 "--fsync=64",
                 "--randrepeat=1",
+                // It would be left in the current directory.
+                "--verify_state_save=0",
             ],
         );
         assert!(out.contains("err= 0"), "{out}");

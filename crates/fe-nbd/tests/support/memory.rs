@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -11,6 +12,8 @@ use surface::{
     Allocation, BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind, Result, Run, WriteOptions, ZeroOptions,
 };
 
+/// Nothing in a test that works takes this long.
+const PATIENCE: Duration = Duration::from_secs(20);
 const CHUNK: usize = 64 << 10;
 const BLOCK: usize = 4096;
 
@@ -97,7 +100,8 @@ impl Memory {
     pub fn wait_for_held(&self, count: usize) {
         let mut held = self.held.lock();
         while held.waiting < count {
-            self.held_change.wait(&mut held);
+            let waited = self.held_change.wait_for(&mut held, PATIENCE);
+            assert!(!waited.timed_out(), "only {} of {count} operations came", held.waiting);
         }
     }
 
@@ -125,9 +129,8 @@ impl Memory {
         }
         held.waiting += 1;
         self.held_change.notify_all();
-        while is_held(&held) {
-            self.held_change.wait(&mut held);
-        }
+        // A test that failed releases nothing; its server must still stop.
+        while is_held(&held) && !self.held_change.wait_for(&mut held, PATIENCE).timed_out() {}
         held.waiting -= 1;
     }
 
