@@ -69,6 +69,8 @@ pub(crate) struct Core {
     pub workers: Workers,
     /// Held by whatever changes the table of objects.
     pub admin: Mutex<()>,
+    /// Bytes that were admitted and are not in the write buffer yet.
+    pub admitting: AtomicU64,
     /// Applied sequence number at which the pool was found full.
     pub full_at: AtomicU64,
     /// When the oldest dirty data came, for the age limit: time of the first tick that saw the generation.
@@ -102,6 +104,7 @@ impl Core {
             units: UnitCache::new(shares.units),
             workers: Workers::new(),
             admin: Mutex::new(()),
+            admitting: AtomicU64::new(0),
             full_at: AtomicU64::new(u64::MAX),
             aging: Mutex::new((0, 0)),
             readers: RwLock::new(()),

@@ -45,6 +45,10 @@ impl Core {
     /// Drains one batch of what became dirty up to `generation`. `false`: there was nothing to take.
     pub(crate) fn drain(&self, generation: u64) -> Result<bool> {
         self.heal()?;
+        // Changes that pile up faster than checkpoints write them would fill memory: then draining waits for one.
+        if self.map.active().bytes() > 2 * self.shares.overlay {
+            self.checkpoint_unless(|core| core.map.active().bytes() <= 2 * core.shares.overlay)?;
+        }
         let share = self.shares.write_buffer / 4;
         let mut taken = self.buffer.take(BATCH_RAW_BYTES.min(share), generation);
         if taken.is_empty() {

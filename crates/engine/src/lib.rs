@@ -33,6 +33,7 @@ mod scratch;
 mod space;
 mod status;
 mod superblock_io;
+mod syncs;
 mod unit_cache;
 mod volume;
 mod workers;

@@ -28,6 +28,7 @@ use crate::counters::Counters;
 use crate::geometry::Geometry;
 use crate::prefill::Prefill;
 use crate::prepared::Prepared;
+use crate::syncs::Syncs;
 use crate::write_buffer::Taken;
 
 /// What becomes of batches. Called under the log's lock, in the log's order.
@@ -117,12 +118,6 @@ impl State {
     }
 }
 
-struct SyncState {
-    durable_before: Seq,
-    running: bool,
-    failed: Option<String>,
-}
-
 pub(crate) struct Log {
     geometry: Geometry,
     pool: u64,
@@ -135,8 +130,7 @@ pub(crate) struct Log {
     ahead: AtomicUsize,
     /// Signalled when flights settle.
     settled: Condvar,
-    sync: Mutex<SyncState>,
-    synced: Condvar,
+    syncs: Syncs,
 }
 
 /// How a batch may use space.
@@ -157,6 +151,7 @@ pub(crate) enum Refusal {
 }
 
 impl Log {
+    #[allow(clippy::too_many_arguments)]
     pub(crate) fn new(
         geometry: Geometry,
         pool: [u8; 16],
@@ -186,6 +181,7 @@ impl Log {
             bytes_since_checkpoint: 0,
             prefill: Prefill::default(),
         };
+        let syncs = Syncs::new(disk.clone(), counters.clone(), durable_before);
         Self {
             geometry,
             pool: u64::from_le_bytes(id),
@@ -193,8 +189,7 @@ impl Log {
             sink,
             counters,
             buffers,
-            sync: Mutex::new(SyncState { durable_before, running: false, failed: None }),
-            synced: Condvar::new(),
+            syncs,
             ahead: AtomicUsize::new(state.ahead()),
             state: Mutex::new(state),
             settled: Condvar::new(),
@@ -247,6 +242,7 @@ impl Log {
     }
 
     /// Step 1: gives `prepared`, or as much of it as fits, a position.
+    #[allow(clippy::result_large_err)]
     fn place(
         &self,
         state: &mut State,
@@ -297,7 +293,7 @@ impl Log {
             seq: ticket.seq,
             incarnation: state.incarnation,
             incarnation_first_seq: state.incarnation_first_seq,
-            durable_before: self.sync.lock().durable_before,
+            durable_before: self.syncs.durable_before(),
             extent,
         };
         let len = part.batch_bytes();
@@ -422,37 +418,12 @@ impl Log {
     /// Step 4: makes all batches that are applied now durable.
     pub(crate) fn sync(&self) -> Result<()> {
         let target = self.state.lock().applied_seq;
-        let mut sync = self.sync.lock();
-        loop {
-            if let Some(why) = &sync.failed {
-                return Err(sync_error(why));
-            }
-            if sync.durable_before >= target {
-                return Ok(());
-            }
-            if sync.running {
-                self.synced.wait(&mut sync);
-                continue;
-            }
-            sync.running = true;
-            drop(sync);
-            // Taken here, not above: whoever applied in between is served too.
-            let reached = self.state.lock().applied_seq;
-            let result = self.disk.sync();
-            self.counters.syncs.add(1);
-            sync = self.sync.lock();
-            sync.running = false;
-            match result {
-                Ok(()) => sync.durable_before = sync.durable_before.max(reached),
-                Err(error) => sync.failed = Some(error.to_string()),
-            }
-            self.synced.notify_all();
-        }
+        self.syncs.reach(target, || self.state.lock().applied_seq)
     }
 
     /// Whether a sync failed: why.
     pub(crate) fn sync_failure(&self) -> Option<String> {
-        self.sync.lock().failed.clone()
+        self.syncs.failure()
     }
 
     /// Whether a write failed, and the log waits for [`reset`](Self::reset).
@@ -537,14 +508,4 @@ enum Step {
     /// The batch, or a part of it and the rest that stays behind.
     Placed(Placed, Option<Prepared>),
     NoExtent(Prepared),
-}
-
-fn sync_error(why: &str) -> Error {
-    Error::new(
-        ErrorKind::Io,
-        format!(
-            "syncing the data file failed ({why}); what it holds since the last flush is not known. \
-             Close the pool and open it again: it recovers all that was flushed"
-        ),
-    )
 }

@@ -151,26 +151,27 @@ impl Objects {
     pub(crate) fn apply(&self, descriptor: &ObjectDescriptor) {
         let mut table = self.table.write();
         table.next = table.next.max(descriptor.id.0 + 1);
-        let object = match table.by_id.get(&descriptor.id) {
+        let (object, was_deleting) = match table.by_id.get(&descriptor.id) {
             Some(object) => {
                 let object = object.clone();
-                let old_name = std::mem::replace(&mut *object.descriptor.write(), descriptor.clone()).name;
-                table.by_name.remove(&old_name);
+                let old = std::mem::replace(&mut *object.descriptor.write(), descriptor.clone());
+                table.by_name.remove(&old.name);
                 object.size_bytes.store(descriptor.size_bytes, Ordering::Release);
                 object.epoch.store(descriptor.epoch.0, Ordering::Release);
                 *object.settings.write() = settings(&table.pool, &descriptor.properties);
-                object
+                (object, old.state == ObjectState::Deleting)
             }
             None => {
                 let object = Arc::new(Object::new(descriptor.clone(), &table.pool));
                 table.by_id.insert(descriptor.id, object.clone());
-                object
+                (object, false)
             }
         };
         object.changed.store(true, Ordering::Relaxed);
         match descriptor.state {
             ObjectState::Volume => drop(table.by_name.insert(descriptor.name.clone(), object)),
-            ObjectState::Deleting => table.deleting += 1,
+            // Replay may bring a deletion that the checkpoint knew already.
+            ObjectState::Deleting => table.deleting += usize::from(!was_deleting),
         }
     }
 

@@ -11,40 +11,58 @@ use crate::core::Core;
 /// What a group may cost in the log beside its data: in the worst case a batch of its own, padded.
 const GROUP_COST_BYTES: u64 = BLOCK_BYTES as u64;
 
+/// Room for data that is being put into the write buffer; dropped when it is there and counted as dirty.
+pub(crate) struct Admitted<'a> {
+    core: &'a Core,
+    bytes: u64,
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        self.core.admitting.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
 impl Core {
-    /// Whether `bytes` more of data fit, by what is known without a lock.
-    fn has_room(&self, bytes: u64) -> bool {
-        let extents = self.extents_free.load(Ordering::Relaxed) + self.log.ahead() as u64;
-        let room = extents.saturating_sub(self.geometry.reserve_extents()) * self.geometry.usable_bytes_min();
+    /// Whether everything that is dirty or admitted fits, by what is known without a lock.
+    ///
+    /// Bytes go from admitted to dirty to used extents, and each is counted in the next place before it leaves the
+    /// last one: read in this order, none is missed.
+    fn has_room(&self) -> bool {
+        let admitting = self.admitting.load(Ordering::Acquire);
         let dirty = self.buffer.bytes() as u64 + self.buffer.groups() as u64 * GROUP_COST_BYTES;
-        room >= dirty + bytes + GROUP_COST_BYTES
+        let extents = self.extents_free.load(Ordering::Acquire) + self.log.ahead() as u64;
+        let room = extents.saturating_sub(self.geometry.reserve_extents()) * self.geometry.usable_bytes_min();
+        room >= dirty + admitting
     }
 
-    /// Admits `bytes` of new data.
+    /// Admits `bytes` of new data; the room is theirs until what is returned is dropped.
     ///
     /// When they do not seem to fit, what is dirty is drained first (it may be compressible) and a checkpoint is taken (it may free
     /// extents); only then is the pool full. The verdict holds until something is applied.
     ///
     /// # Errors
     /// [`surface::ErrorKind::Full`], and whatever draining fails with.
-    pub(crate) fn admit(&self, bytes: u64) -> Result<()> {
-        if self.has_room(bytes) {
-            return Ok(());
+    pub(crate) fn admit(&self, bytes: u64) -> Result<Admitted<'_>> {
+        let admitted = Admitted { core: self, bytes: bytes + GROUP_COST_BYTES };
+        self.admitting.fetch_add(admitted.bytes, Ordering::AcqRel);
+        if self.has_room() {
+            return Ok(admitted);
         }
         if self.full_at.load(Ordering::Relaxed) == self.log.applied_seq().0 && self.buffer.bytes() == 0 {
             return Err(self.full_error());
         }
         self.drain_all()?;
-        if self.has_room(bytes) {
-            return Ok(());
+        if self.has_room() {
+            return Ok(admitted);
         }
         self.take_checkpoint()?;
         // Deleted volumes give their space back over several checkpoints.
-        while !self.has_room(bytes) && self.objects.has_deleting() {
+        while !self.has_room() && self.objects.has_deleting() {
             self.take_checkpoint()?;
         }
-        if self.has_room(bytes) {
-            return Ok(());
+        if self.has_room() {
+            return Ok(admitted);
         }
         self.full_at.store(self.log.applied_seq().0, Ordering::Relaxed);
         Err(self.full_error())

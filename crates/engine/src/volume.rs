@@ -145,7 +145,7 @@ impl Volume {
         let [head, body, tail] = Self::divide(offset, length);
         for edge in [&head, &tail] {
             if !edge.is_empty() {
-                self.core.admit(BLOCK)?;
+                let _room = self.core.admit(BLOCK)?;
                 self.write_part(edge.start, &vec![0; (edge.end - edge.start) as usize], false)?;
             }
         }
@@ -222,7 +222,7 @@ impl BlockDevice for Volume {
         {
             let _guard = self.enter(offset, data.len() as u64)?;
             self.core.check_failed()?;
-            self.core.admit(data.len() as u64)?;
+            let _room = self.core.admit(data.len() as u64)?;
             self.write_bytes(offset, &data, false)?;
             self.core.counters.written_bytes.add(data.len() as u64);
         }
@@ -251,7 +251,7 @@ impl BlockDevice for Volume {
                 let len = (length - done).min(1 << 20);
                 let _guard = self.enter(offset + done, len)?;
                 self.core.check_failed()?;
-                self.core.admit(len)?;
+                let _room = self.core.admit(len)?;
                 self.write_bytes(offset + done, &Bytes::from(vec![0; len as usize]), true)?;
                 done += len;
             }

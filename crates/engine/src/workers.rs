@@ -235,7 +235,7 @@ impl Core {
             let due = now.saturating_sub(aging.1) >= self.options.age_limit_ms.saturating_mul(1_000_000);
             due.then(|| {
                 let generation = aging.0;
-                *aging = (self.buffer.begin_flush() + 1, now);
+                *aging = (self.buffer.begin_flush(), now);
                 generation
             })
         };

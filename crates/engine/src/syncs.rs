@@ -1,0 +1,83 @@
+//! Group commit: syncs of the data file, shared by all who wait for one.
+
+use std::sync::Arc;
+
+use env::Disk;
+use parking_lot::{Condvar, Mutex};
+use surface::{Error, ErrorKind, Result};
+use units::Seq;
+
+use crate::counters::Counters;
+
+struct State {
+    durable_before: Seq,
+    running: bool,
+    failed: Option<String>,
+}
+
+pub(crate) struct Syncs {
+    disk: Arc<dyn Disk>,
+    counters: Arc<Counters>,
+    state: Mutex<State>,
+    done: Condvar,
+}
+
+impl Syncs {
+    pub(crate) fn new(disk: Arc<dyn Disk>, counters: Arc<Counters>, durable_before: Seq) -> Self {
+        let state = State { durable_before, running: false, failed: None };
+        Self { disk, counters, state: Mutex::new(state), done: Condvar::new() }
+    }
+
+    /// All batches before this one are durable.
+    pub(crate) fn durable_before(&self) -> Seq {
+        self.state.lock().durable_before
+    }
+
+    /// Returns when all batches before `target` are durable; `written` tells how far the log is written when a sync begins, so
+    /// that one sync serves everybody who came before it.
+    ///
+    /// # Errors
+    /// When a sync failed, now or ever: what the medium holds is not known any more, and repeating it would prove nothing.
+    pub(crate) fn reach(&self, target: Seq, written: impl Fn() -> Seq) -> Result<()> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(why) = &state.failed {
+                return Err(sync_error(why));
+            }
+            if state.durable_before >= target {
+                return Ok(());
+            }
+            if state.running {
+                self.done.wait(&mut state);
+                continue;
+            }
+            state.running = true;
+            drop(state);
+            let reached = written();
+            let result = self.disk.sync();
+            self.counters.syncs.add(1);
+            state = self.state.lock();
+            state.running = false;
+            match result {
+                Ok(()) => state.durable_before = state.durable_before.max(reached),
+                Err(error) => state.failed = Some(error.to_string()),
+            }
+            self.done.notify_all();
+        }
+    }
+
+    /// Why a sync failed, if one did.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.state.lock().failed.clone()
+    }
+}
+
+fn sync_error(why: &str) -> Error {
+    Error::new(
+        ErrorKind::Io,
+        format!(
+            "syncing the data file failed ({why}); what it holds since the last flush is not known. \
+             Close the pool and open it again: it recovers all that was flushed"
+        ),
+    )
+}
