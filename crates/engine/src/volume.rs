@@ -61,7 +61,12 @@ impl Volume {
     }
 
     /// Puts whole blocks into the write buffer, zero blocks as holes unless they shall stay allocated.
-    fn write_blocks(&self, first: BlockIndex, data: &Bytes, keep_zeroes: bool) -> Result<()> {
+    fn write_blocks(&self, first: BlockIndex, data: Bytes, keep_zeroes: bool) -> Result<()> {
+        if first.in_group() as usize + data.len() / BLOCK_BYTES <= GROUP_BLOCKS {
+            self.core.throttle()?;
+            self.write_group(first, data, keep_zeroes);
+            return Ok(());
+        }
         let mut at = 0;
         while at < data.len() {
             let block = BlockIndex(first.0 + (at / BLOCK_BYTES) as u64);
@@ -87,12 +92,14 @@ impl Volume {
             while to < blocks && is_hole(to) == hole {
                 to += 1;
             }
-            let run = DirtyRun {
-                first: start + from as u8,
-                count: (to - from) as u8,
-                data: (!hole).then(|| data.slice(from * BLOCK_BYTES..to * BLOCK_BYTES)),
-            };
-            self.core.buffer.insert(key, run);
+            let (first, count) = (start + from as u8, (to - from) as u8);
+            if from == 0 && to == blocks {
+                // By far the most frequent case: nothing is sliced, and so no reference is counted.
+                self.core.buffer.insert(key, DirtyRun { first, count, data: (!hole).then_some(data) });
+                return;
+            }
+            let data = (!hole).then(|| data.slice(from * BLOCK_BYTES..to * BLOCK_BYTES));
+            self.core.buffer.insert(key, DirtyRun { first, count, data });
             from = to;
         }
     }
@@ -125,7 +132,10 @@ impl Volume {
         [offset..body, body..tail, tail..end]
     }
 
-    fn write_bytes(&self, offset: u64, data: &Bytes, keep_zeroes: bool) -> Result<()> {
+    fn write_bytes(&self, offset: u64, data: Bytes, keep_zeroes: bool) -> Result<()> {
+        if offset.is_multiple_of(BLOCK) && data.len().is_multiple_of(BLOCK_BYTES) {
+            return self.write_blocks(BlockIndex::containing(offset), data, keep_zeroes);
+        }
         let [head, body, tail] = Self::divide(offset, data.len() as u64);
         let part =
             |range: &std::ops::Range<u64>| data.slice((range.start - offset) as usize..(range.end - offset) as usize);
@@ -135,7 +145,7 @@ impl Volume {
             }
         }
         if !body.is_empty() {
-            self.write_blocks(BlockIndex::containing(body.start), &part(&body), keep_zeroes)?;
+            self.write_blocks(BlockIndex::containing(body.start), part(&body), keep_zeroes)?;
         }
         Ok(())
     }
@@ -223,8 +233,8 @@ impl BlockDevice for Volume {
             let _guard = self.enter(offset, data.len() as u64)?;
             self.core.check_failed()?;
             let _room = self.core.admit(data.len() as u64)?;
-            self.write_bytes(offset, &data, false)?;
             self.core.counters.written_bytes.add(data.len() as u64);
+            self.write_bytes(offset, data, false)?;
         }
         if options.fua { self.core.flush() } else { Ok(()) }
     }
@@ -252,7 +262,7 @@ impl BlockDevice for Volume {
                 let _guard = self.enter(offset + done, len)?;
                 self.core.check_failed()?;
                 let _room = self.core.admit(len)?;
-                self.write_bytes(offset + done, &Bytes::from(vec![0; len as usize]), true)?;
+                self.write_bytes(offset + done, Bytes::from(vec![0; len as usize]), true)?;
                 done += len;
             }
         } else {

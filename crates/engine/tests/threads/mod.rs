@@ -1,6 +1,8 @@
 //! Many threads on one volume, with the engine's own threads running: reads and writes of a block are those of a register
 //! that changes at one moment of each write, blocks are never mixed, and nothing is lost when the pool is opened anew.
 
+mod full;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

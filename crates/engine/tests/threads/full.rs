@@ -1,0 +1,105 @@
+//! Many threads fill a pool at once: what was acknowledged before one of them was told that it is full can be flushed, read, and
+//! found again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use engine::{FormatOptions, Pool, PoolEnv, PoolOptions};
+use sim::{ContentKind, Machine, Rng, fill_content};
+use surface::{BlockDevice, ErrorKind, WriteOptions};
+
+const THREADS: u64 = 8;
+const REQUEST_BYTES: u64 = 512 << 10;
+/// Bytes of the volume for each thread: together twice the pool.
+const REGION_BYTES: u64 = 8 << 20;
+const CAPACITY_BYTES: u64 = 32 << 20;
+
+fn content(seed: u64) -> Vec<u8> {
+    let mut data = vec![0; REQUEST_BYTES as usize];
+    fill_content(&mut Rng::new(seed), ContentKind::Random, &mut data);
+    data
+}
+
+/// Writes a region until the pool is full; returns the seeds of what was acknowledged, in order.
+fn fill(device: &dyn BlockDevice, region: u64, seed: u64, full: &AtomicBool) -> Vec<u64> {
+    let mut acknowledged = Vec::new();
+    for i in 0..REGION_BYTES / REQUEST_BYTES {
+        let seed = seed + i;
+        let written =
+            device.write(region + i * REQUEST_BYTES, Bytes::from(content(seed)), WriteOptions { fua: i % 7 == 6 });
+        match written {
+            Ok(()) => acknowledged.push(seed),
+            Err(e) if e.kind() == ErrorKind::Full => {
+                full.store(true, Ordering::Relaxed);
+                break;
+            }
+            Err(e) => panic!("HARNESS: write: {:?}: {e}", e.kind()),
+        }
+    }
+    acknowledged
+}
+
+fn verify(pool: &Pool, acknowledged: &[Vec<u64>]) {
+    let device = pool.volume("v").unwrap();
+    let mut data = vec![0; REQUEST_BYTES as usize];
+    for (thread, seeds) in acknowledged.iter().enumerate() {
+        for (i, seed) in seeds.iter().enumerate() {
+            device.read(thread as u64 * REGION_BYTES + i as u64 * REQUEST_BYTES, &mut data).unwrap();
+            assert!(
+                data == content(*seed),
+                "HARNESS: request {i} of thread {thread} was acknowledged and is not there"
+            );
+        }
+    }
+}
+
+fn run(seed: u64) {
+    println!("threads fill a pool: seed {seed}");
+    let mut machine = Machine::new(CAPACITY_BYTES, seed);
+    let env = |machine: &Machine| PoolEnv {
+        disk: machine.disk.handle(),
+        store: machine.store.handle(),
+        clock: Arc::clone(&machine.clock) as _,
+        entropy: Arc::clone(&machine.entropy) as _,
+    };
+    let options =
+        FormatOptions { capacity_bytes: CAPACITY_BYTES, extent_bytes: 256 << 10, properties: Default::default() };
+    Pool::format(&env(&machine), &options).unwrap();
+    let options = PoolOptions { memory_bytes: 24 << 20, checkpoint_log_bytes: 4 << 20, ..PoolOptions::default() };
+    let pool = Pool::open(env(&machine), options.clone()).unwrap();
+    pool.create_volume("v", THREADS * REGION_BYTES, &Default::default()).unwrap();
+    let full = AtomicBool::new(false);
+    let acknowledged: Vec<Vec<u64>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let (device, full) = (pool.volume("v").unwrap(), &full);
+                scope.spawn(move || fill(device.as_ref(), thread * REGION_BYTES, (seed << 32) + (thread << 16), full))
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(full.into_inner(), "HARNESS: a pool of {CAPACITY_BYTES} bytes took twice as many");
+    pool.flush().unwrap_or_else(|e| panic!("HARNESS: what was acknowledged cannot be flushed: {:?}: {e}", e.kind()));
+    verify(&pool, &acknowledged);
+    drop(pool);
+    machine.power_cycle();
+    let pool = Pool::open(env(&machine), options).unwrap();
+    verify(&pool, &acknowledged);
+    // Space comes back.
+    pool.volume("v").unwrap().discard(0, THREADS * REGION_BYTES).unwrap();
+    pool.checkpoint().unwrap();
+    pool.checkpoint().unwrap();
+    let status = pool.status();
+    assert!(status.extents_free * 10 > status.extents_total * 8, "HARNESS: space has not come back: {status:?}");
+    pool.close().unwrap();
+}
+
+#[test]
+fn threads_fill_a_pool() {
+    let runs = crate::common::campaign::variable("SHALE_RUNS").unwrap_or(1);
+    match crate::common::campaign::variable("SHALE_SEED") {
+        Some(seed) => run(seed),
+        None => (0..4 * runs).for_each(run),
+    }
+}
