@@ -114,6 +114,41 @@ fn what_was_flushed_survives_kill_9_and_the_stale_socket_does_no_harm() {
 }
 
 #[test]
+fn a_log_that_is_damaged_where_it_was_durable_is_opened_only_by_repair() {
+    let dir = Dir::with_pool("256M");
+    let mut server = Server::start(&dir, &[]);
+    on(&dir, "create", &["v", "--size", "32M"]).ok();
+    let client = Client::connect(&dir.pool().join("control.sock")).unwrap();
+    let volume = client.volume("v").unwrap();
+    let bytes = noise(64 << 10);
+    for piece in 0..64u64 {
+        volume.write(piece << 16, bytes.clone().into()).unwrap();
+        volume.flush().unwrap();
+    }
+    server.signal(libc::SIGKILL);
+    server.child.wait().unwrap();
+    // The noise lies in the log as it is: damage all that lies in the middle of it, headers included.
+    let data = std::fs::File::options().read(true).write(true).open(dir.pool().join("data")).unwrap();
+    let mut head = vec![0; 16 << 20];
+    data.read_exact_at(&mut head, 0).unwrap();
+    let places: Vec<u64> =
+        (0..head.len() as u64 - 64).filter(|at| head[*at as usize..].starts_with(&bytes[..32])).collect();
+    assert!(places.len() > 60, "only {} of 64 writes were found in the log", places.len());
+    data.write_all_at(&vec![0x55; 128 << 10], places[places.len() / 2]).unwrap();
+    drop(data);
+
+    for command in ["list", "check", "serve"] {
+        let words: &[&str] = if command == "list" { &["--json"] } else { &[] };
+        on(&dir, command, words).code(6);
+    }
+    let report = on(&dir, "check", &["--repair", "--json"]).ok().json();
+    assert_eq!((&report["problems"][0]["kind"], &report["clean"]), (&json!("log"), &json!(true)), "{report}");
+    on(&dir, "check", &[]).ok();
+    // What lay before the damage is there.
+    assert!(content(&dir, "v").starts_with(&bytes.repeat(8)), "what was not damaged is lost");
+}
+
+#[test]
 fn a_volume_in_use_is_destroyed_only_by_force() {
     let dir = Dir::with_pool("64M");
     let server = Server::start(&dir, &[]);
