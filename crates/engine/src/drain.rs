@@ -210,7 +210,7 @@ impl Core {
 fn plan_group(run: &mut Run, group: &Taken, taken: usize, settings: Settings) {
     let start = group.key.group.first_block().0;
     let mut data = BlockMask::EMPTY;
-    for dirty in &group.runs {
+    for dirty in group.runs.iter() {
         if dirty.data.is_some() {
             data = data.or(dirty.mask());
         } else {

@@ -27,6 +27,7 @@ pub(crate) struct Object {
     pub gate: RwLock<()>,
     size_bytes: AtomicU64,
     epoch: AtomicU32,
+    live: AtomicBool,
     /// As of the last checkpoint.
     allocated_blocks: AtomicU64,
     stored_bytes: AtomicU64,
@@ -45,6 +46,7 @@ impl Object {
             gate: RwLock::new(()),
             size_bytes: AtomicU64::new(descriptor.size_bytes),
             epoch: AtomicU32::new(descriptor.epoch.0),
+            live: AtomicBool::new(descriptor.state == ObjectState::Volume),
             allocated_blocks: AtomicU64::new(descriptor.allocated_blocks),
             stored_bytes: AtomicU64::new(descriptor.stored_bytes),
             allocated_active: AtomicI64::new(0),
@@ -77,7 +79,7 @@ impl Object {
     }
 
     pub(crate) fn is_live(&self) -> bool {
-        self.descriptor.read().state == ObjectState::Volume
+        self.live.load(Ordering::Acquire)
     }
 
     /// The way down from the object's head.
@@ -155,9 +157,13 @@ impl Objects {
             Some(object) => {
                 let object = object.clone();
                 let old = std::mem::replace(&mut *object.descriptor.write(), descriptor.clone());
-                table.by_name.remove(&old.name);
+                // Another volume may have the name of a destroyed one by now.
+                if old.state == ObjectState::Volume {
+                    table.by_name.remove(&old.name);
+                }
                 object.size_bytes.store(descriptor.size_bytes, Ordering::Release);
                 object.epoch.store(descriptor.epoch.0, Ordering::Release);
+                object.live.store(descriptor.state == ObjectState::Volume, Ordering::Release);
                 *object.settings.write() = settings(&table.pool, &descriptor.properties);
                 (object, old.state == ObjectState::Deleting)
             }

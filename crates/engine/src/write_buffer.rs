@@ -15,6 +15,7 @@
 
 use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
@@ -27,6 +28,9 @@ use crate::hash::FastHash;
 const SHARDS: usize = 64;
 /// What a dirty group costs in memory beside its data: maps, queue, run headers.
 const GROUP_OVERHEAD_BYTES: usize = 256;
+
+/// Queue entries taken under one lock.
+const ENTRIES_PER_LOCK: usize = 16;
 
 /// A group of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,6 +67,10 @@ impl DirtyRun {
 fn overlay(runs: &mut Vec<DirtyRun>, run: DirtyRun) {
     let (start, end) = (run.first, run.first + run.count);
     if runs.last().is_none_or(|last| last.first + last.count <= start) {
+        // Most groups of random writes never hold a second run.
+        if runs.is_empty() {
+            runs.reserve_exact(1);
+        }
         runs.push(run);
         return;
     }
@@ -92,7 +100,7 @@ fn data_bytes(runs: &[DirtyRun]) -> usize {
 #[derive(Default)]
 struct DirtyGroup {
     dirty: Vec<DirtyRun>,
-    in_flight: Vec<DirtyRun>,
+    in_flight: Arc<Vec<DirtyRun>>,
     /// Whether a queue entry stands for `dirty`.
     queued: bool,
     /// Generations of queue entries that came up while the group was in flight.
@@ -136,7 +144,7 @@ impl Queue {
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub key: GroupKey,
-    pub runs: Vec<DirtyRun>,
+    pub runs: Arc<Vec<DirtyRun>>,
     generation: u64,
 }
 
@@ -240,21 +248,18 @@ impl WriteBuffer {
     pub(crate) fn take(&self, bytes_max: usize, limit: u64) -> Vec<Taken> {
         let mut taken = Vec::new();
         let mut bytes = 0;
+        let mut entries = VecDeque::new();
         while bytes < bytes_max {
-            let entry = {
-                let mut queue = self.queue.lock();
-                match queue.entries.front() {
-                    Some((generation, _)) if *generation <= limit => queue.entries.pop_front(),
-                    _ => None,
-                }
-            };
-            let Some((generation, key)) = entry else { break };
+            if entries.is_empty() {
+                self.pop_entries(&mut entries, limit);
+            }
+            let Some((generation, key)) = entries.pop_front() else { break };
             let mut shard = self.shard(key).lock();
             match shard.groups.get_mut(&key) {
                 Some(group) if !group.in_flight.is_empty() => group.deferred.push(generation),
                 Some(group) if !group.dirty.is_empty() => {
                     group.queued = false;
-                    group.in_flight = std::mem::take(&mut group.dirty);
+                    group.in_flight = Arc::new(std::mem::take(&mut group.dirty));
                     // Holes cost something too, so that a flood of them is divided into batches.
                     bytes += data_bytes(&group.in_flight) + 256;
                     taken.push(Taken { key, runs: group.in_flight.clone(), generation });
@@ -267,7 +272,27 @@ impl WriteBuffer {
                 }
             }
         }
+        if !entries.is_empty() {
+            let mut queue = self.queue.lock();
+            for entry in entries.into_iter().rev() {
+                queue.entries.push_front(entry);
+            }
+            drop(queue);
+            // A flush may have found the queue empty meanwhile.
+            self.changed.notify_all();
+        }
         taken
+    }
+
+    /// Moves some entries up to generation `limit` out of the queue, several at a time to take its lock less often.
+    fn pop_entries(&self, entries: &mut VecDeque<(u64, GroupKey)>, limit: u64) {
+        let mut queue = self.queue.lock();
+        for _ in 0..ENTRIES_PER_LOCK {
+            match queue.entries.front() {
+                Some((generation, _)) if *generation <= limit => entries.extend(queue.entries.pop_front()),
+                _ => break,
+            }
+        }
     }
 
     /// Forgets groups whose batch is in the map.
@@ -288,7 +313,7 @@ impl WriteBuffer {
             let mut released = data_bytes(&group.in_flight);
             let in_flight = std::mem::take(&mut group.in_flight);
             if put_back {
-                let newer = std::mem::replace(&mut group.dirty, in_flight);
+                let newer = std::mem::replace(&mut group.dirty, in_flight.to_vec());
                 released += data_bytes(&newer);
                 for run in newer {
                     overlay(&mut group.dirty, run);
