@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -112,10 +113,17 @@ impl Shale {
     }
 }
 
-/// The binary, built like this program.
+/// The binary, built like this program, once.
 fn binary() -> Outcome<String> {
+    static BUILT: Mutex<Option<String>> = Mutex::new(None);
+    let mut built = BUILT.lock().map_err(|e| e.to_string())?;
+    if let Some(binary) = &*built {
+        return Ok(binary.clone());
+    }
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml");
     run("cargo", &["build", "--quiet", "--release", "--package", "shale", "--manifest-path", manifest])?;
     let beside = std::env::current_exe()?.with_file_name("shale");
-    Ok(beside.to_string_lossy().into_owned())
+    let beside = beside.to_string_lossy().into_owned();
+    *built = Some(beside.clone());
+    Ok(beside)
 }

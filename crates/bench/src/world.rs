@@ -65,6 +65,8 @@ pub struct World {
     pub disk: Arc<TimedDisk>,
     /// Its data file.
     pub data: PathBuf,
+    /// Seconds that opening the map store took, before the pool itself.
+    pub store_seconds: f64,
 }
 
 /// Bytes of a pool's data file: room for everything that a benchmark writes, sparse.
@@ -84,15 +86,22 @@ impl World {
         let properties = Properties::from([("compression".into(), compression.into()), ("unit".into(), unit.into())]);
         let format = FormatOptions { capacity_bytes: CAPACITY_BYTES, extent_bytes: EXTENT_BYTES, properties };
         Pool::format(&environment, &format)?;
-        Ok(Self { pool: Pool::open(environment, pool_options(MEMORY_BYTES))?, disk, data: dir.join("data") })
+        Ok(Self {
+            pool: Pool::open(environment, pool_options(MEMORY_BYTES))?,
+            disk,
+            data: dir.join("data"),
+            store_seconds: 0.0,
+        })
     }
 
     /// Opens the pool in `dir` with a budget.
     pub fn open(dir: &Path, memory_bytes: u64) -> Outcome<Self> {
         let disk = TimedDisk::new(FileDisk::open(&dir.join("data"))?);
+        let began = Instant::now();
         let store = FjallStore::open(&dir.join("map"), FjallOptions { memory_bytes: store_bytes(memory_bytes) })?;
+        let store_seconds = began.elapsed().as_secs_f64();
         let pool = Pool::open(environment(disk.clone(), store), pool_options(memory_bytes))?;
-        Ok(Self { pool, disk, data: dir.join("data") })
+        Ok(Self { pool, disk, data: dir.join("data"), store_seconds })
     }
 
     /// Closes the pool and lets its files go.
