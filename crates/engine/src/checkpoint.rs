@@ -74,8 +74,8 @@ struct Merged {
     usage: UsageChanges,
     /// Change of allocated blocks and stored bytes by object.
     objects: BTreeMap<ObjectId, (i64, i64)>,
-    /// Merged groups, for the cache.
-    groups: Vec<(GroupKey, Option<GroupRecords>)>,
+    /// Merged groups that were cached, in order.
+    groups: Vec<(GroupKey, GroupRecords)>,
     /// Objects of which nothing is left.
     removed: Vec<ObjectId>,
 }
@@ -256,8 +256,9 @@ impl Core {
             }
         }
         records.retain(|(_, record)| !record.is_empty());
-        // A group that was not cached may be by now, as it was: the publication removes it.
-        merged.groups.push((key, cached.then_some(records)));
+        if cached {
+            merged.groups.push((key, records));
+        }
         Ok(())
     }
 

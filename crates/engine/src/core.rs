@@ -20,13 +20,13 @@ use crate::unit_cache::UnitCache;
 use crate::workers::Workers;
 use crate::write_buffer::WriteBuffer;
 
-/// How the memory budget is divided, in 64ths. The rest (a fifth) is what allocation rounding, batches under way and
-/// the thread's scratch space cost.
+/// How the memory budget is divided, in 64ths. A checkpoint needs about three times the overlay's share on top of it: what changes
+/// meanwhile, and its batch. The rest is what allocation rounding, batches under way and the threads' scratch space cost.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shares {
     /// Write buffer: writers wait when it is full.
     pub write_buffer: usize,
-    /// Map changes since the last checkpoint; a checkpoint doubles them for a moment, and merges them into records.
+    /// Map changes since the last checkpoint.
     pub overlay: usize,
     /// Groups of the map decoded from the store.
     pub groups: usize,

@@ -46,8 +46,9 @@ impl Core {
     pub(crate) fn drain(&self, generation: u64) -> Result<bool> {
         self.heal()?;
         // Changes that pile up faster than checkpoints write them would fill memory: then draining waits for one.
-        if self.map.active().bytes() > 2 * self.shares.overlay {
-            self.checkpoint_unless(|core| core.map.active().bytes() <= 2 * core.shares.overlay)?;
+        let piled_up = |core: &Self| core.map.active().bytes() > core.shares.overlay;
+        if piled_up(self) && self.map.is_frozen() {
+            self.checkpoint_unless(|core| !piled_up(core))?;
         }
         let share = self.shares.write_buffer / 4;
         let mut taken = self.buffer.take(BATCH_RAW_BYTES.min(share), generation);

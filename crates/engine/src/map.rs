@@ -253,17 +253,28 @@ impl Map {
         frozen
     }
 
-    /// Ends a checkpoint whose batch was committed: `merged` are the groups as they are in the store now.
-    pub(crate) fn thaw(&self, merged: Vec<(GroupKey, Option<GroupRecords>)>) {
-        drop(self.layers.write());
-        for (key, records) in merged {
-            match records {
+    /// Ends a checkpoint whose batch was committed: `merged` are those of the frozen groups that were cached, in order, as
+    /// they are in the store now.
+    pub(crate) fn thaw(&self, merged: Vec<(GroupKey, GroupRecords)>) {
+        let frozen = {
+            let layers = self.layers.write();
+            layers.frozen.clone()
+        };
+        let mut merged = merged.into_iter().peekable();
+        for key in frozen.iter().flat_map(|frozen| frozen.keys()) {
+            match merged.next_if(|(cached, _)| *cached == key) {
                 // Only what is in the cache already is replaced: a checkpoint must not push out what readers want.
-                Some(records) if self.cache.peek(&key).is_some() => self.cache.insert(key, Arc::new(records)),
+                Some((_, records)) if self.cache.peek(&key).is_some() => self.cache.insert(key, Arc::new(records)),
+                // What was not cached may be by now, as it was before.
                 _ => drop(self.cache.remove(&key)),
             }
         }
         self.layers.write().frozen = None;
+    }
+
+    /// Whether a checkpoint is writing changes.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.layers.read().frozen.is_some()
     }
 
     /// Empties the cache.

@@ -15,8 +15,9 @@ use crate::write_buffer::GroupKey;
 pub(crate) type GroupRecords = Vec<(Epoch, Record)>;
 
 const SHARDS: usize = 16;
-/// Memory of a group's entry beside its fragments: key, vector, table slot, allocator rounding.
-const GROUP_BYTES: usize = 160;
+/// Memory of a group's entry beside its fragments: a table slot at mean load, a vector of one epoch, a vector of fragments, what the
+/// allocator rounds up.
+const GROUP_BYTES: usize = 208;
 /// Memory of a fragment.
 const FRAGMENT_BYTES: usize = size_of::<FragmentRef>();
 
@@ -66,7 +67,8 @@ impl Overlay {
         let at = match records.binary_search_by(|(e, _)| epoch.cmp(e)) {
             Ok(at) => at,
             Err(at) => {
-                records.insert(at, (epoch, Record::default()));
+                // Most records get one fragment between two checkpoints.
+                records.insert(at, (epoch, Record { holes: BlockMask::EMPTY, fragments: Vec::with_capacity(1) }));
                 at
             }
         };
