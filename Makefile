@@ -42,14 +42,17 @@ soak: build ## Crash simulation, 50 kill -9 rounds and fuzzing for SECONDS=600
 	@tools/setup build soak
 	tools/soak $(SECONDS_SOAK)
 
-bench: ## Measure the engine and the transports; writes bench/results/latest.json (CORPUS=DIR, ARGS=--quick)
+bench: build ## Measure the engine and the transports; writes bench/results/latest.json (CORPUS=DIR, ARGS=--quick)
 	@tools/setup build bench
-	cargo run --release --locked --package bench -- all --corpus "$$(tools/bench-corpus '$(CORPUS)')" $(ARGS)
+	corpus=$$(tools/bench-corpus '$(CORPUS)') && for what in engine transport; do \
+	    cargo run --release --locked --package bench -- $$what --corpus "$$corpus" $(ARGS) || exit; done
 	tools/performance-table
 
-peers: ## Measure against btrfs, nbdkit and qcow2 on the same disk (CORPUS=DIR)
+peers: build ## Measure against btrfs, nbdkit and qcow2 on the same disk (CORPUS=DIR, ARGS=--quick)
 	@tools/setup build bench
-	cargo run --release --locked --package bench -- peers --corpus "$$(tools/bench-corpus '$(CORPUS)')" $(ARGS)
+	corpus=$$(tools/bench-corpus '$(CORPUS)') && \
+	    cargo run --release --locked --package bench -- peers --corpus "$$corpus" $(ARGS)
+	tools/performance-table
 
 fuzz: ## Each fuzz target for FUZZ_SECONDS=60
 	@tools/setup build fuzz
