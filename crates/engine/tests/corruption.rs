@@ -62,6 +62,11 @@ impl Seen {
 
 /// A pool with data on both sides of its last checkpoint, which nobody has open.
 fn prepare(seed: u64) -> Result<World, Failure> {
+    prepare_with_tail(seed, 25)
+}
+
+/// The same with so many operations behind the checkpoint.
+fn prepare_with_tail(seed: u64, tail_ops: u64) -> Result<World, Failure> {
     let mut world = World::new(seed, |rng: &mut Rng| Shape {
         volumes_max: 2,
         volume_bytes_max: 400 << 10,
@@ -80,8 +85,10 @@ fn prepare(seed: u64) -> Result<World, Failure> {
     };
     work(&mut world, 60)?;
     world.apply(&common::Op::Checkpoint)?;
-    work(&mut world, 25)?;
-    world.apply(&common::Op::FlushPool)?;
+    work(&mut world, tail_ops)?;
+    if world.apply(&common::Op::FlushPool)? != Ended::Well {
+        return Err(world.fail("flush"));
+    }
     world.abandon();
     world.machine.restart();
     Ok(world)
@@ -391,6 +398,52 @@ fn bits_anywhere() {
             }
         }
         Ok(FLIPS)
+    });
+}
+
+/// Repair removes a damaged record: its blocks, which it names, read as zeroes, and everything else is as it was.
+#[test]
+fn damaged_records_are_repaired() {
+    campaign("damaged_records_are_repaired", 16, |seed| {
+        let base = prepare_with_tail(seed, 0)?;
+        let anatomy = Anatomy::of(&base);
+        let mut rng = Rng::new(seed);
+        let mut damages = 0;
+        for key in &anatomy.keys {
+            let Some(record) = format::parse_record_key(key) else { continue };
+            let Some(volume) = anatomy.volumes.get(&record.object) else { continue };
+            let mut world = base.fork(seed);
+            world.machine.store.flip_bit(key, 0, rng.below(8) as u8);
+            world.open()?;
+            let start = record.group.first_block().offset_bytes();
+            let group = start..start + units::GROUP_BYTES as u64;
+            let report = world.pool().check(true, &mut |_, _| ()).map_err(|e| world.fail(format!("repair: {e}")))?;
+            let named = |p: &engine::Problem| {
+                p.kind == "record"
+                    && p.repaired
+                    && p.volume.as_deref() == Some(volume)
+                    && p.offset.is_some_and(|at| group.contains(&at))
+            };
+            if !report.problems.iter().any(named) {
+                return Err(world.fail(format!("not repaired: {:?}", report.problems)));
+            }
+            damages += 1;
+            world.pool.take().map_or(Ok(()), Pool::close).map_err(|e| base.fail(e))?;
+            world.machine.power_cycle();
+            world.open()?;
+            world.verify_check()?;
+            let device = world.device(volume)?;
+            for offset in (0..world.model.size_bytes(volume)).step_by(4096) {
+                let mut buf = [0xee; 4096];
+                device.read(offset, &mut buf).map_err(|e| world.fail(format!("after repair: {e}")))?;
+                let lost = group.contains(&offset) && buf.iter().all(|b| *b == 0);
+                if !lost {
+                    let checked = world.model.check_read(volume, offset, &buf);
+                    checked.map_err(|m| world.fail(format!("after repair: {m}")))?;
+                }
+            }
+        }
+        Ok(damages)
     });
 }
 

@@ -44,6 +44,7 @@ fn random_run(seed: u64) -> Result<Tally, Failure> {
             _ => {}
         }
     }
+    world.verify_check()?;
     Ok(Tally { ops: world.op_number, crashes: world.crashes, fulls: world.fulls, faults: 0 })
 }
 

@@ -7,6 +7,7 @@
 //! (an unaligned write, a write past the end), because that is a bug and no fault of the medium.
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used)]
 
+mod block;
 mod clock;
 mod content;
 mod disk;
@@ -19,12 +20,13 @@ mod rng;
 mod store;
 mod table;
 
+pub use block::{Content, digest};
 pub use clock::SimClock;
 pub use content::{ContentKind, fill_content};
 pub use disk::{DiskHandle, SimDisk};
 pub use entropy::SimEntropy;
 pub use machine::Machine;
-pub use model::{Content, Mismatch, Model, Outcome, digest};
+pub use model::{Mismatch, Model, Outcome};
 pub use power::{Fault, Generation, Point, PointKind, Power, is_power_loss};
 pub use rng::Rng;
 pub use store::{SimStore, StoreHandle};

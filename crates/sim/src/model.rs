@@ -4,10 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
-use std::sync::Arc;
 
 use units::BLOCK_BYTES;
 
+use crate::block::{Content, digest, is_zero, push_new};
 use crate::table::{Observed, TableOp, apply_properties};
 
 /// How a write or a zeroing ended.
@@ -19,73 +19,6 @@ pub enum Outcome {
     Durable,
     /// An error, or a crash on the way: each block of it may or may not have been written.
     Failed,
-}
-
-/// The content of a block and where it came from. Equal when the bytes are equal.
-#[derive(Clone)]
-pub struct Content {
-    /// `None` is all zeroes.
-    bytes: Option<Arc<[u8]>>,
-    digest: u64,
-    /// Number of the operation that wrote it; 0 is the beginning.
-    op: u64,
-}
-
-impl PartialEq for Content {
-    fn eq(&self, other: &Self) -> bool {
-        self.digest == other.digest && self.bytes == other.bytes
-    }
-}
-
-impl fmt::Debug for Content {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.bytes {
-            Some(_) => write!(f, "{:016x} (op {})", self.digest, self.op),
-            None => write!(f, "zeroes (op {})", self.op),
-        }
-    }
-}
-
-/// A digest for messages and provenance: FNV-1a over words, one multiplication per eight bytes.
-pub fn digest(bytes: &[u8]) -> u64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    for chunk in bytes.chunks(8) {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        hash = (hash ^ u64::from_le_bytes(word)).wrapping_mul(0x0000_0100_0000_01b3);
-        hash ^= hash >> 29;
-    }
-    hash
-}
-
-impl Content {
-    const fn zeroes(op: u64) -> Self {
-        Self { bytes: None, digest: 0, op }
-    }
-
-    fn new(block: &[u8], op: u64) -> Self {
-        if block.iter().all(|b| *b == 0) {
-            return Self::zeroes(op);
-        }
-        Self { digest: digest(block), bytes: Some(block.into()), op }
-    }
-
-    /// This content with `data` laid over it from byte `at`.
-    fn overlaid(&self, at: usize, data: &[u8], op: u64) -> Self {
-        let mut block = [0; BLOCK_BYTES];
-        if let Some(bytes) = &self.bytes {
-            block.copy_from_slice(bytes);
-        }
-        block[at..at + data.len()].copy_from_slice(data);
-        Self::new(&block, op)
-    }
-
-    fn matches(&self, at: usize, data: &[u8]) -> bool {
-        match &self.bytes {
-            Some(bytes) => bytes[at..at + data.len()] == *data,
-            None => data.iter().all(|b| *b == 0),
-        }
-    }
 }
 
 #[derive(Debug, Clone)]
@@ -241,18 +174,20 @@ impl Model {
         }
     }
 
-    /// A range was zeroed or discarded.
+    /// A range was zeroed or discarded. Costs what the range holds, not what it spans.
     pub fn zero(&mut self, name: &str, offset: u64, len: u64, outcome: Outcome) {
-        // Whole blocks share one content; the buffer is bounded whatever the range.
-        const STEP: u64 = 1 << 20;
-        let zeroes = vec![0; len.min(STEP) as usize];
-        let mut done = 0;
-        while done < len {
-            // Cut at a multiple of the block size, so that no block is written in two parts.
-            let end = (offset + done + STEP) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
-            let take = (end - offset - done).min(len - done).min(STEP);
-            self.write(name, offset + done, &zeroes[..take as usize], outcome);
-            done += take;
+        const BLOCK: u64 = BLOCK_BYTES as u64;
+        let end = offset + len;
+        let (from, to) = (offset.div_ceil(BLOCK), end / BLOCK);
+        if from > to {
+            return self.write(name, offset, &vec![0; len as usize], outcome);
+        }
+        self.write(name, offset, &vec![0; (from * BLOCK - offset) as usize], outcome);
+        self.write(name, to * BLOCK, &vec![0; (end - to * BLOCK) as usize], outcome);
+        // What is not in the table is zeroes already.
+        let there: Vec<u64> = self.volumes[name].blocks.range(from..to).map(|(index, _)| *index).collect();
+        for index in there {
+            self.write(name, index * BLOCK, &[0; BLOCK_BYTES], outcome);
         }
     }
 
@@ -264,6 +199,9 @@ impl Model {
             block.possible.clone_from(&block.visible);
             if block.possible.len() > 1 {
                 volume.unsettled.insert(index);
+            } else if block.possible[0].bytes.is_none() {
+                // What is not in the table is zeroes: large holes cost nothing.
+                volume.blocks.remove(&index);
             }
         }
     }
@@ -297,7 +235,7 @@ impl Model {
         for (index, at, range) in pieces(offset, data.len()) {
             let part = &data[range];
             let Some(block) = volume.blocks.get_mut(&index) else {
-                if part.iter().all(|b| *b == 0) {
+                if is_zero(part) {
                     continue;
                 }
                 return Err(mismatch(&self.seen, name, index, &[Content::zeroes(0)], at, part));
@@ -312,10 +250,27 @@ impl Model {
         Ok(())
     }
 
+    /// Whether a range of whole blocks may read as zeroes. Then zeroes are the only visible content. Costs what the range holds,
+    /// not what it spans.
+    ///
+    /// # Errors
+    /// The first block that must hold something else.
+    pub fn check_zeroes(&mut self, name: &str, offset: u64, len: u64) -> Result<(), Box<Mismatch>> {
+        let volume = self.volumes.get_mut(name).expect("a volume of the model");
+        let (from, to) = (offset / BLOCK_BYTES as u64, (offset + len).div_ceil(BLOCK_BYTES as u64));
+        for (index, block) in volume.blocks.range_mut(from..to) {
+            if !block.visible.iter().any(|content| content.bytes.is_none()) {
+                return Err(mismatch(&self.seen, name, *index, &block.visible, 0, &[0; BLOCK_BYTES]));
+            }
+            block.visible.retain(|content| content.bytes.is_none());
+        }
+        Ok(())
+    }
+
     /// Whether `data` is, block by block, something that was written there at some time (the check that is left when the
     /// medium itself lost data and said so).
     pub fn is_known(&self, name: &str, block: u64, data: &[u8]) -> bool {
-        data.iter().all(|b| *b == 0)
+        is_zero(data)
             || self
                 .seen
                 .get(&digest(data))
@@ -418,13 +373,6 @@ impl Volume {
     }
 }
 
-/// Adds a content unless it is there.
-fn push_new(contents: &mut Vec<Content>, content: Content) {
-    if !contents.contains(&content) {
-        contents.push(content);
-    }
-}
-
 fn mismatch(
     seen: &HashMap<u64, Vec<Place>>,
     name: &str,
@@ -433,7 +381,7 @@ fn mismatch(
     at: usize,
     got: &[u8],
 ) -> Box<Mismatch> {
-    let known_as = if got.iter().all(|b| *b == 0) {
+    let known_as = if is_zero(got) {
         Some("zeroes".to_owned())
     } else {
         // Where it comes from: the same block of old, if it was ever there, else any other.

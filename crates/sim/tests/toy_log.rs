@@ -167,7 +167,7 @@ fn run(seed: u64, bug: Bug) -> Result<(), String> {
     Ok(())
 }
 
-const SEEDS: u64 = 2000;
+const SEEDS: u64 = 1000;
 
 fn must_be_caught(bug: Bug) {
     let caught = (0..SEEDS).filter(|seed| run(*seed, bug).is_err()).count();
