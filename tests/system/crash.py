@@ -124,6 +124,37 @@ def soak_kill_records(t):
     kill_rounds(t, 50, seed_of_run())
 
 
+@test()
+def stop_under_load(t):
+    """SIGTERM while clients write: a clean end, a clean pool, and nothing that was flushed is lost"""
+    pool = Pool(t, capacity="1G", extent="256K")
+    ledgers = {name: Ledger(SLOTS) for name in ["one", "two"]}
+    for name in ledgers:
+        pool.create(name, SLOTS * RECORD_BYTES)
+    for number in range(3):
+        server = pool.serve(memory=MEMORY)
+        doors = {name: NbdVolume(server, name) for name in ledgers}
+        for name, door in doors.items():
+            ledgers[name].audit(door.read)
+        writers = [door.writer(ledgers[name], f"{number} {name}") for name, door in doors.items()]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            t.expect(writer.wait_acknowledged(500), f"round {number}: {writer.error}")
+        server.stop()
+        for writer in writers:
+            writer.join(60)
+            t.expect(not writer.is_alive(), f"round {number}: a client hangs although the server has ended")
+        pool.check()
+    server = pool.serve(memory=MEMORY)
+    for name in ledgers:
+        door = NbdVolume(server, name)
+        ledgers[name].audit(door.read)
+        door.close()
+    t.equal(pool.status()["recovered_batches"], 0, "batches to replay after a clean end")
+    server.stop()
+
+
 def fio_rounds(t, rounds, seed):
     """fio writes synchronously and keeps its own account of what was answered; the server is killed; fio verifies that much."""
     t.log(f"seed {seed}")
