@@ -161,8 +161,7 @@ fn btrfs(context: &Context, option: &str, name: &'static str) -> Outcome<Result>
     std::fs::File::create(&image)?.set_len(DEVICE_BYTES)?;
     let (device, _detach) = attach(&image)?;
     sh("mkfs.btrfs", &["--quiet", "--force", &device])?;
-    // Forced: left to its own judgement, btrfs stores this data as it comes, and would be no compressing peer.
-    let (at, _unmount) = mount(&dir, &["-t", "btrfs", "-o", &format!("compress-force={option},noatime"), &device])?;
+    let (at, _unmount) = mount(&dir, &["-t", "btrfs", "-o", &format!("compress={option},noatime"), &device])?;
     let path = at.to_string_lossy().into_owned();
     let used = || {
         let text = sh("df", &["--output=used", "--block-size=1", &path])?;
@@ -260,7 +259,7 @@ fn note(context: &Context, report: &mut Report, result: &Result) -> Outcome<()> 
 fn job_note(context: &Context, job: &Job) -> String {
     let size = units::format_size(context.scale.sequential_bytes);
     format!(
-        "fio, data 60 % compressible, {size}; file: `{}`; NBD: `{}`; page cache dropped before; btrfs with compress-force",
+        "fio, data 60 % compressible, {size}; file: `{}`; NBD: `{}`; page cache dropped before",
         job.on_file, job.on_nbd
     )
 }
