@@ -73,6 +73,9 @@ impl Pool {
         checker.records(progress)?;
         checker.overlaps();
         checker.usage()?;
+        if repair {
+            self.core.env.store.persist().map_err(store_error)?;
+        }
         Ok(checker.report)
     }
 }
