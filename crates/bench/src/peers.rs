@@ -12,6 +12,9 @@ use crate::{Context, Outcome, fio};
 /// Bytes of a device: the jobs use a part of it.
 const DEVICE_BYTES: u64 = 16 << 30;
 
+/// Ratios closer than this are equal: journals and reserved blocks of the file systems differ by as much.
+const RATIO_EQUAL: f64 = 0.99;
+
 /// A job: its name, fio's options for a file on a file system, and for an NBD export.
 struct Job {
     name: &'static str,
