@@ -113,7 +113,7 @@ fn file_systems(context: &Context, report: &mut Report) -> Outcome<()> {
                 &format!("{} over {}: ratio", our.name, their.name),
                 our_ratio / their_ratio,
                 "x",
-                1.0,
+                RATIO_EQUAL,
                 &what,
             )?;
         }
