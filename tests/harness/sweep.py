@@ -22,11 +22,12 @@ def mounts_under(directory):
 
 
 def loops_under(directory):
-    """Loop devices whose file is under a directory."""
+    """Loop devices whose file is under a directory, or that the test noted and did not detach."""
     run = subprocess.run(["losetup", "--list", "--json", "--output", "NAME,BACK-FILE"], capture_output=True, text=True,
                          check=False)
     devices = json.loads(run.stdout)["loopdevices"] if run.stdout.strip() else []
-    return [d["name"] for d in devices if (d["back-file"] or "").startswith(f"{directory}/")]
+    noted = {f"/dev/{note.name}" for note in (Path(directory) / ".loops").glob("loop*")}
+    return [d["name"] for d in devices if d["name"] in noted or (d["back-file"] or "").startswith(f"{directory}/")]
 
 
 def processes_in(session):
@@ -60,6 +61,7 @@ def sweep(directory, session, keep):
         for device in loops_under(directory):
             left.append(f"loop {device}")
             subprocess.run(["losetup", "--detach", device], capture_output=True, check=False)
+            (Path(directory) / ".loops" / Path(device).name).unlink(missing_ok=True)
     if not keep and not mounts_under(directory):
         shutil.rmtree(directory, ignore_errors=True)
     return sorted(set(left))
