@@ -48,8 +48,10 @@ pub(crate) struct Ticket {
     incarnation: u64,
 }
 
-/// Extents ahead of the open one for which space is set aside below when an extent is opened.
-const RESERVE_AHEAD: usize = 4;
+/// Most extents for which space is set aside below in one go. Each call waits for the file system's journal, and for writes
+/// under way, while nothing else can be appended; so a long stream makes fewer and larger ones. The number doubles
+/// from one call to the next, so that little more is set aside than has been written.
+const RESERVE_AHEAD_MAX: usize = 256;
 /// Smallest rest of an extent that is worth a batch of its own when the whole does not fit.
 const SPLIT_BYTES_MIN: usize = 2 * BATCH_ALIGN;
 /// How often a failing write is tried in all.
@@ -99,6 +101,7 @@ struct State {
     offset: u32,
     /// Extents up to this index of `extents` have space set aside below.
     reserved: usize,
+    reserve_ahead: usize,
     applied_seq: Seq,
     applied_offset: u32,
     passed: Vec<ExtentIndex>,
@@ -172,6 +175,7 @@ impl Log {
             open: 0,
             offset: position.offset,
             reserved: 0,
+            reserve_ahead: 1,
             applied_seq: position.next_seq,
             applied_offset: position.offset,
             passed: position.passed,
@@ -335,14 +339,20 @@ impl Log {
             return Ok(());
         }
         let first = state.extents[from];
-        let count = (from..state.extents.len().min(from + RESERVE_AHEAD))
+        let count = (from..state.extents.len().min(from + state.reserve_ahead))
             .take_while(|i| state.extents[*i].0 == first.0 + (*i - from) as u32)
             .count();
         let extent_bytes = u64::from(self.geometry.extent_bytes);
-        self.disk.reserve(self.geometry.start(first), count as u64 * extent_bytes).map_err(|e| {
-            Error::from_io("the storage below the data file gives no space for the log; free some there", e)
-        })?;
+        let reserve = |count: usize| self.disk.reserve(self.geometry.start(first), count as u64 * extent_bytes);
+        let count = match reserve(count) {
+            Ok(()) => count,
+            // Near the end of the space below, what is there is taken extent by extent.
+            Err(_) => reserve(1).map(|()| 1).map_err(|e| {
+                Error::from_io("the storage below the data file gives no space for the log; free some there", e)
+            })?,
+        };
         state.reserved = from + count;
+        state.reserve_ahead = (2 * state.reserve_ahead).min(RESERVE_AHEAD_MAX);
         Ok(())
     }
 

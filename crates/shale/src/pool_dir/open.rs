@@ -95,7 +95,8 @@ pub fn open_locked(dir: &PoolDir, lock: Arc<PoolLock>, how: Opening, output: &Ou
     let environment = environment(disk, store);
     let options = PoolOptions {
         memory_bytes: memory_bytes - store_bytes,
-        workers: std::thread::available_parallelism().map_or(2, std::num::NonZero::get),
+        // Two more than there are cores: a worker waits while its batch is being written.
+        workers: std::thread::available_parallelism().map_or(2, std::num::NonZero::get) + 2,
         accept_log_damage: how.accept_log_damage,
         ..PoolOptions::default()
     };
