@@ -136,7 +136,10 @@ pub(crate) fn read_properties(cursor: &mut Cursor<'_>) -> Result<BTreeMap<String
     let mut properties = BTreeMap::new();
     for _ in 0..count {
         let key = cursor.text()?;
-        properties.insert(key, cursor.text()?);
+        let value = cursor.text()?;
+        if properties.insert(key, value).is_some() {
+            return Err(cursor.fail("a property is set twice"));
+        }
     }
     Ok(properties)
 }
