@@ -20,6 +20,11 @@ const WRITE_ALIGN: usize = 4096;
 /// Smallest alignment of reads: a sector. Finer reads would not save anything below.
 const READ_ALIGN_MIN: usize = 512;
 
+/// Space that reservations leave to the rest of the file system, first of all to the map store: its journal and a merge of
+/// small tables. On small file systems it is an eighth of all.
+const HEADROOM_BYTES: u64 = 32 << 20;
+const HEADROOM_SHARE: u64 = 8;
+
 /// What kind of thing holds the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -152,6 +157,19 @@ impl FileDisk {
     }
 }
 
+impl FileDisk {
+    /// Fails when the file system would be left without the headroom that whatever else a pool keeps there needs: without it
+    /// the map could not be brought up to date, and not even deleting would help.
+    fn keep_headroom(&self, len: u64) -> Result<()> {
+        let below = rustix::fs::fstatvfs(&self.file)?;
+        let headroom = HEADROOM_BYTES.min(below.f_blocks * below.f_frsize / HEADROOM_SHARE);
+        if below.f_bavail * below.f_frsize >= len + headroom {
+            return Ok(());
+        }
+        Err(ErrorKind::StorageFull.into())
+    }
+}
+
 impl Disk for FileDisk {
     fn read_alignment(&self) -> usize {
         self.read_align
@@ -225,7 +243,8 @@ impl Disk for FileDisk {
         if self.kind == Kind::BlockDevice {
             return Ok(());
         }
-        ignore_unsupported(allocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len))
+        self.keep_headroom(len)
+            .and_then(|()| ignore_unsupported(allocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len)))
             .map_err(|e| self.failed("reservation", offset, len, e))
     }
 
