@@ -131,13 +131,14 @@ impl Workers {
         }
     }
 
-    /// Waits until the buffer holds at most `limit` bytes.
+    /// Waits until the buffer, which holds more than `limit` bytes, has clearly less: writers that were woken for every
+    /// batch would spend more time waking than writing.
     ///
     /// # Errors
     /// When the workers cannot drain it.
     pub(crate) fn wait_drained(&self, buffer: &WriteBuffer, limit: usize) -> Result<()> {
         let mut state = self.state.lock();
-        while buffer.bytes() > limit {
+        while buffer.bytes() > room_mark(limit) {
             if let Some((kind, text)) = &state.error {
                 return Err(Error::new(*kind, text.clone()));
             }
@@ -148,6 +149,11 @@ impl Workers {
         }
         Ok(())
     }
+}
+
+/// Bytes in a buffer of `limit` bytes at which waiting writers go on.
+const fn room_mark(limit: usize) -> usize {
+    limit / 8 * 7
 }
 
 fn spawn(name: String, core: Weak<Core>, run: fn(&Weak<Core>)) -> Result<JoinHandle<()>> {
@@ -180,7 +186,9 @@ fn work(core: &Weak<Core>) {
                     let mut state = workers.state.lock();
                     state.error = None;
                     drop(state);
-                    workers.room.notify_all();
+                    if core.buffer.bytes() <= room_mark(core.shares.write_buffer) {
+                        workers.room.notify_all();
+                    }
                     if drained {
                         continue;
                     }
