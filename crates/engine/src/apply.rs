@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use format::{Entry, FragmentEntry, FragmentRef, ObjectState};
+use format::{Entry, FragmentEntry, FragmentRef};
 use units::{BlockIndex, BlockMask, Epoch, GROUP_BLOCKS, GroupIndex};
 
 use crate::log::Sink;
@@ -114,9 +114,4 @@ impl Applier {
         }
         object.estimate(estimate);
     }
-}
-
-/// Whether a descriptor is that of an object whose records a checkpoint should remove.
-pub(crate) fn is_deleting(object: &Object) -> bool {
-    object.descriptor.read().state == ObjectState::Deleting
 }

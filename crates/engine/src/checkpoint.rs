@@ -26,7 +26,6 @@ use format::{
 use surface::{Error, ErrorKind, Result};
 use units::{Epoch, ExtentIndex, GroupIndex, ObjectId};
 
-use crate::apply::is_deleting;
 use crate::core::Core;
 use crate::extents::{ExtentPlan, UsageChanges};
 use crate::log::Position;
@@ -120,7 +119,7 @@ impl Core {
             for object in self.objects.all() {
                 object.freeze_estimate();
                 descriptors.extend(object.capture());
-                if is_deleting(&object) {
+                if !object.is_live() {
                     deleting.insert(object.id);
                 }
             }

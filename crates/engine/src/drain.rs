@@ -191,7 +191,7 @@ impl Core {
 
     /// Takes a checkpoint so that the log gets new extents to fill.
     fn make_room(&self, purpose: Purpose) -> Result<()> {
-        let kept_back = if purpose == Purpose::Data { self.geometry.reserve_extents() as usize } else { 0 };
+        let kept_back = self.geometry.kept_back(purpose);
         self.checkpoint_unless(|core| core.log.ahead() > kept_back)?;
         if self.log.ahead() > kept_back {
             return Ok(());

@@ -2,6 +2,8 @@
 
 use units::{BLOCK_BYTES, ExtentIndex, GROUP_BLOCKS};
 
+use crate::log::Purpose;
+
 /// Extents that data may not take, so that discards, deletions and checkpoints work in a full pool. An extent that holds
 /// nothing but such entries has no live bytes, so the next checkpoint frees it again: a handful suffices for ever.
 const RESERVE_EXTENTS: u64 = 4;
@@ -36,6 +38,11 @@ impl Geometry {
         extent >= 1
             && extent < u64::from(self.extents)
             && location % u64::from(self.extent_bytes) + u64::from(len) <= u64::from(self.extent_bytes)
+    }
+
+    /// Extents that the log keeps back from a batch of this purpose.
+    pub(crate) fn kept_back(&self, purpose: Purpose) -> usize {
+        if purpose == Purpose::Data { self.reserve_extents() as usize } else { 0 }
     }
 
     /// Extents kept back from data.

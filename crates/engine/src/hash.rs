@@ -9,7 +9,7 @@ pub(crate) type FastHash = BuildHasherDefault<WordHasher>;
 pub(crate) struct WordHasher(u64);
 
 /// 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming, 6.4).
-const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+pub(crate) const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Hasher for WordHasher {
     fn finish(&self) -> u64 {

@@ -277,8 +277,7 @@ impl Log {
                 let text = format!("a batch of {} bytes does not fit in an extent", prepared.batch_bytes());
                 return Err((Error::new(ErrorKind::Invalid, text), prepared));
             }
-            let kept_back = if purpose == Purpose::Data { self.geometry.reserve_extents() as usize } else { 0 };
-            if state.ahead() <= kept_back {
+            if state.ahead() <= self.geometry.kept_back(purpose) {
                 return Ok(Step::NoExtent(prepared));
             }
             state.open += 1;

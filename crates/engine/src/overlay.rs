@@ -42,8 +42,7 @@ pub(crate) struct Change {
 
 impl Overlay {
     fn shard(&self, key: GroupKey) -> &Shard {
-        let mixed = (key.group.0 ^ key.object.0.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        &self.shards[(mixed >> 60) as usize % SHARDS]
+        &self.shards[key.shard(SHARDS)]
     }
 
     /// Memory used, roughly.

@@ -1,7 +1,6 @@
 //! A pool as its users see it: made, opened, closed; its volumes, properties and figures.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use env::MapBatch;
 use format::{Checkpoint, Entry, FORMAT_VERSION, KEY_CHECKPOINT, ObjectDescriptor, ObjectState, Superblock};
@@ -372,12 +371,6 @@ impl Pool {
     pub fn drop_caches(&self) {
         self.core.map.drop_cache();
         self.core.units.clear();
-    }
-
-    /// Bytes in use of the write buffer, the map's changes, and free extents: for tests and diagnosis.
-    pub fn memory(&self) -> [usize; 3] {
-        let free = self.core.extents_free.load(Ordering::Relaxed) as usize;
-        [self.core.buffer.bytes(), self.core.map.active().bytes(), free]
     }
 }
 

@@ -58,7 +58,7 @@ impl UnitCache {
     /// Whether the unit, which is not in the cache, should be kept now.
     pub(crate) fn is_wanted(&self, key: &UnitKey) -> bool {
         let mark = key.location ^ u64::from(key.checksum).rotate_left(32) | 1;
-        let slot = mark.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 50;
+        let slot = mark.wrapping_mul(crate::hash::MULTIPLIER) >> 50;
         self.recent[slot as usize % RECENT].swap(mark, Ordering::Relaxed) == mark
     }
     pub(crate) fn insert(&self, key: UnitKey, unit: Bytes) {

@@ -22,7 +22,7 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use units::{BLOCK_BYTES, BlockMask, GroupIndex, ObjectId};
 
-use crate::hash::FastHash;
+use crate::hash::{FastHash, MULTIPLIER};
 
 /// Shards of the buffer: enough that two cores rarely meet, few enough to walk.
 const SHARDS: usize = 64;
@@ -37,6 +37,14 @@ const ENTRIES_PER_LOCK: usize = 16;
 pub(crate) struct GroupKey {
     pub object: ObjectId,
     pub group: GroupIndex,
+}
+
+impl GroupKey {
+    /// Which of `count` shards, a power of two, the group belongs to.
+    pub(crate) const fn shard(self, count: usize) -> usize {
+        let mixed = (self.group.0 ^ self.object.0.rotate_left(32)).wrapping_mul(MULTIPLIER);
+        (mixed >> (u64::BITS - count.ilog2())) as usize
+    }
 }
 
 /// Consecutive blocks of a group: bytes, or a hole.
@@ -171,8 +179,7 @@ impl WriteBuffer {
     }
 
     fn shard(&self, key: GroupKey) -> &Mutex<Shard> {
-        let mixed = (key.group.0 ^ key.object.0.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        &self.shards[(mixed >> 58) as usize % SHARDS]
+        &self.shards[key.shard(SHARDS)]
     }
 
     /// Bytes held, in flight included.
