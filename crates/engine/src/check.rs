@@ -194,7 +194,7 @@ impl Checker<'_> {
         }
         for fragment in record.fragments {
             let extent = self.core.geometry.extent_at(fragment.location);
-            *self.live.entry(extent).or_default() += u64::from(fragment.stored);
+            *self.live.entry(extent).or_default() += u64::from(fragment.live_bytes());
             self.ranges.push((fragment.location, fragment.stored));
             entries.push(Entry { key: id, piece: Piece { object: id.object, epoch: id.epoch, fragment } });
         }

@@ -227,15 +227,16 @@ impl Core {
         let allocated =
             |records: &GroupRecords| records.iter().map(|(_, r)| i64::from(r.allocated().count())).sum::<i64>();
         figures.0 -= allocated(&records);
-        absorb(&mut records, changes, &mut |_, dead| {
-            *merged.usage.entry(self.geometry.extent_at(dead.location)).or_default() -= i64::from(dead.stored);
-            figures.1 -= i64::from(dead.stored);
+        absorb(&mut records, changes, &mut |_, lost| {
+            let bytes = i64::from(lost.live_bytes());
+            *merged.usage.entry(self.geometry.extent_at(lost.location)).or_default() -= bytes;
+            figures.1 -= bytes;
         });
         for (_, change) in changes {
             for fragment in &change.fragments {
-                let stored = i64::from(fragment.stored);
-                *merged.usage.entry(self.geometry.extent_at(fragment.location)).or_default() += stored;
-                figures.1 += stored;
+                let bytes = i64::from(fragment.live_bytes());
+                *merged.usage.entry(self.geometry.extent_at(fragment.location)).or_default() += bytes;
+                figures.1 += bytes;
             }
         }
         figures.0 += allocated(&records);
@@ -281,7 +282,7 @@ impl Core {
                 };
                 for fragment in &record.fragments {
                     let extent = self.geometry.extent_at(fragment.location);
-                    *merged.usage.entry(extent).or_default() -= i64::from(fragment.stored);
+                    *merged.usage.entry(extent).or_default() -= i64::from(fragment.live_bytes());
                 }
                 merged.batch.delete(key);
                 ControlFlow::Continue(())

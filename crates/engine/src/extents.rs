@@ -1,6 +1,7 @@
 //! The extents: which are free, which the log fills next, how many live bytes each holds.
 //!
-//! Live bytes change only when a checkpoint merges the map, so they are exact as of the last checkpoint. An extent goes
+//! Live bytes of an extent are the sum of [`format::FragmentRef::live_bytes`] over the fragments that records refer to: of a unit
+//! partly overwritten, only the share that is still read. They change only when a checkpoint merges the map, so they are exact as of the last checkpoint. An extent goes
 //! through these states: *free*, then *listed* (named by a durable checkpoint as one that the log fills next; it is
 //! written in this state), then *used* (the log has passed it, as of a durable checkpoint), and *free* again once a
 //! checkpoint that no longer refers to it is durable and no reader is left in it.

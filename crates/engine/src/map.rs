@@ -310,11 +310,11 @@ fn take(records: &GroupRecords, level: &Level, mut missing: BlockMask, found: &m
     missing
 }
 
-/// Lays changes over records, epoch by epoch; `dead` gets the fragments that nothing refers to any more.
-pub(crate) fn absorb(records: &mut GroupRecords, changes: &GroupRecords, dead: &mut dyn FnMut(Epoch, &FragmentRef)) {
+/// Lays changes over records, epoch by epoch; `lost` gets what fragments lose by it, with those blocks as their live mask.
+pub(crate) fn absorb(records: &mut GroupRecords, changes: &GroupRecords, lost: &mut dyn FnMut(Epoch, &FragmentRef)) {
     for (epoch, change) in changes {
         match records.binary_search_by(|(e, _)| epoch.cmp(e)) {
-            Ok(at) => records[at].1.absorb(change, &mut |fragment| dead(*epoch, fragment)),
+            Ok(at) => records[at].1.absorb(change, &mut |fragment| lost(*epoch, fragment)),
             Err(at) => records.insert(at, (*epoch, change.clone())),
         }
     }

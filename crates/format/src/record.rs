@@ -32,6 +32,20 @@ impl FragmentRef {
     pub const fn unit(&self) -> BlockMask {
         BlockMask::run(self.first as u32, self.count as u32)
     }
+
+    /// The share of the stored bytes that the live blocks stand for: what cleaning would keep of a unit of which some blocks
+    /// were overwritten. Shares of disjoint live masks add up, those of all blocks to the stored bytes, and no block
+    /// counts less than one byte: so an extent's sum is zero if and only if nothing refers to it.
+    pub fn live_bytes(&self) -> u32 {
+        let count = u32::from(self.count.max(1));
+        let stored = self.stored.max(count);
+        if self.live == self.unit() {
+            return stored;
+        }
+        // `stored` is at most 2^17 and a block's position at most 32.
+        let before = |block: u32| stored * (block - u32::from(self.first)) / count;
+        self.live.and(self.unit()).runs().map(|(first, blocks)| before(first + blocks) - before(first)).sum()
+    }
 }
 
 /// What is known of the blocks of one group.
@@ -63,33 +77,34 @@ impl Record {
         self.holes.is_empty() && self.fragments.is_empty()
     }
 
-    /// Forgets what it says of `blocks`; fragments of which nothing is left are handed to `dead`.
-    fn forget(&mut self, blocks: BlockMask, dead: &mut dyn FnMut(&FragmentRef)) {
+    /// Forgets what it says of `blocks`; `lost` gets each fragment that loses blocks, its live mask cut down to those.
+    fn forget(&mut self, blocks: BlockMask, lost: &mut dyn FnMut(&FragmentRef)) {
         self.holes = self.holes.minus(blocks);
         self.fragments.retain_mut(|fragment| {
-            fragment.live = fragment.live.minus(blocks);
-            if fragment.live.is_empty() {
-                dead(fragment);
+            let gone = fragment.live.and(blocks);
+            if !gone.is_empty() {
+                lost(&FragmentRef { live: gone, ..*fragment });
+                fragment.live = fragment.live.minus(gone);
             }
             !fragment.live.is_empty()
         });
     }
 
     /// A newer fragment replaces whatever its live blocks were.
-    pub fn put(&mut self, fragment: FragmentRef, dead: &mut dyn FnMut(&FragmentRef)) {
-        self.forget(fragment.live, dead);
+    pub fn put(&mut self, fragment: FragmentRef, lost: &mut dyn FnMut(&FragmentRef)) {
+        self.forget(fragment.live, lost);
         self.fragments.push(fragment);
     }
 
     /// `blocks` read as zeroes from now on.
-    pub fn put_holes(&mut self, blocks: BlockMask, dead: &mut dyn FnMut(&FragmentRef)) {
-        self.forget(blocks, dead);
+    pub fn put_holes(&mut self, blocks: BlockMask, lost: &mut dyn FnMut(&FragmentRef)) {
+        self.forget(blocks, lost);
         self.holes = self.holes.or(blocks);
     }
 
-    /// Applies a newer change. Fragments of this record that nothing refers to afterwards are handed to `dead`.
-    pub fn absorb(&mut self, newer: &Self, dead: &mut dyn FnMut(&FragmentRef)) {
-        self.forget(newer.known(), dead);
+    /// Applies a newer change. `lost` gets what this record's fragments lose by it, each with those blocks as its live mask.
+    pub fn absorb(&mut self, newer: &Self, lost: &mut dyn FnMut(&FragmentRef)) {
+        self.forget(newer.known(), lost);
         self.holes = self.holes.or(newer.holes);
         self.fragments.extend_from_slice(&newer.fragments);
     }
@@ -193,14 +208,14 @@ mod tests {
     #[test]
     fn newer_fragments_replace_blocks_and_free_what_is_covered() {
         let mut record = Record::default();
-        let mut dead = Vec::new();
-        record.put(fragment(0, 8, 100), &mut |f| dead.push(f.location));
-        record.put(fragment(3, 1, 200), &mut |f| dead.push(f.location));
-        assert!(dead.is_empty());
+        let mut lost = Vec::new();
+        record.put(fragment(0, 8, 100), &mut |f| lost.push((f.location, f.live.0)));
+        record.put(fragment(3, 1, 200), &mut |f| lost.push((f.location, f.live.0)));
+        assert_eq!(lost, [(100, 0b1000)]);
         assert_eq!(record.fragments[0].live, BlockMask(0b1111_0111));
-        record.put_holes(BlockMask(0b11), &mut |f| dead.push(f.location));
-        record.put(fragment(0, 32, 300), &mut |f| dead.push(f.location));
-        assert_eq!(dead, [100, 200]);
+        record.put_holes(BlockMask(0b11), &mut |f| lost.push((f.location, f.live.0)));
+        record.put(fragment(0, 32, 300), &mut |f| lost.push((f.location, f.live.0)));
+        assert_eq!(lost, [(100, 0b1000), (100, 0b11), (100, 0b1111_0100), (200, 0b1000)]);
         assert_eq!(record.known(), BlockMask::FULL);
         assert!(record.holes.is_empty());
     }
@@ -213,15 +228,31 @@ mod tests {
         let mut change = Record::default();
         change.put(fragment(8, 8, 3), &mut |_| ());
         change.put_holes(BlockMask::run(0, 8), &mut |_| ());
-        let mut dead = Vec::new();
-        base.absorb(&change, &mut |f| dead.push(f.location));
-        assert_eq!(dead, [1]);
+        let mut lost = Vec::new();
+        base.absorb(&change, &mut |f| lost.push((f.location, f.live)));
+        assert_eq!(lost, [(1, BlockMask::run(0, 16))]);
         assert_eq!(base.holes, BlockMask::run(0, 8));
         assert_eq!(base.fragments.len(), 2);
         // Absorbing the same change again alters nothing but the order.
         let before = base.encode();
         base.absorb(&change, &mut |_| ());
         assert_eq!(base.encode(), before);
+    }
+
+    #[test]
+    fn shares_of_disjoint_masks_add_up() {
+        for (count, stored) in [(32u8, 7u32), (32, 32), (32, 131_072), (8, 3001), (7, 4099), (1, 1), (3, 2)] {
+            for first in [0u8, 32 - count] {
+                let unit = FragmentRef { stored, ..fragment(first, count, 0) };
+                for bits in [1u32, 0x5555_5555, 0xf0f0_f0f0, 0x8000_0001, 0x0003_ffff] {
+                    let (one, other) = (unit.unit().and(BlockMask(bits)), unit.unit().minus(BlockMask(bits)));
+                    let share = |live: BlockMask| FragmentRef { live, ..unit }.live_bytes();
+                    assert_eq!(share(one) + share(other), unit.live_bytes(), "{count} blocks, {stored} bytes");
+                    assert_eq!(unit.live_bytes(), stored.max(count.into()));
+                    assert!(share(one) >= one.count() && share(other) >= other.count());
+                }
+            }
+        }
     }
 
     #[test]
