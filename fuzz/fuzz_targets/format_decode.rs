@@ -80,10 +80,8 @@ fn batch(body: &[u8]) {
     let payload: usize = batch
         .entries
         .iter()
-        .map(|entry| match entry {
-            Entry::Fragments { fragments, .. } => fragments.iter().map(|f| f.stored as usize).sum(),
-            _ => 0,
-        })
+        .flat_map(Entry::payloads)
+        .map(|(_, _, f)| f.stored as usize)
         .sum();
     assert!(batch.header_bytes + payload <= batch.batch_bytes && batch.batch_bytes <= bytes.len());
     let mut again = encode_batch(&batch.header, &batch.entries, batch.batch_bytes);

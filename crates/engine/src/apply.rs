@@ -1,14 +1,26 @@
 //! What batches mean: applied to the map and the objects in the order of the log, while running and in recovery alike.
+//!
+//! A *move* takes a block over from an older fragment if the block's record still points there, and this must come out the same
+//! now and in replay, without asking the store. The rule: of the blocks that the move names, those count of which neither overlay
+//! knows anything in that epoch, and those that an overlay finds at the place that the move names.
+//!
+//! This is exact, because whoever appends a move (`cleaner`) verifies it against the whole map at a time *T* after the last
+//! checkpoint was captured, and holds the next one back until the batch is applied:
+//! - If the block changed since the last durable checkpoint was captured, the overlays know it, and know its newest state.
+//! - If it did not, its state is that of the checkpoint, which was that at *T*, which was verified.
+//!
+//! In replay there is one overlay, which has all changes since the checkpoint that was loaded; that is one captured before *T*, else the
+//! batch would not be replayed.
 
 use std::sync::Arc;
 
-use format::{Entry, FragmentEntry, FragmentRef};
+use format::{Entry, FragmentEntry, FragmentRef, Move};
 use units::{BlockIndex, BlockMask, Epoch, GROUP_BLOCKS, GroupIndex};
 
 use crate::log::Sink;
 use crate::map::Map;
 use crate::objects::{Object, Objects};
-use crate::overlay::Overlay;
+use crate::overlay::{GroupRecords, Overlay};
 use crate::write_buffer::{GroupKey, Taken, WriteBuffer};
 
 /// Groups of a hole range beyond which only groups that hold something are looked for.
@@ -33,6 +45,15 @@ impl Sink for Applier {
                             self.put_fragment(&overlay, object, *epoch, fragment, location);
                         }
                         location += u64::from(fragment.stored);
+                    }
+                }
+                Entry::Moves { object, epoch, moves } => {
+                    let object = self.objects.get(*object).filter(|o| o.is_live());
+                    for moved in moves {
+                        if let Some(object) = &object {
+                            self.take_over(&overlay, object, *epoch, moved, location);
+                        }
+                        location += u64::from(moved.fragment.stored);
                     }
                 }
                 Entry::Holes { object, epoch, ranges } => {
@@ -60,19 +81,48 @@ impl Sink for Applier {
     }
 }
 
+/// What a record says of a fragment whose payload is at `location`.
+fn reference(entry: &FragmentEntry, location: u64) -> FragmentRef {
+    let first = entry.first.in_group();
+    FragmentRef {
+        live: BlockMask::run(first, entry.count.into()),
+        first: first as u8,
+        count: entry.count,
+        codec: entry.codec,
+        stored: entry.stored,
+        checksum: entry.checksum,
+        location,
+    }
+}
+
 impl Applier {
+    /// See the head of this file.
+    fn take_over(&self, overlay: &Overlay, object: &Object, epoch: Epoch, moved: &Move, location: u64) {
+        let key = GroupKey { object: object.id, group: moved.fragment.first.group() };
+        let mut open = moved.live;
+        let mut live = BlockMask::EMPTY;
+        let mut look = |records: &GroupRecords| {
+            let Some((_, record)) = records.iter().find(|(e, _)| *e == epoch) else { return };
+            for fragment in record.fragments.iter().filter(|f| f.location == moved.from) {
+                live = live.or(fragment.live.and(open));
+            }
+            open = open.minus(record.known());
+        };
+        overlay.with(key, &mut look);
+        if let Some(frozen) = self.map.frozen() {
+            frozen.with(key, &mut look);
+        }
+        let live = live.or(open);
+        if !live.is_empty() {
+            let fragment = FragmentRef { live, ..reference(&moved.fragment, location) };
+            // What is allocated stays what it was.
+            overlay.change(key, epoch, |record| record.put(fragment, &mut |_| ()));
+        }
+    }
+
     fn put_fragment(&self, overlay: &Overlay, object: &Object, epoch: Epoch, entry: &FragmentEntry, location: u64) {
         let key = GroupKey { object: object.id, group: entry.first.group() };
-        let first = entry.first.in_group();
-        let fragment = FragmentRef {
-            live: BlockMask::run(first, entry.count.into()),
-            first: first as u8,
-            count: entry.count,
-            codec: entry.codec,
-            stored: entry.stored,
-            checksum: entry.checksum,
-            location,
-        };
+        let fragment = reference(entry, location);
         self.change(overlay, object, key, epoch, |record| record.put(fragment, &mut |_| ()));
     }
 

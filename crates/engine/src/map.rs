@@ -272,6 +272,11 @@ impl Map {
         self.layers.write().frozen = None;
     }
 
+    /// The changes that a checkpoint is writing, if one is, or that one which failed has left.
+    pub(crate) fn frozen(&self) -> Option<Arc<Overlay>> {
+        self.layers.read().frozen.clone()
+    }
+
     /// Whether a checkpoint is writing changes.
     pub(crate) fn is_frozen(&self) -> bool {
         self.layers.read().frozen.is_some()

@@ -1,7 +1,7 @@
 //! A batch on its way to the log: entries, their payloads packed behind room for the header, and what it completes.
 
 use env::AlignedBuf;
-use format::{BATCH_ALIGN, Entry, FragmentEntry, header_bytes};
+use format::{BATCH_ALIGN, Entry, FragmentEntry, Move, header_bytes};
 use units::{Epoch, ObjectId};
 
 use crate::buffers::BufferPool;
@@ -50,26 +50,31 @@ impl Prepared {
         let mut at = self.header;
         let mut used = format::BATCH_FIXED_BYTES;
         for entry in std::mem::take(&mut self.entries) {
-            match entry {
+            let (object, epoch, items): (_, _, Vec<Item>) = match entry {
                 Entry::Fragments { object, epoch, fragments } => {
-                    let head = header_bytes(&[Entry::Fragments { object, epoch, fragments: Vec::new() }])
-                        - format::BATCH_FIXED_BYTES;
-                    let mut open = false;
-                    for fragment in fragments {
-                        let stored = fragment.stored as usize;
-                        let cost = stored + format::FRAGMENT_ENTRY_BYTES + if open { 0 } else { head };
-                        let side = if used + cost <= room {
-                            used += cost;
-                            open = true;
-                            &mut part
-                        } else {
-                            &mut rest
-                        };
-                        side.push(object, epoch, fragment, at..at + stored);
-                        at += stored;
-                    }
+                    (object, epoch, fragments.into_iter().map(Item::Written).collect())
                 }
-                other => rest.entries.push(other),
+                Entry::Moves { object, epoch, moves } => (object, epoch, moves.into_iter().map(Item::Moved).collect()),
+                other => {
+                    rest.entries.push(other);
+                    continue;
+                }
+            };
+            let head =
+                header_bytes(&[Entry::Fragments { object, epoch, fragments: Vec::new() }]) - format::BATCH_FIXED_BYTES;
+            let mut open = false;
+            for item in items {
+                let stored = item.stored();
+                let cost = stored + item.entry_bytes() + if open { 0 } else { head };
+                let side = if used + cost <= room {
+                    used += cost;
+                    open = true;
+                    &mut part
+                } else {
+                    &mut rest
+                };
+                side.push(object, epoch, item, at..at + stored);
+                at += stored;
             }
         }
         if part.entries.is_empty() {
@@ -90,16 +95,43 @@ struct Divided {
     payloads: Vec<std::ops::Range<usize>>,
 }
 
-impl Divided {
-    fn push(&mut self, object: ObjectId, epoch: Epoch, fragment: FragmentEntry, payload: std::ops::Range<usize>) {
-        self.payloads.push(payload);
-        if let Some(Entry::Fragments { object: o, epoch: e, fragments }) = self.entries.last_mut()
-            && (*o, *e) == (object, epoch)
-        {
-            fragments.push(fragment);
-            return;
+/// What a payload is there for. Both kinds of runs have heads of the same size.
+enum Item {
+    Written(FragmentEntry),
+    Moved(Move),
+}
+
+impl Item {
+    fn stored(&self) -> usize {
+        match self {
+            Self::Written(fragment) | Self::Moved(Move { fragment, .. }) => fragment.stored as usize,
         }
-        self.entries.push(Entry::Fragments { object, epoch, fragments: vec![fragment] });
+    }
+    const fn entry_bytes(&self) -> usize {
+        match self {
+            Self::Written(_) => format::FRAGMENT_ENTRY_BYTES,
+            Self::Moved(_) => format::MOVE_ENTRY_BYTES,
+        }
+    }
+}
+
+impl Divided {
+    fn push(&mut self, object: ObjectId, epoch: Epoch, item: Item, payload: std::ops::Range<usize>) {
+        self.payloads.push(payload);
+        match (self.entries.last_mut(), item) {
+            (Some(Entry::Fragments { object: o, epoch: e, fragments }), Item::Written(fragment))
+                if (*o, *e) == (object, epoch) =>
+            {
+                fragments.push(fragment);
+            }
+            (Some(Entry::Moves { object: o, epoch: e, moves }), Item::Moved(moved)) if (*o, *e) == (object, epoch) => {
+                moves.push(moved);
+            }
+            (_, Item::Written(fragment)) => {
+                self.entries.push(Entry::Fragments { object, epoch, fragments: vec![fragment] });
+            }
+            (_, Item::Moved(moved)) => self.entries.push(Entry::Moves { object, epoch, moves: vec![moved] }),
+        }
     }
 
     fn build(self, from: &[u8], taken: Vec<Taken>, buffers: &BufferPool) -> Prepared {
@@ -119,7 +151,7 @@ impl Divided {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use units::BlockIndex;
+    use units::{BlockIndex, BlockMask, Seq};
 
     #[test]
     fn splitting_fills_the_room_and_keeps_every_payload_with_its_entry() {
@@ -136,8 +168,13 @@ mod tests {
                 checksum: i as u32,
             })
             .collect();
+        let moves: Vec<_> = fragments[3..]
+            .iter()
+            .map(|f| Move { fragment: *f, live: BlockMask::run(f.first.in_group(), 1), from: 4096, made: Seq(1) })
+            .collect();
         let entries = vec![
-            Entry::Fragments { object: ObjectId(1), epoch: Epoch(0), fragments: fragments.clone() },
+            Entry::Fragments { object: ObjectId(1), epoch: Epoch(0), fragments: fragments[..3].to_vec() },
+            Entry::Moves { object: ObjectId(1), epoch: Epoch(0), moves },
             Entry::Holes { object: ObjectId(1), epoch: Epoch(0), ranges: vec![(BlockIndex(40), 2)] },
         ];
         let header = header_bytes(&entries);
@@ -160,8 +197,8 @@ mod tests {
             assert!(part.batch_bytes() <= room);
             let mut at = part.header;
             for entry in &part.entries {
-                let Entry::Fragments { fragments, .. } = entry else { panic!("holes stay with the rest") };
-                for fragment in fragments {
+                assert!(!matches!(entry, Entry::Holes { .. }), "holes stay with the rest");
+                for (_, _, fragment) in entry.payloads() {
                     let payload = &part.buf[at..at + fragment.stored as usize];
                     assert!(payload.iter().all(|b| u32::from(*b) == fragment.checksum + 1));
                     at += fragment.stored as usize;

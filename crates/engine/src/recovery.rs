@@ -6,9 +6,9 @@ use std::ops::ControlFlow;
 
 use env::{AlignedBuf, Disk, MapStore};
 use format::{
-    BATCH_ALIGN, Batch, BatchHeader, Checkpoint, Entry, FragmentIdentity, KEY_CHECKPOINT, ObjectDescriptor,
-    USAGE_PAGE_EXTENTS, decode_batch, decode_usage_page, fragment_checksum, object_key_range, parse_usage_key,
-    usage_key_range,
+    BATCH_ALIGN, Batch, BatchHeader, Checkpoint, Entry, FragmentEntry, FragmentIdentity, KEY_CHECKPOINT,
+    ObjectDescriptor, USAGE_PAGE_EXTENTS, decode_batch, decode_usage_page, fragment_checksum, object_key_range,
+    parse_usage_key, usage_key_range,
 };
 use surface::{Error, ErrorKind, Result};
 use units::{ExtentIndex, Seq};
@@ -213,21 +213,13 @@ impl Replay<'_> {
             return Found::Other(format!("batch {} of incarnation {}", header.seq.0, header.incarnation));
         }
         let mut at = batch.header_bytes;
-        for entry in &batch.entries {
-            let Entry::Fragments { object, epoch, fragments } = entry else { continue };
-            for fragment in fragments {
-                let payload = &bytes[at..at + fragment.stored as usize];
-                at += fragment.stored as usize;
-                let identity = FragmentIdentity {
-                    object: *object,
-                    epoch: *epoch,
-                    first: fragment.first,
-                    count: fragment.count,
-                    codec: fragment.codec,
-                };
-                if fragment_checksum(&identity, payload) != fragment.checksum {
-                    return Found::Other(format!("batch {} is torn or damaged", header.seq.0));
-                }
+        for (object, epoch, fragment) in batch.entries.iter().flat_map(Entry::payloads) {
+            let payload = &bytes[at..at + fragment.stored as usize];
+            at += fragment.stored as usize;
+            let FragmentEntry { first, count, codec, checksum, .. } = *fragment;
+            let identity = FragmentIdentity { object, epoch, first, count, codec };
+            if fragment_checksum(&identity, payload) != checksum {
+                return Found::Other(format!("batch {} is torn or damaged", header.seq.0));
             }
         }
         Found::Next(batch)

@@ -325,15 +325,8 @@ fn batches_behind_the_checkpoint() {
         let mut damages = 0;
         for part in anatomy.tail() {
             let (header, whole) = (part.batch.header_bytes as u64, part.batch.batch_bytes as u64);
-            let payload: u64 = part
-                .batch
-                .entries
-                .iter()
-                .map(|entry| match entry {
-                    format::Entry::Fragments { fragments, .. } => fragments.iter().map(|f| u64::from(f.stored)).sum(),
-                    _ => 0,
-                })
-                .sum();
+            let payload: u64 =
+                part.batch.entries.iter().flat_map(format::Entry::payloads).map(|(_, _, f)| u64::from(f.stored)).sum();
             let mut places =
                 vec![("fixed header", rng.below(format::BATCH_FIXED_BYTES as u64)), ("header", rng.below(header))];
             if payload > 0 {

@@ -1,7 +1,7 @@
 //! Batches: what one append writes to the log. A header with its entries, then the payloads of the fragments in the order of
 //! their entries, packed to the byte, then padding to 4 KiB.
 
-use units::{BlockIndex, Epoch, ExtentIndex, ObjectId, Seq};
+use units::{BlockIndex, BlockMask, Epoch, ExtentIndex, ObjectId, Seq};
 
 use crate::cursor::{Cursor, put_uint};
 use crate::descriptor::{put_properties, read_properties};
@@ -16,6 +16,8 @@ pub const BATCH_ALIGN: usize = 4096;
 pub const BATCH_FIXED_BYTES: usize = 64;
 /// Bytes of an entry for one fragment.
 pub const FRAGMENT_ENTRY_BYTES: usize = 14;
+/// Bytes of an entry for one moved fragment.
+pub const MOVE_ENTRY_BYTES: usize = FRAGMENT_ENTRY_BYTES + 4 + 6 + 8;
 /// Most blocks of one hole range: its count has three bytes.
 pub const HOLE_BLOCKS_MAX: u32 = (1 << 24) - 1;
 /// Bytes of a hole range.
@@ -26,6 +28,7 @@ const TAG_FRAGMENTS: u8 = 1;
 const TAG_HOLES: u8 = 2;
 const TAG_OBJECT: u8 = 3;
 const TAG_POOL_PROPERTIES: u8 = 4;
+const TAG_MOVES: u8 = 5;
 
 /// The fixed part of a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +62,21 @@ pub struct FragmentEntry {
     pub checksum: u32,
 }
 
+/// A fragment that takes over blocks from an older one elsewhere in the log: the same payload at another place, or a part of what that
+/// one held, compressed anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Move {
+    /// The fragment as it is from here on.
+    pub fragment: FragmentEntry,
+    /// Blocks of its group, all of them in its unit, for which the old fragment was the truth when this was written. The move
+    /// holds for those of them whose record still points at `from` when the batch's turn comes.
+    pub live: BlockMask,
+    /// Where the old fragment's payload begins in the data file, in bytes; below 2^48.
+    pub from: u64,
+    /// Number of the batch that wrote the data first, kept through any number of moves: how new the data is.
+    pub made: Seq,
+}
+
 /// Something that a batch says. The entries of a batch hold in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
@@ -70,6 +88,15 @@ pub enum Entry {
         epoch: Epoch,
         /// At most 65535 of them.
         fragments: Vec<FragmentEntry>,
+    },
+    /// Fragments of one object that were moved, their payloads in this order.
+    Moves {
+        /// Object.
+        object: ObjectId,
+        /// Epoch in which the data was written, which need not be the newest.
+        epoch: Epoch,
+        /// At most 65535 of them.
+        moves: Vec<Move>,
     },
     /// Ranges of one object that read as zeroes.
     Holes {
@@ -84,6 +111,18 @@ pub enum Entry {
     Object(ObjectDescriptor),
     /// The pool's properties as they are from here on.
     PoolProperties(std::collections::BTreeMap<String, String>),
+}
+
+impl Entry {
+    /// The fragments whose payloads are in the batch because of this entry, in their order.
+    pub fn payloads(&self) -> impl Iterator<Item = (ObjectId, Epoch, &FragmentEntry)> {
+        let (who, written, moved): (_, &[FragmentEntry], &[Move]) = match self {
+            Self::Fragments { object, epoch, fragments } => ((*object, *epoch), fragments, &[]),
+            Self::Moves { object, epoch, moves } => ((*object, *epoch), &[], moves),
+            _ => ((ObjectId(0), Epoch(0)), &[], &[]),
+        };
+        written.iter().chain(moved.iter().map(|m| &m.fragment)).map(move |fragment| (who.0, who.1, fragment))
+    }
 }
 
 /// A decoded batch: the header, the entries, and where the payloads begin and the batch ends, relative to its start.
@@ -105,6 +144,7 @@ pub fn header_bytes(entries: &[Entry]) -> usize {
         .iter()
         .map(|entry| match entry {
             Entry::Fragments { fragments, .. } => RUN_HEAD_BYTES + FRAGMENT_ENTRY_BYTES * fragments.len(),
+            Entry::Moves { moves, .. } => RUN_HEAD_BYTES + MOVE_ENTRY_BYTES * moves.len(),
             Entry::Holes { ranges, .. } => RUN_HEAD_BYTES + HOLE_BYTES * ranges.len(),
             Entry::Object(descriptor) => 5 + descriptor.encode().len(),
             Entry::PoolProperties(properties) => {
@@ -148,16 +188,29 @@ fn put_run_head(out: &mut Vec<u8>, tag: u8, object: ObjectId, epoch: Epoch, coun
     put_uint(out, count as u64, 2);
 }
 
+fn put_fragment(out: &mut Vec<u8>, fragment: &FragmentEntry) {
+    put_uint(out, fragment.first.0, 5);
+    out.push(fragment.count - 1);
+    out.push(fragment.codec);
+    put_uint(out, fragment.stored.into(), 3);
+    put_uint(out, fragment.checksum.into(), 4);
+}
+
 fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
     match entry {
         Entry::Fragments { object, epoch, fragments } => {
             put_run_head(out, TAG_FRAGMENTS, *object, *epoch, fragments.len());
             for fragment in fragments {
-                put_uint(out, fragment.first.0, 5);
-                out.push(fragment.count - 1);
-                out.push(fragment.codec);
-                put_uint(out, fragment.stored.into(), 3);
-                put_uint(out, fragment.checksum.into(), 4);
+                put_fragment(out, fragment);
+            }
+        }
+        Entry::Moves { object, epoch, moves } => {
+            put_run_head(out, TAG_MOVES, *object, *epoch, moves.len());
+            for moved in moves {
+                put_fragment(out, &moved.fragment);
+                put_uint(out, moved.live.0.into(), 4);
+                put_uint(out, moved.from, 6);
+                put_uint(out, moved.made.0, 8);
             }
         }
         Entry::Holes { object, epoch, ranges } => {
@@ -216,9 +269,7 @@ pub fn decode_batch(bytes: &[u8]) -> Result<Batch, FormatError> {
     let mut payload_bytes = 0usize;
     for _ in 0..count {
         let entry = read_entry(&mut cursor)?;
-        if let Entry::Fragments { fragments, .. } = &entry {
-            payload_bytes += fragments.iter().map(|f| f.stored as usize).sum::<usize>();
-        }
+        payload_bytes += entry.payloads().map(|(_, _, f)| f.stored as usize).sum::<usize>();
         entries.push(entry);
     }
     cursor.end()?;
@@ -235,17 +286,23 @@ fn read_entry(cursor: &mut Cursor<'_>) -> Result<Entry, FormatError> {
             let (object, epoch, count) = read_run_head(cursor, FRAGMENT_ENTRY_BYTES)?;
             let mut fragments = Vec::with_capacity(count);
             for _ in 0..count {
-                let fragment = FragmentEntry {
-                    first: BlockIndex(cursor.uint(5)?),
-                    count: cursor.u8()?.wrapping_add(1),
-                    codec: cursor.u8()?,
-                    stored: cursor.uint(3)? as u32,
-                    checksum: cursor.u32()?,
-                };
-                check_unit(cursor, fragment.first.in_group() as u8, fragment.count, fragment.stored)?;
-                fragments.push(fragment);
+                fragments.push(read_fragment(cursor)?);
             }
             Ok(Entry::Fragments { object, epoch, fragments })
+        }
+        TAG_MOVES => {
+            let (object, epoch, count) = read_run_head(cursor, MOVE_ENTRY_BYTES)?;
+            let mut moves = Vec::with_capacity(count);
+            for _ in 0..count {
+                let fragment = read_fragment(cursor)?;
+                let live = BlockMask(cursor.u32()?);
+                let unit = BlockMask::run(fragment.first.in_group(), fragment.count.into());
+                if live.is_empty() || !live.minus(unit).is_empty() {
+                    return Err(cursor.fail(format!("live mask {:#010x} of a move is impossible", live.0)));
+                }
+                moves.push(Move { fragment, live, from: cursor.uint(6)?, made: Seq(cursor.u64()?) });
+            }
+            Ok(Entry::Moves { object, epoch, moves })
         }
         TAG_HOLES => {
             let (object, epoch, count) = read_run_head(cursor, HOLE_BYTES)?;
@@ -268,6 +325,18 @@ fn read_entry(cursor: &mut Cursor<'_>) -> Result<Entry, FormatError> {
         }
         other => Err(cursor.fail(format!("unknown entry tag {other}"))),
     }
+}
+
+fn read_fragment(cursor: &mut Cursor<'_>) -> Result<FragmentEntry, FormatError> {
+    let fragment = FragmentEntry {
+        first: BlockIndex(cursor.uint(5)?),
+        count: cursor.u8()?.wrapping_add(1),
+        codec: cursor.u8()?,
+        stored: cursor.uint(3)? as u32,
+        checksum: cursor.u32()?,
+    };
+    check_unit(cursor, fragment.first.in_group() as u8, fragment.count, fragment.stored)?;
+    Ok(fragment)
 }
 
 /// Reads the head of a run, and makes sure that its items can be there before memory is taken for them.
@@ -321,6 +390,16 @@ mod tests {
                 epoch: Epoch(0),
                 fragments: vec![fragment((1 << 38) - 1, 1, 4096), fragment(32, 32, 5000)],
             },
+            Entry::Moves {
+                object: ObjectId(1),
+                epoch: Epoch(3),
+                moves: vec![Move {
+                    fragment: fragment(64, 8, 700),
+                    live: BlockMask(0b1010_0001),
+                    from: (1 << 48) - 1,
+                    made: Seq(u64::MAX),
+                }],
+            },
             Entry::Holes { object: ObjectId(1), epoch: Epoch(0), ranges: vec![(BlockIndex(64), HOLE_BLOCKS_MAX)] },
             Entry::PoolProperties([("compression".to_owned(), "lz4".to_owned())].into()),
         ];
@@ -329,7 +408,7 @@ mod tests {
 
     fn sample_bytes() -> Vec<u8> {
         let (header, entries) = sample();
-        let total = (header_bytes(&entries) + 9096).next_multiple_of(BATCH_ALIGN);
+        let total = (header_bytes(&entries) + 9796).next_multiple_of(BATCH_ALIGN);
         let mut bytes = encode_batch(&header, &entries, total);
         assert_eq!(bytes.len(), header_bytes(&entries));
         bytes.resize(total, 0);
@@ -356,6 +435,29 @@ mod tests {
         }
         for len in 0..bytes.len() {
             assert!(decode_batch(&bytes[..len]).is_err());
+        }
+    }
+
+    #[test]
+    fn payloads_come_in_the_order_of_the_entries() {
+        let (_, entries) = sample();
+        let stored: Vec<_> = entries.iter().flat_map(Entry::payloads).map(|(o, e, f)| (o.0, e.0, f.stored)).collect();
+        assert_eq!(stored, [(1, 0, 4096), (1, 0, 5000), (1, 3, 700)]);
+    }
+
+    #[test]
+    fn moves_of_blocks_outside_of_their_unit_are_refused() {
+        let (header, mut entries) = sample();
+        for live in [0, 1 << 8, 0b1_0000_0001] {
+            for entry in &mut entries {
+                if let Entry::Moves { moves, .. } = entry {
+                    moves[0].live = BlockMask(live);
+                }
+            }
+            let total = (header_bytes(&entries) + 9796).next_multiple_of(BATCH_ALIGN);
+            let mut bytes = encode_batch(&header, &entries, total);
+            bytes.resize(total, 0);
+            assert!(decode_batch(&bytes).unwrap_err().detail.contains("live mask"));
         }
     }
 
