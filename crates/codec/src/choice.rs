@@ -3,56 +3,64 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::CodecId;
-
-/// Level of zstd, 1 to 19.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ZstdLevel(u8);
-
-impl ZstdLevel {
-    /// The fastest level.
-    pub const MIN: Self = Self(1);
-    /// The highest level whose memory stays small; 20 to 22 differ only in windows larger than a unit.
-    pub const MAX: Self = Self(19);
-
-    /// A level, if there is one of that number.
-    pub const fn new(level: u8) -> Option<Self> {
-        if level >= Self::MIN.0 && level <= Self::MAX.0 { Some(Self(level)) } else { None }
-    }
-    /// Its number.
-    pub const fn get(self) -> u8 {
-        self.0
-    }
-}
+use crate::{Bzip2Level, CodecId, GzipLevel, Lz4HcLevel, ZstdFastLevel, ZstdLevel};
 
 /// A codec that data can be written with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Codec {
     /// Store as it comes.
     Off,
+    /// Runs of zeroes left out, nothing else.
+    Zle,
+    /// LZJB, ZFS' first codec.
+    Lzjb,
     /// LZ4, fast.
     Lz4,
+    /// LZ4 that searches longer; reads like LZ4.
+    Lz4Hc(Lz4HcLevel),
+    /// LZO1X.
+    Lzo,
+    /// Deflate, without gzip's header and trailer.
+    Gzip(GzipLevel),
+    /// bzip2.
+    Bzip2(Bzip2Level),
     /// zstd at a level.
     Zstd(ZstdLevel),
+    /// zstd at a negative level.
+    ZstdFast(ZstdFastLevel),
 }
 
 impl Codec {
     /// What [`FromStr`] accepts, for messages and help.
-    pub const ALLOWED: &str = "off, lz4, zstd-1 to zstd-19";
+    pub const ALLOWED: &str = "off, zle, lzjb, lz4, lz4hc-1 to lz4hc-12, lzo, gzip-1 to gzip-9, bzip2-1 to bzip2-9, \
+                               zstd-fast-1 to zstd-fast-10, zstd-1 to zstd-19";
 
     /// Its number in the format.
     pub const fn id(self) -> CodecId {
         match self {
             Self::Off => CodecId::RAW,
+            Self::Zle => CodecId::ZLE,
+            Self::Lzjb => CodecId::LZJB,
             Self::Lz4 => CodecId::LZ4,
-            Self::Zstd(level) => CodecId(CodecId::ZSTD_1 - 1 + level.0),
+            Self::Lz4Hc(level) => CodecId(CodecId::LZ4HC_1 - 1 + level.get()),
+            Self::Lzo => CodecId::LZO,
+            Self::Gzip(level) => CodecId(CodecId::GZIP_1 - 1 + level.get()),
+            Self::Bzip2(level) => CodecId(CodecId::BZIP2_1 - 1 + level.get()),
+            Self::Zstd(level) => CodecId(CodecId::ZSTD_1 - 1 + level.get()),
+            Self::ZstdFast(level) => CodecId(CodecId::ZSTD_FAST_1 - 1 + level.get()),
         }
     }
 
     /// All of them, in the order of their numbers.
     pub fn all() -> impl Iterator<Item = Self> {
-        let zstd = (ZstdLevel::MIN.0..=ZstdLevel::MAX.0).map(|level| Self::Zstd(ZstdLevel(level)));
-        [Self::Off, Self::Lz4].into_iter().chain(zstd)
+        [Self::Off, Self::Zle, Self::Lzjb, Self::Lz4]
+            .into_iter()
+            .chain(Lz4HcLevel::all().map(Self::Lz4Hc))
+            .chain([Self::Lzo])
+            .chain(GzipLevel::all().map(Self::Gzip))
+            .chain(Bzip2Level::all().map(Self::Bzip2))
+            .chain(ZstdLevel::all().map(Self::Zstd))
+            .chain(ZstdFastLevel::all().map(Self::ZstdFast))
     }
 }
 
@@ -60,8 +68,7 @@ impl fmt::Display for Codec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Off => f.write_str("off"),
-            Self::Lz4 => f.write_str("lz4"),
-            Self::Zstd(level) => write!(f, "zstd-{}", level.0),
+            other => other.id().fmt(f),
         }
     }
 }
@@ -84,19 +91,22 @@ impl FromStr for Codec {
     type Err = ParseCodecError;
 
     fn from_str(text: &str) -> Result<Self, ParseCodecError> {
-        let fail = || ParseCodecError { text: text.to_owned() };
-        match text {
-            "off" => Ok(Self::Off),
-            "lz4" => Ok(Self::Lz4),
-            _ => {
-                let digits = text.strip_prefix("zstd-").ok_or_else(fail)?;
-                // "+3" and "03" parse as numbers but would not be shown again as they were written.
-                if digits.starts_with(['+', '0']) {
-                    return Err(fail());
-                }
-                digits.parse().ok().and_then(ZstdLevel::new).map(Self::Zstd).ok_or_else(fail)
-            }
-        }
+        let found = match text {
+            "off" => Some(Self::Off),
+            "zle" => Some(Self::Zle),
+            "lzjb" => Some(Self::Lzjb),
+            "lz4" => Some(Self::Lz4),
+            "lzo" => Some(Self::Lzo),
+            _ => match text.rsplit_once('-') {
+                Some(("lz4hc", level)) => Lz4HcLevel::parse(level).map(Self::Lz4Hc),
+                Some(("gzip", level)) => GzipLevel::parse(level).map(Self::Gzip),
+                Some(("bzip2", level)) => Bzip2Level::parse(level).map(Self::Bzip2),
+                Some(("zstd", level)) => ZstdLevel::parse(level).map(Self::Zstd),
+                Some(("zstd-fast", level)) => ZstdFastLevel::parse(level).map(Self::ZstdFast),
+                _ => None,
+            },
+        };
+        found.ok_or_else(|| ParseCodecError { text: text.to_owned() })
     }
 }
 
@@ -112,14 +122,56 @@ mod tests {
             assert!(codec.id().is_known());
             numbers.push(codec.id());
         }
-        assert_eq!(numbers.len(), 21);
+        assert_eq!(numbers.len(), 5 + 12 + 9 + 9 + 19 + 10);
         assert!(numbers.is_sorted_by(|a, b| a < b));
-        assert_eq!(Codec::Zstd(ZstdLevel::MAX).id(), CodecId(83));
+    }
+
+    #[test]
+    fn numbers_are_those_of_the_format() {
+        for (name, number) in [
+            ("off", 0),
+            ("zle", 1),
+            ("lzjb", 2),
+            ("lz4", 16),
+            ("lz4hc-1", 17),
+            ("lz4hc-12", 28),
+            ("lzo", 32),
+            ("gzip-1", 41),
+            ("gzip-9", 49),
+            ("bzip2-1", 51),
+            ("bzip2-9", 59),
+            ("zstd-1", 65),
+            ("zstd-19", 83),
+            ("zstd-fast-1", 97),
+            ("zstd-fast-10", 106),
+        ] {
+            assert_eq!(name.parse::<Codec>().unwrap().id(), CodecId(number), "{name}");
+        }
     }
 
     #[test]
     fn refuses_other_names_and_lists_what_is_allowed() {
-        for text in ["", "LZ4", "zstd", "zstd-0", "zstd-20", "zstd-+3", "zstd-03", "zstd-256", "gzip-1", "lz4 "] {
+        for text in [
+            "",
+            "LZ4",
+            "zstd",
+            "zstd-0",
+            "zstd-20",
+            "zstd-+3",
+            "zstd-03",
+            "zstd-256",
+            "gzip-10",
+            "lz4 ",
+            "lz4-1",
+            "raw",
+            "zstd-fast",
+            "zstd-fast-11",
+            "zstd-fast--1",
+            "lz4hc-13",
+            "bzip2-0",
+            "-1",
+            "off-1",
+        ] {
             let error = text.parse::<Codec>().unwrap_err().to_string();
             assert!(error.contains("zstd-1 to zstd-19"), "{error}");
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::CodecId;
+use crate::{CodecId, DictionaryNumber};
 
 /// Why a fragment's payload could not be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub enum DecodeError {
         /// Bytes that it should decode to.
         raw: usize,
     },
+    /// The payload was compressed with a dictionary that the caller did not come up with.
+    MissingDictionary(DictionaryNumber),
     /// Memory for the decoder's context could not be had.
     OutOfMemory,
 }
@@ -29,6 +31,7 @@ impl fmt::Display for DecodeError {
             Self::Malformed { codec, stored, raw } => {
                 write!(f, "{stored} bytes are no {codec} data of {raw} bytes")
             }
+            Self::MissingDictionary(number) => write!(f, "dictionary {number}, which the data needs, is not there"),
             Self::OutOfMemory => f.write_str("no memory for a decoder"),
         }
     }

@@ -1,7 +1,9 @@
-//! LZ4 blocks through the C library. Wraps its unsafe calls; owns the compressor's hash table.
+//! LZ4 blocks through the C library, quickly or with a longer search. Wraps its unsafe calls; owns the compressors' states.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_void};
+
+use crate::Lz4HcLevel;
 
 unsafe extern "C" {
     // In lz4.h since 1.9, but not in lz4-sys. The first needs a state that was initialised once and was since given only
@@ -22,6 +24,16 @@ unsafe extern "C" {
         dst_capacity: c_int,
     ) -> c_int;
     fn LZ4_initStream(buffer: *mut c_void, size: usize) -> *mut c_void;
+    // In lz4hc.h since 1.9, likewise.
+    fn LZ4_compress_HC_extStateHC_fastReset(
+        state: *mut c_void,
+        src: *const c_char,
+        dst: *mut c_char,
+        src_size: c_int,
+        dst_capacity: c_int,
+        level: c_int,
+    ) -> c_int;
+    fn LZ4_initStreamHC(buffer: *mut c_void, size: usize) -> *mut c_void;
 }
 
 /// `LZ4_STREAM_MINSIZE` of lz4 1.10: (1 << LZ4_MEMORY_USAGE) + 32 with LZ4_MEMORY_USAGE = 14.
@@ -37,6 +49,8 @@ pub(crate) struct Compressor {
 }
 
 impl Compressor {
+    pub(crate) const MEMORY_BYTES: usize = size_of::<State>();
+
     /// `None` when the linked library wants a larger state than it was built for.
     pub(crate) fn new() -> Option<Self> {
         let mut state = Box::new(State([0; STATE_BYTES]));
@@ -58,6 +72,48 @@ impl Compressor {
                 src_size,
                 dst_capacity,
                 1,
+            )
+        };
+        usize::try_from(written).ok().filter(|n| *n > 0 && *n <= dst.len())
+    }
+}
+
+/// `LZ4_STREAMHC_MINSIZE` of lz4 1.10.
+const STATE_HC_BYTES: usize = 262_200;
+
+/// The library's state for searching longer, 256 KiB, aligned as it asks for.
+#[repr(C, align(64))]
+struct StateHc([u8; STATE_HC_BYTES]);
+
+/// An LZ4 compressor that searches longer, whose state is reused from call to call.
+pub(crate) struct CompressorHc {
+    state: Box<StateHc>,
+}
+
+impl CompressorHc {
+    pub(crate) const MEMORY_BYTES: usize = size_of::<StateHc>();
+
+    /// `None` when the linked library wants a larger state than it was built for.
+    pub(crate) fn new() -> Option<Self> {
+        let mut state = Box::new(StateHc([0; STATE_HC_BYTES]));
+        // SAFETY: the pointer is valid for STATE_HC_BYTES; the function checks size and alignment itself.
+        let stream = unsafe { LZ4_initStreamHC((&raw mut *state).cast(), STATE_HC_BYTES) };
+        (!stream.is_null()).then_some(Self { state })
+    }
+
+    /// Compresses `src` into `dst` if it fits.
+    pub(crate) fn compress(&mut self, level: Lz4HcLevel, src: &[u8], dst: &mut [u8]) -> Option<usize> {
+        let (src_size, dst_capacity) = (c_int::try_from(src.len()).ok()?, c_int::try_from(dst.len()).ok()?);
+        // SAFETY: the state was initialised in `new` and only this function uses it; the pointers are valid for the lengths
+        // given with them, and the library writes at most `dst_capacity` bytes.
+        let written = unsafe {
+            LZ4_compress_HC_extStateHC_fastReset(
+                (&raw mut *self.state).cast(),
+                src.as_ptr().cast(),
+                dst.as_mut_ptr().cast(),
+                src_size,
+                dst_capacity,
+                level.get().into(),
             )
         };
         usize::try_from(written).ok().filter(|n| *n > 0 && *n <= dst.len())

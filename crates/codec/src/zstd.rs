@@ -1,14 +1,32 @@
 //! zstd frames as the format wants them: magicless, without content size, checksum and dictionary id (2 bytes of header
-//! and 3 for each block). Wraps the C library's contexts and keeps them for reuse.
+//! and 3 for each block), with and without a dictionary. Wraps the C library's contexts and keeps them for reuse.
+//!
+//! A context refers to the dictionary that it used last, by a pointer. It holds a count on that dictionary too, so that the
+//! pointer stays good; and it lets go of both before it does something without a dictionary, because the library
+//! would go on using it.
+#![allow(unsafe_code)]
 
-use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat};
+use std::sync::Arc;
 
-use crate::ZstdLevel;
+use zstd_safe::{CCtx, CDict, CParameter, DCtx, DDict, DParameter, FrameFormat};
+
+use crate::{DecodeDictionary, EncodeDictionary, ZstdFastLevel, ZstdLevel};
+
+/// zstd's level of ours.
+pub(crate) fn level_of(level: ZstdLevel) -> i32 {
+    level.get().into()
+}
+
+/// zstd's negative level of ours.
+pub(crate) fn level_of_fast(level: ZstdFastLevel) -> i32 {
+    -i32::from(level.get())
+}
 
 /// A zstd compressor whose context is reused from call to call.
 pub(crate) struct Compressor {
     context: CCtx<'static>,
-    level: Option<ZstdLevel>,
+    level: Option<i32>,
+    dictionary: Option<Arc<EncodeDictionary>>,
 }
 
 impl Compressor {
@@ -23,17 +41,42 @@ impl Compressor {
         ] {
             context.set_parameter(parameter).ok()?;
         }
-        Some(Self { context, level: None })
+        Some(Self { context, level: None, dictionary: None })
     }
 
-    /// Compresses `src` into `dst` if it fits.
-    pub(crate) fn compress(&mut self, level: ZstdLevel, src: &[u8], dst: &mut [u8]) -> Option<usize> {
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.context.sizeof()
+    }
+
+    /// Compresses `src` into `dst` if it fits, at zstd's `level`.
+    pub(crate) fn compress(&mut self, level: i32, src: &[u8], dst: &mut [u8]) -> Option<usize> {
+        if self.dictionary.is_some() {
+            self.context.disable_dictionary().ok()?;
+            self.dictionary = None;
+        }
         if self.level != Some(level) {
             self.level = None;
-            self.context.set_parameter(CParameter::CompressionLevel(level.get().into())).ok()?;
+            self.context.set_parameter(CParameter::CompressionLevel(level)).ok()?;
             self.level = Some(level);
         }
         // One call with the whole input: the library takes its size as pledged and picks the tables for small inputs.
+        self.context.compress2(dst, src).ok().filter(|n| *n <= dst.len())
+    }
+
+    /// Compresses `src` into `dst` if it fits, with a dictionary and the level that it was prepared for.
+    pub(crate) fn compress_with(
+        &mut self,
+        dictionary: &Arc<EncodeDictionary>,
+        src: &[u8],
+        dst: &mut [u8],
+    ) -> Option<usize> {
+        if !self.dictionary.as_ref().is_some_and(|last| Arc::ptr_eq(last, dictionary)) {
+            // SAFETY: lengthens the reference's lifetime only. What it refers to lives in `self.dictionary` for as long as the
+            // context knows of it: there is no way from here to the next assignment on which the context uses it.
+            let prepared = unsafe { &*std::ptr::from_ref::<CDict<'static>>(dictionary.prepared()) };
+            self.context.ref_cdict(prepared).ok()?;
+            self.dictionary = Some(Arc::clone(dictionary));
+        }
         self.context.compress2(dst, src).ok().filter(|n| *n <= dst.len())
     }
 }
@@ -41,6 +84,7 @@ impl Compressor {
 /// A zstd decompressor whose context is reused from call to call.
 pub(crate) struct Decompressor {
     context: DCtx<'static>,
+    dictionary: Option<Arc<DecodeDictionary>>,
 }
 
 impl Decompressor {
@@ -48,11 +92,34 @@ impl Decompressor {
     pub(crate) fn new() -> Option<Self> {
         let mut context = DCtx::try_create()?;
         context.set_parameter(DParameter::Format(FrameFormat::Magicless)).ok()?;
-        Some(Self { context })
+        Some(Self { context, dictionary: None })
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.context.sizeof()
     }
 
     /// Decodes a frame that is exactly `dst.len()` bytes long; false when it is not, or is malformed.
     pub(crate) fn decompress(&mut self, src: &[u8], dst: &mut [u8]) -> bool {
+        if self.dictionary.is_some() {
+            if self.context.disable_dictionary().is_err() {
+                return false;
+            }
+            self.dictionary = None;
+        }
+        self.context.decompress(dst, src) == Ok(dst.len())
+    }
+
+    /// The same for a frame that was made with a dictionary.
+    pub(crate) fn decompress_with(&mut self, dictionary: &Arc<DecodeDictionary>, src: &[u8], dst: &mut [u8]) -> bool {
+        if !self.dictionary.as_ref().is_some_and(|last| Arc::ptr_eq(last, dictionary)) {
+            // SAFETY: as in `Compressor::compress_with`.
+            let prepared = unsafe { &*std::ptr::from_ref::<DDict<'static>>(dictionary.prepared()) };
+            if self.context.ref_ddict(prepared).is_err() {
+                return false;
+            }
+            self.dictionary = Some(Arc::clone(dictionary));
+        }
         self.context.decompress(dst, src) == Ok(dst.len())
     }
 }

@@ -229,7 +229,7 @@ mod tests {
     fn refusals_list_what_is_allowed() {
         for (key, value, part) in [
             ("compresion", "lz4", "compression, unit, min-saving"),
-            ("compression", "gzip-1", "zstd-1 to zstd-19"),
+            ("compression", "gzip-10", "zstd-1 to zstd-19"),
             ("compression", "", "zstd-1 to zstd-19"),
             ("unit", "2K", "4K, 8K"),
             ("unit", "0", "4K, 8K"),
