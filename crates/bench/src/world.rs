@@ -130,7 +130,7 @@ fn store_bytes(memory_bytes: u64) -> u64 {
 fn pool_options(memory_bytes: u64) -> PoolOptions {
     let memory_bytes = memory_bytes - store_bytes(memory_bytes);
     // As the server sets it: a worker waits while its batch is being written.
-    PoolOptions { memory_bytes, workers: cores() + 2, ..PoolOptions::default() }
+    PoolOptions { memory_bytes, workers: cores(), ..PoolOptions::default() }
 }
 
 fn environment(disk: Arc<TimedDisk>, store: FjallStore) -> PoolEnv {

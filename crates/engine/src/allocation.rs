@@ -10,8 +10,6 @@ use crate::write_buffer::GroupKey;
 
 /// Groups that are looked through at once (128 MiB).
 const WINDOW_GROUPS: u64 = 1024;
-/// Bytes of a prefetch that are honoured: more would only push out what it brought.
-const PREFETCH_BYTES_MAX: u64 = 16 << 20;
 
 impl Core {
     /// See `BlockDevice::allocation`.
@@ -86,18 +84,5 @@ impl Core {
             data = data.or(piece.fragment.live);
         }
         Ok(data)
-    }
-
-    /// Reads a range so that its units stay in the cache.
-    pub(crate) fn prefetch(&self, object: &Object, offset: u64, length: u64) -> Result<()> {
-        let end = offset + length.min(PREFETCH_BYTES_MAX);
-        let mut at = offset;
-        let mut scratch = vec![0; 64 << 10];
-        while at < end {
-            let len = (end - at).min(scratch.len() as u64);
-            self.read(object, at, &mut scratch[..len as usize])?;
-            at += len;
-        }
-        Ok(())
     }
 }

@@ -3,8 +3,8 @@
 use env::AlignedBuf;
 use parking_lot::Mutex;
 
-/// Buffers kept; one for each batch that can be under way on the machines we size for, and some to spare.
-const KEPT_MAX: usize = 8;
+/// Buffers kept: for each batch that may wait for a writer with the default budget, and those that are being filled.
+const KEPT_MAX: usize = 16;
 /// Larger ones are not kept: they come from unusual extents.
 const KEPT_BYTES_MAX: usize = 2 << 20;
 

@@ -42,8 +42,29 @@ struct Run {
 }
 
 impl Core {
-    /// Drains one batch of what became dirty up to `generation`. `false`: there was nothing to take.
+    /// Drains one batch of what became dirty up to `generation` and waits until it is written. `false`: there was nothing to take.
     pub(crate) fn drain(&self, generation: u64) -> Result<bool> {
+        let Some(prepared) = self.prepare(generation)? else { return Ok(false) };
+        if let Some(prepared) = prepared {
+            self.append(prepared, Purpose::Data)?;
+        }
+        Ok(true)
+    }
+
+    /// Like [`drain`](Self::drain), but leaves the writing to the writer threads. If that fails, the next call says so.
+    pub(crate) fn drain_ahead(&self) -> Result<bool> {
+        if let Some(error) = self.log.take_failure() {
+            return Err(error);
+        }
+        let Some(prepared) = self.prepare(u64::MAX)? else { return Ok(false) };
+        if let Some(prepared) = prepared {
+            self.append_with(prepared, Purpose::Data, |prepared| self.log.enqueue(prepared, Purpose::Data))?;
+        }
+        Ok(true)
+    }
+
+    /// Steps 1 to 3. `None`: nothing was dirty; `Some(None)`: what was taken needs no batch.
+    fn prepare(&self, generation: u64) -> Result<Option<Option<Prepared>>> {
         self.heal()?;
         // Changes that pile up faster than checkpoints write them would fill memory: then draining waits for one.
         let piled_up = |core: &Self| core.map.active().bytes() > core.shares.overlay;
@@ -53,18 +74,17 @@ impl Core {
         let share = self.shares.write_buffer / 4;
         let mut taken = self.buffer.take(BATCH_RAW_BYTES.min(share), generation);
         if taken.is_empty() {
-            return Ok(false);
+            return Ok(None);
         }
         taken.sort_unstable_by_key(|t| t.key);
         let (mut runs, gone) = self.plan(&mut taken);
         self.buffer.completed(&gone);
         if taken.is_empty() {
-            return Ok(true);
+            return Ok(Some(None));
         }
         let prepared = scratch::with(|scratch| self.compress(scratch, &mut runs, taken));
         self.counters.fragment_bytes.add(prepared.payload_bytes() as u64);
-        self.append(prepared, Purpose::Data)?;
-        Ok(true)
+        Ok(Some(Some(prepared)))
     }
 
     /// Step 2. Groups of objects that are being deleted are set aside.
@@ -156,9 +176,18 @@ impl Core {
     }
 
     /// Step 4: appends, taking a checkpoint when the log has used up its list of extents.
-    pub(crate) fn append(&self, mut prepared: Prepared, purpose: Purpose) -> Result<Ticket> {
+    pub(crate) fn append(&self, prepared: Prepared, purpose: Purpose) -> Result<Ticket> {
+        self.append_with(prepared, purpose, |prepared| self.log.append(prepared, purpose))
+    }
+
+    fn append_with<T>(
+        &self,
+        mut prepared: Prepared,
+        purpose: Purpose,
+        append: impl Fn(Prepared) -> std::result::Result<T, Refusal>,
+    ) -> Result<T> {
         loop {
-            match self.log.append(prepared, purpose) {
+            match append(prepared) {
                 Ok(ticket) => {
                     self.checkpoint_if_short();
                     return Ok(ticket);

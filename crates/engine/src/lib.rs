@@ -23,6 +23,7 @@ mod objects;
 mod options;
 mod overlay;
 mod pool;
+mod prefetch;
 mod prefill;
 mod prepared;
 mod properties;
@@ -38,6 +39,7 @@ mod unit_cache;
 mod volume;
 mod workers;
 mod write_buffer;
+mod writers;
 
 pub use options::{FormatOptions, PoolEnv, PoolOptions, Properties};
 pub use pool::Pool;

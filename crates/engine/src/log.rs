@@ -16,6 +16,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use env::{AlignedBuf, Disk};
 use format::{BATCH_ALIGN, BatchHeader, Entry, encode_batch};
@@ -30,6 +31,7 @@ use crate::prefill::Prefill;
 use crate::prepared::Prepared;
 use crate::syncs::Syncs;
 use crate::write_buffer::Taken;
+use crate::writers::Writers;
 
 /// What becomes of batches. Called under the log's lock, in the log's order.
 pub(crate) trait Sink: Send + Sync {
@@ -110,6 +112,8 @@ struct State {
     broken: Option<(ErrorKind, String)>,
     /// That checkpoint's position has been taken.
     reset: bool,
+    /// A failure that no caller has seen yet.
+    unreported: Option<Error>,
     bytes_since_checkpoint: u64,
     prefill: Prefill,
 }
@@ -134,6 +138,7 @@ pub(crate) struct Log {
     /// Signalled when flights settle.
     settled: Condvar,
     syncs: Syncs,
+    writers: Writers,
 }
 
 /// How a batch may use space.
@@ -164,6 +169,7 @@ impl Log {
         buffers: Arc<BufferPool>,
         position: Position,
         durable_before: Seq,
+        queued_bytes_max: usize,
     ) -> Self {
         let mut id = [0; 8];
         id.copy_from_slice(&pool[..8]);
@@ -182,6 +188,7 @@ impl Log {
             flights: VecDeque::new(),
             broken: None,
             reset: false,
+            unreported: None,
             bytes_since_checkpoint: 0,
             prefill: Prefill::default(),
         };
@@ -197,52 +204,98 @@ impl Log {
             ahead: AtomicUsize::new(state.ahead()),
             state: Mutex::new(state),
             settled: Condvar::new(),
+            writers: Writers::new(queued_bytes_max),
         }
     }
 
     /// Appends a batch, or several if it does not fit in the open extent. Returns when all of it is written.
     pub(crate) fn append(&self, mut prepared: Prepared, purpose: Purpose) -> std::result::Result<Ticket, Refusal> {
         loop {
-            let step = self.place(&mut self.state.lock(), prepared, purpose);
-            let (placed, rest) = match step {
-                Ok(Step::Placed(placed, rest)) => (placed, rest),
-                Ok(Step::NoExtent(prepared)) => return Err(Refusal::NeedsCheckpoint(prepared)),
-                Err((error, prepared)) => {
-                    self.sink.failed(&prepared.taken);
-                    return Err(Refusal::Failed(error));
+            let (placed, rest) = self.place_or_refuse(prepared, purpose)?;
+            let ticket = placed.ticket;
+            if let Err(error) = self.write_placed(placed) {
+                // What was not placed yet goes back with what was.
+                if let Some(rest) = rest {
+                    self.sink.failed(&rest.taken);
                 }
-            };
-            let Placed { ticket, at, buf, len } = placed;
-            let written = self.write(at, &buf, len);
-            self.buffers.put(buf);
-            let mut state = self.state.lock();
-            let flight = state.flights.iter_mut().find(|f| f.seq == ticket.seq);
-            match written {
-                Ok(()) => {
-                    if let Some(flight) = flight {
-                        flight.progress = Progress::Written;
-                    }
-                    self.settle(&mut state);
-                }
-                Err(error) => {
-                    if let Some(flight) = flight {
-                        flight.progress = Progress::Failed;
-                        // What was not placed yet goes back with this part.
-                        flight.taken.extend(rest.into_iter().flat_map(|r| r.taken));
-                    }
-                    let text = format!("writing the log failed at byte {at} of the data file");
-                    let error = Error::from_io(text, error);
-                    state.broken.get_or_insert((error.kind(), error.to_string()));
-                    self.settle(&mut state);
-                    return Err(Refusal::Failed(error));
-                }
+                return Err(Refusal::Failed(error));
             }
-            drop(state);
             match rest {
                 Some(rest) => prepared = rest,
                 None => return Ok(ticket),
             }
         }
+    }
+
+    /// Like [`append`](Self::append), but returns when all of it has its place; writer threads do the rest. If that
+    /// fails, what was taken goes back, and [`take_failure`](Self::take_failure) tells why.
+    pub(crate) fn enqueue(&self, mut prepared: Prepared, purpose: Purpose) -> std::result::Result<(), Refusal> {
+        loop {
+            self.writers.wait_for_room();
+            let (placed, rest) = self.place_or_refuse(prepared, purpose)?;
+            self.writers.push(placed);
+            match rest {
+                Some(rest) => prepared = rest,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Writes the next batch that waits for a writer thread; `false` if none came within `patience`.
+    pub(crate) fn write_queued(&self, patience: Duration) -> bool {
+        let Some(placed) = self.writers.pop(patience) else { return false };
+        let bytes = placed.bytes();
+        if let Err(error) = self.write_placed(placed) {
+            self.state.lock().unreported.get_or_insert(error);
+        }
+        self.writers.done(bytes);
+        true
+    }
+
+    /// Lets the writer threads come to their end.
+    pub(crate) fn stop_writers(&self) {
+        self.writers.stop();
+    }
+
+    /// Why a batch that was enqueued could not be written, once for each failure of the log.
+    pub(crate) fn take_failure(&self) -> Option<Error> {
+        self.state.lock().unreported.take()
+    }
+
+    /// Step 1, for as much as fits; the rest is handed back too.
+    fn place_or_refuse(
+        &self,
+        prepared: Prepared,
+        purpose: Purpose,
+    ) -> std::result::Result<(Placed, Option<Prepared>), Refusal> {
+        let step = self.place(&mut self.state.lock(), prepared, purpose);
+        match step {
+            Ok(Step::Placed(placed, rest)) => Ok((placed, rest)),
+            Ok(Step::NoExtent(prepared)) => Err(Refusal::NeedsCheckpoint(prepared)),
+            Err((error, prepared)) => {
+                self.sink.failed(&prepared.taken);
+                Err(Refusal::Failed(error))
+            }
+        }
+    }
+
+    /// Steps 2 and 3 of a batch that has its place.
+    fn write_placed(&self, placed: Placed) -> Result<()> {
+        let Placed { ticket, at, buf, len } = placed;
+        let written = self.write(at, &buf, len);
+        self.buffers.put(buf);
+        let mut state = self.state.lock();
+        let flight = state.flights.iter_mut().find(|f| f.seq == ticket.seq);
+        if let Some(flight) = flight {
+            flight.progress = if written.is_ok() { Progress::Written } else { Progress::Failed };
+        }
+        let result = written.map_err(|error| {
+            let error = Error::from_io(format!("writing the log failed at byte {at} of the data file"), error);
+            state.broken.get_or_insert((error.kind(), error.to_string()));
+            error
+        });
+        self.settle(&mut state);
+        result
     }
 
     /// Step 1: gives `prepared`, or as much of it as fits, a position.
@@ -301,7 +354,7 @@ impl Log {
         };
         let len = part.batch_bytes();
         let end = part.payload_bytes();
-        let head = encode_batch(&header, &part.entries, len);
+        let head = encode_batch(&header, &part.entries, part.header_bytes(), len);
         let Prepared { mut buf, entries, taken, .. } = part;
         buf[..head.len()].copy_from_slice(&head);
         buf[head.len() + end..len].fill(0);
@@ -506,11 +559,18 @@ impl Log {
 }
 
 /// A batch that has a position.
-struct Placed {
+pub(crate) struct Placed {
     ticket: Ticket,
     at: u64,
     buf: AlignedBuf,
     len: usize,
+}
+
+impl Placed {
+    /// Bytes of memory that it holds.
+    pub(crate) fn bytes(&self) -> usize {
+        self.buf.len()
+    }
 }
 
 enum Step {

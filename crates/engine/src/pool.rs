@@ -147,6 +147,7 @@ impl Pool {
             buffers.clone(),
             position,
             checkpoint.next_seq,
+            shares.write_buffer / 8,
         );
         let core = Arc::new(Core::new(Parts {
             env,
@@ -174,7 +175,7 @@ impl Pool {
     /// When something could not be made durable; the pool is closed all the same.
     pub fn close(self) -> Result<()> {
         let done = self.core.flush().and_then(|()| self.core.take_checkpoint());
-        self.core.workers.stop();
+        self.core.workers.stop(&self.core.log);
         self.core.fail(&Error::new(ErrorKind::Io, "it has been closed"));
         done
     }
@@ -398,6 +399,6 @@ impl DeviceSet for Pool {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        self.workers.stop();
+        self.workers.stop(&self.log);
     }
 }

@@ -42,13 +42,20 @@ impl Prepared {
         self.payload
     }
 
+    /// Bytes of its header.
+    pub(crate) fn header_bytes(&self) -> usize {
+        self.header
+    }
+
     /// Takes as many fragments as fit in `room` bytes out of it, wherever they stand: their blocks are different ones, so
     /// that their order does not matter. `None` if nothing fits. What it completes stays with the rest.
+    ///
+    /// The part keeps the buffer and the header's size, so that its first fragments stay where they are; the rest is copied.
     pub(crate) fn split(&mut self, room: usize, buffers: &BufferPool) -> Option<Self> {
-        let mut part = Divided::default();
-        let mut rest = Divided::default();
+        let mut part = Side::default();
+        let mut rest = Side::default();
         let mut at = self.header;
-        let mut used = format::BATCH_FIXED_BYTES;
+        let mut used = self.header;
         for entry in std::mem::take(&mut self.entries) {
             let (object, epoch, items): (_, _, Vec<Item>) = match entry {
                 Entry::Fragments { object, epoch, fragments } => {
@@ -60,42 +67,66 @@ impl Prepared {
                     continue;
                 }
             };
-            let head =
-                header_bytes(&[Entry::Fragments { object, epoch, fragments: Vec::new() }]) - format::BATCH_FIXED_BYTES;
-            let mut open = false;
             for item in items {
                 let stored = item.stored();
-                let cost = stored + item.entry_bytes() + if open { 0 } else { head };
-                let side = if used + cost <= room {
-                    used += cost;
-                    open = true;
-                    &mut part
-                } else {
-                    &mut rest
-                };
+                let fits = used + stored <= room;
+                used += if fits { stored } else { 0 };
+                let side = if fits { &mut part } else { &mut rest };
                 side.push(object, epoch, item, at..at + stored);
                 at += stored;
             }
         }
         if part.entries.is_empty() {
             self.entries = rest.entries;
+            return self.split_holes(room, buffers);
+        }
+        let rest = rest.copied(self, buffers);
+        let Self { mut buf, header, .. } = std::mem::replace(self, rest);
+        let mut at = header;
+        for range in part.payloads {
+            let len = range.len();
+            // What stood between was larger than all that moves into its place: nothing is overwritten before it is read.
+            if range.start != at {
+                buf.copy_within(range, at);
+            }
+            at += len;
+        }
+        Some(Self { entries: part.entries, header, payload: at - header, buf, taken: Vec::new() })
+    }
+}
+
+impl Prepared {
+    /// Takes hole ranges out of it: a flood of discards makes a header that fits in no small extent. Only of batches that drain
+    /// the write buffer: others promise that their entries hold together.
+    fn split_holes(&mut self, room: usize, buffers: &BufferPool) -> Option<Self> {
+        let empty = |object, epoch| Entry::Holes { object, epoch, ranges: Vec::new() };
+        let index = self.entries.iter().position(|entry| matches!(entry, Entry::Holes { .. }))?;
+        let Entry::Holes { object, epoch, ranges } = &mut self.entries[index] else { return None };
+        let fixed = header_bytes(&[empty(*object, *epoch)]);
+        let count = (room.checked_sub(fixed)? / format::HOLE_BYTES).min(ranges.len());
+        if count == 0 || self.taken.is_empty() {
             return None;
         }
-        let part = part.build(&self.buf, Vec::new(), buffers);
-        let rest = rest.build(&self.buf, std::mem::take(&mut self.taken), buffers);
-        buffers.put(std::mem::replace(self, rest).buf);
-        Some(part)
+        let part = Entry::Holes { object: *object, epoch: *epoch, ranges: ranges.drain(..count).collect() };
+        if ranges.is_empty() {
+            self.entries.remove(index);
+        }
+        let header = header_bytes(&self.entries);
+        self.buf.copy_within(self.header..self.header + self.payload, header);
+        self.header = header;
+        Some(Self::metadata(vec![part], buffers))
     }
 }
 
 /// One side of a split.
 #[derive(Default)]
-struct Divided {
+struct Side {
     entries: Vec<Entry>,
+    /// Where the payloads are in the buffer that is split.
     payloads: Vec<std::ops::Range<usize>>,
 }
 
-/// What a payload is there for. Both kinds of runs have heads of the same size.
+/// What a payload is there for.
 enum Item {
     Written(FragmentEntry),
     Moved(Move),
@@ -107,15 +138,9 @@ impl Item {
             Self::Written(fragment) | Self::Moved(Move { fragment, .. }) => fragment.stored as usize,
         }
     }
-    const fn entry_bytes(&self) -> usize {
-        match self {
-            Self::Written(_) => format::FRAGMENT_ENTRY_BYTES,
-            Self::Moved(_) => format::MOVE_ENTRY_BYTES,
-        }
-    }
 }
 
-impl Divided {
+impl Side {
     fn push(&mut self, object: ObjectId, epoch: Epoch, item: Item, payload: std::ops::Range<usize>) {
         self.payloads.push(payload);
         match (self.entries.last_mut(), item) {
@@ -134,17 +159,17 @@ impl Divided {
         }
     }
 
-    fn build(self, from: &[u8], taken: Vec<Taken>, buffers: &BufferPool) -> Prepared {
+    /// A batch of its own, in a buffer as large as that of `from`, which can be used again as that one can.
+    fn copied(self, from: &mut Prepared, buffers: &BufferPool) -> Prepared {
         let header = header_bytes(&self.entries);
-        let payload = self.payloads.iter().map(ExactSizeIterator::len).sum::<usize>();
-        let mut buf = buffers.get(header + payload);
+        let mut buf = buffers.get(from.buf.len());
         let mut at = header;
         for range in self.payloads {
             let len = range.len();
-            buf[at..at + len].copy_from_slice(&from[range]);
+            buf[at..at + len].copy_from_slice(&from.buf[range]);
             at += len;
         }
-        Prepared { entries: self.entries, header, payload, buf, taken }
+        Prepared { entries: self.entries, header, payload: at - header, buf, taken: std::mem::take(&mut from.taken) }
     }
 }
 
@@ -212,5 +237,41 @@ mod tests {
         seen.sort_unstable();
         assert_eq!(seen, [0, 1, 2, 3, 4]);
         assert_eq!(prepared.entries.len(), 1);
+    }
+
+    #[test]
+    fn a_flood_of_holes_is_divided_among_small_extents() {
+        let buffers = BufferPool::default();
+        let ranges: Vec<_> = (0..9000).map(|i| (BlockIndex(2 * i), 1)).collect();
+        let fragment = FragmentEntry { first: BlockIndex(1), count: 1, codec: 0, stored: 4096, checksum: 7 };
+        let entries = vec![
+            Entry::Holes { object: ObjectId(1), epoch: Epoch(0), ranges: ranges[..4096].to_vec() },
+            Entry::Holes { object: ObjectId(1), epoch: Epoch(0), ranges: ranges[4096..].to_vec() },
+            Entry::Fragments { object: ObjectId(1), epoch: Epoch(0), fragments: vec![fragment] },
+        ];
+        let header = header_bytes(&entries);
+        let mut buf = buffers.get(header + 4096);
+        buf[header..header + 4096].fill(9);
+        let drained = vec![crate::write_buffer::tests::taken()];
+        let mut rest = Prepared::new(entries.clone(), 4096, buf, drained);
+        let mut seen = Vec::new();
+        while rest.batch_bytes() > 32 << 10 {
+            let part = rest.split(32 << 10, &buffers).unwrap();
+            assert!(part.batch_bytes() <= 32 << 10);
+            for entry in &part.entries {
+                let Entry::Holes { ranges, .. } = entry else { panic!("the fragment fits in no part of these") };
+                seen.extend(ranges.iter().copied());
+            }
+        }
+        for entry in &rest.entries {
+            if let Entry::Holes { ranges, .. } = entry {
+                seen.extend(ranges.iter().copied());
+            }
+        }
+        assert_eq!(seen, ranges);
+        assert!(rest.buf[rest.header..rest.header + 4096].iter().all(|b| *b == 9));
+        let buf = buffers.get(header + 4096);
+        let mut atomic = Prepared::new(entries, 4096, buf, Vec::new());
+        assert!(atomic.split(8 << 10, &buffers).is_none(), "entries that hold together are not divided");
     }
 }

@@ -1,4 +1,5 @@
-//! Read-ahead: who reads one range after another, and has only one request under way, finds the next units decoded already.
+//! Read-ahead: who reads one range after another, with few requests under way, finds the next units decoded already, or on
+//! their way.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,8 +15,12 @@ const STREAMS: usize = 8;
 const BELIEF: u32 = 3;
 /// How far ahead a stream is read. Twice this is in memory at most per stream.
 const WINDOW_BYTES: u64 = 2 << 20;
-/// Bytes of one job, so that the workers share a window.
+/// Bytes of one job, so that the reader threads share a window.
 const JOB_BYTES: u64 = 256 << 10;
+/// With more requests under way than this the reader keeps device and cores busy by itself.
+const REQUESTS_MAX: u32 = 2;
+/// Requests of one stream that are under way together come in any order: so many of them apart they still are that stream.
+const DISORDER: u64 = 4;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Stream {
@@ -26,11 +31,26 @@ struct Stream {
     used: u64,
 }
 
+impl Stream {
+    fn continues(&self, offset: u64, length: u64) -> bool {
+        self.used > 0 && self.next.abs_diff(offset) <= DISORDER * length && offset != self.next.wrapping_sub(length)
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
     streams: [Stream; STREAMS],
     active: u32,
     time: u64,
+}
+
+/// What is known when a read begins.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Advice {
+    /// All of the request has been read ahead, or is being read.
+    pub expected: bool,
+    /// What should be read ahead now.
+    pub ahead: Option<Range<u64>>,
 }
 
 /// The streams of one volume.
@@ -40,52 +60,60 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// A read begins; returns what should be read ahead.
-    pub(crate) fn begin(&self, offset: u64, length: u64) -> Option<Range<u64>> {
+    /// A read begins.
+    pub(crate) fn begin(&self, offset: u64, length: u64) -> Advice {
         let mut state = self.state.lock();
         state.active += 1;
         state.time += 1;
-        let (alone, time) = (state.active == 1, state.time);
+        let (active, time) = (state.active, state.time);
         let end = offset + length;
-        let Some(stream) = state.streams.iter_mut().find(|s| s.next == offset && s.used > 0) else {
+        let Some(stream) = state.streams.iter_mut().find(|s| s.continues(offset, length)) else {
             // The stream that was idle longest makes room.
             if let Some(oldest) = state.streams.iter_mut().min_by_key(|s| s.used) {
                 *oldest = Stream { next: end, hits: 0, ahead: end, used: time };
             }
-            return None;
+            return Advice::default();
         };
-        stream.next = end;
+        let expected = end <= stream.ahead && stream.hits >= BELIEF;
+        stream.next = stream.next.max(end);
         stream.hits += 1;
         stream.used = time;
         stream.ahead = stream.ahead.max(end);
-        // With several requests under way the reader keeps all cores busy by itself.
-        if !alone || stream.hits < BELIEF || stream.ahead - end > WINDOW_BYTES / 2 {
-            return None;
+        if active > REQUESTS_MAX || stream.hits < BELIEF || stream.ahead - end > WINDOW_BYTES / 2 {
+            return Advice { expected, ahead: None };
         }
         let range = stream.ahead..end + WINDOW_BYTES;
         stream.ahead = range.end;
-        Some(range)
+        Advice { expected, ahead: Some(range) }
     }
 
     /// A read ended.
     pub(crate) fn end(&self) {
         self.state.lock().active -= 1;
     }
+
+    /// Whether a stream has passed a range, so that reading it ahead is of no use any more.
+    fn has_passed(&self, range: &Range<u64>) -> bool {
+        let state = self.state.lock();
+        state.streams.iter().any(|s| s.used > 0 && s.next >= range.end && s.next - range.end <= WINDOW_BYTES)
+    }
 }
 
 impl Core {
-    /// Has the workers read a range ahead.
-    pub(crate) fn read_ahead(&self, object: &Arc<Object>, range: Range<u64>) {
+    /// Has the reader threads read a range ahead.
+    pub(crate) fn read_ahead(&self, streams: &Arc<ReadAhead>, object: &Arc<Object>, range: Range<u64>) {
         let end = range.end.min(object.size_bytes());
         let mut at = range.start;
         while at < end {
-            let len = JOB_BYTES.min(end - at);
-            let object = object.clone();
+            let job = at..end.min(at + JOB_BYTES);
+            at = job.end;
+            let (streams, object) = (streams.clone(), object.clone());
             self.workers.submit(Box::new(move |core| {
-                // Whoever reads the range meets the same error, and reports it.
-                let _ = core.prefetch(&object, at, len);
+                if !streams.has_passed(&job) {
+                    // Whoever reads the range meets the same error, and reports it.
+                    let _ = core.prefetch(&object, job.start, job.end - job.start);
+                }
             }));
-            at += len;
         }
     }
 }
@@ -94,35 +122,60 @@ impl Core {
 mod tests {
     use super::*;
 
-    fn read(ahead: &ReadAhead, offset: u64, length: u64) -> Option<Range<u64>> {
-        let range = ahead.begin(offset, length);
+    fn read(ahead: &ReadAhead, offset: u64, length: u64) -> Advice {
+        let advice = ahead.begin(offset, length);
         ahead.end();
-        range
+        advice
     }
 
     #[test]
     fn a_stream_is_believed_after_a_few_requests_and_read_ahead_once() {
         let ahead = ReadAhead::default();
-        let mut asked = Vec::new();
+        let (mut asked, mut expected) = (Vec::new(), 0);
         for i in 0..64 {
-            asked.extend(read(&ahead, i << 17, 1 << 17));
+            let advice = read(&ahead, i << 17, 1 << 17);
+            asked.extend(advice.ahead);
+            expected += u32::from(advice.expected);
         }
         assert!(asked[0].start >= 3 << 17);
         for pair in asked.windows(2) {
             assert_eq!(pair[0].end, pair[1].start, "no byte twice, none left out");
         }
+        assert!(expected >= 59, "{expected} of 64 requests were known to be on their way");
+    }
+
+    #[test]
+    fn requests_of_a_stream_may_overtake_each_other() {
+        let ahead = ReadAhead::default();
+        let mut asked = Vec::new();
+        for i in [0u64, 1, 2, 4, 3, 5, 7, 6, 8, 9, 11, 10, 12, 13, 14, 15, 16, 18, 17, 19, 20] {
+            asked.extend(read(&ahead, i << 17, 1 << 17).ahead);
+        }
+        assert!(asked.len() >= 2);
+        for pair in asked.windows(2) {
+            assert_eq!(pair[0].end, pair[1].start, "no byte twice, none left out");
+        }
+        assert!(ahead.has_passed(&(20 << 17..21 << 17)) && !ahead.has_passed(&(21 << 17..22 << 17)));
     }
 
     #[test]
     fn random_reads_and_parallel_reads_are_left_alone() {
         let ahead = ReadAhead::default();
         for i in 0..100u64 {
-            assert_eq!(read(&ahead, (i * 7919 % 1000) << 20, 4096), None);
+            assert_eq!(read(&ahead, (i * 7919 % 1000) << 20, 4096), Advice::default());
         }
         let ahead = ReadAhead::default();
-        ahead.begin(1 << 40, 4096);
+        (0..REQUESTS_MAX).for_each(|i| drop(ahead.begin(u64::from(i + 1) << 40, 4096)));
         for i in 0..64 {
-            assert_eq!(read(&ahead, i << 17, 1 << 17), None);
+            assert_eq!(read(&ahead, i << 17, 1 << 17).ahead, None);
+        }
+    }
+
+    #[test]
+    fn reading_the_same_range_again_is_no_stream() {
+        let ahead = ReadAhead::default();
+        for _ in 0..20 {
+            assert_eq!(read(&ahead, 1 << 30, 4096), Advice::default());
         }
     }
 }

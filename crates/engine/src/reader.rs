@@ -6,8 +6,10 @@
 //! 4. Each checksum is verified before anything else looks at the bytes; then the unit is decoded, straight into the caller's
 //!    buffer if all of it was asked for.
 
+use std::time::Duration;
+
 use bytes::Bytes;
-use codec::CodecId;
+use codec::{CodecId, DecodeError, Workspace};
 use format::{FragmentIdentity, fragment_checksum};
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
@@ -19,6 +21,8 @@ use crate::scratch::{self, READ_BYTES_MAX, Scratch};
 use crate::unit_cache::UnitKey;
 use crate::write_buffer::GroupKey;
 
+/// How long a reader of a stream waits for a unit that is being read ahead, before it reads the unit itself.
+const AHEAD_PATIENCE: Duration = Duration::from_millis(100);
 /// Bytes between two fragments that are rather read than skipped: a second read costs more than these.
 const GAP_BYTES_MAX: u64 = 8 << 10;
 /// Requests up to this size leave their units in the cache; larger ones are streams, which would only flush it.
@@ -57,22 +61,31 @@ impl Request<'_> {
 
     /// The groups that it touches, and which blocks of each.
     fn groups(&self) -> impl Iterator<Item = (GroupIndex, BlockMask)> + use<> {
-        let first = BlockIndex::containing(self.offset);
-        let last = BlockIndex::containing(self.offset + self.buf.len() as u64 - 1);
-        (first.group().0..=last.group().0).map(move |group| {
-            let start = GroupIndex(group).first_block().0;
-            let low = first.0.max(start) - start;
-            let high = (last.0 + 1).min(start + GROUP_BLOCKS as u64) - start;
-            (GroupIndex(group), BlockMask::run(low as u32, (high - low) as u32))
-        })
+        groups_of(self.offset, self.buf.len() as u64)
     }
 }
 
-/// A fragment that must be read.
-struct Wanted {
-    group: GroupIndex,
-    piece: Piece,
+/// The groups that a range of at least one byte touches, and which blocks of each.
+pub(crate) fn groups_of(offset: u64, length: u64) -> impl Iterator<Item = (GroupIndex, BlockMask)> {
+    let first = BlockIndex::containing(offset);
+    let last = BlockIndex::containing(offset + length - 1);
+    (first.group().0..=last.group().0).map(move |group| {
+        let start = GroupIndex(group).first_block().0;
+        let low = first.0.max(start) - start;
+        let high = (last.0 + 1).min(start + GROUP_BLOCKS as u64) - start;
+        (GroupIndex(group), BlockMask::run(low as u32, (high - low) as u32))
+    })
 }
+
+/// A fragment that must be read.
+pub(crate) struct Wanted {
+    pub group: GroupIndex,
+    pub piece: Piece,
+}
+
+/// What is done with a payload that has been verified: the index of its fragment in the span, codec contexts, and room for a unit.
+pub(crate) type Use<'a> =
+    &'a mut dyn FnMut(usize, &[u8], &mut Workspace, &mut [u8]) -> std::result::Result<(), DecodeError>;
 
 impl Core {
     /// Fills `buf` from byte `offset` of an object. The range was checked.
@@ -80,6 +93,12 @@ impl Core {
     /// # Errors
     /// [`ErrorKind::Io`] if the storage fails, [`ErrorKind::Corrupt`] if a checksum does.
     pub(crate) fn read(&self, object: &Object, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.read_with(object, offset, buf, false)
+    }
+
+    /// Like [`read`](Self::read); `ahead` tells that the range is being read ahead: then a unit that is on its way is waited
+    /// for, instead of being read twice.
+    pub(crate) fn read_with(&self, object: &Object, offset: u64, buf: &mut [u8], ahead: bool) -> Result<()> {
         if buf.is_empty() {
             return Ok(());
         }
@@ -96,7 +115,7 @@ impl Core {
             }
             let pieces =
                 self.map.lookup(&object.levels(), group, missing).map_err(|e| at(e, object, group, missing))?;
-            self.place(group, missing, &pieces, &mut request, &mut wanted);
+            self.place(group, missing, &pieces, ahead, &mut request, &mut wanted);
         }
         if wanted.is_empty() {
             return Ok(());
@@ -126,7 +145,7 @@ impl Core {
                 continue;
             }
             let Some(pieces) = self.map.lookup_cached(&object.levels(), group, missing) else { return false };
-            self.place(group, missing, &pieces, &mut request, &mut wanted);
+            self.place(group, missing, &pieces, false, &mut request, &mut wanted);
             if !wanted.is_empty() {
                 return false;
             }
@@ -153,13 +172,16 @@ impl Core {
         group: GroupIndex,
         missing: BlockMask,
         pieces: &[Piece],
+        ahead: bool,
         request: &mut Request<'_>,
         wanted: &mut Vec<Wanted>,
     ) {
         let mut zeroes = missing;
         for piece in pieces {
             zeroes = zeroes.minus(piece.fragment.live);
-            match self.units.get(&UnitKey::new(piece, group)) {
+            let key = UnitKey::new(piece, group);
+            let cached = if ahead { self.units.wait_for(&key, AHEAD_PATIENCE) } else { self.units.get(&key) };
+            match cached {
                 Some(unit) => copy_live(group, piece, &unit, request),
                 None => wanted.push(Wanted { group, piece: *piece }),
             }
@@ -171,7 +193,7 @@ impl Core {
     }
 
     /// How many fragments from the start of `wanted` are read together.
-    fn span(&self, wanted: &[Wanted]) -> usize {
+    pub(crate) fn span(&self, wanted: &[Wanted]) -> usize {
         let Some(first) = wanted.first() else { return 0 };
         let start = first.piece.fragment.location;
         let mut end = start + u64::from(first.piece.fragment.stored);
@@ -197,6 +219,45 @@ impl Core {
         scratch: &mut Scratch,
         request: &mut Request<'_>,
     ) -> Result<()> {
+        self.with_payloads(object, span, scratch, &mut |index, payload, codecs, unit| {
+            let Wanted { group, piece } = &span[index];
+            let fragment = &piece.fragment;
+            let raw_len = usize::from(fragment.count) * BLOCK_BYTES;
+            let unit_start = group.first_block().offset_bytes() + u64::from(fragment.first) * BLOCK_BYTES as u64;
+            let codec = CodecId(fragment.codec);
+            let whole = fragment.live == fragment.unit();
+            let key = UnitKey::new(piece, *group);
+            let kept = keep && self.units.is_wanted(&key);
+            match request.target(unit_start, raw_len) {
+                Some((0, target)) if whole && target.len() == raw_len => {
+                    codecs.decompress(codec, payload, target)?;
+                    if kept {
+                        self.units.insert(key, Bytes::copy_from_slice(target));
+                    }
+                }
+                _ => {
+                    // Up to the last block that is wanted, unless the rest will be wanted soon.
+                    let last = (32 - fragment.live.0.leading_zeros()) as usize - usize::from(fragment.first);
+                    let needed = if kept { raw_len } else { last * BLOCK_BYTES };
+                    codecs.decompress_prefix(codec, payload, &mut unit[..raw_len], needed)?;
+                    copy_live(*group, piece, &unit[..needed], request);
+                    if kept {
+                        self.units.insert(key, Bytes::copy_from_slice(&unit[..raw_len]));
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Reads the fragments of a span in one go, verifies each, and hands its payload to `each`.
+    pub(crate) fn with_payloads(
+        &self,
+        object: &Object,
+        span: &[Wanted],
+        scratch: &mut Scratch,
+        each: Use<'_>,
+    ) -> Result<()> {
         let Some(first) = span.first() else { return Ok(()) };
         let name = |w: &Wanted, kind, text: String| at(Error::new(kind, text), object, w.group, w.piece.fragment.live);
         let mut end = 0;
@@ -221,39 +282,12 @@ impl Core {
             name(first, ErrorKind::Io, text)
         })?;
         let Scratch { codecs, unit, io } = scratch;
-        for wanted in span {
-            let Wanted { group, piece } = wanted;
-            let fragment = &piece.fragment;
+        for (index, wanted) in span.iter().enumerate() {
+            let fragment = &wanted.piece.fragment;
             let from = (fragment.location - start) as usize;
             let payload = &io[from..from + fragment.stored as usize];
-            verify(*group, piece, payload).map_err(|text| name(wanted, ErrorKind::Corrupt, text))?;
-            let raw_len = usize::from(fragment.count) * BLOCK_BYTES;
-            let unit_start = group.first_block().offset_bytes() + u64::from(fragment.first) * BLOCK_BYTES as u64;
-            let codec = CodecId(fragment.codec);
-            let whole = fragment.live == fragment.unit();
-            let key = UnitKey::new(piece, *group);
-            let kept = keep && self.units.is_wanted(&key);
-            let decoded = match request.target(unit_start, raw_len) {
-                Some((0, target)) if whole && target.len() == raw_len => {
-                    let decoded = codecs.decompress(codec, payload, target);
-                    if kept && decoded.is_ok() {
-                        self.units.insert(key, Bytes::copy_from_slice(target));
-                    }
-                    decoded
-                }
-                _ => {
-                    // Up to the last block that is wanted, unless the rest will be wanted soon.
-                    let last = (32 - fragment.live.0.leading_zeros()) as usize - usize::from(fragment.first);
-                    let needed = if kept { raw_len } else { last * BLOCK_BYTES };
-                    codecs.decompress_prefix(codec, payload, &mut unit[..raw_len], needed).map(|()| {
-                        copy_live(*group, piece, &unit[..needed], request);
-                        if kept {
-                            self.units.insert(key, Bytes::copy_from_slice(&unit[..raw_len]));
-                        }
-                    })
-                }
-            };
-            decoded.map_err(|error| name(wanted, ErrorKind::Corrupt, error.to_string()))?;
+            verify(wanted.group, &wanted.piece, payload).map_err(|text| name(wanted, ErrorKind::Corrupt, text))?;
+            each(index, payload, codecs, unit).map_err(|error| name(wanted, ErrorKind::Corrupt, error.to_string()))?;
         }
         Ok(())
     }
@@ -293,7 +327,7 @@ pub(crate) fn verify(group: GroupIndex, piece: &Piece, payload: &[u8]) -> std::r
 }
 
 /// Names the volume and the byte range that an error is about.
-fn at(error: Error, object: &Object, group: GroupIndex, blocks: BlockMask) -> Error {
+pub(crate) fn at(error: Error, object: &Object, group: GroupIndex, blocks: BlockMask) -> Error {
     let start = group.0 * GROUP_BYTES as u64;
     let first = blocks.first_run().map_or(0, |(first, _)| first);
     let from = start + u64::from(first) * BLOCK_BYTES as u64;

@@ -4,10 +4,11 @@
 //! push one another out, and then decoding no more of a unit than was asked for is cheaper than decoding all of it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
-use quick_cache::Weighter;
-use quick_cache::sync::Cache;
+use quick_cache::sync::{Cache, DefaultLifecycle, GuardResult, PlaceholderGuard};
+use quick_cache::{DefaultHashBuilder, Weighter};
 use units::{GroupIndex, ObjectId};
 
 use crate::map::Piece;
@@ -37,6 +38,19 @@ impl Weighter<UnitKey, Bytes> for UnitWeight {
     }
 }
 
+type Guard<'a> = PlaceholderGuard<'a, UnitKey, Bytes, UnitWeight, DefaultHashBuilder, DefaultLifecycle<UnitKey, Bytes>>;
+
+/// A unit that is being read: others wait for it. Dropped without being filled, they read for themselves.
+pub(crate) struct Claim<'a>(Guard<'a>);
+
+impl Claim<'_> {
+    /// Puts the unit into the cache.
+    pub(crate) fn fill(self, unit: Bytes) {
+        // Refused only if the cache was cleared meanwhile.
+        let _ = self.0.insert(unit);
+    }
+}
+
 /// Recent first reads that are remembered: those of about a second at full speed, in 128 KiB.
 const RECENT: usize = 16384;
 
@@ -55,6 +69,20 @@ impl UnitCache {
     pub(crate) fn get(&self, key: &UnitKey) -> Option<Bytes> {
         self.cache.get(key)
     }
+    /// The unit if it is cached, or as soon as whoever has claimed it has read it.
+    pub(crate) fn wait_for(&self, key: &UnitKey, patience: Duration) -> Option<Bytes> {
+        match self.cache.get_value_or_guard(key, Some(patience)) {
+            GuardResult::Value(unit) => Some(unit),
+            GuardResult::Guard(_) | GuardResult::Timeout => None,
+        }
+    }
+    /// The right to fill in a unit that is neither cached nor claimed by somebody else.
+    pub(crate) fn claim(&self, key: &UnitKey) -> Option<Claim<'_>> {
+        match self.cache.get_value_or_guard(key, Some(Duration::ZERO)) {
+            GuardResult::Guard(guard) => Some(Claim(guard)),
+            GuardResult::Value(_) | GuardResult::Timeout => None,
+        }
+    }
     /// Whether the unit, which is not in the cache, should be kept now.
     pub(crate) fn is_wanted(&self, key: &UnitKey) -> bool {
         let mark = key.location ^ u64::from(key.checksum).rotate_left(32) | 1;
@@ -72,6 +100,28 @@ impl UnitCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_waits_for_a_claimed_unit_gets_it_or_is_told_to_read_it() {
+        let cache = UnitCache::new(1 << 20);
+        let key = UnitKey { location: 4096, object: ObjectId(1), group: GroupIndex(0), checksum: 7 };
+        let patience = Duration::from_secs(60);
+        assert!(cache.wait_for(&key, patience).is_none(), "nobody is reading it");
+        let claim = cache.claim(&key).unwrap();
+        assert!(cache.claim(&key).is_none());
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| cache.wait_for(&key, patience));
+            claim.fill(Bytes::from_static(b"unit"));
+            assert_eq!(waiter.join().unwrap().unwrap(), "unit");
+        });
+        cache.clear();
+        let claim = cache.claim(&key).unwrap();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| cache.wait_for(&key, patience));
+            drop(claim);
+            assert!(waiter.join().unwrap().is_none());
+        });
+    }
 
     #[test]
     fn a_unit_is_wanted_the_second_time() {

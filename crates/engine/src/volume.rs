@@ -25,7 +25,7 @@ const PREFERRED_BYTES: u32 = GROUP_BYTES as u32;
 pub struct Volume {
     pub(crate) core: Arc<Core>,
     pub(crate) object: Arc<Object>,
-    read_ahead: ReadAhead,
+    read_ahead: Arc<ReadAhead>,
 }
 
 impl std::fmt::Debug for Volume {
@@ -36,7 +36,7 @@ impl std::fmt::Debug for Volume {
 
 impl Volume {
     pub(crate) fn new(core: Arc<Core>, object: Arc<Object>) -> Self {
-        Self { core, object, read_ahead: ReadAhead::default() }
+        Self { core, object, read_ahead: Arc::default() }
     }
 
     /// Enters a request: the range lies within the volume, and the volume is not destroyed while the guard is held.
@@ -212,12 +212,15 @@ impl BlockDevice for Volume {
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let _guard = self.enter(offset, buf.len() as u64)?;
-        let ahead = self.read_ahead.begin(offset, buf.len() as u64);
-        let result = self.core.read(&self.object, offset, buf);
-        self.read_ahead.end();
-        if let (Some(range), false) = (ahead, self.core.is_inline()) {
-            self.core.read_ahead(&self.object, range);
+        if self.core.is_inline() {
+            return self.core.read(&self.object, offset, buf);
         }
+        let advice = self.read_ahead.begin(offset, buf.len() as u64);
+        if let Some(range) = advice.ahead {
+            self.core.read_ahead(&self.read_ahead, &self.object, range);
+        }
+        let result = self.core.read_with(&self.object, offset, buf, advice.expected);
+        self.read_ahead.end();
         result
     }
 

@@ -1,5 +1,5 @@
-//! The pool's own threads: *workers*, which run read-ahead jobs first and drain the write buffer otherwise, and the *keeper*, which
-//! watches ages and takes checkpoints. With no workers there is no thread at all, and callers do everything.
+//! The pool's own threads. *Workers* drain the write buffer and compress; *writers* put batches on the device; *readers* read
+//! ahead; the *keeper* watches ages and takes checkpoints. With no workers there is no thread at all, and callers do everything.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,12 +11,18 @@ use parking_lot::{Condvar, Mutex};
 use surface::{Error, ErrorKind, Result};
 
 use crate::core::Core;
+use crate::log::Log;
 use crate::write_buffer::WriteBuffer;
 
 /// Jobs that may wait: more read-ahead than this would be stale before it ran.
 const JOBS_MAX: usize = 64;
 /// How often the keeper looks for what is due.
 const KEEPER_PERIOD: Duration = Duration::from_millis(100);
+/// Threads that read ahead. They are not those that compress, so that a reader never waits behind a batch; several, because
+/// each waits for the device most of the time.
+const READERS: usize = 4;
+/// Threads that write batches to the log. A device gives its full speed only with several requests under way.
+const WRITERS: usize = 4;
 /// How long a worker rests after an error, unless somebody wakes it.
 const ERROR_PAUSE: Duration = Duration::from_millis(500);
 
@@ -36,11 +42,11 @@ struct State {
 pub(crate) struct Workers {
     state: Mutex<State>,
     work: Condvar,
+    reading: Condvar,
     keeper: Condvar,
     /// Writers wait here for room.
     room: Condvar,
     idle: AtomicUsize,
-    jobs: AtomicUsize,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -49,10 +55,10 @@ impl Workers {
         Self {
             state: Mutex::default(),
             work: Condvar::new(),
+            reading: Condvar::new(),
             keeper: Condvar::new(),
             room: Condvar::new(),
             idle: AtomicUsize::new(0),
-            jobs: AtomicUsize::new(0),
             threads: Mutex::default(),
         }
     }
@@ -69,20 +75,28 @@ impl Workers {
         for index in 0..core.options.workers {
             threads.push(spawn(format!("shale-worker-{index}"), Arc::downgrade(core), work)?);
         }
+        for index in 0..READERS {
+            threads.push(spawn(format!("shale-reader-{index}"), Arc::downgrade(core), read)?);
+        }
+        for index in 0..WRITERS {
+            threads.push(spawn(format!("shale-writer-{index}"), Arc::downgrade(core), write)?);
+        }
         threads.push(spawn("shale-keeper".to_owned(), Arc::downgrade(core), keep)?);
         Ok(())
     }
 
-    /// Stops the threads and waits for them; jobs that have not begun are dropped.
-    pub(crate) fn stop(&self) {
+    /// Stops the threads and waits for them; jobs that have not begun are dropped, batches that wait are written.
+    pub(crate) fn stop(&self, log: &Log) {
         {
             let mut state = self.state.lock();
             state.stop = true;
             state.jobs.clear();
         }
         self.work.notify_all();
+        self.reading.notify_all();
         self.keeper.notify_all();
         self.room.notify_all();
+        log.stop_writers();
         let me = std::thread::current().id();
         for thread in self.threads.lock().drain(..) {
             // The last owner of the pool may be one of its own threads.
@@ -111,23 +125,15 @@ impl Workers {
         let mut state = self.state.lock();
         if state.jobs.len() < JOBS_MAX && !state.stop {
             state.jobs.push_back(job);
-            self.jobs.store(state.jobs.len(), Ordering::Release);
             drop(state);
-            self.work.notify_one();
+            self.reading.notify_one();
         }
     }
 
-    /// Runs waiting jobs: reads go before writes, so that a drain looks here between its units.
-    pub(crate) fn run_jobs(&self, core: &Core) {
-        while self.jobs.load(Ordering::Acquire) > 0 {
-            let job = {
-                let mut state = self.state.lock();
-                let job = state.jobs.pop_front();
-                self.jobs.store(state.jobs.len(), Ordering::Release);
-                job
-            };
-            let Some(job) = job else { break };
-            job(core);
+    /// Lets waiting writers go on if there is room again.
+    fn tell_room(&self, core: &Core) {
+        if core.buffer.bytes() <= room_mark(core.shares.write_buffer) {
+            self.room.notify_all();
         }
     }
 
@@ -163,12 +169,11 @@ fn spawn(name: String, core: Weak<Core>, run: fn(&Weak<Core>)) -> Result<JoinHan
         .map_err(|e| Error::from_io("starting a worker thread", e))
 }
 
-/// A worker: jobs first, then the write buffer down to a quarter of its size, or what a flush asks for.
+/// A worker: drains the write buffer down to a quarter of its size, or what a flush asks for.
 fn work(core: &Weak<Core>) {
     let mut seen = 0;
     while let Some(core) = core.upgrade() {
         let workers = &core.workers;
-        workers.run_jobs(&core);
         let pressed = core.buffer.bytes() > core.shares.write_buffer / 4;
         let wakes = {
             let state = workers.state.lock();
@@ -178,7 +183,7 @@ fn work(core: &Weak<Core>) {
             state.wakes
         };
         if pressed || wakes != seen {
-            match core.drain(u64::MAX) {
+            match core.drain_ahead() {
                 Ok(drained) => {
                     if !drained {
                         seen = wakes;
@@ -186,9 +191,6 @@ fn work(core: &Weak<Core>) {
                     let mut state = workers.state.lock();
                     state.error = None;
                     drop(state);
-                    if core.buffer.bytes() <= room_mark(core.shares.write_buffer) {
-                        workers.room.notify_all();
-                    }
                     if drained {
                         continue;
                     }
@@ -207,10 +209,40 @@ fn work(core: &Weak<Core>) {
         }
         let mut state = workers.state.lock();
         workers.idle.fetch_add(1, Ordering::AcqRel);
-        if !state.stop && state.wakes == seen && state.jobs.is_empty() {
+        if !state.stop && state.wakes == seen {
             workers.work.wait_for(&mut state, KEEPER_PERIOD);
         }
         workers.idle.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A reader: what is to be read ahead.
+fn read(core: &Weak<Core>) {
+    while let Some(core) = core.upgrade() {
+        let job = {
+            let mut state = core.workers.state.lock();
+            if state.stop {
+                return;
+            }
+            if state.jobs.is_empty() {
+                core.workers.reading.wait_for(&mut state, KEEPER_PERIOD);
+            }
+            state.jobs.pop_front()
+        };
+        if let Some(job) = job {
+            job(&core);
+        }
+    }
+}
+
+/// A writer: batches that wait to be written.
+fn write(core: &Weak<Core>) {
+    while let Some(core) = core.upgrade() {
+        if core.log.write_queued(KEEPER_PERIOD) {
+            core.workers.tell_room(&core);
+        } else if core.workers.state.lock().stop {
+            return;
+        }
     }
 }
 

@@ -385,4 +385,4 @@ impl WriteBuffer {
 
 #[cfg(test)]
 #[path = "write_buffer_tests.rs"]
-mod tests;
+pub(crate) mod tests;

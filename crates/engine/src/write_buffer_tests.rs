@@ -86,3 +86,8 @@ fn read_modify_write_notices_what_came_between() {
     assert!(buffer.insert_if(KEY, run(0, 1, 3), version));
     assert_eq!(content(&buffer, KEY), [(0, Some(3))]);
 }
+
+/// A group that was handed out, for tests of those who carry it.
+pub(crate) fn taken() -> Taken {
+    Taken { key: KEY, runs: Arc::new(Vec::new()), generation: 0 }
+}

@@ -21,7 +21,7 @@ pub const MOVE_ENTRY_BYTES: usize = FRAGMENT_ENTRY_BYTES + 4 + 6 + 8;
 /// Most blocks of one hole range: its count has three bytes.
 pub const HOLE_BLOCKS_MAX: u32 = (1 << 24) - 1;
 /// Bytes of a hole range.
-const HOLE_BYTES: usize = 8;
+pub const HOLE_BYTES: usize = 8;
 /// Bytes of the head of a run of fragments or holes: tag 1, object 8, epoch 4, count 2.
 const RUN_HEAD_BYTES: usize = 15;
 const TAG_FRAGMENTS: u8 = 1;
@@ -155,11 +155,11 @@ pub fn header_bytes(entries: &[Entry]) -> usize {
     BATCH_FIXED_BYTES + entries
 }
 
-/// Encodes a header. Layout of the fixed part: magic 4, crc32c of all of the header behind this field 4, header bytes 4,
+/// Encodes a header of `header_bytes` bytes, at least what the entries need; the rest is zeroes. Layout of the fixed part: magic 4, crc32c of all of the header behind this field 4, header bytes 4,
 /// batch bytes 4, pool 8, sequence number 8, incarnation 8, its first sequence number 8, durable-before 8, extent 4,
 /// number of entries 4. Then the entries, each behind its tag.
-pub fn encode_batch(header: &BatchHeader, entries: &[Entry], batch_bytes: usize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(header_bytes(entries));
+pub fn encode_batch(header: &BatchHeader, entries: &[Entry], header_bytes: usize, batch_bytes: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(header_bytes);
     put_uint(&mut out, BATCH_MAGIC.into(), 4);
     out.resize(12, 0);
     put_uint(&mut out, batch_bytes as u64, 4);
@@ -174,8 +174,9 @@ pub fn encode_batch(header: &BatchHeader, entries: &[Entry], batch_bytes: usize)
     for entry in entries {
         put_entry(&mut out, entry);
     }
-    let len = out.len() as u32;
-    out[8..12].copy_from_slice(&len.to_le_bytes());
+    debug_assert!(out.len() <= header_bytes);
+    out.resize(header_bytes, 0);
+    out[8..12].copy_from_slice(&(header_bytes as u32).to_le_bytes());
     let crc = crc32c::crc32c(&out[8..]);
     out[4..8].copy_from_slice(&crc.to_le_bytes());
     out
@@ -272,7 +273,9 @@ pub fn decode_batch(bytes: &[u8]) -> Result<Batch, FormatError> {
         payload_bytes += entry.payloads().map(|(_, _, f)| f.stored as usize).sum::<usize>();
         entries.push(entry);
     }
-    cursor.end()?;
+    if cursor.rest().iter().any(|byte| *byte != 0) {
+        return Err(cursor.fail("bytes other than zero behind the last entry"));
+    }
     let expected = (header_bytes + payload_bytes).next_multiple_of(BATCH_ALIGN);
     if batch_bytes != expected || batch_bytes > bytes.len() {
         return Err(cursor.fail(format!("batch of {batch_bytes} bytes, its entries make {expected}")));
@@ -409,7 +412,7 @@ mod tests {
     fn sample_bytes() -> Vec<u8> {
         let (header, entries) = sample();
         let total = (header_bytes(&entries) + 9796).next_multiple_of(BATCH_ALIGN);
-        let mut bytes = encode_batch(&header, &entries, total);
+        let mut bytes = encode_batch(&header, &entries, header_bytes(&entries), total);
         assert_eq!(bytes.len(), header_bytes(&entries));
         bytes.resize(total, 0);
         bytes
@@ -422,6 +425,21 @@ mod tests {
         let batch = decode_batch(&bytes).unwrap();
         assert_eq!((batch.header, batch.entries), (header, entries));
         assert_eq!(batch.batch_bytes, bytes.len());
+    }
+
+    #[test]
+    fn a_header_may_end_in_zeroes_and_in_nothing_else() {
+        let (header, entries) = sample();
+        let longer = header_bytes(&entries) + 100;
+        let total = (longer + 9796).next_multiple_of(BATCH_ALIGN);
+        let mut bytes = encode_batch(&header, &entries, longer, total);
+        bytes.resize(total, 0);
+        let batch = decode_batch(&bytes).unwrap();
+        assert_eq!((batch.header_bytes, batch.entries), (longer, entries));
+        bytes[longer - 1] = 1;
+        let crc = crc32c::crc32c(&bytes[8..longer]);
+        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        assert!(decode_batch(&bytes).unwrap_err().detail.contains("behind the last entry"));
     }
 
     #[test]
@@ -466,7 +484,7 @@ mod tests {
         let (header, _) = sample();
         let bad = FragmentEntry { first: BlockIndex(31), count: 2, codec: 0, stored: 10, checksum: 0 };
         let entries = [Entry::Fragments { object: ObjectId(1), epoch: Epoch(0), fragments: vec![bad] }];
-        let mut bytes = encode_batch(&header, &entries, BATCH_ALIGN);
+        let mut bytes = encode_batch(&header, &entries, header_bytes(&entries), BATCH_ALIGN);
         bytes.resize(BATCH_ALIGN, 0);
         assert!(decode_batch(&bytes).unwrap_err().detail.contains("crosses"));
     }

@@ -76,6 +76,10 @@ impl<'a> Cursor<'a> {
         String::from_utf8(bytes.to_vec()).map_err(|_| self.fail("text is not UTF-8"))
     }
     /// Fails unless everything was read.
+    pub(crate) const fn rest(&self) -> &[u8] {
+        self.rest
+    }
+
     pub(crate) fn end(&self) -> Result<(), FormatError> {
         if self.rest.is_empty() { Ok(()) } else { Err(self.fail(format!("{} bytes too many", self.rest.len()))) }
     }

@@ -13,7 +13,7 @@ mod superblock;
 
 pub use batch::{
     BATCH_ALIGN, BATCH_FIXED_BYTES, BATCH_MAGIC, Batch, BatchHeader, Entry, FRAGMENT_ENTRY_BYTES, FragmentEntry,
-    HOLE_BLOCKS_MAX, MOVE_ENTRY_BYTES, Move, decode_batch, encode_batch, header_bytes,
+    HOLE_BLOCKS_MAX, HOLE_BYTES, MOVE_ENTRY_BYTES, Move, decode_batch, encode_batch, header_bytes,
 };
 pub use checkpoint::{Checkpoint, USAGE_PAGE_EXTENTS, decode_usage_page, encode_usage_page};
 pub use checksum::{FragmentIdentity, fragment_checksum};

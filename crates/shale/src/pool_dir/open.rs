@@ -95,8 +95,7 @@ pub fn open_locked(dir: &PoolDir, lock: Arc<PoolLock>, how: Opening, output: &Ou
     let environment = environment(disk, store);
     let options = PoolOptions {
         memory_bytes: memory_bytes - store_bytes,
-        // Two more than there are cores: a worker waits while its batch is being written.
-        workers: std::thread::available_parallelism().map_or(2, std::num::NonZero::get) + 2,
+        workers: std::thread::available_parallelism().map_or(2, std::num::NonZero::get),
         accept_log_damage: how.accept_log_damage,
         ..PoolOptions::default()
     };
