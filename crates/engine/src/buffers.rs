@@ -8,6 +8,9 @@ const KEPT_MAX: usize = 16;
 /// Larger ones are not kept: they come from unusual extents.
 const KEPT_BYTES_MAX: usize = 2 << 20;
 
+/// Sizes are rounded up to this, so that a buffer serves the next batch too, whose header is a little longer.
+const ROUND_BYTES: usize = 64 << 10;
+
 #[derive(Default)]
 pub(crate) struct BufferPool {
     kept: Mutex<Vec<AlignedBuf>>,
@@ -21,7 +24,7 @@ impl BufferPool {
             Some(at) => kept.swap_remove(at),
             None => {
                 drop(kept);
-                AlignedBuf::new(len)
+                AlignedBuf::new(if len > ROUND_BYTES { len.next_multiple_of(ROUND_BYTES) } else { len })
             }
         }
     }

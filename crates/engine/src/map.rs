@@ -235,7 +235,10 @@ impl Map {
         if let Some(frozen) = &layers.frozen {
             frozen.with(key, &mut look);
         }
-        if let Some(records) = self.cache.peek(&key) {
+        // Streams of new data find the cache empty, and need not look.
+        if !self.cache.is_empty()
+            && let Some(records) = self.cache.peek(&key)
+        {
             look(&records);
         }
         below

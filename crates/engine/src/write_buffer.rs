@@ -108,7 +108,8 @@ fn data_bytes(runs: &[DirtyRun]) -> usize {
 #[derive(Default)]
 struct DirtyGroup {
     dirty: Vec<DirtyRun>,
-    in_flight: Arc<Vec<DirtyRun>>,
+    /// What is being drained: never empty. `None` costs no allocation, which most groups of random writes would pay twice.
+    in_flight: Option<Arc<Vec<DirtyRun>>>,
     /// Whether a queue entry stands for `dirty`.
     queued: bool,
     /// Generations of queue entries that came up while the group was in flight.
@@ -117,7 +118,7 @@ struct DirtyGroup {
 
 impl DirtyGroup {
     fn is_empty(&self) -> bool {
-        self.dirty.is_empty() && self.in_flight.is_empty() && self.deferred.is_empty()
+        self.dirty.is_empty() && self.in_flight.is_none() && self.deferred.is_empty()
     }
 }
 
@@ -240,7 +241,7 @@ impl WriteBuffer {
         let mut found = BlockMask::EMPTY;
         let shard = self.shard(key).lock();
         if let Some(group) = shard.groups.get(&key) {
-            for run in group.in_flight.iter().chain(&group.dirty) {
+            for run in group.in_flight.iter().flat_map(|runs| runs.iter()).chain(&group.dirty) {
                 if !run.mask().and(wanted).is_empty() {
                     found = found.or(run.mask().and(wanted));
                     visit(run);
@@ -263,13 +264,14 @@ impl WriteBuffer {
             let Some((generation, key)) = entries.pop_front() else { break };
             let mut shard = self.shard(key).lock();
             match shard.groups.get_mut(&key) {
-                Some(group) if !group.in_flight.is_empty() => group.deferred.push(generation),
+                Some(group) if group.in_flight.is_some() => group.deferred.push(generation),
                 Some(group) if !group.dirty.is_empty() => {
                     group.queued = false;
-                    group.in_flight = Arc::new(std::mem::take(&mut group.dirty));
+                    let runs = Arc::new(std::mem::take(&mut group.dirty));
+                    group.in_flight = Some(runs.clone());
                     // Holes cost something too, so that a flood of them is divided into batches.
-                    bytes += data_bytes(&group.in_flight) + 256;
-                    taken.push(Taken { key, runs: group.in_flight.clone(), generation });
+                    bytes += data_bytes(&runs) + GROUP_OVERHEAD_BYTES;
+                    taken.push(Taken { key, runs, generation });
                 }
                 // A batch that failed put its content back under an entry of its own.
                 _ => {
@@ -317,8 +319,8 @@ impl WriteBuffer {
         for Taken { key, generation, .. } in taken {
             let mut shard = self.shard(*key).lock();
             let Some(group) = shard.groups.get_mut(key) else { continue };
-            let mut released = data_bytes(&group.in_flight);
-            let in_flight = std::mem::take(&mut group.in_flight);
+            let Some(in_flight) = group.in_flight.take() else { continue };
+            let mut released = data_bytes(&in_flight);
             if put_back {
                 let newer = std::mem::replace(&mut group.dirty, in_flight.to_vec());
                 released += data_bytes(&newer);
