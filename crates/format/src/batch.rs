@@ -473,7 +473,7 @@ mod tests {
                 }
             }
             let total = (header_bytes(&entries) + 9796).next_multiple_of(BATCH_ALIGN);
-            let mut bytes = encode_batch(&header, &entries, total);
+            let mut bytes = encode_batch(&header, &entries, header_bytes(&entries), total);
             bytes.resize(total, 0);
             assert!(decode_batch(&bytes).unwrap_err().detail.contains("live mask"));
         }
