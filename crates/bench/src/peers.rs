@@ -12,6 +12,9 @@ use crate::{Context, Outcome, fio};
 /// Bytes of a device: the jobs use a part of it.
 const DEVICE_BYTES: u64 = 16 << 30;
 
+/// Unit of the volume below ext4: what btrfs compresses together, as ratios are compared.
+const UNIT: &str = "128K";
+
 /// Ratios closer than this are equal: journals and reserved blocks of the file systems differ by as much.
 const RATIO_EQUAL: f64 = 0.99;
 
@@ -145,7 +148,7 @@ fn nbd_servers(context: &Context, report: &mut Report) -> Outcome<()> {
         theirs.push(measure(context, "qemu-nbd qcow2", &Target::Nbd(server::uri("", &socket)), &used)?);
     }
     recreate(&dir)?;
-    let shale = Shale::start(&context.dir.join("shale"), "zstd-1", DEVICE_BYTES)?;
+    let shale = Shale::start(&context.dir.join("shale"), "zstd-1", "32K", DEVICE_BYTES)?;
     let used = || Ok(Some(disk_usage(&shale.pool)));
     let our = measure(context, "Shale NBD zstd-1", &Target::Nbd(shale.uri()), &used)?;
     note(context, report, &our)?;
@@ -174,7 +177,7 @@ fn btrfs(context: &Context, option: &str, name: &'static str) -> Outcome<Result>
 }
 
 fn ext4_on_shale(context: &Context, codec: &str, name: &'static str) -> Outcome<Result> {
-    let shale = Shale::start(&context.dir.join("shale"), codec, DEVICE_BYTES)?;
+    let shale = Shale::start(&context.dir.join("shale"), codec, UNIT, DEVICE_BYTES)?;
     let dir = context.dir.join("peer");
     recreate(&dir)?;
     let (device, _detach) = attach(&shale.file())?;

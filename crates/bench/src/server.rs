@@ -79,15 +79,15 @@ const VOLUME: &str = "v";
 
 impl Shale {
     /// Makes the pool below `dir` and serves it.
-    pub fn start(dir: &Path, compression: &str, volume_bytes: u64) -> Outcome<Self> {
+    pub fn start(dir: &Path, compression: &str, unit: &str, volume_bytes: u64) -> Outcome<Self> {
         recreate(dir)?;
         let binary = binary()?;
         let (pool, mount, socket) = (dir.join("pool"), dir.join("mount"), dir.join("nbd.sock"));
         std::fs::create_dir_all(&mount)?;
         let path = |p: &Path| p.to_string_lossy().into_owned();
-        let compression = format!("compression={compression}");
+        let (compression, unit) = (format!("compression={compression}"), format!("unit={unit}"));
         let pool_path = path(&pool);
-        run(&binary, &["init", &pool_path, "--capacity", "40G", "-o", &compression])?;
+        run(&binary, &["init", &pool_path, "--capacity", "40G", "-o", &compression, "-o", &unit])?;
         run(&binary, &["create", &pool_path, VOLUME, "--size", &volume_bytes.to_string()])?;
         let mut child = Command::new(&binary)
             .args(["serve", &pool_path, "--nbd", &format!("unix:{}", socket.display()), "--mount", &path(&mount)])

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties};
 use env::{AlignedBuf, Disk, FileDisk, FjallOptions, FjallStore, SystemClock, SystemEntropy};
@@ -129,7 +129,7 @@ fn store_bytes(memory_bytes: u64) -> u64 {
 
 fn pool_options(memory_bytes: u64) -> PoolOptions {
     let memory_bytes = memory_bytes - store_bytes(memory_bytes);
-    // As the server sets it: a worker waits while its batch is being written.
+    // As the server sets it.
     PoolOptions { memory_bytes, workers: cores(), ..PoolOptions::default() }
 }
 
@@ -138,13 +138,21 @@ fn environment(disk: Arc<TimedDisk>, store: FjallStore) -> PoolEnv {
     PoolEnv { disk, store, clock: Arc::new(SystemClock::default()), entropy: Arc::new(SystemEntropy) }
 }
 
-/// Makes `dir` an empty directory.
+/// How long a file system that is mounted with `discard` takes to give the space of removed files back. It does so in the background
+/// once they are durably gone, and meanwhile writes are several times slower: that is no part of any measurement.
+const SETTLE: Duration = Duration::from_secs(4);
+
+/// Makes `dir` an empty directory, and waits until what was removed does not disturb any more.
 pub fn recreate(dir: &Path) -> Outcome<()> {
     match std::fs::remove_dir_all(dir) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(format!("cannot empty {}: {error}", dir.display()).into());
         }
-        _ => {}
+        Err(_) => {}
+        Ok(()) => {
+            crate::command::run::<&str>("sync", &[])?;
+            std::thread::sleep(SETTLE);
+        }
     }
     std::fs::create_dir_all(dir).map_err(|e| format!("cannot create {}: {e}", dir.display()).into())
 }

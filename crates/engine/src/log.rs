@@ -52,8 +52,9 @@ pub(crate) struct Ticket {
 
 /// Most extents for which space is set aside below in one go. Each call waits for the file system's journal, and for writes
 /// under way, while nothing else can be appended; so a long stream makes fewer and larger ones. The number doubles
-/// from one call to the next, so that little more is set aside than has been written.
-const RESERVE_AHEAD_MAX: usize = 256;
+/// from one call to the next, so that little more is set aside than has been written; the most is what a user who looks at the
+/// space taken would not notice.
+const RESERVE_AHEAD_MAX: usize = 32;
 /// Smallest rest of an extent that is worth a batch of its own when the whole does not fit.
 const SPLIT_BYTES_MIN: usize = 2 * BATCH_ALIGN;
 /// How often a failing write is tried in all.
