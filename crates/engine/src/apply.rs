@@ -20,7 +20,7 @@ use units::{BlockIndex, BlockMask, Epoch, GROUP_BLOCKS, GroupIndex};
 use crate::log::Sink;
 use crate::map::Map;
 use crate::objects::{Object, Objects};
-use crate::overlay::{GroupRecords, Overlay};
+use crate::overlay::Overlay;
 use crate::write_buffer::{GroupKey, Taken, WriteBuffer};
 
 /// Groups of a hole range beyond which only groups that hold something are looked for.
@@ -99,20 +99,11 @@ impl Applier {
     /// See the head of this file.
     fn take_over(&self, overlay: &Overlay, object: &Object, epoch: Epoch, moved: &Move, location: u64) {
         let key = GroupKey { object: object.id, group: moved.fragment.first.group() };
-        let mut open = moved.live;
-        let mut live = BlockMask::EMPTY;
-        let mut look = |records: &GroupRecords| {
-            let Some((_, record)) = records.iter().find(|(e, _)| *e == epoch) else { return };
-            for fragment in record.fragments.iter().filter(|f| f.location == moved.from) {
-                live = live.or(fragment.live.and(open));
-            }
-            open = open.minus(record.known());
+        let live = if cfg!(feature = "canary-move-over-newer-write") {
+            moved.live
+        } else {
+            self.map.unmoved(key, epoch, moved.from, moved.live)
         };
-        overlay.with(key, &mut look);
-        if let Some(frozen) = self.map.frozen() {
-            frozen.with(key, &mut look);
-        }
-        let live = live.or(open);
         if !live.is_empty() {
             let fragment = FragmentRef { live, ..reference(&moved.fragment, location) };
             // What is allocated stays what it was.

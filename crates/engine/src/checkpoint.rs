@@ -64,6 +64,11 @@ impl CheckpointState {
     pub(crate) fn new(number: u64) -> Self {
         Self { number, unfinished: None }
     }
+
+    /// Whether one failed and waits to be repeated: then the map has changes that are neither new nor in the store.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.unfinished.is_some()
+    }
 }
 
 /// What the merge made.
@@ -334,14 +339,19 @@ impl Core {
         self.extents.lock().apply(plan);
         self.map.thaw(merged.groups);
         // Whoever looked up a location before the thaw has read it when this lock is granted.
-        drop(self.readers.write());
+        if !cfg!(feature = "canary-extent-freed-under-reader") {
+            drop(self.readers.write());
+        }
         let freed = {
             let mut extents = self.extents.lock();
             let freed = extents.release(plan);
             self.extents_free.store(extents.free(), Ordering::Relaxed);
+            self.live_bytes.store(extents.live_bytes(), Ordering::Relaxed);
             freed
         };
+        self.evacuated.store(0, Ordering::Relaxed);
         self.log.extend(position, &plan.listed);
+        self.ease_brake();
         self.punch(&freed);
     }
 
@@ -362,7 +372,7 @@ impl Core {
         self.log.bytes_since_checkpoint() >= self.options.checkpoint_log_bytes
             || self.map.active().bytes() >= self.shares.overlay
             || self.log.ahead() as u64 <= 2 * self.geometry.reserve_extents()
-                && self.extents_free.load(Ordering::Relaxed) > 0
+                && self.extents_free.load(Ordering::Relaxed) + self.evacuated.load(Ordering::Relaxed) > 0
             || self.objects.has_deleting()
     }
 

@@ -9,6 +9,8 @@ use surface::{Error, ErrorKind, Result};
 
 use crate::buffers::BufferPool;
 use crate::checkpoint::CheckpointState;
+use crate::clean_pass::Brake;
+use crate::cleaner::Cleaner;
 use crate::counters::Counters;
 use crate::extents::Extents;
 use crate::geometry::Geometry;
@@ -62,6 +64,14 @@ pub(crate) struct Core {
     pub extents: Mutex<Extents>,
     /// Copy of `Extents::free`, to be read without the lock.
     pub extents_free: AtomicU64,
+    /// Copy of `Extents::live_bytes`.
+    pub live_bytes: AtomicU64,
+    /// Extents that were cleaned and become free with the next checkpoint.
+    pub evacuated: AtomicU64,
+    pub cleaner: Mutex<Cleaner>,
+    pub brake: Brake,
+    /// What cleaning could not move because it is damaged.
+    pub damages: Mutex<Vec<String>>,
     pub checkpoint: Mutex<CheckpointState>,
     /// Held shared while a reader uses locations, exclusively for a moment before extents are used again.
     pub readers: RwLock<()>,
@@ -101,6 +111,11 @@ impl Core {
         Self {
             shares,
             extents_free: AtomicU64::new(parts.extents.free()),
+            live_bytes: AtomicU64::new(parts.extents.live_bytes()),
+            evacuated: AtomicU64::new(0),
+            cleaner: Mutex::default(),
+            brake: Brake::default(),
+            damages: Mutex::default(),
             units: UnitCache::new(shares.units),
             workers: Workers::new(),
             admin: Mutex::new(()),

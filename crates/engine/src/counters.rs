@@ -31,4 +31,7 @@ pub(crate) struct Counters {
     pub recovered_batches: Counter,
     pub recovered_bytes: Counter,
     pub recovery_ns: Counter,
+    pub cleaned_extents: Counter,
+    pub moved_bytes: Counter,
+    pub cleaning_ns: Counter,
 }

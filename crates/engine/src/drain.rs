@@ -46,7 +46,8 @@ impl Core {
     pub(crate) fn drain(&self, generation: u64) -> Result<bool> {
         let Some(prepared) = self.prepare(generation)? else { return Ok(false) };
         if let Some(prepared) = prepared {
-            self.append(prepared, Purpose::Data)?;
+            let purpose = purpose_of(&prepared);
+            self.append(prepared, purpose)?;
         }
         Ok(true)
     }
@@ -58,7 +59,8 @@ impl Core {
         }
         let Some(prepared) = self.prepare(u64::MAX)? else { return Ok(false) };
         if let Some(prepared) = prepared {
-            self.append_with(prepared, Purpose::Data, |prepared| self.log.enqueue(prepared, Purpose::Data))?;
+            let purpose = purpose_of(&prepared);
+            self.append_with(prepared, purpose, |prepared| self.log.enqueue(prepared, purpose))?;
         }
         Ok(true)
     }
@@ -235,6 +237,11 @@ impl Core {
             "the pool is full: discard or destroy what is not needed (reads, discards and deletions still work)",
         )
     }
+}
+
+/// Discards were not admitted, and need not be: what they take comes back.
+fn purpose_of(prepared: &Prepared) -> Purpose {
+    if prepared.payload_bytes() > 0 { Purpose::Data } else { Purpose::Metadata }
 }
 
 fn plan_group(run: &mut Run, group: &Taken, taken: usize, settings: Settings) {

@@ -23,10 +23,20 @@ enum State {
 pub(crate) struct Extents {
     live: Vec<u32>,
     state: Vec<State>,
+    /// The checkpoint, counted since the pool was opened, with which each was passed last: how old its data is at least.
+    passed_at: Vec<u32>,
+    checkpoints: u32,
     free: u64,
     live_bytes: u64,
     /// Where the search for free extents goes on, so that the log moves through the file in long runs.
     cursor: usize,
+}
+
+/// An extent to be cleaned, and its live bytes as of the last checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Victim {
+    pub extent: ExtentIndex,
+    pub live: u32,
 }
 
 /// Changes of live bytes that a checkpoint makes, by extent.
@@ -60,7 +70,7 @@ impl Extents {
             *first = State::Used;
         }
         let free = state.iter().filter(|s| **s == State::Free).count() as u64;
-        Self { live: all, state, free, live_bytes, cursor: 1 }
+        Self { live: all, state, passed_at: vec![0; count], checkpoints: 0, free, live_bytes, cursor: 1 }
     }
 
     /// Free extents, not counting listed ones.
@@ -153,6 +163,39 @@ impl Extents {
         page
     }
 
+    /// Extents worth cleaning, the best first, at most `max`: those that the log has passed, with live bytes but no more than `live_max`,
+    /// that `skip` does not exclude.
+    ///
+    /// The order is that of benefit over cost (Rosenblum and Ousterhout, *The Design and Implementation of a Log-Structured File
+    /// System*, 1992): the space won, 1 - u, times how long it will likely last, which the age of the data tells, over reading one extent and
+    /// writing u of it. With `greedy`, that of live bytes alone.
+    pub(crate) fn victims(
+        &self,
+        extent_bytes: u32,
+        live_max: u32,
+        greedy: bool,
+        max: usize,
+        skip: impl Fn(ExtentIndex, u32) -> bool,
+    ) -> Vec<Victim> {
+        let mut found: Vec<(f64, Victim)> = Vec::new();
+        for (index, (state, live)) in self.state.iter().zip(&self.live).enumerate().skip(1) {
+            let extent = ExtentIndex(index as u32);
+            if *state != State::Used || *live == 0 || *live > live_max || skip(extent, *live) {
+                continue;
+            }
+            let u = (f64::from(*live) / f64::from(extent_bytes)).min(1.0);
+            let age = if greedy { 1.0 } else { f64::from(self.checkpoints - self.passed_at[index]) + 1.0 };
+            found.push(((1.0 - u) * age / (1.0 + u), Victim { extent, live: *live }));
+        }
+        let order = |a: &(f64, Victim), b: &(f64, Victim)| b.0.total_cmp(&a.0).then(a.1.extent.cmp(&b.1.extent));
+        if found.len() > max {
+            found.select_nth_unstable_by(max, order);
+            found.truncate(max);
+        }
+        found.sort_unstable_by(order);
+        found.into_iter().map(|(_, victim)| victim).collect()
+    }
+
     /// The checkpoint is durable: live bytes and states become what it says. Freed extents become free only with
     /// [`release`](Self::release), when no reader is left in them.
     pub(crate) fn apply(&mut self, plan: &ExtentPlan) {
@@ -163,8 +206,12 @@ impl Extents {
                 *live = after;
             }
         }
+        self.checkpoints = self.checkpoints.saturating_add(1);
         for extent in &plan.passed {
             self.set(*extent, State::Used);
+            if let Some(at) = self.passed_at.get_mut(extent.0 as usize) {
+                *at = self.checkpoints;
+            }
         }
         for extent in &plan.listed {
             self.set(*extent, State::Listed);
@@ -209,6 +256,27 @@ mod tests {
         assert_eq!((extents.free(), extents.live_bytes()), (1, 0));
         assert_eq!(extents.release(&plan), [ExtentIndex(1)]);
         assert_eq!(extents.free(), 2);
+    }
+
+    #[test]
+    fn old_extents_are_cleaned_before_younger_ones_that_are_a_little_emptier() {
+        let mut extents = extents(8);
+        let mut pass = |extent: u32, live: i64| {
+            let mut plan = ExtentPlan { passed: vec![ExtentIndex(extent)], ..ExtentPlan::default() };
+            plan.usage.insert(ExtentIndex(extent), live);
+            extents.apply(&plan);
+        };
+        pass(1, 800 << 10);
+        for extent in 2..5 {
+            pass(extent, 700 << 10);
+        }
+        pass(5, 1000 << 10);
+        let choose = |greedy, max, skip: &dyn Fn(ExtentIndex, u32) -> bool| -> Vec<u32> {
+            extents.victims(1 << 20, 900 << 10, greedy, max, skip).iter().map(|v| v.extent.0).collect()
+        };
+        assert_eq!(choose(false, 9, &|_, _| false), [2, 1, 3, 4], "age outweighs a tenth of an extent");
+        assert_eq!(choose(true, 9, &|_, _| false), [2, 3, 4, 1]);
+        assert_eq!(choose(true, 2, &|e, _| e.0 == 3), [2, 4]);
     }
 
     #[test]

@@ -4,9 +4,12 @@ use units::{BLOCK_BYTES, ExtentIndex, GROUP_BLOCKS};
 
 use crate::log::Purpose;
 
-/// Extents that data may not take, so that discards, deletions and checkpoints work in a full pool. An extent that holds
-/// nothing but such entries has no live bytes, so the next checkpoint frees it again: a handful suffices for ever.
-const RESERVE_EXTENTS: u64 = 4;
+/// Extents that neither data nor cleaning may take, so that discards, deletions and checkpoints work in a full pool. An extent that
+/// holds nothing but such entries has no live bytes, so the next checkpoint frees it again: a handful suffices for ever.
+const METADATA_EXTENTS: u64 = 4;
+/// Further extents that only cleaning may take: what lives in one extent, with the larger entries of moves, fits in two for
+/// certain, and a checkpoint later there is one more than before, and what was won.
+pub(crate) const CLEAN_EXTENTS: u64 = 2;
 
 /// The geometry of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,12 +45,16 @@ impl Geometry {
 
     /// Extents that the log keeps back from a batch of this purpose.
     pub(crate) fn kept_back(&self, purpose: Purpose) -> usize {
-        if purpose == Purpose::Data { self.reserve_extents() as usize } else { 0 }
+        match purpose {
+            Purpose::Data => (METADATA_EXTENTS + CLEAN_EXTENTS) as usize,
+            Purpose::Clean => METADATA_EXTENTS as usize,
+            Purpose::Metadata => 0,
+        }
     }
 
     /// Extents kept back from data.
     pub(crate) fn reserve_extents(&self) -> u64 {
-        RESERVE_EXTENTS
+        METADATA_EXTENTS + CLEAN_EXTENTS
     }
 
     /// Largest unit in blocks: a raw unit and its header must fit in half an extent, so that tails stay small.

@@ -147,7 +147,9 @@ pub(crate) struct Log {
 pub(crate) enum Purpose {
     /// Leaves the reserve alone.
     Data,
-    /// Discards, deletions, properties: may use the reserve.
+    /// Moves: may use the part of the reserve that is kept for them.
+    Clean,
+    /// Discards, deletions, properties: may use all of the reserve.
     Metadata,
 }
 
@@ -541,6 +543,11 @@ impl Log {
             state.broken = None;
             state.reset = false;
         }
+    }
+
+    /// First 8 bytes of the pool's identifier, as in the headers of its batches.
+    pub(crate) fn pool(&self) -> u64 {
+        self.pool
     }
 
     /// Extents on the list behind the open one.

@@ -275,9 +275,45 @@ impl Map {
         self.layers.write().frozen = None;
     }
 
-    /// The changes that a checkpoint is writing, if one is, or that one which failed has left.
-    pub(crate) fn frozen(&self) -> Option<Arc<Overlay>> {
-        self.layers.read().frozen.clone()
+    /// Those of `blocks`, for which a fragment at `location` was the truth at the last checkpoint, that no change since has given to
+    /// another one, or made holes.
+    pub(crate) fn unmoved(&self, key: GroupKey, epoch: Epoch, location: u64, blocks: BlockMask) -> BlockMask {
+        let layers = self.layers.read();
+        let (mut open, mut still) = (blocks, BlockMask::EMPTY);
+        for overlay in std::iter::once(&layers.active).chain(&layers.frozen) {
+            overlay.with(key, |records| {
+                let Some((_, record)) = records.iter().find(|(e, _)| *e == epoch) else { return };
+                for fragment in record.fragments.iter().filter(|f| f.location == location) {
+                    still = still.or(fragment.live.and(open));
+                }
+                open = open.minus(record.known());
+            });
+        }
+        still.or(open)
+    }
+
+    /// Every fragment to which a record in the store points within `len` bytes from `start` of the data file. Looks at all records of
+    /// the pool.
+    pub(crate) fn fragments_in(&self, start: u64, len: u64) -> Result<Vec<(format::RecordKey, FragmentRef)>> {
+        let mut found = Vec::new();
+        let mut failure = None;
+        self.store
+            .scan(b"R", b"S", &mut |id, value| {
+                let Some(id) = parse_record_key(id) else { return ControlFlow::Continue(()) };
+                match decode(GroupKey { object: id.object, group: id.group }, value) {
+                    Ok(record) => {
+                        let inside = |f: &&FragmentRef| f.location >= start && f.location - start < len;
+                        found.extend(record.fragments.iter().filter(inside).map(|f| (id, *f)));
+                        ControlFlow::Continue(())
+                    }
+                    Err(error) => {
+                        failure = Some(error);
+                        ControlFlow::Break(())
+                    }
+                }
+            })
+            .map_err(store_error)?;
+        failure.map_or(Ok(found), Err)
     }
 
     /// Whether a checkpoint is writing changes.

@@ -310,6 +310,10 @@ impl Pool {
             recovered_batches: c.recovered_batches.get(),
             recovered_bytes: c.recovered_bytes.get(),
             recovery_ns: c.recovery_ns.get(),
+            cleaned_extents: c.cleaned_extents.get(),
+            moved_bytes: c.moved_bytes.get(),
+            cleaning_ns: c.cleaning_ns.get(),
+            damages: core.damages.lock().clone(),
             failed: core.failure(),
         }
     }

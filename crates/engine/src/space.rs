@@ -24,26 +24,43 @@ impl Drop for Admitted<'_> {
 }
 
 impl Core {
-    /// Whether everything that is dirty or admitted fits, by what is known without a lock.
+    /// Bytes of data that are on their way to the log, what they may cost there beside included.
     ///
     /// Bytes go from admitted to dirty to used extents, and each is counted in the next place before it leaves the
     /// last one: read in this order, none is missed.
-    fn has_room(&self) -> bool {
+    fn committed_bytes(&self) -> u64 {
         let admitting = self.admitting.load(Ordering::Acquire);
-        let dirty = self.buffer.bytes() as u64 + self.buffer.groups() as u64 * GROUP_COST_BYTES;
-        let extents = self.extents_free.load(Ordering::Acquire) + self.log.ahead() as u64;
-        let room = extents.saturating_sub(self.geometry.reserve_extents()) * self.geometry.usable_bytes_min();
-        room >= dirty + admitting
+        admitting + self.buffer.bytes() as u64 + self.buffer.groups() as u64 * GROUP_COST_BYTES
+    }
+
+    /// Extents that can be written before another one is freed, the reserve included.
+    pub(crate) fn extents_left(&self) -> u64 {
+        self.extents_free.load(Ordering::Acquire) + self.log.ahead() as u64
+    }
+
+    /// Extents that are neither reserved nor needed for what is on its way to the log.
+    pub(crate) fn extents_spare(&self) -> u64 {
+        let needed = self.committed_bytes().div_ceil(self.geometry.usable_bytes_min());
+        self.extents_left().saturating_sub(self.geometry.reserve_extents() + needed)
+    }
+
+    /// Whether everything that is dirty or admitted fits, by what is known without a lock.
+    pub(crate) fn has_room(&self) -> bool {
+        let committed = self.committed_bytes();
+        let extents = self.extents_left().saturating_sub(self.geometry.reserve_extents());
+        extents * self.geometry.usable_bytes_min() >= committed
     }
 
     /// Admits `bytes` of new data; the room is theirs until what is returned is dropped.
     ///
-    /// When they do not seem to fit, what is dirty is drained first (it may be compressible) and a checkpoint is taken (it may free
-    /// extents); only then is the pool full. The verdict holds until something is applied.
+    /// When they do not seem to fit, what is dirty is drained first (it may be compressible), a checkpoint is taken (it may free
+    /// extents), and extents are cleaned for as long as that wins anything; only then is the pool full. The verdict holds
+    /// until something is applied.
     ///
     /// # Errors
     /// [`surface::ErrorKind::Full`], and whatever draining fails with.
     pub(crate) fn admit(&self, bytes: u64) -> Result<Admitted<'_>> {
+        self.brake(bytes);
         let admitted = Admitted { core: self, bytes: bytes + GROUP_COST_BYTES };
         self.admitting.fetch_add(admitted.bytes, Ordering::AcqRel);
         if self.has_room() {
@@ -61,7 +78,7 @@ impl Core {
         while !self.has_room() && self.objects.has_deleting() {
             self.take_checkpoint()?;
         }
-        if self.has_room() {
+        if self.has_room() || self.clean_for_room()? {
             return Ok(admitted);
         }
         self.full_at.store(self.log.applied_seq().0, Ordering::Relaxed);

@@ -66,6 +66,14 @@ pub struct PoolStatus {
     pub recovered_bytes: u64,
     /// Nanoseconds that recovery took.
     pub recovery_ns: u64,
+    /// Extents that were cleaned, bytes of fragments that were moved for it, and nanoseconds that it took.
+    pub cleaned_extents: u64,
+    /// See `cleaned_extents`.
+    pub moved_bytes: u64,
+    /// See `cleaned_extents`.
+    pub cleaning_ns: u64,
+    /// What could not be moved because it is damaged, at most the first hundred.
+    pub damages: Vec<String>,
     /// Set when a write to the data file failed for good: what failed. Writes are refused until the pool is reopened.
     pub failed: Option<String>,
 }
@@ -90,6 +98,19 @@ pub enum PropertySource {
     Pool,
     /// Set on the volume.
     Volume,
+}
+
+/// What a pass of cleaning did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CleanReport {
+    /// Extents that were emptied, by whomever meanwhile.
+    pub extents_cleaned: u64,
+    /// Bytes of fragments that were moved for it.
+    pub bytes_moved: u64,
+    /// Free extents before and after.
+    pub extents_free_before: u64,
+    /// See `extents_free_before`.
+    pub extents_free_after: u64,
 }
 
 /// What `check` found.

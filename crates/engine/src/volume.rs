@@ -243,7 +243,7 @@ impl BlockDevice for Volume {
     }
 
     fn write_would_wait(&self) -> bool {
-        self.core.buffer.bytes() >= self.core.shares.write_buffer
+        self.core.buffer.bytes() >= self.core.shares.write_buffer || self.core.is_braking()
     }
 
     fn flush(&self) -> Result<()> {

@@ -1,5 +1,5 @@
 //! The pool's own threads. *Workers* drain the write buffer and compress; *writers* put batches on the device; *readers* read
-//! ahead; the *keeper* watches ages and takes checkpoints. With no workers there is no thread at all, and callers do everything.
+//! ahead; the *keeper* watches ages and takes checkpoints; the *cleaner* makes space. With no workers there is no thread at all, and callers do everything.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -44,6 +44,7 @@ pub(crate) struct Workers {
     work: Condvar,
     reading: Condvar,
     keeper: Condvar,
+    cleaner: Condvar,
     /// Writers wait here for room.
     room: Condvar,
     idle: AtomicUsize,
@@ -57,6 +58,7 @@ impl Workers {
             work: Condvar::new(),
             reading: Condvar::new(),
             keeper: Condvar::new(),
+            cleaner: Condvar::new(),
             room: Condvar::new(),
             idle: AtomicUsize::new(0),
             threads: Mutex::default(),
@@ -82,6 +84,7 @@ impl Workers {
             threads.push(spawn(format!("shale-writer-{index}"), Arc::downgrade(core), write)?);
         }
         threads.push(spawn("shale-keeper".to_owned(), Arc::downgrade(core), keep)?);
+        threads.push(spawn("shale-cleaner".to_owned(), Arc::downgrade(core), crate::clean_pass::run)?);
         Ok(())
     }
 
@@ -95,6 +98,7 @@ impl Workers {
         self.work.notify_all();
         self.reading.notify_all();
         self.keeper.notify_all();
+        self.cleaner.notify_all();
         self.room.notify_all();
         log.stop_writers();
         let me = std::thread::current().id();
@@ -104,6 +108,15 @@ impl Workers {
                 let _ = thread.join();
             }
         }
+    }
+
+    /// The cleaner rests. `true`: the pool is being closed.
+    pub(crate) fn rest(&self, time: Duration) -> bool {
+        let mut state = self.state.lock();
+        if !state.stop && !time.is_zero() {
+            self.cleaner.wait_for(&mut state, time);
+        }
+        state.stop
     }
 
     /// Tells the workers that there is something to drain.
@@ -264,7 +277,7 @@ fn keep(core: &Weak<Core>) {
 }
 
 impl Core {
-    /// Does what is due: drains what is older than the age limit, takes a checkpoint.
+    /// Does what is due: drains what is older than the age limit, takes a checkpoint. Without threads, cleans a little.
     pub(crate) fn tick(&self) -> Result<()> {
         if self.check_failed().is_err() {
             return Ok(());
@@ -284,6 +297,9 @@ impl Core {
         }
         if self.checkpoint_due() {
             self.checkpoint_unless(|core| !core.checkpoint_due())?;
+        }
+        if self.is_inline() {
+            self.clean_some(false)?;
         }
         Ok(())
     }

@@ -100,6 +100,13 @@ impl World {
                 let result = self.pool().tick();
                 self.judge(op, result, false)
             }
+            Op::Clean { all } => {
+                let result = self.pool().clean(*all, &mut |_, _| ());
+                if let Ok(report) = &result {
+                    self.cleaned += report.extents_cleaned;
+                }
+                self.judge(op, result.map(|_| ()), false)
+            }
             Op::DropCaches => {
                 self.pool().drop_caches();
                 Ok(Ended::Well)
@@ -239,17 +246,22 @@ impl World {
     }
 
     /// A pool with much free space is not full. In the smallest extents a unit that just does not fit leaves three quarters unused,
-    /// and the engine must count with that; the reserve of four extents is not for data.
+    /// and the engine must count with that; the reserve of six extents is not for data.
     fn judge_full(&self, op: &Op, error: &Error) -> Result<(), Failure> {
         let asked = match op {
             Op::Write { len, .. } | Op::Zero { len, .. } => *len,
             _ => 0,
         };
         let status = self.pool().status();
-        let usable = status.extents_free.saturating_sub(4) * status.extent_bytes / 4;
+        let (free, total) = (status.extents_free, status.extents_total);
+        let usable = free.saturating_sub(6) * status.extent_bytes / 4;
         if usable > asked + (32 << 10) {
-            let (free, total) = (status.extents_free, status.extents_total);
             return Err(self.fail(format!("{op:?}: full with {free} of {total} extents free: {error}")));
+        }
+        // What is dead can be had by cleaning: were all that lives packed as loosely as it can come, it must have left no room.
+        let packed = status.live_bytes.div_ceil(status.extent_bytes / 4);
+        if total.saturating_sub(6 + 3 + packed) * status.extent_bytes / 4 > asked + (32 << 10) {
+            return Err(self.fail(format!("{op:?}: full with {packed} of {total} extents' worth alive: {error}")));
         }
         Ok(())
     }

@@ -53,6 +53,10 @@ pub enum Op {
         ms: u64,
     },
     DropCaches,
+    /// Extents are cleaned on demand.
+    Clean {
+        all: bool,
+    },
     Allocation {
         volume: String,
         offset: u64,
@@ -149,7 +153,8 @@ impl Op {
             82..84 => Self::Checkpoint,
             84..90 => Self::Tick { ms: *rng.pick(&[0, 10, 1000, 6000, 6000]) },
             90..91 => Self::DropCaches,
-            91..94 => Self::Allocation { volume, offset, len },
+            91..93 => Self::Clean { all: rng.coin() },
+            93..94 => Self::Allocation { volume, offset, len },
             94..95 => Self::Refused,
             _ => match rng.below(10) {
                 0..3 => Self::create(rng, &names, shape),

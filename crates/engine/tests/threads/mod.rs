@@ -1,6 +1,7 @@
 //! Many threads on one volume, with the engine's own threads running: reads and writes of a block are those of a register
 //! that changes at one moment of each write, blocks are never mixed, and nothing is lost when the pool is opened anew.
 
+mod freed;
 mod full;
 
 use std::collections::HashMap;
@@ -61,6 +62,8 @@ struct Client {
     stamp: Arc<AtomicU64>,
     registers: Arc<Mutex<HashMap<u64, Register>>>,
     private: Vec<u8>,
+    /// Also cleans on demand.
+    cleans: bool,
 }
 
 impl Client {
@@ -80,6 +83,7 @@ impl Client {
                 95..97 => self.pool.tick().unwrap(),
                 97..98 => self.pool.checkpoint().unwrap(),
                 98..99 => self.pool.drop_caches(),
+                _ if self.cleans && self.rng.percent(80) => drop(self.pool.clean(true, &mut |_, _| ()).unwrap()),
                 _ => drop(self.device.allocation(0, self.device.size_bytes(), 1000).unwrap()),
             }
         }
@@ -207,8 +211,9 @@ fn check_private(device: &dyn BlockDevice, number: u64, expected: &[u8]) {
 fn run(seed: u64) {
     println!("threads: seed {seed}");
     let mut rng = Rng::new(seed);
-    // Nothing is cleaned here, so the pool is large enough for all that is written.
-    let capacity_bytes = 256 << 20;
+    // Large enough for all that is written, or so small that cleaning never ends.
+    let cleans = seed % 2 == 1;
+    let capacity_bytes = if cleans { 16 << 20 } else { 256 << 20 };
     let mut machine = Machine::new(capacity_bytes, rng.next_u64());
     let env = |machine: &Machine| PoolEnv {
         disk: machine.disk.handle(),
@@ -240,6 +245,7 @@ fn run(seed: u64) {
                     stamp: Arc::clone(&stamp),
                     registers: Arc::clone(&registers),
                     private: vec![0; PRIVATE_BYTES as usize],
+                    cleans,
                 };
                 scope.spawn(move || client.run())
             })

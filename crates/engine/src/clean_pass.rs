@@ -1,0 +1,272 @@
+//! When the cleaner runs, and for how long: in the background by how much space is left, for a writer that finds none, and on demand.
+//!
+//! *Wall*: the reserve. Data never gets past it.
+//! *Pressed*: little is left before the wall, measured by how much could be free at best. Then everything that wins space is
+//! cleaned. In a log that is overwritten for ever, that is where it ends up, and the later an extent is cleaned, the less
+//! lives in it; so the band is narrow: an eighth of what could be free at best.
+//! *Below*: between the marks that the properties `clean-low` and `clean-high` set. Then only extents are cleaned of which at least
+//! half is dead, so that a byte moved wins a byte at least. *Idle*, the pool is treated as if it were below until the high mark.
+//!
+//! **No cliff.** The nearer the wall, the less the cleaner rests between rounds; and once it is pressed, writers are slowed down smoothly
+//! towards the rate at which cleaning has been winning space, so that they meet it instead of the wall.
+
+use std::sync::Weak;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use surface::Result;
+
+use crate::cleaner::{Cleaner, GAIN_DIVISOR, Round, Rule};
+use crate::core::Core;
+use crate::pool::Pool;
+use crate::status::CleanReport;
+
+/// Extents before the wall below which the cleaner is pressed, and up to which it goes on, as parts of what could be free at best; and
+/// the least of each.
+const PRESSED_DIVISOR: u64 = 16;
+const PRESSED_MIN: u64 = 2;
+const RELIEVED_DIVISOR: u64 = 8;
+const RELIEVED_MIN: u64 = 4;
+/// Cleaned extents for which a checkpoint is taken at the latest.
+const EVACUATED_MAX: u64 = 64;
+/// Free space below which the background cleaner begins with what is cheap, and at which it stops, in thousandths of the pool.
+const CLEAN_LOW_PERMILLE: u32 = 100;
+const CLEAN_HIGH_PERMILLE: u32 = 250;
+/// Least dead share of an extent that is cleaned on demand, in thousandths.
+const PASS_PERMILLE: u32 = 50;
+/// How long the cleaner rests when there is nothing to do, and when the wall is near.
+const REST: Duration = Duration::from_millis(200);
+const REST_NEAR: Duration = Duration::from_millis(10);
+/// The cleaner rests at most so many times as long as it works, when it is pressed: 1 / this.
+const URGENCY_MIN: f64 = 0.2;
+/// Longest wait of a writer for its turn: a bound on latency; the wall itself is behind it.
+const BRAKE_NS_MAX: u64 = 50_000_000;
+/// Shorter waits than this cost more than they regulate; they add up in `next_ns`.
+const BRAKE_LEAST: Duration = Duration::from_micros(200);
+/// Rounds in a row that want a checkpoint first after which there is no hope for one more.
+const STUCK_MAX: u32 = 2;
+
+impl Pool {
+    /// Cleans now what is dead by more than a twentieth: until the pool is as free as the background cleaner would make it, or with
+    /// `all` as much as there is. What was won is free on return. `progress` gets extents cleaned and extents to clean.
+    ///
+    /// # Errors
+    /// When the storage fails. Damage does not stop it: see [`PoolStatus::damages`](crate::PoolStatus::damages).
+    pub fn clean(&self, all: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<CleanReport> {
+        self.core.clean_pass(all, progress)
+    }
+}
+
+/// The cleaner's thread.
+pub(crate) fn run(core: &Weak<Core>) {
+    let mut pause = REST;
+    let mut written = 0;
+    while let Some(core) = core.upgrade() {
+        if core.workers.rest(pause) {
+            return;
+        }
+        let now = core.counters.written_bytes.get();
+        let idle = now == written;
+        written = now;
+        let began = core.env.clock.now_ns();
+        // Errors show up in the next flush or write, which meet them too.
+        let worked = core.check_failed().is_ok() && core.clean_some(idle && pause == REST).unwrap_or(false);
+        let took = Duration::from_nanos(core.env.clock.now_ns().saturating_sub(began));
+        let urgency = core.urgency();
+        pause = match (worked, urgency > 0.0) {
+            // Of two cores, cleaning for its own sake takes an eighth.
+            (true, false) => (took * 3).min(REST),
+            (true, true) => took.mul_f64((1.0 - urgency) / urgency.max(URGENCY_MIN)).min(REST),
+            (false, true) => REST_NEAR,
+            (false, false) => REST,
+        };
+    }
+}
+
+/// What slows writers down when the cleaner is pressed.
+#[derive(Debug, Default)]
+pub(crate) struct Brake {
+    /// Extents left below which it works, and below which it does so fully.
+    from: AtomicU64,
+    /// Nanoseconds that cleaning takes for a MiB that it wins; 0 if it wins none.
+    ns_per_mib: AtomicU64,
+    /// When the next write may go on.
+    next_ns: Mutex<u64>,
+    eased: Condvar,
+}
+
+impl Core {
+    /// How near the wall is: 0 where the brake begins, 1 at the wall.
+    fn urgency(&self) -> f64 {
+        let (from, wall) = (self.brake.from.load(Ordering::Relaxed), self.geometry.reserve_extents());
+        let left = self.extents_left();
+        if left >= from || from <= wall {
+            return 0.0;
+        }
+        (from - left) as f64 / (from - wall) as f64
+    }
+
+    /// Lets a write of so many bytes wait for its turn, if space is won more slowly than it is used. Bounded.
+    pub(crate) fn brake(&self, bytes: u64) {
+        let ns_per_mib = self.brake.ns_per_mib.load(Ordering::Relaxed);
+        if ns_per_mib == 0 || self.extents_left() >= self.brake.from.load(Ordering::Relaxed) {
+            return;
+        }
+        let cost = (bytes as f64 / f64::from(1 << 20) * ns_per_mib as f64 * self.urgency().min(1.0)) as u64;
+        let now = self.env.clock.now_ns();
+        let mut next = self.brake.next_ns.lock();
+        let turn = (*next).max(now);
+        *next = (turn + cost).min(now + BRAKE_NS_MAX);
+        let wait = Duration::from_nanos((turn - now).min(BRAKE_NS_MAX));
+        if wait >= BRAKE_LEAST {
+            self.brake.eased.wait_for(&mut next, wait);
+        }
+    }
+
+    /// Whether the next write will be slowed down.
+    pub(crate) fn is_braking(&self) -> bool {
+        self.brake.ns_per_mib.load(Ordering::Relaxed) > 0 && self.urgency() > 0.0
+    }
+
+    /// A checkpoint may have freed what writers wait for.
+    pub(crate) fn ease_brake(&self) {
+        if self.urgency() == 0.0 {
+            *self.brake.next_ns.lock() = 0;
+            self.brake.eased.notify_all();
+        }
+    }
+
+    /// Extents with so many live bytes or fewer can be worth cleaning.
+    fn rule(&self, dead_permille: u32, greedy: bool) -> Rule {
+        let live_max = u64::from(self.geometry.extent_bytes) * u64::from(1000 - dead_permille) / 1000;
+        Rule { live_max: live_max as u32, greedy }
+    }
+
+    /// What to clean now in the background, if anything.
+    pub(crate) fn clean_pace(&self, cleaner: &mut Cleaner, idle: bool) -> Option<Rule> {
+        let extent_bytes = u64::from(self.geometry.extent_bytes);
+        let total = u64::from(self.geometry.extents) - 1;
+        let wall = self.geometry.reserve_extents();
+        let left = self.extents_left() + self.evacuated.load(Ordering::Relaxed);
+        let live = self.live_bytes.load(Ordering::Relaxed).div_ceil(extent_bytes);
+        let spare = total.saturating_sub(wall + live);
+        let pressed = wall + (spare / PRESSED_DIVISOR).max(PRESSED_MIN);
+        let relieved = wall + (spare / RELIEVED_DIVISOR).max(RELIEVED_MIN);
+        self.brake.from.store(pressed, Ordering::Relaxed);
+        cleaner.pressed = left < if cleaner.pressed { relieved } else { pressed };
+        let (low, high) = (CLEAN_LOW_PERMILLE, CLEAN_HIGH_PERMILLE);
+        let mark = if cleaner.below || idle { high } else { low };
+        cleaner.below = left * 1000 < total * u64::from(mark);
+        if cleaner.pressed {
+            Some(self.rule(30, false))
+        } else if cleaner.below {
+            Some(self.rule(500, false))
+        } else {
+            None
+        }
+    }
+
+    /// A bounded piece of background cleaning, if it is due. `false`: it is not, or there is nothing to clean.
+    pub(crate) fn clean_some(&self, idle: bool) -> Result<bool> {
+        let mut cleaner = self.cleaner.lock();
+        let Some(rule) = self.clean_pace(&mut cleaner, idle) else { return Ok(false) };
+        let (began, moved) = (self.env.clock.now_ns(), self.counters.moved_bytes.get());
+        let round = self.clean_round(&mut cleaner, rule)?;
+        drop(cleaner);
+        match round {
+            Round::Idle => {
+                self.brake.ns_per_mib.store(0, Ordering::Relaxed);
+                Ok(false)
+            }
+            Round::Shunned => Ok(true),
+            Round::NeedsCheckpoint => {
+                self.take_checkpoint()?;
+                Ok(false)
+            }
+            Round::Cleaned(extents) => {
+                let took = self.env.clock.now_ns().saturating_sub(began);
+                let moved = self.counters.moved_bytes.get() - moved;
+                let won = (extents * u64::from(self.geometry.extent_bytes)).saturating_sub(moved).max(1);
+                let now = u128::from(took) * (1 << 20) / u128::from(won);
+                let before = self.brake.ns_per_mib.load(Ordering::Relaxed);
+                let now = u64::try_from(now).unwrap_or(u64::MAX).min(BRAKE_NS_MAX * 1000);
+                let mean = if before == 0 { now } else { before / 4 * 3 + now / 4 };
+                self.brake.ns_per_mib.store(mean, Ordering::Relaxed);
+                let evacuated = self.evacuated.load(Ordering::Relaxed);
+                // What was won is of no use before a checkpoint: the nearer the wall, the sooner it comes.
+                let patience = (self.extents_left().saturating_sub(self.geometry.reserve_extents())).min(EVACUATED_MAX);
+                if evacuated > patience {
+                    self.take_checkpoint()?;
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// Cleans what is dead by more than a twentieth, until the pool is as free as the background cleaner would make it at best, or with
+    /// `all` to the end. `progress` gets extents cleaned and extents that there were to clean.
+    fn clean_pass(&self, all: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<CleanReport> {
+        self.take_checkpoint()?;
+        let (extents, moved) = (self.counters.cleaned_extents.get(), self.counters.moved_bytes.get());
+        let mut report = CleanReport { extents_free_before: self.extents_left(), ..CleanReport::default() };
+        let rule = self.rule(PASS_PERMILLE, true);
+        let none = |_, _| false;
+        let extent_bytes = self.geometry.extent_bytes;
+        let todo = self.extents.lock().victims(extent_bytes, rule.live_max, true, usize::MAX, none).len() as u64;
+        let total = u64::from(self.geometry.extents) - 1;
+        let (mut stuck, mut rounds) = (0, 2 * GAIN_DIVISOR * total);
+        loop {
+            report.extents_cleaned = self.counters.cleaned_extents.get() - extents;
+            progress(report.extents_cleaned, todo.max(report.extents_cleaned));
+            let left = self.extents_left() + self.evacuated.load(Ordering::Relaxed);
+            let enough = !all && left * 1000 >= total * u64::from(CLEAN_HIGH_PERMILLE);
+            rounds -= 1;
+            if enough || rounds == 0 {
+                break;
+            }
+            let round = self.clean_round(&mut self.cleaner.lock(), rule)?;
+            match round {
+                Round::Idle => break,
+                Round::Shunned => continue,
+                Round::NeedsCheckpoint if stuck == STUCK_MAX => break,
+                Round::NeedsCheckpoint => stuck += 1,
+                Round::Cleaned(_) => stuck = 0,
+            }
+            if stuck > 0 || self.evacuated.load(Ordering::Relaxed) > EVACUATED_MAX {
+                self.take_checkpoint()?;
+            }
+        }
+        self.take_checkpoint()?;
+        report.bytes_moved = self.counters.moved_bytes.get() - moved;
+        report.extents_free_after = self.extents_left();
+        Ok(report)
+    }
+
+    /// Cleans until a writer has room. `false`: nothing more can be won, the pool is full.
+    ///
+    /// # Errors
+    /// Whatever storage and map fail with.
+    pub(crate) fn clean_for_room(&self) -> Result<bool> {
+        let mut cleaner = self.cleaner.lock();
+        let rule = self.rule(0, true);
+        let mut stuck = 0;
+        // Each round that cleans leaves fewer extents in use; this many cannot be needed.
+        let mut rounds = 2 * GAIN_DIVISOR * u64::from(self.geometry.extents);
+        while !self.has_room() {
+            rounds -= 1;
+            if rounds == 0 {
+                return Ok(false);
+            }
+            match self.clean_round(&mut cleaner, rule)? {
+                Round::Idle => return Ok(false),
+                Round::Shunned => continue,
+                Round::NeedsCheckpoint if stuck == STUCK_MAX => return Ok(false),
+                Round::NeedsCheckpoint => stuck += 1,
+                Round::Cleaned(_) => stuck = 0,
+            }
+            self.take_checkpoint()?;
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,225 @@
+//! The cleaner: takes what lives in extents that are mostly dead to other places, so that a checkpoint can free them.
+//!
+//! A round goes through these steps; only the last one keeps others out:
+//! 1. *Choose* victims: `Extents::victims`, as of a checkpoint whose number is noted.
+//! 2. *Collect* what lives there, until the round's budget is full: `survivors`. If it takes as much space elsewhere as it does
+//!    where it is, the victims are shunned until something in them dies.
+//! 3. *Append* the moves, under the checkpoint's lock, and wait until they are applied. If a checkpoint was taken since step 1,
+//!    what was collected is looked up again first. From the (last) look at the map on, no checkpoint begins before the moves hold:
+//!    that is what makes them exact (see `apply`). If the log has no room left for it, the round ends there: what was
+//!    moved was moved, what was not stays where it is.
+//!
+//! The victims hold nothing afterwards that is not dead, and the next checkpoint frees them. So a crash at any moment leaves
+//! each block in one place that counts: the old one, until the moves are in the log behind a checkpoint, or the new one.
+//!
+//! **Room.** Moves may use two extents that data may not (`Purpose::Clean`), and of the others only what neither dirty nor admitted data
+//! needs. What lives in one extent fits in two. So a pool in which anything is dead can be cleaned, however full it is.
+//!
+//! Costs: an extent is read whole, once; what lives is written once; a map lookup for each fragment.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+
+use env::AlignedBuf;
+use surface::Result;
+use units::ExtentIndex;
+
+use crate::core::Core;
+use crate::extents::Victim;
+use crate::geometry::CLEAN_EXTENTS;
+use crate::log::{Purpose, Refusal};
+use crate::survivors::{Collected, Survivors};
+
+/// Victims looked at in one round: bounds what it reads.
+const VICTIMS_MAX: usize = 64;
+/// Most bytes that one round moves: bounds its memory, and for how long a checkpoint may have to wait for it.
+const ROUND_BYTES_MAX: u64 = 8 << 20;
+/// A round must win at least this share of the extents that it cleans: below that, it costs more than 32 times what it brings.
+pub(crate) const GAIN_DIVISOR: u64 = 32;
+/// Damages that are remembered one by one.
+const DAMAGES_MAX: usize = 100;
+/// Extents shunned at the same time; beyond it, all are tried again.
+const SHUNNED_MAX: usize = 1 << 20;
+
+/// What a cleaner looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rule {
+    /// Most live bytes of an extent that is cleaned.
+    pub live_max: u32,
+    /// The least live bytes first, whatever their age: when space is needed now.
+    pub greedy: bool,
+}
+
+/// How a round ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Round {
+    /// There is nothing to clean by the rule.
+    Idle,
+    /// So many extents will be free after the next checkpoint.
+    Cleaned(u64),
+    /// What was looked at is not worth it; there may be more.
+    Shunned,
+    /// A checkpoint must be taken before anything can be moved.
+    NeedsCheckpoint,
+}
+
+/// What the cleaner knows between rounds.
+#[derive(Debug, Default)]
+pub(crate) struct Cleaner {
+    /// Extents that are not tried again while they have that many live bytes.
+    shunned: BTreeMap<ExtentIndex, u32>,
+    /// Cleaned since the checkpoint of that number.
+    evacuated: BTreeSet<ExtentIndex>,
+    evacuated_at: u64,
+    /// Used again, round after round.
+    buf: Option<AlignedBuf>,
+    /// See `clean_pace`.
+    pub pressed: bool,
+    pub below: bool,
+}
+
+impl Cleaner {
+    fn shun(&mut self, victim: Victim) {
+        if self.shunned.len() >= SHUNNED_MAX {
+            self.shunned.clear();
+        }
+        self.shunned.insert(victim.extent, victim.live);
+    }
+}
+
+impl Core {
+    /// Step 1: the victims, and the number of the checkpoint as of which they are that. `None` if one has to be taken first.
+    fn choose(&self, cleaner: &mut Cleaner, rule: Rule) -> Option<(u64, Vec<Victim>)> {
+        let checkpoint = self.checkpoint.lock();
+        if checkpoint.is_unfinished() {
+            return None;
+        }
+        if cleaner.evacuated_at != checkpoint.number {
+            cleaner.evacuated_at = checkpoint.number;
+            cleaner.evacuated.clear();
+        }
+        let extents = self.extents.lock();
+        let skip = |e: ExtentIndex, live: u32| cleaner.evacuated.contains(&e) || cleaner.shunned.get(&e) == Some(&live);
+        let victims = extents.victims(self.geometry.extent_bytes, rule.live_max, rule.greedy, VICTIMS_MAX, skip);
+        Some((checkpoint.number, victims))
+    }
+
+    /// Bytes of log that a round may fill now.
+    fn round_bytes(&self) -> u64 {
+        let extent_bytes = u64::from(self.geometry.extent_bytes);
+        let reachable = self.log.ahead().saturating_sub(self.geometry.kept_back(Purpose::Clean)) as u64;
+        let allowed = reachable.min(CLEAN_EXTENTS + self.extents_spare());
+        let memory = (self.options.memory_bytes / 32).clamp(2 * extent_bytes, ROUND_BYTES_MAX.max(2 * extent_bytes));
+        (allowed * extent_bytes).min(memory)
+    }
+
+    /// One round.
+    ///
+    /// # Errors
+    /// When storage or map fail. Damage in the extents is remembered, not returned.
+    pub(crate) fn clean_round(&self, cleaner: &mut Cleaner, rule: Rule) -> Result<Round> {
+        self.check_failed()?;
+        self.heal()?;
+        let began = self.env.clock.now_ns();
+        let Some((number, victims)) = self.choose(cleaner, rule) else { return Ok(Round::NeedsCheckpoint) };
+        if victims.is_empty() {
+            return Ok(Round::Idle);
+        }
+        let budget = self.round_bytes();
+        let extent_bytes = u64::from(self.geometry.extent_bytes);
+        if budget < extent_bytes {
+            return Ok(Round::NeedsCheckpoint);
+        }
+        // A checkpoint that is running holds the lock.
+        let is_current = || self.checkpoint.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
+        let mut buf = cleaner.buf.take().unwrap_or_else(|| AlignedBuf::new(extent_bytes as usize));
+        let mut survivors = Survivors::default();
+        let (mut taken, mut overflowed) = (Vec::new(), false);
+        for victim in victims {
+            let mark = survivors.mark();
+            match self.collect(victim, &mut buf, &mut survivors, is_current)? {
+                Collected::All => {}
+                Collected::Left(why) => {
+                    survivors.cut_back(mark);
+                    cleaner.shun(victim);
+                    self.remember_damage(why);
+                    continue;
+                }
+            }
+            // Sorting all of them for each would be wasted while they obviously fit.
+            if (survivors.payload_bytes() as u64) > budget / 2 {
+                let bytes = survivors.measure(self.geometry.extent_bytes).bytes;
+                if bytes > budget {
+                    survivors.cut_back(mark);
+                    overflowed = true;
+                    break;
+                }
+            }
+            taken.push(victim);
+        }
+        cleaner.buf = Some(buf);
+        if taken.is_empty() {
+            return Ok(if overflowed { Round::NeedsCheckpoint } else { Round::Shunned });
+        }
+        let packed = survivors.measure(self.geometry.extent_bytes).bytes;
+        let cleaned_bytes = taken.len() as u64 * extent_bytes;
+        if packed + cleaned_bytes / GAIN_DIVISOR > cleaned_bytes {
+            taken.into_iter().for_each(|victim| cleaner.shun(victim));
+            return Ok(Round::Shunned);
+        }
+        let done = self.move_survivors(&mut survivors, number, taken.len() as u64)?;
+        if done {
+            cleaner.evacuated.extend(taken.iter().map(|victim| victim.extent));
+        }
+        self.counters.cleaning_ns.add(self.env.clock.now_ns().saturating_sub(began));
+        Ok(if done { Round::Cleaned(taken.len() as u64) } else { Round::NeedsCheckpoint })
+    }
+
+    fn remember_damage(&self, what: Option<String>) {
+        let mut damages = self.damages.lock();
+        if damages.len() < DAMAGES_MAX {
+            let new = what.filter(|what| !damages.contains(what));
+            damages.extend(new);
+        }
+    }
+
+    /// Step 3. `false` if a checkpoint has to be taken before the rest can be moved.
+    fn move_survivors(&self, survivors: &mut Survivors, number: u64, victims: u64) -> Result<bool> {
+        let batches = self.pack(survivors);
+        let checkpoint = self.checkpoint.lock();
+        if checkpoint.is_unfinished() {
+            return Ok(false);
+        }
+        let batches = if checkpoint.number == number {
+            batches
+        } else {
+            self.keep_unmoved(survivors)?;
+            self.pack(survivors)
+        };
+        let mut last = None;
+        let mut done = true;
+        for batch in batches {
+            let bytes = batch.payload_bytes() as u64;
+            match self.log.append(batch, Purpose::Clean) {
+                Ok(ticket) => {
+                    self.counters.moved_bytes.add(bytes);
+                    last = Some(ticket);
+                }
+                Err(Refusal::NeedsCheckpoint(_)) => {
+                    done = false;
+                    break;
+                }
+                Err(Refusal::Failed(error)) => return Err(error),
+            }
+        }
+        if let Some(ticket) = last {
+            self.log.wait_applied(ticket)?;
+        }
+        if done {
+            self.evacuated.fetch_add(victims, Ordering::Relaxed);
+            self.counters.cleaned_extents.add(victims);
+        }
+        drop(checkpoint);
+        Ok(done)
+    }
+}

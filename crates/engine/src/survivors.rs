@@ -1,0 +1,392 @@
+//! What lives in the extents that are cleaned, on its way to another place: collected, verified, cut down to what is still read,
+//! put in order, and packed into batches.
+//!
+//! 1. *Collect*: an extent is read whole; of the fragments that its batches name, those count to which the map points.
+//! 2. *Verify*: each payload against its checksum. A damaged one stays where it is, and its extent with it: then nothing
+//!    that could still be saved is lost, and its readers are told.
+//! 3. *Cut*: a unit of which blocks have been overwritten is decoded, and the runs that are left become units of their own, if
+//!    that makes less of it. Whole units move as they are: their checksum covers who they are, not where.
+//! 4. *Order*: by object and block over all extents of a round, so that neighbours come together again.
+//! 5. *Pack* into batches of at most an extent.
+
+use std::ops::Range;
+
+use codec::{Codec, CodecId};
+use env::AlignedBuf;
+use format::{
+    BATCH_ALIGN, BATCH_FIXED_BYTES, Entry, FragmentEntry, FragmentIdentity, FragmentRef, MOVE_ENTRY_BYTES, Move,
+    Record, fragment_checksum, header_bytes,
+};
+use policy::dst_limit;
+use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ObjectId, Seq};
+
+use crate::core::Core;
+use crate::extent_scan::{self, Stored};
+use crate::extents::Victim;
+use crate::objects::Object;
+use crate::overlay::GroupRecords;
+use crate::prepared::Prepared;
+use crate::scratch;
+use crate::write_buffer::GroupKey;
+
+/// Largest batch of survivors, as that of a drain: more would only take memory.
+const BATCH_BYTES_MAX: usize = 1 << 20;
+// The count of an entry's moves has two bytes.
+const _: () = assert!(BATCH_BYTES_MAX / MOVE_ENTRY_BYTES < 1 << 16);
+/// Cutting a unit takes decoding and compressing it: not for less than this share of its blocks.
+const CUT_DIVISOR: u32 = 8;
+
+/// A fragment that moves.
+#[derive(Debug, Clone)]
+pub(crate) struct Survivor {
+    pub object: ObjectId,
+    pub epoch: Epoch,
+    pub moved: Move,
+    /// The fragment that it was taken from.
+    was: FragmentEntry,
+    /// Its payload in [`Survivors::bytes`].
+    payload: Range<usize>,
+}
+
+impl Survivor {
+    fn key(&self) -> GroupKey {
+        GroupKey { object: self.object, group: self.moved.fragment.first.group() }
+    }
+}
+
+/// What a round of cleaning moves.
+#[derive(Debug, Default)]
+pub(crate) struct Survivors {
+    list: Vec<Survivor>,
+    bytes: Vec<u8>,
+}
+
+/// How collecting from an extent ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Collected {
+    /// All that lives there is among the survivors.
+    All,
+    /// Some of it cannot move, so none of it shall; what is damaged, if that is why.
+    Left(Option<String>),
+}
+
+/// The size of a round's batches in the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Packed {
+    pub batches: usize,
+    /// Tails of extents that the next batch does not fit into are counted.
+    pub bytes: u64,
+}
+
+impl Survivors {
+    /// A mark to [`cut_back`](Self::cut_back) to.
+    pub(crate) fn mark(&self) -> (usize, usize) {
+        (self.list.len(), self.bytes.len())
+    }
+
+    /// Forgets what was collected since the mark.
+    pub(crate) fn cut_back(&mut self, mark: (usize, usize)) {
+        self.list.truncate(mark.0);
+        self.bytes.truncate(mark.1);
+    }
+
+    /// Bytes of payload.
+    pub(crate) fn payload_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Keeps of each survivor the blocks that `still` says, and only survivors of which some are left.
+    pub(crate) fn keep(
+        &mut self,
+        mut still: impl FnMut(&Survivor) -> surface::Result<BlockMask>,
+    ) -> surface::Result<()> {
+        for survivor in &mut self.list {
+            survivor.moved.live = survivor.moved.live.and(still(survivor)?);
+        }
+        self.list.retain(|s| !s.moved.live.is_empty());
+        Ok(())
+    }
+
+    fn push(&mut self, was: &Stored, moved: Move, payload: &[u8]) {
+        let begin = self.bytes.len();
+        self.bytes.extend_from_slice(payload);
+        let Stored { object, epoch, fragment: was, .. } = *was;
+        self.list.push(Survivor { object, epoch, moved, was, payload: begin..self.bytes.len() });
+    }
+
+    /// Step 4.
+    fn ordered(&self) -> Vec<&Survivor> {
+        let mut ordered: Vec<_> = self.list.iter().collect();
+        ordered.sort_unstable_by_key(|s| (s.object, s.moved.fragment.first, s.epoch));
+        ordered
+    }
+
+    /// Divides ordered survivors into batches of at most `max` bytes.
+    fn divide(ordered: &[&Survivor], max: usize) -> Vec<(Range<usize>, usize)> {
+        let head = header_bytes(&[Entry::Moves { object: ObjectId(0), epoch: Epoch(0), moves: Vec::new() }]);
+        let head = head - BATCH_FIXED_BYTES;
+        let mut batches = Vec::new();
+        let (mut begin, mut bytes, mut run) = (0, BATCH_FIXED_BYTES, None);
+        for (index, survivor) in ordered.iter().enumerate() {
+            let who = Some((survivor.object, survivor.epoch));
+            let item = MOVE_ENTRY_BYTES + survivor.payload.len();
+            let cost = item + if run == who { 0 } else { head };
+            if bytes + cost > max && index > begin {
+                batches.push((begin..index, bytes.next_multiple_of(BATCH_ALIGN)));
+                (begin, bytes) = (index, BATCH_FIXED_BYTES + head + item);
+            } else {
+                bytes += cost;
+            }
+            run = who;
+        }
+        if begin < ordered.len() {
+            batches.push((begin..ordered.len(), bytes.next_multiple_of(BATCH_ALIGN)));
+        }
+        batches
+    }
+
+    /// What [`pack`](Self::pack) would make, beginning with an empty extent.
+    pub(crate) fn measure(&self, extent_bytes: u32) -> Packed {
+        let extent_bytes = extent_bytes as usize;
+        let batches = Self::divide(&self.ordered(), extent_bytes.min(BATCH_BYTES_MAX));
+        let largest = self.list.iter().map(|s| s.payload.len() + BATCH_ALIGN).max().unwrap_or(0);
+        let (mut bytes, last) = (0u64, batches.len().saturating_sub(1));
+        for (index, (_, len)) in batches.iter().enumerate() {
+            // A batch of an extent's size was closed because nothing more fits there. The last one leaves a tail that is worth
+            // something only if such fragments fit in it.
+            let closed = extent_bytes <= BATCH_BYTES_MAX && (index < last || extent_bytes - len < largest);
+            bytes += if closed { extent_bytes as u64 } else { *len as u64 };
+        }
+        Packed { batches: batches.len(), bytes }
+    }
+}
+
+/// The records of the group that was asked for last: fragments of one group often lie together.
+#[derive(Default)]
+struct Lookup {
+    known: Option<(GroupKey, std::sync::Arc<GroupRecords>)>,
+}
+
+impl Lookup {
+    /// The fragment at `location` in the record of that group and epoch, as of the last checkpoint.
+    fn at(
+        &mut self,
+        core: &Core,
+        object: &Object,
+        key: GroupKey,
+        epoch: Epoch,
+        location: u64,
+    ) -> surface::Result<Option<FragmentRef>> {
+        if self.known.as_ref().is_none_or(|(known, _)| *known != key) {
+            self.known = Some((key, core.map.base_for_checkpoint(key, object.epoch())?.0));
+        }
+        let records = self.known.iter().flat_map(|(_, records)| records.iter());
+        let record: Option<&Record> = records.filter(|(e, _)| *e == epoch).map(|(_, record)| record).next();
+        Ok(record.and_then(|record| record.fragments.iter().find(|f| f.location == location)).copied())
+    }
+}
+
+impl Core {
+    /// Steps 1 to 3 for one extent. `is_current` tells whether the last checkpoint is still the one as of which the victim's live
+    /// bytes were read.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub(crate) fn collect(
+        &self,
+        victim: Victim,
+        buf: &mut AlignedBuf,
+        survivors: &mut Survivors,
+        is_current: impl Fn() -> bool,
+    ) -> surface::Result<Collected> {
+        let start = self.geometry.start(victim.extent);
+        let extent_bytes = self.geometry.extent_bytes as usize;
+        self.counters.read_disk_bytes.add(extent_bytes as u64);
+        if let Err(error) = self.env.disk.read_at(start, buf, extent_bytes) {
+            return Ok(Collected::Left(Some(format!("{extent_bytes} bytes at byte {start} cannot be read: {error}"))));
+        }
+        let bytes = &buf[..extent_bytes];
+        let mut lookup = Lookup::default();
+        let mark = survivors.mark();
+        let mut live = 0;
+        for (at, batch) in extent_scan::batches(self.log.pool(), victim.extent, bytes) {
+            for stored in extent_scan::fragments(at, &batch) {
+                let key = GroupKey { object: stored.object, group: stored.fragment.first.group() };
+                let Some(object) = self.objects.get(stored.object) else { continue };
+                let location = start + stored.offset as u64;
+                let Some(reference) = lookup.at(self, &object, key, stored.epoch, location)? else { continue };
+                if !is_same(&stored.fragment, &reference) {
+                    continue;
+                }
+                live += reference.live_bytes();
+                match self.survive(&object, &stored, location, &reference, bytes, survivors) {
+                    Collected::All => {}
+                    left => return Ok(left),
+                }
+            }
+        }
+        if live == victim.live || !is_current() {
+            return Ok(Collected::All);
+        }
+        // Headers are damaged: the map knows what they said.
+        survivors.cut_back(mark);
+        for (id, reference) in self.map.fragments_in(start, extent_bytes as u64)? {
+            let Some(object) = self.objects.get(id.object) else { continue };
+            let first = BlockIndex(id.group.first_block().0 + u64::from(reference.first));
+            let FragmentRef { count, codec, stored, checksum, location, .. } = reference;
+            let fragment = FragmentEntry { first, count, codec, stored, checksum };
+            let offset = (location - start) as usize;
+            // Older than whatever says how old it is.
+            let stored = Stored { object: id.object, epoch: id.epoch, fragment, made: Seq(0), offset };
+            match self.survive(&object, &stored, location, &reference, bytes, survivors) {
+                Collected::All => {}
+                left => return Ok(left),
+            }
+        }
+        Ok(Collected::All)
+    }
+
+    /// Steps 2 and 3 for one fragment.
+    fn survive(
+        &self,
+        object: &Object,
+        stored: &Stored,
+        location: u64,
+        reference: &FragmentRef,
+        extent: &[u8],
+        survivors: &mut Survivors,
+    ) -> Collected {
+        if !object.is_live() {
+            // Its records go with the next checkpoints, and the extent with them.
+            return Collected::Left(None);
+        }
+        let key = GroupKey { object: stored.object, group: stored.fragment.first.group() };
+        let live = self.map.unmoved(key, stored.epoch, location, reference.live);
+        if live.is_empty() {
+            return Collected::All;
+        }
+        let damaged = |what: &str| {
+            let name = object.descriptor.read().name.clone();
+            let (from, bytes) = (stored.fragment.first.offset_bytes(), stored.fragment.stored);
+            Collected::Left(Some(format!(
+                "volume '{name}', byte {from}: the fragment of {bytes} bytes at byte {location} of the data file {what}"
+            )))
+        };
+        let Some(payload) = stored.payload(extent).filter(|payload| stored.is_intact(payload)) else {
+            return damaged("does not match its checksum");
+        };
+        let whole = Move { fragment: stored.fragment, live, from: location, made: stored.made };
+        let dead = reference.unit().minus(live).count();
+        if dead * CUT_DIVISOR >= u32::from(stored.fragment.count) && dead > 0 {
+            match self.cut(object, stored, &whole, payload, survivors) {
+                Ok(true) => return Collected::All,
+                Ok(false) => {}
+                Err(()) => return damaged("cannot be decoded"),
+            }
+        }
+        survivors.push(stored, whole, payload);
+        Collected::All
+    }
+
+    /// Step 3: makes units of the live runs of a unit, compressed as it was. `false` if that would not make less of it.
+    fn cut(
+        &self,
+        object: &Object,
+        stored: &Stored,
+        whole: &Move,
+        payload: &[u8],
+        survivors: &mut Survivors,
+    ) -> Result<bool, ()> {
+        let settings = *object.settings.read();
+        let Some(codec) = Codec::all().find(|c| c.id() == CodecId(whole.fragment.codec)) else { return Ok(false) };
+        let (mark, before) = (survivors.mark(), payload.len() + MOVE_ENTRY_BYTES);
+        let mut after = 0;
+        scratch::with(|scratch| {
+            let raw_len = usize::from(whole.fragment.count) * BLOCK_BYTES;
+            let scratch::Scratch { codecs, unit, .. } = scratch;
+            let raw = &mut unit[..raw_len];
+            codecs.decompress(CodecId(whole.fragment.codec), payload, raw).map_err(|_| ())?;
+            let mut target = vec![0; raw_len];
+            for (first, blocks) in whole.live.runs() {
+                let skip = (first - whole.fragment.first.in_group()) as usize * BLOCK_BYTES;
+                let piece = &raw[skip..skip + blocks as usize * BLOCK_BYTES];
+                let limit = dst_limit(piece.len(), &settings);
+                let (id, kept) = match codecs.compress(codec, piece, &mut target[..limit]) {
+                    Some(len) => (codec.id(), &target[..len]),
+                    None => (CodecId::RAW, piece),
+                };
+                let first = BlockIndex(whole.fragment.first.group().first_block().0 + u64::from(first));
+                let (count, codec) = (blocks as u8, id.0);
+                let identity = FragmentIdentity { object: stored.object, epoch: stored.epoch, first, count, codec };
+                let checksum = fragment_checksum(&identity, kept);
+                let fragment = FragmentEntry { first, count, codec, stored: kept.len() as u32, checksum };
+                let live = BlockMask::run(first.in_group(), blocks);
+                after += kept.len() + MOVE_ENTRY_BYTES;
+                survivors.push(stored, Move { fragment, live, ..*whole }, kept);
+            }
+            Ok(())
+        })?;
+        if after >= before {
+            survivors.cut_back(mark);
+        }
+        Ok(after < before)
+    }
+
+    /// Looks at the map again: a checkpoint was taken since the survivors were collected, and the places that they come from may hold
+    /// something else by now.
+    pub(crate) fn keep_unmoved(&self, survivors: &mut Survivors) -> surface::Result<()> {
+        let mut lookup = Lookup::default();
+        survivors.keep(|survivor| {
+            let Some(object) = self.objects.get(survivor.object).filter(|o| o.is_live()) else {
+                return Ok(BlockMask::EMPTY);
+            };
+            let (key, from) = (survivor.key(), survivor.moved.from);
+            let found = lookup.at(self, &object, key, survivor.epoch, from)?.filter(|f| is_same(&survivor.was, f));
+            let live = found.map_or(BlockMask::EMPTY, |f| f.live);
+            Ok(self.map.unmoved(key, survivor.epoch, from, live))
+        })
+    }
+
+    /// Steps 4 and 5.
+    pub(crate) fn pack(&self, survivors: &Survivors) -> Vec<Prepared> {
+        let ordered = survivors.ordered();
+        let max = (self.geometry.extent_bytes as usize).min(BATCH_BYTES_MAX);
+        let batches = Survivors::divide(&ordered, max).into_iter();
+        batches.map(|(range, _)| self.batch_of(&ordered[range], &survivors.bytes)).collect()
+    }
+
+    fn batch_of(&self, survivors: &[&Survivor], bytes: &[u8]) -> Prepared {
+        let mut entries: Vec<Entry> = Vec::new();
+        for survivor in survivors {
+            match entries.last_mut() {
+                Some(Entry::Moves { object, epoch, moves })
+                    if (*object, *epoch) == (survivor.object, survivor.epoch) =>
+                {
+                    moves.push(survivor.moved);
+                }
+                _ => entries.push(Entry::Moves {
+                    object: survivor.object,
+                    epoch: survivor.epoch,
+                    moves: vec![survivor.moved],
+                }),
+            }
+        }
+        let header = header_bytes(&entries);
+        let payload: usize = survivors.iter().map(|s| s.payload.len()).sum();
+        let mut buf = self.buffers.get((header + payload).next_multiple_of(BATCH_ALIGN));
+        let mut at = header;
+        for survivor in survivors {
+            let len = survivor.payload.len();
+            buf[at..at + len].copy_from_slice(&bytes[survivor.payload.clone()]);
+            at += len;
+        }
+        Prepared::new(entries, payload, buf, Vec::new())
+    }
+}
+
+/// Whether a batch's entry and a record speak of the same fragment.
+fn is_same(entry: &FragmentEntry, reference: &FragmentRef) -> bool {
+    let place = (entry.first.in_group(), entry.count, entry.codec);
+    place == (reference.first.into(), reference.count, reference.codec)
+        && (entry.stored, entry.checksum) == (reference.stored, reference.checksum)
+}

@@ -1,0 +1,128 @@
+//! A reader that is held up between learning where its bytes are and reading them: the extent that it reads from is freed
+//! meanwhile, and would be written again, if nothing prevented that.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::{FormatOptions, Pool, PoolEnv, PoolOptions};
+use env::{AlignedBuf, Disk};
+use sim::{ContentKind, Machine, Rng, fill_content};
+use surface::{BlockDevice, WriteOptions};
+
+/// How long the reader waits for somebody to write where it is going to read. Nobody may, so each test takes that long.
+const PATIENCE: Duration = Duration::from_millis(300);
+const EXTENT: u64 = 32 << 10;
+
+#[derive(Debug, Default)]
+struct Gate {
+    /// The next read is held up.
+    armed: bool,
+    /// Where the reader that is held up is going to read.
+    held: Option<u64>,
+    overwritten: bool,
+}
+
+/// A disk that holds one read up until its place is written, or for as long as [`PATIENCE`].
+struct HoldingDisk {
+    below: Arc<dyn Disk>,
+    gate: Arc<(Mutex<Gate>, Condvar)>,
+}
+
+impl Disk for HoldingDisk {
+    fn read_alignment(&self) -> usize {
+        self.below.read_alignment()
+    }
+    fn read_at(&self, offset: u64, buf: &mut AlignedBuf, len: usize) -> io::Result<()> {
+        let (gate, changed) = &*self.gate;
+        let mut state = gate.lock().unwrap();
+        if std::mem::take(&mut state.armed) {
+            state.held = Some(offset);
+            changed.notify_all();
+            let waited = changed.wait_timeout_while(state, PATIENCE, |gate| !gate.overwritten).unwrap();
+            drop(waited);
+        } else {
+            drop(state);
+        }
+        self.below.read_at(offset, buf, len)
+    }
+    fn write_at(&self, offset: u64, buf: &AlignedBuf, len: usize) -> io::Result<()> {
+        self.below.write_at(offset, buf, len)?;
+        let (gate, changed) = &*self.gate;
+        let mut state = gate.lock().unwrap();
+        if state.held.is_some_and(|held| offset <= held && held < offset + len as u64) {
+            state.overwritten = true;
+            changed.notify_all();
+        }
+        Ok(())
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.below.sync()
+    }
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.below.reserve(offset, len)
+    }
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.below.punch(offset, len)
+    }
+    fn size_bytes(&self) -> io::Result<u64> {
+        self.below.size_bytes()
+    }
+    fn occupied_bytes(&self) -> io::Result<u64> {
+        self.below.occupied_bytes()
+    }
+}
+
+fn block(seed: u64) -> Bytes {
+    let mut data = vec![0; 4096];
+    fill_content(&mut Rng::new(seed), ContentKind::Random, &mut data);
+    Bytes::from(data)
+}
+
+#[test]
+fn a_reader_keeps_its_extent() {
+    let capacity_bytes = 24 * EXTENT;
+    let machine = Machine::new(capacity_bytes, 1);
+    let gate = Arc::new((Mutex::new(Gate::default()), Condvar::new()));
+    let env = PoolEnv {
+        disk: Arc::new(HoldingDisk { below: machine.disk.handle(), gate: Arc::clone(&gate) }),
+        store: machine.store.handle(),
+        clock: Arc::clone(&machine.clock) as _,
+        entropy: Arc::clone(&machine.entropy) as _,
+    };
+    let options = FormatOptions { capacity_bytes, extent_bytes: EXTENT as u32, properties: Default::default() };
+    Pool::format(&env, &options).unwrap();
+    let options = PoolOptions { memory_bytes: 256 << 10, workers: 0, ..PoolOptions::default() };
+    let pool = Pool::open(env, options).unwrap();
+    pool.create_volume("v", 16 * 4096, &Default::default()).unwrap();
+    let device = pool.volume("v").unwrap();
+    device.write(0, block(1), WriteOptions { fua: true }).unwrap();
+    pool.checkpoint().unwrap();
+    pool.drop_caches();
+    gate.0.lock().unwrap().armed = true;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut data = vec![0; 4096];
+            let read = device.read(0, &mut data);
+            done.store(true, Ordering::Release);
+            assert!(read.is_ok(), "HARNESS: a reader lost its extent: {read:?}");
+            assert!(data == block(1), "HARNESS: a reader got what it did not ask for");
+        });
+        let held = gate.1.wait_while(gate.0.lock().unwrap(), |gate| gate.held.is_none()).unwrap();
+        drop(held);
+        // The block dies, its extent with it, and the log comes round.
+        for seed in 2.. {
+            if done.load(Ordering::Acquire) || gate.0.lock().unwrap().overwritten {
+                break;
+            }
+            device.write(seed % 4 * 4096, block(seed), WriteOptions { fua: true }).unwrap();
+            if seed % 4 == 0 {
+                pool.checkpoint().unwrap();
+            }
+        }
+    });
+    assert!(done.into_inner());
+}
