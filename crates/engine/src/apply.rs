@@ -48,7 +48,8 @@ impl Sink for Applier {
                     }
                 }
                 Entry::Moves { object, epoch, moves } => {
-                    let object = self.objects.get(*object).filter(|o| o.is_live());
+                    // A destroyed one may still be seen by clones.
+                    let object = self.objects.get(*object);
                     for moved in moves {
                         if let Some(object) = &object {
                             self.take_over(&overlay, object, *epoch, moved, location);
@@ -131,13 +132,24 @@ impl Applier {
             self.change(overlay, object, key, epoch, |record| record.put_holes(mask, &mut |_| ()));
         };
         if to.0 - from.0 > HOLE_GROUPS_BLIND
-            && let Ok(groups) = self.map.groups_in(object.id, from, to)
+            && let Ok(groups) = self.groups_in(object, from, to)
         {
             groups.into_iter().for_each(put);
             return;
         }
         // A store that cannot be read has its say at the next checkpoint; the holes hold all the same.
         (from.0..to.0).for_each(|group| put(GroupIndex(group)));
+    }
+
+    /// Groups of which the object, or one that it came from, knows something: what is below must be hidden too.
+    fn groups_in(&self, object: &Object, from: GroupIndex, to: GroupIndex) -> surface::Result<Vec<GroupIndex>> {
+        let mut groups = Vec::new();
+        for level in object.levels().iter() {
+            groups.extend(self.map.groups_in(level.object, from, to)?);
+        }
+        groups.sort_unstable();
+        groups.dedup();
+        Ok(groups)
     }
 
     fn change(
@@ -151,7 +163,7 @@ impl Applier {
         let done = overlay.change(key, epoch, change);
         let mut estimate = i64::from(done.allocated_after) - i64::from(done.allocated_before);
         if !done.new.is_empty() {
-            estimate -= i64::from(self.map.allocated_below(key).and(done.new).count());
+            estimate -= i64::from(self.map.allocated_below(key, epoch).and(done.new).count());
         }
         object.estimate(estimate);
     }

@@ -4,7 +4,8 @@
 //!    frozen; changes go to a new one from here on.
 //! 2. *Sync the log*: a store may keep a batch that nobody asked it to persist, and must not refer to bytes that are not
 //!    durable.
-//! 3. *Merge* the frozen changes into the records, counting what became live and dead in each extent.
+//! 3. *Merge* the frozen changes into the records, counting what became live and dead in each extent. What nobody looks at any
+//!    more goes from the groups that are merged, and from others as far as that is due (see `reap`).
 //! 4. *Decide* which extents are freed and which the log fills next.
 //! 5. *Commit* all of it and *persist*. From here on the checkpoint counts.
 //! 6. *Publish*: the merged groups replace the cached ones, the frozen overlay goes, and, when no reader is left that could
@@ -14,42 +15,40 @@
 //! what the store holds: the pool takes no writes until it is reopened.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use env::MapBatch;
-use format::{
-    Checkpoint, KEY_CHECKPOINT, ObjectDescriptor, Record, RecordKey, encode_usage_page, object_key, parse_record_key,
-    record_key, record_key_range, usage_key,
-};
-use surface::{Error, ErrorKind, Result};
-use units::{Epoch, ExtentIndex, GroupIndex, ObjectId};
+use format::{Checkpoint, KEY_CHECKPOINT, ObjectDescriptor, Reap, encode_usage_page, object_key, usage_key};
+use surface::Result;
+use units::{ExtentIndex, ObjectId};
 
 use crate::core::Core;
 use crate::extents::{ExtentPlan, UsageChanges};
 use crate::log::Position;
 use crate::map::{absorb, store_error};
-use crate::objects::Object;
+use crate::objects::{Object, Reaped};
 use crate::overlay::{GroupRecords, Overlay};
+use crate::reap::put_group;
+use crate::timeline::{Timeline, Timelines};
 use crate::write_buffer::GroupKey;
 
-/// Records of deleted objects that one checkpoint removes: bounds its batch to a few megabytes.
-const DELETED_RECORDS_MAX: usize = 16384;
 /// Shortest and longest list of extents that the log is given. The longest bounds the checkpoint's record to 16 KiB.
 const LISTED_MIN: u64 = 16;
 const LISTED_MAX: u64 = 4096;
 
 /// What a checkpoint captured.
-struct Captured {
+pub(crate) struct Captured {
     position: Position,
     next_object: u64,
     properties: BTreeMap<String, String>,
     /// Descriptors that changed since the last checkpoint.
     descriptors: Vec<ObjectDescriptor>,
-    /// Objects whose deletion is in the log before the position. Others, however dead by now, may be alive again after a
-    /// crash.
-    deleting: BTreeSet<ObjectId>,
+    /// Who looked at whose records at the position. What has been destroyed since, however dead by now, may be alive again
+    /// after a crash.
+    pub timelines: Arc<Timelines>,
+    /// Reaping that was due.
+    pub reaping: Vec<(ObjectId, Reap, u64)>,
 }
 
 /// The one owner of a running checkpoint's state.
@@ -73,15 +72,17 @@ impl CheckpointState {
 
 /// What the merge made.
 #[derive(Default)]
-struct Merged {
-    batch: MapBatch,
-    usage: UsageChanges,
+pub(crate) struct Merged {
+    pub batch: MapBatch,
+    pub usage: UsageChanges,
     /// Change of allocated blocks and stored bytes by object.
-    objects: BTreeMap<ObjectId, (i64, i64)>,
+    pub objects: BTreeMap<ObjectId, (i64, i64)>,
     /// Merged groups that were cached, in order.
     groups: Vec<(GroupKey, GroupRecords)>,
-    /// Objects of which nothing is left.
-    removed: Vec<ObjectId>,
+    /// Other groups that changed.
+    pub reaped_groups: Vec<(GroupKey, GroupRecords)>,
+    /// What was done of reaping.
+    pub reaped: Vec<Reaped>,
 }
 
 impl Core {
@@ -117,20 +118,20 @@ impl Core {
         let mut descriptors = Vec::new();
         let mut next_object = 0;
         let mut properties = BTreeMap::new();
-        let mut deleting = BTreeSet::new();
+        let mut timelines = Arc::default();
+        let mut reaping = Vec::new();
         let position = self.log.position(|| {
             next_object = self.objects.next_id();
             properties = self.objects.pool_properties();
             for object in self.objects.all() {
                 object.freeze_estimate();
                 descriptors.extend(object.capture());
-                if !object.is_live() {
-                    deleting.insert(object.id);
-                }
             }
+            timelines = self.objects.timelines();
+            reaping = self.objects.reaping();
             self.map.freeze();
         });
-        Captured { position, next_object, properties, descriptors, deleting }
+        Captured { position, next_object, properties, descriptors, timelines, reaping }
     }
 
     fn run_checkpoint(
@@ -170,7 +171,7 @@ impl Core {
         let frozen = self.map.freeze();
         let mut merged = Merged::default();
         self.merge(&frozen, captured, &mut merged)?;
-        self.merge_deletions(captured, &mut merged)?;
+        self.reap(&frozen, captured, &mut merged)?;
         self.put_descriptors(captured, &mut merged);
         let position = &captured.position;
         let usage = std::mem::take(&mut merged.usage);
@@ -218,14 +219,23 @@ impl Core {
             if object.as_ref().is_none_or(|o| o.id != key.object) {
                 object = self.objects.get(key.object);
             }
-            let Some(object) = object.as_ref().filter(|o| !captured.deleting.contains(&o.id)) else { continue };
+            // Of an object that nobody looks at, reaping takes away what there is.
+            let timeline = captured.timelines.get(&key.object).filter(|timeline| !timeline.is_dead());
+            let (Some(object), Some(timeline)) = (&object, timeline) else { continue };
             let Some(changes) = frozen.with(key, Clone::clone) else { continue };
-            self.merge_group(object, key, &changes, merged)?;
+            self.merge_group(object, timeline, key, &changes, merged)?;
         }
         Ok(())
     }
 
-    fn merge_group(&self, object: &Object, key: GroupKey, changes: &GroupRecords, merged: &mut Merged) -> Result<()> {
+    fn merge_group(
+        &self,
+        object: &Object,
+        timeline: &Timeline,
+        key: GroupKey,
+        changes: &GroupRecords,
+        merged: &mut Merged,
+    ) -> Result<()> {
         let (base, cached) = self.map.base_for_checkpoint(key, object.epoch())?;
         let mut records = (*base).clone();
         let figures = merged.objects.entry(key.object).or_default();
@@ -245,64 +255,10 @@ impl Core {
             }
         }
         figures.0 += allocated(&records);
-        // Holes only hide what older epochs or an origin say; at the bottom there is nothing to hide.
-        let has_origin = object.descriptor.read().origin.is_some();
-        if !has_origin && let Some((_, oldest)) = records.last_mut() {
-            oldest.holes = units::BlockMask::EMPTY;
-        }
-        let was_there = |epoch: Epoch| base.iter().any(|(e, _)| *e == epoch);
-        for (epoch, record) in &records {
-            let changed = changes.iter().any(|(e, _)| e == epoch);
-            let id = record_key(&RecordKey { object: key.object, group: key.group, epoch: *epoch });
-            if changed && !record.is_empty() {
-                merged.batch.put(id, record.encode());
-            } else if record.is_empty() && was_there(*epoch) {
-                merged.batch.delete(id);
-            }
-        }
-        records.retain(|(_, record)| !record.is_empty());
+        self.trim_group(key, timeline, &mut records, changes, merged);
+        put_group(key, &base, &mut records, merged);
         if cached {
             merged.groups.push((key, records));
-        }
-        Ok(())
-    }
-
-    /// Removes records of deleted objects, a bounded number at a time.
-    fn merge_deletions(&self, captured: &Captured, merged: &mut Merged) -> Result<()> {
-        let mut left = DELETED_RECORDS_MAX;
-        for id in captured.deleting.iter().copied() {
-            let (from, to) = record_key_range(id, GroupIndex(0), GroupIndex(u64::MAX));
-            let mut damaged = None;
-            let mut visit = |key: &[u8], value: &[u8]| {
-                if left == 0 {
-                    return ControlFlow::Break(());
-                }
-                left -= 1;
-                let record = match Record::decode(value) {
-                    Ok(record) => record,
-                    Err(error) => {
-                        damaged = Some((parse_record_key(key), error));
-                        return ControlFlow::Break(());
-                    }
-                };
-                for fragment in &record.fragments {
-                    let extent = self.geometry.extent_at(fragment.location);
-                    *merged.usage.entry(extent).or_default() -= i64::from(fragment.live_bytes());
-                }
-                merged.batch.delete(key);
-                ControlFlow::Continue(())
-            };
-            self.env.store.scan(&from, &to, &mut visit).map_err(store_error)?;
-            if let Some((key, error)) = damaged {
-                let group = key.map_or(0, |k| k.group.0);
-                let place = format!("map record of object {} group {group} is damaged", id.0);
-                return Err(Error::with_source(ErrorKind::Corrupt, place, error));
-            }
-            if left == 0 {
-                break;
-            }
-            merged.batch.delete(object_key(id));
-            merged.removed.push(id);
         }
         Ok(())
     }
@@ -314,10 +270,13 @@ impl Core {
                 descriptors.entry(*id).or_insert_with(|| object.captured());
             }
         }
-        for (id, mut descriptor) in descriptors {
-            if merged.removed.contains(&id) {
-                continue;
+        for reaped in &merged.reaped {
+            if let Some(object) = self.objects.get(reaped.id) {
+                reaped.enter(descriptors.entry(reaped.id).or_insert_with(|| object.captured()));
             }
+        }
+        let gone: BTreeSet<_> = merged.reaped.iter().filter(|r| r.is_gone).map(|r| r.id).collect();
+        for (id, mut descriptor) in descriptors.into_iter().filter(|(id, _)| !gone.contains(id)) {
             let (allocated, stored) = self.objects.get(id).map_or((0, 0), |o| o.settled());
             let change = merged.objects.get(&id).copied().unwrap_or_default();
             descriptor.allocated_blocks = allocated.saturating_add_signed(change.0);
@@ -333,11 +292,12 @@ impl Core {
             let change = merged.objects.get(&object.id).copied().unwrap_or_default();
             object.settle(allocated.saturating_add_signed(change.0), stored.saturating_add_signed(change.1));
         }
-        for id in merged.removed {
-            self.objects.remove(id);
-        }
         self.extents.lock().apply(plan);
-        self.map.thaw(merged.groups);
+        self.map.thaw(merged.groups, merged.reaped_groups);
+        // Only now: until here the frozen changes may have said what a dropped cut hides.
+        for reaped in &merged.reaped {
+            self.objects.reaped(reaped);
+        }
         // Whoever looked up a location before the thaw has read it when this lock is granted.
         if !cfg!(feature = "canary-extent-freed-under-reader") {
             drop(self.readers.write());
@@ -373,7 +333,7 @@ impl Core {
             || self.map.active().bytes() >= self.shares.overlay
             || self.log.ahead() as u64 <= 2 * self.geometry.reserve_extents()
                 && self.extents_free.load(Ordering::Relaxed) + self.evacuated.load(Ordering::Relaxed) > 0
-            || self.objects.has_deleting()
+            || self.objects.has_reaping()
     }
 
     /// Asks for a checkpoint, or takes it when nobody else does.

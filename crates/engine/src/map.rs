@@ -7,12 +7,16 @@
 //! lock once (from here on nobody holds a group that was loaded before the commit), then replaces the cached groups, then
 //! drops the frozen overlay under the write lock. Until then the frozen overlay lies above old and new groups alike,
 //! and laying a change over a record that contains it already changes nothing.
+//!
+//! With several epochs the layers are not merged for a lookup: epoch by epoch, newest first, the newest layer that knows a block
+//! answers for it. A checkpoint may have taken out of the store what the frozen overlay still says; but then nobody sees that any more,
+//! because whatever hides it from all points is still there (see `timeline`).
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use env::{MapError, MapStore};
-use format::{FragmentRef, Record, parse_record_key, record_key, record_key_range};
+use format::{Cut, FragmentRef, Record, parse_record_key, record_key, record_key_range};
 use parking_lot::RwLock;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
@@ -23,11 +27,22 @@ use crate::overlay::{GroupRecords, Overlay};
 use crate::write_buffer::GroupKey;
 
 /// One step of the way down from an object: it, then its origin, and so on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Level {
     pub object: ObjectId,
     /// Newest epoch that is seen.
     pub epoch: Epoch,
+    /// The object has only one epoch, the first: it has no snapshot yet.
+    pub only: bool,
+    /// Epochs that are not seen.
+    pub cuts: Vec<Cut>,
+}
+
+impl Level {
+    /// Whether records of an epoch are seen.
+    pub(crate) fn sees(&self, epoch: Epoch) -> bool {
+        epoch <= self.epoch && !self.cuts.iter().any(|cut| cut.hides(epoch, self.epoch))
+    }
 }
 
 /// A fragment that answers for some blocks, and whose it is (its checksum covers that).
@@ -116,48 +131,36 @@ impl Map {
                 break;
             }
             let key = GroupKey { object: level.object, group };
-            let overlays = std::iter::once(&layers.active).chain(&layers.frozen);
-            // With a single epoch the layers need not be merged: each answers for what those above it left open.
-            if level.epoch == Epoch(0) {
-                for overlay in overlays {
-                    overlay.with(key, |records| missing = take(records, level, missing, found));
-                    if missing.is_empty() {
-                        return Ok(true);
-                    }
+            // What was written in the newest epoch hides everything else: often the store need not be asked.
+            for overlay in std::iter::once(&layers.active).chain(&layers.frozen) {
+                overlay.with(key, |records| missing = take_newest(records, level, missing, found));
+                if missing.is_empty() {
+                    return Ok(true);
                 }
-                match self.base(key, level.epoch, load)? {
-                    Some(records) => missing = take(&records, level, missing, found),
-                    None => return Ok(false),
-                }
-                continue;
             }
-            let mut merged: GroupRecords = match self.base(key, level.epoch, load)? {
-                Some(records) => (*records).clone(),
-                None => return Ok(false),
-            };
-            for overlay in overlays.rev() {
-                overlay.with(key, |records| absorb(&mut merged, records, &mut |_, _| ()));
-            }
-            missing = take(&merged, level, missing, found);
+            let Some(base) = self.base(key, level.only, load)? else { return Ok(false) };
+            let active = layers.active.records(key);
+            let frozen = layers.frozen.as_ref().and_then(|frozen| frozen.records(key));
+            missing = take([active.as_deref(), frozen.as_deref(), Some(&*base)], level, missing, found);
         }
         Ok(true)
     }
 
     /// The group as it is in the store. `None`: not in memory, and loading was not allowed.
-    fn base(&self, key: GroupKey, newest: Epoch, load: bool) -> Result<Option<Arc<GroupRecords>>> {
+    fn base(&self, key: GroupKey, only: bool, load: bool) -> Result<Option<Arc<GroupRecords>>> {
         if let Some(records) = self.cache.get(&key) {
             return Ok(Some(records));
         }
         if !load {
             return Ok(None);
         }
-        let records = Arc::new(self.load(key, newest)?);
+        let records = Arc::new(self.load(key, only)?);
         self.cache.insert(key, records.clone());
         Ok(Some(records))
     }
 
-    fn load(&self, key: GroupKey, newest: Epoch) -> Result<GroupRecords> {
-        if newest == Epoch(0) {
+    fn load(&self, key: GroupKey, only: bool) -> Result<GroupRecords> {
+        if only {
             // Nothing but epoch 0 can be there: a point lookup is several times cheaper than a scan.
             let epoch = Epoch(0);
             let id = record_key(&format::RecordKey { object: key.object, group: key.group, epoch });
@@ -186,7 +189,7 @@ impl Map {
     pub(crate) fn base_for_checkpoint(&self, key: GroupKey, newest: Epoch) -> Result<(Arc<GroupRecords>, bool)> {
         match self.cache.peek(&key) {
             Some(records) => Ok((records, true)),
-            None => Ok((Arc::new(self.load(key, newest)?), false)),
+            None => Ok((Arc::new(self.load(key, newest == Epoch(0))?), false)),
         }
     }
 
@@ -221,13 +224,13 @@ impl Map {
         Ok(groups)
     }
 
-    /// Blocks of a group that are allocated below the active overlay, as far as memory knows.
-    pub(crate) fn allocated_below(&self, key: GroupKey) -> BlockMask {
+    /// Blocks of a group that are allocated in an epoch below the active overlay, as far as memory knows.
+    pub(crate) fn allocated_below(&self, key: GroupKey, epoch: Epoch) -> BlockMask {
         let layers = self.layers.read();
         let mut below = BlockMask::EMPTY;
         let mut known = BlockMask::EMPTY;
         let mut look = |records: &GroupRecords| {
-            for (_, record) in records {
+            for (_, record) in records.iter().filter(|(e, _)| *e == epoch) {
                 below = below.or(record.allocated().minus(known));
                 known = known.or(record.known());
             }
@@ -257,20 +260,30 @@ impl Map {
     }
 
     /// Ends a checkpoint whose batch was committed: `merged` are those of the frozen groups that were cached, in order, as
-    /// they are in the store now.
-    pub(crate) fn thaw(&self, merged: Vec<(GroupKey, GroupRecords)>) {
+    /// they are in the store now; `reaped` are other groups that it changed.
+    pub(crate) fn thaw(&self, merged: Vec<(GroupKey, GroupRecords)>, reaped: Vec<(GroupKey, GroupRecords)>) {
         let frozen = {
             let layers = self.layers.write();
             layers.frozen.clone()
         };
+        // Only what is in the cache already is replaced: a checkpoint must not push out what readers want.
+        let replace = |key: GroupKey, records: GroupRecords| {
+            if self.cache.peek(&key).is_some() {
+                self.cache.insert(key, Arc::new(records));
+            } else {
+                self.cache.remove(&key);
+            }
+        };
         let mut merged = merged.into_iter().peekable();
         for key in frozen.iter().flat_map(|frozen| frozen.keys()) {
             match merged.next_if(|(cached, _)| *cached == key) {
-                // Only what is in the cache already is replaced: a checkpoint must not push out what readers want.
-                Some((_, records)) if self.cache.peek(&key).is_some() => self.cache.insert(key, Arc::new(records)),
+                Some((_, records)) => replace(key, records),
                 // What was not cached may be by now, as it was before.
                 _ => drop(self.cache.remove(&key)),
             }
+        }
+        for (key, records) in reaped {
+            replace(key, records);
         }
         self.layers.write().frozen = None;
     }
@@ -334,21 +347,56 @@ fn decode(key: GroupKey, value: &[u8]) -> Result<Record> {
     })
 }
 
-/// Takes what `records` know of `missing` up to the level's epoch; returns what is still missing.
-fn take(records: &GroupRecords, level: &Level, mut missing: BlockMask, found: &mut dyn FnMut(Piece)) -> BlockMask {
-    for (epoch, record) in records {
-        if *epoch > level.epoch {
-            continue;
+/// Takes what a record knows of `missing`; returns what is still missing.
+fn take_record(
+    epoch: Epoch,
+    record: &Record,
+    level: &Level,
+    missing: BlockMask,
+    found: &mut dyn FnMut(Piece),
+) -> BlockMask {
+    for fragment in &record.fragments {
+        let live = fragment.live.and(missing);
+        if !live.is_empty() {
+            found(Piece { object: level.object, epoch, fragment: FragmentRef { live, ..*fragment } });
         }
-        for fragment in &record.fragments {
-            let live = fragment.live.and(missing);
-            if !live.is_empty() {
-                found(Piece { object: level.object, epoch: *epoch, fragment: FragmentRef { live, ..*fragment } });
-            }
-        }
-        missing = missing.minus(record.known());
-        if missing.is_empty() {
+    }
+    missing.minus(record.known())
+}
+
+/// Takes what `records` know of `missing` in the newest epoch of the level; returns what is still missing.
+fn take_newest(records: &GroupRecords, level: &Level, missing: BlockMask, found: &mut dyn FnMut(Piece)) -> BlockMask {
+    match records.iter().find(|(epoch, _)| *epoch <= level.epoch) {
+        Some((epoch, record)) if *epoch == level.epoch => take_record(*epoch, record, level, missing, found),
+        _ => missing,
+    }
+}
+
+/// Takes what several layers, newest first, know of `missing`, epoch by epoch; returns what is still missing.
+fn take(
+    layers: [Option<&GroupRecords>; 3],
+    level: &Level,
+    mut missing: BlockMask,
+    found: &mut dyn FnMut(Piece),
+) -> BlockMask {
+    let mut rest = layers.map(|records| {
+        let records = records.map_or(&[][..], Vec::as_slice);
+        &records[records.partition_point(|(epoch, _)| *epoch > level.epoch)..]
+    });
+    while !missing.is_empty() {
+        let Some(epoch) = rest.iter().filter_map(|records| records.first()).map(|(epoch, _)| *epoch).max() else {
             break;
+        };
+        let is_seen = level.sees(epoch);
+        for records in &mut rest {
+            if let Some(((first, record), others)) = records.split_first()
+                && *first == epoch
+            {
+                *records = others;
+                if is_seen {
+                    missing = take_record(epoch, record, level, missing, found);
+                }
+            }
         }
     }
     missing

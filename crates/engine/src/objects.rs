@@ -1,141 +1,194 @@
-//! The table of objects: descriptors in memory, by id and by name. Owns names and properties; the log and the map own
-//! everything that depends on them.
+//! The table of objects: descriptors in memory, by id and by name, and who looks at whose records. Owns names, properties and
+//! points; the log and the map own everything that depends on them.
+//!
+//! A descriptor comes in from the store or from the log and goes through these steps:
+//! 1. the name that the object had is forgotten, the descriptor replaced, the way down from the object worked out;
+//! 2. the points that it makes are entered, those that it made before are taken away;
+//! 3. an object that lost a point, and a destroyed one, is due for reaping; one that is destroyed and not seen any more needs
+//!    its own origin no longer, which may go on from there.
+//!
+//! All of this depends on the descriptors alone, so that replay arrives at the same.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-use format::{ObjectDescriptor, ObjectState};
+use format::{Cut, ObjectDescriptor, ObjectState, Origin, Reap};
 use parking_lot::RwLock;
 use policy::Settings;
 use surface::{Error, ErrorKind, Result};
-use units::{BLOCK_BYTES, Epoch, ObjectId};
+use units::{Epoch, ObjectId};
 
 use crate::map::Level;
+pub(crate) use crate::object::Object;
 use crate::options::Properties;
+use crate::timeline::{Points, Timeline, Timelines, points_of};
 
-/// One object in memory.
-pub(crate) struct Object {
-    pub id: ObjectId,
-    pub descriptor: RwLock<ObjectDescriptor>,
-    /// The descriptor as the last checkpoint captured it, and whether it has changed since.
-    captured: RwLock<ObjectDescriptor>,
-    changed: AtomicBool,
-    /// What the properties in force mean.
-    pub settings: RwLock<Settings>,
-    /// Held shared by every request, and exclusively by a resize or a deletion.
-    pub gate: RwLock<()>,
-    size_bytes: AtomicU64,
-    epoch: AtomicU32,
-    live: AtomicBool,
-    /// As of the last checkpoint.
-    allocated_blocks: AtomicU64,
-    stored_bytes: AtomicU64,
-    /// Estimated change of allocated blocks since, in the active and in the frozen overlay.
-    allocated_active: AtomicI64,
-    allocated_frozen: AtomicI64,
-}
-
-impl Object {
-    fn new(descriptor: ObjectDescriptor, pool: &Properties) -> Self {
-        Self {
-            id: descriptor.id,
-            captured: RwLock::new(descriptor.clone()),
-            changed: AtomicBool::new(false),
-            settings: RwLock::new(settings(pool, &descriptor.properties)),
-            gate: RwLock::new(()),
-            size_bytes: AtomicU64::new(descriptor.size_bytes),
-            epoch: AtomicU32::new(descriptor.epoch.0),
-            live: AtomicBool::new(descriptor.state == ObjectState::Volume),
-            allocated_blocks: AtomicU64::new(descriptor.allocated_blocks),
-            stored_bytes: AtomicU64::new(descriptor.stored_bytes),
-            allocated_active: AtomicI64::new(0),
-            allocated_frozen: AtomicI64::new(0),
-            descriptor: RwLock::new(descriptor),
-        }
-    }
-
-    /// The descriptor, if it has changed since it was captured last.
-    pub(crate) fn capture(&self) -> Option<ObjectDescriptor> {
-        if !self.changed.swap(false, Ordering::Relaxed) {
-            return None;
-        }
-        let descriptor = self.descriptor.read().clone();
-        *self.captured.write() = descriptor.clone();
-        Some(descriptor)
-    }
-
-    /// The descriptor as it was captured last.
-    pub(crate) fn captured(&self) -> ObjectDescriptor {
-        self.captured.read().clone()
-    }
-
-    pub(crate) fn size_bytes(&self) -> u64 {
-        self.size_bytes.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn epoch(&self) -> Epoch {
-        Epoch(self.epoch.load(Ordering::Acquire))
-    }
-
-    pub(crate) fn is_live(&self) -> bool {
-        self.live.load(Ordering::Acquire)
-    }
-
-    /// The way down from the object's head.
-    pub(crate) fn levels(&self) -> [Level; 1] {
-        [Level { object: self.id, epoch: self.epoch() }]
-    }
-
-    /// Logical bytes that hold data: exact at a checkpoint, estimated since.
-    pub(crate) fn allocated_bytes(&self) -> u64 {
-        let estimate = self.allocated_active.load(Ordering::Relaxed) + self.allocated_frozen.load(Ordering::Relaxed);
-        let blocks = self.allocated_blocks.load(Ordering::Relaxed).saturating_add_signed(estimate);
-        blocks.saturating_mul(BLOCK_BYTES as u64).min(self.size_bytes().next_multiple_of(BLOCK_BYTES as u64))
-    }
-
-    /// Bytes of live payload, as of the last checkpoint.
-    pub(crate) fn stored_bytes(&self) -> u64 {
-        self.stored_bytes.load(Ordering::Relaxed)
-    }
-
-    /// The active overlay changed by so many allocated blocks.
-    pub(crate) fn estimate(&self, blocks: i64) {
-        self.allocated_active.fetch_add(blocks, Ordering::Relaxed);
-    }
-
-    /// A checkpoint begins.
-    pub(crate) fn freeze_estimate(&self) {
-        let active = self.allocated_active.swap(0, Ordering::Relaxed);
-        self.allocated_frozen.fetch_add(active, Ordering::Relaxed);
-    }
-
-    /// A checkpoint ended and counted exactly.
-    pub(crate) fn settle(&self, allocated_blocks: u64, stored_bytes: u64) {
-        self.allocated_blocks.store(allocated_blocks, Ordering::Relaxed);
-        self.stored_bytes.store(stored_bytes, Ordering::Relaxed);
-        self.allocated_frozen.store(0, Ordering::Relaxed);
-    }
-
-    /// Allocated blocks and stored bytes as of the last checkpoint.
-    pub(crate) fn settled(&self) -> (u64, u64) {
-        (self.allocated_blocks.load(Ordering::Relaxed), self.stored_bytes.load(Ordering::Relaxed))
-    }
-}
+/// Names that an error message lists.
+const NAMES_TOLD: usize = 8;
 
 /// Properties were checked when they were set; a pool from a newer version may hold ones that this one does not know.
 fn settings(pool: &Properties, own: &Properties) -> Settings {
     policy::resolve(pool, own).map(|r| r.settings).unwrap_or_default()
 }
 
+/// See [`points_of`].
+type Made = (Option<Epoch>, Option<(ObjectId, Epoch)>);
+
 #[derive(Default)]
 struct Table {
     by_id: HashMap<ObjectId, Arc<Object>>,
     by_name: BTreeMap<String, Arc<Object>>,
+    /// By parent and name.
+    snapshots: BTreeMap<(ObjectId, String), Arc<Object>>,
     pool: Properties,
     next: u64,
-    /// Objects in state `Deleting`.
-    deleting: usize,
+    points: Points,
+    /// The points that each object has in `points`.
+    made: HashMap<ObjectId, Made>,
+    /// Objects whose reaping is due.
+    reaping: BTreeSet<ObjectId>,
+    /// Worked out when it is asked for.
+    timelines: Option<Arc<Timelines>>,
+}
+
+/// What a checkpoint has done of an object's reaping.
+#[derive(Debug, Clone)]
+pub(crate) struct Reaped {
+    pub id: ObjectId,
+    /// [`Object::reap_number`] at the time of capture.
+    pub number: u64,
+    /// Where it stands now; `None`: done.
+    pub after: Option<Reap>,
+    /// Cuts within which nothing is left.
+    pub dropped: Vec<Cut>,
+    /// Nothing is left of the object.
+    pub is_gone: bool,
+}
+
+impl Reaped {
+    /// Enters it into the object's descriptor.
+    pub(crate) fn enter(&self, descriptor: &mut ObjectDescriptor) {
+        descriptor.reap = self.after;
+        descriptor.cuts.retain(|cut| !self.dropped.contains(cut));
+    }
+}
+
+impl Table {
+    fn enter(&mut self, descriptor: ObjectDescriptor) {
+        let id = descriptor.id;
+        self.next = self.next.max(id.0 + 1);
+        self.timelines = None;
+        let known = self.by_id.get(&id).cloned();
+        let mut newly_destroyed = descriptor.state == ObjectState::Deleting;
+        if let Some(object) = &known {
+            let old = object.descriptor.read();
+            newly_destroyed &= old.state != ObjectState::Deleting;
+            // Another one may have the name of a destroyed one by now.
+            match (old.state, old.parent) {
+                (ObjectState::Volume, _) => drop(self.by_name.remove(&old.name)),
+                (ObjectState::Snapshot, Some(parent)) => drop(self.snapshots.remove(&(parent, old.name.clone()))),
+                _ => {}
+            }
+        } else {
+            // One that comes from the store says itself whether reaping is due.
+            newly_destroyed &= descriptor.reap.is_none();
+        }
+        let settings = settings(&self.pool, &descriptor.properties);
+        let object = known.unwrap_or_else(|| {
+            let object = Arc::new(Object::new(descriptor.clone(), settings));
+            self.by_id.insert(id, object.clone());
+            object
+        });
+        *object.settings.write() = settings;
+        object.replace(descriptor.clone(), self.levels(&descriptor).into());
+        match (descriptor.state, descriptor.parent) {
+            (ObjectState::Volume, _) => {
+                object.set_title(descriptor.name.clone());
+                self.by_name.insert(descriptor.name.clone(), object.clone());
+                for snapshot in self.listed_under(id) {
+                    let name = snapshot.descriptor.read().name.clone();
+                    snapshot.set_title(format!("{}@{name}", descriptor.name));
+                }
+            }
+            (ObjectState::Snapshot, Some(parent)) => {
+                let volume = self.by_id.get(&parent).map_or_else(|| "?".to_owned(), |parent| parent.title());
+                object.set_title(format!("{volume}@{}", descriptor.name));
+                self.snapshots.insert((parent, descriptor.name.clone()), object.clone());
+            }
+            _ => {}
+        }
+        self.update_points(id);
+        if newly_destroyed {
+            object.restart_reap();
+        }
+        if object.descriptor.read().reap.is_some() {
+            self.reaping.insert(id);
+        }
+    }
+
+    /// The way down from an object, itself first.
+    fn levels(&self, descriptor: &ObjectDescriptor) -> Vec<Level> {
+        let mut levels = Vec::with_capacity(1);
+        if descriptor.state != ObjectState::Snapshot {
+            levels.push(Level {
+                object: descriptor.id,
+                epoch: descriptor.epoch,
+                only: descriptor.epoch == Epoch(0),
+                cuts: descriptor.cuts.clone(),
+            });
+        }
+        let mut below = descriptor.origin;
+        while let Some(Origin { object, epoch }) = below {
+            let Some(found) = self.by_id.get(&object) else { break };
+            let found = found.descriptor.read();
+            let cuts = found.cuts.iter().filter(|cut| cut.before <= epoch).copied().collect();
+            levels.push(Level { object, epoch, only: false, cuts });
+            below = found.origin;
+        }
+        levels
+    }
+
+    /// Enters the points that an object makes now instead of those that it made before.
+    fn update_points(&mut self, id: ObjectId) {
+        let Some(object) = self.by_id.get(&id) else { return };
+        let made = points_of(&object.descriptor.read(), self.points.any(id));
+        let old = self.made.insert(id, made).unwrap_or_default();
+        if old == made {
+            return;
+        }
+        self.timelines = None;
+        // New ones first: a point that moves from one descriptor to another was never gone.
+        if let Some(head) = made.0 {
+            self.points.add(id, head);
+        }
+        if let Some((origin, epoch)) = made.1 {
+            self.points.add(origin, epoch);
+            // A destroyed object that is seen after all; when the table is loaded, it comes before those who see it.
+            self.update_points(origin);
+        }
+        if old.0.is_some_and(|head| self.points.remove(id, head)) {
+            self.lost_a_point(id);
+        }
+        if let Some((origin, epoch)) = old.1
+            && self.points.remove(origin, epoch)
+        {
+            self.lost_a_point(origin);
+        }
+    }
+
+    fn lost_a_point(&mut self, id: ObjectId) {
+        if let Some(object) = self.by_id.get(&id) {
+            object.restart_reap();
+            self.reaping.insert(id);
+        }
+        self.update_points(id);
+    }
+
+    fn listed_under(&self, parent: ObjectId) -> Vec<Arc<Object>> {
+        let from = (parent, String::new());
+        let to = (ObjectId(parent.0 + 1), String::new());
+        self.snapshots.range(from..to).map(|(_, object)| object.clone()).collect()
+    }
 }
 
 /// All objects of a pool, and the pool's own properties.
@@ -149,41 +202,107 @@ impl Objects {
         Self { table: RwLock::new(Table { pool, next, ..Table::default() }) }
     }
 
-    /// Enters a descriptor, or changes the object that has its id.
-    pub(crate) fn apply(&self, descriptor: &ObjectDescriptor) {
+    /// Enters the descriptors of a checkpoint, in the order of their ids.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if one needs another that is not there.
+    pub(crate) fn load(&self, descriptors: &[ObjectDescriptor]) -> Result<()> {
         let mut table = self.table.write();
-        table.next = table.next.max(descriptor.id.0 + 1);
-        let (object, was_deleting) = match table.by_id.get(&descriptor.id) {
-            Some(object) => {
-                let object = object.clone();
-                let old = std::mem::replace(&mut *object.descriptor.write(), descriptor.clone());
-                // Another volume may have the name of a destroyed one by now.
-                if old.state == ObjectState::Volume {
-                    table.by_name.remove(&old.name);
-                }
-                object.size_bytes.store(descriptor.size_bytes, Ordering::Release);
-                object.epoch.store(descriptor.epoch.0, Ordering::Release);
-                object.live.store(descriptor.state == ObjectState::Volume, Ordering::Release);
-                *object.settings.write() = settings(&table.pool, &descriptor.properties);
-                (object, old.state == ObjectState::Deleting)
-            }
-            None => {
-                let object = Arc::new(Object::new(descriptor.clone(), &table.pool));
-                table.by_id.insert(descriptor.id, object.clone());
-                (object, false)
-            }
-        };
-        object.changed.store(true, Ordering::Relaxed);
-        match descriptor.state {
-            ObjectState::Volume => drop(table.by_name.insert(descriptor.name.clone(), object)),
-            // Replay may bring a deletion that the checkpoint knew already.
-            ObjectState::Deleting => table.deleting += usize::from(!was_deleting),
+        for descriptor in descriptors {
+            table.enter(descriptor.clone());
         }
+        // What nobody sees may have outlived where it came from.
+        for (id, (_, origin)) in &table.made {
+            if let Some((missing, _)) = origin.filter(|(origin, _)| !table.by_id.contains_key(origin)) {
+                let text = format!(
+                    "the pool's metadata is damaged: the descriptor of object {} is missing, from which object {} came",
+                    missing.0, id.0
+                );
+                return Err(Error::new(ErrorKind::Corrupt, text));
+            }
+        }
+        Ok(())
     }
 
-    /// Whether a deleted object still has records.
-    pub(crate) fn has_deleting(&self) -> bool {
-        self.table.read().deleting > 0
+    /// Enters a descriptor from the log, or changes the object that has its id. Its figures, and how far reaping has come, are
+    /// known here and mean nothing in the log.
+    pub(crate) fn apply(&self, descriptor: &ObjectDescriptor) {
+        let mut table = self.table.write();
+        let mut descriptor = ObjectDescriptor { reap: None, ..descriptor.clone() };
+        if let Some(object) = table.by_id.get(&descriptor.id) {
+            descriptor.reap = object.descriptor.read().reap;
+        }
+        table.enter(descriptor);
+    }
+
+    /// Whether anybody looks at an object's records.
+    pub(crate) fn is_seen(&self, id: ObjectId) -> bool {
+        self.table.read().points.any(id)
+    }
+
+    /// Whether some object's records must be gone through.
+    pub(crate) fn has_reaping(&self) -> bool {
+        !self.table.read().reaping.is_empty()
+    }
+
+    /// The objects whose records must be gone through: where that stands, and [`Object::reap_number`].
+    pub(crate) fn reaping(&self) -> Vec<(ObjectId, Reap, u64)> {
+        let table = self.table.read();
+        let due = |id: &ObjectId| {
+            let object = table.by_id.get(id)?;
+            let reap = object.descriptor.read().reap?;
+            Some((*id, reap, object.reap_number()))
+        };
+        table.reaping.iter().filter_map(due).collect()
+    }
+
+    /// What a checkpoint has done of it is durable.
+    pub(crate) fn reaped(&self, done: &Reaped) {
+        let mut table = self.table.write();
+        let Some(object) = table.by_id.get(&done.id).cloned() else { return };
+        let holds = object.reaped(done.number, |descriptor| done.enter(descriptor));
+        if holds && done.after.is_none() {
+            table.reaping.remove(&done.id);
+        }
+        if holds && done.is_gone {
+            table.by_id.remove(&done.id);
+            table.made.remove(&done.id);
+        }
+        table.timelines = None;
+    }
+
+    /// Who looks at whose records.
+    pub(crate) fn timelines(&self) -> Arc<Timelines> {
+        let mut table = self.table.write();
+        if let Some(timelines) = &table.timelines {
+            return timelines.clone();
+        }
+        let mut timelines = Timelines::new();
+        for (id, object) in &table.by_id {
+            let descriptor = object.descriptor.read();
+            if descriptor.state != ObjectState::Snapshot {
+                let (points, cuts) = (table.points.of(*id), descriptor.cuts.clone());
+                let timeline = Timeline { points, cuts, has_origin: descriptor.origin.is_some() };
+                timelines.insert(*id, Arc::new(timeline));
+            }
+        }
+        let timelines = Arc::new(timelines);
+        table.timelines = Some(timelines.clone());
+        timelines
+    }
+
+    /// All snapshots by the timeline that they are moments of, oldest first.
+    pub(crate) fn snapshots_by_timeline(&self) -> HashMap<ObjectId, Vec<Arc<Object>>> {
+        let mut found: HashMap<ObjectId, Vec<Arc<Object>>> = HashMap::new();
+        for snapshot in self.table.read().snapshots.values() {
+            if let Some(origin) = snapshot.descriptor.read().origin {
+                found.entry(origin.object).or_default().push(snapshot.clone());
+            }
+        }
+        for snapshots in found.values_mut() {
+            snapshots.sort_unstable_by_key(|snapshot| snapshot.id);
+        }
+        found
     }
 
     /// Changes the pool's properties, and with them what volumes inherit.
@@ -192,14 +311,6 @@ impl Objects {
         table.pool = properties.clone();
         for object in table.by_id.values() {
             *object.settings.write() = settings(properties, &object.descriptor.read().properties);
-        }
-    }
-
-    /// Forgets an object whose records are all gone.
-    pub(crate) fn remove(&self, id: ObjectId) {
-        let mut table = self.table.write();
-        if table.by_id.remove(&id).is_some_and(|o| !o.is_live()) {
-            table.deleting = table.deleting.saturating_sub(1);
         }
     }
 
@@ -219,12 +330,43 @@ impl Objects {
     /// The volume of that name.
     pub(crate) fn named(&self, name: &str) -> Result<Arc<Object>> {
         let table = self.table.read();
+        if name.contains('@') {
+            let text = format!("'{name}' is the name of a snapshot, which does not change: name a volume");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
         table.by_name.get(name).cloned().ok_or_else(|| {
-            let names: Vec<_> = table.by_name.keys().take(8).map(String::as_str).collect();
-            let there =
-                if names.is_empty() { "it has none".to_owned() } else { format!("it has {}", names.join(", ")) };
-            Error::new(ErrorKind::NotFound, format!("the pool has no volume '{name}'; {there}"))
+            let there = told(table.by_name.keys().map(String::as_str));
+            Error::new(ErrorKind::NotFound, format!("the pool has no volume '{name}'; it has {there}"))
         })
+    }
+
+    /// The snapshot of that name, `VOLUME@SNAPSHOT`.
+    pub(crate) fn snapshot_named(&self, name: &str) -> Result<Arc<Object>> {
+        let Some((volume, snapshot)) = name.split_once('@') else {
+            let text = format!("'{name}' is no snapshot: name one as VOLUME@SNAPSHOT");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        };
+        let parent = self.named(volume)?;
+        let table = self.table.read();
+        table.snapshots.get(&(parent.id, snapshot.to_owned())).cloned().ok_or_else(|| {
+            let listed = table.listed_under(parent.id);
+            let names: Vec<_> = listed.iter().map(|s| s.descriptor.read().name.clone()).collect();
+            let there = told(names.iter().map(String::as_str));
+            Error::new(ErrorKind::NotFound, format!("volume '{volume}' has no snapshot '{snapshot}'; it has {there}"))
+        })
+    }
+
+    /// The volume or the snapshot of that name.
+    pub(crate) fn readable(&self, name: &str) -> Result<Arc<Object>> {
+        if name.contains('@') { self.snapshot_named(name) } else { self.named(name) }
+    }
+
+    /// The snapshots that are listed under a volume, oldest first.
+    pub(crate) fn snapshots_of(&self, volume: ObjectId) -> Vec<Arc<Object>> {
+        let mut snapshots = self.table.read().listed_under(volume);
+        // An older snapshot has an older object, whatever timeline it belongs to.
+        snapshots.sort_unstable_by_key(|s| s.id);
+        snapshots
     }
 
     /// All objects, by id.
@@ -240,7 +382,17 @@ impl Objects {
     }
 }
 
-/// Checks a volume's name: 1 to 255 bytes of letters, digits, `.`, `_`, `-`, not starting with `.` or `-`.
+/// Some names, for a message.
+fn told<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<_> = names.take(NAMES_TOLD + 1).collect();
+    match names.len() {
+        0 => "none".to_owned(),
+        n if n > NAMES_TOLD => format!("{} and more", names[..NAMES_TOLD].join(", ")),
+        _ => names.join(", "),
+    }
+}
+
+/// Checks a volume's or a snapshot's name: 1 to 255 bytes of letters, digits, `.`, `_`, `-`, not starting with `.` or `-`.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if (1..=255).contains(&name.len()) && name.chars().all(allowed) && !name.starts_with(['.', '-']) {
@@ -248,6 +400,6 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     }
     Err(Error::new(
         ErrorKind::Invalid,
-        format!("'{name}' cannot be a volume's name: use 1 to 255 of A-Z a-z 0-9 . _ - and do not begin with . or -"),
+        format!("'{name}' cannot be a name: use 1 to 255 of A-Z a-z 0-9 . _ - and do not begin with . or -"),
     ))
 }

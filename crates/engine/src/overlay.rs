@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use format::{FragmentRef, Record};
-use parking_lot::RwLock;
+use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard};
 use units::{BlockMask, Epoch};
 
 use crate::hash::FastHash;
@@ -18,6 +18,8 @@ const SHARDS: usize = 16;
 /// Memory of a group's entry beside its fragments: a table slot at mean load, a vector of one epoch, a vector of fragments, what the
 /// allocator rounds up.
 const GROUP_BYTES: usize = 208;
+/// Memory of each further epoch of a group.
+const RECORD_BYTES: usize = size_of::<(Epoch, Record)>() + 32;
 /// Memory of a fragment.
 const FRAGMENT_BYTES: usize = size_of::<FragmentRef>();
 
@@ -66,6 +68,9 @@ impl Overlay {
         let at = match records.binary_search_by(|(e, _)| epoch.cmp(e)) {
             Ok(at) => at,
             Err(at) => {
+                if !records.is_empty() {
+                    self.bytes.fetch_add(RECORD_BYTES, Ordering::Relaxed);
+                }
                 // Most records get one fragment between two checkpoints.
                 records.insert(at, (epoch, Record { holes: BlockMask::EMPTY, fragments: Vec::with_capacity(1) }));
                 at
@@ -90,6 +95,11 @@ impl Overlay {
     /// Shows the records of a group, if there are any.
     pub(crate) fn with<R>(&self, key: GroupKey, look: impl FnOnce(&GroupRecords) -> R) -> Option<R> {
         self.shard(key).read().get(&key).map(look)
+    }
+
+    /// The records of a group, if there are any; changes to its shard wait while they are held.
+    pub(crate) fn records(&self, key: GroupKey) -> Option<MappedRwLockReadGuard<'_, GroupRecords>> {
+        RwLockReadGuard::try_map(self.shard(key).read(), |groups| groups.get(&key)).ok()
     }
 
     /// All groups, sorted.

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use env::MapBatch;
-use format::{Checkpoint, Entry, FORMAT_VERSION, KEY_CHECKPOINT, ObjectDescriptor, ObjectState, Superblock};
+use format::{Checkpoint, Entry, FORMAT_VERSION, KEY_CHECKPOINT, ObjectDescriptor, Superblock};
 use surface::{BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind, Result};
 use units::{
-    BLOCK_BYTES, BlockIndex, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, Epoch, ExtentIndex, OBJECT_BYTES_MAX, ObjectId, Seq,
+    BLOCK_BYTES, BlockIndex, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, ExtentIndex, OBJECT_BYTES_MAX, ObjectId, Seq,
     format_size,
 };
 
@@ -19,7 +19,7 @@ use crate::extents::Extents;
 use crate::geometry::Geometry;
 use crate::log::{Log, Sink};
 use crate::map::{Map, store_error};
-use crate::objects::{Objects, check_name};
+use crate::objects::{Object, Objects, check_name};
 use crate::options::{FormatOptions, PoolEnv, PoolOptions, Properties};
 use crate::status::{PoolStatus, Property, VolumeStatus};
 use crate::volume::Volume;
@@ -118,9 +118,7 @@ impl Pool {
         let checkpoint = loaded.checkpoint;
         let shares = Shares::of(options.memory_bytes);
         let objects = Arc::new(Objects::new(checkpoint.properties.clone(), checkpoint.next_object));
-        for descriptor in &loaded.objects {
-            objects.apply(descriptor);
-        }
+        objects.load(&loaded.objects)?;
         let applier = Arc::new(Applier {
             map: Arc::new(Map::new(env.store.clone(), shares.groups)),
             objects: objects.clone(),
@@ -193,32 +191,20 @@ impl Pool {
             return Err(Error::new(ErrorKind::Exists, format!("the pool has a volume '{name}' already")));
         }
         let descriptor = ObjectDescriptor {
-            id: ObjectId(self.core.objects.next_id()),
-            state: ObjectState::Volume,
-            name: name.to_owned(),
-            size_bytes,
-            epoch: Epoch(0),
-            origin: None,
             created_unix_s: self.core.env.clock.unix_s(),
-            allocated_blocks: 0,
-            stored_bytes: 0,
             properties: properties.clone(),
+            ..ObjectDescriptor::volume(ObjectId(self.core.objects.next_id()), name, size_bytes)
         };
         self.core.append_durably(vec![Entry::Object(descriptor)])
     }
 
-    /// Destroys a volume. Durable on return; its space comes back with the next checkpoints.
+    /// Destroys a volume that has no snapshots: see [`destroy`](Self::destroy).
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`].
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::InUse`] if it has some.
     pub fn destroy_volume(&self, name: &str) -> Result<()> {
-        let _admin = self.core.admin.lock();
-        let object = self.core.objects.named(name)?;
-        let _gate = object.gate.write();
-        let descriptor = ObjectDescriptor { state: ObjectState::Deleting, ..object.descriptor.read().clone() };
-        self.core.append_durably(vec![Entry::Object(descriptor)])?;
-        self.core.workers.wake_keeper();
-        Ok(())
+        self.core.objects.named(name)?;
+        self.destroy(name, false)
     }
 
     /// Changes a volume's size. What is cut off is gone; what is added reads as zeroes. Durable on return.
@@ -250,18 +236,19 @@ impl Pool {
         self.core.append_durably(entries)
     }
 
-    /// The volume of that name.
+    /// The volume of that name, or the snapshot (`VOLUME@SNAPSHOT`), which is read only.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`].
     pub fn volume(&self, name: &str) -> Result<Arc<Volume>> {
-        let object = self.core.objects.named(name)?;
+        let object = self.core.objects.readable(name)?;
         Ok(Arc::new(Volume::new(self.core.clone(), object)))
     }
 
     /// All volumes, by name. Stored bytes are those of the last checkpoint.
     pub fn volumes(&self) -> Vec<VolumeStatus> {
-        let status = |object: Arc<crate::objects::Object>| {
+        let by_timeline = self.core.objects.snapshots_by_timeline();
+        let status = |object: Arc<Object>| {
             let descriptor = object.descriptor.read().clone();
             VolumeStatus {
                 name: descriptor.name,
@@ -270,6 +257,8 @@ impl Pool {
                 stored_bytes: object.stored_bytes(),
                 created_unix_s: descriptor.created_unix_s,
                 properties: descriptor.properties,
+                epoch: descriptor.epoch.0,
+                origin: Self::origin_of(&object, &by_timeline).map(|snapshot| snapshot.title()),
             }
         };
         self.core.objects.volumes().into_iter().map(status).collect()
@@ -280,6 +269,9 @@ impl Pool {
         let core = &self.core;
         let extent_bytes = u64::from(core.geometry.extent_bytes);
         let volumes = self.volumes();
+        let seen: std::collections::BTreeSet<_> = core.objects.volumes().iter().map(|object| object.id).collect();
+        let unlisted = core.objects.all().into_iter().filter(|object| !seen.contains(&object.id));
+        let unlisted_bytes = unlisted.map(|object| object.stored_bytes()).sum();
         let (live_bytes, free) = {
             let extents = core.extents.lock();
             (extents.live_bytes(), extents.free())
@@ -296,6 +288,8 @@ impl Pool {
             logical_bytes: volumes.iter().map(|v| v.size_bytes).sum(),
             allocated_bytes: volumes.iter().map(|v| v.allocated_bytes).sum(),
             live_bytes,
+            unlisted_bytes,
+            reaping: core.objects.reaping().len() as u64,
             dead_bytes: ((extents_total - extents_free.min(extents_total)) * extent_bytes).saturating_sub(live_bytes),
             free_bytes: extents_free * extent_bytes,
             map_bytes: core.env.store.occupied_bytes(),
@@ -390,10 +384,21 @@ fn check_size(size_bytes: u64) -> Result<()> {
 }
 
 impl DeviceSet for Pool {
+    /// Volumes, each followed by its snapshots.
     fn list(&self) -> Result<Vec<DeviceInfo>> {
-        let info =
-            |v: VolumeStatus| DeviceInfo { name: v.name, size_bytes: v.size_bytes, created_unix_s: v.created_unix_s };
-        Ok(self.volumes().into_iter().map(info).collect())
+        let objects = &self.core.objects;
+        let info = |object: &Object| DeviceInfo {
+            name: object.title(),
+            size_bytes: object.size_bytes(),
+            created_unix_s: object.descriptor.read().created_unix_s,
+            read_only: !object.is_live(),
+        };
+        let mut found = Vec::new();
+        for volume in objects.volumes() {
+            found.push(info(&volume));
+            found.extend(objects.snapshots_of(volume.id).iter().map(|snapshot| info(snapshot)));
+        }
+        Ok(found)
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn BlockDevice>> {

@@ -331,6 +331,5 @@ pub(crate) fn at(error: Error, object: &Object, group: GroupIndex, blocks: Block
     let start = group.0 * GROUP_BYTES as u64;
     let first = blocks.first_run().map_or(0, |(first, _)| first);
     let from = start + u64::from(first) * BLOCK_BYTES as u64;
-    let name = object.descriptor.read().name.clone();
-    error.context(format!("volume '{name}', byte {from}"))
+    error.context(format!("volume '{}', byte {from}", object.title()))
 }

@@ -75,7 +75,7 @@ impl Core {
         }
         self.take_checkpoint()?;
         // Deleted volumes give their space back over several checkpoints.
-        while !self.has_room() && self.objects.has_deleting() {
+        while !self.has_room() && self.objects.has_reaping() {
             self.take_checkpoint()?;
         }
         if self.has_room() || self.clean_for_room()? {

@@ -9,14 +9,33 @@ pub struct VolumeStatus {
     pub name: String,
     /// Size that its users see, in bytes.
     pub size_bytes: u64,
-    /// Logical bytes that hold data.
+    /// Logical bytes that hold data; what was overwritten since a snapshot counts once more.
     pub allocated_bytes: u64,
-    /// Bytes of payload that it occupies in the log.
+    /// Bytes of payload that it occupies in the log, what only its snapshots and clones see included.
     pub stored_bytes: u64,
     /// When it was created, in seconds since 1970.
     pub created_unix_s: u64,
     /// Properties set on the volume itself.
     pub properties: Properties,
+    /// Number of snapshots and rollbacks that the volume has seen.
+    pub epoch: u32,
+    /// The other volume's snapshot that it came from, `VOLUME@SNAPSHOT`.
+    pub origin: Option<String>,
+}
+
+/// One snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotStatus {
+    /// The volume that it is listed under.
+    pub volume: String,
+    /// Name: the part behind the `@`.
+    pub name: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// When it was taken, in seconds since 1970.
+    pub created_unix_s: u64,
+    /// Whether a schedule made it.
+    pub scheduled: bool,
 }
 
 /// Figures of a pool. Sizes in bytes; counters since the pool was opened.
@@ -38,6 +57,10 @@ pub struct PoolStatus {
     pub allocated_bytes: u64,
     /// Bytes of live fragments.
     pub live_bytes: u64,
+    /// Those of them that belong to destroyed volumes: clones still need them, or they are just being removed.
+    pub unlisted_bytes: u64,
+    /// Objects of which something was destroyed whose space is still coming back.
+    pub reaping: u64,
     /// Bytes of extents in use that hold nothing live: dead fragments, batch headers, padding.
     pub dead_bytes: u64,
     /// Bytes in free extents.
@@ -129,7 +152,7 @@ pub struct CheckReport {
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// A stable name: `superblock`, `record`, `fragment`, `usage`, `overlap`, `object`, `checkpoint`, `map-store`.
+    /// A stable name: `superblock`, `record`, `fragment`, `usage`, `overlap`, `object`, `history`, `map-store`.
     pub kind: &'static str,
     /// Volume that is concerned, if any.
     pub volume: Option<String>,

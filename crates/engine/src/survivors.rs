@@ -256,7 +256,7 @@ impl Core {
         extent: &[u8],
         survivors: &mut Survivors,
     ) -> Collected {
-        if !object.is_live() {
+        if !self.objects.is_seen(object.id) {
             // Its records go with the next checkpoints, and the extent with them.
             return Collected::Left(None);
         }
@@ -266,7 +266,7 @@ impl Core {
             return Collected::All;
         }
         let damaged = |what: &str| {
-            let name = object.descriptor.read().name.clone();
+            let name = object.title();
             let (from, bytes) = (stored.fragment.first.offset_bytes(), stored.fragment.stored);
             Collected::Left(Some(format!(
                 "volume '{name}', byte {from}: the fragment of {bytes} bytes at byte {location} of the data file {what}"

@@ -21,7 +21,7 @@ const RANGE_BLOCKS_MAX: u64 = 4096 * GROUP_BLOCKS as u64;
 /// Size of requests that the engine serves best: the default unit, and a group, which no unit crosses.
 const PREFERRED_BYTES: u32 = GROUP_BYTES as u32;
 
-/// A volume of an open pool.
+/// A volume of an open pool, or a snapshot, which is a volume that never changes.
 pub struct Volume {
     pub(crate) core: Arc<Core>,
     pub(crate) object: Arc<Object>,
@@ -43,9 +43,8 @@ impl Volume {
     fn enter(&self, offset: u64, length: u64) -> Result<RwLockReadGuard<'_, ()>> {
         let guard = self.object.gate.read();
         let size = self.object.size_bytes();
-        if !self.object.is_live() {
-            let name = self.object.descriptor.read().name.clone();
-            return Err(Error::new(ErrorKind::NotFound, format!("volume '{name}' has been destroyed")));
+        if !self.object.is_readable() {
+            return Err(Error::new(ErrorKind::NotFound, format!("'{}' has been destroyed", self.object.title())));
         }
         if offset.checked_add(length).is_none_or(|end| end > size) {
             return Err(Error::new(
@@ -53,6 +52,17 @@ impl Volume {
                 format!("{length} bytes at byte {offset} reach past the end of the volume, which has {size} bytes"),
             ));
         }
+        Ok(guard)
+    }
+
+    /// Enters a request that changes something.
+    fn enter_to_change(&self, offset: u64, length: u64) -> Result<RwLockReadGuard<'_, ()>> {
+        let guard = self.enter(offset, length)?;
+        if !self.object.is_live() {
+            let text = format!("'{}' is a snapshot, which never changes: write to a clone of it", self.object.title());
+            return Err(Error::new(ErrorKind::ReadOnly, text));
+        }
+        self.core.check_failed()?;
         Ok(guard)
     }
 
@@ -206,6 +216,10 @@ impl BlockDevice for Volume {
         self.object.size_bytes()
     }
 
+    fn is_read_only(&self) -> bool {
+        !self.object.is_live()
+    }
+
     fn block_bytes(&self) -> (u32, u32) {
         (BLOCK_BYTES as u32, PREFERRED_BYTES)
     }
@@ -233,8 +247,7 @@ impl BlockDevice for Volume {
     /// 3. With FUA: a flush.
     fn write(&self, offset: u64, data: Bytes, options: WriteOptions) -> Result<()> {
         {
-            let _guard = self.enter(offset, data.len() as u64)?;
-            self.core.check_failed()?;
+            let _guard = self.enter_to_change(offset, data.len() as u64)?;
             let _room = self.core.admit(data.len() as u64)?;
             self.core.counters.written_bytes.add(data.len() as u64);
             self.write_bytes(offset, data, false)?;
@@ -251,8 +264,7 @@ impl BlockDevice for Volume {
     }
 
     fn discard(&self, offset: u64, length: u64) -> Result<()> {
-        let _guard = self.enter(offset, length)?;
-        self.core.check_failed()?;
+        let _guard = self.enter_to_change(offset, length)?;
         self.punch(offset, length)
     }
 
@@ -262,8 +274,7 @@ impl BlockDevice for Volume {
             let mut done = 0;
             while done < length {
                 let len = (length - done).min(1 << 20);
-                let _guard = self.enter(offset + done, len)?;
-                self.core.check_failed()?;
+                let _guard = self.enter_to_change(offset + done, len)?;
                 let _room = self.core.admit(len)?;
                 self.write_bytes(offset + done, Bytes::from(vec![0; len as usize]), true)?;
                 done += len;
@@ -285,7 +296,11 @@ impl BlockDevice for Volume {
     }
 
     fn allocated_bytes(&self) -> u64 {
-        self.object.allocated_bytes()
+        // What it owns and what it may see of others: not less than it holds, and not more than there can be.
+        let below = self.object.levels();
+        let below = below.iter().filter(|level| level.object != self.object.id);
+        let seen = below.filter_map(|level| self.core.objects.get(level.object)).map(|o| o.allocated_bytes());
+        (self.object.allocated_bytes() + seen.sum::<u64>()).min(self.size_bytes().next_multiple_of(BLOCK))
     }
 }
 

@@ -27,6 +27,7 @@ fn tight(rng: &mut Rng) -> Shape {
         volumes_max: 2,
         volume_bytes_max: capacity_bytes,
         request_bytes_max: 64 << 10,
+        history: false,
     }
 }
 

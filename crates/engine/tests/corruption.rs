@@ -72,6 +72,8 @@ fn prepare_with_tail(seed: u64, tail_ops: u64) -> Result<World, Failure> {
         volume_bytes_max: 400 << 10,
         // The tail shall stay behind the checkpoint that is asked for.
         checkpoint_log_bytes: 64 << 20,
+        // What a damaged place concerns shall be one volume.
+        history: false,
         ..Shape::small(rng)
     })?;
     let work = |world: &mut World, ops: u64| -> Result<(), Failure> {
@@ -118,7 +120,7 @@ fn look(base: &World, damage: impl FnOnce(&mut World)) -> Result<Seen, Error> {
                 Err(e) => drop(seen.errors.insert((name.clone(), block), e)),
                 Ok(()) => {
                     if world.model.check_read(&name, offset, buf).is_err() {
-                        seen.wrong.insert((name.clone(), block), world.model.is_known(&name, block, buf));
+                        seen.wrong.insert((name.clone(), block), world.model.is_known(block, buf));
                     }
                 }
             }

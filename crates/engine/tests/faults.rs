@@ -218,13 +218,22 @@ fn full_pool_reads_discards_and_destroys() {
                 _ => {}
             }
             if rng.coin() {
+                // A full pool has room for a snapshot, and for giving it up with the rest.
+                expect(&mut world, &Op::Table(TableOp::Snapshot { volume: name.clone(), name: "s".into() }))?;
+                world.apply(&write)?;
+                world.verify()?;
+            }
+            if rng.coin() {
                 let len = size_bytes;
                 expect(&mut world, &Op::Discard { volume: name.clone(), offset: 0, len })?;
                 expect(&mut world, &Op::Flush { volume: name.clone() })?;
             }
             expect(&mut world, &Op::Table(TableOp::Destroy { name }))?;
             // Records of a large volume go in steps, checkpoint by checkpoint.
-            for _ in 0..6 {
+            for round in 0..400 {
+                if round >= 6 && world.pool().status().reaping == 0 {
+                    break;
+                }
                 expect(&mut world, &Op::Checkpoint)?;
             }
             let status = world.pool().status();

@@ -16,6 +16,7 @@ pub(crate) const fn errno(kind: ErrorKind) -> Errno {
         ErrorKind::InUse => Errno::EBUSY,
         ErrorKind::Full => Errno::ENOSPC,
         ErrorKind::Corrupt | ErrorKind::Io => Errno::EIO,
+        ErrorKind::ReadOnly => Errno::EROFS,
         ErrorKind::Unsupported => Errno::EOPNOTSUPP,
     }
 }

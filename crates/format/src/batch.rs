@@ -356,7 +356,6 @@ fn read_run_head(cursor: &mut Cursor<'_>, item_bytes: usize) -> Result<(ObjectId
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ObjectState;
 
     fn sample() -> (BatchHeader, Vec<Entry>) {
         let header = BatchHeader {
@@ -375,16 +374,8 @@ mod tests {
             checksum: 0x1234_5678,
         };
         let descriptor = ObjectDescriptor {
-            id: ObjectId(1),
-            state: ObjectState::Volume,
-            name: "v".into(),
-            size_bytes: 4096,
-            epoch: Epoch(0),
-            origin: None,
-            created_unix_s: 0,
-            allocated_blocks: 0,
-            stored_bytes: 0,
             properties: [("unit".to_owned(), "16K".to_owned())].into(),
+            ..ObjectDescriptor::volume(ObjectId(1), "v", 4096)
         };
         let entries = vec![
             Entry::Object(descriptor),

@@ -1,8 +1,11 @@
-//! The descriptor of an object: a volume now, a file of a share later.
+//! The descriptor of an object: a volume or a snapshot now, a file of a share later.
+//!
+//! An object is a timeline: its records carry epochs 0 to the one in force. A snapshot has no records of its own, only an
+//! origin: an epoch of a timeline. So has a clone, which is a volume; so the three differ in their state only.
 
 use std::collections::BTreeMap;
 
-use units::{Epoch, ObjectId};
+use units::{Epoch, GroupIndex, ObjectId};
 
 use crate::FormatError;
 use crate::cursor::{Cursor, put_text, put_uint, seal, unseal};
@@ -12,8 +15,11 @@ use crate::cursor::{Cursor, put_text, put_uint, seal, unseal};
 pub enum ObjectState {
     /// A volume that can be used.
     Volume,
-    /// Destroyed; its records are being removed by checkpoint after checkpoint.
+    /// Destroyed. What no other object sees of its records is being removed by checkpoint after checkpoint; the rest
+    /// stays for as long as somebody's origin leads here.
     Deleting,
+    /// A moment of a volume: read only, without records of its own.
+    Snapshot,
 }
 
 /// Where an object falls through to where it has nothing of its own.
@@ -25,6 +31,41 @@ pub struct Origin {
     pub epoch: Epoch,
 }
 
+/// Epochs strictly between two others, which a rollback took back: whoever looks from `before` or later does not see them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cut {
+    /// Newest epoch before the cut: that of the snapshot which was gone back to.
+    pub after: Epoch,
+    /// Oldest epoch behind it: the first one after the rollback.
+    pub before: Epoch,
+}
+
+impl Cut {
+    /// Whether a record of `epoch` is hidden from whoever looks from `point`.
+    pub fn hides(&self, epoch: Epoch, point: Epoch) -> bool {
+        point >= self.before && epoch > self.after && epoch < self.before
+    }
+}
+
+/// Somebody has stopped seeing this object's records: all its groups must be gone through once, in a circle, for what nobody
+/// needs any more. Where that stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reap {
+    /// The group that comes next.
+    pub next: GroupIndex,
+    /// The group at which the circle began.
+    pub stop: GroupIndex,
+    /// Whether the end has been passed: then `stop` is where it ends.
+    pub wrapped: bool,
+}
+
+impl Reap {
+    /// A circle that begins at group `next`.
+    pub const fn from(next: GroupIndex) -> Self {
+        Self { next, stop: next, wrapped: false }
+    }
+}
+
 /// An object's descriptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectDescriptor {
@@ -32,14 +73,22 @@ pub struct ObjectDescriptor {
     pub id: ObjectId,
     /// State.
     pub state: ObjectState,
-    /// Name, unique among the pool's volumes.
+    /// Name, unique among the pool's volumes; of a snapshot, unique among those of its parent.
     pub name: String,
     /// Size in bytes.
     pub size_bytes: u64,
     /// Epoch in force.
     pub epoch: Epoch,
-    /// Origin of a clone.
+    /// Origin of a clone or a snapshot.
     pub origin: Option<Origin>,
+    /// The volume under which a snapshot is listed.
+    pub parent: Option<ObjectId>,
+    /// A snapshot that was made by a schedule, which may also remove it.
+    pub scheduled: bool,
+    /// What rollbacks took back, by `before`.
+    pub cuts: Vec<Cut>,
+    /// Work that is due on the object's records. Means nothing in a batch.
+    pub reap: Option<Reap>,
     /// Seconds since 1970.
     pub created_unix_s: u64,
     /// Blocks that hold data, as of the checkpoint that wrote this.
@@ -52,27 +101,74 @@ pub struct ObjectDescriptor {
 
 const STATE_VOLUME: u8 = 1;
 const STATE_DELETING: u8 = 2;
+const STATE_SNAPSHOT: u8 = 3;
+
+const FLAG_ORIGIN: u8 = 1;
+const FLAG_SCHEDULED: u8 = 2;
+const FLAG_REAP: u8 = 4;
+const FLAG_WRAPPED: u8 = 8;
+const FLAGS_KNOWN: u8 = 15;
+
+/// Most cuts of an object.
+pub const CUTS_MAX: usize = 32;
 
 /// Longest name of an object, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 255;
 
 impl ObjectDescriptor {
-    /// Encodes: id 8, state 1, name, size 8, epoch 4, has-origin 1, origin object 8, origin epoch 4, created 8,
-    /// allocated blocks 8, stored bytes 8, properties, crc32c 4.
+    /// A volume that is new, empty and all its own.
+    pub fn volume(id: ObjectId, name: impl Into<String>, size_bytes: u64) -> Self {
+        Self {
+            id,
+            state: ObjectState::Volume,
+            name: name.into(),
+            size_bytes,
+            epoch: Epoch(0),
+            origin: None,
+            parent: None,
+            scheduled: false,
+            cuts: Vec::new(),
+            reap: None,
+            created_unix_s: 0,
+            allocated_blocks: 0,
+            stored_bytes: 0,
+            properties: BTreeMap::new(),
+        }
+    }
+
+    /// Encodes: id 8, state 1, name, size 8, epoch 4, flags 1 (has an origin, made by a schedule, reap is due, reap has
+    /// wrapped), origin object 8, origin epoch 4, parent 8 (0: none), reap's next group 8 and stop 8, number of cuts 1, per
+    /// cut after 4 and before 4, created 8, allocated blocks 8, stored bytes 8, properties, crc32c 4.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(128);
+        let mut out = Vec::with_capacity(160);
         put_uint(&mut out, self.id.0, 8);
         out.push(match self.state {
             ObjectState::Volume => STATE_VOLUME,
             ObjectState::Deleting => STATE_DELETING,
+            ObjectState::Snapshot => STATE_SNAPSHOT,
         });
         put_text(&mut out, &self.name);
         put_uint(&mut out, self.size_bytes, 8);
         put_uint(&mut out, self.epoch.0.into(), 4);
-        out.push(self.origin.is_some().into());
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        out.push(
+            flag(self.origin.is_some(), FLAG_ORIGIN)
+                | flag(self.scheduled, FLAG_SCHEDULED)
+                | flag(self.reap.is_some(), FLAG_REAP)
+                | flag(self.reap.is_some_and(|r| r.wrapped), FLAG_WRAPPED),
+        );
         let origin = self.origin.unwrap_or(Origin { object: ObjectId(0), epoch: Epoch(0) });
         put_uint(&mut out, origin.object.0, 8);
         put_uint(&mut out, origin.epoch.0.into(), 4);
+        put_uint(&mut out, self.parent.map_or(0, |p| p.0), 8);
+        let reap = self.reap.unwrap_or(Reap::from(GroupIndex(0)));
+        put_uint(&mut out, reap.next.0, 8);
+        put_uint(&mut out, reap.stop.0, 8);
+        out.push(self.cuts.len() as u8);
+        for cut in &self.cuts {
+            put_uint(&mut out, cut.after.0.into(), 4);
+            put_uint(&mut out, cut.before.0.into(), 4);
+        }
         put_uint(&mut out, self.created_unix_s, 8);
         put_uint(&mut out, self.allocated_blocks, 8);
         put_uint(&mut out, self.stored_bytes, 8);
@@ -84,27 +180,38 @@ impl ObjectDescriptor {
     /// Decodes and checks.
     ///
     /// # Errors
-    /// When the checksum, the state, the name's or the object's size does not hold.
+    /// When the checksum, the state, a flag, the name's or the object's size, the origin or a cut does not hold.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut cursor = Cursor::new("object descriptor", unseal("object descriptor", bytes)?);
         let id = ObjectId(cursor.u64()?);
         let state = match cursor.u8()? {
             STATE_VOLUME => ObjectState::Volume,
             STATE_DELETING => ObjectState::Deleting,
+            STATE_SNAPSHOT => ObjectState::Snapshot,
             other => return Err(cursor.fail(format!("unknown state {other}"))),
         };
         let name = cursor.text()?;
         let size_bytes = cursor.u64()?;
         let epoch = Epoch(cursor.u32()?);
-        let has_origin = cursor.u8()? != 0;
+        let flags = cursor.u8()?;
+        if flags & !FLAGS_KNOWN != 0 {
+            return Err(cursor.fail(format!("unknown flags {flags:#04x}")));
+        }
         let origin = Origin { object: ObjectId(cursor.u64()?), epoch: Epoch(cursor.u32()?) };
+        let parent = ObjectId(cursor.u64()?);
+        let wrapped = flags & FLAG_WRAPPED != 0;
+        let reap = Reap { next: GroupIndex(cursor.u64()?), stop: GroupIndex(cursor.u64()?), wrapped };
         let descriptor = Self {
             id,
             state,
             name,
             size_bytes,
             epoch,
-            origin: has_origin.then_some(origin),
+            origin: (flags & FLAG_ORIGIN != 0).then_some(origin),
+            parent: (parent != ObjectId(0)).then_some(parent),
+            scheduled: flags & FLAG_SCHEDULED != 0,
+            reap: (flags & FLAG_REAP != 0).then_some(reap),
+            cuts: read_cuts(&mut cursor)?,
             created_unix_s: cursor.u64()?,
             allocated_blocks: cursor.u64()?,
             stored_bytes: cursor.u64()?,
@@ -117,8 +224,32 @@ impl ObjectDescriptor {
         if size_bytes > units::OBJECT_BYTES_MAX {
             return Err(cursor.fail(format!("size of {size_bytes} bytes")));
         }
+        // Whoever has an origin came later: so there is no circle.
+        if descriptor.origin.is_some_and(|origin| origin.object >= id) {
+            return Err(cursor.fail("its origin is younger than itself"));
+        }
+        if descriptor.state == ObjectState::Snapshot && (descriptor.origin.is_none() || descriptor.parent.is_none()) {
+            return Err(cursor.fail("a snapshot of nothing"));
+        }
         Ok(descriptor)
     }
+}
+
+/// A number of cuts (1), then each; their ends rise.
+fn read_cuts(cursor: &mut Cursor<'_>) -> Result<Vec<Cut>, FormatError> {
+    let count = usize::from(cursor.u8()?);
+    let mut cuts: Vec<Cut> = Vec::new();
+    for _ in 0..count {
+        let cut = Cut { after: Epoch(cursor.u32()?), before: Epoch(cursor.u32()?) };
+        if cut.after >= cut.before || cuts.last().is_some_and(|last| last.before >= cut.before) {
+            return Err(cursor.fail(format!("a cut between epochs {} and {}", cut.after.0, cut.before.0)));
+        }
+        cuts.push(cut);
+    }
+    if count > CUTS_MAX {
+        return Err(cursor.fail(format!("{count} cuts")));
+    }
+    Ok(cuts)
 }
 
 /// Appends a number of properties (2), then each key and value.
@@ -157,6 +288,10 @@ mod tests {
             size_bytes: 10 << 30,
             epoch: Epoch(3),
             origin: Some(Origin { object: ObjectId(2), epoch: Epoch(1) }),
+            parent: Some(ObjectId(9)),
+            scheduled: true,
+            cuts: vec![Cut { after: Epoch(0), before: Epoch(2) }, Cut { after: Epoch(1), before: Epoch(3) }],
+            reap: Some(Reap { next: GroupIndex(77), stop: GroupIndex(8), wrapped: true }),
             created_unix_s: 1_790_000_000,
             allocated_blocks: 12,
             stored_bytes: 999,
@@ -169,5 +304,21 @@ mod tests {
             assert!(ObjectDescriptor::decode(&bytes).is_err());
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
+        for wrong in [
+            ObjectDescriptor { origin: Some(Origin { object: ObjectId(7), epoch: Epoch(0) }), ..descriptor.clone() },
+            ObjectDescriptor { state: ObjectState::Snapshot, parent: None, ..descriptor.clone() },
+            ObjectDescriptor { cuts: vec![Cut { after: Epoch(2), before: Epoch(2) }], ..descriptor.clone() },
+            ObjectDescriptor { name: String::new(), ..descriptor },
+        ] {
+            assert!(ObjectDescriptor::decode(&wrong.encode()).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_cut_hides_what_lies_within_from_whoever_stands_behind() {
+        let cut = Cut { after: Epoch(3), before: Epoch(6) };
+        let hidden: Vec<_> = (0..8).filter(|e| cut.hides(Epoch(*e), Epoch(7))).collect();
+        assert_eq!(hidden, [4, 5]);
+        assert!((0..8).all(|e| !cut.hides(Epoch(e), Epoch(5))));
     }
 }

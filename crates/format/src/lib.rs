@@ -18,7 +18,7 @@ pub use batch::{
 pub use checkpoint::{Checkpoint, USAGE_PAGE_EXTENTS, decode_usage_page, encode_usage_page};
 pub use checksum::{FragmentIdentity, fragment_checksum};
 pub use cursor::FormatError;
-pub use descriptor::{ObjectDescriptor, ObjectState, Origin};
+pub use descriptor::{CUTS_MAX, Cut, ObjectDescriptor, ObjectState, Origin, Reap};
 pub use keys::{
     KEY_CHECKPOINT, RecordKey, object_key, object_key_range, parse_object_key, parse_record_key, parse_usage_key,
     record_key, record_key_range, usage_key, usage_key_range,

@@ -78,7 +78,7 @@ impl Record {
     }
 
     /// Forgets what it says of `blocks`; `lost` gets each fragment that loses blocks, its live mask cut down to those.
-    fn forget(&mut self, blocks: BlockMask, lost: &mut dyn FnMut(&FragmentRef)) {
+    pub fn forget(&mut self, blocks: BlockMask, lost: &mut dyn FnMut(&FragmentRef)) {
         self.holes = self.holes.minus(blocks);
         self.fragments.retain_mut(|fragment| {
             let gone = fragment.live.and(blocks);

@@ -14,15 +14,16 @@ Exit codes:
     1  anything not listed below
     2  usage: an unknown flag, a bad size, name or property
     3  not found: no such pool, volume, property or file
-    4  in use: another process or client holds it
+    4  in use: another process or client holds it, or snapshots depend on it
     5  full: no space in the pool, or below it
     6  corrupt: stored bytes failed verification
     7  I/O error of the storage below
     8  exists already
     9  unsupported by this version, kernel or file system
+   10  read-only: a snapshot never changes
   130  interrupted by a signal
 With --json an error is printed on stdout as {\"error\":{\"kind\":...,\"message\":...}}, with the kind
-internal, invalid, not-found, in-use, full, corrupt, io, exists, unsupported or interrupted.";
+internal, invalid, not-found, in-use, full, corrupt, io, exists, unsupported, read-only or interrupted.";
 
 /// Why a command failed.
 #[derive(Debug)]
@@ -108,6 +109,7 @@ pub const fn code_of(kind: ErrorKind) -> u8 {
         ErrorKind::Io => 7,
         ErrorKind::Exists => 8,
         ErrorKind::Unsupported => 9,
+        ErrorKind::ReadOnly => 10,
     }
 }
 
@@ -147,7 +149,7 @@ pub fn path_error(what: impl fmt::Display, path: &std::path::Path, error: std::i
 mod tests {
     use super::*;
 
-    const ALL: [ErrorKind; 8] = [
+    const ALL: [ErrorKind; 9] = [
         ErrorKind::Invalid,
         ErrorKind::NotFound,
         ErrorKind::InUse,
@@ -156,6 +158,7 @@ mod tests {
         ErrorKind::Io,
         ErrorKind::Exists,
         ErrorKind::Unsupported,
+        ErrorKind::ReadOnly,
     ];
 
     #[test]
@@ -163,7 +166,7 @@ mod tests {
         let mut seen = std::collections::BTreeSet::from([0, 1, 130]);
         for kind in ALL {
             assert!(seen.insert(code_of(kind)), "{kind:?} shares its code");
-            assert!(EXIT_CODES_HELP.contains(&format!("\n    {}  ", code_of(kind))), "{kind:?} is not documented");
+            assert!(EXIT_CODES_HELP.contains(&format!("\n{:>5}  ", code_of(kind))), "{kind:?} is not documented");
             assert!(EXIT_CODES_HELP.contains(kind.name()), "{kind:?} is not named");
         }
     }

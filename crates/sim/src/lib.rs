@@ -12,6 +12,7 @@ mod clock;
 mod content;
 mod disk;
 mod entropy;
+mod history;
 mod image;
 mod machine;
 mod model;

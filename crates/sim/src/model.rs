@@ -8,6 +8,7 @@ use std::fmt;
 use units::BLOCK_BYTES;
 
 use crate::block::{Content, digest, is_zero, push_new};
+use crate::history::History;
 use crate::table::{Observed, TableOp, apply_properties};
 
 /// How a write or a zeroing ended.
@@ -22,11 +23,11 @@ pub enum Outcome {
 }
 
 #[derive(Debug, Clone)]
-struct Block {
+pub(crate) struct Block {
     /// What a read may give now: one, unless a write failed or nobody has looked since a crash.
-    visible: Vec<Content>,
+    pub visible: Vec<Content>,
     /// What a crash may leave.
-    possible: Vec<Content>,
+    pub possible: Vec<Content>,
 }
 
 impl Block {
@@ -42,13 +43,15 @@ impl Block {
     }
 }
 
+/// A volume, or a snapshot: its key is `VOLUME@SNAPSHOT` then.
 #[derive(Debug, Clone)]
-struct Volume {
-    size_bytes: u64,
-    properties: BTreeMap<String, String>,
-    blocks: BTreeMap<u64, Block>,
+pub(crate) struct Volume {
+    pub size_bytes: u64,
+    pub properties: BTreeMap<String, String>,
+    pub blocks: BTreeMap<u64, Block>,
     /// Blocks for which a crash has a choice.
-    unsettled: BTreeSet<u64>,
+    pub unsettled: BTreeSet<u64>,
+    pub history: History,
 }
 
 /// What came back and should not have.
@@ -89,9 +92,13 @@ impl fmt::Display for Mismatch {
 /// The reference for all volumes of a pool.
 #[derive(Debug, Clone, Default)]
 pub struct Model {
-    volumes: BTreeMap<String, Volume>,
+    pub(crate) volumes: BTreeMap<String, Volume>,
     pool_properties: BTreeMap<String, String>,
     in_doubt: Option<TableOp>,
+    /// What a volume held when taking a snapshot of it was interrupted.
+    doubtful: Option<Volume>,
+    /// Timelines and snapshots so far.
+    pub(crate) serial: u64,
     op: u64,
     /// Every content ever written, by digest, and where: for messages, and for [`is_known`](Self::is_known).
     seen: HashMap<u64, Vec<Place>>,
@@ -113,6 +120,11 @@ impl Model {
 
     /// Names of the volumes.
     pub fn names(&self) -> Vec<String> {
+        self.volumes.keys().filter(|name| !name.contains('@')).cloned().collect()
+    }
+
+    /// Names of the volumes and of the snapshots.
+    pub fn all_names(&self) -> Vec<String> {
         self.volumes.keys().cloned().collect()
     }
 
@@ -267,14 +279,11 @@ impl Model {
         Ok(())
     }
 
-    /// Whether `data` is, block by block, something that was written there at some time (the check that is left when the
-    /// medium itself lost data and said so).
-    pub fn is_known(&self, name: &str, block: u64, data: &[u8]) -> bool {
+    /// Whether `data` is something that was written to that block of some volume at some time (the check that is left when the
+    /// medium itself lost data and said so). Of some volume, because clones and names move.
+    pub fn is_known(&self, block: u64, data: &[u8]) -> bool {
         is_zero(data)
-            || self
-                .seen
-                .get(&digest(data))
-                .is_some_and(|places| places.iter().any(|(volume, index, _)| volume == name && *index == block))
+            || self.seen.get(&digest(data)).is_some_and(|places| places.iter().any(|(_, index, _)| *index == block))
     }
 
     /// A change of the table returned.
@@ -286,12 +295,16 @@ impl Model {
                     properties: properties.clone(),
                     blocks: BTreeMap::new(),
                     unsettled: BTreeSet::new(),
+                    history: self.new_timeline(),
                 };
                 self.volumes.insert(name.clone(), volume);
             }
-            TableOp::Destroy { name } => {
-                self.volumes.remove(name);
-            }
+            TableOp::Destroy { name } => self.destroyed(name),
+            TableOp::Snapshot { volume, name } => self.snapshot_taken(volume, name),
+            TableOp::Clone { snapshot, name, properties } => self.cloned(snapshot, name, properties),
+            TableOp::Rollback { snapshot } => self.rolled_back(snapshot),
+            TableOp::Rename { old, new } => self.renamed(old, new),
+            TableOp::Promote { name } => self.promoted(name),
             TableOp::Resize { name, size_bytes } => {
                 self.volumes.get_mut(name).expect("a volume of the model").resize(*size_bytes, self.op);
             }
@@ -307,6 +320,9 @@ impl Model {
 
     /// A change of the table failed or was interrupted: only the next start tells.
     pub fn table_in_doubt(&mut self, op: TableOp) {
+        if let TableOp::Snapshot { volume, .. } = &op {
+            self.doubtful = self.volumes.get(volume).cloned();
+        }
         self.in_doubt = Some(op);
     }
 
@@ -325,14 +341,26 @@ impl Model {
         pool_properties: &BTreeMap<String, String>,
     ) -> Result<(), String> {
         let doubt = self.in_doubt.take();
+        let doubtful = self.doubtful.take();
         let Err(without) = self.compare(volumes, pool_properties) else { return Ok(()) };
         let Some(doubt) = doubt else { return Err(without) };
         let before = self.clone();
+        if let (TableOp::Snapshot { volume, .. }, Some(held)) = (&doubt, doubtful) {
+            // If it was taken, all that had been written by then is there, in the volume as in the snapshot.
+            self.volumes.insert(volume.clone(), held);
+        }
         self.table_done(&doubt);
-        self.compare(volumes, pool_properties).map_err(|with| {
+        let Err(with) = self.compare(volumes, pool_properties) else { return Ok(()) };
+        *self = before.clone();
+        if let TableOp::Rollback { snapshot } = &doubt {
+            // Newer snapshots go first, in a step of their own.
+            self.newer_destroyed(snapshot);
+            if self.compare(volumes, pool_properties).is_ok() {
+                return Ok(());
+            }
             *self = before;
-            format!("neither without {doubt:?} ({without}) nor with it ({with})")
-        })
+        }
+        Err(format!("neither without {doubt:?} ({without}) nor with it ({with})"))
     }
 
     fn compare(
@@ -343,7 +371,13 @@ impl Model {
         let expected: BTreeMap<_, _> = self
             .volumes
             .iter()
-            .map(|(name, v)| (name.clone(), Observed { size_bytes: v.size_bytes, properties: v.properties.clone() }))
+            .map(|(name, v)| {
+                let (size_bytes, properties) = (v.size_bytes, v.properties.clone());
+                (
+                    name.clone(),
+                    Observed { size_bytes, properties, is_snapshot: name.contains('@'), epoch: v.history.epoch },
+                )
+            })
             .collect();
         if expected != *volumes {
             return Err(format!("volumes: expected {expected:?}, found {volumes:?}"));

@@ -15,8 +15,41 @@ pub enum TableOp {
         /// Properties set on it.
         properties: BTreeMap<String, String>,
     },
-    /// A volume goes.
+    /// A volume goes, with its snapshots; or a snapshot does.
     Destroy {
+        /// Name.
+        name: String,
+    },
+    /// A volume's state is kept.
+    Snapshot {
+        /// The volume.
+        volume: String,
+        /// The part of the name behind the `@`.
+        name: String,
+    },
+    /// A new volume, as a snapshot is.
+    Clone {
+        /// Full name of the snapshot.
+        snapshot: String,
+        /// Name.
+        name: String,
+        /// Properties set on it beside those of the snapshot's volume.
+        properties: BTreeMap<String, String>,
+    },
+    /// A volume becomes what a snapshot of it is; newer snapshots go.
+    Rollback {
+        /// Full name of the snapshot.
+        snapshot: String,
+    },
+    /// A volume or a snapshot gets another name.
+    Rename {
+        /// Name.
+        old: String,
+        /// New name.
+        new: String,
+    },
+    /// A clone takes over the snapshots that it came from.
+    Promote {
         /// Name.
         name: String,
     },
@@ -43,6 +76,10 @@ pub struct Observed {
     pub size_bytes: u64,
     /// Properties set on the volume itself.
     pub properties: BTreeMap<String, String>,
+    /// Whether it is a snapshot.
+    pub is_snapshot: bool,
+    /// Number of snapshots and rollbacks that a volume has seen; 0 for a snapshot.
+    pub epoch: u32,
 }
 
 /// Applies changes to a set of properties.

@@ -101,7 +101,10 @@ fn what_was_cut_off_is_gone() {
 fn a_change_in_doubt_has_happened_or_not() {
     let observed = |sizes: &[(&str, u64)]| -> BTreeMap<String, Observed> {
         let entry = |(name, size_bytes): &(&str, u64)| {
-            ((*name).to_owned(), Observed { size_bytes: *size_bytes, properties: BTreeMap::new() })
+            (
+                (*name).to_owned(),
+                Observed { size_bytes: *size_bytes, properties: BTreeMap::new(), is_snapshot: false, epoch: 0 },
+            )
         };
         sizes.iter().map(entry).collect()
     };
@@ -122,4 +125,40 @@ fn a_change_in_doubt_has_happened_or_not() {
             assert!(model.resolve(&other, &none).is_err());
         }
     }
+}
+
+#[test]
+fn a_snapshot_keeps_what_was_acknowledged_and_is_durable() {
+    let mut model = model();
+    model.write("v", 0, &block(1), Outcome::Done);
+    model.table_done(&TableOp::Snapshot { volume: "v".into(), name: "s".into() });
+    model.write("v", 0, &block(2), Outcome::Done);
+    model.crashed();
+    model.check_read("v@s", 0, &block(1)).unwrap();
+    assert!(model.check_read("v@s", 0, &block(2)).is_err());
+    assert!(allows(&model, &block(1)) && allows(&model, &block(2)) && !allows(&model, &block(0)));
+    model.table_done(&TableOp::Rollback { snapshot: "v@s".into() });
+    assert!(allows(&model, &block(1)) && !allows(&model, &block(2)));
+}
+
+#[test]
+fn a_promotion_moves_what_the_clone_came_from() {
+    let mut model = model();
+    for name in ["a", "b", "c"] {
+        model.table_done(&TableOp::Snapshot { volume: "v".into(), name: name.into() });
+    }
+    let clone = TableOp::Clone { snapshot: "v@b".into(), name: "w".into(), properties: BTreeMap::new() };
+    model.table_done(&clone);
+    assert_eq!(model.newer_than("v@a"), ["v@b", "v@c"]);
+    model.table_done(&TableOp::Promote { name: "w".into() });
+    assert_eq!(
+        (model.snapshots_of("w"), model.snapshots_of("v")),
+        (vec!["w@a".to_owned(), "w@b".to_owned()], vec!["v@c".to_owned()])
+    );
+    assert!(!model.can_roll_back("w@a") && model.can_roll_back("v@c"));
+    assert!(model.promotion("w").is_none());
+    // And back.
+    assert_eq!(model.promotion("v").unwrap().len(), 2);
+    model.table_done(&TableOp::Rename { old: "w".into(), new: "x".into() });
+    assert_eq!(model.all_names(), ["v", "v@c", "x", "x@a", "x@b"]);
 }

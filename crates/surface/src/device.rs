@@ -54,6 +54,11 @@ pub trait BlockDevice: Send + Sync {
     /// Size in bytes. Changes when the device is resized.
     fn size_bytes(&self) -> u64;
 
+    /// Whether every change is refused, with [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly): the device is a snapshot.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
     /// Size of the requests that the device serves best, in bytes: (minimum without read-modify-write, preferred).
     fn block_bytes(&self) -> (u32, u32);
 
@@ -96,12 +101,15 @@ pub trait BlockDevice: Send + Sync {
 /// What is to be known of a device before it is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Name, unique in its set: 1 to 255 bytes of `A-Z a-z 0-9 . _ -`, not starting with `.` or `-`.
+    /// Name, unique in its set: 1 to 255 bytes of `A-Z a-z 0-9 . _ -`, not starting with `.` or `-`; that of a snapshot has one
+    /// `@` between its volume's name and its own.
     pub name: String,
     /// Size in bytes.
     pub size_bytes: u64,
     /// When it was created, in seconds since 1970.
     pub created_unix_s: u64,
+    /// Whether it is a snapshot.
+    pub read_only: bool,
 }
 
 /// Devices by name.

@@ -19,6 +19,8 @@ pub enum ErrorKind {
     Corrupt,
     /// The storage below failed. Repeating may help.
     Io,
+    /// It is a snapshot, which never changes: write elsewhere.
+    ReadOnly,
     /// This version, or this kernel or file system, cannot do it.
     Unsupported,
 }
@@ -34,6 +36,7 @@ impl ErrorKind {
             Self::Full => "full",
             Self::Corrupt => "corrupt",
             Self::Io => "io",
+            Self::ReadOnly => "read-only",
             Self::Unsupported => "unsupported",
         }
     }

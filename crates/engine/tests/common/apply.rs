@@ -155,14 +155,28 @@ impl World {
         let pool = self.pool();
         let result = match change {
             TableOp::Create { name, size_bytes, properties } => pool.create_volume(name, *size_bytes, properties),
-            TableOp::Destroy { name } => pool.destroy_volume(name),
+            TableOp::Destroy { name } => pool.destroy(name, true),
+            TableOp::Snapshot { volume, name } => pool.snapshot(volume, name),
+            TableOp::Clone { snapshot, name, properties } => pool.clone_snapshot(snapshot, name, properties),
+            TableOp::Rollback { snapshot } => {
+                let recursive = !self.model.newer_than(snapshot).is_empty();
+                pool.rollback(snapshot, recursive)
+            }
+            TableOp::Rename { old, new } => pool.rename(old, new),
+            TableOp::Promote { name } => pool.promote(name),
             TableOp::Resize { name, size_bytes } => pool.resize_volume(name, *size_bytes),
             TableOp::Set { name, changes } => pool.set_properties(name.as_deref(), changes),
         };
-        if let TableOp::Destroy { name } = change {
-            self.devices.remove(name);
+        match change {
+            TableOp::Destroy { name } => {
+                self.devices.retain(|other, _| other.split('@').next() != Some(name) && other != name);
+            }
+            // What has another name now is another device. Those of a volume that was rolled back go on.
+            TableOp::Rename { .. } | TableOp::Promote { .. } => self.devices.clear(),
+            TableOp::Rollback { .. } => self.devices.retain(|name, _| !name.contains('@')),
+            _ => {}
         }
-        let may_be_full = !matches!(change, TableOp::Destroy { .. });
+        let may_be_full = !matches!(change, TableOp::Destroy { .. } | TableOp::Rollback { .. });
         match self.judge(op, result, may_be_full)? {
             Ended::Well => {
                 self.model.table_done(change);
@@ -182,6 +196,9 @@ impl World {
         let mut answers = vec![
             ("destroy of nothing", pool.destroy_volume("nothing"), ErrorKind::NotFound),
             ("resize of nothing", pool.resize_volume("nothing", 4096), ErrorKind::NotFound),
+            ("snapshot of nothing", pool.snapshot("nothing", "s"), ErrorKind::NotFound),
+            ("rollback to nothing", pool.rollback("nothing@s", true), ErrorKind::NotFound),
+            ("promote nothing", pool.promote("nothing"), ErrorKind::NotFound),
             ("open of nothing", pool.volume("nothing").map(|_| ()), ErrorKind::NotFound),
             ("bad name", pool.create_volume("../x", 4096, &Default::default()), ErrorKind::Invalid),
             (
@@ -207,6 +224,32 @@ impl World {
                 device.write_zeroes(u64::MAX - 1, 2, ZeroOptions::default()),
                 device.allocation(size + 1, 1, 1).map(|_| ()),
             ];
+            if let Some(snapshot) = self.model.snapshots_of(name).first() {
+                let device = self.device(snapshot)?;
+                let read_only = [
+                    device.write(0, Bytes::from_static(b"x"), WriteOptions::default()),
+                    device.discard(0, 4096),
+                    device.write_zeroes(0, 1, ZeroOptions { no_hole: true, fua: true }),
+                ];
+                answers.extend(read_only.into_iter().map(|a| ("write to a snapshot", a, ErrorKind::ReadOnly)));
+                let pool = self.pool();
+                let short = snapshot.split('@').next_back().unwrap_or_default();
+                answers.extend([
+                    ("destroy with snapshots", pool.destroy(name, false), ErrorKind::InUse),
+                    ("snapshot twice", pool.snapshot(name, short), ErrorKind::Exists),
+                    ("snapshot of a snapshot", pool.snapshot(snapshot, "x"), ErrorKind::Invalid),
+                    ("resize of a snapshot", pool.resize_volume(snapshot, 4096), ErrorKind::Invalid),
+                    ("rename to itself's volume", pool.rename(snapshot, name), ErrorKind::Invalid),
+                    (
+                        "clone onto its volume",
+                        pool.clone_snapshot(snapshot, name, &Default::default()),
+                        ErrorKind::Exists,
+                    ),
+                ]);
+                if !self.model.newer_than(snapshot).is_empty() && self.model.can_roll_back(snapshot) {
+                    answers.push(("rollback over newer ones", pool.rollback(snapshot, false), ErrorKind::InUse));
+                }
+            }
             answers.extend(past_end.into_iter().map(|answer| ("past the end", answer, ErrorKind::Invalid)));
         }
         self.notice_faults();
@@ -268,6 +311,19 @@ impl World {
 
     /// Makes room: discards everything, and sees the space come back.
     pub fn relieve(&mut self) -> Result<Ended, Failure> {
+        // What only snapshots and clones keep alive is in nobody else's hands.
+        for name in self.model.all_names() {
+            if name.contains('@') || self.model.is_clone(&name) {
+                // A clone takes its snapshots with it.
+                if !self.model.all_names().contains(&name) {
+                    continue;
+                }
+                let ended = self.apply(&Op::Table(TableOp::Destroy { name }))?;
+                if ended != Ended::Well {
+                    return Ok(ended);
+                }
+            }
+        }
         for volume in self.model.names() {
             let len = self.model.size_bytes(&volume);
             let ended = self.apply(&Op::Discard { volume, offset: 0, len })?;
@@ -275,8 +331,12 @@ impl World {
                 return Ok(ended);
             }
         }
-        // The first makes the discards durable, the second may hand out what the first one freed.
-        for _ in 0..2 {
+        // The first makes the discards durable, the second may hand out what the first one freed; what was destroyed comes back
+        // bit by bit.
+        for round in 0..400 {
+            if round >= 2 && self.pool().status().reaping == 0 {
+                break;
+            }
             let ended = self.apply(&Op::Checkpoint)?;
             if ended == Ended::Full {
                 return Err(self.fail("checkpoint: full after everything was discarded"));

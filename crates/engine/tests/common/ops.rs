@@ -74,6 +74,9 @@ const PROPERTIES: [(&str, &[&str]); 3] = [
     ("min-saving", &["0", "12.5", "50"]),
 ];
 
+/// Snapshots of one volume.
+const SNAPSHOTS_MAX: usize = 5;
+
 /// Properties at random.
 pub fn choose_properties(rng: &mut Rng) -> BTreeMap<String, String> {
     let mut properties = BTreeMap::new();
@@ -127,20 +130,25 @@ impl Op {
         if names.is_empty() {
             return Self::create(rng, &names, shape);
         }
-        let volume = rng.pick(&names).clone();
+        let kind = rng.below(100);
+        // Snapshots are read like volumes.
+        let volume = match kind {
+            40..55 | 89..90 => rng.pick(&model.all_names()).clone(),
+            _ => rng.pick(&names).clone(),
+        };
         let size = model.size_bytes(&volume);
         let (offset, len) = choose_range(rng, size, shape.request_bytes_max);
-        match rng.below(100) {
-            0..44 => {
+        match kind {
+            0..40 => {
                 let (kind, seed) = (ContentKind::choose(rng), rng.next_u64());
                 Self::Write { volume, offset, len, kind, seed, fua: rng.percent(8) }
             }
-            44..57 => Self::Read { volume, offset, len },
-            57..59 => Self::ReadCached { volume, offset, len },
-            59..60 => Self::Prefetch { volume, offset, len },
-            60..65 => Self::Zero { volume, offset, len, no_hole: rng.percent(30), fua: rng.percent(10) },
-            65..69 => Self::Discard { volume, offset, len },
-            69..71 => {
+            40..53 => Self::Read { volume, offset, len },
+            53..55 => Self::ReadCached { volume, offset, len },
+            55..56 => Self::Prefetch { volume, offset, len },
+            56..61 => Self::Zero { volume, offset, len, no_hole: rng.percent(30), fua: rng.percent(10) },
+            61..65 => Self::Discard { volume, offset, len },
+            65..67 => {
                 // A large part of the volume, as fstrim and mkfs do it: whole extents die.
                 let offset = rng.below(size / 4096 + 1) * 4096;
                 if offset >= size {
@@ -148,14 +156,15 @@ impl Op {
                 }
                 Self::Discard { volume, offset, len: size - offset }
             }
-            71..80 => Self::Flush { volume },
-            80..82 => Self::FlushPool,
-            82..84 => Self::Checkpoint,
-            84..90 => Self::Tick { ms: *rng.pick(&[0, 10, 1000, 6000, 6000]) },
-            90..91 => Self::DropCaches,
-            91..93 => Self::Clean { all: rng.coin() },
-            93..94 => Self::Allocation { volume, offset, len },
-            94..95 => Self::Refused,
+            67..76 => Self::Flush { volume },
+            76..78 => Self::FlushPool,
+            78..80 => Self::Checkpoint,
+            80..86 => Self::Tick { ms: *rng.pick(&[0, 10, 1000, 6000, 6000]) },
+            86..87 => Self::DropCaches,
+            87..89 => Self::Clean { all: rng.coin() },
+            89..90 => Self::Allocation { volume, offset, len },
+            90..91 => Self::Refused,
+            91..95 if shape.history => Self::choose_history(rng, model, shape, volume),
             _ => match rng.below(10) {
                 0..3 => Self::create(rng, &names, shape),
                 3..4 => Self::Table(TableOp::Destroy { name: volume }),
@@ -166,6 +175,50 @@ impl Op {
                 8 => Self::Table(TableOp::Set { name: Some(volume), changes: choose_changes(rng) }),
                 _ => Self::Table(TableOp::Set { name: None, changes: choose_changes(rng) }),
             },
+        }
+    }
+
+    /// Something with snapshots and clones, as far as there are any.
+    fn choose_history(rng: &mut Rng, model: &Model, shape: &Shape, volume: String) -> Self {
+        let names = model.names();
+        let all = model.all_names();
+        let snapshots: Vec<&String> = all.iter().filter(|name| name.contains('@')).collect();
+        let free_volume = (0..shape.volumes_max).map(|i| format!("v{i}")).find(|name| !names.contains(name));
+        let free_snapshot = |volume: &str| {
+            (0..SNAPSHOTS_MAX).map(|i| format!("s{i}")).find(|s| !all.contains(&format!("{volume}@{s}")))
+        };
+        let take = |volume: String| match free_snapshot(&volume) {
+            Some(name) => Self::Table(TableOp::Snapshot { volume, name }),
+            None => Self::Table(TableOp::Destroy { name: format!("{volume}@s0") }),
+        };
+        if snapshots.is_empty() {
+            return take(volume);
+        }
+        let snapshot = (*rng.pick(&snapshots)).clone();
+        match rng.below(100) {
+            0..35 => take(volume),
+            35..55 => match free_volume {
+                Some(name) => Self::Table(TableOp::Clone { snapshot, name, properties: choose_properties(rng) }),
+                None => Self::Table(TableOp::Destroy { name: volume }),
+            },
+            55..70 if model.can_roll_back(&snapshot) => Self::Table(TableOp::Rollback { snapshot }),
+            70..85 => Self::Table(TableOp::Destroy { name: snapshot }),
+            85..93 => match names.iter().find(|name| model.promotion(name).is_some()) {
+                Some(name) => Self::Table(TableOp::Promote { name: name.clone() }),
+                None => take(volume),
+            },
+            93..97 => match free_volume {
+                Some(new) => Self::Table(TableOp::Rename { old: volume, new }),
+                None => take(volume),
+            },
+            97.. => {
+                let volume = snapshot.split('@').next().unwrap_or_default().to_owned();
+                match free_snapshot(&volume) {
+                    Some(name) => Self::Table(TableOp::Rename { old: snapshot, new: format!("{volume}@{name}") }),
+                    None => Self::Table(TableOp::Destroy { name: snapshot }),
+                }
+            }
+            _ => take(volume),
         }
     }
 

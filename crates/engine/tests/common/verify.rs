@@ -18,19 +18,24 @@ impl World {
     /// should find; the other half goes on with the pool as it was opened.
     pub fn verify(&mut self) -> Result<(), Failure> {
         self.verify_table()?;
-        for name in self.model.names() {
+        for name in self.model.all_names() {
             self.verify_volume(&name)?;
         }
         if self.rng.coin() { self.verify_check() } else { Ok(()) }
     }
 
     pub fn verify_table(&mut self) -> Result<(), Failure> {
-        let volumes: BTreeMap<String, Observed> = self
-            .pool()
-            .volumes()
-            .into_iter()
-            .map(|v| (v.name, Observed { size_bytes: v.size_bytes, properties: v.properties }))
-            .collect();
+        let observed = |v: engine::VolumeStatus| {
+            let (size_bytes, properties, epoch) = (v.size_bytes, v.properties, v.epoch);
+            (v.name, Observed { size_bytes, properties, is_snapshot: false, epoch })
+        };
+        let mut volumes: BTreeMap<String, Observed> = self.pool().volumes().into_iter().map(observed).collect();
+        let snapshots = self.pool().snapshots(None).map_err(|e| self.fail(format!("snapshots: {e}")))?;
+        volumes.extend(snapshots.into_iter().map(|s| {
+            let (size_bytes, properties) = (s.size_bytes, BTreeMap::new());
+            let observed = Observed { size_bytes, properties, is_snapshot: true, epoch: 0 };
+            (format!("{}@{}", s.volume, s.name), observed)
+        }));
         let properties = self.pool().properties(None).map_err(|e| self.fail(format!("properties: {e}")))?;
         let own =
             properties.into_iter().filter(|p| p.source == PropertySource::Pool).map(|p| (p.key, p.value)).collect();

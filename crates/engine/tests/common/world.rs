@@ -21,6 +21,8 @@ pub struct Shape {
     pub volumes_max: usize,
     pub volume_bytes_max: u64,
     pub request_bytes_max: u64,
+    /// Whether snapshots and clones are made.
+    pub history: bool,
 }
 
 impl Shape {
@@ -35,10 +37,11 @@ impl Shape {
             memory_bytes: *rng.pick(&[256 << 10, 1 << 20, 4 << 20]),
             checkpoint_log_bytes: *rng.pick(&[32 << 10, 128 << 10, 512 << 10, 4 << 20]),
             age_limit_ms: *rng.pick(&[100, 5000]),
-            volumes_max: rng.between(1, 3) as usize,
+            volumes_max: rng.between(1, 4) as usize,
             // The largest are far larger than the pool: ranges of them are discarded and cut off without the write buffer.
             volume_bytes_max: *rng.pick(&[64 << 10, 256 << 10, 256 << 10, 600 << 10, 1200 << 10, 24 << 20]),
             request_bytes_max: *rng.pick(&[96 << 10, 400 << 10]),
+            history: true,
         }
     }
 

@@ -276,6 +276,7 @@ impl DeviceSet for MemSet {
             name: name.clone(),
             size_bytes: device.size_bytes(),
             created_unix_s: *created,
+            read_only: device.is_read_only(),
         };
         Ok(self.0.read().iter().map(info).collect())
     }

@@ -301,6 +301,7 @@ impl DeviceSet for Devices {
             name: name.clone(),
             size_bytes: device.size_bytes(),
             created_unix_s: 0,
+            read_only: device.is_read_only(),
         };
         Ok(self.0.iter().map(info).collect())
     }

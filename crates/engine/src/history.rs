@@ -1,0 +1,375 @@
+//! What users do with the history of volumes: snapshots, clones, rollback, promote, rename, destroy. Each is a change of
+//! descriptors in one batch of the log, durable on return, and costs the same whatever the volume holds. What becomes
+//! unneeded by it comes back with the next checkpoints (see `reap`).
+//!
+//! A snapshot is taken in these steps:
+//! 1. what is dirty is drained while writers go on;
+//! 2. the volume's gate is closed: requests under way end, others wait;
+//! 3. the little that became dirty meanwhile is drained: all that was acknowledged lies in the log, in the epoch in force;
+//! 4. one batch makes the snapshot, which sees up to that epoch, and raises the volume's epoch; it is made durable, and with it
+//!    all that the snapshot holds.
+//!
+//! Lock order: `admin`, then gates in the order of objects, then what a drain and an append take.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use format::{BATCH_FIXED_BYTES, CUTS_MAX, Cut, Entry, ObjectDescriptor, ObjectState, Origin, header_bytes};
+use surface::{Error, ErrorKind, Result};
+use units::{Epoch, ObjectId};
+
+use crate::map::Level;
+use crate::objects::{Object, check_name};
+use crate::options::Properties;
+use crate::pool::Pool;
+use crate::properties;
+use crate::status::SnapshotStatus;
+
+/// Longest way down from an object: each level that has nothing of a block costs a look at the map.
+const LEVELS_MAX: usize = 32;
+/// Longest full name, as file systems have it.
+const TITLE_BYTES_MAX: usize = 255;
+/// Names that a refusal lists.
+const NAMES_TOLD: usize = 5;
+
+fn refused(kind: ErrorKind, text: String) -> Error {
+    Error::new(kind, text)
+}
+
+impl Pool {
+    /// Takes a snapshot of a volume: all that was acknowledged before the call, nothing that is written after it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`] for a name, and whatever a flush fails with.
+    pub fn snapshot(&self, volume: &str, name: &str) -> Result<()> {
+        self.take_snapshot(volume, name, false)
+    }
+
+    /// The same; a `scheduled` one may be removed by the schedule that made it.
+    ///
+    /// # Errors
+    /// Those of [`snapshot`](Self::snapshot).
+    pub fn take_snapshot(&self, volume: &str, name: &str, scheduled: bool) -> Result<()> {
+        check_name(name)?;
+        let core = &self.core;
+        // Step 1. The lock is not needed for it, and others need not wait for it.
+        core.objects.named(volume)?;
+        core.drain_all()?;
+        let _admin = core.admin.lock();
+        let object = core.objects.named(volume)?;
+        self.check_free(&format!("{volume}@{name}"))?;
+        if object.levels().len() >= LEVELS_MAX {
+            return Err(too_deep(volume));
+        }
+        // Steps 2 and 3.
+        let _gate = object.gate.write();
+        core.drain_all()?;
+        // Step 4. The snapshot comes first: so the epoch that the volume leaves is never without somebody who looks at it.
+        let head = object.descriptor.read().clone();
+        let snapshot = ObjectDescriptor {
+            state: ObjectState::Snapshot,
+            origin: Some(Origin { object: head.id, epoch: head.epoch }),
+            parent: Some(head.id),
+            scheduled,
+            created_unix_s: core.env.clock.unix_s(),
+            ..ObjectDescriptor::volume(ObjectId(core.objects.next_id()), name, head.size_bytes)
+        };
+        let volume = ObjectDescriptor { epoch: next_epoch(&head)?, ..head };
+        core.append_durably(vec![Entry::Object(snapshot), Entry::Object(volume)])
+    }
+
+    /// Makes a volume that begins as a snapshot was. It has the properties in force on the snapshot's volume, changed by
+    /// `properties`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`]; [`ErrorKind::Unsupported`] for a clone of a clone
+    /// of a clone, more than 30 times.
+    pub fn clone_snapshot(&self, snapshot: &str, name: &str, properties: &Properties) -> Result<()> {
+        check_name(name)?;
+        properties::check(properties)?;
+        let core = &self.core;
+        let _admin = core.admin.lock();
+        let snapshot = core.objects.snapshot_named(snapshot)?;
+        self.check_free(name)?;
+        if snapshot.levels().len() >= LEVELS_MAX - 1 {
+            return Err(too_deep(&snapshot.title()));
+        }
+        let from = snapshot.descriptor.read().clone();
+        let parent = from.parent.and_then(|id| core.objects.get(id));
+        let mut own = parent.map(|parent| parent.descriptor.read().properties.clone()).unwrap_or_default();
+        own.extend(properties.clone());
+        let clone = ObjectDescriptor {
+            origin: from.origin,
+            created_unix_s: core.env.clock.unix_s(),
+            properties: own,
+            ..ObjectDescriptor::volume(ObjectId(core.objects.next_id()), name, from.size_bytes)
+        };
+        core.append_durably(vec![Entry::Object(clone)])
+    }
+
+    /// Takes a volume back to one of its snapshots, size included. Snapshots that are newer must be given up for it
+    /// (`recursive`); clones of them stay.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::InUse`] if there are newer snapshots; [`ErrorKind::Unsupported`] for a snapshot that was
+    /// taken when the data belonged to another volume (see [`promote`](Self::promote)).
+    pub fn rollback(&self, snapshot: &str, recursive: bool) -> Result<()> {
+        let core = &self.core;
+        let _admin = core.admin.lock();
+        let snapshot = core.objects.snapshot_named(snapshot)?;
+        let (size_bytes, parent, origin) = {
+            let descriptor = snapshot.descriptor.read();
+            (descriptor.size_bytes, descriptor.parent, descriptor.origin)
+        };
+        let volume = parent.and_then(|id| core.objects.get(id)).filter(|volume| volume.is_live());
+        let (Some(volume), Some(origin)) = (volume, origin) else {
+            return Err(refused(ErrorKind::NotFound, format!("the volume of '{}' is gone", snapshot.title())));
+        };
+        if origin.object != volume.id {
+            let text = format!(
+                "'{}' was taken before '{}' became independent: clone it instead, and rename the clone",
+                snapshot.title(),
+                volume.title()
+            );
+            return Err(refused(ErrorKind::Unsupported, text));
+        }
+        let is_newer = |s: &Arc<Object>| {
+            s.descriptor.read().origin.is_some_and(|o| o.object == volume.id && o.epoch > origin.epoch)
+        };
+        let newer: Vec<_> = core.objects.snapshots_of(volume.id).into_iter().filter(is_newer).collect();
+        if !newer.is_empty() && !recursive {
+            let text = format!(
+                "'{}' has newer snapshots ({}), which going back to '{}' would destroy: ask for that (-r), or clone it",
+                volume.title(),
+                titles(&newer),
+                snapshot.title()
+            );
+            return Err(refused(ErrorKind::InUse, text));
+        }
+        self.destroy_in_steps(&newer)?;
+        let _gate = volume.gate.write();
+        // What is dirty belongs to the past that is given up; what is under way must not end up behind it.
+        core.drain_all()?;
+        let head = volume.descriptor.read().clone();
+        let epoch = next_epoch(&head)?;
+        // What an older cut within the new one hides, the new one hides from whoever comes now; nobody else needs it if nobody
+        // looks from between the two.
+        let timelines = core.objects.timelines();
+        let points = timelines.get(&head.id).map_or(&[][..], |timeline| &timeline.points);
+        let looks_between = |cut: &Cut| points.iter().any(|p| *p >= cut.before && *p < head.epoch);
+        let mut cuts = head.cuts.clone();
+        cuts.retain(|cut| cut.after < origin.epoch || looks_between(cut));
+        if cuts.len() >= CUTS_MAX {
+            let text = format!(
+                "'{}' has been taken back {CUTS_MAX} times while clones of what was given up exist: destroy some, or clone '{}'",
+                volume.title(),
+                snapshot.title()
+            );
+            return Err(refused(ErrorKind::Unsupported, text));
+        }
+        cuts.push(Cut { after: origin.epoch, before: epoch });
+        core.append_durably(vec![Entry::Object(ObjectDescriptor { epoch, cuts, size_bytes, ..head })])?;
+        core.workers.wake_keeper();
+        Ok(())
+    }
+
+    /// Destroys a volume, or a snapshot (`VOLUME@SNAPSHOT`). A volume's snapshots go with it if that is asked for
+    /// (`recursive`). Clones keep what they see. Durable on return; the space comes back with the next checkpoints.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::InUse`] for a volume with snapshots.
+    pub fn destroy(&self, name: &str, recursive: bool) -> Result<()> {
+        let core = &self.core;
+        let _admin = core.admin.lock();
+        let object = core.objects.readable(name)?;
+        let mut gone = vec![object.clone()];
+        if object.is_live() {
+            let snapshots = core.objects.snapshots_of(object.id);
+            if !snapshots.is_empty() && !recursive {
+                let text =
+                    format!("'{name}' has snapshots ({}): destroy them, or all at once (-r)", titles(&snapshots));
+                return Err(refused(ErrorKind::InUse, text));
+            }
+            gone.splice(0..0, snapshots);
+        }
+        self.destroy_in_steps(&gone)?;
+        core.workers.wake_keeper();
+        Ok(())
+    }
+
+    /// Destroys objects in their order, as many in one batch as fit in a piece of an extent. A crash may leave the later ones.
+    fn destroy_in_steps(&self, objects: &[Arc<Object>]) -> Result<()> {
+        let mut rest = objects;
+        while !rest.is_empty() {
+            let (mut entries, mut gates) = (Vec::new(), Vec::new());
+            let mut bytes = 0;
+            for object in rest {
+                let descriptor = ObjectDescriptor { state: ObjectState::Deleting, ..object.descriptor.read().clone() };
+                let entry = Entry::Object(descriptor);
+                bytes += header_bytes(std::slice::from_ref(&entry)) - BATCH_FIXED_BYTES;
+                if !entries.is_empty() && bytes > self.step_bytes_max() {
+                    break;
+                }
+                entries.push(entry);
+                gates.push(object.gate.write());
+            }
+            rest = &rest[entries.len()..];
+            self.core.append_durably(entries)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of descriptors that go into one batch.
+    fn step_bytes_max(&self) -> usize {
+        self.core.geometry.extent_bytes as usize / 4
+    }
+
+    /// Gives a volume (`NEW` another name of a volume) or a snapshot (`VOLUME@NEW`) another name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`].
+    pub fn rename(&self, old: &str, new: &str) -> Result<()> {
+        let core = &self.core;
+        let _admin = core.admin.lock();
+        let object = core.objects.readable(old)?;
+        let name = match (old.split_once('@'), new.split_once('@')) {
+            (None, None) => new,
+            (Some((volume, _)), Some((same, name))) if volume == same => name,
+            (Some(_), Some(_)) => {
+                let text = format!("a snapshot stays with its volume: '{old}' cannot become '{new}'");
+                return Err(refused(ErrorKind::Invalid, text));
+            }
+            _ => {
+                let text = format!("'{old}' cannot become '{new}': both must be volumes, or both VOLUME@SNAPSHOT");
+                return Err(refused(ErrorKind::Invalid, text));
+            }
+        };
+        check_name(name)?;
+        if old == new {
+            return Ok(());
+        }
+        self.check_free(new)?;
+        if object.is_live() {
+            let names = core.objects.snapshots_of(object.id).into_iter().map(|s| s.descriptor.read().name.len());
+            check_title(new.len() + names.max().map_or(0, |longest| longest + 1))?;
+        }
+        let descriptor = ObjectDescriptor { name: name.to_owned(), ..object.descriptor.read().clone() };
+        core.append_durably(vec![Entry::Object(descriptor)])
+    }
+
+    /// Makes a clone the owner of the history that it came from: the snapshots of the other volume up to the one that it was
+    /// cloned from become its own, so that the other volume, which now is the clone, can be destroyed. Moves no data.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] if it came from no other volume's snapshot; [`ErrorKind::Exists`] if a name is
+    /// taken.
+    pub fn promote(&self, name: &str) -> Result<()> {
+        let core = &self.core;
+        let _admin = core.admin.lock();
+        let object = core.objects.named(name)?;
+        let origin = Self::origin_of(&object, &core.objects.snapshots_by_timeline());
+        let Some(from) = origin.and_then(|s| s.descriptor.read().parent) else {
+            let text = format!("'{name}' is not a clone of another volume's snapshot");
+            return Err(refused(ErrorKind::Invalid, text));
+        };
+        let levels = object.levels();
+        let inherited = core.objects.snapshots_of(from).into_iter().filter(|snapshot| lies_on(snapshot, &levels));
+        let mut entries = Vec::new();
+        for snapshot in inherited {
+            let descriptor = ObjectDescriptor { parent: Some(object.id), ..snapshot.descriptor.read().clone() };
+            self.check_free(&format!("{name}@{}", descriptor.name))?;
+            entries.push(Entry::Object(descriptor));
+        }
+        // The oldest first: if a crash comes between two batches, the rest is still the other volume's, and can be had by
+        // promoting again.
+        while !entries.is_empty() {
+            let mut count = entries.len();
+            while count > 1 && header_bytes(&entries[..count]) > self.step_bytes_max() {
+                count /= 2;
+            }
+            let rest = entries.split_off(count);
+            core.append_durably(std::mem::replace(&mut entries, rest))?;
+        }
+        Ok(())
+    }
+
+    /// Whether a snapshot may have that full name, or a volume that name.
+    fn check_free(&self, title: &str) -> Result<()> {
+        check_title(title.len())?;
+        match self.core.objects.readable(title) {
+            Ok(_) => Err(refused(ErrorKind::Exists, format!("the pool has '{title}' already"))),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// The snapshot of another volume from which a volume came: the newest one on its way down, of all `by_timeline`.
+    pub(crate) fn origin_of(volume: &Object, by_timeline: &HashMap<ObjectId, Vec<Arc<Object>>>) -> Option<Arc<Object>> {
+        let levels = volume.levels();
+        let is_origin = |snapshot: &&Arc<Object>| {
+            snapshot.descriptor.read().parent != Some(volume.id) && lies_on(snapshot, &levels)
+        };
+        let newest = |level: &Level| by_timeline.get(&level.object)?.iter().rev().find(is_origin).cloned();
+        levels.iter().find_map(newest)
+    }
+
+    /// The snapshots of a volume, or of all volumes, oldest first within each volume.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`].
+    pub fn snapshots(&self, volume: Option<&str>) -> Result<Vec<SnapshotStatus>> {
+        let objects = &self.core.objects;
+        let volumes = match volume {
+            Some(name) => vec![objects.named(name)?],
+            None => objects.volumes(),
+        };
+        let mut found = Vec::new();
+        for volume in volumes {
+            for snapshot in objects.snapshots_of(volume.id) {
+                let descriptor = snapshot.descriptor.read();
+                found.push(SnapshotStatus {
+                    volume: volume.descriptor.read().name.clone(),
+                    name: descriptor.name.clone(),
+                    size_bytes: descriptor.size_bytes,
+                    created_unix_s: descriptor.created_unix_s,
+                    scheduled: descriptor.scheduled,
+                });
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Whether a snapshot's moment is one that whoever goes down `levels` passes.
+fn lies_on(snapshot: &Object, levels: &[Level]) -> bool {
+    let Some(origin) = snapshot.descriptor.read().origin else { return false };
+    levels.iter().any(|level| level.object == origin.object && level.sees(origin.epoch))
+}
+
+fn next_epoch(head: &ObjectDescriptor) -> Result<Epoch> {
+    head.epoch.0.checked_add(1).map(Epoch).ok_or_else(|| {
+        refused(ErrorKind::Unsupported, format!("'{}' has had 2^32 snapshots: copy it to a new volume", head.name))
+    })
+}
+
+fn too_deep(name: &str) -> Error {
+    let text = format!(
+        "'{name}' is a clone of a clone, {LEVELS_MAX} times: copy it to a new volume (export, import) and go on from there"
+    );
+    refused(ErrorKind::Unsupported, text)
+}
+
+fn check_title(bytes: usize) -> Result<()> {
+    if bytes <= TITLE_BYTES_MAX {
+        return Ok(());
+    }
+    let text = format!("the name is too long: VOLUME@SNAPSHOT can have at most {TITLE_BYTES_MAX} bytes");
+    Err(refused(ErrorKind::Invalid, text))
+}
+
+fn titles(objects: &[Arc<Object>]) -> String {
+    let mut names: Vec<_> = objects.iter().take(NAMES_TOLD).map(|o| o.title()).collect();
+    if objects.len() > NAMES_TOLD {
+        names.push(format!("{} more", objects.len() - NAMES_TOLD));
+    }
+    names.join(", ")
+}

@@ -1,0 +1,187 @@
+//! One object in memory: its descriptor, the way down from it, its figures.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+use format::{ObjectDescriptor, ObjectState, Reap};
+use parking_lot::RwLock;
+use policy::Settings;
+use units::{BLOCK_BYTES, Epoch, GroupIndex, ObjectId};
+
+use crate::map::Level;
+
+/// One object in memory.
+pub(crate) struct Object {
+    pub id: ObjectId,
+    pub descriptor: RwLock<ObjectDescriptor>,
+    /// The descriptor as the last checkpoint captured it, and whether it has changed since.
+    captured: RwLock<ObjectDescriptor>,
+    changed: AtomicBool,
+    /// What the properties in force mean.
+    pub settings: RwLock<Settings>,
+    /// Held shared by every request, and exclusively by a resize, a snapshot, a rollback or a deletion.
+    pub gate: RwLock<()>,
+    /// The name that users know: that of a volume, or `VOLUME@SNAPSHOT`.
+    title: RwLock<String>,
+    levels: RwLock<Arc<[Level]>>,
+    size_bytes: AtomicU64,
+    epoch: AtomicU32,
+    /// Whether it is a volume, and whether it is that or a snapshot.
+    live: AtomicBool,
+    readable: AtomicBool,
+    /// Raised whenever reaping begins anew.
+    reap_number: AtomicU64,
+    /// As of the last checkpoint.
+    allocated_blocks: AtomicU64,
+    stored_bytes: AtomicU64,
+    /// Estimated change of allocated blocks since, in the active and in the frozen overlay.
+    allocated_active: AtomicI64,
+    allocated_frozen: AtomicI64,
+}
+
+impl Object {
+    pub(crate) fn new(descriptor: ObjectDescriptor, settings: Settings) -> Self {
+        let object = Self {
+            id: descriptor.id,
+            captured: RwLock::new(descriptor.clone()),
+            changed: AtomicBool::new(false),
+            settings: RwLock::new(settings),
+            gate: RwLock::new(()),
+            title: RwLock::new(descriptor.name.clone()),
+            levels: RwLock::new(Arc::new([])),
+            size_bytes: AtomicU64::new(0),
+            epoch: AtomicU32::new(0),
+            live: AtomicBool::new(false),
+            readable: AtomicBool::new(false),
+            reap_number: AtomicU64::new(0),
+            allocated_blocks: AtomicU64::new(descriptor.allocated_blocks),
+            stored_bytes: AtomicU64::new(descriptor.stored_bytes),
+            allocated_active: AtomicI64::new(0),
+            allocated_frozen: AtomicI64::new(0),
+            descriptor: RwLock::new(descriptor.clone()),
+        };
+        object.replace(descriptor, Arc::new([]));
+        object
+    }
+
+    /// The descriptor becomes `descriptor`, and the way down from the object `levels`.
+    pub(crate) fn replace(&self, descriptor: ObjectDescriptor, levels: Arc<[Level]>) {
+        self.size_bytes.store(descriptor.size_bytes, Ordering::Release);
+        self.epoch.store(descriptor.epoch.0, Ordering::Release);
+        self.live.store(descriptor.state == ObjectState::Volume, Ordering::Release);
+        self.readable.store(descriptor.state != ObjectState::Deleting, Ordering::Release);
+        *self.levels.write() = levels;
+        *self.descriptor.write() = descriptor;
+        self.changed.store(true, Ordering::Relaxed);
+    }
+
+    /// The descriptor, if it has changed since it was captured last.
+    pub(crate) fn capture(&self) -> Option<ObjectDescriptor> {
+        if !self.changed.swap(false, Ordering::Relaxed) {
+            return None;
+        }
+        let descriptor = self.descriptor.read().clone();
+        *self.captured.write() = descriptor.clone();
+        Some(descriptor)
+    }
+
+    /// The descriptor as it was captured last.
+    pub(crate) fn captured(&self) -> ObjectDescriptor {
+        self.captured.read().clone()
+    }
+
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.size_bytes.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn epoch(&self) -> Epoch {
+        Epoch(self.epoch.load(Ordering::Acquire))
+    }
+
+    /// Whether it is a volume: then it can be written.
+    pub(crate) fn is_live(&self) -> bool {
+        self.live.load(Ordering::Acquire)
+    }
+
+    /// Whether it is a volume or a snapshot.
+    pub(crate) fn is_readable(&self) -> bool {
+        self.readable.load(Ordering::Acquire)
+    }
+
+    /// The name that users know.
+    pub(crate) fn title(&self) -> String {
+        self.title.read().clone()
+    }
+
+    pub(crate) fn set_title(&self, title: String) {
+        *self.title.write() = title;
+    }
+
+    /// The way down from the object. Does not change while its gate is held.
+    pub(crate) fn levels(&self) -> Arc<[Level]> {
+        self.levels.read().clone()
+    }
+
+    /// All its groups must be gone through from now on for what nobody needs.
+    pub(crate) fn restart_reap(&self) {
+        let mut descriptor = self.descriptor.write();
+        descriptor.reap = Some(Reap::from(descriptor.reap.map_or(GroupIndex(0), |reap| reap.next)));
+        self.reap_number.fetch_add(1, Ordering::Relaxed);
+        self.changed.store(true, Ordering::Relaxed);
+    }
+
+    /// How often reaping began.
+    pub(crate) fn reap_number(&self) -> u64 {
+        self.reap_number.load(Ordering::Relaxed)
+    }
+
+    /// A checkpoint has stored a descriptor that was changed like this while it was made; unless `number` says that reaping
+    /// has begun anew since, that holds for the present one too. Whether it does.
+    pub(crate) fn reaped(&self, number: u64, change: impl Fn(&mut ObjectDescriptor)) -> bool {
+        change(&mut self.captured.write());
+        let holds = self.reap_number() == number;
+        if holds {
+            change(&mut self.descriptor.write());
+        }
+        holds
+    }
+
+    /// Logical bytes that hold data, those that only snapshots see included: exact at a checkpoint, estimated since.
+    pub(crate) fn allocated_bytes(&self) -> u64 {
+        let estimate = self.allocated_active.load(Ordering::Relaxed) + self.allocated_frozen.load(Ordering::Relaxed);
+        let blocks = self.allocated_blocks.load(Ordering::Relaxed).saturating_add_signed(estimate);
+        let bytes = blocks.saturating_mul(BLOCK_BYTES as u64);
+        if self.epoch() > Epoch(0) {
+            return bytes;
+        }
+        bytes.min(self.size_bytes().next_multiple_of(BLOCK_BYTES as u64))
+    }
+
+    /// Bytes of live payload, as of the last checkpoint.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.stored_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The active overlay changed by so many allocated blocks.
+    pub(crate) fn estimate(&self, blocks: i64) {
+        self.allocated_active.fetch_add(blocks, Ordering::Relaxed);
+    }
+
+    /// A checkpoint begins.
+    pub(crate) fn freeze_estimate(&self) {
+        let active = self.allocated_active.swap(0, Ordering::Relaxed);
+        self.allocated_frozen.fetch_add(active, Ordering::Relaxed);
+    }
+
+    /// A checkpoint ended and counted exactly.
+    pub(crate) fn settle(&self, allocated_blocks: u64, stored_bytes: u64) {
+        self.allocated_blocks.store(allocated_blocks, Ordering::Relaxed);
+        self.stored_bytes.store(stored_bytes, Ordering::Relaxed);
+        self.allocated_frozen.store(0, Ordering::Relaxed);
+    }
+
+    /// Allocated blocks and stored bytes as of the last checkpoint.
+    pub(crate) fn settled(&self) -> (u64, u64) {
+        (self.allocated_blocks.load(Ordering::Relaxed), self.stored_bytes.load(Ordering::Relaxed))
+    }
+}

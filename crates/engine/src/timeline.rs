@@ -1,0 +1,157 @@
+//! Which records of an object somebody still sees. Pure: descriptors and records go in, masks come out.
+//!
+//! An object is a timeline of epochs. A *point* is an epoch at which somebody looks at it: its own head if it is a volume, and
+//! the origin of every snapshot and clone that came from it. From a point one sees the records up to its epoch, without those
+//! that a rollback before the point cut out, newest first; the first one that knows a block decides. So a record's block is
+//! *needed* if and only if there is a point that sees the record and no newer one that knows the block. Everything else
+//! is dead: that is all there is to destroying a snapshot, a volume or a clone, and to rolling back.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use format::{Cut, FragmentRef, ObjectDescriptor, ObjectState};
+use units::{BlockMask, Epoch, ObjectId};
+
+use crate::overlay::GroupRecords;
+
+/// Who looks at one object.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Timeline {
+    /// Points, each once, rising.
+    pub points: Vec<Epoch>,
+    /// What rollbacks took back, by end.
+    pub cuts: Vec<Cut>,
+    /// Whether there is something below the object that its holes may hide.
+    pub has_origin: bool,
+}
+
+/// The timelines of all objects that have records, at one moment.
+pub(crate) type Timelines = HashMap<ObjectId, Arc<Timeline>>;
+
+impl Timeline {
+    /// Whether nobody looks at the object any more.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.points.is_empty()
+    }
+
+    /// The blocks of each of `records` (newest first) that some point needs.
+    pub(crate) fn needed(&self, records: &GroupRecords) -> Vec<BlockMask> {
+        let known: Vec<_> = records.iter().map(|(_, record)| record.known()).collect();
+        let mut needed = vec![BlockMask::EMPTY; records.len()];
+        let mut last = None;
+        for point in &self.points {
+            let start = records.partition_point(|(epoch, _)| epoch > point);
+            // Points between which nothing was written see the same.
+            let cuts = self.cuts.partition_point(|cut| cut.before <= *point);
+            if last.replace((start, cuts)) == Some((start, cuts)) {
+                continue;
+            }
+            let mut missing = BlockMask::FULL;
+            for (index, (epoch, _)) in records.iter().enumerate().skip(start) {
+                if self.cuts[..cuts].iter().any(|cut| cut.hides(*epoch, *point)) {
+                    continue;
+                }
+                needed[index] = needed[index].or(known[index].and(missing));
+                missing = missing.minus(known[index]);
+                if missing.is_empty() {
+                    break;
+                }
+            }
+        }
+        needed
+    }
+
+    /// Takes out of `records` what nobody needs; `lost` gets what fragments lose by it, with those blocks as their live mask.
+    /// Records may be empty afterwards. Returns whether anything changed.
+    ///
+    /// Holes that hide nothing go too. `above` are changes that lie over the records until a checkpoint is published: what
+    /// they say of older epochs must stay hidden until then.
+    pub(crate) fn trim(
+        &self,
+        records: &mut GroupRecords,
+        above: &GroupRecords,
+        lost: &mut dyn FnMut(Epoch, &FragmentRef),
+    ) -> bool {
+        let mut changed = false;
+        let simple = records.len() == 1
+            && self.cuts.is_empty()
+            && records.first().is_some_and(|(epoch, _)| self.points.last().is_some_and(|point| point >= epoch));
+        if !simple {
+            let needed = self.needed(records);
+            for ((epoch, record), needed) in records.iter_mut().zip(needed) {
+                let mut gone = record.known().minus(needed);
+                if cfg!(feature = "canary-snapshot-delete-loses-neighbour") && !gone.is_empty() {
+                    gone = gone.or(BlockMask(needed.0 & needed.0.wrapping_neg()));
+                }
+                if !gone.is_empty() {
+                    record.forget(gone, &mut |fragment| lost(*epoch, fragment));
+                    changed = true;
+                }
+            }
+        }
+        if !self.has_origin {
+            let mut below = BlockMask::EMPTY;
+            for index in (0..records.len()).rev() {
+                let epoch = records[index].0;
+                let over = above.iter().filter(|(e, _)| *e < epoch).fold(below, |mask, (_, r)| mask.or(r.allocated()));
+                let record = &mut records[index].1;
+                let idle = record.holes.minus(over);
+                if !idle.is_empty() {
+                    record.holes = record.holes.and(over);
+                    changed = true;
+                }
+                below = below.or(record.allocated());
+            }
+        }
+        changed
+    }
+}
+
+/// The points of all timelines, kept up to date as descriptors change.
+#[derive(Default)]
+pub(crate) struct Points {
+    by_object: HashMap<ObjectId, BTreeMap<Epoch, u32>>,
+}
+
+impl Points {
+    /// Whether somebody looks at the object.
+    pub(crate) fn any(&self, object: ObjectId) -> bool {
+        self.by_object.contains_key(&object)
+    }
+
+    /// The points of an object, rising.
+    pub(crate) fn of(&self, object: ObjectId) -> Vec<Epoch> {
+        self.by_object.get(&object).map_or_else(Vec::new, |points| points.keys().copied().collect())
+    }
+
+    pub(crate) fn add(&mut self, object: ObjectId, epoch: Epoch) {
+        *self.by_object.entry(object).or_default().entry(epoch).or_default() += 1;
+    }
+
+    /// Takes one away; whether nobody looks from there any more.
+    pub(crate) fn remove(&mut self, object: ObjectId, epoch: Epoch) -> bool {
+        let Some(points) = self.by_object.get_mut(&object) else { return false };
+        let Some(count) = points.get_mut(&epoch) else { return false };
+        *count -= 1;
+        if *count > 0 {
+            return false;
+        }
+        points.remove(&epoch);
+        if points.is_empty() {
+            self.by_object.remove(&object);
+        }
+        true
+    }
+}
+
+/// The points that a descriptor makes: its own head, and its origin. A destroyed object that others still look at needs its
+/// origin for them.
+pub(crate) fn points_of(descriptor: &ObjectDescriptor, is_seen: bool) -> (Option<Epoch>, Option<(ObjectId, Epoch)>) {
+    let head = (descriptor.state == ObjectState::Volume).then_some(descriptor.epoch);
+    let needs_origin = descriptor.state != ObjectState::Deleting || is_seen;
+    (head, descriptor.origin.filter(|_| needs_origin).map(|origin| (origin.object, origin.epoch)))
+}
+
+#[cfg(test)]
+#[path = "timeline_tests.rs"]
+mod tests;

@@ -1,0 +1,323 @@
+//! Snapshots, clones, rollbacks and promotions where random operations would hardly come: with writers running, a thousand
+//! times, through long chains, and with every owner gone but the last one.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use engine::{FormatOptions, Pool, PoolEnv, PoolOptions};
+use sim::Machine;
+use surface::{BlockDevice, DeviceSet as _, ErrorKind, WriteOptions};
+
+const BLOCK: usize = 4096;
+const MIB: u64 = 1 << 20;
+
+fn env(machine: &Machine) -> PoolEnv {
+    PoolEnv {
+        disk: machine.disk.handle(),
+        store: machine.store.handle(),
+        clock: Arc::clone(&machine.clock) as _,
+        entropy: Arc::clone(&machine.entropy) as _,
+    }
+}
+
+fn new_pool(machine: &Machine, bytes: u64, options: PoolOptions) -> Pool {
+    let properties = [("compression".to_owned(), "off".to_owned())].into();
+    let format = FormatOptions { capacity_bytes: bytes, extent_bytes: 256 << 10, properties };
+    Pool::format(&env(machine), &format).unwrap();
+    Pool::open(env(machine), options).unwrap()
+}
+
+fn pool_without_threads(machine: &Machine, bytes: u64) -> Pool {
+    new_pool(machine, bytes, PoolOptions { workers: 0, memory_bytes: 4 << 20, ..PoolOptions::default() })
+}
+
+fn block(tag: u64) -> Bytes {
+    let mut bytes = vec![0; BLOCK];
+    for (index, word) in bytes.chunks_mut(8).enumerate() {
+        word.copy_from_slice(&(tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ index as u64).to_le_bytes());
+    }
+    bytes[..8].copy_from_slice(&tag.to_le_bytes());
+    bytes.into()
+}
+
+fn put(device: &dyn BlockDevice, index: u64, tag: u64) {
+    device.write(index * BLOCK as u64, block(tag), WriteOptions::default()).unwrap();
+}
+
+/// The tag of a block, which is whole; 0 for zeroes.
+fn tag(device: &dyn BlockDevice, index: u64) -> u64 {
+    let mut bytes = vec![0xee; BLOCK];
+    device.read(index * BLOCK as u64, &mut bytes).unwrap();
+    let tag = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    assert!(tag == 0 && bytes.iter().all(|b| *b == 0) || bytes == block(tag), "block {index} is a mix");
+    tag
+}
+
+fn settle(pool: &Pool) {
+    pool.checkpoint().unwrap();
+    while pool.status().reaping > 0 {
+        pool.checkpoint().unwrap();
+    }
+}
+
+fn check(pool: &Pool) {
+    let report = pool.check(false, &mut |_, _| ()).unwrap();
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+}
+
+/// A writer that writes n to one block, and then n to another far away: a snapshot shows the second one never ahead of the first,
+/// and at most one behind.
+#[test]
+fn snapshots_are_moments_while_writers_go_on() {
+    let machine = Machine::new(64 << 20, 1);
+    let options = PoolOptions { workers: 2, memory_bytes: 16 << 20, ..PoolOptions::default() };
+    let pool = new_pool(&machine, 64 * MIB, options);
+    pool.create_volume("v", 32 * MIB, &BTreeMap::new()).unwrap();
+    let stop = AtomicBool::new(false);
+    let writers: u64 = 3;
+    let progress: Vec<_> = (0..writers).map(|_| AtomicU64::new(0)).collect();
+    std::thread::scope(|scope| {
+        for writer in 0..writers {
+            let device = pool.volume("v").unwrap();
+            let (stop, progress) = (&stop, &progress[writer as usize]);
+            scope.spawn(move || {
+                let mut n = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    n += 1;
+                    progress.store(n, Ordering::Relaxed);
+                    put(&*device, writer, n);
+                    put(&*device, 4096 + writer, n);
+                }
+            });
+        }
+        for number in 0..60 {
+            // Between two snapshots everybody comes on a bit.
+            let before: Vec<_> = progress.iter().map(|n| n.load(Ordering::Relaxed)).collect();
+            while progress.iter().zip(&before).any(|(n, before)| n.load(Ordering::Relaxed) < before + 2) {
+                std::thread::yield_now();
+            }
+            pool.snapshot("v", &format!("s{number}")).unwrap();
+            if number % 7 == 6 {
+                pool.destroy(&format!("v@s{}", number - 3), false).unwrap();
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let mut last = vec![0; writers as usize];
+    let mut seen = 0;
+    for snapshot in pool.snapshots(Some("v")).unwrap() {
+        let device = pool.open(&format!("v@{}", snapshot.name)).unwrap();
+        for writer in 0..writers {
+            let (first, second) = (tag(&*device, writer), tag(&*device, 4096 + writer));
+            assert!(first == second || first == second + 1, "{}: {first} and {second}", snapshot.name);
+            assert!(first >= last[writer as usize], "{} is older than the one before", snapshot.name);
+            last[writer as usize] = first;
+        }
+        seen += 1;
+    }
+    assert!(seen >= 50 && last.iter().all(|n| *n > 0));
+    check(&pool);
+    pool.destroy("v", true).unwrap();
+    settle(&pool);
+    assert_eq!(pool.status().live_bytes, 0);
+    pool.close().unwrap();
+}
+
+/// The space of a thousand snapshots of a small volume, each with one write between, comes back to the byte.
+#[test]
+fn a_thousand_snapshots_come_and_go() {
+    const COUNT: u64 = 1000;
+    const BLOCKS: u64 = 48;
+    let machine = Machine::new(32 << 20, 2);
+    let pool = pool_without_threads(&machine, 32 * MIB);
+    pool.create_volume("v", MIB, &BTreeMap::new()).unwrap();
+    let device = pool.volume("v").unwrap();
+    (0..BLOCKS).for_each(|index| put(&*device, index, 1));
+    settle(&pool);
+    let before = pool.status().live_bytes;
+    for number in 0..COUNT {
+        pool.snapshot("v", &format!("s{number}")).unwrap();
+        put(&*device, number % BLOCKS, 2 + number);
+    }
+    settle(&pool);
+    assert_eq!(pool.status().live_bytes, before + COUNT * BLOCK as u64);
+    // What block 5 held when snapshot `number` was taken.
+    let held = |number: u64| if number <= 5 { 1 } else { 2 + (number - 6) / BLOCKS * BLOCKS + 5 };
+    for number in [0, 5, 6, 53, 54, 500, 999] {
+        let snapshot = pool.volume(&format!("v@s{number}")).unwrap();
+        assert_eq!(tag(&*snapshot, 5), held(number), "snapshot {number}");
+    }
+    pool.drop_caches();
+    assert_eq!(tag(&*device, 5), held(COUNT));
+    // Every second one goes: the others are what they were.
+    for number in (0..COUNT).step_by(2) {
+        pool.destroy(&format!("v@s{number}"), false).unwrap();
+    }
+    settle(&pool);
+    check(&pool);
+    for number in [5, 53, 501, 999] {
+        let snapshot = pool.volume(&format!("v@s{number}")).unwrap();
+        assert_eq!(tag(&*snapshot, 5), held(number), "snapshot {number}");
+    }
+    for snapshot in pool.snapshots(Some("v")).unwrap() {
+        pool.destroy(&format!("v@{}", snapshot.name), false).unwrap();
+    }
+    settle(&pool);
+    check(&pool);
+    assert_eq!(pool.status().live_bytes, before);
+    assert_eq!(tag(&*device, 5), held(COUNT));
+    pool.close().unwrap();
+}
+
+/// A clone of a clone of a clone, each with a block of its own, until the chain is too long; then all but the last one goes.
+#[test]
+fn chains_of_clones_outlive_their_owners() {
+    let machine = Machine::new(32 << 20, 3);
+    let pool = pool_without_threads(&machine, 32 * MIB);
+    pool.create_volume("c0", MIB, &BTreeMap::new()).unwrap();
+    put(&*pool.volume("c0").unwrap(), 0, 100);
+    let mut last = 0;
+    loop {
+        let (from, to) = (format!("c{last}"), format!("c{}", last + 1));
+        match pool.snapshot(&from, "s").and_then(|()| pool.clone_snapshot(&format!("{from}@s"), &to, &BTreeMap::new()))
+        {
+            Ok(()) => last += 1,
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Unsupported, "{e}");
+                break;
+            }
+        }
+        put(&*pool.volume(&to).unwrap(), last, 100 + last);
+    }
+    assert!((25..40).contains(&last), "{last} clones");
+    let tip = format!("c{last}");
+    let whole = |pool: &Pool| {
+        let device = pool.volume(&tip).unwrap();
+        for index in 0..=last {
+            assert_eq!(tag(&*device, index), 100 + index, "block {index}");
+        }
+    };
+    whole(&pool);
+    for number in 0..last {
+        pool.destroy(&format!("c{number}"), true).unwrap();
+        if number % 5 == 0 {
+            settle(&pool);
+        }
+    }
+    settle(&pool);
+    check(&pool);
+    whole(&pool);
+    assert!(pool.status().unlisted_bytes >= last * BLOCK as u64);
+    // As it was, after being opened anew.
+    pool.close().unwrap();
+    let options = PoolOptions { workers: 0, memory_bytes: 4 << 20, ..PoolOptions::default() };
+    let pool = Pool::open(env(&machine), options).unwrap();
+    whole(&pool);
+    pool.destroy(&tip, true).unwrap();
+    settle(&pool);
+    check(&pool);
+    assert_eq!((pool.status().live_bytes, pool.status().unlisted_bytes), (0, 0));
+    pool.close().unwrap();
+}
+
+/// A discard of a large part of a clone hides what its origin holds there, though the clone itself has nothing yet.
+#[test]
+fn a_large_discard_hides_the_origin() {
+    let machine = Machine::new(64 << 20, 4);
+    let pool = pool_without_threads(&machine, 64 * MIB);
+    pool.create_volume("v", 32 * MIB, &BTreeMap::new()).unwrap();
+    let device = pool.volume("v").unwrap();
+    let places = [0, 1000, 4000, 8191];
+    places.iter().for_each(|index| put(&*device, *index, 7));
+    pool.snapshot("v", "s").unwrap();
+    pool.clone_snapshot("v@s", "c", &BTreeMap::new()).unwrap();
+    let clone = pool.volume("c").unwrap();
+    clone.discard(0, 32 * MIB).unwrap();
+    assert!(places.iter().all(|index| tag(&*clone, *index) == 0));
+    // The same when it is cut off and grown again.
+    pool.clone_snapshot("v@s", "d", &BTreeMap::new()).unwrap();
+    pool.resize_volume("d", 4096).unwrap();
+    pool.resize_volume("d", 32 * MIB).unwrap();
+    settle(&pool);
+    pool.drop_caches();
+    let cut = pool.volume("d").unwrap();
+    assert_eq!((tag(&*cut, 0), tag(&*cut, 1000), tag(&*cut, 8191)), (7, 0, 0));
+    assert!(places.iter().all(|index| tag(&*clone, *index) == 0 && tag(&*device, *index) == 7));
+    check(&pool);
+    pool.close().unwrap();
+}
+
+/// Promoting a clone lets the volume that it came from be destroyed, and the history goes with the clone.
+#[test]
+fn promotion_turns_origin_and_clone_round() {
+    let machine = Machine::new(32 << 20, 5);
+    let pool = pool_without_threads(&machine, 32 * MIB);
+    pool.create_volume("v", MIB, &BTreeMap::new()).unwrap();
+    let device = pool.volume("v").unwrap();
+    for (name, n) in [("a", 1), ("b", 2), ("c", 3)] {
+        put(&*device, 0, n);
+        pool.snapshot("v", name).unwrap();
+    }
+    pool.clone_snapshot("v@b", "w", &BTreeMap::new()).unwrap();
+    let origin = |pool: &Pool, name: &str| pool.volumes().into_iter().find(|v| v.name == name).and_then(|v| v.origin);
+    assert_eq!((origin(&pool, "w").as_deref(), origin(&pool, "v")), (Some("v@b"), None));
+    let names = |pool: &Pool| -> Vec<String> { pool.list().unwrap().into_iter().map(|d| d.name).collect() };
+    pool.promote("w").unwrap();
+    assert_eq!(names(&pool), ["v", "v@c", "w", "w@a", "w@b"]);
+    assert_eq!((origin(&pool, "w"), origin(&pool, "v").as_deref()), (None, Some("w@b")));
+    assert_eq!(pool.promote("w").unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(pool.rollback("w@a", true).unwrap_err().kind(), ErrorKind::Unsupported);
+    pool.destroy("v", true).unwrap();
+    settle(&pool);
+    check(&pool);
+    for (name, n) in [("w@a", 1), ("w@b", 2), ("w", 2)] {
+        assert_eq!(tag(&*pool.volume(name).unwrap(), 0), n, "{name}");
+    }
+    pool.close().unwrap();
+}
+
+/// A clone of a snapshot that a rollback gives up keeps what it sees; what nobody sees goes, and so do the traces.
+#[test]
+fn rollbacks_spare_clones_of_what_they_give_up() {
+    let machine = Machine::new(32 << 20, 6);
+    let pool = pool_without_threads(&machine, 32 * MIB);
+    pool.create_volume("v", MIB, &BTreeMap::new()).unwrap();
+    let device = pool.volume("v").unwrap();
+    put(&*device, 0, 1);
+    pool.snapshot("v", "a").unwrap();
+    put(&*device, 0, 2);
+    put(&*device, 1, 2);
+    pool.snapshot("v", "b").unwrap();
+    pool.clone_snapshot("v@b", "w", &BTreeMap::new()).unwrap();
+    put(&*device, 0, 3);
+    pool.resize_volume("v", 2 * MIB).unwrap();
+    assert_eq!(pool.rollback("v@a", false).unwrap_err().kind(), ErrorKind::InUse);
+    pool.rollback("v@a", true).unwrap();
+    assert_eq!((tag(&*device, 0), tag(&*device, 1), device.size_bytes()), (1, 0, MIB));
+    put(&*device, 1, 4);
+    settle(&pool);
+    check(&pool);
+    pool.drop_caches();
+    let clone = pool.volume("w").unwrap();
+    assert_eq!((tag(&*clone, 0), tag(&*clone, 1)), (2, 2));
+    assert_eq!((tag(&*device, 0), tag(&*device, 1)), (1, 4));
+    // 1 and 4 of the volume, both 2s of the clone; 3 is gone.
+    assert_eq!(pool.status().live_bytes, 4 * BLOCK as u64);
+    // Many rollbacks in a row leave nothing behind.
+    for n in 10..60 {
+        put(&*device, 2, n);
+        pool.rollback("v@a", true).unwrap();
+        if n % 3 == 0 {
+            settle(&pool);
+        }
+    }
+    pool.destroy("w", false).unwrap();
+    settle(&pool);
+    check(&pool);
+    assert_eq!((tag(&*device, 0), tag(&*device, 1), tag(&*device, 2)), (1, 0, 0));
+    assert_eq!(pool.status().live_bytes, BLOCK as u64);
+    pool.close().unwrap();
+}
