@@ -20,7 +20,7 @@ pub struct Bare {
 }
 
 fn settings(codec: Codec) -> Settings {
-    Settings { compression: codec, ..Settings::default() }
+    Settings { compression: policy::Compression::Fixed(codec), ..Settings::default() }
 }
 
 /// Compresses the first `bytes` of the endless corpus in units of `unit_bytes`.

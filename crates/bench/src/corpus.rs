@@ -46,6 +46,20 @@ impl Corpus {
     }
 }
 
+/// The data of each kind below `dir`, by name: at most so many bytes of each, a multiple of a group.
+pub fn kind_data(dir: &Path, bytes_max: usize) -> Outcome<Vec<(String, Vec<u8>)>> {
+    let mut kinds = Vec::new();
+    for kind in entries(dir)?.into_iter().filter(|p| p.is_dir()) {
+        let name = kind.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut data = Vec::new();
+        append(&kind, &mut data, bytes_max)?;
+        data.truncate(bytes_max);
+        data.truncate(data.len() / ROUND * ROUND);
+        kinds.push((name, data));
+    }
+    Ok(kinds)
+}
+
 fn entries(dir: &Path) -> Outcome<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(|e| format!("cannot read {}: {e}", dir.display()))? {

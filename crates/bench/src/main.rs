@@ -2,6 +2,7 @@
 //! as JSON. Owns what is measured and how; nothing of what is shipped depends on it.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
+mod adaptive;
 mod baseline;
 mod command;
 mod corpus;
@@ -60,6 +61,8 @@ enum What {
     Transport,
     /// btrfs, nbdkit and qcow2 on the same disk.
     Peers,
+    /// `compression=auto`: against fixed codecs and the oracle.
+    Adaptive,
     /// Everything.
     All,
     /// A child: random writes on a large volume, then its memory.
@@ -135,6 +138,9 @@ fn main() -> Outcome<()> {
     let mut report = Report::open(&options.out);
     if matches!(options.what, What::Engine | What::All) {
         engine::run(&context, &mut report)?;
+    }
+    if matches!(options.what, What::Adaptive | What::All) {
+        adaptive::run(&context, &mut report)?;
     }
     if matches!(options.what, What::Transport | What::All) {
         transport::run(&context, &mut report)?;

@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 use codec::CodecId;
 use env::MapBatch;
 use format::{
-    Record, RecordKey, USAGE_PAGE_EXTENTS, encode_usage_page, object_key_range, parse_object_key, parse_record_key,
-    record_key, usage_key,
+    KEY_LEARNED, Record, RecordKey, USAGE_PAGE_EXTENTS, decode_learned, encode_usage_page, object_key_range,
+    parse_object_key, parse_record_key, record_key, usage_key,
 };
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, Epoch, ExtentIndex};
@@ -74,6 +74,7 @@ impl Pool {
         checker.overlaps();
         checker.usage()?;
         checker.history()?;
+        checker.costs()?;
         if repair {
             self.core.env.store.persist().map_err(store_error)?;
         }
@@ -112,6 +113,20 @@ impl Checker<'_> {
         if let Err(error) = self.core.env.store.verify() {
             self.problem("map-store", None, error.to_string(), false);
         }
+        Ok(())
+    }
+
+    /// What was learned about codecs: worth naming, although losing it does no harm.
+    fn costs(&mut self) -> Result<()> {
+        let store = &self.core.env.store;
+        let kept = store.get(KEY_LEARNED).map_err(store_error)?;
+        let Some(Err(error)) = kept.map(|bytes| decode_learned(&bytes)) else { return Ok(()) };
+        if self.repair {
+            let mut batch = MapBatch::default();
+            batch.delete(KEY_LEARNED);
+            store.commit(batch).map_err(store_error)?;
+        }
+        self.problem("costs", None, format!("what was learned about codecs: {error}"), self.repair);
         Ok(())
     }
 

@@ -19,7 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use env::MapBatch;
-use format::{Checkpoint, KEY_CHECKPOINT, ObjectDescriptor, Reap, encode_usage_page, object_key, usage_key};
+use format::{
+    Checkpoint, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Reap, encode_usage_page, object_key, usage_key,
+};
 use surface::Result;
 use units::{ExtentIndex, ObjectId};
 
@@ -203,6 +205,10 @@ impl Core {
             properties: captured.properties.clone(),
         };
         merged.batch.put(KEY_CHECKPOINT, checkpoint.encode());
+        // Nothing depends on it; if this checkpoint fails, the next change brings it again.
+        if let Some(learned) = self.chooser.costs.encode_if_changed() {
+            merged.batch.put(KEY_LEARNED, learned);
+        }
         Ok((merged, plan))
     }
 

@@ -9,6 +9,7 @@ use surface::{Error, ErrorKind, Result};
 
 use crate::buffers::BufferPool;
 use crate::checkpoint::CheckpointState;
+use crate::chooser::Chooser;
 use crate::clean_pass::Brake;
 use crate::cleaner::Cleaner;
 use crate::counters::Counters;
@@ -76,6 +77,8 @@ pub(crate) struct Core {
     /// Held shared while a reader uses locations, exclusively for a moment before extents are used again.
     pub readers: RwLock<()>,
     pub units: UnitCache,
+    /// What `compression=auto` knows.
+    pub chooser: Chooser,
     pub workers: Workers,
     /// Held by whatever changes the table of objects.
     pub admin: Mutex<()>,
@@ -103,6 +106,7 @@ pub(crate) struct Parts {
     pub log: Log,
     pub extents: Extents,
     pub checkpoint: CheckpointState,
+    pub chooser: Chooser,
 }
 
 impl Core {
@@ -125,6 +129,7 @@ impl Core {
             readers: RwLock::new(()),
             failed: Mutex::new(None),
             has_failed: AtomicBool::new(false),
+            chooser: parts.chooser,
             env: parts.env,
             options: parts.options,
             geometry: parts.geometry,

@@ -2,20 +2,23 @@
 //!
 //! 1. Groups are taken from the write buffer, about a megabyte of raw data.
 //! 2. Their consecutive blocks become units, in the order of (object, block).
-//! 3. Each unit is compressed straight into the batch, behind room for the header; one that saves too little is stored
-//!    raw. The checksum is taken while the bytes are hot.
+//! 3. Each unit is compressed straight into the batch, behind room for the header, with the codec that its properties name or that
+//!    `chooser` picks; one that saves too little is stored raw. The checksum is taken while the bytes are hot.
 //! 4. The batch is appended; when it is applied, the groups leave the buffer.
 //!
 //! Any number of threads do this at the same time, each with groups of its own.
 
+use codec::{Codec, CodecId, Workspace};
 use format::{Entry, FRAGMENT_ENTRY_BYTES, FragmentEntry, FragmentIdentity, fragment_checksum, header_bytes};
-use policy::{Settings, dst_limit, plan_units};
+use policy::{Compression, Settings, dst_limit, plan_units, unit_blocks};
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ObjectId};
 
+use crate::chooser;
 use crate::core::Core;
 use crate::log::{Purpose, Refusal, Ticket};
 use crate::prepared::Prepared;
+use crate::regions::RegionKey;
 use crate::scratch::{self, Scratch};
 use crate::write_buffer::{DirtyRun, Taken};
 
@@ -110,8 +113,11 @@ impl Core {
             }
             let mut settings = *object.settings.read();
             settings.unit_blocks = settings.unit_blocks.min(self.geometry.unit_blocks_max());
+            settings.unit_blocks_min = settings.unit_blocks_min.min(settings.unit_blocks);
+            let in_pieces = settings.unit_blocks_min < settings.unit_blocks
+                && self.chooser.regions.is_read_in_pieces(RegionKey::of(id, group.key.group.first_block()));
             if let Some(run) = runs.last_mut() {
-                plan_group(run, &group, kept.len(), settings);
+                plan_group(run, &group, kept.len(), settings, in_pieces);
             }
             kept.push(group);
         }
@@ -138,22 +144,23 @@ impl Core {
         }
         let mut buf = self.buffers.get(header + raw_bytes);
         let mut at = header;
+        let mut chosen = None;
         for run in runs.iter().filter(|r| !r.units.is_empty()) {
             let mut fragments = Vec::with_capacity(run.units.len());
             for unit in &run.units {
-                let Scratch { codecs, unit: gathered, .. } = scratch;
+                let Scratch { codecs, unit: gathered, spare, .. } = scratch;
                 let group = &taken[unit.taken];
                 let raw = bytes_of(&group.runs, unit, gathered);
                 let target = &mut buf[at..at + raw.len()];
-                let limit = dst_limit(raw.len(), &unit.settings);
-                let (codec, stored) = match codecs.compress(unit.settings.compression, raw, &mut target[..limit]) {
-                    Some(len) => (unit.settings.compression.id(), len),
-                    None => {
-                        target.copy_from_slice(raw);
-                        (codec::CodecId::RAW, raw.len())
+                let first = BlockIndex(group.key.group.first_block().0 + u64::from(unit.first));
+                let settings = &unit.settings;
+                let (codec, stored) = match settings.compression {
+                    Compression::Fixed(codec) => compress_with(codecs, codec, raw, target, settings),
+                    Compression::Auto => {
+                        let unit = chooser::Unit { object: run.object, first, raw, settings, target };
+                        chosen.get_or_insert_with(|| self.begin_choosing()).store(unit, codecs, spare)
                     }
                 };
-                let first = BlockIndex(group.key.group.first_block().0 + u64::from(unit.first));
                 let identity = FragmentIdentity {
                     object: run.object,
                     epoch: run.epoch,
@@ -173,8 +180,16 @@ impl Core {
             }
             entries.push(Entry::Fragments { object: run.object, epoch: run.epoch, fragments });
         }
+        if let Some(chosen) = chosen {
+            chosen.finish();
+        }
         debug_assert_eq!(header, header_bytes(&entries));
         Prepared::new(entries, at - header, buf, taken)
+    }
+
+    fn begin_choosing(&self) -> chooser::Batch<'_> {
+        let pressed = self.buffer.bytes() > self.shares.write_buffer / 2;
+        self.chooser.begin(pressed, self.counters.written_bytes.get())
     }
 
     /// Step 4: appends, taking a checkpoint when the log has used up its list of extents.
@@ -244,7 +259,23 @@ fn purpose_of(prepared: &Prepared) -> Purpose {
     if prepared.payload_bytes() > 0 { Purpose::Data } else { Purpose::Metadata }
 }
 
-fn plan_group(run: &mut Run, group: &Taken, taken: usize, settings: Settings) {
+/// Compresses into the target; raw if that saves too little.
+fn compress_with(
+    codecs: &mut Workspace,
+    codec: Codec,
+    raw: &[u8],
+    target: &mut [u8],
+    settings: &Settings,
+) -> (CodecId, usize) {
+    let limit = dst_limit(raw.len(), settings);
+    if let Some(len) = codecs.compress(codec, raw, &mut target[..limit]) {
+        return (codec.id(), len);
+    }
+    target.copy_from_slice(raw);
+    (CodecId::RAW, raw.len())
+}
+
+fn plan_group(run: &mut Run, group: &Taken, taken: usize, settings: Settings, read_in_pieces: bool) {
     let start = group.key.group.first_block().0;
     let mut data = BlockMask::EMPTY;
     for dirty in group.runs.iter() {
@@ -254,7 +285,7 @@ fn plan_group(run: &mut Run, group: &Taken, taken: usize, settings: Settings) {
             run.holes.push((BlockIndex(start + u64::from(dirty.first)), dirty.count.into()));
         }
     }
-    for unit in plan_units(data, settings.unit_blocks) {
+    for unit in plan_units(data, unit_blocks(&settings, data, read_in_pieces)) {
         run.units.push(Unit { taken, first: unit.first, count: unit.count, settings });
     }
 }

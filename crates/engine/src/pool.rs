@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use env::MapBatch;
-use format::{Checkpoint, Entry, FORMAT_VERSION, KEY_CHECKPOINT, ObjectDescriptor, Superblock};
+use format::{Checkpoint, Entry, FORMAT_VERSION, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Superblock};
 use surface::{BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind, Result};
 use units::{
     BLOCK_BYTES, BlockIndex, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, ExtentIndex, OBJECT_BYTES_MAX, ObjectId, Seq,
@@ -13,6 +13,7 @@ use units::{
 use crate::apply::Applier;
 use crate::buffers::BufferPool;
 use crate::checkpoint::CheckpointState;
+use crate::chooser::Chooser;
 use crate::core::{Core, Parts, Shares};
 use crate::counters::Counters;
 use crate::extents::Extents;
@@ -21,6 +22,7 @@ use crate::log::{Log, Sink};
 use crate::map::{Map, store_error};
 use crate::objects::{Object, Objects, check_name};
 use crate::options::{FormatOptions, PoolEnv, PoolOptions, Properties};
+use crate::pressure::{Meter, MeteredDisk};
 use crate::status::{PoolStatus, Property, VolumeStatus};
 use crate::volume::Volume;
 use crate::workers::Workers;
@@ -136,10 +138,13 @@ impl Pool {
         position.incarnation_first_seq = position.next_seq;
         let buffers = Arc::new(BufferPool::default());
         let sink: Arc<dyn Sink> = applier.clone();
+        let meter = Arc::new(Meter::new(env.clock.clone(), options.workers));
+        let learned = env.store.get(KEY_LEARNED).map_err(store_error)?;
+        let chooser = Chooser::new(env.clock.clone(), meter.clone(), options.memory_bytes, learned.as_deref());
         let log = Log::new(
             geometry,
             superblock.pool,
-            env.disk.clone(),
+            Arc::new(MeteredDisk { inner: env.disk.clone(), meter }),
             sink,
             counters.clone(),
             buffers.clone(),
@@ -160,6 +165,7 @@ impl Pool {
             log,
             extents,
             checkpoint: CheckpointState::new(checkpoint.number),
+            chooser,
         }));
         core.take_checkpoint()?;
         core.counters.recovery_ns.set(core.env.clock.now_ns().saturating_sub(began));

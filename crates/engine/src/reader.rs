@@ -17,10 +17,13 @@ use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, Group
 use crate::core::Core;
 use crate::map::Piece;
 use crate::objects::Object;
+use crate::regions::RegionKey;
 use crate::scratch::{self, READ_BYTES_MAX, Scratch};
 use crate::unit_cache::UnitKey;
 use crate::write_buffer::GroupKey;
 
+/// A read of at most one over this of a unit counts as one of a piece, for the choice of unit sizes.
+const PIECE_SHARE: u32 = 4;
 /// How long a reader of a stream waits for a unit that is being read ahead, before it reads the unit itself.
 const AHEAD_PATIENCE: Duration = Duration::from_millis(100);
 /// Bytes between two fragments that are rather read than skipped: a second read costs more than these.
@@ -236,6 +239,9 @@ impl Core {
                     }
                 }
                 _ => {
+                    if fragment.live.count() * PIECE_SHARE <= u32::from(fragment.count) {
+                        self.chooser.regions.read_piece(RegionKey::of(object.id, group.first_block()));
+                    }
                     // Up to the last block that is wanted, unless the rest will be wanted soon.
                     let last = (32 - fragment.live.0.leading_zeros()) as usize - usize::from(fragment.first);
                     let needed = if kept { raw_len } else { last * BLOCK_BYTES };
@@ -281,7 +287,7 @@ impl Core {
             let text = format!("reading {len} bytes at byte {start} of the data file failed: {error}");
             name(first, ErrorKind::Io, text)
         })?;
-        let Scratch { codecs, unit, io } = scratch;
+        let Scratch { codecs, unit, io, .. } = scratch;
         for (index, wanted) in span.iter().enumerate() {
             let fragment = &wanted.piece.fragment;
             let from = (fragment.location - start) as usize;

@@ -13,16 +13,14 @@ pub(crate) struct Scratch {
     pub codecs: Workspace,
     /// One unit, decoded or gathered.
     pub unit: Vec<u8>,
+    /// What a unit was compressed to while something better may come; made when it is first needed.
+    pub spare: Vec<u8>,
     /// Bytes as they come from the data file; grows to what the thread's reads need.
     pub io: AlignedBuf,
 }
 
 thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
-        codecs: Workspace::new(),
-        unit: vec![0; GROUP_BYTES],
-        io: AlignedBuf::new(64 << 10),
-    });
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::new());
 }
 
 /// Lends the thread's scratch space.
@@ -30,13 +28,15 @@ pub(crate) fn with<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
     SCRATCH.with(|scratch| match scratch.try_borrow_mut() {
         Ok(mut scratch) => work(&mut scratch),
         // Lent out further up the stack: a worker that helps with a read in the middle of a drain.
-        Err(_) => {
-            work(&mut Scratch { codecs: Workspace::new(), unit: vec![0; GROUP_BYTES], io: AlignedBuf::new(64 << 10) })
-        }
+        Err(_) => work(&mut Scratch::new()),
     })
 }
 
 impl Scratch {
+    fn new() -> Self {
+        Self { codecs: Workspace::new(), unit: vec![0; GROUP_BYTES], spare: Vec::new(), io: AlignedBuf::new(64 << 10) }
+    }
+
     /// The read buffer, at least `len` bytes long.
     pub(crate) fn grow_io(&mut self, len: usize) {
         if self.io.len() < len {

@@ -152,7 +152,7 @@ pub struct CheckReport {
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// A stable name: `superblock`, `record`, `fragment`, `usage`, `overlap`, `object`, `history`, `map-store`.
+    /// A stable name: `superblock`, `record`, `fragment`, `usage`, `overlap`, `object`, `history`, `costs`, `map-store`.
     pub kind: &'static str,
     /// Volume that is concerned, if any.
     pub volume: Option<String>,

@@ -8,6 +8,9 @@ pub trait Clock: Send + Sync {
     fn now_ns(&self) -> u64;
     /// Wall-clock seconds since 1970.
     fn unix_s(&self) -> u64;
+    /// CPU nanoseconds that the calling thread has used, from an arbitrary start; 0 where that cannot be told. A system call: not for
+    /// every unit.
+    fn thread_cpu_ns(&self) -> u64;
 }
 
 /// The system's clocks.
@@ -28,5 +31,29 @@ impl Clock for SystemClock {
     }
     fn unix_s(&self) -> u64 {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+    }
+    fn thread_cpu_ns(&self) -> u64 {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        let (seconds, ns) = (u64::try_from(time.tv_sec).unwrap_or(0), u64::try_from(time.tv_nsec).unwrap_or(0));
+        seconds * 1_000_000_000 + ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_is_that_of_the_thread() {
+        let clock = SystemClock::default();
+        let (wall, cpu) = (clock.now_ns(), clock.thread_cpu_ns());
+        let mut sum = 0u64;
+        for i in 0..20_000_000u64 {
+            sum = std::hint::black_box(sum.wrapping_add(i * i));
+        }
+        let (wall, cpu) = (clock.now_ns() - wall, clock.thread_cpu_ns() - cpu);
+        assert!(cpu > 0 && cpu <= wall + 1_000_000, "{cpu} ns of CPU in {wall} ns");
+        let elsewhere = std::thread::spawn(|| SystemClock::default().thread_cpu_ns()).join().unwrap();
+        assert!(elsewhere < cpu, "a new thread has used {elsewhere} ns, this one {cpu} ns");
     }
 }

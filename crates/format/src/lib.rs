@@ -8,6 +8,7 @@ mod checksum;
 mod cursor;
 mod descriptor;
 mod keys;
+mod learned;
 mod record;
 mod superblock;
 
@@ -23,6 +24,7 @@ pub use keys::{
     KEY_CHECKPOINT, RecordKey, object_key, object_key_range, parse_object_key, parse_record_key, parse_usage_key,
     record_key, record_key_range, usage_key, usage_key_range,
 };
+pub use learned::{KEY_LEARNED, decode_learned, encode_learned};
 pub use record::{FragmentRef, Record};
 pub use superblock::{
     FORMAT_VERSION, INCOMPAT_KNOWN, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS, Superblock, SuperblockError,

@@ -1,10 +1,36 @@
-//! Policy: pure functions from facts to decisions. Does no I/O, reads no clock, keeps no state. Owns the properties that
-//! users set and what they mean; compressing itself is the codec's business.
+//! Policy: pure functions from facts to decisions. Does no I/O, reads no clock, keeps no state: what is remembered is handed in
+//! and out. Owns the properties that users set and what they mean; compressing itself is the codec's business.
+//!
+//! How `compression=auto` decides, from the bottom: [`probe`] puts a unit into a class of data; [`Table`] has what was
+//! learned of each codec on it; [`ln_cost`] weighs time against saving as the [`Mode`] wants; [`Facts::plan`] says what pays for a class;
+//! [`Region`] remembers what a region's last test showed; [`decide`] joins them for one unit.
 
+mod candidates;
+mod cost;
+mod decide;
+mod learned;
+mod mode;
+mod plan;
+mod prior;
+mod probe;
 mod properties;
+mod region;
+mod store_unit;
 mod units_plan;
 mod zero;
 
-pub use properties::{KEYS, Key, PropertyError, Resolved, ResolvedProperty, Settings, Source, check_property, resolve};
-pub use units_plan::{Unit, dst_limit, plan_units};
+pub use candidates::{CANDIDATES_MAX, Candidates, ParseCandidatesError};
+pub use cost::{SAVING_MIN, Weights, ln_cost};
+pub use decide::{Action, Decision, Why, decide, wants_probe};
+pub use learned::{CELLS, CODEC_NUMBERS, Estimate, Key, Learned, PlainTable, SIZES, SizeClass, Table};
+pub use mode::{ARCHIVE_CPU_MULTIPLE, Mode, ParseModeError};
+pub use plan::{Auto, ClassPlan, Contenders, Entrant, Facts, Pressure};
+pub use probe::{CLASSES, Class, Probe, probe};
+pub use properties::{
+    Compression, KEYS, Key as PropertyKey, PropertyError, Resolved, ResolvedProperty, Settings, Source, check_property,
+    resolve,
+};
+pub use region::{REGION_BITS, Region, STRAYS_MAX, UNITS_PER_TEST};
+pub use store_unit::{Attempt, Attempts, Planner, Stored};
+pub use units_plan::{Unit, dst_limit, dst_limit_permille, plan_units, unit_blocks};
 pub use zero::is_zero;

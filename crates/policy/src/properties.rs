@@ -6,11 +6,29 @@ use std::fmt;
 use codec::Codec;
 use units::{BLOCK_BYTES, GROUP_BLOCKS, parse_size};
 
+use crate::plan::Auto;
+use crate::{Candidates, Mode};
+
+/// How codecs are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    /// This one for everything.
+    Fixed(Codec),
+    /// For each unit, by what pays.
+    Auto,
+}
+
 /// What the properties in force mean for what is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// Codec of new units.
-    pub compression: Codec,
+    /// Codec of new units, or that it is chosen.
+    pub compression: Compression,
+    /// What is optimised when it is chosen.
+    pub mode: Mode,
+    /// Among what it is chosen.
+    pub candidates: Candidates,
+    /// Fewest blocks in a unit of a full group, when its size is chosen: a power of two, 1 to `unit_blocks`.
+    pub unit_blocks_min: u32,
     /// Most blocks in a unit: a power of two, 1 to 32.
     pub unit_blocks: u32,
     /// Least saving, in thousandths of the raw length, for which a unit is stored compressed.
@@ -19,7 +37,29 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { compression: Codec::Lz4, unit_blocks: 8, min_saving_permille: 125 }
+        Self {
+            compression: Compression::Fixed(Codec::Lz4),
+            mode: Mode::Balanced,
+            candidates: Candidates::default(),
+            unit_blocks_min: 8,
+            unit_blocks: 8,
+            min_saving_permille: 125,
+        }
+    }
+}
+
+impl Settings {
+    /// What the policy needs of them.
+    pub const fn auto(&self) -> Auto {
+        Auto { mode: self.mode, candidates: self.candidates, min_saving_permille: self.min_saving_permille }
+    }
+
+    /// A codec for a unit about which nothing is asked: the one named, or the first candidate.
+    pub fn plain_codec(&self) -> Codec {
+        match self.compression {
+            Compression::Fixed(codec) => codec,
+            Compression::Auto => self.candidates.as_slice().first().copied().unwrap_or(Codec::Off),
+        }
     }
 }
 
@@ -36,18 +76,34 @@ pub struct Key {
     pub default: &'static str,
 }
 
+/// What `compression` takes: `auto` and [`Codec::ALLOWED`], which a test compares.
+const COMPRESSION_ALLOWED: &str = "auto, off, zle, lzjb, lz4, lz4hc-1 to lz4hc-12, lzo, gzip-1 to gzip-9, bzip2-1 to bzip2-9, \
+                                   zstd-fast-1 to zstd-fast-10, zstd-1 to zstd-19";
+
 /// All properties, in the order in which they are shown.
 pub const KEYS: &[Key] = &[
     Key {
         name: "compression",
-        description: "codec for what is written from now on",
-        allowed: Codec::ALLOWED,
+        description: "codec for what is written from now on, or auto: chosen for each unit by what pays",
+        allowed: COMPRESSION_ALLOWED,
         default: "lz4",
+    },
+    Key {
+        name: "mode",
+        description: "what auto optimises: performance never slows writers, energy counts joules, archive spends CPU time on space",
+        allowed: Mode::ALLOWED,
+        default: "balanced",
+    },
+    Key {
+        name: "candidates",
+        description: "codecs among which auto chooses; storing raw is always possible",
+        allowed: Candidates::ALLOWED,
+        default: Candidates::DEFAULT,
     },
     Key {
         name: "unit",
         description: "most bytes that are compressed together: larger saves more, smaller reads faster at random",
-        allowed: "4K, 8K, 16K, 32K, 64K, 128K",
+        allowed: "4K, 8K, 16K, 32K, 64K, 128K; or a range such as 16K-64K, in which it is chosen by use",
         default: "32K",
     },
     Key {
@@ -158,12 +214,22 @@ fn apply(settings: &mut Settings, name: &str, value: &str) -> Result<(), Propert
     let key = KEYS.iter().find(|k| k.name == name).ok_or_else(|| PropertyError::UnknownKey(name.to_owned()))?;
     let bad = || PropertyError::BadValue { key, value: value.to_owned() };
     match name {
-        "compression" => settings.compression = value.parse().map_err(|_| bad())?,
-        "unit" => settings.unit_blocks = parse_unit(value).ok_or_else(bad)?,
+        "compression" if value == "auto" => settings.compression = Compression::Auto,
+        "compression" => settings.compression = Compression::Fixed(value.parse().map_err(|_| bad())?),
+        "mode" => settings.mode = value.parse().map_err(|_| bad())?,
+        "candidates" => settings.candidates = value.parse().map_err(|_| bad())?,
+        "unit" => (settings.unit_blocks_min, settings.unit_blocks) = parse_units(value).ok_or_else(bad)?,
         "min-saving" => settings.min_saving_permille = parse_permille(value).ok_or_else(bad)?,
         _ => return Err(PropertyError::UnknownKey(name.to_owned())),
     }
     Ok(())
+}
+
+/// A size, or two in ascending order.
+fn parse_units(value: &str) -> Option<(u32, u32)> {
+    let (low, high) = value.split_once('-').unwrap_or((value, value));
+    let (low, high) = (parse_unit(low)?, parse_unit(high)?);
+    (low <= high).then_some((low, high))
 }
 
 fn parse_unit(value: &str) -> Option<u32> {
@@ -198,7 +264,14 @@ mod tests {
 
     #[test]
     fn written_defaults_are_the_defaults() {
-        let mut settings = Settings { compression: Codec::Off, unit_blocks: 1, min_saving_permille: 900 };
+        let mut settings = Settings {
+            compression: Compression::Fixed(Codec::Off),
+            mode: Mode::Archive,
+            candidates: "zstd-7".parse().unwrap(),
+            unit_blocks_min: 1,
+            unit_blocks: 1,
+            min_saving_permille: 900,
+        };
         for key in KEYS {
             apply(&mut settings, key.name, key.default).unwrap();
         }
@@ -206,16 +279,26 @@ mod tests {
     }
 
     #[test]
+    fn help_names_all_codecs() {
+        assert_eq!(COMPRESSION_ALLOWED, format!("auto, {}", Codec::ALLOWED));
+    }
+
+    #[test]
     fn values_by_table() {
         let zstd = |n| Codec::Zstd(ZstdLevel::new(n).unwrap());
         let d = Settings::default();
         for (key, value, expected) in [
-            ("compression", "off", Settings { compression: Codec::Off, ..d }),
-            ("compression", "zstd-19", Settings { compression: zstd(19), ..d }),
-            ("unit", "4K", Settings { unit_blocks: 1, ..d }),
-            ("unit", "4096", Settings { unit_blocks: 1, ..d }),
-            ("unit", "64KiB", Settings { unit_blocks: 16, ..d }),
-            ("unit", "128k", Settings { unit_blocks: 32, ..d }),
+            ("compression", "off", Settings { compression: Compression::Fixed(Codec::Off), ..d }),
+            ("compression", "zstd-19", Settings { compression: Compression::Fixed(zstd(19)), ..d }),
+            ("compression", "auto", Settings { compression: Compression::Auto, ..d }),
+            ("mode", "archive", Settings { mode: Mode::Archive, ..d }),
+            ("candidates", "zstd-3,lz4", Settings { candidates: "zstd-3,lz4".parse().unwrap(), ..d }),
+            ("unit", "8K-64K", Settings { unit_blocks_min: 2, unit_blocks: 16, ..d }),
+            ("unit", "16K-16K", Settings { unit_blocks_min: 4, unit_blocks: 4, ..d }),
+            ("unit", "4K", Settings { unit_blocks_min: 1, unit_blocks: 1, ..d }),
+            ("unit", "4096", Settings { unit_blocks_min: 1, unit_blocks: 1, ..d }),
+            ("unit", "64KiB", Settings { unit_blocks_min: 16, unit_blocks: 16, ..d }),
+            ("unit", "128k", Settings { unit_blocks_min: 32, unit_blocks: 32, ..d }),
             ("min-saving", "0", Settings { min_saving_permille: 0, ..d }),
             ("min-saving", "90", Settings { min_saving_permille: 900, ..d }),
             ("min-saving", "7.3", Settings { min_saving_permille: 73, ..d }),
@@ -228,9 +311,14 @@ mod tests {
     #[test]
     fn refusals_list_what_is_allowed() {
         for (key, value, part) in [
-            ("compresion", "lz4", "compression, unit, min-saving"),
+            ("compresion", "lz4", "compression, mode, candidates, unit, min-saving"),
             ("compression", "gzip-10", "zstd-1 to zstd-19"),
             ("compression", "", "zstd-1 to zstd-19"),
+            ("mode", "fast", "performance, balanced"),
+            ("candidates", "off", "separated by commas"),
+            ("unit", "64K-8K", "4K, 8K"),
+            ("unit", "8K-", "4K, 8K"),
+            ("unit", "4K-8K-16K", "4K, 8K"),
             ("unit", "2K", "4K, 8K"),
             ("unit", "0", "4K, 8K"),
             ("unit", "12K", "4K, 8K"),
@@ -259,11 +347,13 @@ mod tests {
             shown,
             [
                 ("compression", "zstd-3", Source::Volume),
+                ("mode", "balanced", Source::Default),
+                ("candidates", Candidates::DEFAULT, Source::Default),
                 ("unit", "64K", Source::Pool),
                 ("min-saving", "12.5", Source::Default),
             ]
         );
-        assert_eq!(resolved.settings.compression.to_string(), "zstd-3");
+        assert_eq!(resolved.settings.plain_codec().to_string(), "zstd-3");
         assert_eq!(resolved.settings.unit_blocks, 16);
     }
 

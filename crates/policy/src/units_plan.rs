@@ -35,10 +35,28 @@ pub fn plan_units(mask: BlockMask, unit_blocks: u32) -> impl Iterator<Item = Uni
     })
 }
 
+/// Blocks of a unit for what is dirty of a group, within the limits of the settings.
+///
+/// - Data that is read in small pieces gets the smallest units: a piece costs the decoding of all before it.
+/// - A group that was written as a whole is part of a stream and gets the largest.
+/// - Everything else, rewrites in the middle of something for example, gets what lies between.
+pub fn unit_blocks(settings: &Settings, dirty: BlockMask, read_in_pieces: bool) -> u32 {
+    let (low, high) = (settings.unit_blocks_min.max(1), settings.unit_blocks.max(1));
+    if low >= high || dirty == BlockMask::FULL && !read_in_pieces {
+        return high;
+    }
+    if read_in_pieces { low } else { 1 << u32::midpoint(low.ilog2(), high.ilog2()) }
+}
+
 /// The largest stored length that still saves enough of `raw_len` bytes; a unit that does not fit is stored raw.
 /// Always less than `raw_len`, because what saves nothing is not worth decoding.
 pub fn dst_limit(raw_len: usize, settings: &Settings) -> usize {
-    let saving = (raw_len * settings.min_saving_permille as usize).div_ceil(1000);
+    dst_limit_permille(raw_len, settings.min_saving_permille)
+}
+
+/// The same, given the least saving in thousandths.
+pub fn dst_limit_permille(raw_len: usize, min_saving_permille: u32) -> usize {
+    let saving = (raw_len * min_saving_permille as usize).div_ceil(1000);
     raw_len.saturating_sub(saving.max(1))
 }
 
@@ -69,6 +87,26 @@ mod tests {
             (u32::MAX, 99, vec![(0, 32)]),
         ] {
             assert_eq!(plan(mask, unit_blocks), expected, "mask {mask:#x}, unit {unit_blocks}");
+        }
+    }
+
+    #[test]
+    fn sizes_by_use() {
+        let of = |low, high, mask: u32, pieces| {
+            let settings = Settings { unit_blocks_min: low, unit_blocks: high, ..Settings::default() };
+            unit_blocks(&settings, BlockMask(mask), pieces)
+        };
+        for (low, high, mask, pieces, expected) in [
+            (8, 8, 1, false, 8),
+            (8, 8, u32::MAX, true, 8),
+            (2, 32, u32::MAX, false, 32),
+            (2, 32, u32::MAX, true, 2),
+            (2, 32, 0xff, false, 8),
+            (4, 32, 0xff, false, 8),
+            (2, 32, 0xff, true, 2),
+            (0, 0, 0xff, false, 1),
+        ] {
+            assert_eq!(of(low, high, mask, pieces), expected, "{low} to {high}, {mask:#x}, {pieces}");
         }
     }
 

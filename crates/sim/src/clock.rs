@@ -7,10 +7,16 @@ use env::Clock;
 /// Wall-clock second at which every simulation begins.
 const START_UNIX_S: u64 = 1_700_000_000;
 
-/// A clock that only [`advance_ms`](Self::advance_ms) moves.
+/// Most CPU time between two looks at it, in nanoseconds: from much less than any codec takes to much more.
+const CPU_STEP_NS_MAX: u64 = 1 << 20;
+
+/// A clock that only [`advance_ms`](Self::advance_ms) moves. CPU time is another matter: it jumps by amounts that look random and are the same
+/// in every run, so that whatever is decided by measured times is decided in all ways, and repeatably.
 #[derive(Debug, Default)]
 pub struct SimClock {
     now_ns: AtomicU64,
+    cpu_looks: AtomicU64,
+    cpu_ns: AtomicU64,
 }
 
 impl SimClock {
@@ -26,5 +32,11 @@ impl Clock for SimClock {
     }
     fn unix_s(&self) -> u64 {
         START_UNIX_S + self.now_ns() / 1_000_000_000
+    }
+    fn thread_cpu_ns(&self) -> u64 {
+        let look = self.cpu_looks.fetch_add(1, Ordering::SeqCst);
+        let mixed = look.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let step = ((mixed ^ (mixed >> 29)) % CPU_STEP_NS_MAX) >> ((mixed >> 56) % 20);
+        self.cpu_ns.fetch_add(step, Ordering::SeqCst) + step
     }
 }

@@ -68,9 +68,31 @@ pub enum Op {
 }
 
 /// Properties that are set: key and values, in the form in which they are given back.
-const PROPERTIES: [(&str, &[&str]); 3] = [
-    ("compression", &["off", "lz4", "zstd-1", "zstd-3"]),
-    ("unit", &["4K", "8K", "16K", "32K", "64K", "128K"]),
+const PROPERTIES: [(&str, &[&str]); 5] = [
+    (
+        "compression",
+        &[
+            "auto",
+            "auto",
+            "auto",
+            "auto",
+            "off",
+            "zle",
+            "lzjb",
+            "lz4",
+            "lz4hc-9",
+            "lzo",
+            "gzip-1",
+            "gzip-6",
+            "bzip2-1",
+            "zstd-1",
+            "zstd-3",
+            "zstd-fast-5",
+        ],
+    ),
+    ("mode", &["performance", "balanced", "energy", "archive"]),
+    ("candidates", &["lz4", "lz4,zstd-1", "lzo,zstd-3,zstd-1,gzip-1", "lz4,zstd-1,zstd-3,zstd-6"]),
+    ("unit", &["4K", "8K", "16K", "32K", "64K", "128K", "4K-128K", "8K-32K"]),
     ("min-saving", &["0", "12.5", "50"]),
 ];
 

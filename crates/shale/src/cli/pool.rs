@@ -124,7 +124,7 @@ served. Exit code 6 if anything wrong is left.
 
 JSON fields: clean, records, fragments, fragment_bytes, seconds, problems: list of
   {kind, volume, offset, detail, repaired}; kind is superblock, record, fragment, usage, overlap, object,
-  checkpoint, map-store or log; volume and offset (bytes) may be null.")]
+  checkpoint, costs, map-store or log; volume and offset (bytes) may be null.")]
 pub struct CheckArgs {
     /// Directory of the pool
     pub pool: PathBuf,

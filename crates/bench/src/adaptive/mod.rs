@@ -1,0 +1,45 @@
+//! `compression=auto` against every fixed codec and against the oracle.
+
+mod matrix;
+mod probe_table;
+mod replay;
+mod tables;
+
+use crate::corpus::kind_data;
+use crate::report::Report;
+use crate::{Context, Outcome};
+
+/// Bytes of each kind: quick, and in full.
+const KIND_BYTES: (usize, usize) = (8 << 20, 16 << 20);
+/// Unit sizes of the tables.
+const UNITS: [usize; 3] = [4 << 10, 32 << 10, 128 << 10];
+
+/// The kinds of data, by name.
+struct Kinds {
+    names: Vec<String>,
+    data: Vec<Vec<u8>>,
+}
+
+impl Kinds {
+    fn load(context: &Context) -> Outcome<Self> {
+        let most = if context.quick { KIND_BYTES.0 } else { KIND_BYTES.1 };
+        let mut kinds = Self { names: Vec::new(), data: Vec::new() };
+        for (name, data) in kind_data(&context.corpus_dir, most)? {
+            kinds.names.push(name);
+            kinds.data.push(data);
+        }
+        Ok(kinds)
+    }
+}
+
+/// All figures.
+pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
+    let kinds = Kinds::load(context)?;
+    if context.wants("adaptive probe") {
+        probe_table::run(&kinds, report)?;
+    }
+    if context.wants("adaptive replay") {
+        tables::run(&kinds, report)?;
+    }
+    Ok(())
+}

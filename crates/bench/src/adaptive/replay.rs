@@ -1,0 +1,110 @@
+//! The policy on measurements: `auto`, each candidate alone, and the oracle, over the same units in the same order.
+
+use std::collections::HashMap;
+
+use codec::Codec;
+use policy::{Auto, PlainTable, Planner, Pressure, Region, Stored, ln_cost};
+
+use super::matrix::{Matrix, Replayed, UnitRow};
+
+/// Bytes of a region, as the engine has them.
+const REGION_BYTES: usize = 4 << 20;
+/// Units that the engine puts into a batch, for which plans hold.
+const BATCH_BYTES: usize = 1 << 20;
+/// Share of the CPU time of compressing that tests may take, and what they may take before.
+const TEST_SHARE: f64 = 0.02;
+const TEST_CREDIT_NS: f64 = 20e6;
+
+/// What a way of choosing did.
+#[derive(Debug, Clone, Default)]
+pub struct Done {
+    /// Raw bytes.
+    pub raw: u64,
+    /// Bytes stored.
+    pub stored: u64,
+    /// CPU nanoseconds of compressing.
+    pub cpu_ns: u64,
+    /// The part of it for tests.
+    pub test_ns: u64,
+    /// Units by codec, as stored.
+    pub codecs: HashMap<String, u64>,
+}
+
+impl Done {
+    /// Raw over stored bytes.
+    pub fn ratio(&self) -> f64 {
+        self.raw as f64 / self.stored.max(1) as f64
+    }
+    /// Bytes saved.
+    pub fn saved(&self) -> u64 {
+        self.raw - self.stored.min(self.raw)
+    }
+    fn add(&mut self, raw: usize, stored: usize, cpu_ns: u64, codec: &str) {
+        self.raw += raw as u64;
+        self.stored += stored as u64;
+        self.cpu_ns += cpu_ns;
+        *self.codecs.entry(codec.to_owned()).or_default() += 1;
+    }
+}
+
+/// `auto` over units in this order.
+pub fn auto(
+    matrix: &Matrix,
+    kinds: &[Vec<u8>],
+    order: &[usize],
+    auto: Auto,
+    table: &PlainTable,
+    mut each: impl FnMut(&UnitRow, &Stored),
+) -> Done {
+    let mut done = Done::default();
+    let mut regions: HashMap<usize, Region> = HashMap::new();
+    let mut credit = TEST_CREDIT_NS;
+    for (batch, units) in order.chunks((BATCH_BYTES / matrix.unit_bytes).max(1)).enumerate() {
+        let mut planner = Planner::new(auto, 1.0, Pressure::default(), table);
+        for (index, unit) in units.iter().enumerate() {
+            let row = &matrix.units[*unit];
+            let raw = &kinds[row.kind][row.at..row.at + matrix.unit_bytes];
+            let region = regions.entry((batch * BATCH_BYTES + index * matrix.unit_bytes) / REGION_BYTES).or_default();
+            let stored = planner.store(raw, *region, credit > 0.0, true, &mut Replayed { matrix, row });
+            *region = stored.region;
+            credit += TEST_SHARE * (stored.cpu_ns - stored.test_ns) as f64 - stored.test_ns as f64;
+            done.add(raw.len(), stored.bytes, stored.cpu_ns, &stored.codec.to_string());
+            done.test_ns += stored.test_ns;
+            each(row, &stored);
+        }
+    }
+    done
+}
+
+/// One codec for everything.
+pub fn fixed(matrix: &Matrix, order: &[usize], codec: Codec) -> Done {
+    let mut done = Done::default();
+    for unit in order {
+        let (stored, ns) = matrix.of(&matrix.units[*unit], codec).unwrap_or((matrix.unit_bytes, 0));
+        done.add(matrix.unit_bytes, stored, ns, &codec.to_string());
+    }
+    done
+}
+
+/// The candidate of least cost for each unit, which is known beforehand and costs nothing to find.
+pub fn oracle(matrix: &Matrix, order: &[usize], auto: Auto) -> Done {
+    let mut done = Done::default();
+    let kib = matrix.unit_bytes as f64 / 1024.0;
+    for unit in order {
+        let row = &matrix.units[*unit];
+        let mut best: Option<(f64, Codec, usize, u64)> = None;
+        for codec in auto.candidates.as_slice() {
+            let Some((stored, ns)) = matrix.of(row, *codec) else { continue };
+            let saving = 1.0 - stored as f64 / matrix.unit_bytes as f64;
+            let cost = ln_cost(auto.mode.weights(), ns as f64 / kib, 1.0, saving);
+            if cost.is_finite() && best.is_none_or(|(least, ..)| cost < least) {
+                best = Some((cost, *codec, stored, ns));
+            }
+        }
+        match best {
+            Some((_, codec, stored, ns)) => done.add(matrix.unit_bytes, stored, ns, &codec.to_string()),
+            None => done.add(matrix.unit_bytes, matrix.unit_bytes, 0, "raw"),
+        }
+    }
+    done
+}

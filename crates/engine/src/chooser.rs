@@ -1,0 +1,239 @@
+//! `compression=auto` in the drain: joins what the policy needs to know (regions, costs, pressure, the budget for tests) and lets it
+//! decide about each unit.
+//!
+//! 1. A batch begins: pressure is measured, plans are empty.
+//! 2. Each unit goes through [`Planner::store`]; its region's memory is fetched when the region changes and put back when it changes again.
+//! 3. The batch ends: the CPU time that it took pays into the budget for tests.
+//!
+//! Deciding costs a probe, a few loads, and one look at the clock for every sixteenth unit. With a clock that is a function of the calls, so are
+//! the decisions.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use codec::{Codec, CodecId, Workspace};
+use env::Clock;
+use policy::{Attempt, Attempts, Auto, Planner, Settings, Stored, dst_limit};
+use units::{BlockIndex, ObjectId};
+
+use crate::costs::Costs;
+use crate::pressure::Meter;
+use crate::regions::{RegionKey, Regions};
+use crate::trace::{Trace, TraceRecord};
+
+/// CPU time that tests may take as a share of that of compressing: with the probe, deciding stays below 3 %.
+const TEST_SHARE: i64 = 50;
+/// What a pool may spend on tests before it has compressed anything: its calibration. Also the most that is saved up.
+const TEST_CREDIT_NS: i64 = 20_000_000;
+/// Of how many units the CPU time of one is measured.
+const TIMED_EVERY: u64 = 16;
+/// Price of CPU time: the same for all candidates, so that it changes no choice.
+const PRICE: f64 = 1.0;
+
+/// What `auto` knows of a pool.
+pub(crate) struct Chooser {
+    pub costs: Costs,
+    pub regions: Regions,
+    pub meter: Arc<Meter>,
+    pub trace: Trace,
+    clock: Arc<dyn Clock>,
+    credit_ns: AtomicI64,
+    units: AtomicU64,
+}
+
+impl Chooser {
+    /// `kept`: what a checkpoint kept of the costs.
+    pub(crate) fn new(clock: Arc<dyn Clock>, meter: Arc<Meter>, memory_bytes: u64, kept: Option<&[u8]>) -> Self {
+        Self {
+            costs: Costs::new(kept),
+            regions: Regions::new(memory_bytes),
+            meter,
+            trace: Trace::default(),
+            clock,
+            credit_ns: AtomicI64::new(TEST_CREDIT_NS),
+            units: AtomicU64::new(0),
+        }
+    }
+
+    /// Step 1. `pressed`: writers wait, or nearly; `written_bytes`: what they have written since the pool was opened.
+    pub(crate) fn begin(&self, pressed: bool, written_bytes: u64) -> Batch<'_> {
+        self.meter.demanded(written_bytes);
+        Batch {
+            chooser: self,
+            pressed,
+            planner: None,
+            region: None,
+            began: (self.clock.now_ns(), self.clock.thread_cpu_ns()),
+            test_ns: 0,
+        }
+    }
+}
+
+/// A batch being compressed.
+pub(crate) struct Batch<'a> {
+    chooser: &'a Chooser,
+    pressed: bool,
+    planner: Option<Planner<'a, Costs>>,
+    region: Option<(RegionKey, policy::Region)>,
+    began: (u64, u64),
+    test_ns: u64,
+}
+
+/// One unit, and where its bytes go.
+pub(crate) struct Unit<'a> {
+    pub object: ObjectId,
+    pub first: BlockIndex,
+    pub raw: &'a [u8],
+    pub settings: &'a Settings,
+    /// As long as the raw bytes.
+    pub target: &'a mut [u8],
+}
+
+impl<'a> Batch<'a> {
+    /// Step 2: chooses, compresses into the unit's target (raw if nothing pays), and says with what and how many bytes.
+    pub(crate) fn store(&mut self, unit: Unit<'_>, codecs: &mut Workspace, spare: &mut Vec<u8>) -> (CodecId, usize) {
+        let chooser = self.chooser;
+        let key = RegionKey::of(unit.object, unit.first);
+        let region = self.enter(key);
+        let number = chooser.units.fetch_add(1, Ordering::Relaxed);
+        let is_traced = chooser.trace.is_on();
+        let may_test = chooser.credit_ns.load(Ordering::Relaxed) > 0;
+        let limit = dst_limit(unit.raw.len(), unit.settings);
+        let Unit { raw, target, .. } = unit;
+        let mut attempts =
+            UnitAttempts { codecs, clock: &*chooser.clock, raw, target, spare, limit, last: None, kept: None };
+        let planner = self.planner(unit.settings.auto());
+        let timed = is_traced || number.is_multiple_of(TIMED_EVERY);
+        let stored = planner.store(raw, region, may_test, timed, &mut attempts);
+        let (codec, bytes) = attempts.finish(stored.codec);
+        self.region = Some((key, stored.region));
+        if stored.test_ns > 0 {
+            self.test_ns += stored.test_ns;
+            chooser.credit_ns.fetch_sub(stored.test_ns as i64, Ordering::Relaxed);
+        }
+        if is_traced {
+            self.trace(unit.object, unit.first, raw.len(), &stored);
+        }
+        (codec, bytes)
+    }
+
+    fn trace(&self, object: ObjectId, first: BlockIndex, raw: usize, stored: &Stored) {
+        let pressure = self.chooser.meter.pressure(self.pressed);
+        self.chooser.trace.add(TraceRecord {
+            number: 0,
+            unix_s: self.chooser.clock.unix_s(),
+            object: object.0,
+            offset: first.offset_bytes(),
+            raw_bytes: raw as u32,
+            stored_bytes: stored.bytes as u32,
+            codec: stored.codec.to_string(),
+            class: stored.class.index() as u8,
+            why: stored.why.name().to_owned(),
+            cpu_ns: stored.cpu_ns,
+            test_ns: stored.test_ns,
+            cpus: pressure.cpus,
+            device_ns_per_kib: pressure.device_ns_per_kib,
+            pressed: self.pressed,
+        });
+    }
+
+    fn planner(&mut self, auto: Auto) -> &mut Planner<'a, Costs> {
+        let chooser = self.chooser;
+        let fresh = self.planner.take().filter(|planner| planner.auto() == auto);
+        let pressed = self.pressed;
+        self.planner
+            .insert(fresh.unwrap_or_else(|| Planner::new(auto, PRICE, chooser.meter.pressure(pressed), &chooser.costs)))
+    }
+
+    fn enter(&mut self, key: RegionKey) -> policy::Region {
+        match self.region {
+            Some((known, region)) if known == key => region,
+            _ => {
+                self.leave();
+                self.chooser.regions.get(key)
+            }
+        }
+    }
+
+    fn leave(&mut self) {
+        if let Some((key, region)) = self.region.take() {
+            self.chooser.regions.put(key, region);
+        }
+    }
+
+    /// Step 3.
+    pub(crate) fn finish(mut self) {
+        self.leave();
+        let chooser = self.chooser;
+        let wall_ns = chooser.clock.now_ns().saturating_sub(self.began.0);
+        let cpu_ns = chooser.clock.thread_cpu_ns().saturating_sub(self.began.1);
+        chooser.meter.compressed(wall_ns, cpu_ns);
+        let credit = i64::try_from(cpu_ns.saturating_sub(self.test_ns)).unwrap_or(0) / TEST_SHARE;
+        let saved = chooser.credit_ns.fetch_add(credit, Ordering::Relaxed) + credit;
+        if saved > TEST_CREDIT_NS {
+            chooser.credit_ns.fetch_sub(saved - TEST_CREDIT_NS, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Where bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Target,
+    Spare,
+}
+
+/// Compresses a unit into its target or, while the target holds what may be kept, into a spare buffer.
+struct UnitAttempts<'a> {
+    codecs: &'a mut Workspace,
+    clock: &'a dyn Clock,
+    raw: &'a [u8],
+    target: &'a mut [u8],
+    spare: &'a mut Vec<u8>,
+    /// Most bytes that are worth storing compressed.
+    limit: usize,
+    last: Option<(Place, usize)>,
+    kept: Option<(Place, usize)>,
+}
+
+impl Attempts for UnitAttempts<'_> {
+    fn attempt(&mut self, codec: Codec, timed: bool) -> Attempt {
+        let place = if matches!(self.kept, Some((Place::Target, _))) { Place::Spare } else { Place::Target };
+        let dst = match place {
+            Place::Target => &mut self.target[..self.limit],
+            Place::Spare => {
+                if self.spare.len() < self.limit {
+                    self.spare.resize(codec::UNIT_BYTES_MAX, 0);
+                }
+                &mut self.spare[..self.limit]
+            }
+        };
+        let began = timed.then(|| self.clock.thread_cpu_ns());
+        let stored = self.codecs.compress(codec, self.raw, dst);
+        let cpu_ns = began.map(|began| self.clock.thread_cpu_ns().saturating_sub(began));
+        self.last = stored.map(|len| (place, len));
+        Attempt { stored, cpu_ns }
+    }
+
+    fn keep(&mut self) {
+        self.kept = self.last;
+    }
+}
+
+impl UnitAttempts<'_> {
+    /// Brings what was kept into the target; raw if nothing was.
+    fn finish(self, codec: CodecId) -> (CodecId, usize) {
+        match self.kept {
+            Some((place, len)) => {
+                if place == Place::Spare {
+                    self.target[..len].copy_from_slice(&self.spare[..len]);
+                }
+                (codec, len)
+            }
+            None => {
+                self.target.copy_from_slice(self.raw);
+                (CodecId::RAW, self.raw.len())
+            }
+        }
+    }
+}

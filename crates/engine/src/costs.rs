@@ -1,0 +1,69 @@
+//! The table of what was learned about codecs, shared by all threads: one word for each cell, read and replaced without a lock.
+//! Kept in the map store at checkpoints.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use format::{decode_learned, encode_learned};
+use policy::{CELLS, Key, Learned, Table};
+
+pub(crate) struct Costs {
+    cells: Box<[AtomicU64]>,
+    changed: AtomicBool,
+}
+
+impl Costs {
+    /// With what a checkpoint kept. Without it, or when it cannot be understood, learning begins anew: nothing but time is lost.
+    pub(crate) fn new(kept: Option<&[u8]>) -> Self {
+        let costs = Self { cells: (0..CELLS).map(|_| AtomicU64::new(0)).collect(), changed: AtomicBool::new(false) };
+        for (index, word) in kept.and_then(|bytes| decode_learned(bytes).ok()).unwrap_or_default() {
+            if let Some(cell) = costs.cells.get(usize::from(index)) {
+                cell.store(word, Ordering::Relaxed);
+            }
+        }
+        costs
+    }
+
+    /// To be kept by a checkpoint, if anything has changed since the last one.
+    pub(crate) fn encode_if_changed(&self) -> Option<Vec<u8>> {
+        if !self.changed.swap(false, Ordering::Relaxed) {
+            return None;
+        }
+        let words = self.cells.iter().map(|cell| cell.load(Ordering::Relaxed));
+        let cells: Vec<(u16, u64)> = (0u16..).zip(words).filter(|(_, word)| *word != 0).collect();
+        Some(encode_learned(&cells))
+    }
+}
+
+impl Table for Costs {
+    fn cell(&self, key: Key) -> Learned {
+        Learned(self.cells[key.index()].load(Ordering::Relaxed))
+    }
+    fn update(&self, key: Key, cell: Learned) {
+        self.cells[key.index()].store(cell.0, Ordering::Relaxed);
+        self.changed.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use codec::CodecId;
+    use policy::{Class, SizeClass};
+
+    #[test]
+    fn what_was_learned_survives_and_damage_only_costs_it() {
+        assert!(CELLS <= usize::from(u16::MAX));
+        let costs = Costs::new(None);
+        assert!(costs.encode_if_changed().is_none());
+        let key = Key { codec: CodecId::LZ4, class: Class::DENSE, size: SizeClass::of(4096) };
+        for _ in 0..50 {
+            costs.learn_time(key, 4096, 9000);
+            costs.learn_savings(key.class, key.size, &[(key.codec, 0.25)]);
+        }
+        let mut kept = costs.encode_if_changed().unwrap();
+        assert!(costs.encode_if_changed().is_none());
+        assert_eq!(Costs::new(Some(&kept)).estimate(key), costs.estimate(key));
+        kept[5] ^= 1;
+        assert_eq!(Costs::new(Some(&kept)).estimate(key), Costs::new(None).estimate(key));
+    }
+}

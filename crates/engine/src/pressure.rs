@@ -1,0 +1,235 @@
+//! What writers wait for, as measured over the last moments: how fast the device takes writes, how much of the CPUs compression gets, how fast
+//! writers bring data. Owns the measuring; what follows from it is the policy's affair.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use env::{AlignedBuf, Clock, Disk};
+use parking_lot::Mutex;
+use policy::Pressure;
+
+/// Busy time of the device over which its speed is averaged once: some writes of a megabyte.
+const DEVICE_SAMPLE_NS: u64 = 20_000_000;
+/// Time over which the demand is averaged once.
+const DEMAND_SAMPLE_NS: u64 = 200_000_000;
+/// Weight of a new sample against the average of the old ones.
+const WEIGHT: f64 = 0.25;
+/// CPU nanoseconds that copying and checking a KiB take, raw: measured on the benchmark's machine. It matters only against codecs, the fastest
+/// of which takes ten times as long.
+const RAW_NS_PER_KIB: f64 = 120.0;
+/// CPU time of a piece of work below which its share of the wall time says nothing.
+const STRETCH_CPU_NS_MIN: u64 = 200_000;
+
+/// A number that any thread may replace; 0 is unknown.
+#[derive(Default)]
+struct Average(AtomicU64);
+
+impl Average {
+    fn get(&self) -> f64 {
+        f64::from_bits(self.0.load(Ordering::Relaxed))
+    }
+    fn add(&self, sample: f64) {
+        let old = self.get();
+        let new = if old == 0.0 { sample } else { old + (sample - old) * WEIGHT };
+        self.0.store(new.to_bits(), Ordering::Relaxed);
+    }
+}
+
+#[derive(Default)]
+struct Device {
+    in_flight: u32,
+    /// Since when at least one write is under way.
+    busy_since_ns: u64,
+    busy_ns: u64,
+    bytes: u64,
+}
+
+#[derive(Default)]
+struct Demand {
+    since_ns: u64,
+    written_bytes: u64,
+}
+
+/// The measurements of a pool.
+pub(crate) struct Meter {
+    clock: Arc<dyn Clock>,
+    /// Cores that compression could have to itself.
+    cpus: f64,
+    device: Mutex<Device>,
+    device_ns_per_kib: Average,
+    /// Wall time over CPU time while compressing: above 1 when others want the CPUs.
+    stretch: Average,
+    demand: Mutex<Demand>,
+    demand_ns_per_kib: Average,
+}
+
+impl Meter {
+    /// For a pool with so many workers.
+    pub(crate) fn new(clock: Arc<dyn Clock>, workers: usize) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self {
+            clock,
+            cpus: workers.clamp(1, cores) as f64,
+            device: Mutex::default(),
+            device_ns_per_kib: Average::default(),
+            stretch: Average::default(),
+            demand: Mutex::default(),
+            demand_ns_per_kib: Average::default(),
+        }
+    }
+
+    fn begin_write(&self) {
+        let mut device = self.device.lock();
+        if device.in_flight == 0 {
+            device.busy_since_ns = self.clock.now_ns();
+        }
+        device.in_flight += 1;
+    }
+
+    fn end_write(&self, bytes: u64) {
+        let now = self.clock.now_ns();
+        let mut device = self.device.lock();
+        device.in_flight = device.in_flight.saturating_sub(1);
+        device.busy_ns += now.saturating_sub(device.busy_since_ns);
+        device.busy_since_ns = now;
+        device.bytes += bytes;
+        if device.busy_ns >= DEVICE_SAMPLE_NS {
+            if device.bytes > 0 {
+                self.device_ns_per_kib.add(device.busy_ns as f64 * 1024.0 / device.bytes as f64);
+            }
+            (device.busy_ns, device.bytes) = (0, 0);
+        }
+    }
+
+    /// A thread compressed for so long.
+    pub(crate) fn compressed(&self, wall_ns: u64, cpu_ns: u64) {
+        if cpu_ns >= STRETCH_CPU_NS_MIN {
+            self.stretch.add((wall_ns as f64 / cpu_ns as f64).clamp(1.0, 100.0));
+        }
+    }
+
+    /// Writers have brought so many bytes since the pool was opened.
+    pub(crate) fn demanded(&self, written_bytes: u64) {
+        let now = self.clock.now_ns();
+        let Some(mut demand) = self.demand.try_lock() else { return };
+        let (ns, bytes) = (now.saturating_sub(demand.since_ns), written_bytes.saturating_sub(demand.written_bytes));
+        if ns < DEMAND_SAMPLE_NS {
+            return;
+        }
+        if demand.since_ns > 0 && bytes > 0 {
+            self.demand_ns_per_kib.add(ns as f64 * 1024.0 / bytes as f64);
+        }
+        *demand = Demand { since_ns: now.max(1), written_bytes };
+    }
+
+    /// What is known now. `pressed`: writers wait, or nearly.
+    pub(crate) fn pressure(&self, pressed: bool) -> Pressure {
+        let stretch = self.stretch.get().max(1.0);
+        Pressure {
+            cpus: self.cpus / stretch,
+            device_ns_per_kib: self.device_ns_per_kib.get(),
+            raw_ns_per_kib: RAW_NS_PER_KIB,
+            demand_ns_per_kib: self.demand_ns_per_kib.get(),
+            pressed,
+        }
+    }
+}
+
+/// A disk whose writes are measured.
+pub(crate) struct MeteredDisk {
+    pub inner: Arc<dyn Disk>,
+    pub meter: Arc<Meter>,
+}
+
+impl Disk for MeteredDisk {
+    fn read_alignment(&self) -> usize {
+        self.inner.read_alignment()
+    }
+    fn read_at(&self, offset: u64, buf: &mut AlignedBuf, len: usize) -> std::io::Result<()> {
+        self.inner.read_at(offset, buf, len)
+    }
+    fn write_at(&self, offset: u64, buf: &AlignedBuf, len: usize) -> std::io::Result<()> {
+        self.meter.begin_write();
+        let result = self.inner.write_at(offset, buf, len);
+        self.meter.end_write(if result.is_ok() { len as u64 } else { 0 });
+        result
+    }
+    fn sync(&self) -> std::io::Result<()> {
+        self.inner.sync()
+    }
+    fn reserve(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        self.inner.reserve(offset, len)
+    }
+    fn punch(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        self.inner.punch(offset, len)
+    }
+    fn first_write_is_dear(&self) -> bool {
+        self.inner.first_write_is_dear()
+    }
+    fn size_bytes(&self) -> std::io::Result<u64> {
+        self.inner.size_bytes()
+    }
+    fn occupied_bytes(&self) -> std::io::Result<u64> {
+        self.inner.occupied_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Hand(AtomicU64);
+
+    impl Clock for Hand {
+        fn now_ns(&self) -> u64 {
+            self.0.load(Ordering::Relaxed)
+        }
+        fn unix_s(&self) -> u64 {
+            0
+        }
+        fn thread_cpu_ns(&self) -> u64 {
+            0
+        }
+    }
+
+    fn meter() -> (Arc<Hand>, Meter) {
+        let clock = Arc::new(Hand::default());
+        (clock.clone(), Meter::new(clock, 2))
+    }
+
+    #[test]
+    fn the_device_is_as_fast_as_it_is_while_it_is_busy() {
+        let (clock, meter) = meter();
+        assert_eq!(meter.pressure(false).device_ns_per_kib, 0.0);
+        for _ in 0..50 {
+            // Two writes of a megabyte at the same time, in 20 ms together; then a long rest, which does not count.
+            meter.begin_write();
+            meter.begin_write();
+            clock.0.fetch_add(10_000_000, Ordering::Relaxed);
+            meter.end_write(1 << 20);
+            clock.0.fetch_add(10_000_000, Ordering::Relaxed);
+            meter.end_write(1 << 20);
+            clock.0.fetch_add(1_000_000_000, Ordering::Relaxed);
+        }
+        let found = meter.pressure(false).device_ns_per_kib;
+        assert!((found - 20e6 / 2048.0).abs() < 1.0, "{found}");
+    }
+
+    #[test]
+    fn a_loaded_machine_has_fewer_cpus_and_demand_is_measured_over_time() {
+        let (clock, meter) = meter();
+        let idle = meter.pressure(false).cpus;
+        for _ in 0..50 {
+            meter.compressed(2_000_000, 1_000_000);
+            meter.compressed(50_000, 10);
+        }
+        assert!((meter.pressure(false).cpus - idle / 2.0).abs() < 0.01);
+        for step in 0..100u64 {
+            meter.demanded(step * 4096);
+            clock.0.fetch_add(100_000_000, Ordering::Relaxed);
+        }
+        let found = meter.pressure(true).demand_ns_per_kib;
+        assert!((found - 25_000_000.0).abs() < 1e5, "{found}");
+    }
+}

@@ -1,0 +1,143 @@
+//! A record of each unit that `auto` decided about, kept while somebody asks for it: a ring of bounded size, so that a reader who is slow
+//! loses the oldest and nobody waits.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::pool::Pool;
+
+/// Records kept: 64 Ki units are 2 GiB of data at the default size, and some 10 MiB of memory.
+const RECORDS_MAX: usize = 1 << 16;
+
+/// What was decided about one unit, and for what facts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TraceRecord {
+    /// Number of the record: consecutive, unless the ring was full.
+    pub number: u64,
+    /// Wall-clock second.
+    pub unix_s: u64,
+    /// Object.
+    pub object: u64,
+    /// Where the unit begins in it, in bytes.
+    pub offset: u64,
+    /// Bytes before.
+    pub raw_bytes: u32,
+    /// Bytes stored.
+    pub stored_bytes: u32,
+    /// Codec; `raw` when stored as it came.
+    pub codec: String,
+    /// Class of data, 0 (nearly constant) to 7 (looks random).
+    pub class: u8,
+    /// Short name of the reason.
+    pub why: String,
+    /// CPU nanoseconds of all attempts.
+    pub cpu_ns: u64,
+    /// The part of them that tests cost.
+    pub test_ns: u64,
+    /// CPUs that compression can get.
+    pub cpus: f64,
+    /// Nanoseconds that the device takes for a KiB; 0: not known.
+    pub device_ns_per_kib: f64,
+    /// Whether writers wait, or nearly.
+    pub pressed: bool,
+}
+
+#[derive(Default)]
+struct Ring {
+    records: VecDeque<TraceRecord>,
+    next: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Trace {
+    on: AtomicBool,
+    ring: Mutex<Ring>,
+}
+
+impl Trace {
+    /// Whether records are wanted.
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// Begins, or ends and forgets.
+    pub(crate) fn set(&self, on: bool) {
+        self.on.store(on, Ordering::Relaxed);
+        if !on {
+            self.ring.lock().records = VecDeque::new();
+        }
+    }
+
+    /// Adds a record, and gives it its number.
+    pub(crate) fn add(&self, record: TraceRecord) {
+        let mut ring = self.ring.lock();
+        if ring.records.len() == RECORDS_MAX {
+            ring.records.pop_front();
+        }
+        let number = ring.next;
+        ring.next += 1;
+        ring.records.push_back(TraceRecord { number, ..record });
+    }
+
+    /// Up to `count` records, the oldest first; they are forgotten.
+    pub(crate) fn take(&self, count: usize) -> Vec<TraceRecord> {
+        let mut ring = self.ring.lock();
+        let count = count.min(ring.records.len());
+        ring.records.drain(..count).collect()
+    }
+}
+
+impl Pool {
+    /// Begins to keep a record of each unit that `auto` decides about, or ends it and forgets them. Costs two looks at the clock for
+    /// each unit while it is on.
+    pub fn set_trace(&self, on: bool) {
+        self.core.chooser.trace.set(on);
+    }
+
+    /// Takes up to `count` records out of the ring, the oldest first. Numbers that are missing were lost because the ring was full.
+    pub fn take_trace(&self, count: usize) -> Vec<TraceRecord> {
+        self.core.chooser.trace.take(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> TraceRecord {
+        TraceRecord {
+            number: 0,
+            unix_s: 1,
+            object: 1,
+            offset: 0,
+            raw_bytes: 4096,
+            stored_bytes: 100,
+            codec: "lz4".to_owned(),
+            class: 2,
+            why: "class-winner".to_owned(),
+            cpu_ns: 5,
+            test_ns: 0,
+            cpus: 2.0,
+            device_ns_per_kib: 0.0,
+            pressed: false,
+        }
+    }
+
+    #[test]
+    fn a_full_ring_loses_the_oldest_and_says_so_by_their_numbers() {
+        let trace = Trace::default();
+        assert!(!trace.is_on());
+        trace.set(true);
+        for _ in 0..RECORDS_MAX + 10 {
+            trace.add(record());
+        }
+        let first = trace.take(5);
+        assert_eq!(first.iter().map(|r| r.number).collect::<Vec<_>>(), [10, 11, 12, 13, 14]);
+        assert_eq!(trace.take(usize::MAX).len(), RECORDS_MAX - 5);
+        trace.add(record());
+        trace.set(false);
+        assert!(trace.take(1).is_empty());
+    }
+}

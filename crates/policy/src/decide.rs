@@ -1,0 +1,165 @@
+//! What is done with one unit, by its probe, its region's memory and the plan for its class; and what is remembered of
+//! it afterwards. Pure: the same facts give the same decision.
+//!
+//! 1. A unit that looks random is stored raw, unless its region's last test says otherwise. The probe sees no repetitions: so it is *checked* with
+//!    the fastest candidate first, which gives up early on random data; in a long run of such units one in four. `performance` checks none, and in a
+//!    long run does not even probe but one in four.
+//! 2. At the first unit of a region, after 127 units, and when the last units went otherwise than expected, the unit is
+//!    *tested*: compressed with every candidate that might win, and the winner kept for the region. Tests have a budget; without any
+//!    left, the unit is treated like others, so that small regions lose a test, not their compression.
+//! 3. Other units are compressed with the region's winner, if they are of the class that was tested, else with what the
+//!    plan says for their class.
+//! 4. What then saves too little is tried once more with the fallback, where that usually helps, else stored raw.
+
+use std::fmt;
+
+use codec::{Codec, CodecId};
+
+use crate::plan::{ClassPlan, Contenders};
+use crate::{Class, Mode, Region};
+
+/// Why a unit was stored as it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Why {
+    /// The property names the codec.
+    Fixed,
+    /// It looks random.
+    Random,
+    /// It looks random, but was tried with the fastest candidate all the same.
+    Check,
+    /// Those before it looked random, and it was not looked at.
+    RandomRun,
+    /// Nothing pays for its class of data.
+    NothingPays,
+    /// The codec won the region's last test.
+    RegionWinner,
+    /// The codec pays for its class of data.
+    ClassWinner,
+    /// The first of its region: all candidates that might win were tried.
+    TestFirst,
+    /// The region's last test was long ago.
+    TestDue,
+    /// The region's last units went otherwise than its last test.
+    TestDrift,
+    /// A file-type rule names the codec.
+    Rule,
+}
+
+impl Why {
+    /// A short name, for traces.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fixed => "fixed",
+            Self::Random => "random",
+            Self::Check => "check",
+            Self::RandomRun => "random-run",
+            Self::NothingPays => "nothing-pays",
+            Self::RegionWinner => "region-winner",
+            Self::ClassWinner => "class-winner",
+            Self::TestFirst => "test-first",
+            Self::TestDue => "test-due",
+            Self::TestDrift => "test-drift",
+            Self::Rule => "rule",
+        }
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fixed => "the property compression names it",
+            Self::Random => "it looks random",
+            Self::Check => "it looks random, and the fastest candidate was tried",
+            Self::RandomRun => "those before it looked random",
+            Self::NothingPays => "no candidate pays for this class of data",
+            Self::RegionWinner => "it won the region's last test",
+            Self::ClassWinner => "it pays for this class of data",
+            Self::TestFirst => "it won the test at the region's first unit",
+            Self::TestDue => "it won the region's test",
+            Self::TestDrift => "it won the test after the region's data had changed",
+            Self::Rule => "a file-type rule names it",
+        })
+    }
+}
+
+/// What to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Store raw.
+    Raw,
+    /// Compress; if that saves too little, with the fallback; else store raw.
+    Compress {
+        /// With this codec.
+        codec: Codec,
+        /// And then this one.
+        fallback: Option<Codec>,
+    },
+    /// Compress with each of these and keep the winner.
+    Test(Contenders),
+}
+
+/// A decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decision {
+    /// What to do.
+    pub action: Action,
+    /// Why.
+    pub why: Why,
+}
+
+impl Decision {
+    const fn new(action: Action, why: Why) -> Self {
+        Self { action, why }
+    }
+}
+
+/// Whether the unit has to be probed; if not, [`Decision`] is raw for [`Why::RandomRun`].
+pub const fn wants_probe(mode: Mode, region: Region) -> bool {
+    !matches!(mode, Mode::Performance) || region.wants_look()
+}
+
+/// Decides. `codec_of` finds a candidate by its number; `may_test`: the budget for tests is not used up.
+pub fn decide(
+    mode: Mode,
+    plan: &ClassPlan,
+    region: Region,
+    class: Class,
+    may_test: bool,
+    codec_of: impl Fn(CodecId) -> Option<Codec>,
+) -> Decision {
+    let remembered = region.winner().filter(|(tested, _)| *tested == class).map(|(_, id)| codec_of(id));
+    let is_new = region.winner().is_none();
+    // A random unit is no reason for a region's first test, nor for one because of drift.
+    let due = if class.is_random() {
+        region.units_since_test() >= crate::region::UNITS_PER_TEST
+    } else {
+        is_new || region.is_due()
+    };
+    if due && may_test && plan.contenders.iter().next().is_some() {
+        let why = match (is_new, region.has_drifted()) {
+            (true, _) => Why::TestFirst,
+            (_, true) => Why::TestDrift,
+            _ => Why::TestDue,
+        };
+        return Decision::new(Action::Test(plan.contenders), why);
+    }
+    let fallback = plan.fallback.filter(|_| region.trusts_fallback());
+    let compress = |codec, why| {
+        let fallback = fallback.filter(|f| *f != codec);
+        Decision::new(Action::Compress { codec, fallback }, why)
+    };
+    match (remembered, plan.winner) {
+        // Times and loads of a test are past; `performance` goes by the present.
+        (Some(Some(codec)), _) if mode != Mode::Performance => compress(codec, Why::RegionWinner),
+        // One unit's test is no reason to store a hundred raw that are usually compressible.
+        (Some(None), _) if class == Class::DENSE && mode != Mode::Performance => {
+            Decision::new(Action::Raw, Why::RegionWinner)
+        }
+        (_, Some(codec)) => compress(codec, Why::ClassWinner),
+        (_, None) if class.is_random() => match plan.check.filter(|_| region.wants_check()) {
+            Some(codec) => Decision::new(Action::Compress { codec, fallback: None }, Why::Check),
+            None => Decision::new(Action::Raw, Why::Random),
+        },
+        (_, None) => Decision::new(Action::Raw, Why::NothingPays),
+    }
+}

@@ -1,0 +1,274 @@
+//! Which codec pays for a class of data, by what has been learned: a pure function of the facts.
+//!
+//! - `balanced`, `energy`, `archive`: the candidate of least cost ([`crate::ln_cost`]) with the mode's exponents; `archive` only among
+//!   those that take at most [`ARCHIVE_CPU_MULTIPLE`] times the CPU time of what `balanced` would choose.
+//! - `performance`: the candidate that saves most among those that do not slow the writer. What a codec lets through is the
+//!   lesser of what the CPUs compress and what the device takes of its output; a writer who waits for neither is not slowed by
+//!   a codec that keeps up with him. Never a codec that takes more CPU time than `balanced`'s.
+//!
+//! **Modes are monotone**: for the same facts, what a mode chooses is expected to save at least what an earlier one chooses, in the order energy,
+//! balanced, archive; and `performance` never spends more CPU time than `balanced`. For let *a* be chosen with saving exponent *m* and *b*
+//! with *n > m*, time exponents equal. Then t(a)/s(a)^m <= t(b)/s(b)^m and t(b)/s(b)^n <= t(a)/s(a)^n; the product of both is
+//! (s(b)/s(a))^(n-m) >= 1. The bound of `archive` keeps `balanced`'s choice among those that it chooses from.
+
+use codec::Codec;
+
+use crate::candidates::{CANDIDATES_MAX, Candidates};
+use crate::cost::{SAVING_MIN, ln_cost};
+use crate::learned::{Estimate, Key, SizeClass, Table};
+use crate::mode::ARCHIVE_CPU_MULTIPLE;
+use crate::{Class, Mode};
+
+/// What `auto` was told by the properties.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Auto {
+    /// What it optimises.
+    pub mode: Mode,
+    /// What it chooses among.
+    pub candidates: Candidates,
+    /// Least saving, in thousandths of the raw length, for which a unit is stored compressed.
+    pub min_saving_permille: u32,
+}
+
+/// What the writer waits for, as measured over the last moments.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pressure {
+    /// CPU seconds per second that compression can get: cores, less what others take.
+    pub cpus: f64,
+    /// Nanoseconds that the device takes for a KiB while it is busy; 0: not known.
+    pub device_ns_per_kib: f64,
+    /// CPU nanoseconds that storing a KiB raw takes: copy and checksum.
+    pub raw_ns_per_kib: f64,
+    /// Nanoseconds between two KiB that the writer brings, if he is not held up; 0: not known.
+    pub demand_ns_per_kib: f64,
+    /// The writer is held up, or nearly: the write buffer is more than half full.
+    pub pressed: bool,
+}
+
+impl Default for Pressure {
+    /// Nothing is known: nobody waits.
+    fn default() -> Self {
+        Self { cpus: 1.0, device_ns_per_kib: 0.0, raw_ns_per_kib: 100.0, demand_ns_per_kib: 0.0, pressed: false }
+    }
+}
+
+/// Share of the time between two KiB of an unhindered writer that storing one may take: twice as fast as he is leaves room for bursts.
+const DEMAND_SHARE: f64 = 0.5;
+/// How much slower than the fastest way a codec may be in `performance`: measurements are no better.
+const SLOWER: f64 = 1.05;
+/// Samples from which on an average is believed.
+const SAMPLES_FEW: u64 = 4;
+/// Share of what it leaves that a codec might save more than its average says, when it is decided whether a test could show it as
+/// the winner; four times that while there are few samples.
+const HOPE: f64 = 0.04;
+
+/// The facts behind a plan.
+pub struct Facts<'a, T: Table> {
+    /// What the properties say.
+    pub auto: Auto,
+    /// How large the units are.
+    pub size: SizeClass,
+    /// Price of CPU time: watts, or 1.
+    pub price: f64,
+    /// What the writer waits for; only `performance` asks.
+    pub pressure: Pressure,
+    /// What has been learned.
+    pub table: &'a T,
+}
+
+/// A bounded list of codecs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Contenders {
+    codecs: [Option<Codec>; CANDIDATES_MAX],
+}
+
+impl Contenders {
+    fn push(&mut self, codec: Codec) {
+        if let Some(free) = self.codecs.iter_mut().find(|slot| slot.is_none()) {
+            *free = Some(codec);
+        }
+    }
+    /// The codecs, in the order of the candidates.
+    pub fn iter(&self) -> impl Iterator<Item = Codec> + Clone + use<> {
+        self.codecs.into_iter().flatten()
+    }
+}
+
+/// What to do with units of one class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClassPlan {
+    /// Codec that pays; `None`: raw.
+    pub winner: Option<Codec>,
+    /// What to try when the winner saves too little of a unit: another codec that usually saves enough.
+    pub fallback: Option<Codec>,
+    /// Candidates that might win a test.
+    pub contenders: Contenders,
+    /// What a unit that looks random is tried with all the same: the fastest candidate, which gives up early on most. `None` if that is not
+    /// worth it.
+    pub check: Option<Codec>,
+}
+
+/// A candidate, and what is expected of it or was measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Entrant {
+    /// The codec.
+    pub codec: Codec,
+    /// Its time and saving.
+    pub estimate: Estimate,
+}
+
+impl<T: Table> Facts<'_, T> {
+    /// What to expect of a codec.
+    pub fn estimate(&self, codec: Codec, class: Class) -> Estimate {
+        self.table.estimate(Key { codec: codec.id(), class, size: self.size })
+    }
+
+    /// Plans for one class.
+    pub fn plan(&self, class: Class) -> ClassPlan {
+        let mut entrants = [None; CANDIDATES_MAX];
+        for (slot, codec) in entrants.iter_mut().zip(self.auto.candidates.as_slice()) {
+            *slot = Some(Entrant { codec: *codec, estimate: self.estimate(*codec, class) });
+        }
+        let entrants = || entrants.iter().flatten().copied();
+        let winner = self.choose(entrants());
+        let check = self.check(entrants());
+        let mut contenders = Contenders::default();
+        for entrant in entrants() {
+            // Random data is not worth a test with slow candidates: they, too, find nothing.
+            let might_win = if class.is_random() && winner.is_none() {
+                check.is_some_and(|fastest| fastest == entrant.codec)
+            } else {
+                self.might_win(entrant, winner)
+            };
+            if might_win {
+                contenders.push(entrant.codec);
+            }
+        }
+        ClassPlan {
+            winner: winner.map(|w| w.codec),
+            fallback: winner.and_then(|winner| self.fallback(winner, entrants())).map(|f| f.codec),
+            contenders,
+            check: check.filter(|_| self.auto.mode != Mode::Performance),
+        }
+    }
+
+    /// Only a codec without entropy coding runs through random data several times as fast as through other data.
+    fn check(&self, entrants: impl Iterator<Item = Entrant>) -> Option<Codec> {
+        let fastest = entrants.min_by(|a, b| a.estimate.ns_per_kib.total_cmp(&b.estimate.ns_per_kib))?;
+        Some(fastest.codec)
+    }
+
+    /// The winner among entrants; `None`: none pays.
+    pub fn choose(&self, entrants: impl Iterator<Item = Entrant> + Clone) -> Option<Entrant> {
+        let worth_it = |e: &Entrant| e.estimate.saving >= self.least_saving();
+        let balanced = self.cheapest(Mode::Balanced, entrants.clone().filter(worth_it));
+        match self.auto.mode {
+            Mode::Balanced => balanced,
+            Mode::Energy => self.cheapest(Mode::Energy, entrants.filter(worth_it)),
+            Mode::Archive => {
+                let limit = balanced.map_or(f64::INFINITY, |b| b.estimate.ns_per_kib * ARCHIVE_CPU_MULTIPLE);
+                self.cheapest(Mode::Archive, entrants.filter(worth_it).filter(|e| e.estimate.ns_per_kib <= limit))
+            }
+            Mode::Performance => self.unhindering(balanced?, entrants.filter(worth_it)),
+        }
+    }
+
+    /// Expected saving below which a codec is not tried on every unit: it would fail most of the time.
+    fn least_saving(&self) -> f64 {
+        let share = f64::from(self.auto.min_saving_permille) / 1000.0;
+        let share = if self.auto.mode == Mode::Archive { share / 16.0 } else { share / 4.0 };
+        share.max(SAVING_MIN)
+    }
+
+    fn cost(&self, mode: Mode, estimate: Estimate) -> f64 {
+        ln_cost(mode.weights(), estimate.ns_per_kib, self.price, estimate.saving)
+    }
+
+    /// The first of least cost.
+    fn cheapest(&self, mode: Mode, entrants: impl Iterator<Item = Entrant>) -> Option<Entrant> {
+        let mut best: Option<(Entrant, f64)> = None;
+        for entrant in entrants {
+            let cost = self.cost(mode, entrant.estimate);
+            if cost.is_finite() && best.is_none_or(|(_, least)| cost < least) {
+                best = Some((entrant, cost));
+            }
+        }
+        best.map(|(entrant, _)| entrant)
+    }
+
+    /// Nanoseconds that pass for each KiB when it is stored so, if nothing else hinders.
+    fn wall(&self, cpu_ns_per_kib: f64, saving: f64) -> f64 {
+        let pressure = &self.pressure;
+        (cpu_ns_per_kib / pressure.cpus.max(0.01)).max(pressure.device_ns_per_kib * (1.0 - saving))
+    }
+
+    /// What `performance` chooses.
+    fn unhindering(&self, balanced: Entrant, entrants: impl Iterator<Item = Entrant> + Clone) -> Option<Entrant> {
+        let pressure = &self.pressure;
+        let of = |e: &Entrant| self.wall(e.estimate.ns_per_kib + pressure.raw_ns_per_kib, e.estimate.saving);
+        let entrants = entrants.filter(|e| e.estimate.ns_per_kib <= balanced.estimate.ns_per_kib);
+        let raw = self.wall(pressure.raw_ns_per_kib, 0.0);
+        let fastest = entrants.clone().map(|e| of(&e)).fold(raw, f64::min);
+        let mut limit = fastest * SLOWER;
+        if !pressure.pressed {
+            // Nobody waits: whatever keeps up is free.
+            let unhurried = if pressure.demand_ns_per_kib > 0.0 { pressure.demand_ns_per_kib } else { f64::INFINITY };
+            limit = limit.max(unhurried * DEMAND_SHARE);
+        }
+        let mut best: Option<Entrant> = None;
+        for entrant in entrants.filter(|e| of(e) <= limit) {
+            if best.is_none_or(|b| entrant.estimate.saving > b.estimate.saving) {
+                best = Some(entrant);
+            }
+        }
+        best
+    }
+
+    /// Whether a test could show that `entrant` beats the winner.
+    fn might_win(&self, entrant: Entrant, winner: Option<Entrant>) -> bool {
+        let Some(winner) = winner else { return true };
+        if winner.codec == entrant.codec {
+            return true;
+        }
+        let few = entrant.estimate.samples < SAMPLES_FEW;
+        // Costs less than what it is compared with.
+        if entrant.estimate.ns_per_kib <= winner.estimate.ns_per_kib && self.auto.mode != Mode::Archive {
+            return true;
+        }
+        let hope = if few { 4.0 * HOPE } else { HOPE };
+        // What is known of a slower codec may be of other data; it saves hardly less than a faster one.
+        let mut saving = entrant.estimate.saving;
+        if entrant.estimate.ns_per_kib > winner.estimate.ns_per_kib {
+            saving = saving.max(winner.estimate.saving);
+        }
+        saving += (1.0 - saving) * hope;
+        let hoped = Estimate { saving, ..entrant.estimate };
+        match self.auto.mode {
+            // Tests are for the table: `performance` compares times and savings that change with the load.
+            Mode::Performance => few || entrant.estimate.ns_per_kib <= 2.0 * winner.estimate.ns_per_kib,
+            mode => self.cost(mode, hoped) < self.cost(mode, winner.estimate),
+        }
+    }
+
+    /// A codec for units of which the winner saves too little: the one that usually saves most, if it saves enough and more.
+    fn fallback(&self, winner: Entrant, entrants: impl Iterator<Item = Entrant>) -> Option<Entrant> {
+        let multiple = match self.auto.mode {
+            Mode::Performance => return None,
+            Mode::Energy | Mode::Balanced => 4.0,
+            Mode::Archive => ARCHIVE_CPU_MULTIPLE,
+        };
+        let least = winner.estimate.saving.max(f64::from(self.auto.min_saving_permille) / 1000.0);
+        let limit = winner.estimate.ns_per_kib * multiple;
+        let mut best: Option<Entrant> = None;
+        for e in entrants.filter(|e| e.estimate.saving > least && e.estimate.ns_per_kib <= limit) {
+            if e.codec != winner.codec && best.is_none_or(|b| e.estimate.saving > b.estimate.saving) {
+                best = Some(e);
+            }
+        }
+        best
+    }
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

@@ -1,0 +1,216 @@
+//! Plans as tables, and that modes are monotone.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use codec::CodecId;
+use proptest::prelude::*;
+
+use super::*;
+use crate::Learned;
+
+/// A table of exact estimates; codecs that are not in it are expected to do what is usual.
+#[derive(Debug, Default)]
+struct Known(RefCell<HashMap<CodecId, Estimate>>);
+
+impl Table for Known {
+    fn cell(&self, _: Key) -> Learned {
+        Learned::default()
+    }
+    fn update(&self, _: Key, _: Learned) {}
+    fn estimate(&self, key: Key) -> Estimate {
+        self.0.borrow().get(&key.codec).copied().unwrap_or_else(|| crate::prior::prior(key))
+    }
+}
+
+fn known(list: &[(&str, f64, f64)]) -> Known {
+    let entry = |(name, ns_per_kib, saving): &(&str, f64, f64)| {
+        let codec: Codec = name.parse().unwrap();
+        (codec.id(), Estimate { ns_per_kib: *ns_per_kib, saving: *saving, samples: 100 })
+    };
+    Known(RefCell::new(list.iter().map(entry).collect()))
+}
+
+fn auto(mode: Mode) -> Auto {
+    Auto { mode, candidates: "lz4,zstd-1,zstd-3,zstd-9,zstd-19".parse().unwrap(), min_saving_permille: 125 }
+}
+
+fn facts(mode: Mode, pressure: Pressure, table: &Known) -> Facts<'_, Known> {
+    Facts { auto: auto(mode), size: SizeClass::of(32768), price: 1.0, pressure, table }
+}
+
+fn winner(mode: Mode, pressure: Pressure, table: &Known) -> String {
+    let winner = facts(mode, pressure, table).plan(Class::DENSE).winner;
+    winner.map_or_else(|| "raw".to_owned(), |codec| codec.to_string())
+}
+
+/// As measured on a kernel source tree in units of 32 KiB.
+fn source() -> Known {
+    known(&[
+        ("lz4", 1200.0, 0.528),
+        ("zstd-1", 2170.0, 0.668),
+        ("zstd-3", 2960.0, 0.686),
+        ("zstd-9", 15700.0, 0.712),
+        ("zstd-19", 217_000.0, 0.722),
+    ])
+}
+
+#[test]
+fn modes_by_table() {
+    let nobody_waits = Pressure::default();
+    // Base64: nothing for a codec without entropy coding.
+    let base64 = known(&[
+        ("lz4", 300.0, 0.0),
+        ("zstd-1", 1700.0, 0.24),
+        ("zstd-3", 2500.0, 0.24),
+        ("zstd-9", 9000.0, 0.245),
+        ("zstd-19", 80_000.0, 0.25),
+    ]);
+    let random = known(&[
+        ("lz4", 90.0, 0.0),
+        ("zstd-1", 400.0, 0.0),
+        ("zstd-3", 500.0, 0.0),
+        ("zstd-9", 900.0, 0.001),
+        ("zstd-19", 40_000.0, 0.002),
+    ]);
+    for (name, table, expected) in [
+        ("source", &source(), ["zstd-3", "lz4", "zstd-3", "zstd-9"]),
+        ("base64", &base64, ["zstd-1", "zstd-1", "zstd-1", "zstd-1"]),
+        ("random", &random, ["raw", "raw", "raw", "raw"]),
+    ] {
+        for (mode, expected) in Mode::ALL.into_iter().zip(expected) {
+            assert_eq!(winner(mode, nobody_waits, table), expected, "{name}, {mode}");
+        }
+    }
+}
+
+#[test]
+fn performance_by_table() {
+    let pressed = |cpus, device_ns_per_kib| Pressure { cpus, device_ns_per_kib, pressed: true, ..Pressure::default() };
+    for (what, pressure, expected) in [
+        // 100 MB/s: the device takes 10 microseconds for a KiB, so that all the time of zstd-3 is free.
+        ("a slow device", pressed(2.0, 10_000.0), "zstd-3"),
+        ("a slow device, and others want the CPUs", pressed(0.6, 10_000.0), "zstd-1"),
+        // 1 GB/s: two cores compress with lz4 at 1.6 GB/s, and the device then takes twice as much.
+        ("a slow device, and others want the CPUs much", pressed(0.4, 10_000.0), "lz4"),
+        ("a fast device", pressed(2.0, 1_000.0), "lz4"),
+        ("a fast device, and others want the CPUs", pressed(1.0, 1_000.0), "raw"),
+        ("a device that is faster than any codec", pressed(2.0, 100.0), "raw"),
+        ("an unknown device", pressed(2.0, 0.0), "raw"),
+        ("an idle writer", Pressure { demand_ns_per_kib: 100_000.0, ..Pressure::default() }, "zstd-3"),
+        (
+            "a writer that lz4 keeps up with, but zstd does not",
+            Pressure { demand_ns_per_kib: 3_000.0, device_ns_per_kib: 100.0, ..Pressure::default() },
+            "lz4",
+        ),
+        ("a writer that nothing keeps up with", Pressure { demand_ns_per_kib: 500.0, ..Pressure::default() }, "raw"),
+    ] {
+        assert_eq!(winner(Mode::Performance, pressure, &source()), expected, "{what}");
+    }
+}
+
+#[test]
+fn only_what_might_win_is_tested() {
+    let of = |mode| {
+        let plan = facts(mode, Pressure::default(), &source()).plan(Class::DENSE);
+        plan.contenders.iter().map(|codec| codec.to_string()).collect::<Vec<_>>().join(",")
+    };
+    assert_eq!(of(Mode::Balanced), "lz4,zstd-1,zstd-3");
+    assert_eq!(of(Mode::Energy), "lz4");
+    assert_eq!(of(Mode::Archive), "zstd-3,zstd-9");
+    // Nothing is known to pay: everything might.
+    let nothing = known(&[("lz4", 90.0, 0.0), ("zstd-1", 400.0, 0.0), ("zstd-3", 500.0, 0.0)]);
+    let nothing = facts(Mode::Balanced, Pressure::default(), &nothing).plan(Class::RANDOM);
+    assert_eq!((nothing.winner, nothing.contenders.iter().count()), (None, 1));
+    let nothing = known(&[
+        ("lz4", 900.0, 0.0),
+        ("zstd-1", 1400.0, 0.0),
+        ("zstd-3", 2500.0, 0.0),
+        ("zstd-9", 9000.0, 0.0),
+        ("zstd-19", 1e5, 0.0),
+    ]);
+    let nothing = facts(Mode::Balanced, Pressure::default(), &nothing).plan(Class::DENSE);
+    assert_eq!((nothing.winner, nothing.contenders.iter().count()), (None, 5));
+}
+
+#[test]
+fn a_fallback_saves_more_for_a_bounded_time() {
+    let table = known(&[
+        ("lz4", 800.0, 0.30),
+        ("zstd-1", 1700.0, 0.31),
+        ("zstd-3", 2500.0, 0.32),
+        ("zstd-9", 9000.0, 0.33),
+        ("zstd-19", 80_000.0, 0.34),
+    ]);
+    let of = |mode| {
+        let plan = facts(mode, Pressure::default(), &table).plan(Class::DENSE);
+        (plan.winner.map(|c| c.to_string()), plan.fallback.map(|c| c.to_string()))
+    };
+    let named = |winner: &str, fallback: Option<&str>| (Some(winner.to_owned()), fallback.map(str::to_owned));
+    assert_eq!(of(Mode::Balanced), named("lz4", Some("zstd-3")));
+    assert_eq!(of(Mode::Energy), named("lz4", Some("zstd-3")));
+    assert_eq!(of(Mode::Performance), named("lz4", None));
+}
+
+prop_compose! {
+    fn estimates()(list in prop::collection::vec((1.0f64..1e6, 0.0f64..0.95, 0u64..20), 5)) -> Known {
+        let codecs = auto(Mode::Balanced).candidates;
+        let entry = |(codec, (ns_per_kib, saving, samples)): (&Codec, (f64, f64, u64))| {
+            (codec.id(), Estimate { ns_per_kib, saving, samples })
+        };
+        Known(RefCell::new(codecs.as_slice().iter().zip(list).map(entry).collect()))
+    }
+}
+
+prop_compose! {
+    fn pressures()(cpus in 0.0f64..64.0, device_ns_per_kib in prop_oneof![Just(0.0), 10.0f64..1e6],
+                   raw_ns_per_kib in 0.0f64..1000.0, demand_ns_per_kib in prop_oneof![Just(0.0), 10.0f64..1e6],
+                   pressed: bool) -> Pressure {
+        Pressure { cpus, device_ns_per_kib, raw_ns_per_kib, demand_ns_per_kib, pressed }
+    }
+}
+
+proptest! {
+    /// archive is never expected to store more than balanced, nor balanced more than energy; performance never takes more CPU time
+    /// than balanced, whatever the load.
+    #[test]
+    fn modes_are_monotone(table in estimates(), pressure in pressures(), price in 0.1f64..100.0) {
+        let chosen = |mode| {
+            let facts = Facts { price, ..facts(mode, pressure, &table) };
+            facts.plan(Class::DENSE).winner.map(|codec| facts.estimate(codec, Class::DENSE))
+        };
+        let saving = |mode| chosen(mode).map_or(0.0, |e| e.saving);
+        let time = |mode| chosen(mode).map_or(0.0, |e| e.ns_per_kib);
+        prop_assert!(saving(Mode::Archive) >= saving(Mode::Balanced));
+        prop_assert!(saving(Mode::Balanced) >= saving(Mode::Energy));
+        prop_assert!(time(Mode::Performance) <= time(Mode::Balanced));
+        prop_assert!(time(Mode::Archive) <= ARCHIVE_CPU_MULTIPLE * time(Mode::Balanced) || time(Mode::Balanced) == 0.0);
+    }
+
+    /// A heavier load never makes performance spend more CPU time.
+    #[test]
+    fn load_never_raises_the_effort(table in estimates(), pressure in pressures(), less in 0.1f64..1.0) {
+        let of = |pressure| {
+            let facts = facts(Mode::Performance, pressure, &table);
+            facts.plan(Class::DENSE).winner.map(|codec| facts.estimate(codec, Class::DENSE).ns_per_kib)
+        };
+        // What the fastest way is changes with the CPUs, so that only a writer who has to wait is sure to get less.
+        let pressure = Pressure { device_ns_per_kib: 0.0, pressed: true, ..pressure };
+        let loaded = Pressure { cpus: pressure.cpus * less, ..pressure };
+        prop_assert!(of(loaded).unwrap_or(0.0) <= of(pressure).unwrap_or(0.0));
+    }
+
+    /// The winner is among those that are tested, and a test among them finds it again if it finds what was expected.
+    #[test]
+    fn a_test_confirms_what_is_true(table in estimates(), mode in prop::sample::select(Mode::ALL.to_vec())) {
+        let facts = facts(mode, Pressure::default(), &table);
+        let plan = facts.plan(Class::DENSE);
+        if let Some(winner) = plan.winner {
+            prop_assert!(plan.contenders.iter().any(|codec| codec == winner));
+        }
+        if mode == Mode::Balanced || mode == Mode::Energy {
+            let entrants = plan.contenders.iter().map(|codec| Entrant { codec, estimate: facts.estimate(codec, Class::DENSE) });
+            prop_assert_eq!(facts.choose(entrants).map(|e| e.codec), plan.winner);
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! What is remembered of a region of an object (4 MiB: 128 units of the default size): packed into one word, so that it can be kept in a table
+//! of bounded size without locks. What it says can be wrong (another region's, out of date); then a decision is less good,
+//! and nothing else.
+
+use codec::CodecId;
+
+use crate::Class;
+
+/// Units of a region after which its winner is tested again.
+pub const UNITS_PER_TEST: u32 = 127;
+/// Units in a row that went otherwise than the last test, after which the region is tested again at once: it has drifted.
+pub const STRAYS_MAX: u32 = 4;
+/// How far a unit's saving may lie from the region's average, in thousandths, before it counts as a stray.
+const STRAY_PERMILLE: u32 = 150;
+/// Units in a row that looked random, after which the mode `performance` does not look at each any more.
+const RANDOM_RUN: u32 = 32;
+/// Of how many units in such a run one is looked at.
+const RANDOM_LOOK: u32 = 4;
+/// Units in a row that looked random and did not compress, after which the other modes, too, believe the probe for most of them.
+const CHECKED_RUN: u32 = 8;
+/// Failures in a row after which a fallback is not tried any more in this region.
+const FALLBACK_FAILURES_MAX: u32 = 2;
+
+/// A region's memory.
+///
+/// Bits: 0 to 7 number of the winning codec, 8 to 10 class of data tested, 11 whether there was a test, 12 to 21 average saving
+/// in thousandths, 22 to 28 units since the test, 29 to 31 strays, 32 to 37 random units in a row, 38 to 39 fallbacks that failed in a row.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Region(u64);
+
+/// Bits of a region's memory that are used: the others are free for whoever keeps it.
+pub const REGION_BITS: u32 = 40;
+
+macro_rules! fields {
+    ($($get:ident $set:ident $at:literal $bits:literal;)*) => {
+        $(
+            const fn $get(self) -> u32 {
+                (self.0 >> $at) as u32 & ((1 << $bits) - 1)
+            }
+            const fn $set(self, value: u32) -> Self {
+                const MOST: u32 = (1 << $bits) - 1;
+                let value = if value > MOST { MOST } else { value };
+                Self(self.0 & !((MOST as u64) << $at) | (value as u64) << $at)
+            }
+        )*
+    };
+}
+
+impl Region {
+    fields! {
+        raw_winner set_winner 0 8;
+        raw_class set_class 8 3;
+        tested set_tested 11 1;
+        permille set_permille 12 10;
+        since set_since 22 7;
+        strays set_strays 29 3;
+        random_run set_random_run 32 6;
+        failures set_failures 38 2;
+    }
+
+    /// From the bits that [`bits`](Self::bits) gave; any bits will do.
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits & ((1 << REGION_BITS) - 1))
+    }
+    /// As [`REGION_BITS`] bits.
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Class and winner of the last test (raw: nothing paid), if there was one.
+    pub fn winner(self) -> Option<(Class, CodecId)> {
+        let class = Class::new(self.raw_class() as u8)?;
+        (self.tested() == 1).then_some((class, CodecId(self.raw_winner() as u8)))
+    }
+    /// Average saving since the last test, as a share.
+    pub fn saving(self) -> f64 {
+        f64::from(self.permille()) / 1000.0
+    }
+    /// Units since the last test, up to [`UNITS_PER_TEST`].
+    pub const fn units_since_test(self) -> u32 {
+        self.since()
+    }
+    /// Whether the last units went otherwise than the test.
+    pub const fn has_drifted(self) -> bool {
+        self.strays() >= STRAYS_MAX
+    }
+    /// Whether it is time for a test.
+    pub const fn is_due(self) -> bool {
+        self.since() >= UNITS_PER_TEST || self.has_drifted()
+    }
+    /// Whether the next unit has to be looked at although so many before it looked random.
+    pub const fn wants_look(self) -> bool {
+        self.random_run() < RANDOM_RUN || self.since().is_multiple_of(RANDOM_LOOK) || self.is_due()
+    }
+    /// Whether a unit that looks random should be tried all the same.
+    pub const fn wants_check(self) -> bool {
+        self.random_run() < CHECKED_RUN || self.since().is_multiple_of(RANDOM_LOOK)
+    }
+    /// Whether a fallback is worth trying.
+    pub const fn trusts_fallback(self) -> bool {
+        self.failures() < FALLBACK_FAILURES_MAX
+    }
+
+    /// After a test.
+    #[must_use]
+    pub const fn after_test(self, class: Class, winner: CodecId, raw_len: usize, stored: usize) -> Self {
+        Self(0)
+            .set_winner(winner.0 as u32)
+            .set_class(class.index() as u32)
+            .set_tested(1)
+            .set_permille(permille(raw_len, stored))
+            .set_random_run(if class.is_random() && winner.0 == CodecId::RAW.0 { self.random_run() } else { 0 })
+    }
+
+    /// After a unit without a test.
+    #[must_use]
+    pub fn after_unit(self, class: Class, raw_len: usize, stored: usize) -> Self {
+        let saved = permille(raw_len, stored);
+        let next = self.set_since(self.since() + 1).set_random_run(0);
+        // Units of another class say nothing of this one: regions may hold several, in turns.
+        if self.winner().is_none_or(|(tested, _)| tested != class) {
+            return next;
+        }
+        if self.permille().abs_diff(saved) <= STRAY_PERMILLE {
+            return next.set_strays(0).set_permille((7 * self.permille() + saved + 3) / 8);
+        }
+        next.set_strays(self.strays() + 1)
+    }
+
+    /// After a unit that looked random, or was not looked at, and was stored raw. Drifts from nothing: it was not tried.
+    #[must_use]
+    pub const fn after_random(self) -> Self {
+        self.set_since(self.since() + 1).set_random_run(self.random_run() + 1)
+    }
+
+    /// After a fallback, which saved enough or not.
+    #[must_use]
+    pub const fn after_fallback(self, saved: bool) -> Self {
+        self.set_failures(if saved { 0 } else { self.failures() + 1 })
+    }
+}
+
+const fn permille(raw_len: usize, stored: usize) -> u32 {
+    if raw_len == 0 {
+        return 0;
+    }
+    (raw_len.saturating_sub(stored) * 1000 / raw_len) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: Class = match Class::new(3) {
+        Some(class) => class,
+        None => Class::RANDOM,
+    };
+
+    #[test]
+    fn a_region_is_due_after_its_units_or_when_it_drifts() {
+        let mut region = Region::default();
+        assert!(region.winner().is_none() && !region.is_due());
+        region = region.after_test(TEXT, CodecId::LZ4, 32768, 16384);
+        assert_eq!(region.winner(), Some((TEXT, CodecId::LZ4)));
+        for unit in 0..UNITS_PER_TEST {
+            assert!(!region.is_due(), "unit {unit}");
+            region = region.after_unit(TEXT, 32768, 16000);
+        }
+        assert!(region.is_due() && !region.has_drifted());
+        assert!((region.saving() - 0.51).abs() < 0.01);
+
+        region = region.after_test(TEXT, CodecId::LZ4, 32768, 16384);
+        for _ in 0..3 {
+            region = region.after_unit(TEXT, 32768, 30000);
+        }
+        assert!(!region.is_due());
+        // One that goes as expected ends the row.
+        region = region.after_unit(TEXT, 32768, 16384);
+        for _ in 0..3 {
+            region = region.after_unit(TEXT, 32768, 30000);
+        }
+        assert!(!region.is_due());
+        region = region.after_unit(Class::DENSE, 32768, 16384);
+        assert!(!region.is_due(), "another class is no drift");
+        region = region.after_unit(TEXT, 32768, 30000);
+        assert!(region.has_drifted() && region.is_due());
+    }
+
+    #[test]
+    fn a_long_run_of_random_units_is_looked_at_less() {
+        let mut region = Region::default();
+        for _ in 0..RANDOM_RUN {
+            assert!(region.wants_look());
+            region = region.after_random();
+        }
+        let looks = (0..64).filter(|_| {
+            let look = region.wants_look();
+            region = region.after_random();
+            look
+        });
+        assert_eq!(looks.count(), 16);
+        assert!(region.after_unit(TEXT, 4096, 1000).wants_look());
+    }
+
+    #[test]
+    fn fallbacks_that_fail_are_given_up() {
+        let region = Region::default().after_fallback(false);
+        assert!(region.trusts_fallback());
+        assert!(!region.after_fallback(false).trusts_fallback());
+        assert!(region.after_fallback(true).after_fallback(false).trusts_fallback());
+        assert!(region.after_fallback(false).after_test(TEXT, CodecId::RAW, 1, 1).trusts_fallback());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bits_are_a_region(bits: u64, raw in 0usize..200_000, stored in 0usize..300_000) {
+            let region = Region::from_bits(bits);
+            for after in [
+                region.after_unit(TEXT, raw, stored),
+                region.after_random(),
+                region.after_test(TEXT, CodecId(255), raw, stored),
+                region.after_fallback(false),
+            ] {
+                assert_eq!(Region::from_bits(after.bits()), after);
+                assert!(after.saving() <= 1.001 + 0.03);
+            }
+        }
+    }
+}

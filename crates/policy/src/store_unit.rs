@@ -1,0 +1,249 @@
+//! How one unit goes through the policy: probe, decision, attempts, and what is learned from them. The compressing itself is
+//! handed in ([`Attempts`]), so that the engine, a replay of measurements and an estimate all go the same way.
+
+use codec::{Codec, CodecId};
+
+use crate::candidates::CANDIDATES_MAX;
+use crate::learned::{Key, SizeClass, Table};
+use crate::plan::{Auto, ClassPlan, Entrant, Facts, Pressure};
+use crate::probe::CLASSES;
+use crate::{Action, Class, Decision, Estimate, Probe, Region, SIZES, Why, decide, probe, wants_probe};
+
+/// Effective saving as a share.
+fn saving_of(raw_len: usize, attempt: Attempt) -> f64 {
+    let stored = attempt.stored.unwrap_or(raw_len).min(raw_len);
+    if raw_len == 0 { 0.0 } else { (raw_len - stored) as f64 / raw_len as f64 }
+}
+
+/// Share of a unit's own saving, against what was expected of each codec, in a test: differences between codecs on one unit are
+/// partly luck.
+const OWN: f64 = 0.5;
+
+/// Those who were measured, with the times that were learned, which are steadier than one measurement.
+fn entrants<T: Table>(
+    facts: &Facts<'_, T>,
+    class: Class,
+    measured: &[(Codec, f64)],
+    expected: &[f64; CANDIDATES_MAX],
+) -> impl Iterator<Item = Entrant> + Clone {
+    let count = measured.len().max(1) as f64;
+    let common = measured.iter().zip(expected).map(|((_, saving), expected)| saving - expected).sum::<f64>() / count;
+    measured.iter().zip(expected).map(move |((codec, saving), expected)| {
+        let usual = (expected + common).clamp(0.0, 1.0);
+        // What saved too little of this unit is no winner, whatever is usual.
+        let saving = if *saving > 0.0 { saving * OWN + usual * (1.0 - OWN) } else { 0.0 };
+        Entrant { codec: *codec, estimate: Estimate { saving, ..facts.estimate(*codec, class) } }
+    })
+}
+
+/// What came of compressing a unit with one codec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attempt {
+    /// Bytes; `None`: more than the least saving allows.
+    pub stored: Option<usize>,
+    /// CPU time, if it was asked for and can be measured.
+    pub cpu_ns: Option<u64>,
+}
+
+/// Compresses one unit, as often as it is asked.
+pub trait Attempts {
+    /// Compresses the unit; measures the time if `timed`.
+    fn attempt(&mut self, codec: Codec, timed: bool) -> Attempt;
+    /// What was attempted last is to be stored, unless something else is kept later.
+    fn keep(&mut self);
+}
+
+/// What was done with a unit, and what is to be remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stored {
+    /// The codec of what was kept; raw: nothing was.
+    pub codec: CodecId,
+    /// Bytes.
+    pub bytes: usize,
+    /// Class of the data.
+    pub class: Class,
+    /// Why.
+    pub why: Why,
+    /// The region's memory from now on.
+    pub region: Region,
+    /// CPU time of all attempts, as far as it was measured.
+    pub cpu_ns: u64,
+    /// The part of it that tests cost: what was not kept.
+    pub test_ns: u64,
+}
+
+/// Plans of one setting, made when they are first needed. Good for one batch: later, more has been learned.
+pub struct Planner<'a, T: Table> {
+    auto: Auto,
+    price: f64,
+    pressure: Pressure,
+    table: &'a T,
+    plans: [[Option<ClassPlan>; CLASSES]; SIZES],
+}
+
+impl<'a, T: Table> Planner<'a, T> {
+    /// With what is in force for a batch.
+    pub fn new(auto: Auto, price: f64, pressure: Pressure, table: &'a T) -> Self {
+        Self { auto, price, pressure, table, plans: [[None; CLASSES]; SIZES] }
+    }
+
+    /// What it was made for.
+    pub const fn auto(&self) -> Auto {
+        self.auto
+    }
+
+    fn facts(&self, size: SizeClass) -> Facts<'a, T> {
+        Facts { auto: self.auto, size, price: self.price, pressure: self.pressure, table: self.table }
+    }
+
+    fn plan(&mut self, size: SizeClass, class: Class) -> ClassPlan {
+        let known = self.plans[size.index()][class.index()];
+        known.unwrap_or_else(|| {
+            let plan = self.facts(size).plan(class);
+            self.plans[size.index()][class.index()] = Some(plan);
+            plan
+        })
+    }
+
+    /// Decides about a unit, lets it be compressed, and learns from it. `may_test`: the budget for tests is not used up; `timed`: measure CPU
+    /// time also without a test.
+    pub fn store(
+        &mut self,
+        raw: &[u8],
+        region: Region,
+        may_test: bool,
+        timed: bool,
+        attempts: &mut impl Attempts,
+    ) -> Stored {
+        let stored = Stored {
+            codec: CodecId::RAW,
+            bytes: raw.len(),
+            class: Class::RANDOM,
+            why: Why::RandomRun,
+            region: region.after_random(),
+            cpu_ns: 0,
+            test_ns: 0,
+        };
+        if !wants_probe(self.auto.mode, region) {
+            return stored;
+        }
+        let Probe { class, .. } = probe(raw);
+        let size = SizeClass::of(raw.len());
+        let plan = self.plan(size, class);
+        let candidates = self.auto.candidates;
+        let Decision { action, why } = decide(self.auto.mode, &plan, region, class, may_test, |id| candidates.find(id));
+        let stored = Stored { class, why, ..stored };
+        match action {
+            Action::Raw if class.is_random() => stored,
+            Action::Raw => Stored { region: region.after_unit(class, raw.len(), raw.len()), ..stored },
+            Action::Compress { codec, fallback } => {
+                self.compress(raw.len(), size, region, stored, (codec, fallback), timed, attempts)
+            }
+            Action::Test(contenders) => self.test(raw.len(), size, region, stored, contenders.iter(), attempts),
+        }
+    }
+
+    fn learn_time(&self, key: Key, raw_len: usize, attempt: Attempt) {
+        if let Some(cpu_ns) = attempt.cpu_ns {
+            self.table.learn_time(key, raw_len, cpu_ns);
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn compress(
+        &self,
+        raw_len: usize,
+        size: SizeClass,
+        region: Region,
+        mut stored: Stored,
+        (codec, fallback): (Codec, Option<Codec>),
+        timed: bool,
+        attempts: &mut impl Attempts,
+    ) -> Stored {
+        let class = stored.class;
+        let attempt = attempts.attempt(codec, timed);
+        self.learn_time(Key { codec: codec.id(), class, size }, raw_len, attempt);
+        if timed {
+            self.table.learn_savings(class, size, &[(codec.id(), saving_of(raw_len, attempt))]);
+        }
+        stored.cpu_ns = attempt.cpu_ns.unwrap_or(0);
+        let mut region = region;
+        if let Some(bytes) = attempt.stored {
+            attempts.keep();
+            stored = Stored { codec: codec.id(), bytes, ..stored };
+        } else if let Some(fallback) = fallback {
+            // Learned by the region only: the units that come here are no fair sample of their class.
+            let second = attempts.attempt(fallback, timed);
+            stored.cpu_ns += second.cpu_ns.unwrap_or(0);
+            region = region.after_fallback(second.stored.is_some());
+            if let Some(bytes) = second.stored {
+                attempts.keep();
+                stored = Stored { codec: fallback.id(), bytes, ..stored };
+            }
+        }
+        let region = if class.is_random() && stored.codec == CodecId::RAW {
+            region.after_random()
+        } else {
+            region.after_unit(class, raw_len, stored.bytes)
+        };
+        Stored { region, ..stored }
+    }
+
+    fn test(
+        &self,
+        raw_len: usize,
+        size: SizeClass,
+        region: Region,
+        mut stored: Stored,
+        contenders: impl Iterator<Item = Codec> + Clone,
+        attempts: &mut impl Attempts,
+    ) -> Stored {
+        let facts = self.facts(size);
+        let class = stored.class;
+        let mut measured = [(Codec::Off, 0.0); CANDIDATES_MAX];
+        let mut count = 0;
+        let mut kept: Option<(Codec, usize, u64)> = None;
+        let before = contenders.clone().map(|codec| facts.estimate(codec, class).saving);
+        let before = before.zip(0..).fold([0.0; CANDIDATES_MAX], |mut all, (saving, index)| {
+            all[index] = saving;
+            all
+        });
+        for codec in contenders.take(CANDIDATES_MAX) {
+            let attempt = attempts.attempt(codec, true);
+            self.learn_time(Key { codec: codec.id(), class, size }, raw_len, attempt);
+            let cpu_ns = attempt.cpu_ns.unwrap_or(0);
+            stored.cpu_ns += cpu_ns;
+            measured[count] = (codec, saving_of(raw_len, attempt));
+            count += 1;
+            let best = facts.choose(entrants(&facts, class, &measured[..count], &before));
+            if let Some(bytes) = attempt.stored
+                && best.is_some_and(|b| b.codec == codec)
+            {
+                attempts.keep();
+                kept = Some((codec, bytes, cpu_ns));
+            }
+        }
+        let winner = facts.choose(entrants(&facts, class, &measured[..count], &before));
+        let tried = measured.map(|(codec, saving)| (codec.id(), saving));
+        self.table.learn_savings(class, size, &tried[..count]);
+        // What was kept may have lost to another by what came after it; and what is stored should be the winner's.
+        if let Some(winner) = winner
+            && kept.is_none_or(|(codec, ..)| codec != winner.codec)
+        {
+            let attempt = attempts.attempt(winner.codec, true);
+            let cpu_ns = attempt.cpu_ns.unwrap_or(0);
+            stored.cpu_ns += cpu_ns;
+            if let Some(bytes) = attempt.stored {
+                attempts.keep();
+                kept = Some((winner.codec, bytes, cpu_ns));
+            }
+        }
+        if let Some((codec, bytes, cpu_ns)) = kept {
+            stored = Stored { codec: codec.id(), bytes, test_ns: stored.cpu_ns - cpu_ns, ..stored };
+        } else {
+            stored.test_ns = stored.cpu_ns;
+        }
+        let winner = winner.map_or(CodecId::RAW, |w| w.codec.id());
+        Stored { region: region.after_test(class, winner, raw_len, stored.bytes), ..stored }
+    }
+}
