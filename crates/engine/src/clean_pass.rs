@@ -48,13 +48,13 @@ const BRAKE_LEAST: Duration = Duration::from_micros(200);
 const STUCK_MAX: u32 = 2;
 
 impl Pool {
-    /// Cleans now what is dead by more than a twentieth: until the pool is as free as the background cleaner would make it, or with
-    /// `all` as much as there is. What was won is free on return. `progress` gets extents cleaned and extents to clean.
+    /// Cleans now what is dead by more than a twentieth, at most `rounds` rounds of it: until the pool is as free as the background
+    /// cleaner would make it, or with `all` as much as there is. What was won is free on return.
     ///
     /// # Errors
     /// When the storage fails. Damage does not stop it: see [`PoolStatus::damages`](crate::PoolStatus::damages).
-    pub fn clean(&self, all: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<CleanReport> {
-        self.core.clean_pass(all, progress)
+    pub fn clean(&self, all: bool, rounds: u32) -> Result<CleanReport> {
+        self.core.clean_pass(all, rounds)
     }
 }
 
@@ -204,40 +204,39 @@ impl Core {
         }
     }
 
-    /// Cleans what is dead by more than a twentieth, until the pool is as free as the background cleaner would make it at best, or with
-    /// `all` to the end. `progress` gets extents cleaned and extents that there were to clean.
-    fn clean_pass(&self, all: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<CleanReport> {
+    fn clean_pass(&self, all: bool, rounds: u32) -> Result<CleanReport> {
         self.take_checkpoint()?;
         let (extents, moved) = (self.counters.cleaned_extents.get(), self.counters.moved_bytes.get());
-        let mut report = CleanReport { extents_free_before: self.extents_left(), ..CleanReport::default() };
         let rule = self.rule(PASS_PERMILLE, true);
-        let none = |_, _| false;
-        let extent_bytes = self.geometry.extent_bytes;
-        let todo = self.extents.lock().victims(extent_bytes, rule.live_max, true, usize::MAX, none).len() as u64;
         let total = u64::from(self.geometry.extents) - 1;
-        let (mut stuck, mut rounds) = (0, 2 * GAIN_DIVISOR * total);
-        loop {
-            report.extents_cleaned = self.counters.cleaned_extents.get() - extents;
-            progress(report.extents_cleaned, todo.max(report.extents_cleaned));
+        let mut report = CleanReport { extents_free_before: self.extents_left(), ..CleanReport::default() };
+        let mut stuck = 0;
+        for _ in 0..rounds {
             let left = self.extents_left() + self.evacuated.load(Ordering::Relaxed);
-            let enough = !all && left * 1000 >= total * u64::from(CLEAN_HIGH_PERMILLE);
-            rounds -= 1;
-            if enough || rounds == 0 {
+            if !all && left * 1000 >= total * u64::from(CLEAN_HIGH_PERMILLE) {
+                report.is_finished = true;
                 break;
             }
             let round = self.clean_round(&mut self.cleaner.lock(), rule)?;
             match round {
-                Round::Idle => break,
+                Round::Idle => report.is_finished = true,
                 Round::Shunned => continue,
-                Round::NeedsCheckpoint if stuck == STUCK_MAX => break,
                 Round::NeedsCheckpoint => stuck += 1,
                 Round::Cleaned(_) => stuck = 0,
+            }
+            report.is_finished |= stuck > STUCK_MAX;
+            if report.is_finished {
+                break;
             }
             if stuck > 0 || self.evacuated.load(Ordering::Relaxed) > EVACUATED_MAX {
                 self.take_checkpoint()?;
             }
         }
         self.take_checkpoint()?;
+        let none = |_, _| false;
+        let worth = self.extents.lock().victims(self.geometry.extent_bytes, rule.live_max, true, usize::MAX, none);
+        report.extents_todo = worth.len() as u64;
+        report.extents_cleaned = self.counters.cleaned_extents.get() - extents;
         report.bytes_moved = self.counters.moved_bytes.get() - moved;
         report.extents_free_after = self.extents_left();
         Ok(report)

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use format::ScrubState;
 use parking_lot::{Mutex, RwLock};
 use surface::{Error, ErrorKind, Result};
 
@@ -71,6 +72,8 @@ pub(crate) struct Core {
     pub evacuated: AtomicU64,
     pub cleaner: Mutex<Cleaner>,
     pub brake: Brake,
+    /// How far scrubbing has come, once it has been loaded.
+    pub scrub: Mutex<Option<ScrubState>>,
     /// What cleaning could not move because it is damaged.
     pub damages: Mutex<Vec<String>>,
     pub checkpoint: Mutex<CheckpointState>,
@@ -119,6 +122,7 @@ impl Core {
             evacuated: AtomicU64::new(0),
             cleaner: Mutex::default(),
             brake: Brake::default(),
+            scrub: Mutex::default(),
             damages: Mutex::default(),
             units: UnitCache::new(shares.units),
             workers: Workers::new(),

@@ -41,7 +41,9 @@ mod reader;
 mod reap;
 mod recovery;
 mod regions;
+mod residents;
 mod scratch;
+mod scrub;
 mod space;
 mod status;
 mod superblock_io;
@@ -57,6 +59,7 @@ mod writers;
 
 pub use options::{FormatOptions, PoolEnv, PoolOptions, Properties};
 pub use pool::Pool;
+pub use scrub::ScrubReport;
 pub use status::{
     CheckReport, CleanReport, PoolStatus, Problem, Property, PropertySource, SnapshotStatus, VolumeStatus,
 };

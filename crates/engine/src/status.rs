@@ -123,13 +123,17 @@ pub enum PropertySource {
     Volume,
 }
 
-/// What a pass of cleaning did.
+/// What cleaning on demand did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CleanReport {
     /// Extents that were emptied, by whomever meanwhile.
     pub extents_cleaned: u64,
     /// Bytes of fragments that were moved for it.
     pub bytes_moved: u64,
+    /// Extents that are left of which more than a twentieth is dead.
+    pub extents_todo: u64,
+    /// Whether there is nothing more to do, or nothing more that can be done.
+    pub is_finished: bool,
     /// Free extents before and after.
     pub extents_free_before: u64,
     /// See `extents_free_before`.

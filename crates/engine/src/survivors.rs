@@ -1,7 +1,7 @@
 //! What lives in the extents that are cleaned, on its way to another place: collected, verified, cut down to what is still read,
 //! put in order, and packed into batches.
 //!
-//! 1. *Collect*: an extent is read whole; of the fragments that its batches name, those count to which the map points.
+//! 1. *Collect*: an extent is read whole; its `residents` are taken.
 //! 2. *Verify*: each payload against its checksum. A damaged one stays where it is, and its extent with it: then nothing
 //!    that could still be saved is lost, and its readers are told.
 //! 3. *Cut*: a unit of which blocks have been overwritten is decoded, and the runs that are left become units of their own, if
@@ -14,18 +14,18 @@ use std::ops::Range;
 use codec::{Codec, CodecId};
 use env::AlignedBuf;
 use format::{
-    BATCH_ALIGN, BATCH_FIXED_BYTES, Entry, FragmentEntry, FragmentIdentity, FragmentRef, MOVE_ENTRY_BYTES, Move,
-    Record, fragment_checksum, header_bytes,
+    BATCH_ALIGN, BATCH_FIXED_BYTES, Entry, FragmentEntry, FragmentIdentity, MOVE_ENTRY_BYTES, Move, fragment_checksum,
+    header_bytes,
 };
 use policy::dst_limit;
-use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ObjectId, Seq};
+use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ObjectId};
 
 use crate::core::Core;
-use crate::extent_scan::{self, Stored};
+use crate::extent_scan::Stored;
 use crate::extents::Victim;
 use crate::objects::Object;
-use crate::overlay::GroupRecords;
 use crate::prepared::Prepared;
+use crate::residents::{Lookup, Resident, is_same};
 use crate::scratch;
 use crate::write_buffer::GroupKey;
 
@@ -161,31 +161,6 @@ impl Survivors {
     }
 }
 
-/// The records of the group that was asked for last: fragments of one group often lie together.
-#[derive(Default)]
-struct Lookup {
-    known: Option<(GroupKey, std::sync::Arc<GroupRecords>)>,
-}
-
-impl Lookup {
-    /// The fragment at `location` in the record of that group and epoch, as of the last checkpoint.
-    fn at(
-        &mut self,
-        core: &Core,
-        object: &Object,
-        key: GroupKey,
-        epoch: Epoch,
-        location: u64,
-    ) -> surface::Result<Option<FragmentRef>> {
-        if self.known.as_ref().is_none_or(|(known, _)| *known != key) {
-            self.known = Some((key, core.map.base_for_checkpoint(key, object.epoch())?.0));
-        }
-        let records = self.known.iter().flat_map(|(_, records)| records.iter());
-        let record: Option<&Record> = records.filter(|(e, _)| *e == epoch).map(|(_, record)| record).next();
-        Ok(record.and_then(|record| record.fragments.iter().find(|f| f.location == location)).copied())
-    }
-}
-
 impl Core {
     /// Steps 1 to 3 for one extent. `is_current` tells whether the last checkpoint is still the one as of which the victim's live
     /// bytes were read.
@@ -206,39 +181,8 @@ impl Core {
             return Ok(Collected::Left(Some(format!("{extent_bytes} bytes at byte {start} cannot be read: {error}"))));
         }
         let bytes = &buf[..extent_bytes];
-        let mut lookup = Lookup::default();
-        let mark = survivors.mark();
-        let mut live = 0;
-        for (at, batch) in extent_scan::batches(self.log.pool(), victim.extent, bytes) {
-            for stored in extent_scan::fragments(at, &batch) {
-                let key = GroupKey { object: stored.object, group: stored.fragment.first.group() };
-                let Some(object) = self.objects.get(stored.object) else { continue };
-                let location = start + stored.offset as u64;
-                let Some(reference) = lookup.at(self, &object, key, stored.epoch, location)? else { continue };
-                if !is_same(&stored.fragment, &reference) {
-                    continue;
-                }
-                live += reference.live_bytes();
-                match self.survive(&object, &stored, location, &reference, bytes, survivors) {
-                    Collected::All => {}
-                    left => return Ok(left),
-                }
-            }
-        }
-        if live == victim.live || !is_current() {
-            return Ok(Collected::All);
-        }
-        // Headers are damaged: the map knows what they said.
-        survivors.cut_back(mark);
-        for (id, reference) in self.map.fragments_in(start, extent_bytes as u64)? {
-            let Some(object) = self.objects.get(id.object) else { continue };
-            let first = BlockIndex(id.group.first_block().0 + u64::from(reference.first));
-            let FragmentRef { count, codec, stored, checksum, location, .. } = reference;
-            let fragment = FragmentEntry { first, count, codec, stored, checksum };
-            let offset = (location - start) as usize;
-            // Older than whatever says how old it is.
-            let stored = Stored { object: id.object, epoch: id.epoch, fragment, made: Seq(0), offset };
-            match self.survive(&object, &stored, location, &reference, bytes, survivors) {
+        for resident in self.residents(victim, bytes, is_current)?.0 {
+            match self.survive(&resident, bytes, survivors) {
                 Collected::All => {}
                 left => return Ok(left),
             }
@@ -247,21 +191,13 @@ impl Core {
     }
 
     /// Steps 2 and 3 for one fragment.
-    fn survive(
-        &self,
-        object: &Object,
-        stored: &Stored,
-        location: u64,
-        reference: &FragmentRef,
-        extent: &[u8],
-        survivors: &mut Survivors,
-    ) -> Collected {
+    fn survive(&self, resident: &Resident, extent: &[u8], survivors: &mut Survivors) -> Collected {
+        let Resident { object, stored, location, reference } = resident;
         if !self.objects.is_seen(object.id) {
             // Its records go with the next checkpoints, and the extent with them.
             return Collected::Left(None);
         }
-        let key = GroupKey { object: stored.object, group: stored.fragment.first.group() };
-        let live = self.map.unmoved(key, stored.epoch, location, reference.live);
+        let live = self.map.unmoved(resident.key(), stored.epoch, *location, reference.live);
         if live.is_empty() {
             return Collected::All;
         }
@@ -275,7 +211,7 @@ impl Core {
         let Some(payload) = stored.payload(extent).filter(|payload| stored.is_intact(payload)) else {
             return damaged("does not match its checksum");
         };
-        let whole = Move { fragment: stored.fragment, live, from: location, made: stored.made };
+        let whole = Move { fragment: stored.fragment, live, from: *location, made: stored.made };
         let dead = reference.unit().minus(live).count();
         if dead * CUT_DIVISOR >= u32::from(stored.fragment.count) && dead > 0 {
             match self.cut(object, stored, &whole, payload, survivors) {
@@ -337,7 +273,7 @@ impl Core {
     pub(crate) fn keep_unmoved(&self, survivors: &mut Survivors) -> surface::Result<()> {
         let mut lookup = Lookup::default();
         survivors.keep(|survivor| {
-            let Some(object) = self.objects.get(survivor.object).filter(|o| o.is_live()) else {
+            let Some(object) = self.objects.get(survivor.object).filter(|o| self.objects.is_seen(o.id)) else {
                 return Ok(BlockMask::EMPTY);
             };
             let (key, from) = (survivor.key(), survivor.moved.from);
@@ -382,11 +318,4 @@ impl Core {
         }
         Prepared::new(entries, payload, buf, Vec::new())
     }
-}
-
-/// Whether a batch's entry and a record speak of the same fragment.
-fn is_same(entry: &FragmentEntry, reference: &FragmentRef) -> bool {
-    let place = (entry.first.in_group(), entry.count, entry.codec);
-    place == (reference.first.into(), reference.count, reference.codec)
-        && (entry.stored, entry.checksum) == (reference.stored, reference.checksum)
 }

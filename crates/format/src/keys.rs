@@ -4,6 +4,8 @@ use units::{Epoch, ExtentIndex, GroupIndex, ObjectId};
 
 /// The checkpoint's own record.
 pub const KEY_CHECKPOINT: &[u8] = b"C";
+/// The state of scrubbing.
+pub const KEY_SCRUB: &[u8] = b"S";
 const TABLE_OBJECT: u8 = b'O';
 const TABLE_RECORD: u8 = b'R';
 const TABLE_USAGE: u8 = b'U';

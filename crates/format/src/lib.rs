@@ -10,6 +10,7 @@ mod descriptor;
 mod keys;
 mod learned;
 mod record;
+mod scrub;
 mod superblock;
 
 pub use batch::{
@@ -21,11 +22,12 @@ pub use checksum::{FragmentIdentity, fragment_checksum};
 pub use cursor::FormatError;
 pub use descriptor::{CUTS_MAX, Cut, ObjectDescriptor, ObjectState, Origin, Reap};
 pub use keys::{
-    KEY_CHECKPOINT, RecordKey, object_key, object_key_range, parse_object_key, parse_record_key, parse_usage_key,
-    record_key, record_key_range, usage_key, usage_key_range,
+    KEY_CHECKPOINT, KEY_SCRUB, RecordKey, object_key, object_key_range, parse_object_key, parse_record_key,
+    parse_usage_key, record_key, record_key_range, usage_key, usage_key_range,
 };
 pub use learned::{KEY_LEARNED, decode_learned, encode_learned};
 pub use record::{FragmentRef, Record};
+pub use scrub::{ScrubDamage, ScrubState};
 pub use superblock::{
     FORMAT_VERSION, INCOMPAT_KNOWN, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS, Superblock, SuperblockError,
 };

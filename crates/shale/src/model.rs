@@ -103,6 +103,11 @@ pub struct StatusReport {
     pub recovered_batches: u64,
     pub recovered_bytes: u64,
     pub recovery_ms: f64,
+    pub cleaned_extents: u64,
+    pub moved_bytes: u64,
+    pub cleaning_ms: f64,
+    pub cleaning_bytes_per_s: Option<f64>,
+    pub damages: Vec<String>,
     pub memory_budget_bytes: u64,
     pub memory_resident_bytes: u64,
     pub failed: Option<String>,
@@ -126,7 +131,7 @@ pub struct CheckSummary {
 }
 
 /// One thing that is wrong.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProblemReport {
     /// A stable name, see [`engine::Problem`].
     pub kind: String,
@@ -140,17 +145,74 @@ pub struct ProblemReport {
     pub repaired: bool,
 }
 
+impl From<engine::Problem> for ProblemReport {
+    fn from(p: engine::Problem) -> Self {
+        Self { kind: p.kind.to_owned(), volume: p.volume, offset: p.offset, detail: p.detail, repaired: p.repaired }
+    }
+}
+
+/// A piece of cleaning on demand. See [`engine::CleanReport`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct CleanSlice {
+    pub finished: bool,
+    pub extents_cleaned: u64,
+    pub bytes_moved: u64,
+    pub extents_free: u64,
+    pub extents_free_before: u64,
+    pub extents_todo: u64,
+}
+
+impl From<engine::CleanReport> for CleanSlice {
+    fn from(report: engine::CleanReport) -> Self {
+        Self {
+            finished: report.is_finished,
+            extents_cleaned: report.extents_cleaned,
+            bytes_moved: report.bytes_moved,
+            extents_free: report.extents_free_after,
+            extents_free_before: report.extents_free_before,
+            extents_todo: report.extents_todo,
+        }
+    }
+}
+
+/// How far scrubbing is. See [`engine::ScrubReport`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct ScrubSlice {
+    pub finished: bool,
+    pub started_unix_s: u64,
+    pub extents_done: u64,
+    pub extents_total: u64,
+    pub extent_bytes: u64,
+    pub fragments: u64,
+    pub bytes: u64,
+    pub foreground_bytes: u64,
+    pub found: u64,
+    pub damages: Vec<ProblemReport>,
+}
+
+impl From<engine::ScrubReport> for ScrubSlice {
+    fn from(report: engine::ScrubReport) -> Self {
+        Self {
+            finished: report.is_finished,
+            started_unix_s: report.started_unix_s,
+            extents_done: report.extents_done,
+            extents_total: report.extents_total,
+            extent_bytes: report.extent_bytes,
+            fragments: report.fragments,
+            bytes: report.bytes,
+            foreground_bytes: report.foreground_bytes,
+            found: report.found,
+            damages: report.damages.into_iter().map(ProblemReport::from).collect(),
+        }
+    }
+}
+
 impl CheckSummary {
     /// From the engine's report.
     pub fn new(report: CheckReport, seconds: f64) -> Self {
-        let problem = |p: engine::Problem| ProblemReport {
-            kind: p.kind.to_owned(),
-            volume: p.volume,
-            offset: p.offset,
-            detail: p.detail,
-            repaired: p.repaired,
-        };
-        let problems: Vec<_> = report.problems.into_iter().map(problem).collect();
+        let problems: Vec<_> = report.problems.into_iter().map(ProblemReport::from).collect();
         Self {
             clean: problems.iter().all(|p| p.repaired),
             records: report.records,

@@ -29,6 +29,20 @@ pub fn size(text: &str) -> std::result::Result<u64, String> {
     units::parse_size(text).map_err(|error| error.to_string())
 }
 
+/// Bytes in a second, or `max`.
+///
+/// # Errors
+/// See [`size`].
+pub fn rate(text: &str) -> std::result::Result<u64, String> {
+    match text {
+        "max" => Ok(u64::MAX),
+        _ => match size(text)? {
+            0 => Err("must be more than 0, or 'max'".to_owned()),
+            rate => Ok(rate),
+        },
+    }
+}
+
 /// A size that must fit 32 bits (an extent's).
 ///
 /// # Errors

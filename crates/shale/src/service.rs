@@ -115,6 +115,8 @@ impl Service {
                 self.pool.set_properties(volume.as_deref(), &changes).map(|()| Reply::Done)
             }
             Request::Checkpoint => self.pool.checkpoint().map(|()| Reply::Done),
+            Request::Clean { all, rounds } => Ok(Reply::Cleaned(self.pool.clean(all, rounds)?.into())),
+            Request::Scrub { bytes, restart } => Ok(Reply::Scrubbed(Box::new(self.pool.scrub(bytes, restart)?.into()))),
             Request::Bulk { volume } => Ok(Reply::Bulk { size_bytes: self.pool.volume(&volume)?.size_bytes() }),
         }
     }
@@ -152,7 +154,13 @@ impl Service {
         let written = system::disk_written_bytes().saturating_sub(self.written_before).max(status.log_bytes);
         let saving = (status.allocated_bytes > 0)
             .then(|| 100.0 * (1.0 - status.live_bytes as f64 / status.allocated_bytes as f64));
+        let cleaned = status.cleaned_extents * status.extent_bytes;
         StatusReport {
+            cleaned_extents: status.cleaned_extents,
+            moved_bytes: status.moved_bytes,
+            cleaning_ms: status.cleaning_ns as f64 / 1e6,
+            cleaning_bytes_per_s: ratio(cleaned, status.cleaning_ns).map(|per_ns| per_ns * 1e9),
+            damages: status.damages,
             pool: self.facts.pool.display().to_string(),
             data: self.facts.data.display().to_string(),
             id: status.id,

@@ -190,7 +190,13 @@ fn check_finds_what_is_wrong_and_reads_refuse_it() {
     data.read_exact_at(&mut byte, place).unwrap();
     data.write_all_at(&[byte[0] ^ 0x40], place).unwrap();
     drop(data);
+    assert!(on(&dir, "scrub", &["--report"]).ok().stdout.contains("never"));
+    let scrubbed = on(&dir, "scrub", &["--json"]).code(6).json();
+    assert_eq!((&scrubbed["finished"], &scrubbed["found"]), (&json!(true), &json!(1)), "{scrubbed}");
+    assert_eq!(scrubbed["damages"][0]["volume"], "v", "{scrubbed}");
+    assert!(on(&dir, "scrub", &["--report"]).code(6).stdout.contains("volume v, byte"));
     let report = on(&dir, "check", &["--json"]).code(6).json();
+    assert_eq!(report["problems"][0]["offset"], scrubbed["damages"][0]["offset"], "{report} {scrubbed}");
     assert_eq!(report["clean"], false);
     let problem = &report["problems"][0];
     assert_eq!((&problem["kind"], &problem["volume"]), (&json!("fragment"), &json!("v")), "{report}");
@@ -203,6 +209,7 @@ fn check_finds_what_is_wrong_and_reads_refuse_it() {
     assert!(on(&dir, "check", &["--repair"]).code(6).stdout.contains("cannot be repaired"));
     on(&dir, "import", &["v", path(&source), "--overwrite"]).ok();
     on(&dir, "check", &[]).ok();
+    on(&dir, "scrub", &["--rate", "max"]).ok();
     on(&dir, "export", &["v", path(&target)]).ok();
 }
 

@@ -15,6 +15,40 @@ use shale::volume_io::VolumeIo;
 use support::{Dir, Ran, SHALE, Server, content, noise, on, path, run};
 
 #[test]
+fn a_served_pool_is_cleaned_and_scrubbed() {
+    let dir = Dir::with_pool("64M");
+    let source = dir.join("source");
+    std::fs::write(&source, noise(16 << 20)).unwrap();
+    on(&dir, "import", &["v", path(&source)]).ok();
+    let server = Server::start(&dir, &[]);
+    // Half of each extent dies, so that nothing comes free by itself.
+    let volume = Client::connect(&dir.pool().join("control.sock")).unwrap().volume("v").unwrap();
+    for offset in (0..16 << 20).step_by(64 << 10) {
+        volume.discard(offset, 32 << 10).unwrap();
+    }
+    volume.flush().unwrap();
+    let before = content(&dir, "v");
+    let cleaned = on(&dir, "clean", &["--all", "--json"]).ok().json();
+    assert!(cleaned["extents_cleaned"].as_u64().unwrap() >= 14, "{cleaned}");
+    let free = |name: &str| cleaned[name].as_u64().unwrap();
+    assert!(free("extents_free") >= free("extents_free_before") + 6, "{cleaned}");
+    let status = on(&dir, "status", &["--json"]).ok().json();
+    assert!(status["cleaned_extents"].as_u64().unwrap() >= 14, "{status}");
+    assert!(status["moved_bytes"].as_u64().unwrap() >= 7 << 20, "{status}");
+    assert!(on(&dir, "status", &[]).ok().stdout.contains("extents, "));
+    assert_eq!(content(&dir, "v"), before);
+    let scrubbed = on(&dir, "scrub", &["--rate", "max", "--json"]).ok().json();
+    assert_eq!((&scrubbed["finished"], &scrubbed["found"]), (&json!(true), &json!(0)), "{scrubbed}");
+    assert!(scrubbed["bytes"].as_u64().unwrap() >= 8 << 20, "{scrubbed}");
+    let report = on(&dir, "scrub", &["--report", "--json"]).ok().json();
+    assert_eq!(report["started_unix_s"], scrubbed["started_unix_s"]);
+    server.stop();
+    // What was verified is remembered.
+    assert!(on(&dir, "scrub", &["--report"]).ok().stdout.contains("all of it"));
+    on(&dir, "check", &[]).ok();
+}
+
+#[test]
 fn commands_give_the_same_served_and_unserved() {
     let unserved = Dir::with_pool("256M");
     let served = Dir::with_pool("256M");

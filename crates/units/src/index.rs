@@ -19,7 +19,7 @@ pub struct ObjectId(pub u64);
 pub struct Epoch(pub u32);
 
 /// Index of an extent in the data file. Extent 0 holds the superblock and is never allocated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExtentIndex(pub u32);
 
 /// Sequence number of a batch: strictly increasing by one along the log.

@@ -101,9 +101,22 @@ impl World {
                 self.judge(op, result, false)
             }
             Op::Clean { all } => {
-                let result = self.pool().clean(*all, &mut |_, _| ());
-                if let Ok(report) = &result {
-                    self.cleaned += report.extents_cleaned;
+                let result = self.pool().clean(*all, 20);
+                self.judge(op, result.map(|_| ()), false)
+            }
+            Op::Scrub { bytes, restart } => {
+                let mut result = self.pool().scrub(*bytes, *restart);
+                self.notice_faults();
+                if result.as_ref().is_ok_and(|report| report.found > 0) && self.disturbed.is_none() {
+                    // It may be what an earlier slice found while a fault was in force.
+                    result = self.pool().scrub(*bytes, true);
+                    self.notice_faults();
+                }
+                if let Ok(report) = &result
+                    && report.found > 0
+                    && self.disturbed.is_none()
+                {
+                    return Err(self.fail(format!("scrub found damage where there is none: {report:?}")));
                 }
                 self.judge(op, result.map(|_| ()), false)
             }

@@ -57,6 +57,11 @@ pub enum Op {
     Clean {
         all: bool,
     },
+    /// Scrubbing goes on, or begins anew.
+    Scrub {
+        bytes: u64,
+        restart: bool,
+    },
     Allocation {
         volume: String,
         offset: u64,
@@ -183,7 +188,8 @@ impl Op {
             78..80 => Self::Checkpoint,
             80..86 => Self::Tick { ms: *rng.pick(&[0, 10, 1000, 6000, 6000]) },
             86..87 => Self::DropCaches,
-            87..89 => Self::Clean { all: rng.coin() },
+            87..88 => Self::Clean { all: rng.coin() },
+            88..89 => Self::Scrub { bytes: rng.below(1 << 20), restart: rng.coin() },
             89..90 => Self::Allocation { volume, offset, len },
             90..91 => Self::Refused,
             91..95 if shape.history => Self::choose_history(rng, model, shape, volume),

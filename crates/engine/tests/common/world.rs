@@ -85,8 +85,6 @@ pub struct World {
     pub crashes: u64,
     /// Answers of "full" so far.
     pub fulls: u64,
-    /// Extents cleaned on demand.
-    pub cleaned: u64,
     pub op_number: u64,
     pub history: VecDeque<String>,
 }
@@ -117,7 +115,6 @@ impl World {
             disturbed: None,
             crashes: 0,
             fulls: 0,
-            cleaned: 0,
             op_number: 0,
             history: VecDeque::new(),
         }
@@ -278,7 +275,6 @@ impl World {
             disturbed: None,
             crashes: 0,
             fulls: 0,
-            cleaned: 0,
             op_number: self.op_number,
             history: self.history.clone(),
         }

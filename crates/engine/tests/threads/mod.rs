@@ -82,8 +82,12 @@ impl Client {
                 90..95 => self.device.flush().unwrap(),
                 95..97 => self.pool.tick().unwrap(),
                 97..98 => self.pool.checkpoint().unwrap(),
-                98..99 => self.pool.drop_caches(),
-                _ if self.cleans && self.rng.percent(80) => drop(self.pool.clean(true, &mut |_, _| ()).unwrap()),
+                98..99 if self.rng.coin() => self.pool.drop_caches(),
+                98..99 => {
+                    let report = self.pool.scrub(4 << 20, true).unwrap();
+                    assert!(report.found == 0, "HARNESS: scrub: {report:?}");
+                }
+                _ if self.cleans && self.rng.percent(80) => drop(self.pool.clean(true, 20).unwrap()),
                 _ => drop(self.device.allocation(0, self.device.size_bytes(), 1000).unwrap()),
             }
         }

@@ -4,7 +4,7 @@ mod pool;
 mod transfer;
 mod volume;
 
-pub use pool::{CheckArgs, InitArgs, ServeArgs, StatusArgs};
+pub use pool::{CheckArgs, CleanArgs, InitArgs, ScrubArgs, ServeArgs, StatusArgs};
 pub use transfer::{ExportArgs, ImportArgs};
 pub use volume::{CreateArgs, DestroyArgs, GetArgs, ListArgs, ResizeArgs, SetArgs};
 
@@ -73,6 +73,10 @@ pub enum Command {
     Destroy(DestroyArgs),
     /// Read and verify everything in a pool that is not served
     Check(CheckArgs),
+    /// Empty extents that are partly dead, to make space now
+    Clean(CleanArgs),
+    /// Verify all data of a pool while it is used
+    Scrub(ScrubArgs),
     /// Print a completion script for a shell
     #[command(hide = true)]
     Completions {
@@ -134,6 +138,10 @@ mod tests {
             "shale resize p v 20G",
             "shale destroy p v --force",
             "shale check p --repair",
+            "shale clean p --all",
+            "shale scrub p --rate 50M --restart",
+            "shale scrub p --rate max",
+            "shale scrub p --report",
             "shale completions bash",
             "shale man out",
         ] {

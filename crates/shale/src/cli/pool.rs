@@ -52,6 +52,9 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   volumes, logical_bytes                   number and summed sizes of the volumes
   allocated_bytes, stored_bytes            logical bytes that hold data; live bytes that they take
   dead_bytes, free_bytes, map_bytes        not yet reclaimed; free; taken by the map
+  cleaned_extents, moved_bytes             emptied by the cleaner; bytes of fragments moved for that
+  cleaning_ms, cleaning_bytes_per_s        time that took; extents' bytes emptied per second of it, or null
+  damages                                  what the cleaner could not move because it is damaged: list of texts
   ratio, saving_percent                    allocated/stored; 100*(1 - stored/allocated); null when empty
   written_bytes, fragment_bytes            written by clients; what that was compressed to
   log_bytes, disk_written_bytes            written to the data file; to the data file and the map
@@ -131,6 +134,63 @@ pub struct CheckArgs {
     /// Mend what can be mended
     #[arg(long)]
     pub repair: bool,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`super::Command::Clean`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale clean /srv/pool
+  shale clean /srv/pool --all --json | jq .extents_free
+
+The pool cleans itself, as late as it can, because that is cheapest. This does it now: it empties extents of which
+more than a twentieth is dead, until a quarter of the pool is free, or with --all until none is left. It can be
+interrupted at any time. The pool may be served.
+
+JSON fields: extents_cleaned, bytes_moved, extents_free, extents_free_before, extents_todo (left with more than a
+twentieth dead: what lives there would take as much space elsewhere), seconds")]
+pub struct CleanArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// Go on until there is nothing left to win
+    #[arg(long)]
+    pub all: bool,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`super::Command::Scrub`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale scrub /srv/pool                     leaves nine tenths of the time to others while they are at work
+  shale scrub /srv/pool --rate 50M          at most 50 MiB a second
+  shale scrub /srv/pool --rate max
+  shale scrub /srv/pool --report            how far the last one came, and what it found
+  shale scrub /srv/pool --json | jq '.damages[].volume'
+
+Reads all data that lives in the pool and verifies every checksum, while the pool is used. It can be interrupted
+at any time, and goes on where it stopped when it is started again, be it after a restart; --restart begins anew.
+Exit code 6 if anything is damaged.
+
+JSON fields: finished, started_unix_s, extents_done, extents_total, fragments, bytes, found, seconds, damages: list
+  of {kind, volume, offset, detail, repaired}; kind is fragment, or header, which concerns no volume")]
+pub struct ScrubArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// Most bytes to read in a second, or 'max' [default: a tenth of the time while others use the pool]
+    #[arg(long, value_name = "SIZE|max", value_parser = names::rate)]
+    pub rate: Option<u64>,
+    /// Begin anew
+    #[arg(long)]
+    pub restart: bool,
+    /// Only tell how far the last one came
+    #[arg(long, conflicts_with_all = ["restart", "rate"])]
+    pub report: bool,
     /// How the pool is reached
     #[command(flatten)]
     pub access: Access,

@@ -1,11 +1,13 @@
 //! What each command does: asks the pool through a [`Session`], and says what came of it.
 
 mod check;
+mod clean;
 mod export;
 mod generate;
 mod import;
 mod init;
 mod properties;
+mod scrub;
 mod serve;
 mod status;
 mod volume;
@@ -32,6 +34,8 @@ pub fn run(command: Command, output: &Output) -> Outcome {
         Command::Resize(args) => volume::resize(args, output),
         Command::Destroy(args) => volume::destroy(args, output),
         Command::Check(args) => check::run(args, output),
+        Command::Clean(args) => clean::run(args, output),
+        Command::Scrub(args) => scrub::run(args, output),
         Command::Completions { shell } => generate::completions(shell, output),
         Command::Man { dir } => generate::man(&dir),
     }

@@ -66,11 +66,24 @@ fn show(s: &StatusReport) -> String {
         ("flushes", format!("{}, with {} syncs", s.flushes, s.syncs)),
         ("checkpoints", s.checkpoints.to_string()),
         (
+            "cleaned",
+            format!(
+                "{} extents, {} moved{}",
+                s.cleaned_extents,
+                size(s.moved_bytes),
+                s.cleaning_bytes_per_s
+                    .map_or_else(String::new, |rate| format!(", {}/s while at it", size(rate as u64)))
+            ),
+        ),
+        (
             "last recovery",
             format!("{:.0} ms, {} batches, {}", s.recovery_ms, s.recovered_batches, size(s.recovered_bytes)),
         ),
         ("memory", format!("{} resident, budget {}", size(s.memory_resident_bytes), size(s.memory_budget_bytes))),
     ];
+    for damage in &s.damages {
+        lines.push(("DAMAGED", format!("{damage}; see 'shale scrub'")));
+    }
     if let Some(failed) = &s.failed {
         lines.push(("FAILED", format!("writes are refused: {failed}; stop and serve the pool again")));
     }

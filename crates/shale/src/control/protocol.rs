@@ -9,7 +9,7 @@ use std::io::BufRead;
 use serde::{Deserialize, Serialize};
 use surface::{Error, ErrorKind, Result};
 
-use crate::model::{PropertyReport, StatusReport, VolumeReport};
+use crate::model::{CleanSlice, PropertyReport, ScrubSlice, StatusReport, VolumeReport};
 
 /// Version of the protocol. Raised when a request or reply changes its meaning; new requests alone do not raise it.
 pub const VERSION: u32 = 1;
@@ -67,6 +67,20 @@ pub enum Request {
     },
     /// Makes everything durable and takes a checkpoint.
     Checkpoint,
+    /// Cleans for a while: [`Reply::Cleaned`].
+    Clean {
+        /// Until nothing is left to win.
+        all: bool,
+        /// At most so many rounds.
+        rounds: u32,
+    },
+    /// Scrubs for a while: [`Reply::Scrubbed`].
+    Scrub {
+        /// At least so many bytes of extents; with 0 it only tells how far it is.
+        bytes: u64,
+        /// Begins anew.
+        restart: bool,
+    },
     /// Turns the connection into a stream of [`super::bulk`] frames for a volume.
     Bulk {
         /// Name.
@@ -86,6 +100,10 @@ pub enum Reply {
     Status(Box<StatusReport>),
     /// Properties in force.
     Properties(Vec<PropertyReport>),
+    /// What was cleaned.
+    Cleaned(CleanSlice),
+    /// How far scrubbing is.
+    Scrubbed(Box<ScrubSlice>),
     /// Bulk frames may follow.
     Bulk {
         /// Size of the volume.
@@ -246,6 +264,8 @@ mod tests {
             Request::Get { volume: None },
             Request::Set { volume: Some("a".to_owned()), changes: vec![("unit".to_owned(), None)] },
             Request::Checkpoint,
+            Request::Clean { all: true, rounds: 3 },
+            Request::Scrub { bytes: 1 << 30, restart: true },
             Request::Bulk { volume: "vm".to_owned() },
         ];
         for request in requests {

@@ -1,0 +1,100 @@
+//! How far scrubbing has come, and what it found: kept in the map store, so that it goes on after a restart.
+
+use units::ExtentIndex;
+
+use crate::FormatError;
+use crate::cursor::{Cursor, put_text, put_uint, seal, unseal};
+
+/// Something that scrubbing found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScrubDamage {
+    /// Volume that is concerned; empty if none is.
+    pub volume: String,
+    /// Byte offset in the volume.
+    pub offset: u64,
+    /// What was found.
+    pub detail: String,
+}
+
+/// The state of scrubbing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ScrubState {
+    /// When it began, in seconds since 1970.
+    pub started_unix_s: u64,
+    /// The extent that is next; the number of extents when all are done.
+    pub next: ExtentIndex,
+    /// Fragments verified, and their bytes.
+    pub fragments: u64,
+    /// See `fragments`.
+    pub bytes: u64,
+    /// Damages found.
+    pub found: u64,
+    /// The first of them.
+    pub damages: Vec<ScrubDamage>,
+}
+
+impl ScrubState {
+    /// Encodes: started 8, next extent 4, fragments 8, bytes 8, found 8, number of damages 2, each as volume (2 + bytes), offset 8,
+    /// detail (2 + bytes); crc32c 4.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_uint(&mut out, self.started_unix_s, 8);
+        put_uint(&mut out, self.next.0.into(), 4);
+        put_uint(&mut out, self.fragments, 8);
+        put_uint(&mut out, self.bytes, 8);
+        put_uint(&mut out, self.found, 8);
+        put_uint(&mut out, self.damages.len() as u64, 2);
+        for damage in &self.damages {
+            put_text(&mut out, &damage.volume);
+            put_uint(&mut out, damage.offset, 8);
+            put_text(&mut out, &damage.detail);
+        }
+        seal(&mut out);
+        out
+    }
+
+    /// Decodes and checks.
+    ///
+    /// # Errors
+    /// When the checksum or a length does not hold.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut cursor = Cursor::new("scrub state", unseal("scrub state", bytes)?);
+        let mut state = Self {
+            started_unix_s: cursor.u64()?,
+            next: ExtentIndex(cursor.u32()?),
+            fragments: cursor.u64()?,
+            bytes: cursor.u64()?,
+            found: cursor.u64()?,
+            damages: Vec::new(),
+        };
+        for _ in 0..cursor.u16()? {
+            let (volume, offset, detail) = (cursor.text()?, cursor.u64()?, cursor.text()?);
+            state.damages.push(ScrubDamage { volume, offset, detail });
+        }
+        cursor.end()?;
+        Ok(state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trips_and_cuts_are_noticed() {
+        let damage = ScrubDamage { volume: "v".into(), offset: 4096, detail: "what".into() };
+        let state = ScrubState {
+            started_unix_s: 1,
+            next: ExtentIndex(7),
+            fragments: 3,
+            bytes: 4,
+            found: 2,
+            damages: vec![damage.clone(), damage],
+        };
+        let bytes = state.encode();
+        assert_eq!(ScrubState::decode(&bytes).unwrap(), state);
+        for len in 0..bytes.len() {
+            assert!(ScrubState::decode(&bytes[..len]).is_err());
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! `shale scrub`: asks for slice after slice, and rests between them as the rate or the pool's users demand. What was done is kept
+//! with the pool, so that interrupting this command pauses the scrub.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use surface::ErrorKind;
+use units::format_size;
+
+use crate::cli::ScrubArgs;
+use crate::control::{Reply, Request};
+use crate::exit::{Failure, Outcome};
+use crate::model::ScrubSlice;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::session::Session;
+
+/// Bytes of one slice: a few milliseconds on a fast device, so that the rests between them are short, too.
+const SLICE_BYTES: u64 = 8 << 20;
+/// While others are at work, the scrub rests so many times as long as it works.
+const REST_FACTOR: u32 = 9;
+/// Longest rest: the progress shall be seen, and an interruption noticed.
+const REST_MAX: Duration = Duration::from_secs(2);
+
+/// What scrubbing found.
+#[derive(Debug, Serialize)]
+struct Summary<'a> {
+    #[serde(flatten)]
+    slice: &'a ScrubSlice,
+    seconds: f64,
+}
+
+/// Scrubs a pool, or tells how far that is.
+pub fn run(args: ScrubArgs, output: &Output) -> Outcome {
+    let started = Instant::now();
+    let slice = Session::with(&args.pool, &args.access, output, |session| {
+        let mut slice = call(session, 0, false)?;
+        if args.report {
+            return Ok(slice);
+        }
+        // One that was finished is history.
+        let mut restart = args.restart || slice.finished;
+        let progress = Progress::new(output, "scrubbing", Some(slice.extents_total * slice.extent_bytes));
+        while restart || !slice.finished {
+            let (began, before) = (Instant::now(), slice.foreground_bytes);
+            slice = call(session, SLICE_BYTES, restart)?;
+            restart = false;
+            progress.set(slice.extents_done * slice.extent_bytes);
+            progress.say(format!("{} verified, {} damaged", format_size(slice.bytes), slice.found));
+            if !slice.finished {
+                std::thread::sleep(rest(args.rate, began.elapsed(), slice.foreground_bytes != before));
+            }
+        }
+        progress.finish();
+        Ok(slice)
+    })?;
+    let summary = Summary { slice: &slice, seconds: started.elapsed().as_secs_f64() };
+    output.result(&summary, || show(&slice, summary.seconds));
+    if slice.found > 0 { Err(Failure::Reported(ErrorKind::Corrupt)) } else { Ok(()) }
+}
+
+fn call(session: &Session, bytes: u64, restart: bool) -> Outcome<ScrubSlice> {
+    match session.call(Request::Scrub { bytes, restart })? {
+        Reply::Scrubbed(slice) => Ok(*slice),
+        other => Err(other.unexpected().into()),
+    }
+}
+
+/// How long to rest after a slice that took `work`.
+fn rest(rate: Option<u64>, work: Duration, is_busy: bool) -> Duration {
+    let rest = match rate {
+        Some(rate) => Duration::from_secs_f64(SLICE_BYTES as f64 / rate.max(1) as f64).saturating_sub(work),
+        None if is_busy => work * REST_FACTOR,
+        None => Duration::ZERO,
+    };
+    // A rate below a slice in that time is meant as it is said.
+    if rate.is_some() { rest } else { rest.min(REST_MAX) }
+}
+
+fn show(slice: &ScrubSlice, seconds: f64) -> String {
+    if slice.started_unix_s == 0 {
+        return "this pool has never been scrubbed\n".to_owned();
+    }
+    let mut text = String::new();
+    for damage in &slice.damages {
+        let place = match (&damage.volume, damage.offset) {
+            (Some(volume), Some(offset)) => format!("volume {volume}, byte {offset}: "),
+            _ => String::new(),
+        };
+        text.push_str(&format!("{}: {place}{}\n", damage.kind, damage.detail));
+    }
+    let far = if slice.finished {
+        "all of it".to_owned()
+    } else {
+        format!("{} of {} extents so far", slice.extents_done, slice.extents_total)
+    };
+    text.push_str(&format!(
+        "scrubbed {} fragments ({}), {far}, in {seconds:.1} s: {}\n",
+        slice.fragments,
+        format_size(slice.bytes),
+        if slice.found == 0 { "no damage".to_owned() } else { format!("{} damaged", slice.found) }
+    ));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rests_follow_the_rate_or_the_users() {
+        let work = Duration::from_millis(10);
+        assert_eq!(rest(None, work, false), Duration::ZERO);
+        assert_eq!(rest(None, work, true), Duration::from_millis(90));
+        assert_eq!(rest(None, Duration::from_secs(1), true), REST_MAX);
+        assert_eq!(rest(Some(u64::MAX), work, true), Duration::ZERO);
+        assert_eq!(rest(Some(SLICE_BYTES), work, true), Duration::from_millis(990));
+        assert_eq!(rest(Some(SLICE_BYTES / 8), work, false), Duration::from_millis(7990));
+    }
+
+    #[test]
+    fn damage_is_named_with_its_place() {
+        let damage = crate::model::ProblemReport {
+            kind: "fragment".into(),
+            volume: Some("vm".into()),
+            offset: Some(4096),
+            detail: "a block from here cannot be read".into(),
+            repaired: false,
+        };
+        let slice =
+            ScrubSlice { started_unix_s: 1, finished: true, found: 1, damages: vec![damage], ..ScrubSlice::default() };
+        let text = show(&slice, 1.0);
+        assert!(text.contains("fragment: volume vm, byte 4096: a block from here"), "{text}");
+        assert!(text.contains("all of it") && text.contains("1 damaged"), "{text}");
+        assert!(show(&ScrubSlice::default(), 0.0).contains("never"));
+    }
+}
