@@ -4,6 +4,7 @@
 
 mod adaptive;
 mod baseline;
+mod codecs;
 mod command;
 mod corpus;
 mod engine;
@@ -53,7 +54,7 @@ struct Options {
     only: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 enum What {
     /// The engine, in this process.
     Engine,
@@ -63,7 +64,13 @@ enum What {
     Peers,
     /// `compression=auto`: against fixed codecs and the oracle.
     Adaptive,
-    /// Everything.
+    /// Every codec on every kind of data: saving, cost, dictionaries; writes codecs.json beside the other figures.
+    Codecs {
+        /// Replace the tables of this page.
+        #[arg(long, value_name = "FILE")]
+        page: Option<PathBuf>,
+    },
+    /// Everything but the codecs.
     All,
     /// A child: random writes on a large volume, then its memory.
     #[command(hide = true)]
@@ -119,6 +126,11 @@ impl Context {
 fn main() -> Outcome<()> {
     let options = Options::parse();
     let scale = if options.quick { Scale::QUICK } else { Scale::FULL };
+    if let What::Codecs { page } = &options.what {
+        let out = options.out.with_file_name("codecs.json");
+        let page = page.as_deref();
+        return codecs::run(&codecs::Request { corpus: &options.corpus, out: &out, page, quick: options.quick });
+    }
     let corpus = Corpus::load(&options.corpus)?;
     let context = Context {
         corpus,

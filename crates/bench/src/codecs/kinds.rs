@@ -1,0 +1,149 @@
+//! The data by kind, as files.
+
+use std::path::{Path, PathBuf};
+
+use units::BLOCK_BYTES;
+
+use crate::Outcome;
+use crate::load::scattered;
+
+/// Most bytes of one file: a kind is more than its largest file.
+const FILE_BYTES_MAX: usize = 8 << 20;
+/// Order of samples; any number.
+const SEED: u64 = 2010;
+
+/// Files of one kind.
+pub struct Kind {
+    /// Path below the corpus: one or two directories.
+    pub name: String,
+    /// Their directory.
+    pub dir: PathBuf,
+    /// Their contents, each filled up with zeroes to a whole block, as a file system stores it.
+    files: Vec<Vec<u8>>,
+    /// Their bytes without that, and how many they are.
+    pub bytes: u64,
+    pub count: usize,
+}
+
+/// Kinds that consist of different things, and are looked at one by one.
+const SPLIT: &[&str] = &["compiled", "db-pages", "media", "office"];
+
+/// Reads the kinds below `corpus`.
+pub fn load(corpus: &Path) -> Outcome<Vec<Kind>> {
+    let mut kinds = Vec::new();
+    for dir in directories(corpus)? {
+        let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if !SPLIT.contains(&name.as_str()) {
+            kinds.push(Kind::load(name, dir)?);
+            continue;
+        }
+        for part in directories(&dir)? {
+            let sub = part.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            kinds.push(Kind::load(format!("{name}/{sub}"), part)?);
+        }
+        if std::fs::read_dir(&dir)?.flatten().any(|entry| entry.path().is_file()) {
+            kinds.push(Kind::load_flat(format!("{name}/files"), dir)?);
+        }
+    }
+    if kinds.is_empty() {
+        return Err(format!("{} has no directories with data", corpus.display()).into());
+    }
+    Ok(kinds)
+}
+
+impl Kind {
+    fn load(name: String, dir: PathBuf) -> Outcome<Self> {
+        let mut paths = Vec::new();
+        walk(&dir, &mut paths)?;
+        Self::of(name, dir, &paths)
+    }
+
+    fn load_flat(name: String, dir: PathBuf) -> Outcome<Self> {
+        let mut paths: Vec<PathBuf> =
+            std::fs::read_dir(&dir)?.flatten().map(|e| e.path()).filter(|p| p.is_file()).collect();
+        paths.sort();
+        Self::of(name, dir, &paths)
+    }
+
+    fn of(name: String, dir: PathBuf, paths: &[PathBuf]) -> Outcome<Self> {
+        let mut kind = Self { name, dir, files: Vec::new(), bytes: 0, count: paths.len() };
+        for path in paths {
+            let mut bytes = std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+            kind.bytes += bytes.len() as u64;
+            bytes.truncate(FILE_BYTES_MAX);
+            bytes.resize(bytes.len().next_multiple_of(BLOCK_BYTES), 0);
+            kind.files.push(bytes);
+        }
+        Ok(kind)
+    }
+
+    /// All units of at most `unit_bytes`, each within its file, without blocks that are zero: those become holes.
+    pub fn units(&self, unit_bytes: usize) -> Vec<&[u8]> {
+        let mut units = Vec::new();
+        for unit in self.files.iter().flat_map(|file| file.chunks(unit_bytes)) {
+            // Zero blocks divide a unit, as they do in a volume.
+            let mut rest = unit;
+            while !rest.is_empty() {
+                let holes: usize =
+                    rest.chunks(BLOCK_BYTES).take_while(|block| policy::is_zero(block)).map(<[u8]>::len).sum();
+                rest = &rest[holes..];
+                let data = length_of_data(rest);
+                if data > 0 {
+                    units.push(&rest[..data]);
+                }
+                rest = &rest[data..];
+            }
+        }
+        units
+    }
+
+    /// Units of at most `budget` bytes together, drawn from everywhere; those of a kind and size are always the same.
+    pub fn sample(&self, unit_bytes: usize, budget: usize) -> Vec<&[u8]> {
+        let mut units = self.units(unit_bytes);
+        shuffle(&mut units);
+        let mut left = budget;
+        units.retain(|unit| {
+            let fits = unit.len() <= left;
+            left -= if fits { unit.len() } else { left };
+            fits
+        });
+        units
+    }
+}
+
+fn length_of_data(bytes: &[u8]) -> usize {
+    bytes.chunks(BLOCK_BYTES).take_while(|block| !policy::is_zero(block)).map(<[u8]>::len).sum()
+}
+
+/// Fisher and Yates' shuffle, always the same.
+fn shuffle(units: &mut [&[u8]]) {
+    for index in (1..units.len()).rev() {
+        units.swap(index, scattered(index as u64, SEED, index as u64 + 1) as usize);
+    }
+}
+
+fn directories(path: &Path) -> Outcome<Vec<PathBuf>> {
+    let mut found: Vec<PathBuf> = std::fs::read_dir(path)
+        .map_err(|e| format!("cannot read {}: {e}", path.display()))?
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir() && !path.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.')))
+        .collect();
+    found.sort();
+    Ok(found)
+}
+
+/// All regular files below `dir`, sorted; links are not followed.
+fn walk(dir: &Path, found: &mut Vec<PathBuf>) -> Outcome<()> {
+    let mut entries: Vec<_> = std::fs::read_dir(dir)?.flatten().collect();
+    entries.sort_by_key(std::fs::DirEntry::path);
+    for entry in entries {
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            walk(&entry.path(), found)?;
+        } else if kind.is_file() {
+            found.push(entry.path());
+        }
+    }
+    Ok(())
+}

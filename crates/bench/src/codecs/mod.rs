@@ -1,0 +1,59 @@
+//! Codecs on real data by kind: what each saves and costs, what dictionaries add, and how that compares with gzip on files.
+//!
+//! 1. `kinds` reads the data as files in blocks, as a file system would lay them out.
+//! 2. `costs` compresses the same sampled units with every codec, on one core, in CPU time.
+//! 3. `dictionaries` trains on some units of a kind and measures on others.
+//! 4. `savings` puts whole kinds beside `gzip -r` and gzip of a tar.
+//! 5. `page` turns it into tables, for the terminal and for docs/CODECS.md.
+
+mod costs;
+mod dictionaries;
+mod kinds;
+mod page;
+mod savings;
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::Outcome;
+
+/// Everything that was measured, for the JSON file.
+#[derive(Debug, Serialize)]
+struct Results {
+    costs: Vec<costs::Cost>,
+    dictionaries: Vec<dictionaries::Gain>,
+    savings: Vec<savings::Saving>,
+}
+
+/// What to measure and where to put it.
+pub struct Request<'a> {
+    /// Directory with a directory for each kind.
+    pub corpus: &'a Path,
+    /// JSON file.
+    pub out: &'a Path,
+    /// Page whose tables are replaced, if any.
+    pub page: Option<&'a Path>,
+    /// Less data.
+    pub quick: bool,
+}
+
+/// Measures, prints, and writes.
+pub fn run(request: &Request<'_>) -> Outcome<()> {
+    let kinds = kinds::load(request.corpus)?;
+    let budget = if request.quick { 512 << 10 } else { 2 << 20 };
+    let results = Results {
+        costs: costs::measure(&kinds, budget),
+        dictionaries: dictionaries::measure(&kinds, 2 * budget),
+        savings: savings::measure(request.corpus, &kinds)?,
+    };
+    let tables = page::tables(&results);
+    println!("{tables}");
+    let mut text = serde_json::to_vec_pretty(&results)?;
+    text.push(b'\n');
+    std::fs::write(request.out, text)?;
+    if let Some(path) = request.page {
+        page::replace(path, &tables)?;
+    }
+    Ok(())
+}
