@@ -5,12 +5,14 @@ use surface::{Error, ErrorKind, Result};
 use crate::options::Properties;
 use crate::status::{Property, PropertySource};
 
+/// Most bytes of keys and values that are set on a pool or a volume. They go into the log in one piece, which must fit the smallest
+/// extent, 32 KiB, beside whatever else a batch holds.
+const PROPERTIES_BYTES_MAX: usize = 8 << 10;
+
 /// Fails with what is allowed if a property is unknown or a value makes no sense.
 pub(crate) fn check(properties: &Properties) -> Result<()> {
-    for (key, value) in properties {
-        policy::check_property(key, value).map_err(invalid)?;
-    }
-    Ok(())
+    let changes: Vec<_> = properties.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
+    changed(&Properties::new(), &changes).map(|_| ())
 }
 
 /// `properties` with changes made to them; `None` unsets.
@@ -24,12 +26,19 @@ pub(crate) fn changed(properties: &Properties, changes: &[(String, Option<String
             }
             None => {
                 // Unsetting an unknown property is as wrong as setting it.
-                if !policy::KEYS.iter().any(|known| known.name == key) {
+                if !policy::is_property(key) {
                     return Err(invalid(policy::PropertyError::UnknownKey(key.clone())));
                 }
                 properties.remove(key);
             }
         }
+    }
+    let bytes: usize = properties.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if bytes > PROPERTIES_BYTES_MAX {
+        let message = format!(
+            "the properties take {bytes} bytes, {PROPERTIES_BYTES_MAX} are allowed: set rules for fewer types of file, or shorter ones"
+        );
+        return Err(Error::new(ErrorKind::Invalid, message));
     }
     Ok(properties)
 }
@@ -45,10 +54,48 @@ pub(crate) fn in_force(pool: &Properties, volume: &Properties) -> Result<Vec<Pro
     Ok(resolved
         .properties
         .into_iter()
-        .map(|p| Property { key: p.key.to_owned(), value: p.value, source: source(p.source) })
+        .map(|p| Property { key: p.key, value: p.value, source: source(p.source) })
         .collect())
 }
 
 fn invalid(error: policy::PropertyError) -> Error {
     Error::new(ErrorKind::Invalid, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(key: &str, value: Option<&str>) -> (String, Option<String>) {
+        (key.to_owned(), value.map(str::to_owned))
+    }
+
+    #[test]
+    fn rules_are_set_and_unset_like_other_properties() {
+        let set =
+            changed(&Properties::new(), &[change("rule.nc", Some("gzip-1")), change("unit", Some("4K"))]).unwrap();
+        assert_eq!(set.len(), 2);
+        assert_eq!(changed(&set, &[change("rule.nc", None)]).unwrap().len(), 1);
+        for (key, value) in [("rule.nc", Some("x")), ("rules", None), ("rule.n c", Some("lz4"))] {
+            assert_eq!(changed(&set, &[change(key, value)]).unwrap_err().kind(), ErrorKind::Invalid, "{key}");
+        }
+    }
+
+    #[test]
+    fn properties_that_would_not_fit_an_extent_are_refused() {
+        let mut properties = Properties::new();
+        let mut refused = None;
+        for n in 0..1000 {
+            match changed(&properties, &[change(&format!("rule.t{n}"), Some("archive:zstd-19,performance:lz4"))]) {
+                Ok(more) => properties = more,
+                Err(error) => {
+                    refused = Some(error);
+                    break;
+                }
+            }
+        }
+        assert!(refused.unwrap().to_string().contains("8192 are allowed"));
+        assert!(properties.len() > 100);
+        check(&properties).unwrap();
+    }
 }

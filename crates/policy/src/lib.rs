@@ -9,12 +9,14 @@ mod candidates;
 mod cost;
 mod decide;
 mod learned;
+mod magic;
 mod mode;
 mod plan;
 mod prior;
 mod probe;
 mod properties;
 mod region;
+mod rules;
 mod store_unit;
 mod units_plan;
 mod zero;
@@ -23,14 +25,18 @@ pub use candidates::{CANDIDATES_MAX, Candidates, ParseCandidatesError};
 pub use cost::{SAVING_MIN, Weights, ln_cost};
 pub use decide::{Action, Decision, Why, decide, wants_probe};
 pub use learned::{CELLS, CODEC_NUMBERS, Estimate, Key, Learned, PlainTable, SIZES, SizeClass, Table};
+pub use magic::{HEAD_BYTES, type_of_content, type_of_name};
 pub use mode::{ARCHIVE_CPU_MULTIPLE, Mode, ParseModeError};
 pub use plan::{Auto, ClassPlan, Contenders, Entrant, Facts, Pressure};
 pub use probe::{CLASSES, Class, Probe, probe};
 pub use properties::{
     Compression, KEYS, Key as PropertyKey, PropertyError, Resolved, ResolvedProperty, Settings, Source, check_property,
-    resolve,
+    is_property, resolve,
 };
 pub use region::{REGION_BITS, Region, STRAYS_MAX, UNITS_PER_TEST};
+pub use rules::{
+    ParseRuleError, RULE_PREFIX, Rule, RuleChoice, RuleError, RuleMatch, Rules, check_rule, default_rules,
+};
 pub use store_unit::{Attempt, Attempts, Planner, Stored};
 pub use units_plan::{Unit, dst_limit, dst_limit_permille, plan_units, unit_blocks};
 pub use zero::is_zero;

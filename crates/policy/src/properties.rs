@@ -1,12 +1,13 @@
 //! The properties that users set: their keys, what is allowed, their inheritance from pool to volume.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use codec::Codec;
 use units::{BLOCK_BYTES, GROUP_BLOCKS, parse_size};
 
 use crate::plan::Auto;
+use crate::rules::{RULE_PREFIX, RuleError, Rules, check_rule};
 use crate::{Candidates, Mode};
 
 /// How codecs are chosen.
@@ -129,7 +130,7 @@ pub enum Source {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResolvedProperty {
     /// Its name.
-    pub key: &'static str,
+    pub key: String,
     /// Its value, as its setter wrote it.
     pub value: String,
     /// Where that was set.
@@ -141,7 +142,9 @@ pub struct ResolvedProperty {
 pub struct Resolved {
     /// What they mean.
     pub settings: Settings,
-    /// Each property, in the order of [`KEYS`].
+    /// The file-type rules.
+    pub rules: Rules,
+    /// Each property, in the order of [`KEYS`], then the rules that were set.
     pub properties: Vec<ResolvedProperty>,
 }
 
@@ -157,6 +160,8 @@ pub enum PropertyError {
         /// The value.
         value: String,
     },
+    /// It is a file-type rule, and a wrong one.
+    Rule(RuleError),
 }
 
 impl fmt::Display for PropertyError {
@@ -167,11 +172,12 @@ impl fmt::Display for PropertyError {
                 for (index, known) in KEYS.iter().enumerate() {
                     write!(f, "{}{}", if index > 0 { ", " } else { "" }, known.name)?;
                 }
-                Ok(())
+                write!(f, ", and {RULE_PREFIX}TYPE for a type of file")
             }
             Self::BadValue { key, value } => {
                 write!(f, "property '{}' cannot be '{value}'; allowed: {}", key.name, key.allowed)
             }
+            Self::Rule(error) => error.fmt(f),
         }
     }
 }
@@ -183,7 +189,15 @@ impl std::error::Error for PropertyError {}
 /// # Errors
 /// With a message that lists what is allowed.
 pub fn check_property(key: &str, value: &str) -> Result<(), PropertyError> {
+    if key.starts_with(RULE_PREFIX) {
+        return check_rule(key, value).map(|_| ()).map_err(PropertyError::Rule);
+    }
     apply(&mut Settings::default(), key, value)
+}
+
+/// Whether there is a property of that name; each type of file has one for its rule.
+pub fn is_property(key: &str) -> bool {
+    key.starts_with(RULE_PREFIX) || KEYS.iter().any(|known| known.name == key)
 }
 
 /// The properties in force, given those that were set on the pool and on the volume (empty for the pool itself).
@@ -193,21 +207,24 @@ pub fn check_property(key: &str, value: &str) -> Result<(), PropertyError> {
 /// When a key or value that was set is not allowed.
 pub fn resolve(pool: &BTreeMap<String, String>, volume: &BTreeMap<String, String>) -> Result<Resolved, PropertyError> {
     let mut settings = Settings::default();
-    for (key, value) in pool.iter().chain(volume) {
+    let is_rule = |key: &String| key.starts_with(RULE_PREFIX);
+    for (key, value) in pool.iter().chain(volume).filter(|(key, _)| !is_rule(key)) {
         apply(&mut settings, key, value)?;
     }
-    let properties = KEYS
-        .iter()
-        .map(|key| {
-            let (value, source) = match (volume.get(key.name), pool.get(key.name)) {
-                (Some(value), _) => (value.as_str(), Source::Volume),
-                (None, Some(value)) => (value.as_str(), Source::Pool),
-                (None, None) => (key.default, Source::Default),
-            };
-            ResolvedProperty { key: key.name, value: value.to_owned(), source }
-        })
-        .collect();
-    Ok(Resolved { settings, properties })
+    let rules = Rules::resolve(pool, volume).map_err(PropertyError::Rule)?;
+    let in_force = |key: &str, default: &str| {
+        let (value, source) = match (volume.get(key), pool.get(key)) {
+            (Some(value), _) => (value.as_str(), Source::Volume),
+            (None, Some(value)) => (value.as_str(), Source::Pool),
+            (None, None) => (default, Source::Default),
+        };
+        ResolvedProperty { key: key.to_owned(), value: value.to_owned(), source }
+    };
+    let set: BTreeSet<&String> = pool.keys().chain(volume.keys()).filter(|key| is_rule(key)).collect();
+    let properties =
+        KEYS.iter().map(|key| in_force(key.name, key.default)).chain(set.into_iter().map(|key| in_force(key, "")));
+    let properties = properties.collect();
+    Ok(Resolved { settings, rules, properties })
 }
 
 fn apply(settings: &mut Settings, name: &str, value: &str) -> Result<(), PropertyError> {
@@ -311,7 +328,9 @@ mod tests {
     #[test]
     fn refusals_list_what_is_allowed() {
         for (key, value, part) in [
-            ("compresion", "lz4", "compression, mode, candidates, unit, min-saving"),
+            ("compresion", "lz4", "compression, mode, candidates, unit, min-saving, and rule.TYPE"),
+            ("rule.nc", "lz5", "MODE:CODEC"),
+            ("rule.jpeg", "off", "rule.jpg"),
             ("compression", "gzip-10", "zstd-1 to zstd-19"),
             ("compression", "", "zstd-1 to zstd-19"),
             ("mode", "fast", "performance, balanced"),
@@ -342,7 +361,7 @@ mod tests {
     fn the_volume_wins_over_the_pool_wins_over_the_default() {
         let resolved =
             resolve(&map(&[("compression", "off"), ("unit", "64K")]), &map(&[("compression", "zstd-3")])).unwrap();
-        let shown: Vec<_> = resolved.properties.iter().map(|p| (p.key, p.value.as_str(), p.source)).collect();
+        let shown: Vec<_> = resolved.properties.iter().map(|p| (p.key.as_str(), p.value.as_str(), p.source)).collect();
         assert_eq!(
             shown,
             [
@@ -353,8 +372,28 @@ mod tests {
                 ("min-saving", "12.5", Source::Default),
             ]
         );
+        assert_eq!(resolved.rules, Rules::default());
         assert_eq!(resolved.settings.plain_codec().to_string(), "zstd-3");
         assert_eq!(resolved.settings.unit_blocks, 16);
+    }
+
+    #[test]
+    fn rules_are_properties_that_are_shown_when_set() {
+        let resolved =
+            resolve(&map(&[("rule.nc", "gzip-1"), ("rule.jpg", "auto")]), &map(&[("rule.nc", "archive:zstd-19")]))
+                .unwrap();
+        let shown: Vec<_> = resolved.properties.iter().skip(KEYS.len()).collect();
+        assert_eq!(shown.len(), 2);
+        assert_eq!(
+            (shown[0].key.as_str(), shown[0].value.as_str(), shown[0].source),
+            ("rule.jpg", "auto", Source::Pool)
+        );
+        assert_eq!(
+            (shown[1].key.as_str(), shown[1].value.as_str(), shown[1].source),
+            ("rule.nc", "archive:zstd-19", Source::Volume)
+        );
+        assert!(is_property("rule.nc") && is_property("unit") && !is_property("rules"));
+        assert!(resolve(&map(&[]), &map(&[("rule.nc", "x")])).is_err());
     }
 
     #[test]

@@ -39,6 +39,7 @@ Examples:
   shale set /srv/pool compression=zstd-1              for all volumes that do not say otherwise
   shale set /srv/pool vm compression=zstd-9 unit=64K  for one volume
   shale set /srv/pool vm compression=                 inherit from the pool again
+  shale set /srv/pool rule.nc=archive:gzip-1,performance:lz4    for files of one type
 
 Properties hold at once, for what is written from now on:
 "
@@ -49,6 +50,13 @@ Properties hold at once, for what is written from now on:
             key.name, key.description, "", key.allowed, key.default
         ));
     }
+    help.push_str(&format!(
+        "  {:<12}  {}\n{:16}{}\n",
+        "rule.TYPE",
+        "what files of a type are stored with, by extension or first bytes: rule.nc, rule.jpg, rule.sql",
+        "",
+        policy::Rule::ALLOWED
+    ));
     help.truncate(help.trim_end().len());
     help
 }
