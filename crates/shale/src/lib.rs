@@ -3,7 +3,8 @@
 //! Layers, from the top: [`cli`] is the one definition of commands and flags; [`commands`] does what they say, through a
 //! [`session::Session`], which is either the pool itself, opened by this process, or a connection to the server that
 //! holds it ([`control`]). Both answer the same [`control::Request`]s through the same [`service::Service`], so that a
-//! command gives the same result either way. [`transfer`] moves bulk data in and out; [`pool_dir`] owns the layout of a
+//! command gives the same result either way. [`transfer`] moves bulk data in and out; [`estimate`]
+//! tells what data would take; [`pool_dir`] owns the layout of a
 //! pool's directory.
 //!
 //! This crate owns no storage: it never interprets what the engine keeps in the data file or in the map.
@@ -14,6 +15,7 @@ pub mod cli;
 pub mod commands;
 pub mod control;
 pub mod devices;
+pub mod estimate;
 pub mod exit;
 pub mod model;
 pub mod names;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use units::BLOCK_BYTES;
+use units::{BLOCK_BYTES, GROUP_BYTES};
 
 use crate::Outcome;
 use crate::load::scattered;
@@ -77,42 +77,42 @@ impl Kind {
         Ok(kind)
     }
 
-    /// All units of at most `unit_bytes`, each within its file, without blocks that are zero: those become holes.
-    pub fn units(&self, unit_bytes: usize) -> Vec<&[u8]> {
-        let mut units = Vec::new();
-        for unit in self.files.iter().flat_map(|file| file.chunks(unit_bytes)) {
-            // Zero blocks divide a unit, as they do in a volume.
-            let mut rest = unit;
-            while !rest.is_empty() {
-                let holes: usize =
-                    rest.chunks(BLOCK_BYTES).take_while(|block| policy::is_zero(block)).map(<[u8]>::len).sum();
-                rest = &rest[holes..];
-                let data = length_of_data(rest);
-                if data > 0 {
-                    units.push(&rest[..data]);
-                }
-                rest = &rest[data..];
-            }
-        }
-        units
-    }
-
-    /// Units of at most `budget` bytes together, drawn from everywhere; those of a kind and size are always the same.
+    /// Units of about `budget` bytes together, drawn from everywhere. They are cut from the same groups of 128 KiB whatever
+    /// their size is, so that sizes can be compared.
     pub fn sample(&self, unit_bytes: usize, budget: usize) -> Vec<&[u8]> {
-        let mut units = self.units(unit_bytes);
-        shuffle(&mut units);
-        let mut left = budget;
-        units.retain(|unit| {
-            let fits = unit.len() <= left;
-            left -= if fits { unit.len() } else { left };
-            fits
-        });
+        let mut groups: Vec<&[u8]> = self.files.iter().flat_map(|file| file.chunks(GROUP_BYTES)).collect();
+        shuffle(&mut groups);
+        let mut units = Vec::new();
+        let mut taken = 0;
+        for group in groups {
+            if taken >= budget {
+                break;
+            }
+            let before = units.len();
+            units_of(group, unit_bytes, &mut units);
+            taken += units[before..].iter().map(|unit| unit.len()).sum::<usize>();
+        }
         units
     }
 }
 
-fn length_of_data(bytes: &[u8]) -> usize {
-    bytes.chunks(BLOCK_BYTES).take_while(|block| !policy::is_zero(block)).map(<[u8]>::len).sum()
+/// The units of a piece, without blocks that are zero: those divide a unit, as they do in a volume.
+fn units_of<'a>(piece: &'a [u8], unit_bytes: usize, units: &mut Vec<&'a [u8]>) {
+    for mut rest in piece.chunks(unit_bytes) {
+        while !rest.is_empty() {
+            let holes = length_of(rest, true);
+            let data = length_of(&rest[holes..], false);
+            if data > 0 {
+                units.push(&rest[holes..holes + data]);
+            }
+            rest = &rest[holes + data..];
+        }
+    }
+}
+
+/// Bytes of blocks at the beginning that are all zero, or all not.
+fn length_of(bytes: &[u8], zero: bool) -> usize {
+    bytes.chunks(BLOCK_BYTES).take_while(|block| policy::is_zero(block) == zero).map(<[u8]>::len).sum()
 }
 
 /// Fisher and Yates' shuffle, always the same.

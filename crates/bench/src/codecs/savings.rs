@@ -21,7 +21,7 @@ pub const COLUMNS: &[(&str, &str, usize)] = &[
     ("zstd-3 4K", "zstd-3", 4 << 10),
     ("zstd-3 32K", "zstd-3", 32 << 10),
     ("zstd-3 128K", "zstd-3", 128 << 10),
-    ("zstd-12 128K", "zstd-12", 128 << 10),
+    ("zstd-9 128K", "zstd-9", 128 << 10),
 ];
 /// Bytes of a kind that are compressed for each column.
 const BYTES_MAX: usize = 8 << 20;

@@ -5,7 +5,7 @@ mod transfer;
 mod volume;
 
 pub use pool::{CheckArgs, CleanArgs, InitArgs, ScrubArgs, ServeArgs, StatusArgs};
-pub use transfer::{ExportArgs, ImportArgs};
+pub use transfer::{EstimateArgs, ExportArgs, ImportArgs};
 pub use volume::{CreateArgs, DestroyArgs, GetArgs, ListArgs, ResizeArgs, SetArgs};
 
 use std::path::PathBuf;
@@ -67,6 +67,8 @@ pub enum Command {
     Import(ImportArgs),
     /// Copy a volume to a file, a block device or stdout
     Export(ExportArgs),
+    /// Tell what data would take, from samples, before anything is changed
+    Estimate(EstimateArgs),
     /// Change the size of a volume
     Resize(ResizeArgs),
     /// Delete a volume and all its data
@@ -135,6 +137,8 @@ mod tests {
             "shale serve p --nbd unix:/run/x --nbd 127.0.0.1:10809 --mount /mnt --volume a --volume b --memory 1G",
             "shale import p v -",
             "shale export p v - --force",
+            "shale estimate /home disk.img --sample 64M",
+            "shale estimate p v -o mode=archive --codecs lz4,zstd-3 --seed 7 --json",
             "shale resize p v 20G",
             "shale destroy p v --force",
             "shale check p --repair",

@@ -2,6 +2,7 @@
 
 mod check;
 mod clean;
+mod estimate;
 mod export;
 mod generate;
 mod import;
@@ -31,6 +32,7 @@ pub fn run(command: Command, output: &Output) -> Outcome {
         Command::Serve(args) => serve::run(args, output),
         Command::Import(args) => import::run(args, output),
         Command::Export(args) => export::run(args, output),
+        Command::Estimate(args) => estimate::run(args, output),
         Command::Resize(args) => volume::resize(args, output),
         Command::Destroy(args) => volume::destroy(args, output),
         Command::Check(args) => check::run(args, output),

@@ -1,0 +1,82 @@
+//! `shale estimate`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use surface::{Error, ErrorKind};
+
+use crate::cli::EstimateArgs;
+use crate::control::{Reply, Request};
+use crate::estimate::{self, Plan, Population, Report, show};
+use crate::exit::Outcome;
+use crate::output::Output;
+use crate::pool_dir::PoolDir;
+use crate::progress::Progress;
+use crate::session::Session;
+
+/// How often the number of files found is shown, in files.
+const SHOW_EVERY: u64 = 256;
+
+/// Estimates, and says what came of it.
+pub fn run(args: EstimateArgs, output: &Output) -> Outcome {
+    let report = match volume_of(&args.targets) {
+        Some((pool, volume)) => of_volume(&args, &pool, &volume, output)?,
+        None => of_paths(&args, output)?,
+    };
+    output.result(&report, || show(&report));
+    Ok(())
+}
+
+/// Two words of which the first is a pool's directory and the second is no path that is there.
+fn volume_of(targets: &[PathBuf]) -> Option<(PathBuf, String)> {
+    let [pool, volume] = targets else { return None };
+    let is_pool = PoolDir::new(pool).config_path().exists();
+    let name = volume.to_str().filter(|name| crate::names::volume_name(name).is_ok())?;
+    (is_pool && !volume.exists()).then(|| (pool.clone(), name.to_owned()))
+}
+
+fn of_paths(args: &EstimateArgs, output: &Output) -> Outcome<Report> {
+    let none = BTreeMap::new();
+    let plan = Plan::new(&none, &none, &args.properties, &args.codecs)?;
+    let progress = Progress::new(output, "look", None);
+    let (population, scanned) = Population::of_paths(&args.targets, plan.unit_bytes, &mut |found| {
+        if found.files % SHOW_EVERY == 0 {
+            progress.set(found.bytes);
+            progress.say(format!("{} files", found.files));
+        }
+    })?;
+    progress.finish();
+    if scanned.unreadable > 0 {
+        output.warn(&format!("{} files or directories cannot be read and are left out", scanned.unreadable));
+    }
+    if scanned.files == 0 {
+        let message = "there is no file to look at; name files, directories, block devices, or a pool and a volume";
+        return Err(Error::new(ErrorKind::Invalid, message).into());
+    }
+    measured(&population, &plan, args, output)
+}
+
+fn of_volume(args: &EstimateArgs, pool: &std::path::Path, volume: &str, output: &Output) -> Outcome<Report> {
+    Session::with(pool, &args.access, output, |session| {
+        let set = |volume| -> Outcome<BTreeMap<String, String>> {
+            let properties = match session.call(Request::Get { volume })? {
+                Reply::Properties(properties) => properties,
+                other => return Err(other.unexpected().into()),
+            };
+            Ok(properties.into_iter().filter(|p| p.source != "default").map(|p| (p.key, p.value)).collect())
+        };
+        let plan = Plan::new(&set(None)?, &set(Some(volume.to_owned()))?, &args.properties, &args.codecs)?;
+        let population = Population::of_volume(session.volume(volume)?, plan.unit_bytes)?;
+        measured(&population, &plan, args, output)
+    })
+}
+
+fn measured(population: &Population, plan: &Plan, args: &EstimateArgs, output: &Output) -> Outcome<Report> {
+    let progress = Progress::new(output, "try", Some(0));
+    let report = estimate::run(population, plan, args.sample, args.seed, &mut |done, total| {
+        progress.set_total(total);
+        progress.set(done);
+    })?;
+    progress.finish();
+    Ok(report)
+}

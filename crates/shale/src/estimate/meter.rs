@@ -1,0 +1,158 @@
+//! Compresses windows with every setting, the way a pool compresses units, and measures CPU time.
+
+use codec::{Codec, UNIT_BYTES_MAX, Workspace};
+use env::{Clock, SystemClock};
+use policy::{Attempt, Attempts, Auto, Mode, PlainTable, Planner, Pressure, Region, dst_limit_permille, is_zero};
+use units::BLOCK_BYTES;
+
+use super::settings::{How, Plan, Setting};
+use super::statistics::Observation;
+
+/// Of how many samples of a stratum a slow setting gets one.
+const SLOW_EVERY: usize = 8;
+/// Samples up to which every setting gets all.
+const FEW_SAMPLES: usize = 256;
+/// Samples of a stratum that a slow setting gets at least.
+const SLOW_SAMPLES_MIN: usize = 12;
+/// Share of the CPU time of compressing that tests may take, and what they may take before: as in a pool.
+const TEST_SHARE: f64 = 0.02;
+const TEST_CREDIT_NS: f64 = 20e6;
+
+/// Of how many samples a slow setting gets one, in a stratum of so many, of so many in all.
+pub fn slow_every(samples: usize, all: usize) -> usize {
+    if all <= FEW_SAMPLES { 1 } else { (samples / SLOW_SAMPLES_MIN).clamp(1, SLOW_EVERY) }
+}
+
+/// The codec that a rule names for each mode, if one does.
+pub type RuleOfModes = [Option<Codec>; Mode::ALL.len()];
+
+/// What `auto` has learned for one setting.
+struct Learning {
+    table: PlainTable,
+    region: Region,
+    credit_ns: f64,
+}
+
+/// Measures.
+pub struct Meter<'a> {
+    plan: &'a Plan,
+    learning: Vec<Learning>,
+    workspace: Workspace,
+    dst: Vec<u8>,
+    clock: SystemClock,
+}
+
+impl<'a> Meter<'a> {
+    /// For the settings of a plan.
+    pub fn new(plan: &'a Plan) -> Self {
+        let fresh = |_| Learning { table: PlainTable::default(), region: Region::default(), credit_ns: TEST_CREDIT_NS };
+        Self {
+            plan,
+            learning: plan.settings.iter().map(fresh).collect(),
+            workspace: Workspace::new(),
+            dst: vec![0; UNIT_BYTES_MAX],
+            clock: SystemClock::default(),
+        }
+    }
+
+    /// Compresses a window of whole blocks. `slow`: with the slow settings too.
+    pub fn observe(&mut self, window: &[u8], rules: &RuleOfModes, slow: bool) -> Observation {
+        let units = units_of(window);
+        let raw: usize = units.iter().map(|unit| unit.len()).sum();
+        let count = self.plan.settings.len();
+        let mut observation = Observation { raw: raw as f64, stored: vec![None; count], cpu_ns: vec![None; count] };
+        for (index, setting) in self.plan.settings.iter().enumerate() {
+            if setting.is_slow() && !slow {
+                continue;
+            }
+            let began = self.clock.thread_cpu_ns();
+            let stored: usize = units.iter().map(|unit| self.store(index, setting, rules, unit)).sum();
+            observation.stored[index] = Some(stored as f64);
+            observation.cpu_ns[index] = Some((self.clock.thread_cpu_ns() - began) as f64);
+        }
+        observation
+    }
+
+    /// Bytes stored of a unit.
+    fn store(&mut self, index: usize, setting: &Setting, rules: &RuleOfModes, unit: &[u8]) -> usize {
+        let limit = dst_limit_permille(unit.len(), self.plan.min_saving_permille);
+        let dst = &mut self.dst[..limit];
+        let fixed = match setting.how {
+            How::Fixed(codec) => Some(codec),
+            How::Auto(Auto { mode, .. }) => Mode::ALL.iter().position(|m| *m == mode).and_then(|m| rules[m]),
+        };
+        match (fixed, setting.how) {
+            (Some(codec), _) => self.workspace.compress(codec, unit, dst).unwrap_or(unit.len()),
+            (None, How::Fixed(_)) => unit.len(),
+            (None, How::Auto(auto)) => {
+                let Learning { table, region, credit_ns } = &mut self.learning[index];
+                let mut planner = Planner::new(auto, 1.0, Pressure::default(), table);
+                let mut attempts = Tried { workspace: &mut self.workspace, dst, unit, clock: &self.clock };
+                let stored = planner.store(unit, *region, *credit_ns > 0.0, true, &mut attempts);
+                *region = stored.region;
+                *credit_ns += TEST_SHARE * stored.cpu_ns.saturating_sub(stored.test_ns) as f64 - stored.test_ns as f64;
+                stored.bytes
+            }
+        }
+    }
+}
+
+/// Compresses for the policy.
+struct Tried<'a> {
+    workspace: &'a mut Workspace,
+    dst: &'a mut [u8],
+    unit: &'a [u8],
+    clock: &'a SystemClock,
+}
+
+impl Attempts for Tried<'_> {
+    fn attempt(&mut self, codec: Codec, timed: bool) -> Attempt {
+        let began = if timed { self.clock.thread_cpu_ns() } else { 0 };
+        let stored = self.workspace.compress(codec, self.unit, self.dst);
+        Attempt { stored, cpu_ns: timed.then(|| self.clock.thread_cpu_ns() - began) }
+    }
+    fn keep(&mut self) {}
+}
+
+/// The units of a window: what lies between blocks of zeroes, as when it is written to a volume.
+fn units_of(window: &[u8]) -> Vec<&[u8]> {
+    let mut units = Vec::new();
+    let mut begin = None;
+    for at in (0..window.len()).step_by(BLOCK_BYTES) {
+        let block = &window[at..window.len().min(at + BLOCK_BYTES)];
+        match (is_zero(block), begin) {
+            (true, Some(start)) => {
+                units.push(&window[start..at]);
+                begin = None;
+            }
+            (false, None) => begin = Some(at),
+            _ => {}
+        }
+    }
+    units.extend(begin.map(|start| &window[start..]));
+    units
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_blocks_divide_a_window_into_units() {
+        let mut window = vec![0u8; 8 * BLOCK_BYTES];
+        assert!(units_of(&window).is_empty());
+        for block in [0, 1, 4, 7] {
+            window[block * BLOCK_BYTES + 9] = 1;
+        }
+        let lengths: Vec<usize> = units_of(&window).iter().map(|unit| unit.len() / BLOCK_BYTES).collect();
+        assert_eq!(lengths, [2, 1, 1]);
+    }
+
+    #[test]
+    fn slow_settings_get_a_part_of_many_samples_and_all_of_few() {
+        assert_eq!(slow_every(200, 200), 1);
+        assert_eq!(slow_every(24, 4000), 2);
+        assert_eq!(slow_every(5, 4000), 1);
+        assert_eq!(slow_every(3000, 4000), 8);
+    }
+}

@@ -1,0 +1,64 @@
+//! What data would take if it were stored: saving with an error bar, CPU time and speed for each setting, from samples.
+//!
+//! 1. `population` lists what there is: files, images, devices, a volume; cut into windows of one unit, those that are holes left
+//!    out; grouped by type of file into strata.
+//! 2. `draw` picks windows: each stratum is divided into as many strips as it gets samples, in the order of its files, and one
+//!    window is drawn from each strip at random.
+//! 3. `meter` compresses each drawn window with every setting, through the same code as a pool does; slow settings get every
+//!    eighth window only.
+//! 4. `statistics` makes estimates with confidence intervals of it, `report` the tables.
+//!
+//! Nothing is written, and memory does not grow with the amount of data but with the number of files.
+
+mod draw;
+mod meter;
+mod population;
+mod report;
+mod settings;
+mod statistics;
+
+pub use population::{Population, Scanned};
+pub use report::{Report, show};
+pub use settings::{CODECS_DEFAULT, Plan};
+
+use surface::Result;
+
+/// Samples that each stratum gets at least, if it has as many windows: fewer tell nothing of it.
+const STRATUM_SAMPLES_MIN: u64 = 24;
+
+/// Draws, measures, and estimates. `progress` is told the bytes done and the bytes to do.
+///
+/// # Errors
+/// Of reading a volume; files that cannot be read are left out and counted.
+pub fn run(
+    population: &Population,
+    plan: &Plan,
+    sample_bytes: u64,
+    seed: u64,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Report> {
+    let drawn = draw::draw(population, sample_bytes, STRATUM_SAMPLES_MIN, seed);
+    let total = drawn.iter().map(|d| d.len() as u64).sum::<u64>() * population.unit_bytes as u64;
+    let mut meter = meter::Meter::new(plan);
+    let mut samples = Vec::with_capacity(drawn.len());
+    let mut unreadable = 0;
+    let mut done = 0;
+    for (stratum, windows) in population.strata.iter().zip(&drawn) {
+        let every = meter::slow_every(windows.len(), drawn.iter().map(Vec::len).sum());
+        let mut observations = Vec::with_capacity(windows.len());
+        let mut source = None;
+        for (index, window) in windows.iter().enumerate() {
+            match population.read(stratum, *window, &mut source)? {
+                Some(data) => observations.push(meter.observe(&data.bytes, &data.rules_of(plan), index % every == 0)),
+                None => unreadable += 1,
+            }
+            done += population.unit_bytes as u64;
+            progress(done, total);
+        }
+        samples.push(statistics::Stratum { windows: stratum.windows(), observations });
+    }
+    Ok(report::report(population, plan, &samples, unreadable))
+}
+
+#[cfg(test)]
+mod tests;

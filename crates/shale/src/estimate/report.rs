@@ -1,0 +1,200 @@
+//! What an estimate says: the document behind `--json`, and the tables.
+
+use serde::Serialize;
+use units::format_size;
+
+use super::population::Population;
+use super::settings::Plan;
+use super::statistics::{Estimate, Stratum, estimate};
+use crate::output::table;
+
+/// What the margins mean.
+const CONFIDENCE: f64 = 0.95;
+
+/// Everything. See the help of `shale estimate` for the fields.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[allow(missing_docs)] // each is documented in the help of `shale estimate`
+pub struct Report {
+    pub files: u64,
+    pub size_bytes: u64,
+    pub data_bytes: u64,
+    pub hole_bytes: u64,
+    pub unit_bytes: u64,
+    pub sampled_bytes: u64,
+    pub unreadable_samples: u64,
+    pub confidence: f64,
+    pub settings: Vec<Line>,
+    pub types: Vec<TypeReport>,
+}
+
+/// What is expected of one setting.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[allow(missing_docs)]
+pub struct Line {
+    pub setting: String,
+    pub configured: bool,
+    pub saving_percent: f64,
+    /// None where one sample stands for several windows.
+    pub margin_percent: Option<f64>,
+    pub ratio: Option<f64>,
+    pub stored_bytes: u64,
+    pub cpu_seconds: f64,
+    pub mb_per_second: Option<f64>,
+}
+
+/// One type of file.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[allow(missing_docs)]
+pub struct TypeReport {
+    #[serde(rename = "type")]
+    pub word: String,
+    pub files: u64,
+    pub size_bytes: u64,
+    pub data_bytes: u64,
+    pub samples: u64,
+    pub settings: Vec<Line>,
+}
+
+/// Puts the estimates together.
+pub fn report(population: &Population, plan: &Plan, samples: &[Stratum], unreadable: u64) -> Report {
+    let of = |strata: &[Stratum]| -> Vec<Line> {
+        let shown = plan.settings.iter().enumerate().filter(|(_, setting)| setting.shown);
+        shown
+            .map(|(index, setting)| {
+                Line::new(setting.name.clone(), setting.configured, estimate(strata, index, plan.helper))
+            })
+            .collect()
+    };
+    let data = |strata: &[Stratum]| estimate(strata, plan.helper, plan.helper).raw_bytes.round() as u64;
+    let types = population.strata.iter().zip(samples).map(|(stratum, sample)| {
+        let alone = std::slice::from_ref(sample);
+        TypeReport {
+            word: stratum.word.clone(),
+            files: stratum.files() as u64,
+            size_bytes: stratum.size_bytes,
+            data_bytes: data(alone),
+            samples: sample.observations.len() as u64,
+            settings: of(alone),
+        }
+    });
+    let size_bytes: u64 = population.strata.iter().map(|stratum| stratum.size_bytes).sum();
+    let data_bytes = data(samples);
+    let observed = samples.iter().flat_map(|sample| &sample.observations);
+    Report {
+        files: population.strata.iter().map(|stratum| stratum.files() as u64).sum(),
+        size_bytes,
+        data_bytes,
+        hole_bytes: size_bytes.saturating_sub(data_bytes),
+        unit_bytes: population.unit_bytes as u64,
+        sampled_bytes: observed.map(|observation| observation.raw).sum::<f64>() as u64,
+        unreadable_samples: unreadable,
+        confidence: CONFIDENCE,
+        settings: of(samples),
+        types: types.collect(),
+    }
+}
+
+impl Line {
+    fn new(setting: String, configured: bool, estimate: Estimate) -> Self {
+        let ratio = (estimate.stored_bytes > 0.0).then(|| estimate.raw_bytes / estimate.stored_bytes);
+        Self {
+            setting,
+            configured,
+            saving_percent: hundredths(100.0 * estimate.saving()),
+            margin_percent: estimate.margin.is_finite().then(|| hundredths(100.0 * estimate.margin)),
+            ratio: ratio.map(hundredths),
+            stored_bytes: estimate.stored_bytes.round() as u64,
+            cpu_seconds: (estimate.cpu_ns / 1e6).round() / 1e3,
+            mb_per_second: (estimate.cpu_ns > 0.0).then(|| hundredths(estimate.raw_bytes * 1e3 / estimate.cpu_ns)),
+        }
+    }
+
+    /// The saving with its margin.
+    fn saving(&self) -> String {
+        match self.margin_percent {
+            Some(margin) => format!("{:.1} % ±{margin:.1}", self.saving_percent),
+            None => format!("{:.1} % ±?", self.saving_percent),
+        }
+    }
+
+    /// The ratios at the ends of the interval.
+    fn ratios(&self) -> String {
+        let of = |saving: f64| 1.0 / (1.0 - saving / 100.0).max(1e-9);
+        match (self.ratio, self.margin_percent) {
+            (Some(ratio), Some(margin)) => {
+                let (low, high) = (of(self.saving_percent - margin), of((self.saving_percent + margin).min(99.99)));
+                format!("{ratio:.2}x ({low:.2}-{high:.2})")
+            }
+            (Some(ratio), None) => format!("{ratio:.2}x"),
+            _ => "-".to_owned(),
+        }
+    }
+}
+
+fn hundredths(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
+}
+
+/// The tables.
+pub fn show(report: &Report) -> String {
+    let plural = if report.files == 1 { "" } else { "s" };
+    let mut text = format!(
+        "{} file{plural}, {}: data {}, holes {}; units of {}, samples {}\n\n",
+        report.files,
+        format_size(report.size_bytes),
+        format_size(report.data_bytes),
+        format_size(report.hole_bytes),
+        format_size(report.unit_bytes),
+        format_size(report.sampled_bytes),
+    );
+    let words = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let mut rows = vec![words(&["SETTING", "SAVING", "RATIO", "STORED", "CPU", "SPEED"])];
+    for line in &report.settings {
+        rows.push(vec![
+            format!("{}{}", line.setting, if line.configured { " (as set)" } else { "" }),
+            line.saving(),
+            line.ratios(),
+            format_size(line.stored_bytes),
+            format!("{:.1} s", line.cpu_seconds),
+            line.mb_per_second.map_or_else(|| "-".to_owned(), |speed| format!("{speed:.0} MB/s")),
+        ]);
+    }
+    text.push_str(&table(&rows));
+    text.push('\n');
+    let mut header = words(&["TYPE", "FILES", "DATA"]);
+    header.extend(report.settings.iter().map(|line| line.setting.replace("auto, ", "").to_uppercase()));
+    let mut rows = vec![header];
+    for part in &report.types {
+        let mut row = vec![part.word.clone(), part.files.to_string(), format_size(part.data_bytes)];
+        let saving = |(index, line): (usize, &Line)| {
+            if index == 0 { line.saving() } else { format!("{:.1} %", line.saving_percent) }
+        };
+        row.extend(part.settings.iter().enumerate().map(saving));
+        rows.push(row);
+    }
+    text.push_str(&table(&rows));
+    text.push_str("\n± holds the true saving 95 times in 100. CPU and SPEED are of one core.\n");
+    if report.unreadable_samples > 0 {
+        text.push_str(&format!("{} samples could not be read and were left out.\n", report.unreadable_samples));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(stored: f64, margin: f64) -> Line {
+        Line::new("zstd-3".to_owned(), true, Estimate { raw_bytes: 1000.0, stored_bytes: stored, margin, cpu_ns: 1e6 })
+    }
+
+    #[test]
+    fn lines_round_and_say_when_nothing_is_known() {
+        assert_eq!(line(400.0, 0.0123).saving(), "60.0 % ±1.2");
+        assert_eq!(line(400.0, 0.0123).ratios(), "2.50x (2.43-2.58)");
+        assert_eq!(line(400.0, f64::INFINITY).saving(), "60.0 % ±?");
+        assert_eq!(line(400.0, f64::INFINITY).margin_percent, None);
+        assert_eq!(line(0.0, 0.0).ratios(), "-");
+        assert_eq!(line(10.0, 0.5).ratios(), "100.00x (1.96-10000.00)");
+    }
+}
