@@ -248,3 +248,47 @@ def completions_and_manuals(t):
     for command in ["init", "serve", "import"]:
         help_text = t.out(BINARY, command, "--help", quiet=True)
         t.expect(re.search(r"^Examples:", help_text, re.MULTILINE), f"'{command} --help' has no examples")
+
+
+@test(seconds_max=300)
+def estimate_then_import(t):
+    """what `estimate` says of a file before it is imported, and of the volume afterwards, is what the import stores, within 2 points"""
+    data.real_file(t.dir / "real", 400 << 20)
+    data.random_file(t.dir / "noise", 64 << 20)
+    with open(t.dir / "mixed", "wb") as mixed:
+        # Half of it is a hole, the rest alternates between data and noise.
+        real, noise = open(t.dir / "real", "rb"), open(t.dir / "noise", "rb")
+        with real, noise:
+            for _ in range(30):
+                mixed.write(real.read(3 << 20))
+                mixed.write(noise.read(1 << 20))
+        mixed.truncate(mixed.tell() * 2)
+    pool = Pool(t)
+    for name, codec in [("real", "zstd-3"), ("real", "lz4"), ("noise", "zstd-3"), ("mixed", "zstd-9")]:
+        path, volume = t.dir / name, f"{name}-{codec}"
+        wanted = ["-o", f"compression={codec}", "--codecs", "none", "--sample", "48M", "--json"]
+
+        def configured(*words):
+            report = json.loads(t.run(BINARY, "estimate", *words, *wanted).stdout)
+            line = report["settings"][0]
+            t.equal((line["setting"], line["configured"]), (codec, True), "first line")
+            return report, line
+
+        report, before = configured(path)
+        t.expect(report["sampled_bytes"] <= 52 << 20, f"{report['sampled_bytes']} bytes were read")
+        done = json.loads(pool.shale("import", volume, path, "-o", f"compression={codec}", "--json").stdout)
+        stored = 100 * (1 - done["stored_bytes"] / done["allocated_bytes"])
+        data_error = abs(report["data_bytes"] - done["allocated_bytes"]) / done["allocated_bytes"]
+        t.expect(data_error < 0.02, f"{volume}: data {report['data_bytes']}, in truth {done['allocated_bytes']}")
+        _, after = configured(pool.path, volume)
+        for when, line in (("before", before), ("after", after)):
+            error = abs(line["saving_percent"] - stored)
+            t.expect(error < 2, f"{volume} {when}: {line['saving_percent']} ±{line['margin_percent']}, in truth {stored:.2f}")
+        t.note(f"{volume}: {before['saving_percent']} ±{before['margin_percent']}, then {stored:.1f}")
+    server = pool.serve()
+    served = json.loads(t.run(BINARY, "estimate", pool.path, "noise-zstd-3", "--json").stdout)
+    t.expect(all(abs(line["saving_percent"]) < 0.1 for line in served["settings"]), f"noise: {served['settings']}")
+    server.stop()
+    t.run(BINARY, "estimate", t.dir / "nothing", status=EXIT["not-found"])
+    t.run(BINARY, "estimate", pool.path, "no-such-volume", status=EXIT["not-found"])
+    t.run(BINARY, "estimate", t.dir / "noise", "-o", "unit=5K", status=EXIT["usage"])

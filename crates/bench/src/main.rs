@@ -8,6 +8,7 @@ mod codecs;
 mod command;
 mod corpus;
 mod engine;
+mod estimate;
 mod fio;
 mod load;
 mod peers;
@@ -70,6 +71,8 @@ enum What {
         #[arg(long, value_name = "FILE")]
         page: Option<PathBuf>,
     },
+    /// `shale estimate` against the truth, for each kind of data.
+    Estimate,
     /// Everything but the codecs.
     All,
     /// A child: random writes on a large volume, then its memory.
@@ -153,6 +156,9 @@ fn main() -> Outcome<()> {
     }
     if matches!(options.what, What::Adaptive | What::All) {
         adaptive::run(&context, &mut report)?;
+    }
+    if matches!(options.what, What::Estimate | What::All) {
+        estimate::measure(&context, &mut report)?;
     }
     if matches!(options.what, What::Transport | What::All) {
         transport::run(&context, &mut report)?;

@@ -114,7 +114,7 @@ impl Shale {
 }
 
 /// The binary, built like this program, once.
-fn binary() -> Outcome<String> {
+pub fn binary() -> Outcome<String> {
     static BUILT: Mutex<Option<String>> = Mutex::new(None);
     let mut built = BUILT.lock().map_err(|e| e.to_string())?;
     if let Some(binary) = &*built {

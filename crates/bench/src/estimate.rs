@@ -1,0 +1,128 @@
+//! `shale estimate` against the truth: the real program is asked about each kind of data, and then all of it is compressed.
+//!
+//! Twice: as a user would, when small data is looked at in full; and with samples of an eighth of the data, when the margin has to say
+//! how far the estimate may be off.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use codec::{Codec, Workspace};
+use policy::{Settings, dst_limit, is_zero};
+use serde::Deserialize;
+use units::BLOCK_BYTES;
+
+use crate::command::run;
+use crate::report::Report;
+use crate::server::binary;
+use crate::{Context, Outcome};
+
+/// Codecs that are estimated and tried.
+const CODECS: [&str; 3] = ["lz4", "zstd-3", "zstd-9"];
+/// Part of the data that is sampled in the second round.
+const PART: u64 = 8;
+
+#[derive(Debug, Deserialize)]
+struct Estimate {
+    data_bytes: u64,
+    sampled_bytes: u64,
+    settings: Vec<Line>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Line {
+    setting: String,
+    saving_percent: f64,
+    margin_percent: Option<f64>,
+}
+
+impl Estimate {
+    fn ask(dir: &Path, sample_bytes: Option<u64>) -> Outcome<Self> {
+        let mut words = vec!["estimate".to_owned(), dir.display().to_string(), "--json".to_owned()];
+        words.extend(["--codecs".to_owned(), CODECS.join(",")]);
+        if let Some(bytes) = sample_bytes {
+            words.extend(["--sample".to_owned(), bytes.to_string()]);
+        }
+        Ok(serde_json::from_str(&run(&binary()?, &words)?)?)
+    }
+
+    fn of(&self, codec: &str) -> Outcome<&Line> {
+        self.settings.iter().find(|line| line.setting == codec).ok_or_else(|| format!("no estimate for {codec}").into())
+    }
+}
+
+/// All kinds.
+pub fn measure(context: &Context, report: &mut Report) -> Outcome<()> {
+    if !context.wants("estimate") {
+        return Ok(());
+    }
+    let (mut worst, mut worst_part, mut inside, mut asked) = (0.0f64, 0.0f64, 0, 0);
+    println!("{:<14} {:<8} {:>8} {:>18} {:>24}", "kind", "codec", "truth", "estimate", "from an eighth");
+    let mut kinds: Vec<PathBuf> = std::fs::read_dir(&context.corpus_dir)?.flatten().map(|entry| entry.path()).collect();
+    kinds.sort();
+    for dir in kinds.into_iter().filter(|path| path.is_dir()) {
+        let full = Estimate::ask(&dir, None)?;
+        let part = Estimate::ask(&dir, Some(full.data_bytes / PART))?;
+        for codec in CODECS {
+            let truth = truth(&dir, codec.parse()?)?;
+            let (whole, some) = (full.of(codec)?, part.of(codec)?);
+            let margin = some.margin_percent.unwrap_or(f64::INFINITY);
+            worst = worst.max((whole.saving_percent - truth).abs());
+            worst_part = worst_part.max((some.saving_percent - truth).abs());
+            asked += 1;
+            inside += usize::from((some.saving_percent - truth).abs() <= margin + 0.01);
+            let kind = dir.file_name().unwrap_or_default().to_string_lossy();
+            println!(
+                "{kind:<14} {codec:<8} {truth:>6.1} % {:>8.1} % ±{:<6.1} {:>10.1} % ±{margin:<5.1} ({} KiB)",
+                whole.saving_percent,
+                whole.margin_percent.unwrap_or(f64::INFINITY),
+                some.saving_percent,
+                part.sampled_bytes >> 10
+            );
+        }
+    }
+    let how = "`bench estimate`: `shale estimate` on each kind of the corpus, against compressing all of it with lz4, zstd-3, zstd-9";
+    report.at_most("estimate: largest error over all kinds, default samples", worst, "points", 2.0, how)?;
+    report.info("estimate: largest error over all kinds, an eighth sampled", worst_part, "points", how)?;
+    let share = 100.0 * inside as f64 / f64::from(asked.max(1));
+    report.at_least("estimate: intervals that hold the truth, an eighth sampled", share, "%", 90.0, how)
+}
+
+/// What is saved of all files below `dir`, in percent.
+fn truth(dir: &Path, codec: Codec) -> Outcome<f64> {
+    let settings = Settings::default();
+    let unit_bytes = settings.unit_blocks as usize * BLOCK_BYTES;
+    let mut workspace = Workspace::new();
+    let mut dst = vec![0; unit_bytes];
+    let (mut raw, mut stored) = (0u64, 0u64);
+    let mut paths = vec![dir.to_owned()];
+    while let Some(path) = paths.pop() {
+        let kind = std::fs::symlink_metadata(&path)?.file_type();
+        if kind.is_dir() || path == dir {
+            paths.extend(std::fs::read_dir(&path)?.flatten().map(|entry| entry.path()));
+            continue;
+        }
+        if !kind.is_file() {
+            continue;
+        }
+        let mut file = std::fs::File::open(&path)?;
+        loop {
+            let mut window = Vec::with_capacity(unit_bytes);
+            Read::by_ref(&mut file).take(unit_bytes as u64).read_to_end(&mut window)?;
+            if window.is_empty() {
+                break;
+            }
+            window.resize(window.len().next_multiple_of(BLOCK_BYTES), 0);
+            // Blocks of zeroes divide units, as they do in a volume.
+            let blocks: Vec<&[u8]> = window.chunks(BLOCK_BYTES).collect();
+            for unit in blocks.split(|block| is_zero(block)).map(<[&[u8]]>::concat) {
+                if unit.is_empty() {
+                    continue;
+                }
+                raw += unit.len() as u64;
+                let limit = dst_limit(unit.len(), &settings);
+                stored += workspace.compress(codec, &unit, &mut dst[..limit]).unwrap_or(unit.len()) as u64;
+            }
+        }
+    }
+    Ok(100.0 * (1.0 - stored as f64 / raw.max(1) as f64))
+}
