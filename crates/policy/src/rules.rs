@@ -345,6 +345,16 @@ mod tests {
         assert!(words.len() > 40);
     }
 
+    /// The page that users read says what the defaults are.
+    #[test]
+    fn the_documentation_lists_the_defaults() {
+        let page = include_str!("../../../docs/CODECS.md");
+        for (words, rule) in DEFAULTS {
+            let row = format!("| {} | `{}` |", words.join(" "), rule.replace(',', ", "));
+            assert!(page.contains(&row), "docs/CODECS.md lacks the row {row}");
+        }
+    }
+
     /// A later mode never gets a weaker codec from a default.
     #[test]
     fn defaults_are_monotone_in_mode() {
