@@ -27,12 +27,13 @@ pub fn run(args: EstimateArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Two words of which the first is a pool's directory and the second is no path that is there.
+/// Two words of which the first is a pool's directory and the second could be a volume's name. A file of that name beside us is meant by
+/// whoever writes `./name`.
 fn volume_of(targets: &[PathBuf]) -> Option<(PathBuf, String)> {
     let [pool, volume] = targets else { return None };
     let is_pool = PoolDir::new(pool).config_path().exists();
     let name = volume.to_str().filter(|name| crate::names::volume_name(name).is_ok())?;
-    (is_pool && !volume.exists()).then(|| (pool.clone(), name.to_owned()))
+    is_pool.then(|| (pool.clone(), name.to_owned()))
 }
 
 fn of_paths(args: &EstimateArgs, output: &Output) -> Outcome<Report> {
