@@ -105,9 +105,9 @@ pub struct EstimateArgs {
     /// Codecs to compare: a list, all or none
     #[arg(long, value_name = "LIST", default_value = crate::estimate::CODECS_DEFAULT)]
     pub codecs: String,
-    /// How much to read and try
-    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = names::size)]
-    pub sample: u64,
+    /// How much to read and try [default: 128M, but at most 8192 units]
+    #[arg(long, value_name = "SIZE", value_parser = names::size)]
+    pub sample: Option<u64>,
     /// Draw other samples
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     pub seed: u64,

@@ -74,7 +74,8 @@ fn of_volume(args: &EstimateArgs, pool: &std::path::Path, volume: &str, output: 
 
 fn measured(population: &Population, plan: &Plan, args: &EstimateArgs, output: &Output) -> Outcome<Report> {
     let progress = Progress::new(output, "try", Some(0));
-    let report = estimate::run(population, plan, args.sample, args.seed, &mut |done, total| {
+    let sample_bytes = args.sample.unwrap_or_else(|| estimate::sample_bytes_default(plan.unit_bytes));
+    let report = estimate::run(population, plan, sample_bytes, args.seed, &mut |done, total| {
         progress.set_total(total);
         progress.set(done);
     })?;

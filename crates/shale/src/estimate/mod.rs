@@ -23,6 +23,16 @@ pub use settings::{CODECS_DEFAULT, Plan};
 
 use surface::Result;
 
+/// What is read unless told otherwise: a margin of about one point where units differ as much as files of all kinds do.
+const SAMPLE_BYTES: u64 = 128 << 20;
+/// Most samples unless told otherwise: each costs a seek where the disk has heads.
+const SAMPLES_MAX: u64 = 8192;
+
+/// Bytes to read, unless told otherwise, in units of `unit_bytes`.
+pub fn sample_bytes_default(unit_bytes: usize) -> u64 {
+    SAMPLE_BYTES.min(SAMPLES_MAX * unit_bytes as u64)
+}
+
 /// Samples that each stratum gets at least, if it has as many windows: fewer tell nothing of it.
 const STRATUM_SAMPLES_MIN: u64 = 24;
 
