@@ -26,8 +26,10 @@ pub fn slow_every(samples: usize, all: usize) -> usize {
 /// The codec that a rule names for each mode, if one does.
 pub type RuleOfModes = [Option<Codec>; Mode::ALL.len()];
 
-/// What `auto` has learned for one setting.
-struct Learning {
+/// What a setting works with: contexts of its own, because one that changes its level for every unit is slower than in a pool; and
+/// what `auto` has learned.
+struct Bench {
+    workspace: Workspace,
     table: PlainTable,
     region: Region,
     credit_ns: f64,
@@ -36,8 +38,7 @@ struct Learning {
 /// Measures.
 pub struct Meter<'a> {
     plan: &'a Plan,
-    learning: Vec<Learning>,
-    workspace: Workspace,
+    benches: Vec<Bench>,
     dst: Vec<u8>,
     clock: SystemClock,
 }
@@ -45,13 +46,28 @@ pub struct Meter<'a> {
 impl<'a> Meter<'a> {
     /// For the settings of a plan.
     pub fn new(plan: &'a Plan) -> Self {
-        let fresh = |_| Learning { table: PlainTable::default(), region: Region::default(), credit_ns: TEST_CREDIT_NS };
+        let fresh = |_| Bench {
+            workspace: Workspace::new(),
+            table: PlainTable::default(),
+            region: Region::default(),
+            credit_ns: TEST_CREDIT_NS,
+        };
         Self {
             plan,
-            learning: plan.settings.iter().map(fresh).collect(),
-            workspace: Workspace::new(),
+            benches: plan.settings.iter().map(fresh).collect(),
             dst: vec![0; UNIT_BYTES_MAX],
             clock: SystemClock::default(),
+        }
+    }
+
+    /// Learns from a window what a pool has learned long ago, and pays for it: what `auto` tests from now on, it pays for by what
+    /// it compresses.
+    pub fn warm_up(&mut self, window: &[u8], rules: &RuleOfModes) {
+        for (index, setting) in self.plan.settings.iter().enumerate() {
+            for unit in units_of(window) {
+                self.store(index, setting, rules, unit);
+            }
+            self.benches[index].credit_ns = self.benches[index].credit_ns.min(0.0);
         }
     }
 
@@ -82,12 +98,12 @@ impl<'a> Meter<'a> {
             How::Auto(Auto { mode, .. }) => Mode::ALL.iter().position(|m| *m == mode).and_then(|m| rules[m]),
         };
         match (fixed, setting.how) {
-            (Some(codec), _) => self.workspace.compress(codec, unit, dst).unwrap_or(unit.len()),
+            (Some(codec), _) => self.benches[index].workspace.compress(codec, unit, dst).unwrap_or(unit.len()),
             (None, How::Fixed(_)) => unit.len(),
             (None, How::Auto(auto)) => {
-                let Learning { table, region, credit_ns } = &mut self.learning[index];
+                let Bench { workspace, table, region, credit_ns } = &mut self.benches[index];
                 let mut planner = Planner::new(auto, 1.0, Pressure::default(), table);
-                let mut attempts = Tried { workspace: &mut self.workspace, dst, unit, clock: &self.clock };
+                let mut attempts = Tried { workspace, dst, unit, clock: &self.clock };
                 let stored = planner.store(unit, *region, *credit_ns > 0.0, true, &mut attempts);
                 *region = stored.region;
                 *credit_ns += TEST_SHARE * stored.cpu_ns.saturating_sub(stored.test_ns) as f64 - stored.test_ns as f64;

@@ -33,6 +33,9 @@ pub fn sample_bytes_default(unit_bytes: usize) -> u64 {
     SAMPLE_BYTES.min(SAMPLES_MAX * unit_bytes as u64)
 }
 
+/// Samples that are compressed once before anything counts.
+const WARM_UP_SAMPLES: usize = 48;
+
 /// Samples that each stratum gets at least, if it has as many windows: fewer tell nothing of it.
 const STRATUM_SAMPLES_MIN: u64 = 24;
 
@@ -50,6 +53,7 @@ pub fn run(
     let drawn = draw::draw(population, sample_bytes, STRATUM_SAMPLES_MIN, seed);
     let total = drawn.iter().map(|d| d.len() as u64).sum::<u64>() * population.unit_bytes as u64;
     let mut meter = meter::Meter::new(plan);
+    warm_up(population, plan, &drawn, &mut meter)?;
     let mut samples = Vec::with_capacity(drawn.len());
     let mut unreadable = 0;
     let mut done = 0;
@@ -68,6 +72,20 @@ pub fn run(
         samples.push(statistics::Stratum { windows: stratum.windows(), observations });
     }
     Ok(report::report(population, plan, &samples, unreadable))
+}
+
+/// Some of the samples, from everywhere.
+fn warm_up(population: &Population, plan: &Plan, drawn: &[Vec<u64>], meter: &mut meter::Meter<'_>) -> Result<()> {
+    let all = || {
+        population.strata.iter().zip(drawn).flat_map(|(stratum, windows)| windows.iter().map(move |w| (stratum, *w)))
+    };
+    let every = (all().count() / WARM_UP_SAMPLES).max(1);
+    for (stratum, window) in all().step_by(every) {
+        if let Some(data) = population.read(stratum, window, &mut None)? {
+            meter.warm_up(&data.bytes, &data.rules_of(plan));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ const RUNS_MAX: u32 = 4096;
 /// Types that are not known, or seldom.
 const OTHER: &str = "other";
 /// Most strata: rarer types share one, so that the least number of samples for each does not become the most of the work.
-const STRATA_MAX: usize = 48;
+const STRATA_MAX: usize = 32;
 
 /// Where bytes come from.
 enum Origin {

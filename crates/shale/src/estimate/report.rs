@@ -77,6 +77,8 @@ pub fn report(population: &Population, plan: &Plan, samples: &[Stratum], unreada
             settings: of(alone),
         }
     });
+    let mut types: Vec<TypeReport> = types.collect();
+    types.sort_by_key(|part| std::cmp::Reverse(part.data_bytes));
     let size_bytes: u64 = population.strata.iter().map(|stratum| stratum.size_bytes).sum();
     let data_bytes = data(samples);
     let observed = samples.iter().flat_map(|sample| &sample.observations);
@@ -90,7 +92,7 @@ pub fn report(population: &Population, plan: &Plan, samples: &[Stratum], unreada
         unreadable_samples: unreadable,
         confidence: CONFIDENCE,
         settings: of(samples),
-        types: types.collect(),
+        types,
     }
 }
 

@@ -9,9 +9,10 @@
 //! where s^2 comes from **successive differences**, sum (e_i+1 - e_i)^2 / 2(n - 1), as suits one draw from each strip (Wolter,
 //! *Introduction to Variance Estimation*, 2nd ed. 2007, chapter 8, estimator v2).
 //!
-//! A slow setting is measured on n' < n of the windows only. Its y follows what zstd-1 makes of a window, x, which is known of all: so the mean of y is
-//! estimated as y' / x' * x (**double sampling** with the ratio estimate, Cochran, chapter 12), which adds s_d^2 (1/n' - 1/n) to s^2 / n, s_d^2 the
-//! variance of d = y - y'/x' * x.
+//! A slow setting is measured on n' < n of the windows only. Its y follows z and what zstd-1 makes of a window, x, and those are known of all n. So the mean of y is
+//! estimated by **regression in double sampling** (Särndal, Swensson, Wretman, *Model Assisted Survey Sampling*, 1992, chapter 9): as the mean of a z + b x over all n,
+//! plus the mean of d = y - a z - b x over the n', a and b being those that make the squares of d least. That adds s_d^2 (1/n' - 1/n) to s^2 / n, s_d^2 the
+//! variance of d.
 //!
 //! The interval is R +- t s(R), with Student's t for a confidence of 95 %.
 
@@ -63,10 +64,38 @@ struct Means {
     measured: f64,
     raw: f64,
     stored: f64,
-    /// y' / x'.
-    by_helper: f64,
+    /// How y follows z and x.
+    line: Line,
     cpu_ns: f64,
 }
+
+/// y = a z + b x.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Line {
+    a: f64,
+    b: f64,
+}
+
+impl Line {
+    /// Through points (z, x, y), by least squares; by z alone where z and x go together, or the points are few.
+    fn through(points: &[(f64, f64, f64)]) -> Self {
+        let sum = |of: fn(&(f64, f64, f64)) -> f64| points.iter().map(of).sum::<f64>();
+        let (zz, zx, xx) = (sum(|p| p.0 * p.0), sum(|p| p.0 * p.1), sum(|p| p.1 * p.1));
+        let (zy, xy) = (sum(|p| p.0 * p.2), sum(|p| p.1 * p.2));
+        let determinant = zz * xx - zx * zx;
+        if points.len() >= REGRESSION_MIN && determinant > 1e-6 * zz * xx {
+            return Self { a: (zy * xx - xy * zx) / determinant, b: (xy * zz - zy * zx) / determinant };
+        }
+        Self { a: if zz > 0.0 { zy / zz } else { 0.0 }, b: 0.0 }
+    }
+
+    fn at(self, z: f64, x: f64) -> f64 {
+        self.a * z + self.b * x
+    }
+}
+
+/// Points below which two coefficients would follow chance.
+const REGRESSION_MIN: usize = 6;
 
 /// Estimates one setting over strata; `helper` is the setting that all windows were measured with.
 pub fn estimate(strata: &[Stratum], setting: usize, helper: usize) -> Estimate {
@@ -96,19 +125,22 @@ fn mean(values: impl Iterator<Item = f64>) -> (f64, f64) {
 impl Means {
     fn of(stratum: &Stratum, setting: usize, helper: usize) -> Self {
         let all = || stratum.observations.iter();
-        let both = || all().filter_map(|o| Some((o.stored[setting]?, o.stored[helper]?)));
+        let points: Vec<_> = all().filter_map(|o| Some((o.raw, o.stored[helper]?, o.stored[setting]?))).collect();
         let (raw, drawn) = mean(all().map(|o| o.raw));
-        let (stored, measured) = mean(both().map(|(y, _)| y));
-        let (of_measured, _) = mean(both().map(|(_, x)| x));
-        let (of_all, _) = mean(all().filter_map(|o| o.stored[helper]));
-        let by_helper = if of_measured > 0.0 { stored / of_measured } else { 0.0 };
-        let stored = if measured < drawn { by_helper * of_all } else { stored };
+        let (mut stored, measured) = mean(points.iter().map(|p| p.2));
+        let line = Line::through(&points);
+        if measured < drawn {
+            let (helped, _) = mean(all().filter_map(|o| o.stored[helper]));
+            let (left, _) = mean(points.iter().map(|p| p.2 - line.at(p.0, p.1)));
+            // No unit is stored in more than its own length.
+            stored = (line.at(raw, helped) + left).clamp(0.0, raw);
+        }
         // Time goes with the raw bytes.
         let timed = || all().filter(|o| o.cpu_ns[setting].is_some());
         let (cpu_ns, _) = mean(timed().filter_map(|o| o.cpu_ns[setting]));
         let (raw_timed, _) = mean(timed().map(|o| o.raw));
         let cpu_ns = if raw_timed > 0.0 { cpu_ns * raw / raw_timed } else { 0.0 };
-        Self { windows: stratum.windows as f64, drawn, measured, raw, stored, by_helper, cpu_ns }
+        Self { windows: stratum.windows as f64, drawn, measured, raw, stored, line, cpu_ns }
     }
 }
 
@@ -129,9 +161,13 @@ impl Stratum {
         let spread = differences / (2.0 * (means.measured - 1.0));
         let mut variance = spread / means.drawn * unseen;
         if means.measured < means.drawn {
-            let left = |o: &Observation, y: f64| y - means.by_helper * o.stored[helper].unwrap_or(0.0);
-            let squares: f64 = measured().map(|(o, y)| left(o, y).powi(2)).sum();
-            variance += squares / (means.measured - 1.0) * (1.0 / means.measured - 1.0 / means.drawn);
+            let left: Vec<f64> =
+                measured().map(|(o, y)| y - means.line.at(o.raw, o.stored[helper].unwrap_or(0.0))).collect();
+            let (middle, _) = mean(left.iter().copied());
+            let squares: f64 = left.iter().map(|d| (d - middle).powi(2)).sum();
+            // Two degrees of freedom went into the line.
+            let freedom = (means.measured - 2.0).max(1.0);
+            variance += squares / freedom * (1.0 / means.measured - 1.0 / means.drawn);
         }
         variance
     }
@@ -185,7 +221,7 @@ mod tests {
         let length = all.len() as f64 / count as f64;
         let observe = |strip: usize, random: &mut Random| {
             let (raw, x, y) = all[((strip as f64 + random.next()) * length) as usize];
-            let y = (strip % every == 0).then_some(y);
+            let y = strip.is_multiple_of(every).then_some(y);
             Observation { raw, stored: vec![Some(x), y], cpu_ns: vec![Some(raw * 2.0), y.map(|_| raw * 50.0)] }
         };
         Stratum { windows: all.len() as u64, observations: (0..count).map(|strip| observe(strip, random)).collect() }
@@ -230,16 +266,27 @@ mod tests {
         assert!(with.margin < without.margin * 0.6, "{} {}", with.margin, without.margin);
     }
 
+    /// A setting that does not follow the helper (a rule stores everything raw) is estimated no worse for it.
+    #[test]
+    fn what_does_not_follow_the_helper_is_not_bent_towards_it() {
+        let mut random = Random(5);
+        let all: Vec<_> = population(&mut random, 9000, 0.4).into_iter().map(|(z, x, _)| (z, x, z)).collect();
+        for _ in 0..20 {
+            let result = estimate(&[sample(&mut random, &all, 200, 8)], 1, 0);
+            assert!(result.saving().abs() < 1e-9 && result.margin < 1e-6, "{result:?}");
+        }
+    }
+
     #[test]
     fn a_census_has_no_error_and_one_window_tells_little() {
         let window = |stored| Observation { raw: 100.0, stored: vec![Some(stored)], cpu_ns: vec![Some(7.0)] };
         let census = Stratum { windows: 3, observations: vec![window(10.0), window(50.0), window(90.0)] };
-        let result = estimate(&[census.clone()], 0, 0);
+        let result = estimate(std::slice::from_ref(&census), 0, 0);
         assert_eq!((result.saving(), result.margin, result.cpu_ns), (0.5, 0.0, 21.0));
         let lone = Stratum { windows: 3, observations: vec![window(10.0)] };
         assert_eq!(estimate(&[lone], 0, 0).margin, f64::INFINITY);
         let empty = Stratum { windows: 0, observations: vec![] };
-        assert_eq!(estimate(&[empty.clone()], 0, 0).saving(), 0.0);
+        assert_eq!(estimate(std::slice::from_ref(&empty), 0, 0).saving(), 0.0);
         assert_eq!(estimate(&[empty, census], 0, 0).saving(), 0.5);
         assert_eq!(estimate(&[], 0, 0).margin, 0.0);
     }
