@@ -1,5 +1,6 @@
 //! The data by kind, as files.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use units::{BLOCK_BYTES, GROUP_BYTES};
@@ -14,10 +15,10 @@ const SEED: u64 = 2010;
 
 /// Files of one kind.
 pub struct Kind {
-    /// Path below the corpus: one or two directories.
+    /// Path below the corpus: one or two directories, or a directory and an extension.
     pub name: String,
-    /// Their directory.
-    pub dir: PathBuf,
+    /// Where they are.
+    pub paths: Vec<PathBuf>,
     /// Their contents, each filled up with zeroes to a whole block, as a file system stores it.
     files: Vec<Vec<u8>>,
     /// Their bytes without that, and how many they are.
@@ -25,24 +26,37 @@ pub struct Kind {
     pub count: usize,
 }
 
-/// Kinds that consist of different things, and are looked at one by one.
-const SPLIT: &[&str] = &["compiled", "db-pages", "media", "office"];
+/// Kinds that consist of different things: directories that are looked at one by one, with the files beside them as one more.
+const BY_DIRECTORY: &[&str] = &["compiled", "db-pages", "media"];
+/// Kinds that consist of different things: by extension.
+const BY_EXTENSION: &[&str] = &["office"];
+/// Files of an extension, below which it is no kind.
+const FILES_MIN: usize = 5;
 
 /// Reads the kinds below `corpus`.
 pub fn load(corpus: &Path) -> Outcome<Vec<Kind>> {
     let mut kinds = Vec::new();
-    for dir in directories(corpus)? {
-        let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if !SPLIT.contains(&name.as_str()) {
-            kinds.push(Kind::load(name, dir)?);
-            continue;
+    for dir in entries(corpus)?.into_iter().filter(|path| path.is_dir()) {
+        let name = text(dir.file_name());
+        let mut parts: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+        let mut paths = Vec::new();
+        walk(&dir, &mut paths)?;
+        for path in paths {
+            let below = path.strip_prefix(&dir).unwrap_or(&path);
+            let part = if BY_DIRECTORY.contains(&name.as_str()) {
+                let first = below.parent().and_then(|parent| parent.components().next());
+                format!("{name}/{}", first.map_or_else(|| "files".to_owned(), |first| text(Some(first.as_os_str()))))
+            } else if BY_EXTENSION.contains(&name.as_str()) {
+                format!("{name}/{}", text(path.extension()))
+            } else {
+                name.clone()
+            };
+            parts.entry(part).or_default().push(path);
         }
-        for part in directories(&dir)? {
-            let sub = part.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            kinds.push(Kind::load(format!("{name}/{sub}"), part)?);
-        }
-        if std::fs::read_dir(&dir)?.flatten().any(|entry| entry.path().is_file()) {
-            kinds.push(Kind::load_flat(format!("{name}/files"), dir)?);
+        for (part, paths) in parts {
+            if !BY_EXTENSION.contains(&name.as_str()) || paths.len() >= FILES_MIN {
+                kinds.push(Kind::load(part, paths)?);
+            }
         }
     }
     if kinds.is_empty() {
@@ -51,23 +65,14 @@ pub fn load(corpus: &Path) -> Outcome<Vec<Kind>> {
     Ok(kinds)
 }
 
+fn text(name: Option<&std::ffi::OsStr>) -> String {
+    name.unwrap_or_default().to_string_lossy().into_owned()
+}
+
 impl Kind {
-    fn load(name: String, dir: PathBuf) -> Outcome<Self> {
-        let mut paths = Vec::new();
-        walk(&dir, &mut paths)?;
-        Self::of(name, dir, &paths)
-    }
-
-    fn load_flat(name: String, dir: PathBuf) -> Outcome<Self> {
-        let mut paths: Vec<PathBuf> =
-            std::fs::read_dir(&dir)?.flatten().map(|e| e.path()).filter(|p| p.is_file()).collect();
-        paths.sort();
-        Self::of(name, dir, &paths)
-    }
-
-    fn of(name: String, dir: PathBuf, paths: &[PathBuf]) -> Outcome<Self> {
-        let mut kind = Self { name, dir, files: Vec::new(), bytes: 0, count: paths.len() };
-        for path in paths {
+    fn load(name: String, paths: Vec<PathBuf>) -> Outcome<Self> {
+        let mut kind = Self { name, files: Vec::new(), bytes: 0, count: paths.len(), paths };
+        for path in &kind.paths {
             let mut bytes = std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
             kind.bytes += bytes.len() as u64;
             bytes.truncate(FILE_BYTES_MAX);
@@ -122,12 +127,13 @@ fn shuffle(units: &mut [&[u8]]) {
     }
 }
 
-fn directories(path: &Path) -> Outcome<Vec<PathBuf>> {
+/// What is in a directory, sorted, without what is hidden.
+fn entries(path: &Path) -> Outcome<Vec<PathBuf>> {
     let mut found: Vec<PathBuf> = std::fs::read_dir(path)
         .map_err(|e| format!("cannot read {}: {e}", path.display()))?
         .flatten()
+        .filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'))
         .map(|entry| entry.path())
-        .filter(|path| path.is_dir() && !path.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.')))
         .collect();
     found.sort();
     Ok(found)
@@ -135,14 +141,12 @@ fn directories(path: &Path) -> Outcome<Vec<PathBuf>> {
 
 /// All regular files below `dir`, sorted; links are not followed.
 fn walk(dir: &Path, found: &mut Vec<PathBuf>) -> Outcome<()> {
-    let mut entries: Vec<_> = std::fs::read_dir(dir)?.flatten().collect();
-    entries.sort_by_key(std::fs::DirEntry::path);
-    for entry in entries {
-        let kind = entry.file_type()?;
+    for path in entries(dir)? {
+        let kind = path.symlink_metadata()?.file_type();
         if kind.is_dir() {
-            walk(&entry.path(), found)?;
+            walk(&path, found)?;
         } else if kind.is_file() {
-            found.push(entry.path());
+            found.push(path);
         }
     }
     Ok(())

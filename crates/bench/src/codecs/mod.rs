@@ -45,7 +45,7 @@ pub fn run(request: &Request<'_>) -> Outcome<()> {
     let results = Results {
         costs: costs::measure(&kinds, budget),
         dictionaries: dictionaries::measure(&kinds, 2 * budget),
-        savings: savings::measure(request.corpus, &kinds)?,
+        savings: savings::measure(&kinds)?,
     };
     let tables = page::tables(&results);
     println!("{tables}");

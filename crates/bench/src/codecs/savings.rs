@@ -1,7 +1,8 @@
 //! Whole kinds beside what gzip makes of the files, as the paper on ZBD of 2010 did it: `gzip -r` (each file alone), gzip of a
 //! tar, zlib and lzo on blocks of 4 KiB; then ours.
 
-use std::path::Path;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 
 use codec::{Codec, Workspace};
@@ -41,31 +42,37 @@ pub struct Saving {
 }
 
 /// All kinds.
-pub fn measure(corpus: &Path, kinds: &[Kind]) -> Outcome<Vec<Saving>> {
-    kinds.iter().map(|kind| one(corpus, kind)).collect()
+pub fn measure(kinds: &[Kind]) -> Outcome<Vec<Saving>> {
+    kinds.iter().map(one).collect()
 }
 
-fn one(corpus: &Path, kind: &Kind) -> Outcome<Saving> {
-    let flat = if kind.name.ends_with("/files") { "-maxdepth 1" } else { "" };
-    // The shell's words are ours, but for the directory, which it is given as an argument.
-    let each = format!("cd \"$1\" && find . {flat} -type f -exec gzip -c {{}} + | wc -c");
-    let tar = format!("cd \"$1\" && find . {flat} -type f -print0 | tar -c --null -T - | gzip -c | wc -c");
-    let percent = |script: &str| -> Outcome<f64> {
-        let output = Command::new("sh").arg("-c").arg(script).arg("sh").arg(&kind.dir).stdin(Stdio::null()).output()?;
-        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        let bytes: u64 = text.parse().map_err(|_| format!("gzip of {}: {text}", corpus.display()))?;
-        Ok(100.0 * (1.0 - bytes as f64 / kind.bytes.max(1) as f64))
-    };
+fn one(kind: &Kind) -> Outcome<Saving> {
     let columns =
         COLUMNS.iter().map(|(_, codec, unit)| Ok(saved(kind, codec.parse()?, *unit))).collect::<Outcome<_>>()?;
     Ok(Saving {
         kind: kind.name.clone(),
         files: kind.count,
         bytes: kind.bytes,
-        gzip_files: percent(&each)?,
-        gzip_tar: percent(&tar)?,
+        gzip_files: piped(kind, "xargs -0 gzip -c | wc -c")?,
+        gzip_tar: piped(kind, "tar -cP --null -T - | gzip -c | wc -c")?,
         columns,
     })
+}
+
+/// Percent saved by a pipe that is given the files' names and prints how many bytes it made of them.
+fn piped(kind: &Kind, script: &str) -> Outcome<f64> {
+    let mut child = Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut names = Vec::new();
+    for path in &kind.paths {
+        names.extend_from_slice(path.as_os_str().as_bytes());
+        names.push(0);
+    }
+    // Dropped at the end of the statement, which is the end of the list.
+    child.stdin.take().ok_or("a pipe without input")?.write_all(&names)?;
+    let output = child.wait_with_output()?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let bytes: u64 = text.parse().map_err(|_| format!("{script} of {}: {text}", kind.name))?;
+    Ok(100.0 * (1.0 - bytes as f64 / kind.bytes.max(1) as f64))
 }
 
 fn saved(kind: &Kind, codec: Codec, unit_bytes: usize) -> f64 {
