@@ -275,7 +275,9 @@ def estimate_then_import(t):
             return report, line
 
         report, before = configured(path)
-        t.expect(report["sampled_bytes"] <= 52 << 20, f"{report['sampled_bytes']} bytes were read")
+        # Of what is less than twice as much, all is looked at.
+        if report["data_bytes"] > 100 << 20:
+            t.expect(report["sampled_bytes"] <= 52 << 20, f"{report['sampled_bytes']} bytes were read")
         done = json.loads(pool.shale("import", volume, path, "-o", f"compression={codec}", "--json").stdout)
         stored = 100 * (1 - done["stored_bytes"] / done["allocated_bytes"])
         data_error = abs(report["data_bytes"] - done["allocated_bytes"]) / done["allocated_bytes"]
