@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use codec::Codec;
-use policy::{Auto, Candidates, Mode, Rules};
+use policy::{Auto, Compression, Mode, Rules};
 use surface::{Error, ErrorKind, Result};
 use units::BLOCK_BYTES;
 
@@ -63,8 +63,6 @@ pub struct Plan {
     pub helper: usize,
 }
 
-/// Candidates of `auto` where the properties name none.
-const CANDIDATES: &str = "lz4,zstd-1,zstd-3,zstd-6,zstd-9,zstd-19";
 /// What slow settings are compared with window by window: quick, and of their kind.
 const HELPER: &str = "zstd-1";
 
@@ -86,8 +84,6 @@ impl Plan {
         let resolved = policy::resolve(pool, &own).map_err(|error| invalid(error.to_string()))?;
         let settings = resolved.settings;
         let min_saving_permille = settings.min_saving_permille;
-        let candidates: Candidates = CANDIDATES.parse().map_err(|_| invalid(format!("candidates {CANDIDATES}")))?;
-        let auto = |mode| Auto { mode, candidates, min_saving_permille };
 
         let mut plan = Self {
             unit_bytes: settings.unit_blocks as usize * BLOCK_BYTES,
@@ -96,9 +92,12 @@ impl Plan {
             rules: resolved.rules,
             helper: 0,
         };
-        plan.push(settings.compression.to_string(), How::Fixed(settings.compression), true);
+        match settings.compression {
+            Compression::Fixed(codec) => plan.push(codec.to_string(), How::Fixed(codec), true),
+            Compression::Auto => plan.push(format!("auto, {}", settings.mode), How::Auto(settings.auto()), true),
+        }
         for mode in Mode::ALL {
-            plan.push(format!("auto, {mode}"), How::Auto(auto(mode)), false);
+            plan.push(format!("auto, {mode}"), How::Auto(Auto { mode, ..settings.auto() }), false);
         }
         let list: Vec<Codec> = match codecs {
             "none" => Vec::new(),
@@ -152,6 +151,15 @@ mod tests {
         assert_eq!(names.iter().filter(|n| **n == "zstd-3").count(), 1);
         assert!(plan.settings[0].configured && !plan.settings[1].configured);
         assert_eq!(plan.settings[plan.helper].name, "zstd-1");
+    }
+
+    #[test]
+    fn auto_may_be_what_is_configured() {
+        let plan = plan(&[("compression", "auto"), ("mode", "archive"), ("candidates", "lz4,gzip-9")], "none").unwrap();
+        let shown: Vec<&Setting> = plan.settings.iter().filter(|s| s.shown).collect();
+        assert_eq!((shown[0].name.as_str(), shown[0].configured, shown.len()), ("auto, archive", true, 4));
+        let How::Auto(auto) = shown[1].how else { panic!("{:?}", shown[1]) };
+        assert_eq!(auto.candidates.to_string(), "lz4,gzip-9");
     }
 
     #[test]
