@@ -294,3 +294,30 @@ def estimate_then_import(t):
     t.run(BINARY, "estimate", t.dir / "nothing", status=EXIT["not-found"])
     t.run(BINARY, "estimate", pool.path, "no-such-volume", status=EXIT["not-found"])
     t.run(BINARY, "estimate", t.dir / "noise", "-o", "unit=5K", status=EXIT["usage"])
+
+
+@test()
+def import_by_rule(t):
+    """where the pool says auto, the type of an imported file decides its volume's codec by rule; what is said for the volume wins"""
+    (t.dir / "table.sql").write_text("insert into orders values (17, 'unfulfilled');\n" * 20000)
+    (t.dir / "photo").write_bytes(b"\xff\xd8\xff\xe0" + os.urandom(200000))
+    (t.dir / "data.nc").write_bytes(b"CDF\x01" + bytes(range(256)) * 2000)
+    pool = Pool(t)
+
+    def imported(volume, name, *words):
+        pool.shale("import", volume, t.dir / name, *words)
+        found = {p["key"]: p for p in json.loads(pool.shale("get", volume, "--json").stdout)}
+        return found["compression"]["value"]
+
+    pool.shale("set", "compression=zstd-2")
+    t.equal(imported("fixed", "table.sql"), "zstd-2", "a fixed codec of the pool")
+    pool.shale("set", "compression=auto", "mode=balanced", "rule.nc=archive:gzip-1,balanced:lz4hc-9")
+    t.equal(imported("text", "table.sql"), "zstd-3", "the default rule for sql")
+    t.equal(imported("photo", "photo"), "zle", "the default rule for what the content says")
+    t.equal(imported("science", "data.nc"), "lz4hc-9", "a rule that was set")
+    t.equal(imported("own", "table.sql", "-o", "compression=auto"), "auto", "what is said for the volume")
+    t.equal(imported("archive", "table.sql", "-o", "mode=archive"), "zstd-9", "the default rule in another mode")
+    pool.shale("set", "rule.nc=archive:gzip-1,balanced:gzip-99", status=EXIT["usage"])
+    pool.shale("set", "rule.nc=")
+    t.equal(imported("later", "data.nc"), "auto", "no rule any more")
+    pool.check()

@@ -41,7 +41,7 @@ pub struct Request<'a> {
 /// Measures, prints, and writes.
 pub fn run(request: &Request<'_>) -> Outcome<()> {
     let kinds = kinds::load(request.corpus)?;
-    let budget = if request.quick { 512 << 10 } else { 2 << 20 };
+    let budget = if request.quick { 1 << 20 } else { 4 << 20 };
     let results = Results {
         costs: costs::measure(&kinds, budget),
         dictionaries: dictionaries::measure(&kinds, 2 * budget),

@@ -17,7 +17,8 @@ Examples:
   shale import /srv/pool usb /dev/sdb
 
 The volume is created with the size of the file, rounded up to 4 KiB. Holes of the file and blocks of zeroes
-take no space. Everything is durable when the command returns. If it fails, the volume that it created is
+take no space. Where the pool's compression is auto and a file-type rule names a codec for the file (rule.TYPE, see
+`shale set --help`), the volume is created with that. Everything is durable when the command returns. If it fails, the volume that it created is
 removed again.
 
 JSON: {volume, source, size_bytes, copied_bytes, hole_bytes, allocated_bytes, stored_bytes, ratio, seconds,

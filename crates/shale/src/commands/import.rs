@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use policy::{Compression, HEAD_BYTES, RuleChoice, RuleMatch};
 use surface::{Error, ErrorKind};
 use units::{BLOCK_BYTES, OBJECT_BYTES_MAX, format_size};
 
 use super::status::status;
 use super::volume::volumes;
 use crate::cli::ImportArgs;
-use crate::control::Request;
+use crate::control::{Reply, Request};
 use crate::exit::{Failure, Outcome};
 use crate::model::{StatusReport, TransferSummary, ratio, show_ratio};
 use crate::names::round_up_to_block;
@@ -105,7 +106,16 @@ impl Target {
         if size_bytes != wanted {
             output.note(&format!("the size of {wanted} bytes is rounded up to whole blocks: {size_bytes} bytes"));
         }
-        let properties: BTreeMap<_, _> = args.properties.iter().cloned().collect();
+        let mut properties: BTreeMap<_, _> = args.properties.iter().cloned().collect();
+        if let Some(rule) = rule_for(session, &properties, source)? {
+            let codec = rule.choice.to_string();
+            output.note(&format!(
+                "{} is stored with {codec}, by rule.{}; -o compression=auto has it chosen unit by unit",
+                source.name(),
+                rule.word
+            ));
+            properties.insert("compression".to_owned(), codec);
+        }
         session.done(Request::Create { volume: args.volume.clone(), size_bytes, properties })?;
         Ok(target(true, args.size.is_none() && data_bytes.is_none(), size_bytes))
     }
@@ -200,6 +210,25 @@ impl Target {
         };
         failure.context(format_args!("import of {source} into volume '{}' stopped after {done}; {left}", self.name))
     }
+}
+
+/// The file-type rule that names a codec for what is imported, where the pool says `auto` and nobody said otherwise for this
+/// volume.
+fn rule_for(session: &Session, own: &BTreeMap<String, String>, source: &Source) -> Outcome<Option<RuleMatch>> {
+    if own.contains_key("compression") {
+        return Ok(None);
+    }
+    let set = match session.call(Request::Get { volume: None })? {
+        Reply::Properties(properties) => properties,
+        other => return Err(other.unexpected().into()),
+    };
+    let pool = set.into_iter().filter(|p| p.source != "default").map(|p| (p.key, p.value)).collect();
+    let resolved = policy::resolve(&pool, own).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
+    if resolved.settings.compression != Compression::Auto {
+        return Ok(None);
+    }
+    let rule = resolved.rules.find(source.name(), &source.head(HEAD_BYTES), resolved.settings.mode);
+    Ok(rule.filter(|rule| rule.choice != RuleChoice::Auto))
 }
 
 fn too_small(volume: &str, size_bytes: u64, source: &Source) -> Error {

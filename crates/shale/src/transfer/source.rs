@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 
 use bytes::Bytes;
@@ -96,6 +96,14 @@ impl Source {
     /// What to call it.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Its first bytes, at most `length`; none of a stream, from which they would be gone.
+    pub fn head(&self, length: usize) -> Vec<u8> {
+        let mut head = vec![0; length];
+        let read = if self.size_bytes.is_some() { self.file.read_at(&mut head, 0).unwrap_or(0) } else { 0 };
+        head.truncate(read);
+        head
     }
 
     /// Its size; none for a stream, which ends when it ends.
@@ -213,7 +221,6 @@ fn fill_block(mut data: Vec<u8>) -> Bytes {
 mod tests {
     use super::*;
     use std::io::Write;
-    use std::os::unix::fs::FileExt;
 
     fn pieces(mut source: Source) -> Vec<Piece> {
         std::iter::from_fn(|| source.next(&|| true).unwrap()).collect()
@@ -309,6 +316,17 @@ mod tests {
         file.set_len(4096).unwrap();
         let outcomes: Vec<_> = std::iter::from_fn(|| source.next(&|| true).transpose()).take(3).collect();
         assert!(outcomes.iter().any(|outcome| outcome.is_err()), "{outcomes:?}");
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn the_head_is_read_without_moving_on() {
+        let (path, file) = temporary("head");
+        file.write_all_at(b"CDF\x01 and so on", 0).unwrap();
+        let mut source = Source::open(&path).unwrap();
+        assert_eq!(source.head(3), b"CDF");
+        assert_eq!(source.head(1000).len(), 14);
+        assert!(matches!(source.next(&|| true).unwrap(), Some(Piece::Data { offset: 0, own_bytes: 14, .. })));
         std::fs::remove_file(path).unwrap();
     }
 
