@@ -18,12 +18,15 @@ mod cleaner;
 mod core;
 mod costs;
 mod counters;
+mod diff;
 mod drain;
 mod extent_scan;
 mod extents;
 mod geometry;
+mod group_pages;
 mod hash;
 mod history;
+mod history_usage;
 mod log;
 mod map;
 mod object;
@@ -57,11 +60,13 @@ mod workers;
 mod write_buffer;
 mod writers;
 
+pub use diff::{Changed, DiffPage};
 pub use options::{FormatOptions, PoolEnv, PoolOptions, Properties};
 pub use pool::Pool;
 pub use scrub::ScrubReport;
 pub use status::{
-    CheckReport, CleanReport, PoolStatus, Problem, Property, PropertySource, SnapshotStatus, VolumeStatus,
+    CheckReport, CleanReport, PoolStatus, Problem, Property, PropertySource, SnapshotStatus, SnapshotUsage,
+    VolumeStatus,
 };
 pub use trace::TraceRecord;
 pub use volume::Volume;

@@ -373,7 +373,7 @@ fn take_newest(records: &GroupRecords, level: &Level, missing: BlockMask, found:
 }
 
 /// Takes what several layers, newest first, know of `missing`, epoch by epoch; returns what is still missing.
-fn take(
+pub(crate) fn take(
     layers: [Option<&GroupRecords>; 3],
     level: &Level,
     mut missing: BlockMask,

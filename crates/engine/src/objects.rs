@@ -271,6 +271,11 @@ impl Objects {
         table.timelines = None;
     }
 
+    /// Whether exactly one object looks at that epoch of an object.
+    pub(crate) fn is_alone_at(&self, object: ObjectId, epoch: Epoch) -> bool {
+        self.table.read().points.is_alone(object, epoch)
+    }
+
     /// Who looks at whose records.
     pub(crate) fn timelines(&self) -> Arc<Timelines> {
         let mut table = self.table.write();

@@ -38,6 +38,17 @@ pub struct SnapshotStatus {
     pub scheduled: bool,
 }
 
+/// What a snapshot costs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotUsage {
+    /// Name: the part behind the `@`.
+    pub name: String,
+    /// Bytes that come back if it alone is destroyed.
+    pub unique_bytes: u64,
+    /// Bytes of what it sees that others see too.
+    pub shared_bytes: u64,
+}
+
 /// Figures of a pool. Sizes in bytes; counters since the pool was opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PoolStatus {

@@ -7,6 +7,7 @@
 //! is dead: that is all there is to destroying a snapshot, a volume or a clone, and to rolling back.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 use format::{Cut, FragmentRef, ObjectDescriptor, ObjectState};
@@ -28,34 +29,57 @@ pub(crate) struct Timeline {
 /// The timelines of all objects that have records, at one moment.
 pub(crate) type Timelines = HashMap<ObjectId, Arc<Timeline>>;
 
+/// Points that see the same, by index; the records that answer, by index, and for which blocks; blocks that none answers.
+pub(crate) type View = (Range<usize>, Vec<(usize, BlockMask)>, BlockMask);
+
 impl Timeline {
     /// Whether nobody looks at the object any more.
     pub(crate) fn is_dead(&self) -> bool {
         self.points.is_empty()
     }
 
-    /// The blocks of each of `records` (newest first) that some point needs.
-    pub(crate) fn needed(&self, records: &GroupRecords) -> Vec<BlockMask> {
+    /// What points see of `records` (newest first): for each run of points that see the same, which of [`points`](Self::points)
+    /// they are, the records that answer with the blocks for which they do, and the blocks that none knows.
+    pub(crate) fn views(&self, records: &GroupRecords) -> Vec<View> {
         let known: Vec<_> = records.iter().map(|(_, record)| record.known()).collect();
-        let mut needed = vec![BlockMask::EMPTY; records.len()];
+        let mut views: Vec<View> = Vec::new();
         let mut last = None;
-        for point in &self.points {
+        for (at, point) in self.points.iter().enumerate() {
             let start = records.partition_point(|(epoch, _)| epoch > point);
             // Points between which nothing was written see the same.
             let cuts = self.cuts.partition_point(|cut| cut.before <= *point);
-            if last.replace((start, cuts)) == Some((start, cuts)) {
+            if last.replace((start, cuts)) == Some((start, cuts))
+                && let Some((points, _, _)) = views.last_mut()
+            {
+                points.end = at + 1;
                 continue;
             }
             let mut missing = BlockMask::FULL;
+            let mut answers = Vec::new();
             for (index, (epoch, _)) in records.iter().enumerate().skip(start) {
                 if self.cuts[..cuts].iter().any(|cut| cut.hides(*epoch, *point)) {
                     continue;
                 }
-                needed[index] = needed[index].or(known[index].and(missing));
-                missing = missing.minus(known[index]);
+                let mask = known[index].and(missing);
+                if !mask.is_empty() {
+                    answers.push((index, mask));
+                    missing = missing.minus(mask);
+                }
                 if missing.is_empty() {
                     break;
                 }
+            }
+            views.push((at..at + 1, answers, missing));
+        }
+        views
+    }
+
+    /// The blocks of each of `records` (newest first) that some point needs.
+    pub(crate) fn needed(&self, records: &GroupRecords) -> Vec<BlockMask> {
+        let mut needed = vec![BlockMask::EMPTY; records.len()];
+        for (_, answers, _) in self.views(records) {
+            for (index, mask) in answers {
+                needed[index] = needed[index].or(mask);
             }
         }
         needed
@@ -122,6 +146,11 @@ impl Points {
     /// The points of an object, rising.
     pub(crate) fn of(&self, object: ObjectId) -> Vec<Epoch> {
         self.by_object.get(&object).map_or_else(Vec::new, |points| points.keys().copied().collect())
+    }
+
+    /// Whether exactly one object looks from there.
+    pub(crate) fn is_alone(&self, object: ObjectId, epoch: Epoch) -> bool {
+        self.by_object.get(&object).and_then(|points| points.get(&epoch)) == Some(&1)
     }
 
     pub(crate) fn add(&mut self, object: ObjectId, epoch: Epoch) {

@@ -39,6 +39,11 @@ impl Volume {
         Self { core, object, read_ahead: Arc::default() }
     }
 
+    /// A number that is this volume's or snapshot's for ever, whatever it is called.
+    pub fn id(&self) -> u64 {
+        self.object.id.0
+    }
+
     /// Enters a request: the range lies within the volume, and the volume is not destroyed while the guard is held.
     fn enter(&self, offset: u64, length: u64) -> Result<RwLockReadGuard<'_, ()>> {
         let guard = self.object.gate.read();

@@ -321,3 +321,100 @@ fn rollbacks_spare_clones_of_what_they_give_up() {
     assert_eq!(pool.status().live_bytes, BLOCK as u64);
     pool.close().unwrap();
 }
+
+/// What `unique` says comes back when a snapshot alone is destroyed is what comes back; unique and shared are what it sees.
+#[test]
+fn usage_tells_what_destroying_brings() {
+    let machine = Machine::new(32 << 20, 7);
+    let pool = pool_without_threads(&machine, 32 * MIB);
+    pool.create_volume("v", 2 * MIB, &BTreeMap::new()).unwrap();
+    let device = pool.volume("v").unwrap();
+    let mut n = 0;
+    let mut rng = sim::Rng::new(7);
+    for number in 0..12 {
+        for _ in 0..rng.between(0, 40) {
+            n += 1;
+            put(&*device, rng.below(300), n);
+        }
+        device.discard(rng.below(300) * BLOCK as u64, 3 * BLOCK as u64).unwrap();
+        pool.snapshot("v", &format!("s{number}")).unwrap();
+    }
+    pool.clone_snapshot("v@s4", "w", &BTreeMap::new()).unwrap();
+    let clone = pool.volume("w").unwrap();
+    (0..20).for_each(|index| put(&*clone, 7 * index, 10_000 + index));
+    pool.snapshot("w", "x").unwrap();
+    (0..9).for_each(|index| put(&*clone, 11 * index, 20_000 + index));
+    settle(&pool);
+    let nonzero = |name: &str| {
+        let device = pool.volume(name).unwrap();
+        (0..device.size_bytes() / BLOCK as u64).filter(|index| tag(&*device, *index) != 0).count() as u64 * BLOCK as u64
+    };
+    for volume in ["v", "w"] {
+        for usage in pool.snapshot_usage(volume).unwrap() {
+            let name = format!("{volume}@{}", usage.name);
+            assert_eq!(usage.unique_bytes + usage.shared_bytes, nonzero(&name), "{name}: {usage:?}");
+        }
+    }
+    let usage = pool.snapshot_usage("v").unwrap();
+    // The clone sees what the snapshot sees that it came from.
+    assert_eq!(usage[4].unique_bytes, 0);
+    assert!(usage.iter().any(|u| u.unique_bytes > 0));
+    for number in [4, 7, 0, 11, 3] {
+        let name = format!("s{number}");
+        let usage = pool.snapshot_usage("v").unwrap().into_iter().find(|u| u.name == name).unwrap();
+        let before = pool.status().live_bytes;
+        pool.destroy(&format!("v@{name}"), false).unwrap();
+        settle(&pool);
+        assert_eq!(before - pool.status().live_bytes, usage.unique_bytes, "{name}");
+    }
+    pool.close().unwrap();
+}
+
+/// A difference names every block that is not the same, and none that nobody touched.
+#[test]
+fn differences_are_what_was_written_between() {
+    let machine = Machine::new(64 << 20, 8);
+    let pool = pool_without_threads(&machine, 64 * MIB);
+    pool.create_volume("v", 32 * MIB, &BTreeMap::new()).unwrap();
+    let device = pool.volume("v").unwrap();
+    let blocks = 32 * MIB / BLOCK as u64;
+    (0..400).for_each(|index| put(&*device, index * 20, 1 + index));
+    pool.snapshot("v", "a").unwrap();
+    let touched = [0u64, 20, 21, 22, 5000, 8191];
+    touched.iter().for_each(|index| put(&*device, *index, 9000 + index));
+    device.discard(40 * BLOCK as u64, 30 * BLOCK as u64).unwrap();
+    pool.snapshot("v", "b").unwrap();
+    put(&*device, 100, 77);
+    let all = |from: &str, to: &str| {
+        let (mut changes, mut start) = (Vec::new(), Some(0));
+        while let Some(at) = start {
+            let page = pool.diff(from, to, at).unwrap();
+            changes.extend(page.changes);
+            start = page.next;
+        }
+        changes
+    };
+    let flat = |changes: &[engine::Changed]| -> Vec<(u64, bool)> {
+        let each = |c: &engine::Changed| {
+            let first = c.offset / BLOCK as u64;
+            (first..first + c.length / BLOCK as u64)
+                .map(|b| (b, c.now == surface::Allocation::Data))
+                .collect::<Vec<_>>()
+        };
+        changes.iter().flat_map(each).collect()
+    };
+    let found = flat(&all("v@a", "v@b"));
+    let expected =
+        [(0, true), (20, true), (21, true), (22, true), (40, false), (60, false), (5000, true), (8191, true)];
+    assert_eq!(found, expected);
+    assert_eq!(flat(&all("v@b", "v")), [(100, true)]);
+    // And backwards, across a clone, it is what differs in content.
+    pool.clone_snapshot("v@a", "w", &BTreeMap::new()).unwrap();
+    put(&*pool.volume("w").unwrap(), 3, 5);
+    let found = flat(&all("v@b", "w"));
+    let (old, new) = (pool.volume("v@b").unwrap(), pool.volume("w").unwrap());
+    let differ: Vec<_> = (0..blocks).filter(|index| tag(&*old, *index) != tag(&*new, *index)).collect();
+    assert_eq!(found.iter().map(|(block, _)| *block).collect::<Vec<_>>(), differ);
+    assert_eq!(pool.diff("v@nothing", "v", 0).unwrap_err().kind(), ErrorKind::NotFound);
+    pool.close().unwrap();
+}
