@@ -18,7 +18,7 @@ fn be32(bytes: &[u8]) -> usize {
 fuzz_target!(|data: &[u8]| {
     let Some((knobs, stream)) = data.split_first_chunk::<9>() else { return };
     let structured = knobs[0] & 1 == 1;
-    let session = Session { structured, allocation: structured && knobs[0] & 2 == 2 };
+    let session = Session { structured, allocation: structured && knobs[0] & 2 == 2, read_only: knobs[0] & 4 == 4 };
     let size = u64::from_be_bytes(knobs[1..].try_into().unwrap());
     let mut stream = stream;
     while let Some((bytes, rest)) = stream.split_first_chunk::<HEADER_BYTES>() {

@@ -85,11 +85,13 @@ class Context:
         """What a command wrote to its standard output, without the last line's end."""
         return self.run(*command, **named).stdout.strip()
 
-    def loop(self, file, direct=False, **options):
+    def loop(self, file, direct=False, read_only=False, **options):
         """A loop device on a file, detached at the end of the test."""
         words = ["losetup", "--find", "--show"]
         if direct:
             words.append("--direct-io=on")
+        if read_only:
+            words.append("--read-only")
         for name, value in options.items():
             words += [f"--{name.replace('_', '-')}", str(value)]
         device = self.out(*words, file)

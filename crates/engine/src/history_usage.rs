@@ -4,6 +4,7 @@
 //! left them. While others write, the figures of different groups are of different moments.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use format::{FragmentRef, Record};
 use surface::Result;
@@ -36,10 +37,10 @@ impl Pool {
         let mut usage = Vec::new();
         for snapshot in objects.snapshots_of(volume.id) {
             let Some(origin) = snapshot.descriptor.read().origin else { continue };
-            if !by_timeline.contains_key(&origin.object) {
-                by_timeline.insert(origin.object, self.core.usage_of_timeline(origin.object)?);
-            }
-            let Some((points, figures)) = by_timeline.get(&origin.object) else { continue };
+            let (points, figures) = match by_timeline.entry(origin.object) {
+                Entry::Occupied(entry) => &*entry.into_mut(),
+                Entry::Vacant(entry) => &*entry.insert(self.core.usage_of_timeline(origin.object)?),
+            };
             let Ok(at) = points.binary_search(&origin.epoch) else { continue };
             let unique_bytes = if objects.is_alone_at(origin.object, origin.epoch) { figures.unique[at] } else { 0 };
             let seen: i64 = figures.seen[..=at].iter().sum();

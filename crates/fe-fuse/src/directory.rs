@@ -19,6 +19,9 @@ use crate::options::{CHANGES_WAITING, MountOptions};
 /// Mode of a device's file.
 pub(crate) const FILE_PERMISSIONS: u16 = 0o600;
 
+/// Mode of a snapshot's file. Whoever may do anything is told so when it opens the file to write.
+pub(crate) const SNAPSHOT_PERMISSIONS: u16 = 0o400;
+
 /// `st_blksize`, and the unit of `statfs`. Not the device's preferred size: kernels take their own block size of the inode from
 /// it, and page cache code expects that not to exceed a page.
 pub(crate) const BLOCK_BYTES: u32 = 4096;
@@ -100,7 +103,8 @@ impl DeviceDirectory {
 
     pub(crate) fn file_attributes(&self, node: &Node, device: &dyn BlockDevice) -> FileAttr {
         let (created, changed) = (node.created_unix_s(), node.changed_unix_ns());
-        self.attributes(node.ino, device.size_bytes(), device.allocated_bytes(), created, changed)
+        let attributes = self.attributes(node.ino, device.size_bytes(), device.allocated_bytes(), created, changed);
+        FileAttr { perm: permissions(device.is_read_only()), ..attributes }
     }
 
     pub(crate) fn directory_attributes(&self) -> FileAttr {
@@ -184,7 +188,8 @@ impl DeviceDirectory {
             );
             return Err(Errno::EPERM);
         }
-        let other_mode = wanted.mode.is_some_and(|mode| mode & 0o7777 != u32::from(FILE_PERMISSIONS));
+        let mode = u32::from(permissions(device.is_read_only()));
+        let other_mode = wanted.mode.is_some_and(|wanted| wanted & 0o7777 != mode);
         let other_owner =
             wanted.uid.is_some_and(|uid| uid != self.uid) || wanted.gid.is_some_and(|gid| gid != self.gid);
         if other_mode || other_owner {
@@ -198,6 +203,11 @@ impl DeviceDirectory {
         }
         Ok(self.file_attributes(node, device))
     }
+}
+
+/// Mode of a file.
+pub(crate) const fn permissions(read_only: bool) -> u16 {
+    if read_only { SNAPSHOT_PERMISSIONS } else { FILE_PERMISSIONS }
 }
 
 /// What `setattr` asks for.

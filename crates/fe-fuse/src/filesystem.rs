@@ -13,13 +13,14 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
+    WriteFlags,
 };
 use surface::{Allocation, BlockDevice, DeviceInfo, ErrorKind};
 
-use crate::directory::{BLOCK_BYTES, DeviceDirectory, WantedAttributes};
+use crate::directory::{BLOCK_BYTES, DeviceDirectory, WantedAttributes, permissions};
 use crate::file_io;
 use crate::nodes::{Node, ROOT_INO};
 use crate::open_file::File;
@@ -121,8 +122,12 @@ impl Filesystem for DeviceDirectory {
         answer!(reply, changed, |reply: ReplyAttr, attributes| reply.attr(&TTL, &attributes));
     }
 
-    fn open(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let opened = self.node_and_device(ino, None).and_then(|(node, device)| {
+            // The mode of the file does not keep root from it.
+            if device.is_read_only() && flags.0 & libc::O_ACCMODE != libc::O_RDONLY {
+                return Err(Errno::EROFS);
+            }
             self.files.insert(File { node, device, complaints: self.complaints.clone() }).ok_or(Errno::ENFILE)
         });
         // Direct, whether the caller asked for it or not: see "Coherence" in the crate's documentation.
@@ -301,7 +306,10 @@ impl Filesystem for DeviceDirectory {
                     let attributes = match device {
                         Some(device) => self.file_attributes(&node, &*device),
                         // It cannot be opened, but must not vanish from the list for that.
-                        None => self.attributes(node.ino, info.size_bytes, 0, info.created_unix_s, None),
+                        None => {
+                            let attributes = self.attributes(node.ino, info.size_bytes, 0, info.created_unix_s, None);
+                            FileAttr { perm: permissions(info.read_only), ..attributes }
+                        }
                     };
                     let generation = Generation(info.created_unix_s);
                     let full = reply.add(INodeNo(node.ino), position + 1, &info.name, &TTL, &attributes, generation);
@@ -330,10 +338,12 @@ impl Filesystem for DeviceDirectory {
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
         // Logical bytes: what the volumes promise, and how much of it holds data. How full the pool is, is not known here.
-        let listing = match self.devices.list() {
+        let mut listing = match self.devices.list() {
             Ok(listing) => listing,
             Err(error) => return reply.error(self.complain(".", "statfs", &error)),
         };
+        // Snapshots promise no space.
+        listing.retain(|info| !info.read_only);
         let size: u64 = listing.iter().map(|info| info.size_bytes).fold(0, u64::saturating_add);
         let allocated = listing
             .iter()

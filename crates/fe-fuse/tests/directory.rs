@@ -5,12 +5,13 @@
 
 mod common;
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use common::mem::{MemDevice, MemSet};
-use common::{Mounted, TempDir, require_root_and_fuse};
+use common::{CREATED_UNIX_S, Mounted, TempDir, require_root_and_fuse};
 use fe_fuse::{MountOptions, WhenBusy, mount};
 use rustix::mount::{MountFlags, UnmountFlags, unmount};
 use surface::ErrorKind;
@@ -204,4 +205,26 @@ fn bad_mounts_are_refused_with_a_reason() {
     assert_eq!(try_mount(&dir.0, &none).kind(), ErrorKind::Invalid);
     let many = MountOptions { reads_waiting: 100_000, ..MountOptions::default() };
     assert_eq!(try_mount(&dir.0, &many).kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn a_snapshot_is_a_file_that_nobody_can_write() {
+    let mounted = Mounted::new(1 << 20);
+    let snapshot = MemDevice::new(1 << 20);
+    snapshot.is_read_only.store(true, Ordering::SeqCst);
+    mounted.set.add("vol@s", snapshot, CREATED_UNIX_S);
+    let path = mounted.path("vol@s");
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o400);
+    for (read, write) in [(true, true), (false, true)] {
+        let refused = OpenOptions::new().read(read).write(write).open(&path).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    }
+    assert_eq!(fs::read(&path).unwrap().len(), 1 << 20);
+    assert_eq!(
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap_err().raw_os_error(),
+        Some(libc::EPERM)
+    );
+    // The space that the file system tells of is that of the volumes.
+    let space = rustix::fs::statvfs(mounted.path(".")).unwrap();
+    assert_eq!(space.f_blocks * space.f_frsize, 1 << 20);
 }

@@ -11,6 +11,8 @@ pub struct Session {
     pub structured: bool,
     /// `base:allocation` was selected.
     pub allocation: bool,
+    /// The device is a snapshot.
+    pub read_only: bool,
 }
 
 /// A range of the device, within its size when it was admitted.
@@ -115,6 +117,9 @@ pub fn admit(header: &RequestHeader, session: Session, size_bytes: u64) -> Verdi
     const PAST_THE_END: &str = "the range goes past the end of the device";
 
     match header.command {
+        command::WRITE | command::TRIM | command::WRITE_ZEROES if session.read_only => {
+            refuse(Errno::Perm, "a snapshot never changes: write to a clone of it")
+        }
         command::FLUSH if range != (Range { offset: 0, length: 0 }) => {
             refuse(Errno::Inval, "offset and length of a flush must be 0")
         }

@@ -133,7 +133,7 @@ impl<'a> Handshake<'a> {
         if option == option::EXPORT_NAME {
             return match self.open(data) {
                 Ok(established) => {
-                    let flags = transmission_flags(self.structured);
+                    let flags = transmission_flags(&established.session);
                     option_reply::put_export(out, established.device.size_bytes(), flags, client.zeroes);
                     Next::Ready(Box::new(established))
                 }
@@ -187,12 +187,13 @@ impl<'a> Handshake<'a> {
         let request = InfoRequest::decode(data).ok_or_else(|| invalid("the lengths in the option do not add up"))?;
         let established = self.open(request.name)?;
         let device = &established.device;
-        option_reply::put_info_export(out, option, device.size_bytes(), transmission_flags(self.structured));
+        option_reply::put_info_export(out, option, device.size_bytes(), transmission_flags(&established.session));
         if request.wants_name {
             option_reply::put_info_text(out, option, info::NAME, &established.name);
         }
         if request.wants_description {
-            let text = format!("Shale volume '{}', {}", established.name, format_size(device.size_bytes()));
+            let what = if established.session.read_only { "snapshot" } else { "volume" };
+            let text = format!("Shale {what} '{}', {}", established.name, format_size(device.size_bytes()));
             option_reply::put_info_text(out, option, info::DESCRIPTION, &text);
         }
         // NBD's preferred size is the smallest that needs no read-modify-write, which is our minimum. A power of two
@@ -243,14 +244,16 @@ impl<'a> Handshake<'a> {
         let name = self.resolve(name)?;
         let device = self.devices.open(&name).map_err(|e| refused(&e))?;
         let allocation = self.structured && self.allocation_for.as_ref() == Some(&name);
-        Ok(Established { device, name, session: Session { structured: self.structured, allocation } })
+        let session = Session { structured: self.structured, allocation, read_only: device.is_read_only() };
+        Ok(Established { device, name, session })
     }
 
-    /// The device that a client means: the empty name is the only one, if there is only one.
+    /// The device that a client means: the empty name is the only one, if there is only one, its snapshots left aside.
     fn resolve(&self, name: &[u8]) -> Result<String, Refused> {
         let devices = self.devices.list().map_err(|e| refused(&e))?;
         if name.is_empty() {
-            return match devices.as_slice() {
+            let volumes: Vec<_> = devices.iter().filter(|device| !device.read_only).collect();
+            return match volumes.as_slice() {
                 [only] => Ok(only.name.clone()),
                 [] => Err((option_reply::ERR_UNKNOWN, "this server exports nothing".to_owned())),
                 _ => {
@@ -268,18 +271,16 @@ impl<'a> Handshake<'a> {
     }
 }
 
-/// What an export can do; the same for all.
-fn transmission_flags(structured: bool) -> u16 {
+/// What an export can do.
+fn transmission_flags(session: &Session) -> u16 {
     use transmission_flag as flag;
+    let changes = flag::SEND_FUA | flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;
     flag::HAS_FLAGS
         | flag::SEND_FLUSH
-        | flag::SEND_FUA
-        | flag::SEND_TRIM
-        | flag::SEND_WRITE_ZEROES
         | flag::CAN_MULTI_CONN
         | flag::SEND_CACHE
-        | flag::SEND_FAST_ZERO
-        | if structured { flag::SEND_DF } else { 0 }
+        | if session.read_only { flag::READ_ONLY } else { changes }
+        | if session.structured { flag::SEND_DF } else { 0 }
 }
 
 fn invalid(text: &str) -> Refused {

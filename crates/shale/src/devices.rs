@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use engine::Pool;
+use engine::{Pool, Volume};
 use parking_lot::{Condvar, Mutex};
 use surface::{BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind, Result, Run, WriteOptions, ZeroOptions};
 
@@ -21,9 +21,10 @@ struct Register {
 
 #[derive(Default)]
 struct State {
-    clients: BTreeMap<String, usize>,
-    /// Volumes that are being destroyed: nobody may open them meanwhile.
-    going: BTreeSet<String>,
+    /// By the number that a volume or a snapshot keeps, whatever it is called.
+    clients: BTreeMap<u64, usize>,
+    /// What is being destroyed or taken back: nobody may open it meanwhile.
+    going: BTreeSet<u64>,
 }
 
 /// The volumes of an open pool, with a count of the clients of each.
@@ -44,48 +45,74 @@ impl Devices {
     /// # Errors
     /// `NotFound`.
     pub fn open(&self, name: &str) -> Result<Arc<dyn BlockDevice>> {
+        let volume = self.pool.volume(name)?;
+        let id = volume.id();
         let in_use = {
             let mut state = self.register.state.lock();
-            if state.going.contains(name) {
-                return Err(Error::new(ErrorKind::NotFound, format!("volume '{name}' is being destroyed")));
+            if state.going.contains(&id) {
+                return Err(Error::new(ErrorKind::NotFound, format!("'{name}' is being destroyed or taken back")));
             }
-            *state.clients.entry(name.to_owned()).or_default() += 1;
-            InUse { name: name.to_owned(), register: Arc::clone(&self.register) }
+            *state.clients.entry(id).or_default() += 1;
+            InUse { id, register: Arc::clone(&self.register) }
         };
-        let volume: Arc<dyn BlockDevice> = self.pool.volume(name)?;
         Ok(Arc::new(OpenDevice { volume, _in_use: in_use }))
     }
 
-    /// How many clients have the volume open.
+    /// How many clients have the volume or the snapshot open.
     pub fn clients(&self, name: &str) -> usize {
-        self.register.state.lock().clients.get(name).copied().unwrap_or(0)
+        let Ok(volume) = self.pool.volume(name) else { return 0 };
+        self.register.state.lock().clients.get(&volume.id()).copied().unwrap_or(0)
     }
 
-    /// Destroys a volume; one that is in use only with `force`.
+    /// Does something to volumes and snapshots that their clients would not survive; while one is in use only with `force`.
     ///
     /// # Errors
-    /// `InUse`, `NotFound`, and what the pool says.
-    pub fn destroy(&self, name: &str, force: bool) -> Result<()> {
+    /// `InUse`, `NotFound`, and those of `work`.
+    fn alone(&self, names: &[String], force: bool, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        let named: Vec<_> =
+            names.iter().map(|name| self.pool.volume(name).map(|v| (name, v.id()))).collect::<Result<_>>()?;
+        let ids: Vec<u64> = named.iter().map(|(_, id)| *id).collect();
         {
             let mut state = self.register.state.lock();
             let give_up = Instant::now() + GOING_PATIENCE;
-            while !force && state.clients.contains_key(name) {
+            while !force && ids.iter().any(|id| state.clients.contains_key(id)) {
                 if self.register.closed.wait_until(&mut state, give_up).timed_out() {
                     break;
                 }
             }
-            let clients = state.clients.get(name).copied().unwrap_or(0);
-            if clients > 0 && !force {
-                let message = format!(
-                    "volume '{name}' is open by {clients} client(s); disconnect them (or unmount), or destroy with --force"
-                );
+            let busy = named.iter().find_map(|(name, id)| Some((*name, state.clients.get(id).copied()?)));
+            if let Some((name, clients)) = busy.filter(|_| !force) {
+                let message =
+                    format!("'{name}' is open by {clients} client(s); disconnect them (or unmount), or say --force");
                 return Err(Error::new(ErrorKind::InUse, message));
             }
-            state.going.insert(name.to_owned());
+            state.going.extend(&ids);
         }
-        let result = self.pool.destroy_volume(name);
-        self.register.state.lock().going.remove(name);
+        let result = work();
+        self.register.state.lock().going.retain(|id| !ids.contains(id));
         result
+    }
+
+    /// Destroys a volume or a snapshot; one that is in use only with `force`, and a volume's snapshots if asked for
+    /// (`recursive`).
+    ///
+    /// # Errors
+    /// `InUse`, `NotFound`, and what the pool says.
+    pub fn destroy(&self, name: &str, recursive: bool, force: bool) -> Result<()> {
+        let mut names = vec![name.to_owned()];
+        if recursive && !name.contains('@') {
+            names.extend(self.pool.snapshots(Some(name))?.into_iter().map(|s| format!("{name}@{}", s.name)));
+        }
+        self.alone(&names, force, || self.pool.destroy(name, recursive))
+    }
+
+    /// Takes a volume back to a snapshot; one that is in use only with `force`.
+    ///
+    /// # Errors
+    /// `InUse`, `NotFound`, and what the pool says.
+    pub fn rollback(&self, snapshot: &str, recursive: bool, force: bool) -> Result<()> {
+        let volume = snapshot.split('@').next().unwrap_or_default().to_owned();
+        self.alone(&[volume], force, || self.pool.rollback(snapshot, recursive))
     }
 
     /// What a front end is shown: all volumes, or those of `names`.
@@ -97,17 +124,17 @@ impl Devices {
 
 /// Counts one client for as long as it lives.
 struct InUse {
-    name: String,
+    id: u64,
     register: Arc<Register>,
 }
 
 impl Drop for InUse {
     fn drop(&mut self) {
         let mut state = self.register.state.lock();
-        if let Some(clients) = state.clients.get_mut(&self.name) {
+        if let Some(clients) = state.clients.get_mut(&self.id) {
             *clients -= 1;
             if *clients == 0 {
-                state.clients.remove(&self.name);
+                state.clients.remove(&self.id);
                 self.register.closed.notify_all();
             }
         }
@@ -121,7 +148,9 @@ struct Shown {
 
 impl Shown {
     fn shows(&self, name: &str) -> bool {
-        self.names.as_ref().is_none_or(|names| names.contains(name))
+        // A volume's snapshots are shown with it.
+        let volume = name.split('@').next().unwrap_or(name);
+        self.names.as_ref().is_none_or(|names| names.contains(volume))
     }
 }
 
@@ -142,13 +171,16 @@ impl DeviceSet for Shown {
 
 /// A volume that counts as in use.
 struct OpenDevice {
-    volume: Arc<dyn BlockDevice>,
+    volume: Arc<Volume>,
     _in_use: InUse,
 }
 
 impl BlockDevice for OpenDevice {
     fn size_bytes(&self) -> u64 {
         self.volume.size_bytes()
+    }
+    fn is_read_only(&self) -> bool {
+        self.volume.is_read_only()
     }
     fn block_bytes(&self) -> (u32, u32) {
         self.volume.block_bytes()

@@ -25,6 +25,68 @@ pub struct VolumeReport {
     pub clients: usize,
     /// Properties set on the volume itself.
     pub properties: BTreeMap<String, String>,
+    /// The other volume's snapshot that it came from.
+    pub origin: Option<String>,
+    /// Its snapshots, oldest first, if they were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshots: Option<Vec<SnapshotReport>>,
+}
+
+/// A snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotReport {
+    /// The volume that it is listed under.
+    pub volume: String,
+    /// The part of its name behind the `@`.
+    pub name: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// When it was taken, in seconds since 1970.
+    pub created_unix_s: u64,
+    /// Whether a schedule made it.
+    pub scheduled: bool,
+    /// Stored bytes that come back if it alone is destroyed.
+    pub unique_bytes: u64,
+    /// Stored bytes of what it sees that others see too.
+    pub shared_bytes: u64,
+    /// How many clients have it open.
+    pub clients: usize,
+}
+
+/// A stretch of what has changed between two states.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiffReport {
+    /// In order.
+    pub changes: Vec<ChangeReport>,
+    /// From which byte to go on, unless that was all.
+    pub next: Option<u64>,
+    /// Size of the older state.
+    pub from_bytes: u64,
+    /// Size of the newer one.
+    pub to_bytes: u64,
+}
+
+/// A range that has changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangeReport {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// `data` or `hole`: what is there now.
+    pub now: String,
+}
+
+impl From<engine::DiffPage> for DiffReport {
+    fn from(page: engine::DiffPage) -> Self {
+        let change = |change: engine::Changed| ChangeReport {
+            offset: change.offset,
+            length: change.length,
+            now: if change.now == surface::Allocation::Data { "data" } else { "hole" }.to_owned(),
+        };
+        let changes = page.changes.into_iter().map(change).collect();
+        Self { changes, next: page.next, from_bytes: page.sizes.0, to_bytes: page.sizes.1 }
+    }
 }
 
 impl VolumeReport {
@@ -39,6 +101,8 @@ impl VolumeReport {
             created_unix_s: status.created_unix_s,
             clients,
             properties: status.properties,
+            origin: status.origin,
+            snapshots: None,
         }
     }
 }
@@ -85,6 +149,8 @@ pub struct StatusReport {
     pub logical_bytes: u64,
     pub allocated_bytes: u64,
     pub stored_bytes: u64,
+    pub unlisted_bytes: u64,
+    pub reaping: u64,
     pub dead_bytes: u64,
     pub free_bytes: u64,
     pub map_bytes: u64,

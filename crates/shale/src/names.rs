@@ -21,6 +21,27 @@ pub fn volume_name(text: &str) -> std::result::Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// Checks a snapshot's full name, `VOLUME@SNAPSHOT`.
+///
+/// # Errors
+/// A message that says how it is written.
+pub fn snapshot_name(text: &str) -> std::result::Result<String, String> {
+    let is_whole = text.split_once('@').is_some_and(|(v, s)| volume_name(v).is_ok() && volume_name(s).is_ok());
+    if is_whole && text.len() <= NAME_BYTES_MAX {
+        return Ok(text.to_owned());
+    }
+    Err("a snapshot is named VOLUME@SNAPSHOT, each of letters, digits, '.', '_' or '-', together at most 255"
+        .to_owned())
+}
+
+/// Checks the name of a volume, or of a snapshot.
+///
+/// # Errors
+/// A message that says what is allowed.
+pub fn any_name(text: &str) -> std::result::Result<String, String> {
+    if text.contains('@') { snapshot_name(text) } else { volume_name(text) }
+}
+
 /// A size as people write it, for clap.
 ///
 /// # Errors
@@ -113,6 +134,15 @@ mod tests {
         }
         for bad in ["", ".", "..", ".hidden", "-x", "a/b", "a b", "ä", "a\0", "a=b", &"x".repeat(256)] {
             assert!(volume_name(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn snapshots_are_named_with_their_volume() {
+        assert_eq!(snapshot_name("vm@monday").as_deref(), Ok("vm@monday"));
+        assert_eq!(any_name("vm").as_deref(), Ok("vm"));
+        for bad in ["vm", "vm@", "@s", "vm@a@b", "vm@-s", "v m@s", &format!("{}@s", "x".repeat(255))] {
+            assert!(snapshot_name(bad).is_err(), "{bad:?}");
         }
     }
 

@@ -9,7 +9,7 @@ use surface::{BlockDevice, Error, ErrorKind, Result};
 
 use crate::control::{Reply, Request};
 use crate::devices::Devices;
-use crate::model::{PropertyReport, StatusReport, VolumeReport, ratio};
+use crate::model::{PropertyReport, SnapshotReport, StatusReport, VolumeReport, ratio};
 use crate::output::Output;
 use crate::system;
 
@@ -103,7 +103,20 @@ impl Service {
             Request::Create { volume, size_bytes, properties } => {
                 self.pool.create_volume(&volume, size_bytes, &properties).map(|()| Reply::Done)
             }
-            Request::Destroy { volume, force } => self.devices.destroy(&volume, force).map(|()| Reply::Done),
+            Request::Destroy { volume, recursive, force } => {
+                self.devices.destroy(&volume, recursive, force).map(|()| Reply::Done)
+            }
+            Request::Snapshot { volume, name } => self.pool.snapshot(&volume, &name).map(|()| Reply::Done),
+            Request::Clone { snapshot, volume, properties } => {
+                self.pool.clone_snapshot(&snapshot, &volume, &properties).map(|()| Reply::Done)
+            }
+            Request::Rollback { snapshot, recursive, force } => {
+                self.devices.rollback(&snapshot, recursive, force).map(|()| Reply::Done)
+            }
+            Request::Rename { old, new } => self.pool.rename(&old, &new).map(|()| Reply::Done),
+            Request::Promote { volume } => self.pool.promote(&volume).map(|()| Reply::Done),
+            Request::Snapshots { volume } => self.snapshots(volume.as_deref()).map(Reply::Snapshots),
+            Request::Diff { from, to, start } => Ok(Reply::Diff(self.pool.diff(&from, &to, start)?.into())),
             Request::Resize { volume, size_bytes, shrink } => self.resize(&volume, size_bytes, shrink),
             Request::List => Ok(Reply::Volumes(self.list())),
             Request::Status => Ok(Reply::Status(Box::new(self.status()))),
@@ -144,6 +157,30 @@ impl Service {
         volumes
     }
 
+    fn snapshots(&self, volume: Option<&str>) -> Result<Vec<SnapshotReport>> {
+        let mut reports: Vec<SnapshotReport> = Vec::new();
+        let mut usage = std::collections::BTreeMap::new();
+        for status in self.pool.snapshots(volume)? {
+            if reports.last().is_none_or(|last| last.volume != status.volume) {
+                usage = self.pool.snapshot_usage(&status.volume)?.into_iter().map(|u| (u.name.clone(), u)).collect();
+            }
+            let (unique_bytes, shared_bytes) =
+                usage.get(&status.name).map_or((0, 0), |usage| (usage.unique_bytes, usage.shared_bytes));
+            let clients = self.devices.clients(&format!("{}@{}", status.volume, status.name));
+            reports.push(SnapshotReport {
+                volume: status.volume,
+                name: status.name,
+                size_bytes: status.size_bytes,
+                created_unix_s: status.created_unix_s,
+                scheduled: status.scheduled,
+                unique_bytes,
+                shared_bytes,
+                clients,
+            });
+        }
+        Ok(reports)
+    }
+
     fn status(&self) -> StatusReport {
         let status = self.pool.status();
         let served = self.served.lock().clone();
@@ -177,6 +214,8 @@ impl Service {
             logical_bytes: status.logical_bytes,
             allocated_bytes: status.allocated_bytes,
             stored_bytes: status.live_bytes,
+            unlisted_bytes: status.unlisted_bytes,
+            reaping: status.reaping,
             dead_bytes: status.dead_bytes,
             free_bytes: status.free_bytes,
             map_bytes: status.map_bytes,

@@ -86,6 +86,8 @@ pub struct MemDevice {
     pub is_cold: AtomicBool,
     /// Writes would wait.
     pub is_full: AtomicBool,
+    /// It is a snapshot.
+    pub is_read_only: AtomicBool,
     fail: Mutex<Option<ErrorKind>>,
 }
 
@@ -100,6 +102,7 @@ impl MemDevice {
             write_gate: Gate::default(),
             is_cold: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
+            is_read_only: AtomicBool::new(false),
             fail: Mutex::new(None),
         })
     }
@@ -156,6 +159,10 @@ impl MemDevice {
 impl BlockDevice for MemDevice {
     fn size_bytes(&self) -> u64 {
         self.size.load(Ordering::SeqCst)
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.is_read_only.load(Ordering::SeqCst)
     }
 
     fn block_bytes(&self) -> (u32, u32) {

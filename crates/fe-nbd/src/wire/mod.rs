@@ -38,6 +38,8 @@ pub mod handshake_flag {
 pub mod transmission_flag {
     /// The other flags mean something.
     pub const HAS_FLAGS: u16 = 1 << 0;
+    /// Every change is refused with `EPERM`.
+    pub const READ_ONLY: u16 = 1 << 1;
     /// `FLUSH` works.
     pub const SEND_FLUSH: u16 = 1 << 2;
     /// The `FUA` flag works.

@@ -1,6 +1,6 @@
 //! Every option, and what clients may get wrong in it.
 
-use fe_nbd::wire::{option, option_reply, transmission_flag};
+use fe_nbd::wire::{command, option, option_reply, transmission_flag};
 
 use crate::client::{Setup, export_info, info, meta, string};
 use crate::memory::Memory;
@@ -58,6 +58,30 @@ fn the_empty_name_is_the_only_export_and_none_of_several() {
     let text = client.refused(option::GO, &info(b"", &[]), option_reply::ERR_UNKNOWN);
     assert!(text.contains("several"), "{text}");
     assert_eq!(client.go("alpha").0, SIZE);
+}
+
+#[test]
+fn a_snapshot_says_that_it_is_read_only_and_refuses_changes() {
+    let (volume, snapshot) = (Memory::new(SIZE, SIZE), Memory::new(SIZE, SIZE));
+    snapshot.read_only.store(true, std::sync::atomic::Ordering::Release);
+    let setup = Setup::new(&[("alpha", &volume), ("alpha@s", &snapshot)]);
+    // It does not make the volume one of several.
+    assert_eq!(setup.options().go(""), (SIZE, FLAGS));
+    let mut client = setup.options();
+    let (size, flags) = client.go("alpha@s");
+    let changes = transmission_flag::SEND_FUA
+        | transmission_flag::SEND_TRIM
+        | transmission_flag::SEND_WRITE_ZEROES
+        | transmission_flag::SEND_FAST_ZERO;
+    assert_eq!((size, flags), (SIZE, FLAGS & !changes | transmission_flag::READ_ONLY));
+    // A client that does not heed it is refused, and goes on.
+    const EPERM: u32 = 1;
+    assert_eq!(client.write(0, b"abc").errno(), EPERM);
+    for command in [command::TRIM, command::WRITE_ZEROES] {
+        assert_eq!(client.call(command, 0, 0, 4096, &[]).errno(), EPERM);
+    }
+    assert_eq!(client.read(0, 3), crate::client::Answer::Ok(vec![0; 3]));
+    assert_eq!(client.flush(), crate::client::Answer::Ok(vec![]));
 }
 
 #[test]

@@ -50,6 +50,8 @@ pub struct Memory {
     pub cached: AtomicBool,
     /// `write_would_wait` answers.
     pub full_buffer: AtomicBool,
+    /// It is a snapshot: `is_read_only` answers.
+    pub read_only: AtomicBool,
     /// Keep a list of operations.
     pub record: AtomicBool,
     pub ops: Mutex<Vec<Op>>,
@@ -200,6 +202,10 @@ impl Memory {
 impl BlockDevice for Memory {
     fn size_bytes(&self) -> u64 {
         self.size.load(Ordering::Acquire)
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Acquire)
     }
 
     fn block_bytes(&self) -> (u32, u32) {

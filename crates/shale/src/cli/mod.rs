@@ -1,9 +1,11 @@
 //! The one definition of commands and flags: help, completions and man pages come from it. Owns no behaviour.
 
+mod history;
 mod pool;
 mod transfer;
 mod volume;
 
+pub use history::{CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};
 pub use pool::{CheckArgs, CleanArgs, InitArgs, ScrubArgs, ServeArgs, StatusArgs};
 pub use transfer::{EstimateArgs, ExportArgs, ImportArgs};
 pub use volume::{CreateArgs, DestroyArgs, GetArgs, ListArgs, ResizeArgs, SetArgs};
@@ -31,6 +33,7 @@ Examples:
   shale create /srv/pool vm --size 20G -o compression=zstd-3
   shale serve /srv/pool --nbd 127.0.0.1:10809
   shale import /srv/pool disk disk.img
+  shale snapshot /srv/pool vm@monday
   shale status /srv/pool
 
 {EXIT_CODES_HELP}"))]
@@ -71,8 +74,20 @@ pub enum Command {
     Estimate(EstimateArgs),
     /// Change the size of a volume
     Resize(ResizeArgs),
-    /// Delete a volume and all its data
+    /// Delete a volume and all its data, or a snapshot
     Destroy(DestroyArgs),
+    /// Keep a volume's state as a snapshot
+    Snapshot(SnapshotArgs),
+    /// Make a volume from a snapshot
+    Clone(CloneArgs),
+    /// Take a volume back to a snapshot
+    Rollback(RollbackArgs),
+    /// Give a volume or a snapshot another name
+    Rename(RenameArgs),
+    /// Give a clone the snapshots that it came from
+    Promote(PromoteArgs),
+    /// Show what has changed since a snapshot
+    Diff(DiffArgs),
     /// Read and verify everything in a pool that is not served
     Check(CheckArgs),
     /// Empty extents that are partly dead, to make space now
@@ -141,6 +156,16 @@ mod tests {
             "shale estimate p v -o mode=archive --codecs lz4,zstd-3 --seed 7 --json",
             "shale resize p v 20G",
             "shale destroy p v --force",
+            "shale destroy -r p v",
+            "shale destroy p v@s",
+            "shale snapshot p v@s",
+            "shale clone p v@s w -o unit=8K",
+            "shale rollback -r p v@s --force",
+            "shale rename p v@s v@t",
+            "shale promote p w",
+            "shale list -r p",
+            "shale diff p v@s v@t --json",
+            "shale diff p v@s",
             "shale check p --repair",
             "shale clean p --all",
             "shale scrub p --rate 50M --restart",
@@ -153,7 +178,14 @@ mod tests {
                 panic!("{line}: {error}");
             }
         }
-        for line in ["shale create p v", "shale create p ../v --size 1G", "shale resize p v 1X", "shale frobnicate p"] {
+        for line in [
+            "shale create p v",
+            "shale create p ../v --size 1G",
+            "shale resize p v 1X",
+            "shale frobnicate p",
+            "shale snapshot p v",
+            "shale resize p v@s 1G",
+        ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
     }

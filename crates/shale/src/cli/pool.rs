@@ -51,6 +51,8 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   capacity_bytes, extent_bytes, extents_free, extents_total
   volumes, logical_bytes                   number and summed sizes of the volumes
   allocated_bytes, stored_bytes            logical bytes that hold data; live bytes that they take
+  unlisted_bytes, reaping                  of stored_bytes, what destroyed volumes hold for clones; things destroyed whose space
+                                           is still coming back
   dead_bytes, free_bytes, map_bytes        not yet reclaimed; free; taken by the map
   cleaned_extents, moved_bytes             emptied by the cleaner; bytes of fragments moved for that
   cleaning_ms, cleaning_bytes_per_s        time that took; extents' bytes emptied per second of it, or null

@@ -61,8 +61,8 @@ JSON (not when writing to stdout): {volume, target, size_bytes, copied_bytes, ho
 pub struct ExportArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Name of the volume
-    #[arg(value_parser = names::volume_name)]
+    /// Name of the volume, or VOLUME@SNAPSHOT
+    #[arg(value_parser = names::any_name)]
     pub volume: String,
     /// File or block device to write, or - for stdout
     pub file: PathBuf,

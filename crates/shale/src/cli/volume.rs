@@ -103,18 +103,25 @@ pub struct GetArgs {
 #[command(after_long_help = "\
 Examples:
   shale list /srv/pool
+  shale list /srv/pool -r
   shale list /srv/pool --json | jq -r '.[].name'
 
 Figures are as of the last checkpoint; --sync takes one first.
-JSON: a list of {name, size_bytes, allocated_bytes, stored_bytes, ratio, created_unix_s, clients, properties};
+JSON: a list of {name, size_bytes, allocated_bytes, stored_bytes, ratio, created_unix_s, clients, properties, origin};
   allocated are logical bytes that hold data, stored what they take in the pool, ratio = allocated/stored (null
-  when empty), clients how many have the volume open, properties those set on the volume itself.")]
+  when empty), clients how many have the volume open, properties those set on the volume itself, origin the snapshot of
+  another volume that it was cloned from. With -r each has snapshots, a list of {volume, name, size_bytes, created_unix_s,
+  scheduled, unique_bytes, shared_bytes, clients}: unique comes back if the snapshot alone is destroyed, shared is what
+  others see too.")]
 pub struct ListArgs {
     /// Directory of the pool
     pub pool: PathBuf,
     /// Take a checkpoint first, so that the figures include everything written
     #[arg(long)]
     pub sync: bool,
+    /// List the snapshots too, and what they cost
+    #[arg(long, short)]
+    pub recursive: bool,
     /// How the pool is reached
     #[command(flatten)]
     pub access: Access,
@@ -150,15 +157,20 @@ pub struct ResizeArgs {
 #[command(after_long_help = "\
 Examples:
   shale destroy /srv/pool vm
+  shale destroy /srv/pool vm@monday      a snapshot; what clones and other snapshots see stays
+  shale destroy -r /srv/pool vm          with all its snapshots
   shale destroy /srv/pool vm --force     even while a client has it open
 
-There is no way back. The space is free again after the next checkpoint.")]
+There is no way back. The space comes back in the background.")]
 pub struct DestroyArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Name of the volume
-    #[arg(value_parser = names::volume_name)]
+    /// Name of the volume, or VOLUME@SNAPSHOT
+    #[arg(value_parser = names::any_name)]
     pub volume: String,
+    /// Destroy a volume's snapshots with it
+    #[arg(long, short)]
+    pub recursive: bool,
     /// Destroy it even if a client has it open
     #[arg(long)]
     pub force: bool,

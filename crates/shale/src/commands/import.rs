@@ -201,7 +201,7 @@ impl Target {
     fn clean_up(&self, session: &Session, source: &str, failure: Failure) -> Failure {
         let done = format_size(self.done.load(Ordering::SeqCst));
         let left = if self.created {
-            match session.done(Request::Destroy { volume: self.name.clone(), force: false }) {
+            match session.done(Request::Destroy { volume: self.name.clone(), recursive: false, force: false }) {
                 Ok(()) => "the new volume was removed".to_owned(),
                 Err(error) => format!("the new volume could not be removed ({error})"),
             }

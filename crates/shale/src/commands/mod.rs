@@ -5,6 +5,7 @@ mod clean;
 mod estimate;
 mod export;
 mod generate;
+mod history;
 mod import;
 mod init;
 mod properties;
@@ -35,6 +36,12 @@ pub fn run(command: Command, output: &Output) -> Outcome {
         Command::Estimate(args) => estimate::run(args, output),
         Command::Resize(args) => volume::resize(args, output),
         Command::Destroy(args) => volume::destroy(args, output),
+        Command::Snapshot(args) => history::snapshot(args, output),
+        Command::Clone(args) => history::clone(args, output),
+        Command::Rollback(args) => history::rollback(args, output),
+        Command::Rename(args) => history::rename(args, output),
+        Command::Promote(args) => history::promote(args, output),
+        Command::Diff(args) => history::diff(args, output),
         Command::Check(args) => check::run(args, output),
         Command::Clean(args) => clean::run(args, output),
         Command::Scrub(args) => scrub::run(args, output),

@@ -54,6 +54,10 @@ fn show(s: &StatusReport) -> String {
         ("stored", size(s.stored_bytes)),
         ("ratio", show_ratio(s.ratio)),
         ("space saved", s.saving_percent.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.1} %"))),
+        (
+            "of destroyed volumes",
+            format!("{}{}", size(s.unlisted_bytes), if s.reaping > 0 { ", more is coming back" } else { "" }),
+        ),
         ("dead", format!("{} (not yet reclaimed)", size(s.dead_bytes))),
         ("map", size(s.map_bytes)),
         ("free", format!("{} of {}", size(s.free_bytes), size(s.capacity_bytes))),

@@ -3,6 +3,7 @@
 use serde_json::json;
 use units::format_size;
 
+use super::history;
 use crate::cli::{CreateArgs, DestroyArgs, ListArgs, ResizeArgs};
 use crate::control::{Reply, Request};
 use crate::exit::Outcome;
@@ -35,11 +36,12 @@ fn say_size(output: &Output, what: &str, volume: &str, size_bytes: u64) {
     output.result(&document, || format!("volume {volume} {what}: {}\n", format_size(size_bytes)));
 }
 
-/// Deletes a volume.
+/// Deletes a volume or a snapshot.
 pub fn destroy(args: DestroyArgs, output: &Output) -> Outcome {
-    let request = Request::Destroy { volume: args.volume.clone(), force: args.force };
+    let request = Request::Destroy { volume: args.volume.clone(), recursive: args.recursive, force: args.force };
     Session::with(&args.pool, &args.access, output, |session| Ok(session.done(request)?))?;
-    output.result(&json!({ "volume": args.volume }), || format!("volume {} destroyed\n", args.volume));
+    let what = if args.volume.contains('@') { "snapshot" } else { "volume" };
+    output.result(&json!({ "volume": args.volume }), || format!("{what} {} destroyed\n", args.volume));
     Ok(())
 }
 
@@ -49,9 +51,16 @@ pub fn list(args: ListArgs, output: &Output) -> Outcome {
         if args.sync {
             session.done(Request::Checkpoint)?;
         }
-        volumes(session)
+        let mut volumes = volumes(session)?;
+        if args.recursive {
+            let snapshots = history::snapshots(session)?;
+            for volume in &mut volumes {
+                volume.snapshots = Some(snapshots.iter().filter(|s| s.volume == volume.name).cloned().collect());
+            }
+        }
+        Ok(volumes)
     })?;
-    output.result(&volumes, || show(&volumes));
+    output.result(&volumes, || if args.recursive { history::show(&volumes) } else { show(&volumes) });
     Ok(())
 }
 

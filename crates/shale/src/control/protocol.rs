@@ -9,7 +9,7 @@ use std::io::BufRead;
 use serde::{Deserialize, Serialize};
 use surface::{Error, ErrorKind, Result};
 
-use crate::model::{CleanSlice, PropertyReport, ScrubSlice, StatusReport, VolumeReport};
+use crate::model::{CleanSlice, DiffReport, PropertyReport, ScrubSlice, SnapshotReport, StatusReport, VolumeReport};
 
 /// Version of the protocol. Raised when a request or reply changes its meaning; new requests alone do not raise it.
 pub const VERSION: u32 = 1;
@@ -33,12 +33,65 @@ pub enum Request {
         /// Properties of its own.
         properties: BTreeMap<String, String>,
     },
-    /// Deletes a volume.
+    /// Deletes a volume or a snapshot.
     Destroy {
-        /// Name.
+        /// Name, `VOLUME` or `VOLUME@SNAPSHOT`.
         volume: String,
+        /// A volume's snapshots with it.
+        recursive: bool,
         /// Even while a client has it open.
         force: bool,
+    },
+    /// Takes a snapshot.
+    Snapshot {
+        /// Of this volume.
+        volume: String,
+        /// The part of its name behind the `@`.
+        name: String,
+    },
+    /// Makes a volume from a snapshot.
+    Clone {
+        /// `VOLUME@SNAPSHOT`.
+        snapshot: String,
+        /// Name of the new volume.
+        volume: String,
+        /// Properties beside those of the snapshot's volume.
+        properties: BTreeMap<String, String>,
+    },
+    /// Takes a volume back to a snapshot.
+    Rollback {
+        /// `VOLUME@SNAPSHOT`.
+        snapshot: String,
+        /// Newer snapshots are given up.
+        recursive: bool,
+        /// Even while a client has the volume open.
+        force: bool,
+    },
+    /// Gives a volume or a snapshot another name.
+    Rename {
+        /// `VOLUME` or `VOLUME@SNAPSHOT`.
+        old: String,
+        /// The same of it.
+        new: String,
+    },
+    /// Makes a clone the owner of the snapshots that it came from.
+    Promote {
+        /// Name of the clone.
+        volume: String,
+    },
+    /// Lists the snapshots: [`Reply::Snapshots`].
+    Snapshots {
+        /// Of one volume, or of all.
+        volume: Option<String>,
+    },
+    /// What has changed between two states, page by page: [`Reply::Diff`].
+    Diff {
+        /// `VOLUME@SNAPSHOT`.
+        from: String,
+        /// `VOLUME@SNAPSHOT` or `VOLUME`.
+        to: String,
+        /// Byte to begin at.
+        start: u64,
     },
     /// Changes the size of a volume.
     Resize {
@@ -96,6 +149,10 @@ pub enum Reply {
     Done,
     /// The volumes, by name.
     Volumes(Vec<VolumeReport>),
+    /// The snapshots, by volume and age.
+    Snapshots(Vec<SnapshotReport>),
+    /// What has changed.
+    Diff(DiffReport),
     /// Figures of the pool.
     Status(Box<StatusReport>),
     /// Properties in force.
@@ -223,8 +280,8 @@ pub fn decode_reply(line: &[u8]) -> Result<Reply> {
 
 /// The kind of that name; `Io` for a name that this version does not know.
 pub fn kind_by_name(name: &str) -> ErrorKind {
-    use ErrorKind::{Corrupt, Exists, Full, InUse, Invalid, Io, NotFound, Unsupported};
-    let known = [Invalid, NotFound, Exists, InUse, Full, Corrupt, Io, Unsupported];
+    use ErrorKind::{Corrupt, Exists, Full, InUse, Invalid, Io, NotFound, ReadOnly, Unsupported};
+    let known = [Invalid, NotFound, Exists, InUse, Full, Corrupt, Io, ReadOnly, Unsupported];
     known.into_iter().find(|kind| kind.name() == name).unwrap_or(Io)
 }
 
@@ -257,7 +314,11 @@ mod tests {
                 size_bytes: 1 << 40,
                 properties: BTreeMap::from([("compression".to_owned(), "zstd-3".to_owned())]),
             },
-            Request::Destroy { volume: "vm".to_owned(), force: true },
+            Request::Destroy { volume: "vm".to_owned(), recursive: false, force: true },
+            Request::Snapshot { volume: "vm".to_owned(), name: "s".to_owned() },
+            Request::Rollback { snapshot: "vm@s".to_owned(), recursive: true, force: false },
+            Request::Snapshots { volume: None },
+            Request::Diff { from: "vm@s".to_owned(), to: "vm".to_owned(), start: 1 << 60 },
             Request::Resize { volume: "vm".to_owned(), size_bytes: 4096, shrink: false },
             Request::List,
             Request::Status,
@@ -281,7 +342,7 @@ mod tests {
         let reply = Reply::Status(Box::new(status));
         assert_eq!(decode_reply(&encode_reply(&Ok(reply.clone())).unwrap()).unwrap(), reply);
         assert_eq!(decode_reply(&encode_reply(&Ok(Reply::Done)).unwrap()).unwrap(), Reply::Done);
-        for name in ["invalid", "not-found", "exists", "in-use", "full", "corrupt", "io", "unsupported"] {
+        for name in ["invalid", "not-found", "exists", "in-use", "full", "corrupt", "io", "read-only", "unsupported"] {
             let kind = kind_by_name(name);
             assert_eq!(kind.name(), name);
             let line = encode_reply(&Err(Error::new(kind, "volume \"x\"\nnewline"))).unwrap();

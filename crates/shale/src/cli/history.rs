@@ -1,0 +1,148 @@
+//! Commands on snapshots and clones.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::Access;
+use crate::names;
+
+/// See [`super::Command::Snapshot`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale snapshot /srv/pool vm@before-upgrade
+
+A snapshot holds all that was written before the command, and costs nothing until data is overwritten. It can be
+taken while the volume is in use; a file system in it is as after a power failure, unless it was unmounted or
+frozen (fsfreeze). It is read over NBD as the read-only export VOLUME@SNAPSHOT, as the file VOLUME@SNAPSHOT in the mount,
+and with export.")]
+pub struct SnapshotArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// The volume, an @, and the snapshot's name
+    #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name)]
+    pub snapshot: String,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`super::Command::Clone`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale clone /srv/pool golden@v1 vm7
+  shale clone /srv/pool golden@v1 vm8 -o compression=lz4
+
+The clone is a volume of its own that shares what it does not overwrite. The snapshot, and the volume that it is of, may
+be destroyed: what the clone sees stays.")]
+pub struct CloneArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// What it begins as
+    #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name)]
+    pub snapshot: String,
+    /// Name of the new volume
+    #[arg(value_parser = names::volume_name)]
+    pub volume: String,
+    /// Property beside those of the snapshot's volume; may be repeated
+    #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
+    pub properties: Vec<(String, String)>,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`super::Command::Rollback`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale rollback /srv/pool vm@before-upgrade
+  shale rollback /srv/pool vm@monday -r       and give up the snapshots taken since
+
+What was written since is gone. To have both, clone the snapshot instead.")]
+pub struct RollbackArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// What the volume becomes again
+    #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name)]
+    pub snapshot: String,
+    /// Destroy the snapshots taken since
+    #[arg(long, short)]
+    pub recursive: bool,
+    /// Even if a client has the volume open
+    #[arg(long)]
+    pub force: bool,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`super::Command::Rename`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale rename /srv/pool vm web
+  shale rename /srv/pool web@s1 web@before-upgrade
+
+Clients that have it open go on.")]
+pub struct RenameArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// Volume, or VOLUME@SNAPSHOT
+    #[arg(value_parser = names::any_name)]
+    pub old: String,
+    /// The same with another name
+    #[arg(value_parser = names::any_name)]
+    pub new: String,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`super::Command::Promote`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale clone /srv/pool vm@good vm-new
+  shale promote /srv/pool vm-new
+  shale destroy -r /srv/pool vm
+  shale rename /srv/pool vm-new vm
+
+The snapshots of the other volume, up to the one that the clone came from, become the clone's. No data moves.")]
+pub struct PromoteArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// Name of the clone
+    #[arg(value_parser = names::volume_name)]
+    pub volume: String,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`super::Command::Diff`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale diff /srv/pool vm@monday vm@tuesday
+  shale diff /srv/pool vm@monday vm
+  shale diff /srv/pool vm@monday --json | jq -r 'select(.now == \"data\") | .offset'
+
+Each line is a range: offset, length in bytes, and what is there now: data, or a hole, which reads as zeroes. No data is
+read for it: a range that was overwritten with the same bytes counts as changed.
+JSON: a line {from, to, from_bytes, to_bytes} with the sizes, then a line {offset, length, now} for each change.")]
+pub struct DiffArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// The older state
+    #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name)]
+    pub from: String,
+    /// The newer state, a snapshot or a volume (left out: the volume as it is)
+    #[arg(value_parser = names::any_name)]
+    pub to: Option<String>,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}

@@ -1,0 +1,147 @@
+//! `shale snapshot`, `clone`, `rollback`, `rename`, `promote`, `diff`, and the snapshots of `list -r`.
+
+use serde_json::json;
+use units::format_size;
+
+use crate::cli::{Access, CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};
+use crate::control::{Reply, Request};
+use crate::exit::Outcome;
+use crate::model::{ChangeReport, DiffReport, SnapshotReport, VolumeReport};
+use crate::output::{Output, table};
+use crate::session::Session;
+
+fn done(pool: &std::path::Path, access: &Access, output: &Output, request: Request) -> Outcome {
+    Session::with(pool, access, output, |session| Ok(session.done(request)?))
+}
+
+/// Takes a snapshot.
+pub fn snapshot(args: SnapshotArgs, output: &Output) -> Outcome {
+    let (volume, name) = args.snapshot.split_once('@').unwrap_or_default();
+    let request = Request::Snapshot { volume: volume.to_owned(), name: name.to_owned() };
+    done(&args.pool, &args.access, output, request)?;
+    output.result(&json!({ "snapshot": args.snapshot }), || format!("snapshot {} taken\n", args.snapshot));
+    Ok(())
+}
+
+/// Makes a volume from a snapshot.
+pub fn clone(args: CloneArgs, output: &Output) -> Outcome {
+    let properties = args.properties.into_iter().collect();
+    let request = Request::Clone { snapshot: args.snapshot.clone(), volume: args.volume.clone(), properties };
+    done(&args.pool, &args.access, output, request)?;
+    let document = json!({ "volume": args.volume, "origin": args.snapshot });
+    output.result(&document, || format!("volume {} cloned from {}\n", args.volume, args.snapshot));
+    Ok(())
+}
+
+/// Takes a volume back to a snapshot.
+pub fn rollback(args: RollbackArgs, output: &Output) -> Outcome {
+    let request = Request::Rollback { snapshot: args.snapshot.clone(), recursive: args.recursive, force: args.force };
+    done(&args.pool, &args.access, output, request)?;
+    let volume = args.snapshot.split('@').next().unwrap_or_default();
+    let document = json!({ "volume": volume, "snapshot": args.snapshot });
+    output.result(&document, || format!("volume {volume} is as it was in {}\n", args.snapshot));
+    Ok(())
+}
+
+/// Gives a volume or a snapshot another name.
+pub fn rename(args: RenameArgs, output: &Output) -> Outcome {
+    done(&args.pool, &args.access, output, Request::Rename { old: args.old.clone(), new: args.new.clone() })?;
+    output.result(&json!({ "old": args.old, "new": args.new }), || format!("{} is now {}\n", args.old, args.new));
+    Ok(())
+}
+
+/// Gives a clone the snapshots that it came from.
+pub fn promote(args: PromoteArgs, output: &Output) -> Outcome {
+    done(&args.pool, &args.access, output, Request::Promote { volume: args.volume.clone() })?;
+    let text = || format!("volume {} owns the snapshots that it came from\n", args.volume);
+    output.result(&json!({ "volume": args.volume }), text);
+    Ok(())
+}
+
+/// Shows what has changed since a snapshot: each page as it comes.
+pub fn diff(args: DiffArgs, output: &Output) -> Outcome {
+    let volume = args.from.split('@').next().unwrap_or_default();
+    let to = args.to.clone().unwrap_or_else(|| volume.to_owned());
+    Session::with(&args.pool, &args.access, output, |session| {
+        let (mut start, mut is_first) = (Some(0), true);
+        // The last change of a page may go on in the next one.
+        let mut held: Option<ChangeReport> = None;
+        while let Some(at) = start {
+            let request = Request::Diff { from: args.from.clone(), to: to.clone(), start: at };
+            let page = match session.call(request)? {
+                Reply::Diff(page) => page,
+                other => return Err(other.unexpected().into()),
+            };
+            if is_first {
+                begin(output, &args.from, &to, &page);
+                is_first = false;
+            }
+            for change in page.changes {
+                match &mut held {
+                    Some(last) if last.now == change.now && last.offset + last.length == change.offset => {
+                        last.length += change.length;
+                    }
+                    _ => {
+                        if let Some(last) = held.replace(change) {
+                            tell(output, &last);
+                        }
+                    }
+                }
+            }
+            start = page.next;
+        }
+        if let Some(last) = held {
+            tell(output, &last);
+        }
+        Ok(())
+    })
+}
+
+fn begin(output: &Output, from: &str, to: &str, page: &DiffReport) {
+    if output.is_json() {
+        output.json(&json!({ "from": from, "to": to, "from_bytes": page.from_bytes, "to_bytes": page.to_bytes }));
+    }
+}
+
+/// One change, as soon as it is known: there may be more than fit in memory.
+fn tell(output: &Output, change: &ChangeReport) {
+    output.result(change, || format!("{:>16} {:>12} {}\n", change.offset, change.length, change.now));
+}
+
+/// All snapshots of a pool.
+pub fn snapshots(session: &Session) -> Outcome<Vec<SnapshotReport>> {
+    match session.call(Request::Snapshots { volume: None })? {
+        Reply::Snapshots(snapshots) => Ok(snapshots),
+        other => Err(other.unexpected().into()),
+    }
+}
+
+/// Volumes with their snapshots.
+pub fn show(volumes: &[VolumeReport]) -> String {
+    let mut rows =
+        vec![["NAME", "SIZE", "STORED", "UNIQUE", "SHARED", "CLIENTS", "ORIGIN"].map(str::to_owned).to_vec()];
+    for volume in volumes {
+        let none = || "-".to_owned();
+        rows.push(vec![
+            volume.name.clone(),
+            format_size(volume.size_bytes),
+            format_size(volume.stored_bytes),
+            none(),
+            none(),
+            volume.clients.to_string(),
+            volume.origin.clone().unwrap_or_else(none),
+        ]);
+        for snapshot in volume.snapshots.iter().flatten() {
+            rows.push(vec![
+                format!("{}@{}", volume.name, snapshot.name),
+                format_size(snapshot.size_bytes),
+                none(),
+                format_size(snapshot.unique_bytes),
+                format_size(snapshot.shared_bytes),
+                snapshot.clients.to_string(),
+                none(),
+            ]);
+        }
+    }
+    table(&rows)
+}
