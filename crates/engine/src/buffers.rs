@@ -4,7 +4,7 @@ use env::AlignedBuf;
 use parking_lot::Mutex;
 
 /// Buffers kept: for each batch that may wait for a writer with the default budget, and those that are being filled.
-const KEPT_MAX: usize = 16;
+const KEPT_MAX: usize = 32;
 /// Larger ones are not kept: they come from unusual extents.
 const KEPT_BYTES_MAX: usize = 2 << 20;
 

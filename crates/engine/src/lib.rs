@@ -58,7 +58,6 @@ mod unit_cache;
 mod volume;
 mod workers;
 mod write_buffer;
-mod writers;
 
 pub use diff::{Changed, DiffPage};
 pub use options::{FormatOptions, PoolEnv, PoolOptions, Properties};

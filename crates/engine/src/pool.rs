@@ -150,7 +150,7 @@ impl Pool {
             buffers.clone(),
             position,
             checkpoint.next_seq,
-            shares.write_buffer / 8,
+            shares.write_buffer / 4,
         );
         let core = Arc::new(Core::new(Parts {
             env,

@@ -13,10 +13,12 @@
 //! [`Log::reset`] makes it go on in a fresh extent, under a new incarnation so that what was written of the failed
 //! ones never counts. If a sync fails, nobody knows what the medium holds: then only reopening the pool helps.
 
+mod reserve;
+mod writers;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use env::{AlignedBuf, Disk};
 use format::{BATCH_ALIGN, BatchHeader, Entry, encode_batch};
@@ -31,7 +33,8 @@ use crate::prefill::Prefill;
 use crate::prepared::Prepared;
 use crate::syncs::Syncs;
 use crate::write_buffer::Taken;
-use crate::writers::Writers;
+
+use self::writers::Writers;
 
 /// What becomes of batches. Called under the log's lock, in the log's order.
 pub(crate) trait Sink: Send + Sync {
@@ -50,11 +53,6 @@ pub(crate) struct Ticket {
     incarnation: u64,
 }
 
-/// Most extents for which space is set aside below in one go. Each call waits for the file system's journal, and for writes
-/// under way, while nothing else can be appended; so a long stream makes fewer and larger ones. The number doubles
-/// from one call to the next, so that little more is set aside than has been written; the most is what a user who looks at the
-/// space taken would not notice.
-const RESERVE_AHEAD_MAX: usize = 32;
 /// Smallest rest of an extent that is worth a batch of its own when the whole does not fit.
 const SPLIT_BYTES_MIN: usize = 2 * BATCH_ALIGN;
 /// How often a failing write is tried in all.
@@ -105,6 +103,8 @@ struct State {
     /// Extents up to this index of `extents` have space set aside below.
     reserved: usize,
     reserve_ahead: usize,
+    /// Somebody is setting space aside without the lock.
+    reserving: bool,
     applied_seq: Seq,
     applied_offset: u32,
     passed: Vec<ExtentIndex>,
@@ -185,6 +185,7 @@ impl Log {
             offset: position.offset,
             reserved: 0,
             reserve_ahead: 1,
+            reserving: false,
             applied_seq: position.next_seq,
             applied_offset: position.offset,
             passed: position.passed,
@@ -228,41 +229,6 @@ impl Log {
                 None => return Ok(ticket),
             }
         }
-    }
-
-    /// Like [`append`](Self::append), but returns when all of it has its place; writer threads do the rest. If that
-    /// fails, what was taken goes back, and [`take_failure`](Self::take_failure) tells why.
-    pub(crate) fn enqueue(&self, mut prepared: Prepared, purpose: Purpose) -> std::result::Result<(), Refusal> {
-        loop {
-            self.writers.wait_for_room();
-            let (placed, rest) = self.place_or_refuse(prepared, purpose)?;
-            self.writers.push(placed);
-            match rest {
-                Some(rest) => prepared = rest,
-                None => return Ok(()),
-            }
-        }
-    }
-
-    /// Writes the next batch that waits for a writer thread; `false` if none came within `patience`.
-    pub(crate) fn write_queued(&self, patience: Duration) -> bool {
-        let Some(placed) = self.writers.pop(patience) else { return false };
-        let bytes = placed.bytes();
-        if let Err(error) = self.write_placed(placed) {
-            self.state.lock().unreported.get_or_insert(error);
-        }
-        self.writers.done(bytes);
-        true
-    }
-
-    /// Lets the writer threads come to their end.
-    pub(crate) fn stop_writers(&self) {
-        self.writers.stop();
-    }
-
-    /// Why a batch that was enqueued could not be written, once for each failure of the log.
-    pub(crate) fn take_failure(&self) -> Option<Error> {
-        self.state.lock().unreported.take()
     }
 
     /// Step 1, for as much as fits; the rest is handed back too.
@@ -385,30 +351,6 @@ impl Log {
         let filled =
             state.prefill.before(&*self.disk, start, extent_bytes, state.offset, len, self.counters.syncs.get());
         filled.map_err(|e| Error::from_io("preparing the log's next stretch failed", e))
-    }
-
-    /// Sets space aside below for the open extent and its neighbours, so that a write does not fail for want of it.
-    fn reserve(&self, state: &mut State) -> Result<()> {
-        let from = state.open;
-        if from < state.reserved {
-            return Ok(());
-        }
-        let first = state.extents[from];
-        let count = (from..state.extents.len().min(from + state.reserve_ahead))
-            .take_while(|i| state.extents[*i].0 == first.0 + (*i - from) as u32)
-            .count();
-        let extent_bytes = u64::from(self.geometry.extent_bytes);
-        let reserve = |count: usize| self.disk.reserve(self.geometry.start(first), count as u64 * extent_bytes);
-        let count = match reserve(count) {
-            Ok(()) => count,
-            // Near the end of the space below, what is there is taken extent by extent.
-            Err(_) => reserve(1).map(|()| 1).map_err(|e| {
-                Error::from_io("the storage below the data file gives no space for the log; free some there", e)
-            })?,
-        };
-        state.reserved = from + count;
-        state.reserve_ahead = (2 * state.reserve_ahead).min(RESERVE_AHEAD_MAX);
-        Ok(())
     }
 
     /// Step 2.

@@ -6,8 +6,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use surface::Error;
 
-use crate::log::Placed;
+use super::{Log, Placed, Purpose, Refusal};
+use crate::prepared::Prepared;
 
 #[derive(Default)]
 struct State {
@@ -66,5 +68,43 @@ impl Writers {
         self.state.lock().stop = true;
         self.work.notify_all();
         self.room.notify_all();
+    }
+}
+
+impl Log {
+    /// Like [`append`](Self::append), but returns when all of it has its place; writer threads do the rest. If that
+    /// fails, what was taken goes back, and [`take_failure`](Self::take_failure) tells why.
+    pub(crate) fn enqueue(&self, mut prepared: Prepared, purpose: Purpose) -> std::result::Result<(), Refusal> {
+        loop {
+            self.writers.wait_for_room();
+            let (placed, rest) = self.place_or_refuse(prepared, purpose)?;
+            self.writers.push(placed);
+            match rest {
+                Some(rest) => prepared = rest,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Writes the next batch that waits for a writer thread; `false` if none came within `patience`.
+    pub(crate) fn write_queued(&self, patience: Duration) -> bool {
+        let Some(placed) = self.writers.pop(patience) else { return false };
+        self.reserve_early();
+        let bytes = placed.bytes();
+        if let Err(error) = self.write_placed(placed) {
+            self.state.lock().unreported.get_or_insert(error);
+        }
+        self.writers.done(bytes);
+        true
+    }
+
+    /// Lets the writer threads come to their end.
+    pub(crate) fn stop_writers(&self) {
+        self.writers.stop();
+    }
+
+    /// Why a batch that was enqueued could not be written, once for each failure of the log.
+    pub(crate) fn take_failure(&self) -> Option<Error> {
+        self.state.lock().unreported.take()
     }
 }
