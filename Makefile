@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test system soak bench peers fuzz lint deny completions man install clean
+.PHONY: help setup build demo test system soak bench bench-space peers fuzz lint deny completions man install clean
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -47,6 +47,11 @@ bench: build ## Measure the engine and the transports; writes bench/results/late
 	corpus=$$(tools/bench-corpus '$(CORPUS)') && for what in engine transport; do \
 	    cargo run --release --locked --package bench -- $$what --corpus "$$corpus" $(ARGS) || exit; done
 	tools/performance-table
+
+bench-space: build ## Measure a full and old log, snapshots and clones; writes bench/results/space.json (CORPUS=DIR, ARGS=--quick)
+	@tools/setup build bench
+	corpus=$$(tools/bench-corpus '$(CORPUS)') && \
+	    cargo run --release --locked --package bench -- space --corpus "$$corpus" --out bench/results/space.json $(ARGS)
 
 peers: build ## Measure against btrfs, nbdkit and qcow2 on the same disk (CORPUS=DIR, ARGS=--quick)
 	@tools/setup build bench

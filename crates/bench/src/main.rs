@@ -14,6 +14,7 @@ mod load;
 mod peers;
 mod report;
 mod server;
+mod space;
 mod transport;
 mod world;
 
@@ -74,6 +75,9 @@ enum What {
     /// `shale estimate` against the truth, for each kind of data.
     Estimate,
     /// Everything but the codecs.
+    /// A full and old log: cleaning, snapshots, clones.
+    Space,
+    /// Everything.
     All,
     /// A child: random writes on a large volume, then its memory.
     #[command(hide = true)]
@@ -165,6 +169,9 @@ fn main() -> Outcome<()> {
     }
     if matches!(options.what, What::Peers | What::All) {
         peers::run(&context, &mut report)?;
+    }
+    if matches!(options.what, What::Space | What::All) {
+        space::run(&context, &mut report)?;
     }
     std::fs::remove_dir_all(&options.dir)?;
     report.finish()

@@ -79,12 +79,17 @@ pub const MEMORY_BYTES: u64 = 512 << 20;
 impl World {
     /// A new pool in `dir`, in place of whatever is there.
     pub fn create(dir: &Path, compression: &str, unit: &str) -> Outcome<Self> {
+        Self::create_sized(dir, compression, unit, CAPACITY_BYTES)
+    }
+
+    /// The same, of another size.
+    pub fn create_sized(dir: &Path, compression: &str, unit: &str, capacity_bytes: u64) -> Outcome<Self> {
         recreate(dir)?;
-        let disk = TimedDisk::new(FileDisk::create(&dir.join("data"), CAPACITY_BYTES)?);
+        let disk = TimedDisk::new(FileDisk::create(&dir.join("data"), capacity_bytes)?);
         let store = FjallStore::create(&dir.join("map"), FjallOptions { memory_bytes: store_bytes(MEMORY_BYTES) })?;
         let environment = environment(disk.clone(), store);
         let properties = Properties::from([("compression".into(), compression.into()), ("unit".into(), unit.into())]);
-        let format = FormatOptions { capacity_bytes: CAPACITY_BYTES, extent_bytes: EXTENT_BYTES, properties };
+        let format = FormatOptions { capacity_bytes, extent_bytes: EXTENT_BYTES, properties };
         Pool::format(&environment, &format)?;
         Ok(Self {
             pool: Pool::open(environment, pool_options(MEMORY_BYTES))?,

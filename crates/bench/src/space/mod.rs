@@ -1,0 +1,33 @@
+//! What the log costs when it is full and old: cleaning, and what snapshots and clones take.
+
+mod history;
+mod overwrite;
+mod theory;
+
+use crate::report::Report;
+use crate::{Context, Outcome};
+
+/// All figures.
+pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
+    if context.wants("space uniform") {
+        overwrite::uniform(context, report)?;
+    }
+    if context.wants("space skewed") {
+        overwrite::skewed(context, report)?;
+    }
+    if context.wants("space locality") {
+        overwrite::locality(context, report)?;
+    }
+    if context.wants("space snapshots") {
+        history::snapshots(context, report)?;
+    }
+    if context.wants("space clones") {
+        history::clones(context, report)?;
+    }
+    Ok(())
+}
+
+fn how(context: &Context, group: &str, what: &str) -> String {
+    let quick = if context.quick { " --quick" } else { "" };
+    format!("{what}; `bench space --only '{group}'{quick}`")
+}

@@ -1,0 +1,259 @@
+//! A volume that fills four fifths of its pool and is overwritten for ever: what cleaning writes, how fast the users' writes
+//! are meanwhile and how long they take, and whether the data can still be read in order afterwards.
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use codec::Codec;
+use engine::{Pool, Volume};
+use surface::{BlockDevice, WriteOptions};
+use units::format_size;
+
+use super::{how, theory};
+use crate::load::{drive, scattered};
+use crate::report::Report;
+use crate::world::World;
+use crate::{Context, Outcome, baseline};
+
+const BLOCK: u64 = units::BLOCK_BYTES as u64;
+const REQUEST_BYTES: u64 = 128 << 10;
+/// Share of the pool that is live.
+const FULL: f64 = 0.8;
+/// How much more than theory the log may write.
+const THEORY_FACTOR: f64 = 1.15;
+/// Writers at a time.
+const WRITERS: usize = 8;
+/// Overwrites, in volumes, until the state is steady, and while it is measured.
+const SETTLE_VOLUMES: f64 = 4.0;
+const MEASURE_VOLUMES: f64 = 2.0;
+const CODEC: &str = "lz4";
+
+fn capacity_bytes(context: &Context) -> u64 {
+    if context.quick { 1 << 30 } else { 8 << 30 }
+}
+
+/// A volume of blocks of 4 KiB that fill `FULL` of its pool.
+struct Aged {
+    world: World,
+    volume: Arc<Volume>,
+    blocks: u64,
+}
+
+fn fill(context: &Context, pool_bytes: u64) -> Outcome<Aged> {
+    let codec: Codec = CODEC.parse()?;
+    let sample = context.corpus.data.len() as u64;
+    let stored =
+        baseline::compress(&context.corpus, codec, BLOCK as usize, sample)?.stored_bytes as f64 / sample as f64;
+    let blocks = (capacity_bytes(context) as f64 * FULL / (stored * BLOCK as f64)) as u64 / 32 * 32;
+    let world = World::create_sized(&context.dir.join("pool"), CODEC, "4K", pool_bytes)?;
+    world.pool.create_volume("v", blocks * BLOCK, &engine::Properties::new())?;
+    let volume = world.pool.volume("v")?;
+    let order = |index: u64| index;
+    write(context, &volume, blocks, 0, &order)?;
+    world.pool.checkpoint()?;
+    let status = world.pool.status();
+    println!(
+        "filled: {} live in {} ({:.1} %)",
+        format_size(status.live_bytes),
+        format_size(status.capacity_bytes),
+        100.0 * status.live_bytes as f64 / status.capacity_bytes as f64
+    );
+    Ok(Aged { world, volume, blocks })
+}
+
+/// What a load of writes came to.
+struct Written {
+    per_second: f64,
+    p99_us: f64,
+}
+
+/// Writes `count` blocks, numbers `first` and on, each where `place` says; prints a curve.
+fn write(
+    context: &Context,
+    volume: &Arc<Volume>,
+    count: u64,
+    first: u64,
+    place: &(dyn Fn(u64) -> u64 + Sync),
+) -> Outcome<Written> {
+    let latencies: Mutex<Vec<u32>> = Mutex::default();
+    let curve: Mutex<Vec<u64>> = Mutex::default();
+    struct Mine<'a> {
+        latencies: Vec<u32>,
+        all: &'a Mutex<Vec<u32>>,
+    }
+    impl Drop for Mine<'_> {
+        fn drop(&mut self) {
+            if let Ok(mut all) = self.all.lock() {
+                all.append(&mut self.latencies);
+            }
+        }
+    }
+    let began = Instant::now();
+    let state = || Mine { latencies: Vec::new(), all: &latencies };
+    let done = drive(WRITERS, count, f64::INFINITY, state, |mine, index| {
+        let data = context.corpus.slice(scattered(first + index, 2, 1 << 40) * BLOCK, BLOCK as usize);
+        let start = Instant::now();
+        volume.write(place(first + index) * BLOCK, data, WriteOptions::default())?;
+        mine.latencies.push(u32::try_from(start.elapsed().as_micros()).unwrap_or(u32::MAX));
+        if index.is_multiple_of(1024)
+            && let Ok(mut curve) = curve.lock()
+        {
+            let second = began.elapsed().as_secs() as usize;
+            let least = curve.len().max(second + 1);
+            curve.resize(least, 0);
+            curve[second] += 1024;
+        }
+        Ok(())
+    })?;
+    volume.flush()?;
+    let curve = curve.into_inner().map_err(|e| e.to_string())?;
+    println!("writes in each second, thousands: {:?}", curve.iter().map(|n| n / 1000).collect::<Vec<_>>());
+    let mut latencies = latencies.into_inner().map_err(|e| e.to_string())?;
+    latencies.sort_unstable();
+    let p99 = latencies.get(latencies.len() * 99 / 100).copied().unwrap_or(0);
+    Ok(Written { per_second: done.count as f64 / began.elapsed().as_secs_f64(), p99_us: f64::from(p99) })
+}
+
+/// Overwrites until nothing changes any more, then measures: speed, and bytes of log per byte of users' fragments.
+fn steady(context: &Context, aged: &Aged, place: &(dyn Fn(u64) -> u64 + Sync)) -> Outcome<(Written, f64)> {
+    let settle = (aged.blocks as f64 * SETTLE_VOLUMES) as u64;
+    write(context, &aged.volume, settle, 0, place)?;
+    let before = aged.world.pool.status();
+    let count = (aged.blocks as f64 * MEASURE_VOLUMES) as u64;
+    let written = write(context, &aged.volume, count, settle, place)?;
+    let after = aged.world.pool.status();
+    let amplification =
+        (after.log_bytes - before.log_bytes) as f64 / (after.fragment_bytes - before.fragment_bytes) as f64;
+    Ok((written, amplification))
+}
+
+fn live_share(pool: &Pool) -> f64 {
+    let status = pool.status();
+    status.live_bytes as f64 / (status.extents_total * status.extent_bytes) as f64
+}
+
+/// Uniformly random overwrites: write amplification against theory, speed and latency against a pool that needs no cleaning.
+pub fn uniform(context: &Context, report: &mut Report) -> Outcome<()> {
+    let group = "space uniform";
+    let aged = fill(context, capacity_bytes(context))?;
+    let blocks = aged.blocks;
+    let place = move |index: u64| scattered(index, 1, blocks);
+    let (cleaned, amplification) = steady(context, &aged, &place)?;
+    let share = live_share(&aged.world.pool);
+    let bound = theory::write_amplification(share);
+    let what = format!(
+        "4 KiB overwrites, uniformly random, {} writers, {:.1} % of the log live: theory {bound:.2} (u = exp(-(1 - u) / share), 1 / (1 - u))",
+        WRITERS,
+        100.0 * share
+    );
+    report.at_most(
+        "write amplification of the full log, uniform, over theory",
+        amplification / bound,
+        "x",
+        THEORY_FACTOR,
+        &how(context, group, &what),
+    )?;
+    report.info("write amplification of the full log, uniform", amplification, "", &how(context, group, &what))?;
+    aged.world.pool.checkpoint()?;
+    let Aged { world, volume, .. } = aged;
+    drop(volume);
+    world.close()?;
+    // The same load on a pool so large that nothing has to be cleaned.
+    let roomy = fill(context, 12 * capacity_bytes(context))?;
+    let (free, plain) = steady(context, &roomy, &place)?;
+    let what = format!(
+        "{:.0}/s with the cleaner at work, {:.0}/s in a pool twelve times as large (amplification {plain:.2})",
+        cleaned.per_second, free.per_second
+    );
+    report.at_least(
+        "4 KiB random write at 80 % full, of the same without cleaning",
+        100.0 * cleaned.per_second / free.per_second,
+        "%",
+        45.0,
+        &how(context, group, &what),
+    )?;
+    let what = format!("{:.0} us with the cleaner at work, {:.0} us without", cleaned.p99_us, free.p99_us);
+    report.at_most(
+        "p99 latency of a 4 KiB write at 80 % full, of the same without cleaning",
+        cleaned.p99_us / free.p99_us.max(1.0),
+        "x",
+        4.0,
+        &how(context, group, &what),
+    )?;
+    let Aged { world, volume, .. } = roomy;
+    drop(volume);
+    world.close()
+}
+
+/// Four fifths of the overwrites go to a fifth of the blocks.
+pub fn skewed(context: &Context, report: &mut Report) -> Outcome<()> {
+    let group = "space skewed";
+    let aged = fill(context, capacity_bytes(context))?;
+    let blocks = aged.blocks;
+    let place = move |index: u64| {
+        let hot = scattered(index, 3, 10) < 8;
+        let block =
+            if hot { scattered(index, 1, blocks / 5) } else { blocks / 5 + scattered(index, 1, blocks - blocks / 5) };
+        // The hot blocks lie all over the volume.
+        (block * 5) % blocks + (block * 5) / blocks
+    };
+    let (written, amplification) = steady(context, &aged, &place)?;
+    let what = format!(
+        "4 KiB overwrites, four fifths to a fifth of the blocks, {:.1} % of the log live, {:.0}/s",
+        100.0 * live_share(&aged.world.pool),
+        written.per_second
+    );
+    report.at_most(
+        "write amplification of the full log, 80/20 skew",
+        amplification,
+        "",
+        2.0,
+        &how(context, group, &what),
+    )?;
+    let Aged { world, volume, .. } = aged;
+    drop(volume);
+    world.close()
+}
+
+/// Reading in order what was written in order, then overwritten twenty times over at random and cleaned.
+pub fn locality(context: &Context, report: &mut Report) -> Outcome<()> {
+    let group = "space locality";
+    let bytes = capacity_bytes(context) / 2;
+    let world = World::create_sized(&context.dir.join("pool"), CODEC, "32K", capacity_bytes(context))?;
+    world.pool.create_volume("v", bytes, &engine::Properties::new())?;
+    let volume = world.pool.volume("v")?;
+    for at in (0..bytes).step_by(REQUEST_BYTES as usize) {
+        volume.write(at, context.corpus.slice(at, REQUEST_BYTES as usize), WriteOptions::default())?;
+    }
+    world.pool.checkpoint()?;
+    let fresh = read(&world, &volume, bytes)?;
+    let blocks = bytes / BLOCK;
+    write(context, &volume, 20 * blocks, 0, &move |index| scattered(index, 1, blocks))?;
+    let worn = read(&world, &volume, bytes)?;
+    let cleaned = world.pool.clean(true, &mut |_, _| ())?;
+    let after = read(&world, &volume, bytes)?;
+    let what = format!(
+        "{:.0} MB/s fresh, {:.0} after 20 x overwriting at random, {:.0} after a pass of the cleaner ({} moved)",
+        fresh / 1e6,
+        worn / 1e6,
+        after / 1e6,
+        format_size(cleaned.bytes_moved)
+    );
+    report.at_least(
+        "sequential read after 20 x overwrite and cleaning, of freshly written",
+        100.0 * after / fresh,
+        "%",
+        80.0,
+        &how(context, group, &what),
+    )?;
+    drop(volume);
+    world.close()
+}
+
+fn read(world: &World, volume: &Arc<Volume>, bytes: u64) -> Outcome<f64> {
+    world.drop_caches()?;
+    let state = || vec![0u8; REQUEST_BYTES as usize];
+    let done =
+        drive(16, bytes / REQUEST_BYTES, 60.0, state, |buf, index| Ok(volume.read(index * REQUEST_BYTES, buf)?))?;
+    Ok(done.per_second() * REQUEST_BYTES as f64)
+}
