@@ -12,8 +12,10 @@
 //! The victims hold nothing afterwards that is not dead, and the next checkpoint frees them. So a crash at any moment leaves
 //! each block in one place that counts: the old one, until the moves are in the log behind a checkpoint, or the new one.
 //!
-//! **Room.** Moves may use two extents that data may not (`Purpose::Clean`), and of the others only what neither dirty nor admitted data
-//! needs. What lives in one extent fits in two. So a pool in which anything is dead can be cleaned, however full it is.
+//! **Room.** Data is admitted only if it leaves two extents for moves; of the others, a round sets aside what neither dirty nor admitted
+//! data needs. What lives in one extent fits in two. So a pool in which anything is dead can be cleaned, however full it is. A crash in
+//! the middle of a round may leave those two used and nothing freed; then one extent at a time is moved into those that are kept
+//! for metadata (`Purpose::Rescue`).
 //!
 //! Costs: an extent is read whole, once; what lives is written once; a map lookup for each fragment.
 
@@ -28,6 +30,7 @@ use crate::core::Core;
 use crate::extents::Victim;
 use crate::geometry::CLEAN_EXTENTS;
 use crate::log::{Purpose, Refusal};
+use crate::space::Admitted;
 use crate::survivors::{Collected, Survivors};
 
 /// Victims looked at in one round: bounds what it reads.
@@ -61,6 +64,16 @@ pub(crate) enum Round {
     Shunned,
     /// A checkpoint must be taken before anything can be moved.
     NeedsCheckpoint,
+}
+
+/// What a round may use.
+struct Allowance<'a> {
+    /// Of the log.
+    bytes: u64,
+    victims: usize,
+    purpose: Purpose,
+    /// Room that is the round's as long as this lives.
+    _aside: Option<Admitted<'a>>,
 }
 
 /// What the cleaner knows between rounds.
@@ -104,13 +117,29 @@ impl Core {
         Some((checkpoint.number, victims))
     }
 
-    /// Bytes of log that a round may fill now.
-    fn round_bytes(&self) -> u64 {
+    /// What a round may fill now. `None` if a checkpoint has to be taken first.
+    fn allowance(&self, rule: Rule) -> Option<Allowance<'_>> {
         let extent_bytes = u64::from(self.geometry.extent_bytes);
-        let reachable = self.log.ahead().saturating_sub(self.geometry.kept_back(Purpose::Clean)) as u64;
-        let allowed = reachable.min(CLEAN_EXTENTS + self.extents_spare());
-        let memory = (self.options.memory_bytes / 32).clamp(2 * extent_bytes, ROUND_BYTES_MAX.max(2 * extent_bytes));
-        (allowed * extent_bytes).min(memory)
+        let memory = (self.options.memory_bytes / 32 / extent_bytes).clamp(2, (ROUND_BYTES_MAX / extent_bytes).max(2));
+        let ahead = self.log.ahead();
+        let reachable = ahead.saturating_sub(self.geometry.kept_back(Purpose::Clean)) as u64;
+        if reachable == 0 {
+            // Only when a writer waits for space: in the background a checkpoint may still bring some.
+            let extents = ahead.saturating_sub(self.geometry.kept_back(Purpose::Rescue)) as u64;
+            let (bytes, victims) = (extents.min(CLEAN_EXTENTS) * extent_bytes, 1);
+            return (rule.greedy && extents > 0).then_some(Allowance {
+                bytes,
+                victims,
+                purpose: Purpose::Rescue,
+                _aside: None,
+            });
+        }
+        // What others could take meanwhile is set aside first, and given up if somebody was quicker.
+        let wanted = self.extents_spare().min(memory).min(reachable.saturating_sub(CLEAN_EXTENTS));
+        let aside = self.set_aside(wanted * self.geometry.usable_bytes_min());
+        let (spare, aside) = if self.has_room() { (wanted, Some(aside)) } else { (0, None) };
+        let bytes = (CLEAN_EXTENTS + spare).min(reachable).min(memory) * extent_bytes;
+        Some(Allowance { bytes, victims: VICTIMS_MAX, purpose: Purpose::Clean, _aside: aside })
     }
 
     /// One round.
@@ -125,17 +154,14 @@ impl Core {
         if victims.is_empty() {
             return Ok(Round::Idle);
         }
-        let budget = self.round_bytes();
-        let extent_bytes = u64::from(self.geometry.extent_bytes);
-        if budget < extent_bytes {
-            return Ok(Round::NeedsCheckpoint);
-        }
+        let Some(allowance) = self.allowance(rule) else { return Ok(Round::NeedsCheckpoint) };
+        let (budget, extent_bytes) = (allowance.bytes, u64::from(self.geometry.extent_bytes));
         // A checkpoint that is running holds the lock.
         let is_current = || self.checkpoint.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
         let mut buf = cleaner.buf.take().unwrap_or_else(|| AlignedBuf::new(extent_bytes as usize));
         let mut survivors = Survivors::default();
         let (mut taken, mut overflowed) = (Vec::new(), false);
-        for victim in victims {
+        for victim in victims.into_iter().take(allowance.victims) {
             let mark = survivors.mark();
             match self.collect(victim, &mut buf, &mut survivors, is_current)? {
                 Collected::All => {}
@@ -167,7 +193,7 @@ impl Core {
             taken.into_iter().for_each(|victim| cleaner.shun(victim));
             return Ok(Round::Shunned);
         }
-        let done = self.move_survivors(&mut survivors, number, taken.len() as u64)?;
+        let done = self.move_survivors(&mut survivors, number, taken.len() as u64, allowance.purpose)?;
         if done {
             cleaner.evacuated.extend(taken.iter().map(|victim| victim.extent));
         }
@@ -184,7 +210,7 @@ impl Core {
     }
 
     /// Step 3. `false` if a checkpoint has to be taken before the rest can be moved.
-    fn move_survivors(&self, survivors: &mut Survivors, number: u64, victims: u64) -> Result<bool> {
+    fn move_survivors(&self, survivors: &mut Survivors, number: u64, victims: u64, purpose: Purpose) -> Result<bool> {
         let batches = self.pack(survivors);
         let checkpoint = self.checkpoint.lock();
         if checkpoint.is_unfinished() {
@@ -200,7 +226,7 @@ impl Core {
         let mut done = true;
         for batch in batches {
             let bytes = batch.payload_bytes() as u64;
-            match self.log.append(batch, Purpose::Clean) {
+            match self.log.append(batch, purpose) {
                 Ok(ticket) => {
                     self.counters.moved_bytes.add(bytes);
                     last = Some(ticket);

@@ -11,6 +11,9 @@ const METADATA_EXTENTS: u64 = 4;
 /// certain, and a checkpoint later there is one more than before, and what was won.
 pub(crate) const CLEAN_EXTENTS: u64 = 2;
 
+/// Of the metadata's extents, those that not even a cleaner may take that a crash robbed of its own.
+const RESCUE_EXTENTS: usize = 1;
+
 /// The geometry of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Geometry {
@@ -43,11 +46,12 @@ impl Geometry {
             && location % u64::from(self.extent_bytes) + u64::from(len) <= u64::from(self.extent_bytes)
     }
 
-    /// Extents that the log keeps back from a batch of this purpose.
+    /// Extents that the log keeps back from a batch of this purpose. Data and moves may use the same: that each has its room is
+    /// the business of those who admit them (`space`, `cleaner`), since both fill whatever extent is open.
     pub(crate) fn kept_back(&self, purpose: Purpose) -> usize {
         match purpose {
-            Purpose::Data => (METADATA_EXTENTS + CLEAN_EXTENTS) as usize,
-            Purpose::Clean => METADATA_EXTENTS as usize,
+            Purpose::Data | Purpose::Clean => METADATA_EXTENTS as usize,
+            Purpose::Rescue => RESCUE_EXTENTS,
             Purpose::Metadata => 0,
         }
     }

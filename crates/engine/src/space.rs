@@ -51,6 +51,12 @@ impl Core {
         extents * self.geometry.usable_bytes_min() >= committed
     }
 
+    /// Counts `bytes` as on their way to the log until what is returned is dropped, whether there is room for them or not.
+    pub(crate) fn set_aside(&self, bytes: u64) -> Admitted<'_> {
+        self.admitting.fetch_add(bytes, Ordering::AcqRel);
+        Admitted { core: self, bytes }
+    }
+
     /// Admits `bytes` of new data; the room is theirs until what is returned is dropped.
     ///
     /// When they do not seem to fit, what is dirty is drained first (it may be compressible), a checkpoint is taken (it may free
@@ -61,8 +67,7 @@ impl Core {
     /// [`surface::ErrorKind::Full`], and whatever draining fails with.
     pub(crate) fn admit(&self, bytes: u64) -> Result<Admitted<'_>> {
         self.brake(bytes);
-        let admitted = Admitted { core: self, bytes: bytes + GROUP_COST_BYTES };
-        self.admitting.fetch_add(admitted.bytes, Ordering::AcqRel);
+        let admitted = self.set_aside(bytes + GROUP_COST_BYTES);
         if self.has_room() {
             return Ok(admitted);
         }

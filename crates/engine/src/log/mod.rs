@@ -145,10 +145,12 @@ pub(crate) struct Log {
 /// How a batch may use space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Leaves the reserve alone.
+    /// Data, which was admitted.
     Data,
-    /// Moves: may use the part of the reserve that is kept for them.
+    /// Moves, for which the cleaner has made sure of room.
     Clean,
+    /// Moves when not even the cleaner's own extents are left: a crash in the middle of a round has used them.
+    Rescue,
     /// Discards, deletions, properties: may use all of the reserve.
     Metadata,
 }
