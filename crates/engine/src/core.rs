@@ -24,6 +24,9 @@ use crate::unit_cache::UnitCache;
 use crate::workers::Workers;
 use crate::write_buffer::WriteBuffer;
 
+/// Least limit of the write buffer, however full the pool is: a few batches' worth.
+const BUFFER_BYTES_MIN: usize = 512 << 10;
+
 /// How the memory budget is divided, in 64ths. A checkpoint needs about three times the overlay's share on top of it: what changes
 /// meanwhile, and its batch. The rest is what allocation rounding, batches under way and the threads' scratch space cost.
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +46,7 @@ impl Shares {
         let part = |n: u64| (memory_bytes / 64 * n) as usize;
         // A write buffer below 512 KiB could not hold a batch for each of two workers.
         Self {
-            write_buffer: part(16).max(512 << 10),
+            write_buffer: part(16).max(BUFFER_BYTES_MIN),
             overlay: part(8).max(64 << 10),
             groups: part(12),
             units: part(12),
@@ -83,6 +86,8 @@ pub(crate) struct Core {
     /// What `compression=auto` knows.
     pub chooser: Chooser,
     pub workers: Workers,
+    /// Held by the writer that makes room in a pool that seems full; others wait for what it wins.
+    pub making_room: Mutex<()>,
     /// Held by whatever changes the table of objects.
     pub admin: Mutex<()>,
     /// Bytes that were admitted and are not in the write buffer yet.
@@ -126,6 +131,7 @@ impl Core {
             damages: Mutex::default(),
             units: UnitCache::new(shares.units),
             workers: Workers::new(),
+            making_room: Mutex::new(()),
             admin: Mutex::new(()),
             admitting: AtomicU64::new(0),
             full_at: AtomicU64::new(u64::MAX),
@@ -210,18 +216,28 @@ impl Core {
         }
     }
 
+    /// Bytes that the write buffer may hold now: its share of memory, but in a pool that is nearly full no more than leaves room
+    /// for the worst that they could take in the log, so that writers wait for the workers and not for the last extent.
+    pub(crate) fn buffer_limit(&self) -> usize {
+        let room =
+            self.extents_left().saturating_sub(self.geometry.reserve_extents()) * self.geometry.usable_bytes_min();
+        let limit = usize::try_from(room / 4).unwrap_or(usize::MAX).max(BUFFER_BYTES_MIN);
+        limit.min(self.shares.write_buffer)
+    }
+
     /// Waits until the write buffer has room, or drains it if nobody else does.
     pub(crate) fn throttle(&self) -> Result<()> {
-        while self.buffer.bytes() > self.shares.write_buffer {
+        let limit = self.buffer_limit();
+        while self.buffer.bytes() > limit {
             self.check_failed()?;
             if self.is_inline() {
                 self.drain(u64::MAX)?;
                 continue;
             }
             self.workers.wake();
-            self.workers.wait_drained(&self.buffer, self.shares.write_buffer)?;
+            self.workers.wait_drained(&self.buffer, limit)?;
         }
-        if self.buffer.bytes() > self.shares.write_buffer / 2 {
+        if self.buffer.bytes() > limit / 2 {
             self.workers.wake();
         }
         Ok(())

@@ -193,6 +193,14 @@ impl Map {
         }
     }
 
+    /// The group as the cleaner asks for it: as of the last checkpoint. Fills the cache: the checkpoint that merges the moves, and the
+    /// cleaner itself when it comes to the group's next fragment, ask for it again.
+    pub(crate) fn base_for_cleaning(&self, key: GroupKey, newest: Epoch) -> Result<Arc<GroupRecords>> {
+        // As a reader does: see the head of this file.
+        let _layers = self.layers.read();
+        self.base(key, newest == Epoch(0), true).map(Option::unwrap_or_default)
+    }
+
     /// Groups in `from..to` of an object of which some layer knows something, in order; at most `max` of them.
     pub(crate) fn groups_in(&self, object: ObjectId, from: GroupIndex, to: GroupIndex) -> Result<Vec<GroupIndex>> {
         let layers = self.layers.read();

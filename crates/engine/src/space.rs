@@ -46,9 +46,13 @@ impl Core {
 
     /// Whether everything that is dirty or admitted fits, by what is known without a lock.
     pub(crate) fn has_room(&self) -> bool {
+        self.has_room_before(self.geometry.reserve_extents())
+    }
+
+    /// Whether it fits so that `wall` extents are left.
+    pub(crate) fn has_room_before(&self, wall: u64) -> bool {
         let committed = self.committed_bytes();
-        let extents = self.extents_left().saturating_sub(self.geometry.reserve_extents());
-        extents * self.geometry.usable_bytes_min() >= committed
+        self.extents_left().saturating_sub(wall) * self.geometry.usable_bytes_min() >= committed
     }
 
     /// Counts `bytes` as on their way to the log until what is returned is dropped, whether there is room for them or not.
@@ -59,31 +63,38 @@ impl Core {
 
     /// Admits `bytes` of new data; the room is theirs until what is returned is dropped.
     ///
-    /// When they do not seem to fit, what is dirty is drained first (it may be compressible), a checkpoint is taken (it may free
-    /// extents), and extents are cleaned for as long as that wins anything; only then is the pool full. The verdict holds
-    /// until something is applied.
+    /// When they do not seem to fit before the soft wall (`clean_pass`), what is dirty is drained first (it may be compressible), a
+    /// checkpoint is taken (it may free extents), and extents are cleaned for as long as that wins anything; only if there is no room
+    /// up to the wall then, the pool is full. The verdict holds until something is applied.
     ///
     /// # Errors
     /// [`surface::ErrorKind::Full`], and whatever draining fails with.
     pub(crate) fn admit(&self, bytes: u64) -> Result<Admitted<'_>> {
         self.brake(bytes);
         let admitted = self.set_aside(bytes + GROUP_COST_BYTES);
-        if self.has_room() {
+        let has_room = |core: &Self| core.has_room_before(core.soft_wall());
+        // Nothing could be won when it was tried last: what is left before the wall is for the taking.
+        let hopeless = |core: &Self| core.full_at.load(Ordering::Relaxed) == core.log.applied_seq().0;
+        if has_room(self) {
             return Ok(admitted);
         }
-        if self.full_at.load(Ordering::Relaxed) == self.log.applied_seq().0 && self.buffer.bytes() == 0 {
+        if hopeless(self) && self.buffer.bytes() == 0 && !self.has_room() {
             return Err(self.full_error());
         }
+        let _making_room = self.making_room.lock();
+        if has_room(self) {
+            return Ok(admitted);
+        }
         self.drain_all()?;
-        if self.has_room() {
+        if has_room(self) {
             return Ok(admitted);
         }
         self.take_checkpoint()?;
         // Deleted volumes give their space back over several checkpoints.
-        while !self.has_room() && self.objects.has_reaping() {
+        while !has_room(self) && self.objects.has_reaping() {
             self.take_checkpoint()?;
         }
-        if self.has_room() || self.clean_for_room()? {
+        if has_room(self) || self.clean_for_room()? {
             return Ok(admitted);
         }
         self.full_at.store(self.log.applied_seq().0, Ordering::Relaxed);

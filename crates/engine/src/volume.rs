@@ -261,7 +261,7 @@ impl BlockDevice for Volume {
     }
 
     fn write_would_wait(&self) -> bool {
-        self.core.buffer.bytes() >= self.core.shares.write_buffer || self.core.is_braking()
+        self.core.buffer.bytes() >= self.core.buffer_limit() || self.core.is_braking()
     }
 
     fn flush(&self) -> Result<()> {

@@ -145,7 +145,7 @@ impl Workers {
 
     /// Lets waiting writers go on if there is room again.
     fn tell_room(&self, core: &Core) {
-        if core.buffer.bytes() <= room_mark(core.shares.write_buffer) {
+        if core.buffer.bytes() <= room_mark(core.buffer_limit()) {
             self.room.notify_all();
         }
     }
@@ -187,7 +187,7 @@ fn work(core: &Weak<Core>) {
     let mut seen = 0;
     while let Some(core) = core.upgrade() {
         let workers = &core.workers;
-        let pressed = core.buffer.bytes() > core.shares.write_buffer / 4;
+        let pressed = core.buffer.bytes() > core.buffer_limit() / 4;
         let wakes = {
             let state = workers.state.lock();
             if state.stop {

@@ -24,12 +24,12 @@ const THEORY_FACTOR: f64 = 1.15;
 /// Writers at a time.
 const WRITERS: usize = 8;
 /// Overwrites, in volumes, until the state is steady, and while it is measured.
-const SETTLE_VOLUMES: f64 = 4.0;
-const MEASURE_VOLUMES: f64 = 2.0;
+const SETTLE_VOLUMES: f64 = 3.0;
+const MEASURE_VOLUMES: f64 = 1.0;
 const CODEC: &str = "lz4";
 
 fn capacity_bytes(context: &Context) -> u64 {
-    if context.quick { 1 << 30 } else { 8 << 30 }
+    if context.quick { 6 << 30 } else { 16 << 30 }
 }
 
 /// A volume of blocks of 4 KiB that fill `FULL` of its pool.
@@ -122,6 +122,14 @@ fn steady(context: &Context, aged: &Aged, place: &(dyn Fn(u64) -> u64 + Sync)) -
     let count = (aged.blocks as f64 * MEASURE_VOLUMES) as u64;
     let written = write(context, &aged.volume, count, settle, place)?;
     let after = aged.world.pool.status();
+    println!(
+        "cleaned {} extents, moved {}, {:.1} s in the cleaner, {} checkpoints, {} syncs",
+        after.cleaned_extents - before.cleaned_extents,
+        format_size(after.moved_bytes - before.moved_bytes),
+        (after.cleaning_ns - before.cleaning_ns) as f64 / 1e9,
+        after.checkpoints - before.checkpoints,
+        after.syncs - before.syncs
+    );
     let amplification =
         (after.log_bytes - before.log_bytes) as f64 / (after.fragment_bytes - before.fragment_bytes) as f64;
     Ok((written, amplification))
@@ -230,14 +238,21 @@ pub fn locality(context: &Context, report: &mut Report) -> Outcome<()> {
     let blocks = bytes / BLOCK;
     write(context, &volume, 20 * blocks, 0, &move |index| scattered(index, 1, blocks))?;
     let worn = read(&world, &volume, bytes)?;
-    let cleaned = world.pool.clean(true, &mut |_, _| ())?;
+    let mut moved = 0;
+    loop {
+        let pass = world.pool.clean(true, u32::MAX)?;
+        moved += pass.bytes_moved;
+        if pass.is_finished {
+            break;
+        }
+    }
     let after = read(&world, &volume, bytes)?;
     let what = format!(
         "{:.0} MB/s fresh, {:.0} after 20 x overwriting at random, {:.0} after a pass of the cleaner ({} moved)",
         fresh / 1e6,
         worn / 1e6,
         after / 1e6,
-        format_size(cleaned.bytes_moved)
+        format_size(moved)
     );
     report.at_least(
         "sequential read after 20 x overwrite and cleaning, of freshly written",
