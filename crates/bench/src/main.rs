@@ -74,10 +74,9 @@ enum What {
     },
     /// `shale estimate` against the truth, for each kind of data.
     Estimate,
-    /// Everything but the codecs.
     /// A full and old log: cleaning, snapshots, clones.
     Space,
-    /// Everything.
+    /// Everything but the codecs.
     All,
     /// A child: random writes on a large volume, then its memory.
     #[command(hide = true)]
