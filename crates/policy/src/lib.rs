@@ -17,6 +17,7 @@ mod probe;
 mod properties;
 mod region;
 mod rules;
+mod schedule;
 mod store_unit;
 mod units_plan;
 mod zero;
@@ -37,6 +38,7 @@ pub use region::{REGION_BITS, Region, STRAYS_MAX, UNITS_PER_TEST};
 pub use rules::{
     ParseRuleError, RULE_PREFIX, Rule, RuleChoice, RuleError, RuleMatch, Rules, check_rule, default_rules,
 };
+pub use schedule::{Due, Period, Schedule, scheduled_name};
 pub use store_unit::{Attempt, Attempts, Planner, Stored};
 pub use units_plan::{Unit, dst_limit, dst_limit_permille, plan_units, unit_blocks};
 pub use zero::is_zero;

@@ -8,7 +8,7 @@ use units::{BLOCK_BYTES, GROUP_BLOCKS, parse_size};
 
 use crate::plan::Auto;
 use crate::rules::{RULE_PREFIX, RuleError, Rules, check_rule};
-use crate::{Candidates, Mode};
+use crate::{Candidates, Mode, Schedule};
 
 /// How codecs are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,6 +112,18 @@ pub const KEYS: &[Key] = &[
         description: "least saving for which data is stored compressed",
         allowed: "a percentage from 0 to 90 with at most one decimal, such as 12.5",
         default: "12.5",
+    },
+    Key {
+        name: "snapshots",
+        description: "how often a served pool takes a snapshot by itself, at full hours, midnights or Mondays in UTC",
+        allowed: Schedule::EVERY_ALLOWED,
+        default: "off",
+    },
+    Key {
+        name: "keep",
+        description: "how many of those snapshots are kept: the last one of each of so many hours, days, weeks",
+        allowed: Schedule::KEEP_ALLOWED,
+        default: "24h,7d,4w",
     },
 ];
 
@@ -237,6 +249,9 @@ fn apply(settings: &mut Settings, name: &str, value: &str) -> Result<(), Propert
         "candidates" => settings.candidates = value.parse().map_err(|_| bad())?,
         "unit" => (settings.unit_blocks_min, settings.unit_blocks) = parse_units(value).ok_or_else(bad)?,
         "min-saving" => settings.min_saving_permille = parse_permille(value).ok_or_else(bad)?,
+        // These mean nothing for what is written.
+        "snapshots" => drop(Schedule::parse(value, "1h").ok_or_else(bad)?),
+        "keep" => drop(Schedule::parse("off", value).ok_or_else(bad)?),
         _ => return Err(PropertyError::UnknownKey(name.to_owned())),
     }
     Ok(())
@@ -328,7 +343,7 @@ mod tests {
     #[test]
     fn refusals_list_what_is_allowed() {
         for (key, value, part) in [
-            ("compresion", "lz4", "compression, mode, candidates, unit, min-saving, and rule.TYPE"),
+            ("compresion", "lz4", "compression, mode, candidates, unit, min-saving, snapshots, keep, and rule.TYPE"),
             ("rule.nc", "lz5", "MODE:CODEC"),
             ("rule.jpeg", "off", "rule.jpg"),
             ("compression", "gzip-10", "zstd-1 to zstd-19"),
@@ -370,6 +385,8 @@ mod tests {
                 ("candidates", Candidates::DEFAULT, Source::Default),
                 ("unit", "64K", Source::Pool),
                 ("min-saving", "12.5", Source::Default),
+                ("snapshots", "off", Source::Default),
+                ("keep", "24h,7d,4w", Source::Default),
             ]
         );
         assert_eq!(resolved.rules, Rules::default());

@@ -22,6 +22,7 @@ pub mod names;
 pub mod output;
 pub mod pool_dir;
 pub mod progress;
+pub mod schedules;
 pub mod service;
 pub mod session;
 pub mod system;

@@ -11,6 +11,7 @@ use crate::control::{Reply, Request};
 use crate::devices::Devices;
 use crate::model::{PropertyReport, SnapshotReport, StatusReport, VolumeReport, ratio};
 use crate::output::Output;
+use crate::schedules;
 use crate::system;
 
 /// What is known of an open pool besides what the engine says.
@@ -132,6 +133,11 @@ impl Service {
             Request::Scrub { bytes, restart } => Ok(Reply::Scrubbed(Box::new(self.pool.scrub(bytes, restart)?.into()))),
             Request::Bulk { volume } => Ok(Reply::Bulk { size_bytes: self.pool.volume(&volume)?.size_bytes() }),
         }
+    }
+
+    /// Takes and removes the snapshots that are due now; what was done, or could not be.
+    pub fn run_schedules(&self) -> Vec<String> {
+        schedules::run(&self.pool, &self.devices, env::Clock::unix_s(&env::SystemClock::default()))
     }
 
     fn resize(&self, volume: &str, size_bytes: u64, shrink: bool) -> Result<Reply> {

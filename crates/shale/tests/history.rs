@@ -153,3 +153,38 @@ fn snapshots_appear_at_the_doors_of_a_running_server() {
     assert!(!mount.join("w@s").exists() && mount.join("w").exists());
     server.stop();
 }
+
+/// A schedule takes one snapshot for each hour and keeps as many as it is told; what a user took is never removed.
+#[test]
+fn schedules_take_and_remove_their_own() {
+    use shale::output::Output;
+    use shale::pool_dir::{self, Opening, PoolDir};
+    use shale::schedules;
+
+    let dir = Dir::with_pool("256M");
+    on(&dir, "create", &["v", "--size", "1M", "-o", "snapshots=hourly", "-o", "keep=2h"]).ok();
+    on(&dir, "create", &["w", "--size", "1M"]).ok();
+    on(&dir, "snapshot", &["v@mine"]).ok();
+    on(&dir, "set", &["v", "keep=2y"]).code(2).says("24h,7d,4w");
+    let pool_path = PoolDir::new(&dir.pool());
+    let lock = pool_path.lock().unwrap().unwrap();
+    let how = Opening { memory_bytes: 64 << 20, accept_log_damage: false };
+    let open = pool_dir::open_locked(&pool_path, std::sync::Arc::new(lock), how, &Output::new(false, true)).unwrap();
+    let (pool, devices) = (open.service.pool(), open.service.devices());
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let scheduled = || pool.snapshots(None).unwrap().into_iter().filter(|s| s.scheduled).map(|s| s.name);
+    assert_eq!(schedules::run(pool, devices, now).len(), 1);
+    assert_eq!(scheduled().collect::<Vec<_>>(), [policy::scheduled_name(now)]);
+    // While a client reads it, it stays; then it makes room.
+    let client = devices.open(&format!("v@{}", policy::scheduled_name(now))).unwrap();
+    schedules::run(pool, devices, now + 3600);
+    schedules::run(pool, devices, now + 7200);
+    let third = policy::scheduled_name(now + 7200);
+    assert!(scheduled().any(|name| name == policy::scheduled_name(now)) && scheduled().any(|name| name == third));
+    drop(client);
+    schedules::run(pool, devices, now + 10800);
+    assert!(!scheduled().any(|name| name == policy::scheduled_name(now)));
+    let mine = pool.snapshots(Some("v")).unwrap().into_iter().filter(|s| !s.scheduled).count();
+    assert_eq!((mine, pool.snapshots(Some("w")).unwrap().len()), (1, 0));
+    open.close().unwrap();
+}

@@ -26,6 +26,9 @@ use crate::system::{self, Termination};
 /// `umount` and `losetup -d` by whoever stops it, and well within the 90 s after which systemd kills.
 const BUSY_PATIENCE: Duration = Duration::from_secs(30);
 
+/// How often a server looks for snapshots that are due: they are due by the hour.
+const SCHEDULES_EVERY: Duration = Duration::from_secs(10);
+
 /// What a server waits for.
 enum Event {
     Signal(i32),
@@ -94,7 +97,7 @@ fn serve(
         let told = front_ends.tell_ready(service, ready_fd, output);
         let only_mount = front_ends.nbd.is_none();
         if told.is_ok() {
-            wait(&events, only_mount, output);
+            wait(&events, only_mount, service, output);
         }
         if let Err(error) = system::notify_manager("STOPPING=1") {
             output.warn(&format!("the service manager cannot be told: {error}"));
@@ -106,18 +109,29 @@ fn serve(
     result
 }
 
-fn wait(events: &Receiver<Event>, only_mount: bool, output: &Output) {
-    for event in events {
-        match event {
-            Event::Signal(signal) => {
+/// Waits for a reason to stop, and sees to the snapshots that are due.
+fn wait(events: &Receiver<Event>, only_mount: bool, service: &Service, output: &Output) {
+    let mut last = Vec::new();
+    loop {
+        match events.recv_timeout(SCHEDULES_EVERY) {
+            Ok(Event::Signal(signal)) => {
                 output.note(&format!("shale: stopping on signal {signal}"));
                 return;
             }
-            Event::Unmounted if only_mount => {
+            Ok(Event::Unmounted) if only_mount => {
                 output.note("shale: stopping: the mount is gone, and nothing else is served");
                 return;
             }
-            Event::Unmounted => output.warn("the mount is gone; NBD goes on"),
+            Ok(Event::Unmounted) => output.warn("the mount is gone; NBD goes on"),
+            Err(RecvTimeoutError::Timeout) => {
+                let told = service.run_schedules();
+                // What fails is tried again and again, and said once.
+                if told != last {
+                    told.iter().for_each(|line| service.log(line));
+                    last = told;
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
         }
     }
 }

@@ -1,0 +1,50 @@
+//! Takes and removes the snapshots that volumes ask for by the properties `snapshots` and `keep`, while a pool is served. What is due
+//! is the policy's to say; this asks it, and does it.
+
+use engine::{Pool, SnapshotStatus};
+use policy::{Schedule, scheduled_name};
+use surface::{ErrorKind, Result};
+
+use crate::devices::Devices;
+
+/// Does all that is due at `now`, in seconds since 1970. Returns what was done, and what could not be, for the log; a volume that
+/// fails does not keep others from their turn.
+pub fn run(pool: &Pool, devices: &Devices, now: u64) -> Vec<String> {
+    let mut told = Vec::new();
+    for volume in pool.volumes() {
+        if let Err(error) = run_volume(pool, devices, &volume.name, now, &mut told) {
+            told.push(format!("the snapshots of volume '{}' that are due: {error}", volume.name));
+        }
+    }
+    told
+}
+
+fn run_volume(pool: &Pool, devices: &Devices, volume: &str, now: u64, told: &mut Vec<String>) -> Result<()> {
+    let properties = pool.properties(Some(volume))?;
+    let value = |key| properties.iter().find(|p| p.key == key).map_or("", |p| p.value.as_str());
+    let Some(schedule) = Schedule::parse(value("snapshots"), value("keep")) else { return Ok(()) };
+    // What a user made is the user's.
+    let mut made: Vec<SnapshotStatus> = pool.snapshots(Some(volume))?;
+    made.retain(|snapshot| snapshot.scheduled);
+    let taken: Vec<u64> = made.iter().map(|snapshot| snapshot.created_unix_s).collect();
+    let due = schedule.due(now, &taken);
+    if due.take {
+        let name = scheduled_name(now);
+        match pool.take_snapshot(volume, &name, true) {
+            Ok(()) => told.push(format!("snapshot {volume}@{name} taken")),
+            // A user's own, most likely; there is a free name in a minute.
+            Err(error) if error.kind() == ErrorKind::Exists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    for index in due.expired {
+        let name = format!("{volume}@{}", made[index].name);
+        match devices.destroy(&name, false, false) {
+            Ok(()) => told.push(format!("snapshot {name} removed: it has had its time")),
+            // Somebody reads it: its turn comes.
+            Err(error) if matches!(error.kind(), ErrorKind::InUse | ErrorKind::NotFound) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
