@@ -59,7 +59,8 @@ pub fn measure(context: &Context, report: &mut Report) -> Outcome<()> {
     println!("{:<14} {:<8} {:>8} {:>18} {:>24}", "kind", "codec", "truth", "estimate", "from an eighth");
     let mut kinds: Vec<PathBuf> = std::fs::read_dir(&context.corpus_dir)?.flatten().map(|entry| entry.path()).collect();
     kinds.sort();
-    for dir in kinds.into_iter().filter(|path| path.is_dir()) {
+    let is_hidden = |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+    for dir in kinds.into_iter().filter(|path| path.is_dir() && !is_hidden(path)) {
         let full = Estimate::ask(&dir, None)?;
         let part = Estimate::ask(&dir, Some(full.data_bytes / PART))?;
         for codec in CODECS {

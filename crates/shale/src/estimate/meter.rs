@@ -26,6 +26,16 @@ pub fn slow_every(samples: usize, all: usize) -> usize {
 /// The codec that a rule names for each mode, if one does.
 pub type RuleOfModes = [Option<Codec>; Mode::ALL.len()];
 
+/// A window that was drawn.
+pub struct Sample {
+    /// Its bytes: whole blocks.
+    pub bytes: Vec<u8>,
+    /// What the rules say of its file.
+    pub rules: RuleOfModes,
+    /// It is tried with the slow settings too.
+    pub slow: bool,
+}
+
 /// What a setting works with: contexts of its own, because one that changes its level for every unit is slower than in a pool; and
 /// what `auto` has learned.
 struct Bench {
@@ -60,33 +70,36 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Learns from a window what a pool has learned long ago, and pays for it: what `auto` tests from now on, it pays for by what
+    /// Learns from samples what a pool has learned long ago, and pays for it: what `auto` tests from now on, it pays for by what
     /// it compresses.
-    pub fn warm_up(&mut self, window: &[u8], rules: &RuleOfModes) {
-        for (index, setting) in self.plan.settings.iter().enumerate() {
-            for unit in units_of(window) {
-                self.store(index, setting, rules, unit);
-            }
-            self.benches[index].credit_ns = self.benches[index].credit_ns.min(0.0);
+    pub fn warm_up(&mut self, samples: &[Sample]) {
+        self.observe(samples);
+        for bench in &mut self.benches {
+            bench.credit_ns = bench.credit_ns.min(0.0);
         }
     }
 
-    /// Compresses a window of whole blocks. `slow`: with the slow settings too.
-    pub fn observe(&mut self, window: &[u8], rules: &RuleOfModes, slow: bool) -> Observation {
-        let units = units_of(window);
-        let raw: usize = units.iter().map(|unit| unit.len()).sum();
+    /// Compresses samples. One setting goes through all of them before the next one does, as in a pool, where a codec finds its tables in
+    /// the cache: taking turns with others for each unit makes some codecs look twice as slow as they are.
+    pub fn observe(&mut self, samples: &[Sample]) -> Vec<Observation> {
         let count = self.plan.settings.len();
-        let mut observation = Observation { raw: raw as f64, stored: vec![None; count], cpu_ns: vec![None; count] };
+        let units: Vec<Vec<&[u8]>> = samples.iter().map(|sample| units_of(&sample.bytes)).collect();
+        let raw = |units: &[&[u8]]| units.iter().map(|unit| unit.len()).sum::<usize>() as f64;
+        let nothing =
+            |units: &Vec<&[u8]>| Observation { raw: raw(units), stored: vec![None; count], cpu_ns: vec![None; count] };
+        let mut observations: Vec<Observation> = units.iter().map(nothing).collect();
         for (index, setting) in self.plan.settings.iter().enumerate() {
-            if setting.is_slow() && !slow {
-                continue;
+            for ((sample, units), observation) in samples.iter().zip(&units).zip(&mut observations) {
+                if setting.is_slow() && !sample.slow {
+                    continue;
+                }
+                let began = self.clock.thread_cpu_ns();
+                let stored: usize = units.iter().map(|unit| self.store(index, setting, &sample.rules, unit)).sum();
+                observation.stored[index] = Some(stored as f64);
+                observation.cpu_ns[index] = Some((self.clock.thread_cpu_ns() - began) as f64);
             }
-            let began = self.clock.thread_cpu_ns();
-            let stored: usize = units.iter().map(|unit| self.store(index, setting, rules, unit)).sum();
-            observation.stored[index] = Some(stored as f64);
-            observation.cpu_ns[index] = Some((self.clock.thread_cpu_ns() - began) as f64);
         }
-        observation
+        observations
     }
 
     /// Bytes stored of a unit.

@@ -33,6 +33,8 @@ pub fn sample_bytes_default(unit_bytes: usize) -> u64 {
     SAMPLE_BYTES.min(SAMPLES_MAX * unit_bytes as u64)
 }
 
+/// Samples that a setting compresses before the next one's turn: at most 4 MiB.
+const BATCH_SAMPLES: usize = 32;
 /// Samples that are compressed once before anything counts.
 const WARM_UP_SAMPLES: usize = 48;
 
@@ -61,12 +63,17 @@ pub fn run(
         let every = meter::slow_every(windows.len(), drawn.iter().map(Vec::len).sum());
         let mut observations = Vec::with_capacity(windows.len());
         let mut source = None;
-        for (index, window) in windows.iter().enumerate() {
-            match population.read(stratum, *window, &mut source)? {
-                Some(data) => observations.push(meter.observe(&data.bytes, &data.rules_of(plan), index % every == 0)),
-                None => unreadable += 1,
+        for (at, batch) in windows.chunks(BATCH_SAMPLES).enumerate() {
+            let mut read = Vec::with_capacity(batch.len());
+            for (index, window) in batch.iter().enumerate() {
+                let slow = (at * BATCH_SAMPLES + index).is_multiple_of(every);
+                match population.read(stratum, *window, &mut source)? {
+                    Some(data) => read.push(meter::Sample { rules: data.rules_of(plan), bytes: data.bytes, slow }),
+                    None => unreadable += 1,
+                }
             }
-            done += population.unit_bytes as u64;
+            observations.extend(meter.observe(&read));
+            done += batch.len() as u64 * population.unit_bytes as u64;
             progress(done, total);
         }
         samples.push(statistics::Stratum { windows: stratum.windows(), observations });
@@ -80,11 +87,13 @@ fn warm_up(population: &Population, plan: &Plan, drawn: &[Vec<u64>], meter: &mut
         population.strata.iter().zip(drawn).flat_map(|(stratum, windows)| windows.iter().map(move |w| (stratum, *w)))
     };
     let every = (all().count() / WARM_UP_SAMPLES).max(1);
+    let mut read = Vec::new();
     for (stratum, window) in all().step_by(every) {
         if let Some(data) = population.read(stratum, window, &mut None)? {
-            meter.warm_up(&data.bytes, &data.rules_of(plan));
+            read.push(meter::Sample { rules: data.rules_of(plan), bytes: data.bytes, slow: true });
         }
     }
+    meter.warm_up(&read);
     Ok(())
 }
 
