@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test system soak bench bench-space peers fuzz lint deny completions man install clean
+.PHONY: help setup build demo test system soak bench bench-adaptive bench-space peers fuzz lint deny completions man install clean
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -17,7 +17,7 @@ ARGS ?=
 
 help: ## Show this list
 	@echo 'Shale: make storage hold two to four times more. Targets:'
-	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what building, testing and the demo need
 	tools/setup build lint test demo
@@ -52,6 +52,11 @@ bench-space: build ## Measure a full and old log, snapshots and clones; writes b
 	@tools/setup build bench
 	corpus=$$(tools/bench-corpus '$(CORPUS)') && \
 	    cargo run --release --locked --package bench -- space --corpus "$$corpus" --out bench/results/space.json $(ARGS)
+
+bench-adaptive: build ## Measure compression=auto against fixed codecs and the oracle; bench/results/adaptive.json, plots beside it
+	@tools/setup build bench
+	corpus=$$(tools/bench-corpus '$(CORPUS)') && \
+	    cargo run --release --locked --package bench -- adaptive --corpus "$$corpus" --out bench/results/adaptive.json $(ARGS)
 
 peers: build ## Measure against btrfs, nbdkit and qcow2 on the same disk (CORPUS=DIR, ARGS=--quick)
 	@tools/setup build bench

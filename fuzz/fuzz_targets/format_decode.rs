@@ -4,14 +4,14 @@
 #![no_main]
 
 use format::{
-    Checkpoint, Entry, ObjectDescriptor, Record, SUPERBLOCK_BYTES, Superblock, decode_batch, decode_learned, decode_usage_page, encode_batch, encode_learned,
+    Checkpoint, Entry, ObjectDescriptor, RecompressState, Record, SUPERBLOCK_BYTES, Superblock, decode_batch, decode_learned, decode_usage_page, encode_batch, encode_learned,
     encode_usage_page, header_bytes, parse_object_key, parse_record_key, parse_usage_key, record_key,
 };
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
     let Some((which, body)) = input.split_first() else { return };
-    match which % 8 {
+    match which % 9 {
         0 => superblock(body),
         1 => batch(body),
         2 => {
@@ -36,6 +36,11 @@ fuzz_target!(|input: &[u8]| {
         5 => {
             if let Ok(page) = decode_usage_page(&sealed(body)) {
                 assert_eq!(decode_usage_page(&encode_usage_page(&page)), Ok(page));
+            }
+        }
+        7 => {
+            if let Ok(state) = RecompressState::decode(&sealed(body)) {
+                assert_eq!(RecompressState::decode(&state.encode()), Ok(state));
             }
         }
         6 => {

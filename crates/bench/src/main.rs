@@ -114,6 +114,7 @@ struct Context {
     corpus_dir: PathBuf,
     quick: bool,
     dir: PathBuf,
+    out: PathBuf,
     scale: Scale,
     only: String,
 }
@@ -143,6 +144,7 @@ fn main() -> Outcome<()> {
         corpus_dir: options.corpus.clone(),
         quick: options.quick,
         dir: options.dir.clone(),
+        out: options.out.clone(),
         scale,
         only: options.only.clone(),
     };

@@ -10,6 +10,7 @@ use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties};
 use env::{AlignedBuf, Disk, FileDisk, FjallOptions, FjallStore, SystemClock, SystemEntropy};
 
 use crate::Outcome;
+use crate::adaptive::Throttled;
 use crate::load::cores;
 
 /// A disk that adds up how long reads took, over all threads.
@@ -84,10 +85,28 @@ impl World {
 
     /// The same, of another size.
     pub fn create_sized(dir: &Path, compression: &str, unit: &str, capacity_bytes: u64) -> Outcome<Self> {
+        Self::create_on(dir, compression, unit, capacity_bytes, None)
+    }
+
+    /// The same, on a device that takes so many bytes a second.
+    pub fn create_throttled(dir: &Path, compression: &str, unit: &str, throttle: Option<f64>) -> Outcome<Self> {
+        Self::create_on(dir, compression, unit, CAPACITY_BYTES, throttle)
+    }
+
+    fn create_on(
+        dir: &Path,
+        compression: &str,
+        unit: &str,
+        capacity_bytes: u64,
+        throttle: Option<f64>,
+    ) -> Outcome<Self> {
         recreate(dir)?;
         let disk = TimedDisk::new(FileDisk::create(&dir.join("data"), capacity_bytes)?);
         let store = FjallStore::create(&dir.join("map"), FjallOptions { memory_bytes: store_bytes(MEMORY_BYTES) })?;
-        let environment = environment(disk.clone(), store);
+        let mut environment = environment(disk.clone(), store);
+        if let Some(bytes_per_second) = throttle {
+            environment.disk = Arc::new(Throttled::new(disk.clone(), bytes_per_second));
+        }
         let properties = Properties::from([("compression".into(), compression.into()), ("unit".into(), unit.into())]);
         let format = FormatOptions { capacity_bytes, extent_bytes: EXTENT_BYTES, properties };
         Pool::format(&environment, &format)?;

@@ -55,7 +55,7 @@ impl Core {
     }
 
     /// Groups of which the write buffer or the map knows something.
-    fn known_groups(&self, object: &Object, from: GroupIndex, to: GroupIndex) -> Result<Vec<GroupIndex>> {
+    pub(crate) fn known_groups(&self, object: &Object, from: GroupIndex, to: GroupIndex) -> Result<Vec<GroupIndex>> {
         let mut groups = Vec::new();
         for level in object.levels().iter() {
             groups.extend(self.map.groups_in(level.object, from, to)?);

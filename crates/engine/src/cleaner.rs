@@ -210,7 +210,13 @@ impl Core {
     }
 
     /// Step 3. `false` if a checkpoint has to be taken before the rest can be moved.
-    fn move_survivors(&self, survivors: &mut Survivors, number: u64, victims: u64, purpose: Purpose) -> Result<bool> {
+    pub(crate) fn move_survivors(
+        &self,
+        survivors: &mut Survivors,
+        number: u64,
+        victims: u64,
+        purpose: Purpose,
+    ) -> Result<bool> {
         let batches = self.pack(survivors);
         let checkpoint = self.checkpoint.lock();
         if checkpoint.is_unfinished() {

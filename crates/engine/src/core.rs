@@ -90,6 +90,8 @@ pub(crate) struct Core {
     pub making_room: Mutex<()>,
     /// Held by whatever changes the table of objects.
     pub admin: Mutex<()>,
+    /// Held by whoever recompresses.
+    pub recompressing: Mutex<()>,
     /// Bytes that were admitted and are not in the write buffer yet.
     pub admitting: AtomicU64,
     /// Applied sequence number at which the pool was found full.
@@ -133,6 +135,7 @@ impl Core {
             workers: Workers::new(),
             making_room: Mutex::new(()),
             admin: Mutex::new(()),
+            recompressing: Mutex::new(()),
             admitting: AtomicU64::new(0),
             full_at: AtomicU64::new(u64::MAX),
             aging: Mutex::new((0, 0)),

@@ -260,7 +260,7 @@ fn purpose_of(prepared: &Prepared) -> Purpose {
 }
 
 /// Compresses into the target; raw if that saves too little.
-fn compress_with(
+pub(crate) fn compress_with(
     codecs: &mut Workspace,
     codec: Codec,
     raw: &[u8],

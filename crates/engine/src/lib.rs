@@ -20,6 +20,7 @@ mod costs;
 mod counters;
 mod diff;
 mod drain;
+mod explain;
 mod extent_scan;
 mod extents;
 mod geometry;
@@ -42,6 +43,7 @@ mod properties;
 mod read_ahead;
 mod reader;
 mod reap;
+mod recompress;
 mod recovery;
 mod regions;
 mod residents;
@@ -60,8 +62,10 @@ mod workers;
 mod write_buffer;
 
 pub use diff::{Changed, DiffPage};
+pub use explain::{CodecUse, RegionDetail, RegionReport, Remembered, Trial};
 pub use options::{FormatOptions, PoolEnv, PoolOptions, Properties};
 pub use pool::Pool;
+pub use recompress::RecompressReport;
 pub use scrub::ScrubReport;
 pub use status::{
     CheckReport, CleanReport, PoolStatus, Problem, Property, PropertySource, SnapshotStatus, SnapshotUsage,

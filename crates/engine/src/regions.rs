@@ -9,7 +9,7 @@ use units::{BlockIndex, ObjectId};
 use crate::hash::MULTIPLIER;
 
 /// Blocks of a region (4 MiB): 128 units of the default size.
-const REGION_BLOCKS: u64 = 1024;
+pub(crate) const REGION_BLOCKS: u64 = 1024;
 /// Fewest and most regions remembered (8 bytes each): the most are 1 TiB of regions, for 2 MiB.
 const SLOTS_MIN: usize = 1 << 10;
 const SLOTS_MAX: usize = 1 << 18;

@@ -107,7 +107,7 @@ impl Survivors {
         Ok(())
     }
 
-    fn push(&mut self, was: &Stored, moved: Move, payload: &[u8]) {
+    pub(crate) fn push(&mut self, was: &Stored, moved: Move, payload: &[u8]) {
         let begin = self.bytes.len();
         self.bytes.extend_from_slice(payload);
         let Stored { object, epoch, fragment: was, .. } = *was;

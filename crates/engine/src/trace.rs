@@ -18,7 +18,7 @@ pub struct TraceRecord {
     pub number: u64,
     /// Wall-clock second.
     pub unix_s: u64,
-    /// Object.
+    /// Number of the object in the pool.
     pub object: u64,
     /// Where the unit begins in it, in bytes.
     pub offset: u64,
@@ -44,10 +44,15 @@ pub struct TraceRecord {
     pub pressed: bool,
 }
 
+/// Seconds after which nobody reads any more, and the trace ends by itself: whoever asked for it may have been killed.
+const LEASE_S: u64 = 10;
+
 #[derive(Default)]
 struct Ring {
     records: VecDeque<TraceRecord>,
     next: u64,
+    /// When somebody read last.
+    read_unix_s: u64,
 }
 
 #[derive(Default)]
@@ -63,16 +68,23 @@ impl Trace {
     }
 
     /// Begins, or ends and forgets.
-    pub(crate) fn set(&self, on: bool) {
+    pub(crate) fn set(&self, on: bool, unix_s: u64) {
+        let mut ring = self.ring.lock();
         self.on.store(on, Ordering::Relaxed);
+        ring.read_unix_s = unix_s;
         if !on {
-            self.ring.lock().records = VecDeque::new();
+            ring.records = VecDeque::new();
         }
     }
 
     /// Adds a record, and gives it its number.
     pub(crate) fn add(&self, record: TraceRecord) {
         let mut ring = self.ring.lock();
+        if record.unix_s > ring.read_unix_s + LEASE_S {
+            self.on.store(false, Ordering::Relaxed);
+            ring.records = VecDeque::new();
+            return;
+        }
         if ring.records.len() == RECORDS_MAX {
             ring.records.pop_front();
         }
@@ -81,9 +93,11 @@ impl Trace {
         ring.records.push_back(TraceRecord { number, ..record });
     }
 
-    /// Up to `count` records, the oldest first; they are forgotten.
-    pub(crate) fn take(&self, count: usize) -> Vec<TraceRecord> {
+    /// Up to `count` records, the oldest first; they are forgotten. Whoever asks wants more: the trace goes on, or begins.
+    pub(crate) fn take(&self, count: usize, unix_s: u64) -> Vec<TraceRecord> {
         let mut ring = self.ring.lock();
+        self.on.store(true, Ordering::Relaxed);
+        ring.read_unix_s = unix_s;
         let count = count.min(ring.records.len());
         ring.records.drain(..count).collect()
     }
@@ -91,14 +105,14 @@ impl Trace {
 
 impl Pool {
     /// Begins to keep a record of each unit that `auto` decides about, or ends it and forgets them. Costs two looks at the clock for
-    /// each unit while it is on.
+    /// each unit while it is on. Ends by itself when nobody has taken records for ten seconds.
     pub fn set_trace(&self, on: bool) {
-        self.core.chooser.trace.set(on);
+        self.core.chooser.trace.set(on, self.core.env.clock.unix_s());
     }
 
-    /// Takes up to `count` records out of the ring, the oldest first. Numbers that are missing were lost because the ring was full.
+    /// Takes up to `count` records out of the ring, the oldest first; begins the trace if it was not on. Numbers that are missing were lost because the ring was full.
     pub fn take_trace(&self, count: usize) -> Vec<TraceRecord> {
-        self.core.chooser.trace.take(count)
+        self.core.chooser.trace.take(count, self.core.env.clock.unix_s())
     }
 }
 
@@ -129,15 +143,20 @@ mod tests {
     fn a_full_ring_loses_the_oldest_and_says_so_by_their_numbers() {
         let trace = Trace::default();
         assert!(!trace.is_on());
-        trace.set(true);
+        trace.set(true, 1);
         for _ in 0..RECORDS_MAX + 10 {
             trace.add(record());
         }
-        let first = trace.take(5);
+        let first = trace.take(5, 1);
         assert_eq!(first.iter().map(|r| r.number).collect::<Vec<_>>(), [10, 11, 12, 13, 14]);
-        assert_eq!(trace.take(usize::MAX).len(), RECORDS_MAX - 5);
+        assert_eq!(trace.take(usize::MAX, 1).len(), RECORDS_MAX - 5);
         trace.add(record());
-        trace.set(false);
-        assert!(trace.take(1).is_empty());
+        trace.add(TraceRecord { unix_s: 2 + LEASE_S, ..record() });
+        assert!(!trace.is_on(), "nobody has read for so long");
+        trace.set(true, 1);
+        trace.add(record());
+        trace.set(false, 1);
+        assert!(trace.take(1, 1).is_empty());
+        assert!(trace.is_on(), "who asks wants more");
     }
 }

@@ -181,3 +181,31 @@ fn the_same_calls_make_the_same_decisions() {
     };
     assert!(run() == run());
 }
+
+#[test]
+fn explain_tells_what_is_stored_and_why_others_lose() {
+    let world = World::new(&[("compression", "auto"), ("candidates", "lz4,zstd-1,zstd-9")]);
+    world.write(0, &content(31, ContentKind::Text, 4 << 20));
+    world.write(8 << 20, &content(32, ContentKind::Random, 1 << 20));
+    let (regions, next) = world.pool().explain("v", 0, 100).unwrap();
+    assert_eq!(next, None);
+    assert_eq!(regions.iter().map(|r| (r.offset, r.raw_bytes)).collect::<Vec<_>>(), [(0, 4 << 20), (8 << 20, 1 << 20)]);
+    let status = world.pool().status();
+    assert_eq!(regions.iter().map(|r| r.stored_bytes).sum::<u64>(), status.fragment_bytes);
+    assert!(regions[0].remembered.is_some());
+    assert_eq!(regions[1].codecs.len(), 1);
+    assert_eq!((regions[1].codecs[0].codec.as_str(), regions[1].codecs[0].units), ("raw", 32));
+    let (page, next) = world.pool().explain("v", 0, 1).unwrap();
+    assert_eq!((page.len(), next), (1, Some(4 << 20)));
+
+    let detail = world.pool().explain_region("v", 70 << 10).unwrap();
+    assert_eq!((detail.unit_offset, detail.unit_bytes), (64 << 10, 32 << 10));
+    assert_eq!(detail.trials.iter().map(|t| t.codec.as_str()).collect::<Vec<_>>(), ["lz4", "zstd-1", "zstd-9"]);
+    assert_eq!(detail.trials.iter().filter(|t| t.verdict == "wins").count(), 1, "{:?}", detail.trials);
+    let random = world.pool().explain_region("v", 8 << 20).unwrap();
+    assert!(random.bits_per_byte > 7.5 && random.trials.iter().all(|t| t.stored_bytes.is_none()), "{random:?}");
+    assert!(random.chosen == "raw" || random.chosen == "lz4", "{random:?}");
+    assert_eq!(world.pool().explain_region("v", 20 << 20).unwrap_err().kind(), surface::ErrorKind::NotFound);
+    assert_eq!(world.pool().explain_region("v", VOLUME_BYTES).unwrap_err().kind(), surface::ErrorKind::Invalid);
+    assert_eq!(world.pool().explain("x", 0, 1).unwrap_err().kind(), surface::ErrorKind::NotFound);
+}

@@ -9,6 +9,7 @@ mod cursor;
 mod descriptor;
 mod keys;
 mod learned;
+mod recompress;
 mod record;
 mod scrub;
 mod superblock;
@@ -26,6 +27,7 @@ pub use keys::{
     parse_usage_key, record_key, record_key_range, usage_key, usage_key_range,
 };
 pub use learned::{KEY_LEARNED, decode_learned, encode_learned};
+pub use recompress::{KEY_RECOMPRESS, RecompressState};
 pub use record::{FragmentRef, Record};
 pub use scrub::{ScrubDamage, ScrubState};
 pub use superblock::{

@@ -11,6 +11,7 @@
 // The storage stack takes time and files through `env` so that it can be simulated; nothing simulates the command line.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
+pub mod choices;
 pub mod cli;
 pub mod commands;
 pub mod control;

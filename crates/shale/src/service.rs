@@ -131,6 +131,24 @@ impl Service {
             Request::Checkpoint => self.pool.checkpoint().map(|()| Reply::Done),
             Request::Clean { all, rounds } => Ok(Reply::Cleaned(self.pool.clean(all, rounds)?.into())),
             Request::Scrub { bytes, restart } => Ok(Reply::Scrubbed(Box::new(self.pool.scrub(bytes, restart)?.into()))),
+            Request::Recompress { volume, mode, bytes, restart } => {
+                let report = self.pool.recompress(&volume, mode.as_deref(), bytes, restart)?;
+                Ok(Reply::Recompressed(Box::new(report.into())))
+            }
+            Request::Explain { volume, from, count } => {
+                let (regions, next) = self.pool.explain(&volume, from, count)?;
+                Ok(Reply::Regions { regions: regions.into_iter().map(Into::into).collect(), next })
+            }
+            Request::ExplainRegion { volume, offset } => {
+                Ok(Reply::Region(Box::new(self.pool.explain_region(&volume, offset)?.into())))
+            }
+            Request::Trace { count } => {
+                Ok(Reply::Trace(self.pool.take_trace(count).into_iter().map(Into::into).collect()))
+            }
+            Request::TraceEnd => {
+                self.pool.set_trace(false);
+                Ok(Reply::Done)
+            }
             Request::Bulk { volume } => Ok(Reply::Bulk { size_bytes: self.pool.volume(&volume)?.size_bytes() }),
         }
     }

@@ -226,3 +226,43 @@ fn an_output_that_is_closed_early_is_no_crash() {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+#[test]
+fn explain_tells_how_data_is_stored() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "set", &["compression=auto"]).ok();
+    let image = dir.join("image");
+    let line = |n: u32| {
+        format!("{n}: the quick brown fox has written {} bytes to block {}\n", n * 37 % 991, n * 7919 % 65_537)
+    };
+    let mut data = (0..).flat_map(|n| line(n).into_bytes()).take(1 << 20).collect::<Vec<u8>>();
+    data.extend(support::noise(1 << 20));
+    std::fs::write(&image, &data).unwrap();
+    on(&dir, "import", &["v", path(&image)]).ok();
+    let regions = on(&dir, "explain", &["v", "--json"]).ok().json();
+    assert_eq!(regions.as_array().unwrap().len(), 1);
+    assert_eq!(regions[0]["raw_bytes"], data.len());
+    let codecs = regions[0]["codecs"].as_array().unwrap();
+    assert!(codecs.iter().any(|c| c["codec"] == "raw") && codecs.len() >= 2, "{codecs:?}");
+    assert!(on(&dir, "explain", &["v"]).ok().stdout.contains("raw"));
+
+    let detail = on(&dir, "explain", &["v", "--region", "1536K", "--json"]).ok().json();
+    assert_eq!(detail["unit_offset"], 1536 << 10);
+    assert_eq!(detail["class"], "random");
+    assert!(detail["trials"].as_array().unwrap().iter().all(|t| t["stored_bytes"].is_null()));
+    let text = on(&dir, "explain", &["v", "--region", "0"]).ok().stdout;
+    assert!(text.contains("wins") && text.contains("mode=balanced"), "{text}");
+    on(&dir, "explain", &["v", "--region", "1G"]).code(2);
+    on(&dir, "explain", &["w"]).code(3).says("'w'");
+
+    let stored = || on(&dir, "list", &["--sync", "--json"]).ok().json()[0]["stored_bytes"].as_u64().unwrap();
+    let (before, held) = (stored(), support::content(&dir, "v"));
+    let done = on(&dir, "recompress", &["v", "--mode", "archive", "--json"]).ok().json();
+    assert_eq!((&done["finished"], &done["mode"]), (&json!(true), &json!("archive")));
+    assert!(done["after_bytes"].as_u64().unwrap() <= done["before_bytes"].as_u64().unwrap(), "{done}");
+    assert!(stored() <= before);
+    assert_eq!(support::content(&dir, "v"), held);
+    assert!(on(&dir, "recompress", &["v", "--report"]).ok().stdout.contains("not been recompressed so"));
+    on(&dir, "recompress", &["v", "--mode", "best"]).code(2).says("archive");
+    on(&dir, "trace", &["--limit", "1"]).code(2).says("serve");
+}

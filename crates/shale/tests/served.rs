@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use shale::control::Client;
 use shale::volume_io::VolumeIo;
-use support::{Dir, Ran, SHALE, Server, content, noise, on, path, run};
+use support::{Dir, Ran, SHALE, Server, content, noise, on, padded, path, run};
 
 #[test]
 fn a_served_pool_is_cleaned_and_scrubbed() {
@@ -449,5 +449,30 @@ fn a_long_path_to_the_pool_is_no_obstacle() {
     let server = Server::of(command);
     run(["create", path(&pool), "v", "--size", "1M"]).ok();
     assert_eq!(run(["status", path(&pool), "--json"]).ok().json()["served"], true);
+    server.stop();
+}
+
+#[test]
+fn a_trace_follows_what_is_written() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "set", &["compression=auto"]).ok();
+    let server = Server::start(&dir, &[]);
+    let image = dir.join("image");
+    std::fs::write(&image, padded(support::real_data(2 << 20))).unwrap();
+    let mut trace = Command::new(SHALE);
+    let mut trace = trace.args(["trace", path(&dir.pool()), "--limit", "20"]).stdout(Stdio::piped()).spawn().unwrap();
+    // The trace is on when its header is there.
+    let mut lines = BufReader::new(trace.stdout.take().unwrap()).lines();
+    let header = lines.next().unwrap().unwrap();
+    assert!(header.starts_with("number,unix_s,object,offset"), "{header}");
+    on(&dir, "import", &["v", path(&image)]).ok();
+    let rows: Vec<String> = lines.map(Result::unwrap).collect();
+    assert_eq!(rows.len(), 20);
+    for (index, row) in rows.iter().enumerate() {
+        let cells: Vec<&str> = row.split(',').collect();
+        assert_eq!(cells.len(), header.split(',').count(), "{row}");
+        assert_eq!(cells[0], index.to_string(), "{row}");
+    }
+    assert!(trace.wait().unwrap().success());
     server.stop();
 }

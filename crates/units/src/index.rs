@@ -11,7 +11,7 @@ pub struct BlockIndex(pub u64);
 pub struct GroupIndex(pub u64);
 
 /// Identifier of an object; never reused within a pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId(pub u64);
 
 /// Counter of an object's snapshots: what is written belongs to the epoch in force.

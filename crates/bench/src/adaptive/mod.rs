@@ -1,16 +1,20 @@
 //! `compression=auto` against every fixed codec and against the oracle.
 
+mod live;
 mod matrix;
+mod plot;
 mod probe_table;
 mod replay;
 mod tables;
+
+pub use live::Throttled;
 
 use crate::corpus::kind_data;
 use crate::report::Report;
 use crate::{Context, Outcome};
 
 /// Bytes of each kind: quick, and in full.
-const KIND_BYTES: (usize, usize) = (8 << 20, 16 << 20);
+const KIND_BYTES: (usize, usize) = (4 << 20, 16 << 20);
 /// Unit sizes of the tables.
 const UNITS: [usize; 3] = [4 << 10, 32 << 10, 128 << 10];
 
@@ -39,7 +43,10 @@ pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
         probe_table::run(&kinds, report)?;
     }
     if context.wants("adaptive replay") {
-        tables::run(&kinds, report)?;
+        tables::run(context, &kinds, report)?;
+    }
+    if context.wants("adaptive engine") {
+        live::run(context, &kinds, report)?;
     }
     Ok(())
 }

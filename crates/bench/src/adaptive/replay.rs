@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use codec::Codec;
 use policy::{Auto, PlainTable, Planner, Pressure, Region, Stored, ln_cost};
 
+use super::Kinds;
 use super::matrix::{Matrix, Replayed, UnitRow};
 
 /// Bytes of a region, as the engine has them.
@@ -39,6 +40,10 @@ impl Done {
     pub fn saved(&self) -> u64 {
         self.raw - self.stored.min(self.raw)
     }
+    /// Share of the CPU time that tests took.
+    pub fn test_percent(&self) -> f64 {
+        100.0 * self.test_ns as f64 / self.cpu_ns.max(1) as f64
+    }
     fn add(&mut self, raw: usize, stored: usize, cpu_ns: u64, codec: &str) {
         self.raw += raw as u64;
         self.stored += stored as u64;
@@ -47,33 +52,47 @@ impl Done {
     }
 }
 
-/// `auto` over units in this order.
-pub fn auto(
-    matrix: &Matrix,
-    kinds: &[Vec<u8>],
-    order: &[usize],
+/// `auto` on measurements; what it remembers stays from run to run.
+pub struct Replay<'a> {
+    matrix: &'a Matrix,
+    kinds: &'a Kinds,
     auto: Auto,
-    table: &PlainTable,
-    mut each: impl FnMut(&UnitRow, &Stored),
-) -> Done {
-    let mut done = Done::default();
-    let mut regions: HashMap<usize, Region> = HashMap::new();
-    let mut credit = TEST_CREDIT_NS;
-    for (batch, units) in order.chunks((BATCH_BYTES / matrix.unit_bytes).max(1)).enumerate() {
-        let mut planner = Planner::new(auto, 1.0, Pressure::default(), table);
-        for (index, unit) in units.iter().enumerate() {
-            let row = &matrix.units[*unit];
-            let raw = &kinds[row.kind][row.at..row.at + matrix.unit_bytes];
-            let region = regions.entry((batch * BATCH_BYTES + index * matrix.unit_bytes) / REGION_BYTES).or_default();
-            let stored = planner.store(raw, *region, credit > 0.0, true, &mut Replayed { matrix, row });
-            *region = stored.region;
-            credit += TEST_SHARE * (stored.cpu_ns - stored.test_ns) as f64 - stored.test_ns as f64;
-            done.add(raw.len(), stored.bytes, stored.cpu_ns, &stored.codec.to_string());
-            done.test_ns += stored.test_ns;
-            each(row, &stored);
-        }
+    table: &'a PlainTable,
+    credit_ns: f64,
+}
+
+impl<'a> Replay<'a> {
+    /// A new pool, with what `table` has learned.
+    pub fn new(matrix: &'a Matrix, kinds: &'a Kinds, auto: Auto, table: &'a PlainTable) -> Self {
+        Self { matrix, kinds, auto, table, credit_ns: TEST_CREDIT_NS }
     }
-    done
+
+    /// Stores units in this order, in regions that nothing is known of. `each` is told of every unit.
+    pub fn run(&mut self, order: &[usize], mut each: impl FnMut(&UnitRow, &Stored)) -> Done {
+        let matrix = self.matrix;
+        let mut done = Done::default();
+        let mut regions: HashMap<usize, Region> = HashMap::new();
+        for (batch, units) in order.chunks((BATCH_BYTES / matrix.unit_bytes).max(1)).enumerate() {
+            let mut planner = Planner::new(self.auto, 1.0, Pressure::default(), self.table);
+            let (mut cpu_ns, mut test_ns) = (0, 0);
+            for (index, unit) in units.iter().enumerate() {
+                let row = &matrix.units[*unit];
+                let raw = &self.kinds.data[row.kind][row.at..row.at + matrix.unit_bytes];
+                let region =
+                    regions.entry((batch * BATCH_BYTES + index * matrix.unit_bytes) / REGION_BYTES).or_default();
+                let stored = planner.store(raw, *region, self.credit_ns > 0.0, true, &mut Replayed { matrix, row });
+                *region = stored.region;
+                self.credit_ns -= stored.test_ns as f64;
+                cpu_ns += stored.cpu_ns;
+                test_ns += stored.test_ns;
+                done.add(raw.len(), stored.bytes, stored.cpu_ns, &stored.codec.to_string());
+                each(row, &stored);
+            }
+            done.test_ns += test_ns;
+            self.credit_ns = TEST_CREDIT_NS.min(self.credit_ns + TEST_SHARE * (cpu_ns - test_ns) as f64);
+        }
+        done
+    }
 }
 
 /// One codec for everything.

@@ -1,35 +1,96 @@
-//! The policy replayed on measurements of every unit with every codec: by kind, and on mixes of all kinds.
+//! The policy replayed on measurements of every unit with every candidate: by kind, and on mixes of all kinds. Each replay goes over
+//! its data twice and the second time counts: the first one is the calibration of a new pool.
 
 use codec::Codec;
 use policy::{Auto, Candidates, Mode, PlainTable, Settings};
 
 use super::matrix::Matrix;
-use super::replay::{self, Done};
+use super::plot;
+use super::replay::{self, Done, Replay};
 use super::{Kinds, UNITS};
-use crate::Outcome;
 use crate::report::Report;
+use crate::{Context, Outcome};
 
-/// The codecs that are measured.
-const CODECS: [&str; 6] = ["lz4", "zstd-1", "zstd-3", "zstd-6", "zstd-9", "zstd-19"];
-const CANDIDATES: &str = "lz4,zstd-1,zstd-3,zstd-6,zstd-9,zstd-19";
+/// What is replayed in which order.
+struct Stream {
+    name: String,
+    order: Vec<usize>,
+    is_mix: bool,
+}
 
-pub fn run(kinds: &Kinds, _report: &mut Report) -> Outcome<()> {
-    let codecs: Vec<Codec> = CODECS.iter().map(|name| name.parse()).collect::<Result<_, _>>()?;
-    let settings = Settings::default();
-    for unit_bytes in UNITS {
-        let matrix = Matrix::measure(&kinds.data, unit_bytes, &codecs, settings.min_saving_permille);
+/// What was found on one stream.
+struct Found {
+    archive_share: f64,
+    archive_cpu: f64,
+    balanced_ratio: f64,
+    deciding: f64,
+}
+
+pub fn run(context: &Context, kinds: &Kinds, report: &mut Report) -> Outcome<()> {
+    let candidates = Candidates::default();
+    let min_saving_permille = Settings::default().min_saving_permille;
+    let units: &[usize] = if context.quick { &UNITS[1..2] } else { &UNITS };
+    for unit_bytes in units.iter().copied() {
+        let matrix = Matrix::measure(&kinds.data, unit_bytes, candidates.as_slice(), min_saving_permille);
         println!("\n=== units of {} KiB", unit_bytes >> 10);
-        for (index, name) in kinds.names.iter().enumerate() {
-            let order: Vec<usize> = (0..matrix.units.len()).filter(|u| matrix.units[*u].kind == index).collect();
-            println!("\n{name}");
-            table(&matrix, kinds, &order)?;
+        let mut mixes = Vec::new();
+        let mut singles = Vec::new();
+        for stream in streams(&matrix, kinds) {
+            println!("\n{}", stream.name);
+            let found = table(&matrix, kinds, &stream.order, candidates, min_saving_permille)?;
+            if stream.is_mix { mixes.push(found) } else { singles.push((stream.name, found)) }
         }
-        for grain in [128 << 10, 4 << 20] {
-            println!("\nall kinds, interleaved at {} KiB", grain >> 10);
-            table(&matrix, kinds, &interleaved(&matrix, kinds, grain))?;
-        }
+        figures(report, unit_bytes >> 10, &mixes, &singles)?;
+        let mix = interleaved(&matrix, kinds, 128 << 10);
+        let auto = Auto { mode: Mode::Balanced, candidates, min_saving_permille };
+        plot::scatter(context, &matrix, kinds, &mix, auto)?;
     }
     Ok(())
+}
+
+fn streams(matrix: &Matrix, kinds: &Kinds) -> Vec<Stream> {
+    let mut streams = Vec::new();
+    for (index, name) in kinds.names.iter().enumerate() {
+        let order = (0..matrix.units.len()).filter(|u| matrix.units[*u].kind == index).collect();
+        streams.push(Stream { name: name.clone(), order, is_mix: false });
+    }
+    for grain in [128 << 10, 4 << 20] {
+        let name = format!("all kinds, interleaved at {} KiB", grain >> 10);
+        streams.push(Stream { name, order: interleaved(matrix, kinds, grain), is_mix: true });
+    }
+    // As in the thesis: a kernel tree and random bytes.
+    let of = |name: &str| kinds.names.iter().position(|kind| kind == name);
+    if let (Some(source), Some(random)) = (of("source-tar"), of("random")) {
+        let order = (0..matrix.units.len()).filter(|u| [source, random].contains(&matrix.units[*u].kind)).collect();
+        streams.push(Stream { name: "kernel source, then random bytes".to_owned(), order, is_mix: true });
+    }
+    streams
+}
+
+fn figures(report: &mut Report, kib: usize, mixes: &[Found], singles: &[(String, Found)]) -> Outcome<()> {
+    let how = "every unit measured with every candidate, the policy replayed on it; `bench adaptive --only 'adaptive replay'`";
+    let least = |of: fn(&Found) -> f64| mixes.iter().map(of).fold(f64::INFINITY, f64::min);
+    let most = |of: fn(&Found) -> f64| mixes.iter().map(of).fold(0.0, f64::max);
+    let name = |what: &str| format!("auto, {kib} KiB: {what}");
+    let share = least(|f| f.archive_share);
+    report.at_least(&name("archive, share of the oracle's saving, worst mix"), share, "%", 98.0, how)?;
+    let cpu = most(|f| f.archive_cpu);
+    report.at_most(&name("archive, CPU time against zstd-19, worst mix"), cpu, "%", 60.0, how)?;
+    let ratio = least(|f| f.balanced_ratio);
+    report.at_least(
+        &name("balanced, ratio against the best codec of equal CPU time, worst mix"),
+        ratio,
+        "%",
+        100.0,
+        how,
+    )?;
+    let worst = singles.iter().min_by(|a, b| a.1.balanced_ratio.total_cmp(&b.1.balanced_ratio));
+    if let Some((kind, found)) = worst {
+        let what = name(&format!("balanced, the same, worst kind ({kind})"));
+        report.at_least(&what, found.balanced_ratio, "%", 99.5, how)?;
+    }
+    let deciding = most(|f| f.deciding);
+    report.at_most(&name("tests, share of the CPU time of compressing, worst mix"), deciding, "%", 3.0, how)
 }
 
 /// All units, `grain` bytes of each kind in turn.
@@ -49,30 +110,48 @@ fn interleaved(matrix: &Matrix, kinds: &Kinds, grain: usize) -> Vec<usize> {
     order
 }
 
-fn table(matrix: &Matrix, kinds: &Kinds, order: &[usize]) -> Outcome<()> {
-    let candidates: Candidates = CANDIDATES.parse()?;
-    let line = |name: &str, done: &Done| {
-        let mut codecs: Vec<_> = done.codecs.iter().collect();
-        codecs.sort();
-        let mb = done.raw as f64 / 1e6;
-        println!(
-            "  {name:<20} ratio {:>7.3} saved {:>6.2} %  {:>8.2} ns/B  tests {:>5.2} %  {codecs:?}",
-            done.ratio(),
-            100.0 * done.saved() as f64 / done.raw as f64,
-            done.cpu_ns as f64 / mb / 1e6,
-            100.0 * done.test_ns as f64 / (done.cpu_ns.max(1)) as f64,
-        );
-    };
-    for codec in &matrix.codecs {
-        line(&codec.to_string(), &replay::fixed(matrix, order, *codec));
+fn line(name: &str, done: &Done) {
+    let mut codecs: Vec<_> = done.codecs.iter().map(|(codec, units)| format!("{codec} {units}")).collect();
+    codecs.sort();
+    println!(
+        "  {name:<20} ratio {:>7.3}  saved {:>6.2} %  {:>8.2} ns/B  tests {:>5.2} %   {}",
+        done.ratio(),
+        100.0 * done.saved() as f64 / done.raw as f64,
+        done.cpu_ns as f64 / done.raw as f64,
+        done.test_percent(),
+        codecs.join(", "),
+    );
+}
+
+fn table(matrix: &Matrix, kinds: &Kinds, order: &[usize], candidates: Candidates, permille: u32) -> Outcome<Found> {
+    let fixed: Vec<(Codec, Done)> =
+        matrix.codecs.iter().map(|codec| (*codec, replay::fixed(matrix, order, *codec))).collect();
+    for (codec, done) in &fixed {
+        line(&codec.to_string(), done);
     }
+    let mut found = Found { archive_share: 100.0, archive_cpu: 0.0, balanced_ratio: 100.0, deciding: 0.0 };
     for mode in [Mode::Energy, Mode::Balanced, Mode::Archive] {
-        let auto = Auto { mode, candidates, min_saving_permille: 125 };
-        line(&format!("oracle {mode}"), &replay::oracle(matrix, order, auto));
-        line(
-            &format!("auto {mode}"),
-            &replay::auto(matrix, &kinds.data, order, auto, &PlainTable::default(), |_, _| ()),
-        );
+        let auto = Auto { mode, candidates, min_saving_permille: permille };
+        let oracle = replay::oracle(matrix, order, auto);
+        line(&format!("oracle {mode}"), &oracle);
+        let table = PlainTable::default();
+        let mut replay = Replay::new(matrix, kinds, auto, &table);
+        replay.run(order, |_, _| ());
+        let done = replay.run(order, |_, _| ());
+        line(&format!("auto {mode}"), &done);
+        found.deciding = done.test_percent().max(found.deciding);
+        if mode == Mode::Archive {
+            if oracle.saved() > 0 {
+                found.archive_share = 100.0 * done.saved() as f64 / oracle.saved() as f64;
+            }
+            let strongest = fixed.last().map_or(1, |(_, done)| done.cpu_ns.max(1));
+            found.archive_cpu = 100.0 * done.cpu_ns as f64 / strongest as f64;
+        }
+        if mode == Mode::Balanced {
+            // The best of the fixed codecs that take no more CPU time; storing raw takes none.
+            let rivals = fixed.iter().filter(|(_, fixed)| fixed.cpu_ns <= done.cpu_ns).map(|(_, fixed)| fixed.ratio());
+            found.balanced_ratio = 100.0 * done.ratio() / rivals.fold(1.0, f64::max);
+        }
     }
-    Ok(())
+    Ok(found)
 }

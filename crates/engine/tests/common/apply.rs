@@ -104,6 +104,19 @@ impl World {
                 let result = self.pool().clean(*all, 20);
                 self.judge(op, result.map(|_| ()), false)
             }
+            Op::Recompress { volume, mode, bytes, restart } => {
+                let result = self.pool().recompress(volume, *mode, *bytes, *restart);
+                if let Ok(report) = &result
+                    && report.after_bytes > report.before_bytes
+                {
+                    return Err(self.fail(format!("recompression made data larger: {report:?}")));
+                }
+                match result {
+                    // It needs room for the new before the old is given back.
+                    Err(error) if error.kind() == ErrorKind::Full => Ok(Ended::Well),
+                    other => self.judge(op, other.map(|_| ()), false),
+                }
+            }
             Op::Scrub { bytes, restart } => {
                 let mut result = self.pool().scrub(*bytes, *restart);
                 self.notice_faults();

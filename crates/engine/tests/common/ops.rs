@@ -57,6 +57,13 @@ pub enum Op {
     Clean {
         all: bool,
     },
+    /// Recompression goes on, or begins anew.
+    Recompress {
+        volume: String,
+        mode: Option<&'static str>,
+        bytes: u64,
+        restart: bool,
+    },
     /// Scrubbing goes on, or begins anew.
     Scrub {
         bytes: u64,
@@ -189,6 +196,10 @@ impl Op {
             80..86 => Self::Tick { ms: *rng.pick(&[0, 10, 1000, 6000, 6000]) },
             86..87 => Self::DropCaches,
             87..88 => Self::Clean { all: rng.coin() },
+            88..89 if rng.coin() => {
+                let mode = *rng.pick(&[None, Some("archive"), Some("energy"), Some("balanced")]);
+                Self::Recompress { volume, mode, bytes: rng.below(1 << 20), restart: rng.coin() }
+            }
             88..89 => Self::Scrub { bytes: rng.below(1 << 20), restart: rng.coin() },
             89..90 => Self::Allocation { volume, offset, len },
             90..91 => Self::Refused,

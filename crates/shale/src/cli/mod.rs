@@ -1,11 +1,13 @@
 //! The one definition of commands and flags: help, completions and man pages come from it. Owns no behaviour.
 
 mod history;
+mod policy;
 mod pool;
 mod transfer;
 mod volume;
 
 pub use history::{CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};
+pub use policy::{ExplainArgs, RecompressArgs, TraceArgs, TraceFormat};
 pub use pool::{CheckArgs, CleanArgs, InitArgs, ScrubArgs, ServeArgs, StatusArgs};
 pub use transfer::{EstimateArgs, ExportArgs, ImportArgs};
 pub use volume::{CreateArgs, DestroyArgs, GetArgs, ListArgs, ResizeArgs, SetArgs};
@@ -94,6 +96,12 @@ pub enum Command {
     Clean(CleanArgs),
     /// Verify all data of a pool while it is used
     Scrub(ScrubArgs),
+    /// Rewrite what was stored under other settings, where that makes it smaller
+    Recompress(RecompressArgs),
+    /// Show how a volume is stored, which codec was chosen for what, and why
+    Explain(ExplainArgs),
+    /// Follow the choices of compression=auto, unit by unit
+    Trace(TraceArgs),
     /// Print a completion script for a shell
     #[command(hide = true)]
     Completions {
@@ -171,6 +179,10 @@ mod tests {
             "shale scrub p --rate 50M --restart",
             "shale scrub p --rate max",
             "shale scrub p --report",
+            "shale recompress p v --mode archive --rate 20M",
+            "shale recompress p v --report --json",
+            "shale explain p v --region 1G --json",
+            "shale trace p --limit 10 --idle 2 --format jsonl",
             "shale completions bash",
             "shale man out",
         ] {

@@ -3,15 +3,19 @@
 mod check;
 mod clean;
 mod estimate;
+mod explain;
 mod export;
 mod generate;
 mod history;
 mod import;
 mod init;
+mod pace;
 mod properties;
+mod recompress;
 mod scrub;
 mod serve;
 mod status;
+mod trace;
 mod volume;
 
 use crate::cli::Command;
@@ -45,6 +49,9 @@ pub fn run(command: Command, output: &Output) -> Outcome {
         Command::Check(args) => check::run(args, output),
         Command::Clean(args) => clean::run(args, output),
         Command::Scrub(args) => scrub::run(args, output),
+        Command::Recompress(args) => recompress::run(args, output),
+        Command::Explain(args) => explain::run(args, output),
+        Command::Trace(args) => trace::run(args, output),
         Command::Completions { shell } => generate::completions(shell, output),
         Command::Man { dir } => generate::man(&dir),
     }

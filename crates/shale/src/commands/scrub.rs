@@ -1,12 +1,13 @@
 //! `shale scrub`: asks for slice after slice, and rests between them as the rate or the pool's users demand. What was done is kept
 //! with the pool, so that interrupting this command pauses the scrub.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde::Serialize;
 use surface::ErrorKind;
 use units::format_size;
 
+use super::pace::rest;
 use crate::cli::ScrubArgs;
 use crate::control::{Reply, Request};
 use crate::exit::{Failure, Outcome};
@@ -17,11 +18,6 @@ use crate::session::Session;
 
 /// Bytes of one slice: a few milliseconds on a fast device, so that the rests between them are short, too.
 const SLICE_BYTES: u64 = 8 << 20;
-/// While others are at work, the scrub rests so many times as long as it works.
-const REST_FACTOR: u32 = 9;
-/// Longest rest: the progress shall be seen, and an interruption noticed.
-const REST_MAX: Duration = Duration::from_secs(2);
-
 /// What scrubbing found.
 #[derive(Debug, Serialize)]
 struct Summary<'a> {
@@ -48,7 +44,7 @@ pub fn run(args: ScrubArgs, output: &Output) -> Outcome {
             progress.set(slice.extents_done * slice.extent_bytes);
             progress.say(format!("{} verified, {} damaged", format_size(slice.bytes), slice.found));
             if !slice.finished {
-                std::thread::sleep(rest(args.rate, began.elapsed(), slice.foreground_bytes != before));
+                std::thread::sleep(rest(SLICE_BYTES, args.rate, began.elapsed(), slice.foreground_bytes != before));
             }
         }
         progress.finish();
@@ -64,17 +60,6 @@ fn call(session: &Session, bytes: u64, restart: bool) -> Outcome<ScrubSlice> {
         Reply::Scrubbed(slice) => Ok(*slice),
         other => Err(other.unexpected().into()),
     }
-}
-
-/// How long to rest after a slice that took `work`.
-fn rest(rate: Option<u64>, work: Duration, is_busy: bool) -> Duration {
-    let rest = match rate {
-        Some(rate) => Duration::from_secs_f64(SLICE_BYTES as f64 / rate.max(1) as f64).saturating_sub(work),
-        None if is_busy => work * REST_FACTOR,
-        None => Duration::ZERO,
-    };
-    // A rate below a slice in that time is meant as it is said.
-    if rate.is_some() { rest } else { rest.min(REST_MAX) }
 }
 
 fn show(slice: &ScrubSlice, seconds: f64) -> String {
@@ -106,17 +91,6 @@ fn show(slice: &ScrubSlice, seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn rests_follow_the_rate_or_the_users() {
-        let work = Duration::from_millis(10);
-        assert_eq!(rest(None, work, false), Duration::ZERO);
-        assert_eq!(rest(None, work, true), Duration::from_millis(90));
-        assert_eq!(rest(None, Duration::from_secs(1), true), REST_MAX);
-        assert_eq!(rest(Some(u64::MAX), work, true), Duration::ZERO);
-        assert_eq!(rest(Some(SLICE_BYTES), work, true), Duration::from_millis(990));
-        assert_eq!(rest(Some(SLICE_BYTES / 8), work, false), Duration::from_millis(7990));
-    }
 
     #[test]
     fn damage_is_named_with_its_place() {

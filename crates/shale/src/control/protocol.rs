@@ -9,6 +9,7 @@ use std::io::BufRead;
 use serde::{Deserialize, Serialize};
 use surface::{Error, ErrorKind, Result};
 
+use crate::choices::{Detail, RecompressSlice, Region, TraceLine};
 use crate::model::{CleanSlice, DiffReport, PropertyReport, ScrubSlice, SnapshotReport, StatusReport, VolumeReport};
 
 /// Version of the protocol. Raised when a request or reply changes its meaning; new requests alone do not raise it.
@@ -134,6 +135,40 @@ pub enum Request {
         /// Begins anew.
         restart: bool,
     },
+    /// Recompresses a volume for a while: [`Reply::Recompressed`].
+    Recompress {
+        /// Name.
+        volume: String,
+        /// In this mode; none: by its properties.
+        mode: Option<String>,
+        /// At least so many bytes of extents; with 0 it only tells how far it is.
+        bytes: u64,
+        /// Begins anew.
+        restart: bool,
+    },
+    /// How regions of a volume are stored: [`Reply::Regions`].
+    Explain {
+        /// Name.
+        volume: String,
+        /// From this byte on.
+        from: u64,
+        /// At most so many regions.
+        count: usize,
+    },
+    /// Why one region is stored as it is: [`Reply::Region`].
+    ExplainRegion {
+        /// Name.
+        volume: String,
+        /// A byte of the region.
+        offset: u64,
+    },
+    /// Begins to trace choices if nobody does yet, and takes what has been traced: [`Reply::Trace`].
+    Trace {
+        /// At most so many records.
+        count: usize,
+    },
+    /// Ends tracing.
+    TraceEnd,
     /// Turns the connection into a stream of [`super::bulk`] frames for a volume.
     Bulk {
         /// Name.
@@ -161,6 +196,19 @@ pub enum Reply {
     Cleaned(CleanSlice),
     /// How far scrubbing is.
     Scrubbed(Box<ScrubSlice>),
+    /// How far recompression is.
+    Recompressed(Box<RecompressSlice>),
+    /// Regions, and where to go on.
+    Regions {
+        /// The regions that hold data.
+        regions: Vec<Region>,
+        /// Where there may be more.
+        next: Option<u64>,
+    },
+    /// A region in detail.
+    Region(Box<Detail>),
+    /// What has been traced.
+    Trace(Vec<TraceLine>),
     /// Bulk frames may follow.
     Bulk {
         /// Size of the volume.
@@ -327,6 +375,11 @@ mod tests {
             Request::Checkpoint,
             Request::Clean { all: true, rounds: 3 },
             Request::Scrub { bytes: 1 << 30, restart: true },
+            Request::Recompress { volume: "vm".to_owned(), mode: Some("archive".to_owned()), bytes: 7, restart: true },
+            Request::Explain { volume: "vm".to_owned(), from: 1 << 40, count: 7 },
+            Request::ExplainRegion { volume: "vm".to_owned(), offset: 4096 },
+            Request::Trace { count: 100 },
+            Request::TraceEnd,
             Request::Bulk { volume: "vm".to_owned() },
         ];
         for request in requests {

@@ -1,0 +1,272 @@
+//! Recompression: data that was written under other settings is rewritten as its volume's properties, or a mode that is named, would have
+//! it now; a slice at a time, so that whoever asks for it decides on the pace and can stop at any time. How far it came is kept in the map
+//! store: it goes on from there, in the next slice or after a restart.
+//!
+//! For each extent that has live bytes:
+//! 1. It is read whole, and what lives there of the volume is found ([`residents`](crate::residents)), as for cleaning.
+//! 2. Each fragment is verified and decoded; what is left of it is compressed as if it were written now. A damaged one stays where it is.
+//! 3. What became clearly smaller is appended as moves. So the rules of moves hold at every crash point: a move takes effect only for
+//!    blocks whose record still points at the place that it moves from, and it is in the log behind nothing that it depends on.
+//!
+//! Data never becomes larger, since what does not become smaller is not moved. Units keep their size and their epoch: snapshots see what
+//! they saw. What is left behind is dead, and the cleaner's. Space for the new place comes from what data may use, never from the reserve.
+
+use codec::CodecId;
+use env::{AlignedBuf, MapBatch};
+use format::{
+    FragmentEntry, FragmentIdentity, KEY_RECOMPRESS, MOVE_ENTRY_BYTES, Move, RecompressState, fragment_checksum,
+};
+use policy::{Compression, Mode, Settings};
+use surface::{Error, ErrorKind, Result};
+use units::{BLOCK_BYTES, BlockIndex, BlockMask, ExtentIndex, ObjectId};
+
+use crate::chooser;
+use crate::core::Core;
+use crate::drain::compress_with;
+use crate::extents::Victim;
+use crate::log::Purpose;
+use crate::map::store_error;
+use crate::pool::Pool;
+use crate::residents::Resident;
+use crate::scratch;
+use crate::survivors::Survivors;
+
+/// A fragment is rewritten only if that wins this share of its size: less is not worth a write and a dead place.
+const GAIN_DIVISOR: usize = 32;
+/// Checkpoints taken for one extent before it is said that there is no room.
+const TRIES: usize = 4;
+/// Marks regions of data under recompression: what is remembered of them is apart from what is remembered of present writes, which may be
+/// chosen for in another mode.
+const APART: u64 = 1 << 63;
+
+/// How far recompression has come.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RecompressReport {
+    /// When it began, in seconds since 1970; 0 if it never did.
+    pub started_unix_s: u64,
+    /// The mode that was asked for, if one was.
+    pub mode: Option<String>,
+    /// Whether all extents have been gone through.
+    pub is_finished: bool,
+    /// Extents that are done, and all there are.
+    pub extents_done: u64,
+    /// See `extents_done`.
+    pub extents_total: u64,
+    /// Bytes of an extent.
+    pub extent_bytes: u64,
+    /// Fragments of the volume that were looked at.
+    pub fragments: u64,
+    /// Fragments that were rewritten, and what they took before and take now, in bytes.
+    pub rewritten: u64,
+    /// See `rewritten`.
+    pub before_bytes: u64,
+    /// See `rewritten`.
+    pub after_bytes: u64,
+    /// Bytes read and written by users of the pool since it was opened: tells whether somebody is at work.
+    pub foreground_bytes: u64,
+}
+
+impl Pool {
+    /// Recompresses on from where it stopped last, at least `bytes` of extents. Begins anew with `restart`, and for another volume or mode than
+    /// last time; when it is finished, nothing happens without that. With 0 bytes it only reports.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] and [`ErrorKind::Invalid`] for the volume and the mode, [`ErrorKind::Full`] when there is no room to
+    /// rewrite anything, and whatever the storage fails with.
+    pub fn recompress(&self, volume: &str, mode: Option<&str>, bytes: u64, restart: bool) -> Result<RecompressReport> {
+        let object = self.core.objects.named(volume)?;
+        let mut settings = *object.settings.read();
+        if let Some(mode) = mode {
+            settings.mode = mode.parse::<Mode>().map_err(|e| Error::new(ErrorKind::Invalid, e.to_string()))?;
+            settings.compression = Compression::Auto;
+        }
+        self.core.recompress(object.id, mode.unwrap_or_default(), &settings, bytes, restart)
+    }
+}
+
+impl Core {
+    fn recompress(
+        &self,
+        object: ObjectId,
+        mode: &str,
+        settings: &Settings,
+        bytes: u64,
+        restart: bool,
+    ) -> Result<RecompressReport> {
+        self.check_failed()?;
+        // One at a time: two would read the same extents.
+        let _alone = self.recompressing.lock();
+        let kept = self.env.store.get(KEY_RECOMPRESS).map_err(store_error)?;
+        // A state that is damaged only costs a new beginning.
+        let kept = kept.and_then(|value| RecompressState::decode(&value).ok()).unwrap_or_default();
+        let is_same = kept.started_unix_s > 0 && kept.object == object && kept.mode == mode;
+        let mut state = if is_same { kept } else { RecompressState::default() };
+        if bytes > 0 {
+            if restart || !is_same {
+                let started_unix_s = self.env.clock.unix_s().max(1);
+                let next = ExtentIndex(1);
+                state = RecompressState { object, mode: mode.to_owned(), started_unix_s, next, ..state };
+                (state.fragments, state.rewritten, state.before_bytes, state.after_bytes) = (0, 0, 0, 0);
+            }
+            let result = self.recompress_slice(&mut state, settings, bytes);
+            let mut batch = MapBatch::default();
+            batch.put(KEY_RECOMPRESS, state.encode());
+            self.env.store.commit(batch).map_err(store_error)?;
+            result?;
+        }
+        Ok(self.recompress_report(&state))
+    }
+
+    fn recompress_slice(&self, state: &mut RecompressState, settings: &Settings, bytes: u64) -> Result<()> {
+        let extent_bytes = self.geometry.extent_bytes;
+        let mut buf = AlignedBuf::new(extent_bytes as usize);
+        let mut left = bytes;
+        while left > 0 && state.next.0 < self.geometry.extents {
+            let mut tries = 0;
+            while !self.recompress_extent(state, settings, &mut buf)? {
+                tries += 1;
+                if tries > TRIES {
+                    return Err(Error::new(
+                        ErrorKind::Full,
+                        "the pool has no room to rewrite data before the old is given back",
+                    ));
+                }
+                self.heal()?;
+                self.take_checkpoint()?;
+                if tries > 1 {
+                    self.clean_for_room()?;
+                }
+            }
+            left = left.saturating_sub(extent_bytes.into());
+            state.next = ExtentIndex(state.next.0 + 1);
+        }
+        Ok(())
+    }
+
+    /// All steps for one extent. `false`: a checkpoint, or cleaning, is needed first.
+    fn recompress_extent(
+        &self,
+        state: &mut RecompressState,
+        settings: &Settings,
+        buf: &mut AlignedBuf,
+    ) -> Result<bool> {
+        let (number, live) = {
+            let checkpoint = self.checkpoint.lock();
+            if checkpoint.is_unfinished() {
+                return Ok(false);
+            }
+            (checkpoint.number, self.extents.lock().live_of(state.next))
+        };
+        if live == 0 {
+            return Ok(true);
+        }
+        let (start, extent_bytes) = (self.geometry.start(state.next), self.geometry.extent_bytes as usize);
+        self.counters.read_disk_bytes.add(extent_bytes as u64);
+        if self.env.disk.read_at(start, buf, extent_bytes).is_err() {
+            // Whoever reads or scrubs it is told.
+            return Ok(true);
+        }
+        let extent = &buf[..extent_bytes];
+        let is_current = || self.checkpoint.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
+        let (mut residents, _) = self.residents(Victim { extent: state.next, live }, extent, is_current)?;
+        residents.retain(|resident| resident.stored.object == state.object);
+        let mut survivors = Survivors::default();
+        let (mut before, mut rewritten) = (0, 0);
+        let fragments = residents.len() as u64;
+        let mut batch = self.chooser.begin(false, self.counters.written_bytes.get());
+        for resident in &residents {
+            if let Some(old) = self.rewrite(resident, settings, extent, &mut survivors, &mut batch) {
+                before += old as u64;
+                rewritten += 1;
+            }
+        }
+        batch.finish();
+        let after = survivors.payload_bytes() as u64;
+        if rewritten > 0 {
+            let packed = survivors.measure(self.geometry.extent_bytes).bytes;
+            // As data that is admitted: so that neither the cleaner nor writers count on the same room.
+            let _aside = self.set_aside(packed + u64::from(self.geometry.extent_bytes));
+            if !self.has_room_before(self.soft_wall())
+                || !self.move_survivors(&mut survivors, number, 0, Purpose::Data)?
+            {
+                return Ok(false);
+            }
+        }
+        state.fragments += fragments;
+        state.rewritten += rewritten;
+        state.before_bytes += before;
+        state.after_bytes += after;
+        Ok(true)
+    }
+
+    /// Step 2 for one fragment: what its live blocks take now, if they are rewritten.
+    fn rewrite(
+        &self,
+        resident: &Resident,
+        settings: &Settings,
+        extent: &[u8],
+        survivors: &mut Survivors,
+        batch: &mut chooser::Batch<'_>,
+    ) -> Option<usize> {
+        let Resident { stored, location, reference, .. } = resident;
+        let live = self.map.unmoved(resident.key(), stored.epoch, *location, reference.live);
+        if live.is_empty() {
+            return None;
+        }
+        let payload = stored.payload(extent).filter(|payload| stored.is_intact(payload))?;
+        let before = format::FragmentRef { live, ..*reference }.live_bytes() as usize;
+        let mark = survivors.mark();
+        let raw_len = usize::from(stored.fragment.count) * BLOCK_BYTES;
+        let mut after = 0;
+        let decoded = scratch::with(|scratch| {
+            let scratch::Scratch { codecs, unit, spare, .. } = scratch;
+            let raw = &mut unit[..raw_len];
+            codecs.decompress(CodecId(stored.fragment.codec), payload, raw).ok()?;
+            let mut target = vec![0; raw_len];
+            for (first, blocks) in live.runs() {
+                let block = BlockIndex(resident.key().group.first_block().0 + u64::from(first));
+                let skip = (block.0 - stored.fragment.first.0) as usize * BLOCK_BYTES;
+                let raw = &raw[skip..skip + blocks as usize * BLOCK_BYTES];
+                let target = &mut target[..raw.len()];
+                let (id, len) = match settings.compression {
+                    Compression::Fixed(codec) => compress_with(codecs, codec, raw, target, settings),
+                    Compression::Auto => {
+                        let object = ObjectId(stored.object.0 | APART);
+                        batch.store(chooser::Unit { object, first: block, raw, settings, target }, codecs, spare)
+                    }
+                };
+                let (count, codec) = (blocks as u8, id.0);
+                let identity =
+                    FragmentIdentity { object: stored.object, epoch: stored.epoch, first: block, count, codec };
+                let checksum = fragment_checksum(&identity, &target[..len]);
+                let fragment = FragmentEntry { first: block, count, codec, stored: len as u32, checksum };
+                let moved = Move { fragment, live: BlockMask::run(first, blocks), from: *location, made: stored.made };
+                after += len + MOVE_ENTRY_BYTES;
+                survivors.push(stored, moved, &target[..len]);
+            }
+            Some(())
+        });
+        if decoded.is_none() || after + before / GAIN_DIVISOR > before {
+            survivors.cut_back(mark);
+            return None;
+        }
+        Some(before)
+    }
+
+    fn recompress_report(&self, state: &RecompressState) -> RecompressReport {
+        let total = u64::from(self.geometry.extents) - 1;
+        RecompressReport {
+            started_unix_s: state.started_unix_s,
+            mode: (!state.mode.is_empty()).then(|| state.mode.clone()),
+            is_finished: state.started_unix_s > 0 && state.next.0 >= self.geometry.extents,
+            extents_done: u64::from(state.next.0.max(1) - 1).min(total),
+            extents_total: total,
+            extent_bytes: self.geometry.extent_bytes.into(),
+            fragments: state.fragments,
+            rewritten: state.rewritten,
+            before_bytes: state.before_bytes,
+            after_bytes: state.after_bytes,
+            foreground_bytes: self.counters.written_bytes.get() + self.counters.read_bytes.get(),
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Recompression: what it makes smaller, what it leaves alone, and that it goes on where it stopped.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties, RecompressReport};
+use sim::{ContentKind, Machine, Rng, fill_content};
+use surface::{BlockDevice, ErrorKind, WriteOptions};
+
+const EXTENT: u64 = 256 << 10;
+
+struct World {
+    machine: Machine,
+    pool: Option<Pool>,
+}
+
+impl World {
+    fn new(capacity: u64) -> Self {
+        let machine = Machine::new(capacity, 5);
+        let mut world = Self { machine, pool: None };
+        let properties = Properties::from([("compression".to_owned(), "lz4".to_owned())]);
+        let format = FormatOptions { capacity_bytes: capacity, extent_bytes: EXTENT as u32, properties };
+        Pool::format(&world.env(), &format).unwrap();
+        world.open();
+        world
+    }
+
+    fn env(&self) -> PoolEnv {
+        PoolEnv {
+            disk: self.machine.disk.handle(),
+            store: self.machine.store.handle(),
+            clock: Arc::clone(&self.machine.clock) as _,
+            entropy: Arc::clone(&self.machine.entropy) as _,
+        }
+    }
+
+    fn open(&mut self) {
+        let options = PoolOptions { memory_bytes: 16 << 20, workers: 0, ..PoolOptions::default() };
+        self.pool = Some(Pool::open(self.env(), options).unwrap());
+    }
+
+    fn pool(&self) -> &Pool {
+        self.pool.as_ref().unwrap()
+    }
+
+    fn fill(&self, name: &str, kind: ContentKind, bytes: usize) -> Vec<u8> {
+        let mut rng = Rng::new(bytes as u64);
+        let mut data = vec![0; bytes];
+        for block in data.chunks_mut(4096) {
+            fill_content(&mut rng, kind, block);
+        }
+        self.pool().create_volume(name, bytes as u64, &Properties::new()).unwrap();
+        let volume = self.pool().volume(name).unwrap();
+        for (index, chunk) in data.chunks(128 << 10).enumerate() {
+            let at = (index * (128 << 10)) as u64;
+            volume.write(at, Bytes::copy_from_slice(chunk), WriteOptions::default()).unwrap();
+        }
+        self.pool().checkpoint().unwrap();
+        data
+    }
+
+    fn content(&self, name: &str, bytes: usize) -> Vec<u8> {
+        self.pool().drop_caches();
+        let mut data = vec![0; bytes];
+        self.pool().volume(name).unwrap().read(0, &mut data).unwrap();
+        data
+    }
+
+    fn all(&self, name: &str, mode: Option<&str>) -> RecompressReport {
+        let mut report = self.pool().recompress(name, mode, 1 << 20, true).unwrap();
+        while !report.is_finished {
+            report = self.pool().recompress(name, mode, 1 << 20, false).unwrap();
+        }
+        report
+    }
+
+    fn stored(&self, name: &str) -> u64 {
+        self.pool().checkpoint().unwrap();
+        self.pool().volumes().into_iter().find(|v| v.name == name).unwrap().stored_bytes
+    }
+
+    fn check(&self) {
+        let report = self.pool().check(false, &mut |_, _| ()).unwrap();
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+    }
+}
+
+#[test]
+fn archive_makes_text_smaller_and_leaves_the_rest_alone() {
+    let world = World::new(64 << 20);
+    let data = world.fill("v", ContentKind::Text, 4 << 20);
+    let other = world.fill("w", ContentKind::Text, 1 << 20);
+    let (before, other_before) = (world.stored("v"), world.stored("w"));
+    let report = world.all("v", Some("archive"));
+    assert_eq!(report.fragments, 128);
+    assert!(report.rewritten > 60 && report.after_bytes < report.before_bytes, "{report:?}");
+    let after = world.stored("v");
+    assert!(after < before * 9 / 10, "{before} to {after}");
+    assert_eq!(before - after, report.before_bytes - report.after_bytes);
+    assert_eq!(world.stored("w"), other_before);
+    assert!(world.content("v", data.len()) == data && world.content("w", other.len()) == other);
+    world.check();
+    // Times are what the simulated clock says, so that a second run may choose otherwise, but never what is larger.
+    let again = world.all("v", Some("archive"));
+    assert!(again.rewritten < report.rewritten && again.after_bytes <= again.before_bytes, "{again:?}");
+    assert!(world.stored("v") <= after);
+    world.check();
+}
+
+#[test]
+fn what_would_become_larger_is_not_touched() {
+    let world = World::new(64 << 20);
+    let data = world.fill("v", ContentKind::Text, 2 << 20);
+    world.all("v", Some("archive"));
+    let before = world.stored("v");
+    // By the property: lz4 makes it larger.
+    assert_eq!(world.all("v", None).rewritten, 0);
+    world.pool().set_properties(Some("v"), &[("compression".to_owned(), Some("off".to_owned()))]).unwrap();
+    assert_eq!(world.all("v", None).rewritten, 0);
+    assert_eq!(world.stored("v"), before);
+    assert!(world.content("v", data.len()) == data);
+    let random = world.fill("r", ContentKind::Random, 1 << 20);
+    assert_eq!(world.all("r", Some("archive")).rewritten, 0);
+    assert!(world.content("r", random.len()) == random);
+}
+
+#[test]
+fn it_goes_on_after_a_restart_and_newer_writes_win() {
+    let mut world = World::new(64 << 20);
+    let mut data = world.fill("v", ContentKind::Text, 4 << 20);
+    let half = world.pool().recompress("v", Some("archive"), 1 << 20, false).unwrap();
+    assert!(!half.is_finished && half.extents_done > 0 && half.rewritten > 0, "{half:?}");
+    // Overwritten, not flushed, while it goes on.
+    let patch = vec![0xa5u8; 40 << 10];
+    let volume = world.pool().volume("v").unwrap();
+    volume.write(300 << 10, Bytes::from(patch.clone()), WriteOptions::default()).unwrap();
+    data[300 << 10..340 << 10].copy_from_slice(&patch);
+    drop(volume);
+    world.pool.take().unwrap().close().unwrap();
+    world.machine.restart();
+    world.open();
+    let known = world.pool().recompress("v", Some("archive"), 0, false).unwrap();
+    assert_eq!(
+        (known.extents_done, known.rewritten, known.started_unix_s),
+        (half.extents_done, half.rewritten, half.started_unix_s)
+    );
+    let mut report = known;
+    while !report.is_finished {
+        report = world.pool().recompress("v", Some("archive"), 1 << 20, false).unwrap();
+    }
+    assert!(report.rewritten > half.rewritten, "{report:?}");
+    assert!(world.content("v", data.len()) == data);
+    world.check();
+    // Another mode is another recompression.
+    assert_eq!(
+        world.pool().recompress("v", Some("balanced"), 0, false).unwrap(),
+        RecompressReport {
+            extents_total: report.extents_total,
+            extent_bytes: report.extent_bytes,
+            foreground_bytes: world.pool().recompress("v", None, 0, false).unwrap().foreground_bytes,
+            ..RecompressReport::default()
+        }
+    );
+}
+
+#[test]
+fn snapshots_see_what_they_saw() {
+    let world = World::new(64 << 20);
+    let old = world.fill("v", ContentKind::Text, 2 << 20);
+    world.pool().snapshot("v", "s").unwrap();
+    let volume = world.pool().volume("v").unwrap();
+    volume.write(0, Bytes::from(vec![7; 1 << 20]), WriteOptions::default()).unwrap();
+    world.pool().checkpoint().unwrap();
+    let report = world.all("v", Some("archive"));
+    assert!(report.rewritten > 50, "{report:?}");
+    let mut seen = vec![0; old.len()];
+    world.pool().drop_caches();
+    world.pool().clone_snapshot("v@s", "c", &Properties::new()).unwrap();
+    world.pool().volume("c").unwrap().read(0, &mut seen).unwrap();
+    assert!(seen == old);
+    assert!(world.content("v", 1 << 20) == vec![7; 1 << 20]);
+    world.check();
+}
+
+#[test]
+fn refusals() {
+    let world = World::new(16 << 20);
+    world.fill("v", ContentKind::Text, 1 << 20);
+    assert_eq!(world.pool().recompress("x", None, 1, false).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(world.pool().recompress("v", Some("best"), 1, false).unwrap_err().kind(), ErrorKind::Invalid);
+}

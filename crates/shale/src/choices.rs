@@ -1,0 +1,274 @@
+//! What commands report of choices of codecs: the documents behind `--json` of `explain` and `trace`, which also cross the control
+//! socket. Field names are a promise to scripts, as in [`crate::model`].
+
+use serde::{Deserialize, Serialize};
+
+/// How much is stored with one codec.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CodecUse {
+    /// The codec; `raw`: as it came.
+    pub codec: String,
+    /// Fragments.
+    pub units: u64,
+    /// Bytes of live data.
+    pub raw_bytes: u64,
+    /// What they take.
+    pub stored_bytes: u64,
+}
+
+/// What is remembered of a region.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Remembered {
+    /// Codec that won the last test; `raw`: none paid.
+    pub winner: String,
+    /// Class of data that was tested, 0 (nearly constant) to 7 (looks random).
+    pub class: u8,
+    /// Average saving since.
+    pub saving_percent: f64,
+    /// Units since the test, up to 127.
+    pub units_since_test: u32,
+}
+
+/// A region of a volume.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Region {
+    /// Where it begins, in bytes.
+    pub offset: u64,
+    /// Bytes that hold data.
+    pub raw_bytes: u64,
+    /// What they take.
+    pub stored_bytes: u64,
+    /// By codec, the most data first.
+    pub codecs: Vec<CodecUse>,
+    /// What `auto` remembers of it since the pool was opened.
+    pub remembered: Option<Remembered>,
+}
+
+impl From<engine::RegionReport> for Region {
+    fn from(report: engine::RegionReport) -> Self {
+        let codec = |c: engine::CodecUse| CodecUse {
+            codec: c.codec,
+            units: c.units,
+            raw_bytes: c.raw_bytes,
+            stored_bytes: c.stored_bytes,
+        };
+        let remembered = |r: engine::Remembered| Remembered {
+            winner: r.winner,
+            class: r.class,
+            saving_percent: 100.0 * r.saving,
+            units_since_test: r.units_since_test,
+        };
+        Self {
+            offset: report.offset,
+            raw_bytes: report.raw_bytes,
+            stored_bytes: report.stored_bytes,
+            codecs: report.codecs.into_iter().map(codec).collect(),
+            remembered: report.remembered.map(remembered),
+        }
+    }
+}
+
+/// What one candidate makes of a unit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Trial {
+    /// The codec.
+    pub codec: String,
+    /// Bytes; none: it saves less than `min-saving`.
+    pub stored_bytes: Option<u64>,
+    /// CPU time that it took now.
+    pub cpu_us: f64,
+    /// What was expected of it.
+    pub expected_saving_percent: f64,
+    /// What was expected of it, for a unit of this length.
+    pub expected_cpu_us: f64,
+    /// Its cost as a multiple of the least one; none: it saves nothing.
+    pub cost: Option<f64>,
+    /// Why it wins or loses.
+    pub verdict: String,
+}
+
+/// A region in detail.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Detail {
+    /// The region.
+    #[serde(flatten)]
+    pub region: Region,
+    /// Where the unit that was tried begins, in bytes.
+    pub unit_offset: u64,
+    /// Its length.
+    pub unit_bytes: u64,
+    /// Its entropy by the probe.
+    pub bits_per_byte: f64,
+    /// Its class of data, in words.
+    pub class: String,
+    /// The property.
+    pub compression: String,
+    /// The property.
+    pub mode: String,
+    /// What would be done with it if it were written now.
+    pub chosen: String,
+    /// Why.
+    pub why: String,
+    /// CPUs that compression can get.
+    pub cpus: f64,
+    /// Speed of the device while it is busy; none: not measured yet.
+    pub device_bytes_per_s: Option<f64>,
+    /// Every candidate, tried on the unit.
+    pub trials: Vec<Trial>,
+}
+
+impl From<engine::RegionDetail> for Detail {
+    fn from(detail: engine::RegionDetail) -> Self {
+        let kib = detail.unit_bytes as f64 / 1024.0;
+        let trial = |t: engine::Trial| Trial {
+            codec: t.codec,
+            stored_bytes: t.stored_bytes,
+            cpu_us: t.cpu_ns as f64 / 1e3,
+            expected_saving_percent: 100.0 * t.expected_saving,
+            expected_cpu_us: t.expected_ns_per_kib * kib / 1e3,
+            cost: t.cost,
+            verdict: t.verdict,
+        };
+        Self {
+            unit_offset: detail.unit_offset,
+            unit_bytes: detail.unit_bytes,
+            bits_per_byte: detail.bits_per_byte,
+            class: detail.class,
+            compression: detail.compression,
+            mode: detail.mode,
+            chosen: detail.chosen,
+            why: detail.why,
+            cpus: detail.cpus,
+            device_bytes_per_s: (detail.device_ns_per_kib > 0.0).then(|| 1024e9 / detail.device_ns_per_kib),
+            trials: detail.trials.into_iter().map(trial).collect(),
+            region: detail.region.into(),
+        }
+    }
+}
+
+/// A record of the trace.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TraceLine {
+    /// Consecutive, unless records were lost because nobody read them.
+    pub number: u64,
+    /// Wall-clock second.
+    pub unix_s: u64,
+    /// Number of the object in the pool.
+    pub object: u64,
+    /// Where the unit begins in it.
+    pub offset: u64,
+    /// Bytes before.
+    pub raw_bytes: u32,
+    /// Bytes stored.
+    pub stored_bytes: u32,
+    /// Codec; `raw` when stored as it came.
+    pub codec: String,
+    /// Class of data, 0 to 7.
+    pub class: u8,
+    /// Short name of the reason.
+    pub why: String,
+    /// CPU time of all attempts.
+    pub cpu_ns: u64,
+    /// The part of it that tests cost.
+    pub test_ns: u64,
+    /// CPUs that compression can get.
+    pub cpus: f64,
+    /// Time of the device for a KiB; 0: not known.
+    pub device_ns_per_kib: f64,
+    /// Whether writers wait, or nearly.
+    pub pressed: bool,
+}
+
+impl TraceLine {
+    /// Names of the columns, in the order of [`csv`](Self::csv).
+    pub const CSV_HEADER: &str = "number,unix_s,object,offset,raw_bytes,stored_bytes,codec,class,why,cpu_ns,test_ns,cpus,device_ns_per_kib,pressed";
+
+    /// As a line of CSV. No field can hold a comma or a quote.
+    pub fn csv(&self) -> String {
+        let Self {
+            number,
+            unix_s,
+            object,
+            offset,
+            raw_bytes,
+            stored_bytes,
+            codec,
+            class,
+            why,
+            cpu_ns,
+            test_ns,
+            cpus,
+            ..
+        } = self;
+        let (device, pressed) = (self.device_ns_per_kib, self.pressed);
+        format!(
+            "{number},{unix_s},{object},{offset},{raw_bytes},{stored_bytes},{codec},{class},{why},{cpu_ns},{test_ns},{cpus:.3},{device:.1},{pressed}"
+        )
+    }
+}
+
+impl From<engine::TraceRecord> for TraceLine {
+    fn from(r: engine::TraceRecord) -> Self {
+        Self {
+            number: r.number,
+            unix_s: r.unix_s,
+            object: r.object,
+            offset: r.offset,
+            raw_bytes: r.raw_bytes,
+            stored_bytes: r.stored_bytes,
+            codec: r.codec,
+            class: r.class,
+            why: r.why,
+            cpu_ns: r.cpu_ns,
+            test_ns: r.test_ns,
+            cpus: r.cpus,
+            device_ns_per_kib: r.device_ns_per_kib,
+            pressed: r.pressed,
+        }
+    }
+}
+
+/// How far a recompression is.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct RecompressSlice {
+    /// All extents have been gone through.
+    pub finished: bool,
+    /// When it began, in seconds since 1970; 0: never.
+    pub started_unix_s: u64,
+    /// The mode that was asked for.
+    pub mode: Option<String>,
+    /// Extents that are done.
+    pub extents_done: u64,
+    /// All there are.
+    pub extents_total: u64,
+    /// Bytes of an extent.
+    pub extent_bytes: u64,
+    /// Fragments looked at.
+    pub fragments: u64,
+    /// Fragments rewritten.
+    pub rewritten: u64,
+    /// What they took before.
+    pub before_bytes: u64,
+    /// What they take now.
+    pub after_bytes: u64,
+    /// Bytes that users have read and written.
+    pub foreground_bytes: u64,
+}
+
+impl From<engine::RecompressReport> for RecompressSlice {
+    fn from(report: engine::RecompressReport) -> Self {
+        Self {
+            finished: report.is_finished,
+            started_unix_s: report.started_unix_s,
+            mode: report.mode,
+            extents_done: report.extents_done,
+            extents_total: report.extents_total,
+            extent_bytes: report.extent_bytes,
+            fragments: report.fragments,
+            rewritten: report.rewritten,
+            before_bytes: report.before_bytes,
+            after_bytes: report.after_bytes,
+            foreground_bytes: report.foreground_bytes,
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Commands about how codecs are chosen.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::Access;
+use crate::names;
+
+/// See [`super::Command::Explain`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale explain /srv/pool vm                   each region of 4 MiB: stored how, at what saving
+  shale explain /srv/pool vm --region 1G       that region: what each candidate makes of its data, and why the others lose
+  shale explain /srv/pool vm --json | jq '.[] | select(.stored_bytes > .raw_bytes * 0.9) | .offset'
+
+With --region, the unit at that offset (or the next one in the region) is compressed with every candidate now, so that
+times are those of this machine at this moment.
+JSON: a list of {offset, raw_bytes, stored_bytes, codecs, remembered}; codecs is a list of {codec, units, raw_bytes,
+  stored_bytes}, remembered {winner, class, saving_percent, units_since_test} or null. With --region one such object, and in it
+  unit_offset, unit_bytes, bits_per_byte, class, compression, mode, chosen, why, cpus, device_bytes_per_s, and trials, a list of
+  {codec, stored_bytes, cpu_us, expected_saving_percent, expected_cpu_us, cost, verdict}.")]
+pub struct ExplainArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// Name of the volume
+    pub volume: String,
+    /// Only the region that holds this offset, in detail
+    #[arg(long, value_name = "OFFSET", value_parser = names::size)]
+    pub region: Option<u64>,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// How a trace is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TraceFormat {
+    /// Comma-separated values, with a line of names
+    Csv,
+    /// A JSON document on each line
+    Jsonl,
+}
+
+/// See [`super::Command::Trace`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale trace /srv/pool --limit 100000 > units.csv
+  shale trace /srv/pool --format jsonl | jq -r 'select(.why == \"test-drift\") | .offset'
+
+Shows the units for which compression=auto chooses, from now on, until --limit or an interruption. The pool must be served: nobody writes to
+it otherwise. At most 65536 records wait to be read; a gap in the numbers tells that some were lost.
+Fields: number, unix_s, object, offset, raw_bytes, stored_bytes, codec, class (0 nearly constant to 7 looks random), why, cpu_ns (all
+  attempts), test_ns (the part that tests cost), cpus (that compression can get), device_ns_per_kib (0: not known), pressed (writers wait).")]
+pub struct TraceArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// End after so many records
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+    /// End when nothing has been written for so many seconds
+    #[arg(long, value_name = "SECONDS")]
+    pub idle: Option<u64>,
+    /// How they are written
+    #[arg(long, value_enum, default_value_t = TraceFormat::Csv)]
+    pub format: TraceFormat,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`super::Command::Recompress`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale recompress /srv/pool vm                     as the volume's properties have it now
+  shale recompress /srv/pool vm --mode archive      as if compression=auto mode=archive were set
+  shale recompress /srv/pool vm --mode archive --rate 20M
+  shale recompress /srv/pool vm --report --json
+
+Goes through all extents of the pool, and rewrites each fragment of the volume, and of its snapshots, that becomes at least 3 % smaller;
+nothing ever becomes larger. It leaves nine tenths of the time to others while they use the pool. It can be interrupted at any time, and
+goes on where it stopped when it is started again for the same volume and mode, be it after a restart; --restart begins anew.
+What the old places held is dead then: the cleaner gives it back.
+
+JSON fields: finished, started_unix_s, mode, extents_done, extents_total, fragments (looked at), rewritten, before_bytes, after_bytes
+  (of those rewritten), seconds")]
+pub struct RecompressArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// Name of the volume
+    pub volume: String,
+    /// Choose codecs in this mode, whatever the properties say: performance, balanced, energy, archive
+    #[arg(long)]
+    pub mode: Option<String>,
+    /// Most bytes to go through in a second, or 'max' [default: a tenth of the time while others use the pool]
+    #[arg(long, value_name = "SIZE|max", value_parser = names::rate)]
+    pub rate: Option<u64>,
+    /// Begin anew
+    #[arg(long)]
+    pub restart: bool,
+    /// Only tell how far the last one came
+    #[arg(long, conflicts_with_all = ["restart", "rate"])]
+    pub report: bool,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}

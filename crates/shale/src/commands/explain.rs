@@ -1,0 +1,194 @@
+//! `shale explain`.
+
+use units::format_size;
+
+use crate::choices::{Detail, Region};
+use crate::cli::ExplainArgs;
+use crate::control::{Reply, Request};
+use crate::exit::Outcome;
+use crate::output::{Output, facts, table};
+use crate::session::Session;
+
+/// Regions of one request: 4 GiB of data, some hundred KiB of reply.
+const REGIONS: usize = 1024;
+
+/// Shows how a volume is stored, and why.
+pub fn run(args: ExplainArgs, output: &Output) -> Outcome {
+    if let Some(offset) = args.region {
+        let request = Request::ExplainRegion { volume: args.volume, offset };
+        let detail = Session::with(&args.pool, &args.access, output, |session| match session.call(request)? {
+            Reply::Region(detail) => Ok(*detail),
+            other => Err(other.unexpected().into()),
+        })?;
+        output.result(&detail, || show_detail(&detail));
+        return Ok(());
+    }
+    let regions = Session::with(&args.pool, &args.access, output, |session| {
+        let mut all = Vec::new();
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let request = Request::Explain { volume: args.volume.clone(), from: at, count: REGIONS };
+            match session.call(request)? {
+                Reply::Regions { regions, next } => {
+                    all.extend(regions);
+                    from = next;
+                }
+                other => return Err(other.unexpected().into()),
+            }
+        }
+        Ok(all)
+    })?;
+    output.result(&regions, || show(&regions));
+    Ok(())
+}
+
+fn saved(raw: u64, stored: u64) -> String {
+    if raw == 0 { "-".to_owned() } else { format!("{:.1} %", 100.0 * (1.0 - stored as f64 / raw as f64)) }
+}
+
+fn codecs_of(region: &Region) -> String {
+    let share = |bytes: u64| 100.0 * bytes as f64 / region.raw_bytes.max(1) as f64;
+    let one = |c: &crate::choices::CodecUse| format!("{} {:.0} %", c.codec, share(c.raw_bytes));
+    region.codecs.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+fn show(regions: &[Region]) -> String {
+    let header = ["OFFSET", "DATA", "STORED", "SAVED", "LAST TEST", "STORED AS"].map(str::to_owned).to_vec();
+    let mut rows = vec![header];
+    let (mut raw, mut stored) = (0, 0);
+    for region in regions {
+        raw += region.raw_bytes;
+        stored += region.stored_bytes;
+        let remembered = region
+            .remembered
+            .as_ref()
+            .map_or_else(|| "-".to_owned(), |r| format!("{}, {} units ago", r.winner, r.units_since_test));
+        rows.push(vec![
+            format_size(region.offset),
+            format_size(region.raw_bytes),
+            format_size(region.stored_bytes),
+            saved(region.raw_bytes, region.stored_bytes),
+            remembered,
+            codecs_of(region),
+        ]);
+    }
+    rows.push(
+        ["all".to_owned(), format_size(raw), format_size(stored), saved(raw, stored), String::new(), String::new()]
+            .to_vec(),
+    );
+    table(&rows)
+}
+
+fn show_detail(d: &Detail) -> String {
+    let mut text = facts(&[
+        ("region", format!("{} at {}", format_size(d.region.raw_bytes), format_size(d.region.offset))),
+        (
+            "stored",
+            format!(
+                "{}, {} saved",
+                format_size(d.region.stored_bytes),
+                saved(d.region.raw_bytes, d.region.stored_bytes)
+            ),
+        ),
+        ("as", codecs_of(&d.region)),
+        (
+            "last test",
+            d.region.remembered.as_ref().map_or_else(
+                || "not remembered".to_owned(),
+                |r| {
+                    format!("{} won, {} units ago; {:.1} % saved since", r.winner, r.units_since_test, r.saving_percent)
+                },
+            ),
+        ),
+        ("", String::new()),
+        ("unit tried", format!("{} at {}", format_size(d.unit_bytes), format_size(d.unit_offset))),
+        ("probe", format!("{:.2} bits per byte: class '{}'", d.bits_per_byte, d.class)),
+        ("properties", format!("compression={} mode={}", d.compression, d.mode)),
+        ("chosen now", format!("{}: {}", d.chosen, d.why)),
+        ("CPUs", format!("{:.1} to be had; CPU time is measured for each thread, energy follows it", d.cpus)),
+        (
+            "device",
+            d.device_bytes_per_s.map_or_else(
+                || "not measured yet".to_owned(),
+                |speed| format!("{}/s while busy", format_size(speed as u64)),
+            ),
+        ),
+    ]);
+    text.push('\n');
+    let header = ["CODEC", "STORED", "SAVED", "EXPECTED", "CPU TIME", "EXPECTED", "COST", "VERDICT"];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    for trial in &d.trials {
+        rows.push(vec![
+            trial.codec.clone(),
+            trial.stored_bytes.map_or_else(|| "-".to_owned(), format_size),
+            trial.stored_bytes.map_or_else(|| "-".to_owned(), |stored| saved(d.unit_bytes, stored)),
+            format!("{:.1} %", trial.expected_saving_percent),
+            format!("{:.0} us", trial.cpu_us),
+            format!("{:.0} us", trial.expected_cpu_us),
+            trial.cost.map_or_else(|| "-".to_owned(), |cost| format!("{cost:.2}x")),
+            trial.verdict.clone(),
+        ]);
+    }
+    text + &table(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::choices::{CodecUse, Trial};
+
+    fn region() -> Region {
+        let entry = |codec: &str, raw_bytes, stored_bytes| CodecUse {
+            codec: codec.to_owned(),
+            units: 1,
+            raw_bytes,
+            stored_bytes,
+        };
+        Region {
+            offset: 4 << 20,
+            raw_bytes: 4 << 20,
+            stored_bytes: 2 << 20,
+            codecs: vec![entry("zstd-3", 3 << 20, 1 << 20), entry("raw", 1 << 20, 1 << 20)],
+            remembered: None,
+        }
+    }
+
+    #[test]
+    fn regions_add_up() {
+        let text = show(&[region(), region()]);
+        for part in ["zstd-3 75 %, raw 25 %", "50.0 %", "8 MiB"] {
+            assert!(text.contains(part), "{part} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_detail_says_why_others_lose() {
+        let trial = Trial {
+            codec: "zstd-9".to_owned(),
+            stored_bytes: None,
+            cpu_us: 812.4,
+            expected_saving_percent: 3.0,
+            expected_cpu_us: 700.0,
+            cost: None,
+            verdict: "saves less than min-saving".to_owned(),
+        };
+        let detail = Detail {
+            region: region(),
+            unit_offset: 5 << 20,
+            unit_bytes: 32768,
+            bits_per_byte: 7.91,
+            class: "random".to_owned(),
+            compression: "auto".to_owned(),
+            mode: "balanced".to_owned(),
+            chosen: "raw".to_owned(),
+            why: "it looks random".to_owned(),
+            cpus: 2.0,
+            device_bytes_per_s: None,
+            trials: vec![trial],
+        };
+        let text = show_detail(&detail);
+        for part in ["7.91 bits", "raw: it looks random", "812 us", "saves less than min-saving", "not measured yet"] {
+            assert!(text.contains(part), "{part} is not in\n{text}");
+        }
+    }
+}

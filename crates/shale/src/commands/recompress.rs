@@ -1,0 +1,113 @@
+//! `shale recompress`: asks for slice after slice, and rests between them as the rate or the pool's users demand. What was done is kept
+//! with the pool, so that interrupting this command pauses the recompression.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use units::format_size;
+
+use super::pace::rest;
+use crate::choices::RecompressSlice;
+use crate::cli::RecompressArgs;
+use crate::control::{Reply, Request};
+use crate::exit::Outcome;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::session::Session;
+
+/// Bytes of extents of one slice: a fraction of a second of compressing, even with the slowest codecs.
+const SLICE_BYTES: u64 = 4 << 20;
+
+/// What recompression did.
+#[derive(Debug, Serialize)]
+struct Summary<'a> {
+    #[serde(flatten)]
+    slice: &'a RecompressSlice,
+    seconds: f64,
+}
+
+/// Recompresses a volume, or tells how far that is.
+pub fn run(args: RecompressArgs, output: &Output) -> Outcome {
+    let started = Instant::now();
+    let call = |session: &Session, bytes, restart| -> Outcome<RecompressSlice> {
+        let (volume, mode) = (args.volume.clone(), args.mode.clone());
+        match session.call(Request::Recompress { volume, mode, bytes, restart })? {
+            Reply::Recompressed(slice) => Ok(*slice),
+            other => Err(other.unexpected().into()),
+        }
+    };
+    let slice = Session::with(&args.pool, &args.access, output, |session| {
+        let mut slice = call(session, 0, false)?;
+        if args.report {
+            return Ok(slice);
+        }
+        // One that was finished is history.
+        let mut restart = args.restart || slice.finished;
+        let progress = Progress::new(output, "recompressing", Some(slice.extents_total * slice.extent_bytes));
+        while restart || !slice.finished {
+            let (began, before) = (Instant::now(), slice.foreground_bytes);
+            slice = call(session, SLICE_BYTES, restart)?;
+            restart = false;
+            progress.set(slice.extents_done * slice.extent_bytes);
+            progress.say(format!(
+                "{} rewritten as {}",
+                format_size(slice.before_bytes),
+                format_size(slice.after_bytes)
+            ));
+            if !slice.finished {
+                let is_busy = slice.foreground_bytes != before;
+                std::thread::sleep(rest(SLICE_BYTES, args.rate, began.elapsed(), is_busy));
+            }
+        }
+        progress.finish();
+        Ok(slice)
+    })?;
+    let summary = Summary { slice: &slice, seconds: started.elapsed().as_secs_f64() };
+    output.result(&summary, || show(&slice, started.elapsed()));
+    Ok(())
+}
+
+fn show(slice: &RecompressSlice, took: Duration) -> String {
+    if slice.started_unix_s == 0 {
+        return "this volume has not been recompressed so\n".to_owned();
+    }
+    let far = if slice.finished {
+        "all of it".to_owned()
+    } else {
+        format!("{} of {} extents so far", slice.extents_done, slice.extents_total)
+    };
+    let won = slice.before_bytes.saturating_sub(slice.after_bytes);
+    format!(
+        "recompressed, {far}, in {:.1} s: {} of {} fragments rewritten, {} as {}, {} won\n",
+        took.as_secs_f64(),
+        slice.rewritten,
+        slice.fragments,
+        format_size(slice.before_bytes),
+        format_size(slice.after_bytes),
+        format_size(won)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_tells_what_was_won() {
+        let slice = RecompressSlice {
+            started_unix_s: 1,
+            finished: true,
+            fragments: 10,
+            rewritten: 7,
+            before_bytes: 3 << 20,
+            after_bytes: 1 << 20,
+            ..RecompressSlice::default()
+        };
+        let text = show(&slice, Duration::from_secs(2));
+        assert!(
+            text.contains("7 of 10 fragments") && text.contains("2 MiB won") && text.contains("all of it"),
+            "{text}"
+        );
+        assert!(show(&RecompressSlice::default(), Duration::ZERO).contains("not been"));
+    }
+}
