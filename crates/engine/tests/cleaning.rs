@@ -135,6 +135,70 @@ fn crashes_while_extents_are_cleaned() {
     campaign.demand(total.crashes >= 2000 && moved > 200 << 20, "2000 crashes and 200 MiB moved");
 }
 
+/// Something with the history of the volume `v`, of which few snapshots are kept, and one clone.
+fn change_history(world: &mut World) -> Result<Ended, Failure> {
+    let snapshots = world.model.snapshots_of("v");
+    let has_clone = world.model.names().contains(&"c".to_owned());
+    let free = (0..4).map(|i| format!("s{i}")).find(|name| !snapshots.contains(&format!("v@{name}")));
+    let take = |name| TableOp::Snapshot { volume: "v".into(), name };
+    let change = match (snapshots.is_empty(), world.rng.below(10)) {
+        (true, _) => take("s0".to_owned()),
+        (_, 0..4) if snapshots.len() < 3 && free.is_some() => take(free.unwrap_or_default()),
+        (_, 4) if world.model.can_roll_back(&snapshots[snapshots.len() - 1]) => {
+            TableOp::Rollback { snapshot: world.rng.pick(&snapshots).clone() }
+        }
+        (_, 5) if has_clone => TableOp::Destroy { name: "c".into() },
+        (_, 5) => TableOp::Clone {
+            snapshot: world.rng.pick(&snapshots).clone(),
+            name: "c".into(),
+            properties: BTreeMap::new(),
+        },
+        _ => TableOp::Destroy { name: world.rng.pick(&snapshots).clone() },
+    };
+    world.apply(&Op::Table(change))
+}
+
+/// What only snapshots, clones and destroyed volumes hold moves as safely as what heads see.
+fn crashes_with_history(seed: u64) -> Result<Tally, Failure> {
+    let mut world = full_world(seed, 25 + seed % 4 * 10)?;
+    world.apply(&Op::Flush { volume: "v".into() })?;
+    'generations: for _ in 0..8 {
+        let within = *world.rng.pick(&[10, 30, 100, 300]);
+        let point = world.machine.power.next_point() + world.rng.below(within);
+        world.machine.power.plan(point, Fault::Crash);
+        for _ in 0..120 {
+            if !world.model.names().contains(&"v".to_owned()) {
+                break 'generations;
+            }
+            let ended = if world.rng.percent(8) { change_history(&mut world)? } else { overwrite(&mut world)? };
+            match ended {
+                Ended::Dark => break,
+                // History keeps what would be dead without it.
+                Ended::Full => {
+                    if world.relieve()? == Ended::Dark {
+                        break;
+                    }
+                }
+                Ended::Well | Ended::Disturbed => {}
+            }
+        }
+        note_moved(&world);
+        world.crash()?;
+        if world.rng.percent(20) {
+            world.reopen()?;
+        }
+    }
+    world.verify_check()?;
+    Ok(Tally { ops: world.op_number, crashes: world.crashes, fulls: world.fulls, faults: 0 })
+}
+
+#[test]
+fn crashes_while_history_is_cleaned() {
+    let campaign = Campaign { binary: "cleaning", test: "crashes_while_history_is_cleaned", seeds: 150, soaks: true };
+    let total = campaign.run(crashes_with_history);
+    campaign.demand(total.crashes >= 1000, "1000 crashes");
+}
+
 /// A volume that fills the pool to `percent` of what data can take, overwritten `times` over.
 fn overwritten(seed: u64, percent: u64, times: u64) -> Result<Tally, Failure> {
     let mut world = World::new(seed, |rng| Shape {
