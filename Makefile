@@ -58,6 +58,12 @@ bench-adaptive: build ## Measure compression=auto against fixed codecs and the o
 	corpus=$$(tools/bench-corpus '$(CORPUS)') && \
 	    cargo run --release --locked --package bench -- adaptive --corpus "$$corpus" --out bench/results/adaptive.json $(ARGS)
 
+bench-codecs: build ## Every codec by kind of data, dictionaries, estimates; fills docs/CODECS.md (CORPUS=DIR, ARGS=--quick)
+	@tools/setup build bench
+	corpus=$$(tools/bench-corpus '$(CORPUS)') && \
+	    cargo run --release --locked --package bench -- codecs --corpus "$$corpus" --page docs/CODECS.md $(ARGS) && \
+	    cargo run --release --locked --package bench -- estimate --corpus "$$corpus" $(ARGS)
+
 peers: build ## Measure against btrfs, nbdkit and qcow2 on the same disk (CORPUS=DIR, ARGS=--quick)
 	@tools/setup build bench
 	corpus=$$(tools/bench-corpus '$(CORPUS)') && \
