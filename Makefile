@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test system soak bench bench-adaptive bench-space peers fuzz lint deny completions man install clean
+.PHONY: help setup build demo test system soak bench bench-adaptive bench-codecs bench-space peers fuzz lint deny completions man install clean
 
 PREFIX ?= /usr/local
 DESTDIR ?=
