@@ -298,6 +298,7 @@ impl Core {
             let change = merged.objects.get(&object.id).copied().unwrap_or_default();
             object.settle(allocated.saturating_add_signed(change.0), stored.saturating_add_signed(change.1));
         }
+        self.count_reservations();
         self.extents.lock().apply(plan);
         self.map.thaw(merged.groups, merged.reaped_groups);
         // Only now: until here the frozen changes may have said what a dropped cut hides.

@@ -261,16 +261,16 @@ impl Core {
         Ok(report)
     }
 
-    /// Cleans until a writer has room before the soft wall, and some more lies before it, or until cleaning wins nothing.
+    /// Cleans until a writer, of whom `kept` extents are kept back, has room before the soft wall, and some more lies before it, or until cleaning wins nothing.
     /// `false`: not even up to the wall is there room, the pool is full.
     ///
     /// # Errors
     /// Whatever storage and map fail with.
-    pub(crate) fn clean_for_room(&self) -> Result<bool> {
+    pub(crate) fn clean_for_room(&self, kept: u64) -> Result<bool> {
         let mut cleaner = self.cleaner.lock();
         let rule = self.rule(0, true);
         let soft = self.brake.soft.load(Ordering::Relaxed);
-        let enough = |core: &Self| core.has_room_before(core.soft_wall() + soft / 2);
+        let enough = |core: &Self| core.has_room_before(core.soft_wall() + kept + soft / 2);
         let mut stuck = 0;
         // Each round that cleans leaves fewer extents in use; this many cannot be needed.
         let mut rounds = 2 * GAIN_DIVISOR * u64::from(self.geometry.extents);
@@ -294,6 +294,6 @@ impl Core {
             // Waiting before the soft wall wins nothing now. The background cleaner will set it up again.
             self.brake.soft.store(0, Ordering::Relaxed);
         }
-        Ok(self.has_room())
+        Ok(self.has_room_before(self.geometry.reserve_extents() + kept))
     }
 }

@@ -86,6 +86,8 @@ pub(crate) struct Core {
     /// What `compression=auto` knows.
     pub chooser: Chooser,
     pub workers: Workers,
+    /// Bytes of reservations that are not used.
+    pub reserved_unmet: AtomicU64,
     /// Held by the writer that makes room in a pool that seems full; others wait for what it wins.
     pub making_room: Mutex<()>,
     /// Held by whatever changes the table of objects.
@@ -133,6 +135,7 @@ impl Core {
             damages: Mutex::default(),
             units: UnitCache::new(shares.units),
             workers: Workers::new(),
+            reserved_unmet: AtomicU64::new(0),
             making_room: Mutex::new(()),
             admin: Mutex::new(()),
             recompressing: Mutex::new(()),

@@ -40,6 +40,7 @@ mod prefill;
 mod prepared;
 mod pressure;
 mod properties;
+mod quota;
 mod read_ahead;
 mod reader;
 mod reap;

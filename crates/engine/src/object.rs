@@ -37,6 +37,8 @@ pub(crate) struct Object {
     /// Estimated change of allocated blocks since, in the active and in the frozen overlay.
     allocated_active: AtomicI64,
     allocated_frozen: AtomicI64,
+    /// See `quota`.
+    pub quota: crate::quota::Allowance,
 }
 
 impl Object {
@@ -58,6 +60,7 @@ impl Object {
             stored_bytes: AtomicU64::new(descriptor.stored_bytes),
             allocated_active: AtomicI64::new(0),
             allocated_frozen: AtomicI64::new(0),
+            quota: crate::quota::Allowance::default(),
             descriptor: RwLock::new(descriptor.clone()),
         };
         object.replace(descriptor, Arc::new([]));

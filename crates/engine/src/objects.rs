@@ -100,6 +100,7 @@ impl Table {
             object
         });
         *object.settings.write() = settings;
+        object.quota.forget();
         object.replace(descriptor.clone(), self.levels(&descriptor).into());
         match (descriptor.state, descriptor.parent) {
             (ObjectState::Volume, _) => {
@@ -316,6 +317,7 @@ impl Objects {
         table.pool = properties.clone();
         for object in table.by_id.values() {
             *object.settings.write() = settings(properties, &object.descriptor.read().properties);
+            object.quota.forget();
         }
     }
 
@@ -372,6 +374,11 @@ impl Objects {
         // An older snapshot has an older object, whatever timeline it belongs to.
         snapshots.sort_unstable_by_key(|s| s.id);
         snapshots
+    }
+
+    /// Whether snapshots or clones branch from an object. Costs a look at all objects.
+    pub(crate) fn has_children(&self, id: ObjectId) -> bool {
+        self.all().iter().any(|other| other.descriptor.read().origin.is_some_and(|origin| origin.object == id))
     }
 
     /// All objects, by id.

@@ -201,7 +201,11 @@ impl Pool {
             properties: properties.clone(),
             ..ObjectDescriptor::volume(ObjectId(self.core.objects.next_id()), name, size_bytes)
         };
-        self.core.append_durably(vec![Entry::Object(descriptor)])
+        let reserved = properties::resolved(&self.core.objects.pool_properties(), properties)?.reservation_bytes;
+        self.core.check_reservation(descriptor.id, reserved)?;
+        self.core.append_durably(vec![Entry::Object(descriptor)])?;
+        self.core.count_reservations();
+        Ok(())
     }
 
     /// Destroys a volume that has no snapshots: see [`destroy`](Self::destroy).
@@ -340,11 +344,16 @@ impl Pool {
             Some(name) => {
                 let mut descriptor = self.core.objects.named(name)?.descriptor.read().clone();
                 descriptor.properties = properties::changed(&descriptor.properties, changes)?;
+                let pool = self.core.objects.pool_properties();
+                let reserved = properties::resolved(&pool, &descriptor.properties)?.reservation_bytes;
+                self.core.check_reservation(descriptor.id, reserved)?;
                 Entry::Object(descriptor)
             }
             None => Entry::PoolProperties(properties::changed(&self.core.objects.pool_properties(), changes)?),
         };
-        self.core.append_durably(vec![entry])
+        self.core.append_durably(vec![entry])?;
+        self.core.count_reservations();
+        Ok(())
     }
 
     /// Makes all that was acknowledged durable.

@@ -43,6 +43,11 @@ pub(crate) fn changed(properties: &Properties, changes: &[(String, Option<String
     Ok(properties)
 }
 
+/// What the properties in force mean.
+pub(crate) fn resolved(pool: &Properties, volume: &Properties) -> Result<policy::Settings> {
+    policy::resolve(pool, volume).map(|resolved| resolved.settings).map_err(invalid)
+}
+
 /// The properties in force, with their sources.
 pub(crate) fn in_force(pool: &Properties, volume: &Properties) -> Result<Vec<Property>> {
     let resolved = policy::resolve(pool, volume).map_err(invalid)?;

@@ -7,7 +7,12 @@ use surface::Result;
 use units::BLOCK_BYTES;
 
 use crate::core::Core;
+use crate::object::Object;
 
+/// Share of the pool's extents that only overwriting may take, and the least for which that makes sense: cleaning wins nothing from
+/// extents of which less than a thirty-second part is dead.
+const OVERWRITE_DIVISOR: u64 = 28;
+const OVERWRITE_MIN: u64 = 16;
 /// What a group may cost in the log beside its data: in the worst case a batch of its own, padded.
 const GROUP_COST_BYTES: u64 = BLOCK_BYTES as u64;
 
@@ -61,19 +66,31 @@ impl Core {
         Admitted { core: self, bytes }
     }
 
-    /// Admits `bytes` of new data; the room is theirs until what is returned is dropped.
+    /// Extents that only overwriting may take: a pool that is full for new data goes on taking changes of what it holds, because
+    /// cleaning wins back what they leave dead. Small pools cannot afford it.
+    fn overwrite_extents(&self) -> u64 {
+        let share = u64::from(self.geometry.extents) / OVERWRITE_DIVISOR;
+        if share < OVERWRITE_MIN { 0 } else { share }
+    }
+
+    /// Admits a write of `length` bytes at `offset` of an object; the room is its own until what is returned is dropped.
     ///
-    /// When they do not seem to fit before the soft wall (`clean_pass`), what is dirty is drained first (it may be compressible), a
+    /// When it does not seem to fit before the soft wall (`clean_pass`), what is dirty is drained first (it may be compressible), a
     /// checkpoint is taken (it may free extents), and extents are cleaned for as long as that wins anything; only if there is no room
-    /// up to the wall then, the pool is full. The verdict holds until something is applied.
+    /// up to the wall then, the pool is full. The wall of new data is the reserve, what overwriting needs, and what is
+    /// reserved for other volumes; that of overwriting is the reserve alone. The verdict holds until something is applied.
     ///
     /// # Errors
     /// [`surface::ErrorKind::Full`], and whatever draining fails with.
-    pub(crate) fn admit(&self, bytes: u64) -> Result<Admitted<'_>> {
-        self.brake(bytes);
-        let admitted = self.set_aside(bytes + GROUP_COST_BYTES);
-        let has_room = |core: &Self| core.has_room_before(core.soft_wall());
-        // Nothing could be won when it was tried last: what is left before the wall is for the taking.
+    pub(crate) fn admit(&self, object: &Object, offset: u64, length: u64) -> Result<Admitted<'_>> {
+        self.charge(object, offset, length)?;
+        self.brake(length);
+        // A part of a block makes a block of data.
+        let admitted = self.set_aside(length.next_multiple_of(BLOCK_BYTES as u64) + GROUP_COST_BYTES);
+        let kept = self.overwrite_extents() + self.extents_reserved_against(object);
+        let wall = self.geometry.reserve_extents() + kept;
+        let has_room = |core: &Self| core.has_room_before(core.soft_wall() + kept);
+        // Nothing could be won when it was tried last.
         let hopeless = |core: &Self| core.full_at.load(Ordering::Relaxed) == core.log.applied_seq().0;
         if has_room(self) {
             return Ok(admitted);
@@ -94,7 +111,10 @@ impl Core {
         while !has_room(self) && self.objects.has_reaping() {
             self.take_checkpoint()?;
         }
-        if has_room(self) || self.clean_for_room()? {
+        if has_room(self) || self.clean_for_room(kept)? || self.has_room_before(wall) {
+            return Ok(admitted);
+        }
+        if self.has_room() && kept > 0 && self.is_allocated(object, offset, length)? {
             return Ok(admitted);
         }
         self.full_at.store(self.log.applied_seq().0, Ordering::Relaxed);

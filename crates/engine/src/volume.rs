@@ -170,7 +170,7 @@ impl Volume {
         let [head, body, tail] = Self::divide(offset, length);
         for edge in [&head, &tail] {
             if !edge.is_empty() {
-                let _room = self.core.admit(BLOCK)?;
+                let _room = self.core.admit(&self.object, edge.start, edge.end - edge.start)?;
                 self.write_part(edge.start, &vec![0; (edge.end - edge.start) as usize], false)?;
             }
         }
@@ -253,7 +253,7 @@ impl BlockDevice for Volume {
     fn write(&self, offset: u64, data: Bytes, options: WriteOptions) -> Result<()> {
         {
             let _guard = self.enter_to_change(offset, data.len() as u64)?;
-            let _room = self.core.admit(data.len() as u64)?;
+            let _room = self.core.admit(&self.object, offset, data.len() as u64)?;
             self.core.counters.written_bytes.add(data.len() as u64);
             self.write_bytes(offset, data, false)?;
         }
@@ -280,7 +280,7 @@ impl BlockDevice for Volume {
             while done < length {
                 let len = (length - done).min(1 << 20);
                 let _guard = self.enter_to_change(offset + done, len)?;
-                let _room = self.core.admit(len)?;
+                let _room = self.core.admit(&self.object, offset + done, len)?;
                 self.write_bytes(offset + done, Bytes::from(vec![0; len as usize]), true)?;
                 done += len;
             }

@@ -34,6 +34,10 @@ pub struct Settings {
     pub unit_blocks: u32,
     /// Least saving, in thousandths of the raw length, for which a unit is stored compressed.
     pub min_saving_permille: u32,
+    /// Most stored bytes of a volume, its snapshots' included, if there is a limit.
+    pub quota_bytes: Option<u64>,
+    /// Stored bytes for which there is always room.
+    pub reservation_bytes: u64,
 }
 
 impl Default for Settings {
@@ -45,6 +49,8 @@ impl Default for Settings {
             unit_blocks_min: 8,
             unit_blocks: 8,
             min_saving_permille: 125,
+            quota_bytes: None,
+            reservation_bytes: 0,
         }
     }
 }
@@ -80,6 +86,9 @@ pub struct Key {
 /// What `compression` takes: `auto` and [`Codec::ALLOWED`], which a test compares.
 const COMPRESSION_ALLOWED: &str = "auto, off, zle, lzjb, lz4, lz4hc-1 to lz4hc-12, lzo, gzip-1 to gzip-9, bzip2-1 to bzip2-9, \
                                    zstd-fast-1 to zstd-fast-10, zstd-1 to zstd-19";
+
+/// What the limits take.
+const BYTES_ALLOWED: &str = "none, or a size such as 20G";
 
 /// All properties, in the order in which they are shown.
 pub const KEYS: &[Key] = &[
@@ -124,6 +133,18 @@ pub const KEYS: &[Key] = &[
         description: "how many of those snapshots are kept: the last one of each of so many hours, days, weeks",
         allowed: Schedule::KEEP_ALLOWED,
         default: "24h,7d,4w",
+    },
+    Key {
+        name: "quota",
+        description: "most space that a volume and its snapshots may take, as stored",
+        allowed: BYTES_ALLOWED,
+        default: "none",
+    },
+    Key {
+        name: "reservation",
+        description: "space that is kept for a volume and its snapshots, as stored",
+        allowed: BYTES_ALLOWED,
+        default: "none",
     },
 ];
 
@@ -252,6 +273,8 @@ fn apply(settings: &mut Settings, name: &str, value: &str) -> Result<(), Propert
         // These mean nothing for what is written.
         "snapshots" => drop(Schedule::parse(value, "1h").ok_or_else(bad)?),
         "keep" => drop(Schedule::parse("off", value).ok_or_else(bad)?),
+        "quota" => settings.quota_bytes = parse_bytes(value).ok_or_else(bad)?,
+        "reservation" => settings.reservation_bytes = parse_bytes(value).ok_or_else(bad)?.unwrap_or(0),
         _ => return Err(PropertyError::UnknownKey(name.to_owned())),
     }
     Ok(())
@@ -269,6 +292,11 @@ fn parse_unit(value: &str) -> Option<u32> {
     let blocks = u32::try_from(bytes / BLOCK_BYTES as u64).ok()?;
     let fits = bytes.is_multiple_of(BLOCK_BYTES as u64) && blocks <= GROUP_BLOCKS as u32 && blocks.is_power_of_two();
     fits.then_some(blocks)
+}
+
+/// A size, or none.
+fn parse_bytes(value: &str) -> Option<Option<u64>> {
+    if value == "none" { Some(None) } else { parse_size(value).ok().map(Some) }
 }
 
 /// A percentage with at most one decimal, with or without a `%` behind it, in thousandths.
@@ -303,6 +331,8 @@ mod tests {
             unit_blocks_min: 1,
             unit_blocks: 1,
             min_saving_permille: 900,
+            quota_bytes: Some(1),
+            reservation_bytes: 1,
         };
         for key in KEYS {
             apply(&mut settings, key.name, key.default).unwrap();
@@ -335,6 +365,9 @@ mod tests {
             ("min-saving", "90", Settings { min_saving_permille: 900, ..d }),
             ("min-saving", "7.3", Settings { min_saving_permille: 73, ..d }),
             ("min-saving", "12.5%", d),
+            ("quota", "20G", Settings { quota_bytes: Some(20 << 30), ..d }),
+            ("quota", "none", d),
+            ("reservation", "1.5M", Settings { reservation_bytes: 3 << 19, ..d }),
         ] {
             assert_eq!(resolve(&map(&[(key, value)]), &map(&[])).unwrap().settings, expected, "{key}={value}");
         }
@@ -343,7 +376,11 @@ mod tests {
     #[test]
     fn refusals_list_what_is_allowed() {
         for (key, value, part) in [
-            ("compresion", "lz4", "compression, mode, candidates, unit, min-saving, snapshots, keep, and rule.TYPE"),
+            (
+                "compresion",
+                "lz4",
+                "compression, mode, candidates, unit, min-saving, snapshots, keep, quota, reservation, and rule.TYPE",
+            ),
             ("rule.nc", "lz5", "MODE:CODEC"),
             ("rule.jpeg", "off", "rule.jpg"),
             ("compression", "gzip-10", "zstd-1 to zstd-19"),
@@ -359,6 +396,8 @@ mod tests {
             ("unit", "256K", "4K, 8K"),
             ("unit", "4097", "4K, 8K"),
             ("unit", "16P", "4K, 8K"),
+            ("quota", "lots", "none, or a size"),
+            ("reservation", "-1", "none, or a size"),
             ("min-saving", "90.1", "from 0 to 90"),
             ("min-saving", "100", "from 0 to 90"),
             ("min-saving", "-1", "from 0 to 90"),
@@ -387,6 +426,8 @@ mod tests {
                 ("min-saving", "12.5", Source::Default),
                 ("snapshots", "off", Source::Default),
                 ("keep", "24h,7d,4w", Source::Default),
+                ("quota", "none", Source::Default),
+                ("reservation", "none", Source::Default),
             ]
         );
         assert_eq!(resolved.rules, Rules::default());

@@ -1,0 +1,125 @@
+//! Quotas and reservations: how much of the pool a volume may take, and how much is kept for it. Both count live bytes as stored,
+//! the volume's snapshots included, which are known exactly at checkpoints.
+//!
+//! **Quota.** Between two looks, a volume may write as many bytes as it was below its quota, as if nothing of them could be
+//! compressed. When they are used up, what is dirty is drained, a checkpoint counts, and what is left then is the next allowance. So the
+//! quota is never passed but by writes that are under way at that very moment, and a look comes the more often the
+//! nearer it is. A volume at its quota may go on overwriting what it has, as long as no snapshot keeps the old content.
+//!
+//! **Reservation.** What a volume has not used yet of its reservation is a wall for all others (`space`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use surface::{Allocation, Error, ErrorKind, Result};
+use units::{ObjectId, format_size};
+
+use crate::core::Core;
+use crate::object::Object;
+
+/// What one volume may write before its quota is looked at again.
+#[derive(Debug, Default)]
+pub(crate) struct Allowance {
+    bytes: AtomicU64,
+    /// Held by the one who looks.
+    looking: Mutex<()>,
+    /// Bytes of the reservation that are not used, as of the last checkpoint.
+    unmet: AtomicU64,
+}
+
+impl Allowance {
+    /// The quota has changed: the next write looks again.
+    pub(crate) fn forget(&self) {
+        self.bytes.store(0, Ordering::Relaxed);
+    }
+
+    fn take(&self, bytes: u64) -> bool {
+        self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
+    }
+}
+
+impl Core {
+    /// Lets `length` bytes be written to an object at `offset`, if its quota allows.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Full`] if it does not, and whatever draining and checkpoints fail with.
+    pub(crate) fn charge(&self, object: &Object, offset: u64, length: u64) -> Result<()> {
+        let Some(quota) = object.settings.read().quota_bytes else { return Ok(()) };
+        if object.quota.take(length) {
+            return Ok(());
+        }
+        let _looking = object.quota.looking.lock();
+        if object.quota.take(length) {
+            return Ok(());
+        }
+        self.drain_all()?;
+        self.take_checkpoint()?;
+        let left = quota.saturating_sub(object.stored_bytes());
+        if left >= length {
+            object.quota.bytes.store(left - length, Ordering::Relaxed);
+            return Ok(());
+        }
+        if !self.objects.has_children(object.id) && self.is_allocated(object, offset, length)? {
+            return Ok(());
+        }
+        let (name, quota, stored) = (object.title(), format_size(quota), format_size(object.stored_bytes()));
+        Err(Error::new(
+            ErrorKind::Full,
+            format!(
+                "volume '{name}' takes {stored} of its quota of {quota}: discard what is not needed, destroy snapshots, or raise the quota"
+            ),
+        ))
+    }
+
+    /// Whether all of a range holds data.
+    pub(crate) fn is_allocated(&self, object: &Object, offset: u64, length: u64) -> Result<bool> {
+        let runs = self.allocation(object, offset, length, 2)?;
+        Ok(runs.len() == 1 && runs[0].allocation == Allocation::Data && runs[0].length == length)
+    }
+
+    /// Counts what is left of reservations; called when properties or stored bytes have changed.
+    pub(crate) fn count_reservations(&self) {
+        let mut total = 0;
+        for object in self.objects.volumes() {
+            let reserved = object.settings.read().reservation_bytes;
+            let unmet = reserved.saturating_sub(object.stored_bytes());
+            object.quota.unmet.store(unmet, Ordering::Relaxed);
+            total += unmet;
+        }
+        self.reserved_unmet.store(total, Ordering::Relaxed);
+    }
+
+    /// Extents that are kept for volumes other than `object`.
+    pub(crate) fn extents_reserved_against(&self, object: &Object) -> u64 {
+        let total = self.reserved_unmet.load(Ordering::Relaxed);
+        if total == 0 {
+            return 0;
+        }
+        let others = total.saturating_sub(object.quota.unmet.load(Ordering::Relaxed));
+        others.div_ceil(self.geometry.usable_bytes_min())
+    }
+
+    /// Refuses a reservation that does not fit beside what lives in the pool and what is reserved already.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Full`].
+    pub(crate) fn check_reservation(&self, id: ObjectId, bytes: u64) -> Result<()> {
+        if self.objects.get(id).map_or(0, |object| object.settings.read().reservation_bytes) >= bytes {
+            return Ok(());
+        }
+        let extents = u64::from(self.geometry.extents) - 1 - self.geometry.reserve_extents();
+        let room = extents * self.geometry.usable_bytes_min();
+        let live = self.extents.lock().live_bytes();
+        let mut wanted = bytes.saturating_sub(self.objects.get(id).map_or(0, |object| object.stored_bytes()));
+        for object in self.objects.volumes().into_iter().filter(|object| object.id != id) {
+            wanted += object.settings.read().reservation_bytes.saturating_sub(object.stored_bytes());
+        }
+        if live + wanted <= room {
+            return Ok(());
+        }
+        let (bytes, left) = (format_size(bytes), format_size(room.saturating_sub(live)));
+        let text =
+            format!("a reservation of {bytes} does not fit: {left} are free, those that are reserved already included");
+        Err(Error::new(ErrorKind::Full, text))
+    }
+}

@@ -1,0 +1,165 @@
+//! Quotas, reservations, and what a full pool still takes, on a simulated machine.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties};
+use sim::{ContentKind, Machine, Rng, fill_content};
+use surface::{BlockDevice, ErrorKind, Result, WriteOptions};
+
+const EXTENT_BYTES: u32 = 256 << 10;
+const REQUEST_BYTES: u64 = 64 << 10;
+
+fn env(machine: &Machine) -> PoolEnv {
+    PoolEnv {
+        disk: machine.disk.handle(),
+        store: machine.store.handle(),
+        clock: Arc::clone(&machine.clock) as _,
+        entropy: Arc::clone(&machine.entropy) as _,
+    }
+}
+
+fn options() -> PoolOptions {
+    PoolOptions { memory_bytes: 2 << 20, workers: 0, checkpoint_log_bytes: 1 << 20, ..PoolOptions::default() }
+}
+
+fn pool(machine: &Machine, capacity_bytes: u64) -> Pool {
+    let format = FormatOptions { capacity_bytes, extent_bytes: EXTENT_BYTES, properties: Properties::new() };
+    Pool::format(&env(machine), &format).unwrap();
+    Pool::open(env(machine), options()).unwrap()
+}
+
+fn set(pool: &Pool, volume: &str, key: &str, value: &str) -> Result<()> {
+    pool.set_properties(Some(volume), &[(key.to_owned(), Some(value.to_owned()))])
+}
+
+fn write(pool: &Pool, volume: &str, offset: u64, len: u64, kind: ContentKind, seed: u64) -> Result<()> {
+    let mut data = vec![0; len as usize];
+    fill_content(&mut Rng::new(seed), kind, &mut data);
+    pool.volume(volume).unwrap().write(offset, Bytes::from(data), WriteOptions::default())
+}
+
+/// Writes new data to a volume until it is refused; bytes taken, and why no more.
+fn fill(pool: &Pool, volume: &str, size: u64) -> (u64, String) {
+    for offset in (0..size).step_by(REQUEST_BYTES as usize) {
+        if let Err(error) = write(pool, volume, offset, REQUEST_BYTES, ContentKind::Random, offset + 1) {
+            assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+            return (offset, error.to_string());
+        }
+    }
+    (size, String::new())
+}
+
+fn stored(pool: &Pool, volume: &str) -> u64 {
+    pool.checkpoint().unwrap();
+    pool.volumes().iter().find(|v| v.name == volume).unwrap().stored_bytes
+}
+
+#[test]
+fn a_quota_bounds_what_is_stored_and_overwriting_goes_on() {
+    let machine = Machine::new(64 << 20, 1);
+    let pool = pool(&machine, 64 << 20);
+    pool.create_volume("v", 32 << 20, &Properties::new()).unwrap();
+    pool.create_volume("w", 32 << 20, &Properties::new()).unwrap();
+    set(&pool, "v", "quota", "4M").unwrap();
+    let (taken, why) = fill(&pool, "v", 32 << 20);
+    assert!(why.contains("quota of 4 MiB") && why.contains("'v'"), "{why}");
+    assert!((3 << 20..=4 << 20).contains(&taken), "{taken} bytes of random data for a quota of 4 MiB");
+    assert!(stored(&pool, "v") <= 4 << 20);
+    // What is there may change; other volumes have nothing to do with it.
+    for round in 0..4 {
+        for offset in (0..taken).step_by(REQUEST_BYTES as usize) {
+            write(&pool, "v", offset, REQUEST_BYTES, ContentKind::Random, 1000 * round + offset).unwrap();
+        }
+    }
+    assert!(stored(&pool, "v") <= 4 << 20);
+    write(&pool, "w", 0, 1 << 20, ContentKind::Random, 5).unwrap();
+    // Compressible data counts as it is stored.
+    pool.volume("v").unwrap().discard(0, 32 << 20).unwrap();
+    for offset in (0..8 << 20).step_by(REQUEST_BYTES as usize) {
+        write(&pool, "v", offset, REQUEST_BYTES, ContentKind::Text, offset).unwrap();
+    }
+    assert!(stored(&pool, "v") <= 4 << 20);
+    // A higher quota holds at once, after a restart too.
+    let (_, why) = fill(&pool, "v", 32 << 20);
+    assert!(!why.is_empty());
+    pool.close().unwrap();
+    let pool = Pool::open(env(&machine), options()).unwrap();
+    assert!(!fill(&pool, "v", 32 << 20).1.is_empty());
+    set(&pool, "v", "quota", "none").unwrap();
+    assert_eq!(fill(&pool, "v", 32 << 20).0, 32 << 20);
+    pool.close().unwrap();
+}
+
+#[test]
+fn snapshots_count_towards_the_quota() {
+    let machine = Machine::new(64 << 20, 2);
+    let pool = pool(&machine, 64 << 20);
+    pool.create_volume("v", 2 << 20, &Properties::new()).unwrap();
+    set(&pool, "v", "quota", "3M").unwrap();
+    assert_eq!(fill(&pool, "v", 2 << 20).0, 2 << 20);
+    pool.snapshot("v", "s").unwrap();
+    let mut refused = None;
+    for offset in (0..2 << 20).step_by(REQUEST_BYTES as usize) {
+        if let Err(error) = write(&pool, "v", offset, REQUEST_BYTES, ContentKind::Random, 77 + offset) {
+            refused = Some(error);
+            break;
+        }
+    }
+    assert_eq!(refused.expect("a snapshot keeps what is overwritten").kind(), ErrorKind::Full);
+    assert!(stored(&pool, "v") <= 3 << 20);
+    pool.destroy("v@s", false).unwrap();
+    while stored(&pool, "v") > 2 << 20 {
+        pool.tick().unwrap();
+    }
+    write(&pool, "v", 0, REQUEST_BYTES, ContentKind::Random, 3).unwrap();
+    pool.close().unwrap();
+}
+
+#[test]
+fn a_reservation_is_there_when_everything_else_is_taken() {
+    let machine = Machine::new(128 << 20, 3);
+    let pool = pool(&machine, 128 << 20);
+    pool.create_volume("vip", 4 << 20, &Properties::new()).unwrap();
+    pool.create_volume("v", 256 << 20, &Properties::new()).unwrap();
+    let error = set(&pool, "vip", "reservation", "400M").unwrap_err();
+    assert!(error.kind() == ErrorKind::Full && error.to_string().contains("does not fit"), "{error}");
+    set(&pool, "vip", "reservation", "4M").unwrap();
+    let (taken, why) = fill(&pool, "v", 256 << 20);
+    assert!(taken > 4 << 20 && why.contains("full"), "{taken}: {why}");
+    assert_eq!(fill(&pool, "vip", 4 << 20).0, 4 << 20, "the reservation holds");
+    pool.flush().unwrap();
+    pool.close().unwrap();
+}
+
+#[test]
+fn a_full_pool_goes_on_taking_changes_of_what_it_holds() {
+    let machine = Machine::new(128 << 20, 4);
+    let pool = pool(&machine, 128 << 20);
+    pool.create_volume("v", 256 << 20, &Properties::new()).unwrap();
+    let (taken, why) = fill(&pool, "v", 256 << 20);
+    assert!(why.contains("full"), "{why}");
+    let mut rng = Rng::new(9);
+    let mut more = 0;
+    for round in 0..2000 {
+        let offset = rng.below(taken / 4096) * 4096;
+        write(&pool, "v", offset, 4096, ContentKind::Random, round)
+            .unwrap_or_else(|e| panic!("overwrite {round} in a full pool: {e}"));
+        if round % 97 == 0 {
+            let new = taken + (8 << 20) + round * REQUEST_BYTES;
+            match write(&pool, "v", new, REQUEST_BYTES, ContentKind::Random, round) {
+                // Draining packs what is there, and may leave room for a little more.
+                Ok(()) => more += REQUEST_BYTES,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Full),
+            }
+        }
+    }
+    assert!(more < 4 << 20, "{more} bytes of new data found room in a full pool");
+    pool.flush().unwrap();
+    pool.volume("v").unwrap().discard(0, taken / 2).unwrap();
+    write(&pool, "v", taken + (8 << 20), REQUEST_BYTES, ContentKind::Random, 1).unwrap();
+    let report = pool.check(false, &mut |_, _| ()).unwrap();
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    pool.close().unwrap();
+}
