@@ -134,7 +134,7 @@ impl Core {
                 self.heal()?;
                 self.take_checkpoint()?;
                 if tries > 1 {
-                    self.clean_for_room()?;
+                    self.clean_for_room(0)?;
                 }
             }
             left = left.saturating_sub(extent_bytes.into());
