@@ -43,7 +43,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            compression: Compression::Fixed(Codec::Lz4),
+            compression: Compression::Auto,
             mode: Mode::Balanced,
             candidates: Candidates::default(),
             unit_blocks_min: 8,
@@ -96,7 +96,7 @@ pub const KEYS: &[Key] = &[
         name: "compression",
         description: "codec for what is written from now on, or auto: chosen for each unit by what pays",
         allowed: COMPRESSION_ALLOWED,
-        default: "lz4",
+        default: "auto",
     },
     Key {
         name: "mode",

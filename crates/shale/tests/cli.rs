@@ -80,7 +80,7 @@ fn properties_are_inherited_until_they_are_set() {
     let entry = |key: &str, value: &str, source: &str| json!({ "key": key, "value": value, "source": source });
     assert_eq!(
         get(&["v", "unit", "compression"]),
-        json!([entry("unit", "8K", "volume"), entry("compression", "lz4", "default")])
+        json!([entry("unit", "8K", "volume"), entry("compression", "auto", "default")])
     );
     on(&dir, "set", &["compression=zstd-3", "unit=64K"]).ok();
     assert_eq!(get(&["v", "compression"]), json!([entry("compression", "zstd-3", "pool")]));
