@@ -139,6 +139,13 @@ struct Queue {
 }
 
 impl Queue {
+    /// Puts an entry where its generation belongs: a flush takes entries up to its own, and must not find a newer one in front of
+    /// them.
+    fn put_back(&mut self, entry: (u64, GroupKey)) {
+        let at = self.entries.partition_point(|(generation, _)| *generation < entry.0);
+        self.entries.insert(at, entry);
+    }
+
     fn done(&mut self, generation: u64) {
         if let Some(count) = self.outstanding.get_mut(&generation) {
             *count -= 1;
@@ -284,7 +291,7 @@ impl WriteBuffer {
         if !entries.is_empty() {
             let mut queue = self.queue.lock();
             for entry in entries.into_iter().rev() {
-                queue.entries.push_front(entry);
+                queue.put_back(entry);
             }
             drop(queue);
             // A flush may have found the queue empty meanwhile.
@@ -345,7 +352,7 @@ impl WriteBuffer {
             }
         }
         for entry in again.into_iter().rev() {
-            queue.entries.push_front(entry);
+            queue.put_back(entry);
         }
         drop(queue);
         self.changed.notify_all();

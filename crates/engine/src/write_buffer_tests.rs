@@ -46,6 +46,27 @@ fn a_group_in_flight_is_readable_and_not_taken_twice() {
 }
 
 #[test]
+fn what_was_put_off_comes_back_in_the_order_of_its_generations() {
+    let buffer = WriteBuffer::new();
+    let other = GroupKey { group: GroupIndex(1), ..KEY };
+    buffer.insert(KEY, run(0, 1, 1));
+    let first = buffer.take(usize::MAX, u64::MAX);
+    buffer.insert(other, run(0, 1, 1));
+    let second = buffer.take(usize::MAX, u64::MAX);
+    buffer.insert(KEY, run(0, 1, 2));
+    let generation = buffer.begin_flush();
+    buffer.insert(other, run(0, 1, 2));
+    // Both are in flight; the one that the flush does not wait for comes back last.
+    assert!(buffer.take(usize::MAX, u64::MAX).is_empty());
+    buffer.completed(&first);
+    buffer.completed(&second);
+    let taken = buffer.take(usize::MAX, generation);
+    assert_eq!(taken.len(), 1, "the flush finds what it waits for");
+    buffer.completed(&taken);
+    assert!(buffer.is_drained(generation));
+}
+
+#[test]
 fn a_failed_batch_goes_back_below_newer_writes() {
     let buffer = WriteBuffer::new();
     buffer.insert(KEY, run(0, 4, 1));

@@ -103,3 +103,46 @@ fn threads_fill_a_pool() {
         None => (0..4 * runs).for_each(run),
     }
 }
+
+/// Bytes of the volume that is overwritten: four fifths of what the pool can hold.
+const OVERWRITTEN_BYTES: u64 = 48 << 20;
+
+/// Many threads overwrite a pool that is nearly full, faster than it is cleaned: none is ever told that it is full.
+#[test]
+fn threads_overwrite_a_full_pool() {
+    let machine = Machine::new(OVERWRITTEN_BYTES * 5 / 4, 1);
+    let env = PoolEnv {
+        disk: machine.disk.handle(),
+        store: machine.store.handle(),
+        clock: Arc::clone(&machine.clock) as _,
+        entropy: Arc::clone(&machine.entropy) as _,
+    };
+    let properties = [("compression".to_owned(), "off".to_owned()), ("unit".to_owned(), "4K".to_owned())].into();
+    let options = FormatOptions { capacity_bytes: OVERWRITTEN_BYTES * 5 / 4, extent_bytes: 256 << 10, properties };
+    Pool::format(&env, &options).unwrap();
+    let options = PoolOptions { memory_bytes: 32 << 20, checkpoint_log_bytes: 32 << 20, ..PoolOptions::default() };
+    let pool = Pool::open(env, options).unwrap();
+    pool.create_volume("v", OVERWRITTEN_BYTES, &Default::default()).unwrap();
+    let blocks = OVERWRITTEN_BYTES / 4096;
+    std::thread::scope(|scope| {
+        for thread in 0..4 * THREADS {
+            let device = pool.volume("v").unwrap();
+            scope.spawn(move || {
+                let mut rng = Rng::new(thread);
+                let block = Bytes::from(content(thread)).slice(..4096);
+                // Once in order, so that all is live, then three times at random.
+                let part = blocks / (4 * THREADS);
+                for i in 0..4 * part {
+                    let at = if i < part { thread * part + i } else { rng.below(blocks) };
+                    let written = device.write(at * 4096, block.clone(), WriteOptions::default());
+                    written.unwrap_or_else(|e| panic!("HARNESS: overwriting, write {i} of {}: {e}", 4 * part));
+                }
+            });
+        }
+    });
+    pool.flush().unwrap();
+    let status = pool.status();
+    assert!(status.moved_bytes > status.fragment_bytes / 4, "HARNESS: hardly anything was cleaned: {status:?}");
+    let report = pool.check(false, &mut |_, _| ()).unwrap();
+    assert!(report.problems.is_empty(), "HARNESS: check: {:?}", report.problems);
+}
