@@ -50,6 +50,10 @@ impl Disk for TimedDisk {
     fn punch(&self, offset: u64, len: u64) -> std::io::Result<()> {
         self.inner.punch(offset, len)
     }
+    fn grow(&self, bytes: u64) -> std::io::Result<()> {
+        self.inner.grow(bytes)
+    }
+
     fn size_bytes(&self) -> std::io::Result<u64> {
         self.inner.size_bytes()
     }

@@ -300,7 +300,7 @@ impl Checker<'_> {
         let mut wrong = Vec::new();
         {
             let extents = self.core.extents.lock();
-            for index in 0..self.core.geometry.extents {
+            for index in 0..self.core.geometry.extents() {
                 let extent = ExtentIndex(index);
                 let counted = self.live.get(&extent).copied().unwrap_or(0);
                 let recorded = u64::from(extents.live_of(extent));

@@ -162,7 +162,7 @@ impl Core {
     /// What to clean now in the background, if anything.
     pub(crate) fn clean_pace(&self, cleaner: &mut Cleaner, idle: bool) -> Option<Rule> {
         let extent_bytes = u64::from(self.geometry.extent_bytes);
-        let total = u64::from(self.geometry.extents) - 1;
+        let total = u64::from(self.geometry.extents()) - 1;
         let wall = self.geometry.reserve_extents();
         let left = self.extents_left() + self.evacuated.load(Ordering::Relaxed);
         let live = self.live_bytes.load(Ordering::Relaxed).div_ceil(extent_bytes);
@@ -227,7 +227,7 @@ impl Core {
         self.take_checkpoint()?;
         let (extents, moved) = (self.counters.cleaned_extents.get(), self.counters.moved_bytes.get());
         let rule = self.rule(PASS_PERMILLE, true);
-        let total = u64::from(self.geometry.extents) - 1;
+        let total = u64::from(self.geometry.extents()) - 1;
         let mut report = CleanReport { extents_free_before: self.extents_left(), ..CleanReport::default() };
         let mut stuck = 0;
         for _ in 0..rounds {
@@ -273,7 +273,7 @@ impl Core {
         let enough = |core: &Self| core.has_room_before(core.soft_wall() + kept + soft / 2);
         let mut stuck = 0;
         // Each round that cleans leaves fewer extents in use; this many cannot be needed.
-        let mut rounds = 2 * GAIN_DIVISOR * u64::from(self.geometry.extents);
+        let mut rounds = 2 * GAIN_DIVISOR * u64::from(self.geometry.extents());
         while !enough(self) && rounds > 0 && stuck <= STUCK_MAX {
             rounds -= 1;
             match self.clean_round(&mut cleaner, rule)? {

@@ -55,8 +55,8 @@ pub(crate) struct ExtentPlan {
 }
 
 impl Extents {
-    pub(crate) fn new(geometry: Geometry, live: BTreeMap<u32, [u32; USAGE_PAGE_EXTENTS]>) -> Self {
-        let count = geometry.extents as usize;
+    pub(crate) fn new(geometry: &Geometry, live: BTreeMap<u32, [u32; USAGE_PAGE_EXTENTS]>) -> Self {
+        let count = geometry.extents() as usize;
         let mut all = vec![0; count];
         for (page, values) in live {
             for (slot, value) in all.iter_mut().skip(page as usize).zip(values) {
@@ -71,6 +71,15 @@ impl Extents {
         }
         let free = state.iter().filter(|s| **s == State::Free).count() as u64;
         Self { live: all, state, passed_at: vec![0; count], checkpoints: 0, free, live_bytes, cursor: 1 }
+    }
+
+    /// The pool has grown to `count` extents: the new ones are free.
+    pub(crate) fn grow(&mut self, count: usize) {
+        let more = count.saturating_sub(self.state.len());
+        self.live.resize(self.live.len() + more, 0);
+        self.passed_at.resize(self.passed_at.len() + more, 0);
+        self.state.resize(self.state.len() + more, State::Free);
+        self.free += more as u64;
     }
 
     /// Free extents, not counting listed ones.
@@ -235,7 +244,7 @@ mod tests {
     use super::*;
 
     fn extents(count: u32) -> Extents {
-        Extents::new(Geometry { extent_bytes: 1 << 20, extents: count }, BTreeMap::new())
+        Extents::new(&Geometry::new(1 << 20, u64::from(count) << 20), BTreeMap::new())
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! Where extents lie in the data file, and what follows from their size.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use units::{BLOCK_BYTES, ExtentIndex, GROUP_BLOCKS};
 
 use crate::log::Purpose;
@@ -14,18 +17,27 @@ pub(crate) const CLEAN_EXTENTS: u64 = 2;
 /// Of the metadata's extents, those that not even a cleaner may take that a crash robbed of its own.
 const RESCUE_EXTENTS: usize = 1;
 
-/// The geometry of a pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The geometry of a pool. Clones share the number of extents, which grows while the pool is open.
+#[derive(Debug, Clone)]
 pub(crate) struct Geometry {
     pub extent_bytes: u32,
-    /// Extents in the data file, the superblock's included.
-    pub extents: u32,
+    extents: Arc<AtomicU32>,
 }
 
 impl Geometry {
     pub(crate) fn new(extent_bytes: u32, capacity_bytes: u64) -> Self {
         let extents = u32::try_from(capacity_bytes / u64::from(extent_bytes)).unwrap_or(u32::MAX);
-        Self { extent_bytes, extents }
+        Self { extent_bytes, extents: Arc::new(AtomicU32::new(extents)) }
+    }
+
+    /// Extents in the data file, the superblock's included.
+    pub(crate) fn extents(&self) -> u32 {
+        self.extents.load(Ordering::Acquire)
+    }
+
+    /// The pool has more extents from now on.
+    pub(crate) fn grow(&self, extents: u32) {
+        self.extents.fetch_max(extents, Ordering::AcqRel);
     }
 
     /// First byte of an extent.
@@ -42,7 +54,7 @@ impl Geometry {
     pub(crate) fn holds(&self, location: u64, len: u32) -> bool {
         let extent = location / u64::from(self.extent_bytes);
         extent >= 1
-            && extent < u64::from(self.extents)
+            && extent < u64::from(self.extents())
             && location % u64::from(self.extent_bytes) + u64::from(len) <= u64::from(self.extent_bytes)
     }
 

@@ -25,6 +25,7 @@ mod extent_scan;
 mod extents;
 mod geometry;
 mod group_pages;
+mod grow;
 mod hash;
 mod history;
 mod history_usage;

@@ -62,7 +62,7 @@ impl Pool {
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         let geometry = Geometry::new(extent, options.capacity_bytes);
-        if geometry.extents < EXTENTS_MIN || options.capacity_bytes / u64::from(extent) > u64::from(u32::MAX) {
+        if geometry.extents() < EXTENTS_MIN || options.capacity_bytes / u64::from(extent) > u64::from(u32::MAX) {
             let least = format_size(u64::from(EXTENTS_MIN) * u64::from(extent));
             let most = format_size(u64::from(u32::MAX) * u64::from(extent));
             let (size, extent) = (format_size(options.capacity_bytes), format_size(extent.into()));
@@ -116,7 +116,7 @@ impl Pool {
         let began = env.clock.now_ns();
         let superblock = superblock_io::choose(&superblock_io::read_copies(&*env.disk)?)?;
         let geometry = Geometry::new(superblock.extent_bytes, superblock.capacity_bytes);
-        let loaded = recovery::load(&*env.store, &superblock.pool, geometry)?;
+        let loaded = recovery::load(&*env.store, &superblock.pool, &geometry)?;
         let checkpoint = loaded.checkpoint;
         let shares = Shares::of(options.memory_bytes);
         let objects = Arc::new(Objects::new(checkpoint.properties.clone(), checkpoint.next_object));
@@ -126,9 +126,10 @@ impl Pool {
             objects: objects.clone(),
             buffer: Arc::new(WriteBuffer::new()),
         });
-        let mut extents = Extents::new(geometry, loaded.usage);
+        let mut extents = Extents::new(&geometry, loaded.usage);
         extents.list(checkpoint.extents.iter().copied());
-        let replayed = recovery::replay(&*env.disk, geometry, &checkpoint, &applier, options.accept_log_damage)?;
+        let replayed =
+            recovery::replay(&*env.disk, geometry.clone(), &checkpoint, &applier, options.accept_log_damage)?;
         let counters = Arc::new(Counters::default());
         counters.recovered_batches.set(replayed.batches);
         counters.recovered_bytes.set(replayed.bytes_read);
@@ -142,7 +143,7 @@ impl Pool {
         let learned = env.store.get(KEY_LEARNED).map_err(store_error)?;
         let chooser = Chooser::new(env.clock.clone(), meter.clone(), options.memory_bytes, learned.as_deref());
         let log = Log::new(
-            geometry,
+            geometry.clone(),
             superblock.pool,
             Arc::new(MeteredDisk { inner: env.disk.clone(), meter }),
             sink,
@@ -286,12 +287,12 @@ impl Pool {
             let extents = core.extents.lock();
             (extents.live_bytes(), extents.free())
         };
-        let extents_total = u64::from(core.geometry.extents) - 1;
+        let extents_total = u64::from(core.geometry.extents()) - 1;
         let extents_free = free + core.log.ahead() as u64;
         let c = &core.counters;
         PoolStatus {
             id: hex(&core.pool_id),
-            capacity_bytes: u64::from(core.geometry.extents) * extent_bytes,
+            capacity_bytes: u64::from(core.geometry.extents()) * extent_bytes,
             extent_bytes,
             extents_free,
             extents_total,

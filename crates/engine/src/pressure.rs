@@ -166,6 +166,10 @@ impl Disk for MeteredDisk {
     fn first_write_is_dear(&self) -> bool {
         self.inner.first_write_is_dear()
     }
+    fn grow(&self, bytes: u64) -> std::io::Result<()> {
+        self.inner.grow(bytes)
+    }
+
     fn size_bytes(&self) -> std::io::Result<u64> {
         self.inner.size_bytes()
     }

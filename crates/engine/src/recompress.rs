@@ -121,7 +121,7 @@ impl Core {
         let extent_bytes = self.geometry.extent_bytes;
         let mut buf = AlignedBuf::new(extent_bytes as usize);
         let mut left = bytes;
-        while left > 0 && state.next.0 < self.geometry.extents {
+        while left > 0 && state.next.0 < self.geometry.extents() {
             let mut tries = 0;
             while !self.recompress_extent(state, settings, &mut buf)? {
                 tries += 1;
@@ -254,11 +254,11 @@ impl Core {
     }
 
     fn recompress_report(&self, state: &RecompressState) -> RecompressReport {
-        let total = u64::from(self.geometry.extents) - 1;
+        let total = u64::from(self.geometry.extents()) - 1;
         RecompressReport {
             started_unix_s: state.started_unix_s,
             mode: (!state.mode.is_empty()).then(|| state.mode.clone()),
-            is_finished: state.started_unix_s > 0 && state.next.0 >= self.geometry.extents,
+            is_finished: state.started_unix_s > 0 && state.next.0 >= self.geometry.extents(),
             extents_done: u64::from(state.next.0.max(1) - 1).min(total),
             extents_total: total,
             extent_bytes: self.geometry.extent_bytes.into(),

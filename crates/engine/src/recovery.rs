@@ -40,7 +40,7 @@ fn damaged(error: format::FormatError) -> Error {
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] if it is missing, damaged, or that of another pool.
-pub(crate) fn load(store: &dyn MapStore, pool: &[u8; 16], geometry: Geometry) -> Result<Loaded> {
+pub(crate) fn load(store: &dyn MapStore, pool: &[u8; 16], geometry: &Geometry) -> Result<Loaded> {
     let Some(bytes) = store.get(KEY_CHECKPOINT).map_err(store_error)? else {
         let text = "the map store holds no checkpoint: the metadata directory is not that of this pool, or `init` was interrupted";
         return Err(Error::new(ErrorKind::Corrupt, text));
@@ -50,7 +50,7 @@ pub(crate) fn load(store: &dyn MapStore, pool: &[u8; 16], geometry: Geometry) ->
         let text = "the metadata directory and the data file belong to different pools";
         return Err(Error::new(ErrorKind::Corrupt, text));
     }
-    if checkpoint.extents.is_empty() || checkpoint.extents.iter().any(|e| e.0 == 0 || e.0 >= geometry.extents) {
+    if checkpoint.extents.is_empty() || checkpoint.extents.iter().any(|e| e.0 == 0 || e.0 >= geometry.extents()) {
         return Err(Error::new(ErrorKind::Corrupt, "the checkpoint lists extents that do not exist"));
     }
     let mut objects = Vec::new();

@@ -92,7 +92,7 @@ impl Core {
         let extent_bytes = self.geometry.extent_bytes;
         let mut buf = AlignedBuf::new(extent_bytes as usize);
         let (mut left, first) = (bytes, state.next);
-        while left > 0 && state.next.0 < self.geometry.extents {
+        while left > 0 && state.next.0 < self.geometry.extents() {
             let (number, live) = {
                 let checkpoint = self.checkpoint.lock();
                 (checkpoint.number, self.extents.lock().live_of(state.next))
@@ -181,7 +181,7 @@ impl Core {
     }
 
     fn scrub_report(&self, state: &ScrubState) -> ScrubReport {
-        let total = u64::from(self.geometry.extents) - 1;
+        let total = u64::from(self.geometry.extents()) - 1;
         let damage = |damage: &ScrubDamage| {
             let concerned = !damage.volume.is_empty();
             Problem {
@@ -194,7 +194,7 @@ impl Core {
         };
         ScrubReport {
             started_unix_s: state.started_unix_s,
-            is_finished: state.started_unix_s > 0 && state.next.0 >= self.geometry.extents,
+            is_finished: state.started_unix_s > 0 && state.next.0 >= self.geometry.extents(),
             extents_done: u64::from(state.next.0.max(1) - 1).min(total),
             extents_total: total,
             extent_bytes: self.geometry.extent_bytes.into(),

@@ -69,7 +69,7 @@ impl Core {
     /// Extents that only overwriting may take: a pool that is full for new data goes on taking changes of what it holds, because
     /// cleaning wins back what they leave dead. Small pools cannot afford it.
     fn overwrite_extents(&self) -> u64 {
-        let share = u64::from(self.geometry.extents) / OVERWRITE_DIVISOR;
+        let share = u64::from(self.geometry.extents()) / OVERWRITE_DIVISOR;
         if share < OVERWRITE_MIN { 0 } else { share }
     }
 

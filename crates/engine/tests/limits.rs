@@ -163,3 +163,34 @@ fn a_full_pool_goes_on_taking_changes_of_what_it_holds() {
     assert!(report.problems.is_empty(), "{:?}", report.problems);
     pool.close().unwrap();
 }
+
+#[test]
+fn a_full_pool_grows_while_it_is_open() {
+    let mut machine = Machine::new(64 << 20, 5);
+    let pool = pool(&machine, 16 << 20);
+    pool.create_volume("v", 256 << 20, &Properties::new()).unwrap();
+    let (taken, _) = fill(&pool, "v", 256 << 20);
+    for (wanted, kind) in [(16 << 20, ErrorKind::Invalid), (8 << 20, ErrorKind::Invalid), (65 << 20, ErrorKind::Full)] {
+        let error = pool.grow(wanted).unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+    }
+    pool.grow(48 << 20).unwrap();
+    assert_eq!(pool.status().capacity_bytes, 48 << 20);
+    for offset in (taken..2 * taken).step_by(REQUEST_BYTES as usize) {
+        write(&pool, "v", offset, REQUEST_BYTES, ContentKind::Random, offset + 1).unwrap();
+    }
+    pool.flush().unwrap();
+    drop(pool);
+    machine.power_cycle();
+    let pool = Pool::open(env(&machine), options()).unwrap();
+    assert_eq!(pool.status().capacity_bytes, 48 << 20);
+    let (mut want, mut got) = (vec![0; REQUEST_BYTES as usize], vec![0; REQUEST_BYTES as usize]);
+    for offset in (0..2 * taken).step_by(REQUEST_BYTES as usize) {
+        fill_content(&mut Rng::new(offset + 1), ContentKind::Random, &mut want);
+        pool.volume("v").unwrap().read(offset, &mut got).unwrap();
+        assert!(want == got, "byte {offset} after growing and a crash");
+    }
+    let report = pool.check(false, &mut |_, _| ()).unwrap();
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    pool.close().unwrap();
+}

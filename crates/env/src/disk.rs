@@ -36,6 +36,12 @@ pub trait Disk: Send + Sync {
         true
     }
 
+    /// Makes room for `bytes` in all.
+    ///
+    /// # Errors
+    /// When there is none.
+    fn grow(&self, bytes: u64) -> Result<()>;
+
     /// Current size in bytes.
     fn size_bytes(&self) -> Result<u64>;
 

@@ -260,6 +260,20 @@ impl Disk for FileDisk {
         !self.is_block_device()
     }
 
+    fn grow(&self, bytes: u64) -> Result<()> {
+        let size = self.size_bytes()?;
+        if size >= bytes {
+            return Ok(());
+        }
+        match self.kind {
+            Kind::File => self.file.set_len(bytes).map_err(|e| self.failed("growing", 0, bytes, e)),
+            Kind::BlockDevice => {
+                let text = format!("the device has {size} bytes; make it larger first");
+                Err(self.failed("growing", 0, bytes, Error::new(ErrorKind::StorageFull, text)))
+            }
+        }
+    }
+
     fn size_bytes(&self) -> Result<u64> {
         match self.kind {
             Kind::File => self.file.metadata().map(|m| m.len()),

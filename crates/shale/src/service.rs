@@ -128,6 +128,7 @@ impl Service {
             Request::Set { volume, changes } => {
                 self.pool.set_properties(volume.as_deref(), &changes).map(|()| Reply::Done)
             }
+            Request::Grow { capacity_bytes } => self.pool.grow(capacity_bytes).map(|()| Reply::Done),
             Request::Checkpoint => self.pool.checkpoint().map(|()| Reply::Done),
             Request::Clean { all, rounds } => Ok(Reply::Cleaned(self.pool.clean(all, rounds)?.into())),
             Request::Scrub { bytes, restart } => Ok(Reply::Scrubbed(Box::new(self.pool.scrub(bytes, restart)?.into()))),

@@ -37,12 +37,17 @@ fn a_served_pool_is_cleaned_and_scrubbed() {
     assert!(status["moved_bytes"].as_u64().unwrap() >= 7 << 20, "{status}");
     assert!(on(&dir, "status", &[]).ok().stdout.contains("extents, "));
     assert_eq!(content(&dir, "v"), before);
+    let before = on(&dir, "status", &["--json"]).ok().json()["capacity_bytes"].as_u64().unwrap();
+    on(&dir, "grow", &["1M"]).code(2).says("can only grow");
+    let grown = on(&dir, "grow", &[&(before + (64 << 20)).to_string(), "--json"]).ok().json();
+    assert_eq!(grown["capacity_bytes"].as_u64(), Some(before + (64 << 20)));
     let scrubbed = on(&dir, "scrub", &["--rate", "max", "--json"]).ok().json();
     assert_eq!((&scrubbed["finished"], &scrubbed["found"]), (&json!(true), &json!(0)), "{scrubbed}");
     assert!(scrubbed["bytes"].as_u64().unwrap() >= 8 << 20, "{scrubbed}");
     let report = on(&dir, "scrub", &["--report", "--json"]).ok().json();
     assert_eq!(report["started_unix_s"], scrubbed["started_unix_s"]);
     server.stop();
+    assert_eq!(on(&dir, "status", &["--json"]).ok().json()["capacity_bytes"], grown["capacity_bytes"]);
     // What was verified is remembered.
     assert!(on(&dir, "scrub", &["--report"]).ok().stdout.contains("all of it"));
     on(&dir, "check", &[]).ok();

@@ -437,6 +437,11 @@ impl Disk for DiskHandle {
         }
     }
 
+    /// Like a device, which is as large as it is.
+    fn grow(&self, bytes: u64) -> io::Result<()> {
+        if bytes <= self.size_bytes()? { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
+    }
+
     fn size_bytes(&self) -> io::Result<u64> {
         Ok(self.disk.state.lock().seen.size_bytes())
     }

@@ -66,6 +66,10 @@ impl Disk for Throttled {
     fn first_write_is_dear(&self) -> bool {
         self.inner.first_write_is_dear()
     }
+    fn grow(&self, bytes: u64) -> std::io::Result<()> {
+        self.inner.grow(bytes)
+    }
+
     fn size_bytes(&self) -> std::io::Result<u64> {
         self.inner.size_bytes()
     }

@@ -67,6 +67,10 @@ impl Disk for HoldingDisk {
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         self.below.punch(offset, len)
     }
+    fn grow(&self, bytes: u64) -> io::Result<()> {
+        self.below.grow(bytes)
+    }
+
     fn size_bytes(&self) -> io::Result<u64> {
         self.below.size_bytes()
     }

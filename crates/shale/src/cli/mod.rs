@@ -8,7 +8,7 @@ mod volume;
 
 pub use history::{CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};
 pub use policy::{ExplainArgs, RecompressArgs, TraceArgs, TraceFormat};
-pub use pool::{CheckArgs, CleanArgs, InitArgs, ScrubArgs, ServeArgs, StatusArgs};
+pub use pool::{CheckArgs, CleanArgs, GrowArgs, InitArgs, ScrubArgs, ServeArgs, StatusArgs};
 pub use transfer::{EstimateArgs, ExportArgs, ImportArgs};
 pub use volume::{CreateArgs, DestroyArgs, GetArgs, ListArgs, ResizeArgs, SetArgs};
 
@@ -92,6 +92,8 @@ pub enum Command {
     Diff(DiffArgs),
     /// Read and verify everything in a pool that is not served
     Check(CheckArgs),
+    /// Make a pool larger
+    Grow(GrowArgs),
     /// Empty extents that are partly dead, to make space now
     Clean(CleanArgs),
     /// Verify all data of a pool while it is used

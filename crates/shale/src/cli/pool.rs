@@ -116,6 +116,27 @@ pub struct ServeArgs {
     pub ready_fd: Option<i32>,
 }
 
+/// See [`super::Command::Grow`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale grow /srv/pool 200G
+
+Works while the pool is served, and on a full one: whoever waited for space goes on. A data file becomes longer (it stays
+sparse); a block device must have been made larger before.
+
+JSON fields: capacity_bytes.")]
+pub struct GrowArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// New capacity
+    #[arg(value_name = "SIZE", value_parser = names::size)]
+    pub size: u64,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
 /// See [`super::Command::Check`].
 #[derive(Debug, Args)]
 #[command(after_long_help = "\

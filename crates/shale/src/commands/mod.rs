@@ -6,6 +6,7 @@ mod estimate;
 mod explain;
 mod export;
 mod generate;
+mod grow;
 mod history;
 mod import;
 mod init;
@@ -48,6 +49,7 @@ pub fn run(command: Command, output: &Output) -> Outcome {
         Command::Diff(args) => history::diff(args, output),
         Command::Check(args) => check::run(args, output),
         Command::Clean(args) => clean::run(args, output),
+        Command::Grow(args) => grow::run(args, output),
         Command::Scrub(args) => scrub::run(args, output),
         Command::Recompress(args) => recompress::run(args, output),
         Command::Explain(args) => explain::run(args, output),

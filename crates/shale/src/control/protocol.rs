@@ -119,6 +119,11 @@ pub enum Request {
         /// Key, and value or none to inherit again.
         changes: Vec<(String, Option<String>)>,
     },
+    /// Makes the pool larger.
+    Grow {
+        /// New capacity.
+        capacity_bytes: u64,
+    },
     /// Makes everything durable and takes a checkpoint.
     Checkpoint,
     /// Cleans for a while: [`Reply::Cleaned`].
@@ -368,6 +373,7 @@ mod tests {
             Request::Snapshots { volume: None },
             Request::Diff { from: "vm@s".to_owned(), to: "vm".to_owned(), start: 1 << 60 },
             Request::Resize { volume: "vm".to_owned(), size_bytes: 4096, shrink: false },
+            Request::Grow { capacity_bytes: 1 << 40 },
             Request::List,
             Request::Status,
             Request::Get { volume: None },

@@ -1,0 +1,52 @@
+//! Growing a pool while it is in use.
+//!
+//! 1. The storage makes room: a file becomes longer, a device must have the bytes. 2. The superblock says so, durably, in both
+//!    copies: a crash in between leaves the old size or the new one, and either is right. 3. The new extents are free.
+
+use std::sync::atomic::Ordering;
+
+use surface::{Error, ErrorKind, Result};
+use units::format_size;
+
+use crate::pool::Pool;
+use crate::superblock_io;
+
+impl Pool {
+    /// Makes the pool `capacity_bytes` large, rounded down to whole extents; it must become larger. Durable on return, and of use at
+    /// once, to a full pool as well.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if it would not become larger or have too many extents; [`ErrorKind::Full`] or
+    /// [`ErrorKind::Io`] if the storage has not got the room.
+    pub fn grow(&self, capacity_bytes: u64) -> Result<()> {
+        let core = &self.core;
+        core.check_failed()?;
+        let _admin = core.admin.lock();
+        let extent_bytes = u64::from(core.geometry.extent_bytes);
+        let now = u64::from(core.geometry.extents()) * extent_bytes;
+        let capacity_bytes = capacity_bytes / extent_bytes * extent_bytes;
+        if capacity_bytes <= now {
+            let (now, wanted) = (format_size(now), format_size(capacity_bytes));
+            let text = format!("the pool has {now} and cannot be made {wanted} large: it can only grow");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        let extents = u32::try_from(capacity_bytes / extent_bytes).map_err(|_| {
+            let most = format_size(u64::from(u32::MAX) * extent_bytes);
+            Error::new(ErrorKind::Invalid, format!("with extents of this size a pool has at most {most}"))
+        })?;
+        core.env.disk.grow(capacity_bytes).map_err(|e| Error::from_io("the data file or device cannot grow", e))?;
+        let mut superblock = superblock_io::choose(&superblock_io::read_copies(&*core.env.disk)?)?;
+        superblock.capacity_bytes = capacity_bytes;
+        superblock.generation += 1;
+        superblock_io::write(&*core.env.disk, &superblock)?;
+        core.geometry.grow(extents);
+        {
+            let mut all = core.extents.lock();
+            all.grow(extents as usize);
+            core.extents_free.store(all.free(), Ordering::Release);
+        }
+        core.full_at.store(u64::MAX, Ordering::Relaxed);
+        // The log gets some of them at once, for those who wait for room.
+        core.take_checkpoint()
+    }
+}

@@ -1,0 +1,22 @@
+//! `shale grow`.
+
+use serde_json::json;
+use units::format_size;
+
+use crate::cli::GrowArgs;
+use crate::commands::status::status;
+use crate::control::Request;
+use crate::exit::Outcome;
+use crate::output::Output;
+use crate::session::Session;
+
+/// Makes a pool larger.
+pub fn run(args: GrowArgs, output: &Output) -> Outcome {
+    let capacity_bytes = Session::with(&args.pool, &args.access, output, |session| {
+        session.done(Request::Grow { capacity_bytes: args.size })?;
+        Ok(status(session)?.capacity_bytes)
+    })?;
+    let document = json!({ "capacity_bytes": capacity_bytes });
+    output.result(&document, || format!("the pool has {} now\n", format_size(capacity_bytes)));
+    Ok(())
+}
