@@ -108,7 +108,13 @@ impl Applier {
         if !live.is_empty() {
             let fragment = FragmentRef { live, ..reference(&moved.fragment, location) };
             // What is allocated stays what it was.
-            overlay.change(key, epoch, |record| record.put(fragment, &mut |_| ()));
+            overlay.change(key, epoch, |record| {
+                if cfg!(feature = "canary-cleaner-drops-snapshot-fragment") && epoch != object.epoch() {
+                    record.put_holes(live, &mut |_| ());
+                } else {
+                    record.put(fragment, &mut |_| ());
+                }
+            });
         }
     }
 
