@@ -78,8 +78,8 @@ impl Pool {
         core.append_durably(vec![Entry::Object(snapshot), Entry::Object(volume)])
     }
 
-    /// Makes a volume that begins as a snapshot was. It has the properties in force on the snapshot's volume, changed by
-    /// `properties`.
+    /// Makes a volume that begins as a snapshot was. It has the properties set on the snapshot's volume, but not its
+    /// reservation, changed by `properties`.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`]; [`ErrorKind::Unsupported`] for a clone of a clone
@@ -97,14 +97,20 @@ impl Pool {
         let from = snapshot.descriptor.read().clone();
         let parent = from.parent.and_then(|id| core.objects.get(id));
         let mut own = parent.map(|parent| parent.descriptor.read().properties.clone()).unwrap_or_default();
+        // The space that is set aside for the other volume is not set aside twice.
+        own.remove("reservation");
         own.extend(properties.clone());
+        let id = ObjectId(core.objects.next_id());
+        core.check_reservation(id, properties::resolved(&core.objects.pool_properties(), &own)?.reservation_bytes)?;
         let clone = ObjectDescriptor {
             origin: from.origin,
             created_unix_s: core.env.clock.unix_s(),
             properties: own,
-            ..ObjectDescriptor::volume(ObjectId(core.objects.next_id()), name, from.size_bytes)
+            ..ObjectDescriptor::volume(id, name, from.size_bytes)
         };
-        core.append_durably(vec![Entry::Object(clone)])
+        core.append_durably(vec![Entry::Object(clone)])?;
+        core.count_reservations();
+        Ok(())
     }
 
     /// Takes a volume back to one of its snapshots, size included. Snapshots that are newer must be given up for it

@@ -418,3 +418,21 @@ fn differences_are_what_was_written_between() {
     assert_eq!(pool.diff("v@nothing", "v", 0).unwrap_err().kind(), ErrorKind::NotFound);
     pool.close().unwrap();
 }
+
+/// What is set aside for a volume is not set aside once more for each of its clones.
+#[test]
+fn clones_do_not_inherit_reservations() {
+    let machine = Machine::new(40 << 20, 9);
+    let pool = pool_without_threads(&machine, 40 * MIB);
+    let properties = [("reservation".to_owned(), "16M".to_owned()), ("unit".to_owned(), "8K".to_owned())].into();
+    pool.create_volume("v", MIB, &properties).unwrap();
+    pool.snapshot("v", "s").unwrap();
+    for name in ["a", "b", "c"] {
+        pool.clone_snapshot("v@s", name, &BTreeMap::new()).unwrap();
+    }
+    let own = pool.volumes().into_iter().find(|v| v.name == "a").unwrap().properties;
+    assert_eq!(own, [("unit".to_owned(), "8K".to_owned())].into());
+    let more = [("reservation".to_owned(), "16M".to_owned())].into();
+    assert_eq!(pool.clone_snapshot("v@s", "d", &more).unwrap_err().kind(), ErrorKind::Full);
+    pool.close().unwrap();
+}
