@@ -261,8 +261,8 @@ impl Core {
         Ok(report)
     }
 
-    /// Cleans until a writer, of whom `kept` extents are kept back, has room before the soft wall, and some more lies before it, or until cleaning wins nothing.
-    /// `false`: not even up to the wall is there room, the pool is full.
+    /// Cleans until a writer, from whom `kept` extents are kept back beside the reserve, has room before the soft wall and some more
+    /// lies before it, or until cleaning wins nothing. `false`: not even up to the wall is there room, the pool is full.
     ///
     /// # Errors
     /// Whatever storage and map fail with.

@@ -88,14 +88,13 @@ impl Core {
         // A part of a block makes a block of data.
         let admitted = self.set_aside(length.next_multiple_of(BLOCK_BYTES as u64) + GROUP_COST_BYTES);
         let kept = self.overwrite_extents() + self.extents_reserved_against(object);
-        let wall = self.geometry.reserve_extents() + kept;
         let has_room = |core: &Self| core.has_room_before(core.soft_wall() + kept);
-        // Nothing could be won when it was tried last.
-        let hopeless = |core: &Self| core.full_at.load(Ordering::Relaxed) == core.log.applied_seq().0;
         if has_room(self) {
             return Ok(admitted);
         }
-        if hopeless(self) && self.buffer.bytes() == 0 && !self.has_room() {
+        // Nothing could be won when it was tried last.
+        let hopeless = self.full_at.load(Ordering::Relaxed) == self.log.applied_seq().0;
+        if hopeless && self.buffer.bytes() == 0 && !self.has_room() {
             return Err(self.full_error());
         }
         let _making_room = self.making_room.lock();
@@ -111,7 +110,7 @@ impl Core {
         while !has_room(self) && self.objects.has_reaping() {
             self.take_checkpoint()?;
         }
-        if has_room(self) || self.clean_for_room(kept)? || self.has_room_before(wall) {
+        if has_room(self) || self.clean_for_room(kept)? {
             return Ok(admitted);
         }
         if self.has_room() && kept > 0 && self.is_allocated(object, offset, length)? {
