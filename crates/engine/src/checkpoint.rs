@@ -190,7 +190,7 @@ impl Core {
             plan
         };
         let extents: Vec<_> = position.extents.iter().chain(&plan.listed).copied().collect();
-        if extents.is_empty() {
+        if extents.is_empty() && position.open.iter().all(Option::is_none) {
             return Err(self.full_error());
         }
         let checkpoint = Checkpoint {
@@ -198,7 +198,7 @@ impl Core {
             incarnation: position.incarnation,
             incarnation_first_seq: position.incarnation_first_seq,
             next_seq: position.next_seq,
-            offset: position.offset,
+            open: position.open,
             extents,
             next_object: captured.next_object,
             number,

@@ -89,6 +89,7 @@ mod tests {
             incarnation_first_seq: Seq(1),
             durable_before: Seq(1),
             extent: ExtentIndex(3),
+            stream: format::Stream::Hot,
         };
         let payload = payloads.concat();
         let len = (header_bytes(entries) + payload.len()).next_multiple_of(BATCH_ALIGN);

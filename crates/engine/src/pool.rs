@@ -81,7 +81,7 @@ impl Pool {
             incarnation: 0,
             incarnation_first_seq: Seq(1),
             next_seq: Seq(1),
-            offset: 0,
+            open: Default::default(),
             extents: vec![ExtentIndex(1)],
             next_object: 1,
             number: 0,
@@ -127,7 +127,7 @@ impl Pool {
             buffer: Arc::new(WriteBuffer::new()),
         });
         let mut extents = Extents::new(&geometry, loaded.usage);
-        extents.list(checkpoint.extents.iter().copied());
+        extents.list(checkpoint.log_extents());
         let replayed =
             recovery::replay(&*env.disk, geometry.clone(), &checkpoint, &applier, options.accept_log_damage)?;
         let counters = Arc::new(Counters::default());

@@ -16,7 +16,7 @@ const STREAK_MIN: u32 = 4;
 /// Bytes filled at a time: 64 of the smallest batches share the journal's cost; more would delay the one that fills.
 const STRETCH_BYTES: u32 = 256 << 10;
 
-/// What is known of the open extent.
+/// What is known of a stream and of its open extent.
 #[derive(Debug, Default)]
 pub(crate) struct Prefill {
     streak: u32,
@@ -27,9 +27,9 @@ pub(crate) struct Prefill {
 }
 
 impl Prefill {
-    /// Another extent is open.
-    pub(crate) fn reset(&mut self) {
-        self.until = 0;
+    /// What goes on being true when another extent is open.
+    pub(crate) fn in_another_extent(self) -> Self {
+        Self { until: 0, ..self }
     }
 
     /// A batch of `len` bytes is about to be placed at `offset` of an extent that begins at byte `start`: fills ahead if that pays.

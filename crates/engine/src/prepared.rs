@@ -1,7 +1,7 @@
 //! A batch on its way to the log: entries, their payloads packed behind room for the header, and what it completes.
 
 use env::AlignedBuf;
-use format::{BATCH_ALIGN, Entry, FragmentEntry, Move, header_bytes};
+use format::{BATCH_ALIGN, Entry, FragmentEntry, Move, Stream, header_bytes};
 use units::{Epoch, ObjectId};
 
 use crate::buffers::BufferPool;
@@ -10,6 +10,8 @@ use crate::write_buffer::Taken;
 /// A batch that has no position yet.
 pub(crate) struct Prepared {
     pub entries: Vec<Entry>,
+    /// Where it goes: moves to the cold one.
+    pub stream: Stream,
     /// Bytes of the header that `entries` make; the payloads follow it in `buf`.
     header: usize,
     payload: usize,
@@ -23,7 +25,8 @@ impl Prepared {
     pub(crate) fn new(entries: Vec<Entry>, payload: usize, buf: AlignedBuf, taken: Vec<Taken>) -> Self {
         let header = header_bytes(&entries);
         debug_assert!(buf.len() >= header + payload);
-        Self { entries, header, payload, buf, taken }
+        let stream = if matches!(entries.first(), Some(Entry::Moves { .. })) { Stream::Cold } else { Stream::Hot };
+        Self { entries, stream, header, payload, buf, taken }
     }
 
     /// A batch without payloads.
@@ -81,7 +84,7 @@ impl Prepared {
             return self.split_holes(room, buffers);
         }
         let rest = rest.copied(self, buffers);
-        let Self { mut buf, header, .. } = std::mem::replace(self, rest);
+        let Self { stream, mut buf, header, .. } = std::mem::replace(self, rest);
         let mut at = header;
         for range in part.payloads {
             let len = range.len();
@@ -91,7 +94,7 @@ impl Prepared {
             }
             at += len;
         }
-        Some(Self { entries: part.entries, header, payload: at - header, buf, taken: Vec::new() })
+        Some(Self { entries: part.entries, stream, header, payload: at - header, buf, taken: Vec::new() })
     }
 }
 
@@ -114,7 +117,7 @@ impl Prepared {
         let header = header_bytes(&self.entries);
         self.buf.copy_within(self.header..self.header + self.payload, header);
         self.header = header;
-        Some(Self::metadata(vec![part], buffers))
+        Some(Self { stream: self.stream, ..Self::metadata(vec![part], buffers) })
     }
 }
 
@@ -169,7 +172,8 @@ impl Side {
             buf[at..at + len].copy_from_slice(&from.buf[range]);
             at += len;
         }
-        Prepared { entries: self.entries, header, payload: at - header, buf, taken: std::mem::take(&mut from.taken) }
+        let taken = std::mem::take(&mut from.taken);
+        Prepared { entries: self.entries, stream: from.stream, header, payload: at - header, buf, taken }
     }
 }
 

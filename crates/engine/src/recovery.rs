@@ -1,14 +1,21 @@
 //! Opening a pool: the last checkpoint is loaded, and the batches behind it are applied until the first one that is not whole.
 //! Reads only the extents that the checkpoint lists, so that the time depends on the checkpoint interval alone.
+//!
+//! The next batch lies behind the last one of its stream, or at the start of the next listed extent (`log::streams` has the proof):
+//! 1. Look behind the last batch of each stream. What stands there is remembered, since it may be a later batch.
+//! 2. If it is none of them, the next listed extent is read. If it begins with the batch, it is from now on what that batch's stream
+//!    fills; what the stream filled before is passed.
+//! 3. If it is not there either, or not whole, the log has ended. A batch of any stream that was written when the missing one was
+//!    durable proves damage.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use env::{AlignedBuf, Disk, MapStore};
 use format::{
     BATCH_ALIGN, Batch, BatchHeader, Checkpoint, Entry, FragmentEntry, FragmentIdentity, KEY_CHECKPOINT,
-    ObjectDescriptor, USAGE_PAGE_EXTENTS, decode_batch, decode_usage_page, fragment_checksum, object_key_range,
-    parse_usage_key, usage_key_range,
+    ObjectDescriptor, OpenExtent, STREAMS, Stream, USAGE_PAGE_EXTENTS, decode_batch, decode_usage_page,
+    fragment_checksum, object_key_range, parse_usage_key, usage_key_range,
 };
 use surface::{Error, ErrorKind, Result};
 use units::{ExtentIndex, Seq};
@@ -50,8 +57,12 @@ pub(crate) fn load(store: &dyn MapStore, pool: &[u8; 16], geometry: &Geometry) -
         let text = "the metadata directory and the data file belong to different pools";
         return Err(Error::new(ErrorKind::Corrupt, text));
     }
-    if checkpoint.extents.is_empty() || checkpoint.extents.iter().any(|e| e.0 == 0 || e.0 >= geometry.extents()) {
-        return Err(Error::new(ErrorKind::Corrupt, "the checkpoint lists extents that do not exist"));
+    let mut known = BTreeSet::new();
+    let is_new = |e: ExtentIndex| e.0 > 0 && e.0 < geometry.extents() && known.insert(e);
+    let beyond =
+        |open: &OpenExtent| open.offset > geometry.extent_bytes || !(open.offset as usize).is_multiple_of(BATCH_ALIGN);
+    if !checkpoint.log_extents().all(is_new) || known.is_empty() || checkpoint.open.iter().flatten().any(beyond) {
+        return Err(Error::new(ErrorKind::Corrupt, "the checkpoint lists extents that do not exist, or one twice"));
     }
     let mut objects = Vec::new();
     let mut failure = None;
@@ -86,23 +97,57 @@ pub(crate) fn load(store: &dyn MapStore, pool: &[u8; 16], geometry: &Geometry) -
     failure.map_or(Ok(Loaded { checkpoint, objects, usage }), |error| Err(damaged(error)))
 }
 
+/// What tells the batches of a log from others.
+#[derive(Clone, Copy)]
+struct LogId {
+    pool: u64,
+    incarnation: u64,
+}
+
+impl LogId {
+    fn has(self, header: &BatchHeader, extent: ExtentIndex) -> bool {
+        (header.pool, header.extent, header.incarnation) == (self.pool, extent, self.incarnation)
+    }
+}
+
 /// The log behind a checkpoint.
 struct Replay<'a> {
     disk: &'a dyn Disk,
     geometry: Geometry,
-    pool: u64,
+    id: LogId,
     checkpoint: &'a Checkpoint,
     next: Seq,
+    /// What each stream fills, as far as the log has been followed.
+    open: [Option<Tail>; STREAMS],
+    /// Listed extents that have been opened.
+    opened: usize,
+    passed: Vec<ExtentIndex>,
     batches: u64,
     bytes_read: u64,
 }
 
+/// The extent that a stream fills.
+struct Tail {
+    extent: ExtentIndex,
+    bytes: AlignedBuf,
+    /// Where the last batch so far ends.
+    at: usize,
+    /// What stands there.
+    found: Found,
+}
+
 /// What stands at a place of the log.
 enum Found {
-    /// The next batch, whole.
-    Next(Batch),
-    /// Anything else; why it is not the next batch.
+    /// A batch of this incarnation, whose payloads have not been looked at.
+    Batch(Batch),
+    /// Anything else; why it is not a batch of this log.
     Other(String),
+}
+
+/// A batch that counts: what it says, and where its payloads begin in the data file.
+struct Taken {
+    entries: Vec<Entry>,
+    payload: u64,
 }
 
 /// Applies the batches behind a checkpoint.
@@ -117,157 +162,200 @@ pub(crate) fn replay(
     applier: &Applier,
     accept_damage: bool,
 ) -> Result<Replayed> {
-    let mut id = [0; 8];
-    id.copy_from_slice(&checkpoint.pool[..8]);
-    let pool = u64::from_le_bytes(id);
-    let mut replay = Replay { disk, geometry, pool, checkpoint, next: checkpoint.next_seq, batches: 0, bytes_read: 0 };
-    let (open, offset) = replay.run(applier, accept_damage)?;
+    let mut pool = [0; 8];
+    pool.copy_from_slice(&checkpoint.pool[..8]);
+    let mut replay = Replay {
+        disk,
+        geometry,
+        id: LogId { pool: u64::from_le_bytes(pool), incarnation: checkpoint.incarnation },
+        checkpoint,
+        next: checkpoint.next_seq,
+        open: Default::default(),
+        opened: 0,
+        passed: Vec::new(),
+        batches: 0,
+        bytes_read: 0,
+    };
+    replay.run(applier, accept_damage)?;
+    let open = replay.open.map(|tail| tail.map(|tail| OpenExtent { extent: tail.extent, offset: tail.at as u32 }));
     let position = Position {
         incarnation: checkpoint.incarnation,
         incarnation_first_seq: checkpoint.incarnation_first_seq,
         next_seq: replay.next,
-        extents: checkpoint.extents[open..].to_vec(),
-        offset,
-        passed: checkpoint.extents[..open].to_vec(),
+        open,
+        extents: checkpoint.extents[replay.opened..].to_vec(),
+        passed: replay.passed,
     };
     Ok(Replayed { position, batches: replay.batches, bytes_read: replay.bytes_read })
 }
 
 impl Replay<'_> {
-    /// Goes through the listed extents; returns the index of the one in which the log ends, and where.
-    fn run(&mut self, applier: &Applier, accept_damage: bool) -> Result<(usize, u32)> {
-        let extent_bytes = self.geometry.extent_bytes as usize;
-        let (mut buf, mut last_buf) = (AlignedBuf::new(extent_bytes), AlignedBuf::new(extent_bytes));
-        // The extent of the last batch so far, where that batch ends, and what stands behind it.
-        let mut last = (0, self.checkpoint.offset as usize, String::new());
-        let mut again: Option<(Vec<Entry>, u64)> = None;
-        for (index, extent) in self.checkpoint.extents.iter().copied().enumerate() {
-            let start = if index == 0 { self.checkpoint.offset as usize } else { 0 };
-            let before = self.batches;
-            let (end, why) = self.extent(extent, start, &mut buf, |batch, payload| {
-                applier.apply(&batch.entries, payload);
-                if cfg!(feature = "canary-double-apply") && again.is_none() {
-                    again = Some((batch.entries, payload));
+    fn run(&mut self, applier: &Applier, accept_damage: bool) -> Result<()> {
+        for stream in Stream::ALL {
+            if let Some(OpenExtent { extent, offset }) = self.checkpoint.open[stream as usize] {
+                self.open[stream as usize] = Some(self.load(extent, offset as usize, Some(stream))?);
+            }
+        }
+        let mut again: Option<Taken> = None;
+        let why = loop {
+            match self.advance()? {
+                Ok(taken) => {
+                    applier.apply(&taken.entries, taken.payload);
+                    if cfg!(feature = "canary-double-apply") && again.is_none() {
+                        again = Some(taken);
+                    }
                 }
-            })?;
-            // A batch that did not fit in an extent is the first of the next one. If it is not there, the log has ended.
-            if index > 0 && self.batches == before {
-                break;
+                Err(why) => break why,
             }
-            last = (index, end, why);
-            std::mem::swap(&mut buf, &mut last_buf);
-        }
-        if let Some((entries, payload)) = again {
-            applier.apply(&entries, payload);
-        }
-        self.check_end(&last, &last_buf, accept_damage)?;
-        Ok((last.0, last.1 as u32))
-    }
-
-    /// Applies the batches of one extent from byte `at` on; returns where they end and why.
-    fn extent(
-        &mut self,
-        extent: ExtentIndex,
-        mut at: usize,
-        buf: &mut AlignedBuf,
-        mut apply: impl FnMut(Batch, u64),
-    ) -> Result<(usize, String)> {
-        let extent_bytes = self.geometry.extent_bytes as usize;
-        self.read(extent, buf, extent_bytes)?;
-        loop {
-            if at + BATCH_ALIGN > extent_bytes {
-                return Ok((at, "the extent ends".to_owned()));
-            }
-            match self.judge(extent, &buf[at..extent_bytes]) {
-                Found::Next(batch) => {
-                    let payload = self.geometry.start(extent) + (at + batch.header_bytes) as u64;
-                    at += batch.batch_bytes;
-                    self.next = Seq(self.next.0 + 1);
-                    self.batches += 1;
-                    apply(batch, payload);
-                }
-                Found::Other(why) => return Ok((at, why)),
-            }
-        }
-    }
-
-    fn read(&mut self, extent: ExtentIndex, buf: &mut AlignedBuf, len: usize) -> Result<()> {
-        let start = self.geometry.start(extent);
-        self.bytes_read += len as u64;
-        self.disk
-            .read_at(start, buf, len)
-            .map_err(|e| Error::from_io(format!("recovery could not read the log at byte {start} of the data file"), e))
-    }
-
-    /// Whether `bytes` begin with the next batch of this incarnation, and all of it is there.
-    fn judge(&self, extent: ExtentIndex, bytes: &[u8]) -> Found {
-        let batch = match decode_batch(bytes) {
-            Ok(batch) => batch,
-            Err(error) => return Found::Other(error.to_string()),
         };
-        let header = &batch.header;
-        if (header.pool, header.extent) != (self.pool, extent) {
-            return Found::Other("a batch of another pool or place".to_owned());
+        if let Some(again) = again {
+            applier.apply(&again.entries, again.payload);
         }
-        if header.incarnation != self.checkpoint.incarnation || header.seq != self.next {
-            return Found::Other(format!("batch {} of incarnation {}", header.seq.0, header.incarnation));
+        match self.proof()?.filter(|_| !accept_damage) {
+            Some(later) => Err(Error::new(
+                ErrorKind::Corrupt,
+                format!(
+                    "the log is damaged: batch {} was durable when batch {} was written, but there is {why}. \
+                     `check --repair` opens the pool without that batch and those behind it",
+                    self.next.0, later.0
+                ),
+            )),
+            None => Ok(()),
         }
-        let mut at = batch.header_bytes;
-        for (object, epoch, fragment) in batch.entries.iter().flat_map(Entry::payloads) {
-            let payload = &bytes[at..at + fragment.stored as usize];
+    }
+
+    /// The next batch, or why there is none.
+    fn advance(&mut self) -> Result<std::result::Result<Taken, String>> {
+        let has_next = |tail: &Option<Tail>| tail.as_ref().is_some_and(|tail| tail.has(self.next));
+        let stream = match self.open.iter().position(has_next) {
+            Some(stream) => stream,
+            None => {
+                let Some(extent) = self.checkpoint.extents.get(self.opened).copied() else {
+                    return Ok(Err(self.missing(None)));
+                };
+                let tail = self.load(extent, 0, None)?;
+                match &tail.found {
+                    Found::Batch(batch) if tail.has(self.next) && tail.is_whole(batch) => {
+                        let stream = batch.header.stream as usize;
+                        self.opened += 1;
+                        if cfg!(feature = "canary-recovery-forgets-a-stream") {
+                            self.open = Default::default();
+                        }
+                        let before = self.open[stream].replace(tail);
+                        self.passed.extend(before.map(|before| before.extent));
+                        stream
+                    }
+                    _ => return Ok(Err(self.missing(Some(&tail)))),
+                }
+            }
+        };
+        let id = self.id;
+        let Some(tail) = &mut self.open[stream] else { return Ok(Err(self.missing(None))) };
+        let Some(batch) = tail.take_whole() else { return Ok(Err(self.missing(None))) };
+        let payload = self.geometry.start(tail.extent) + (tail.at + batch.header_bytes) as u64;
+        tail.at += batch.batch_bytes;
+        tail.look(id, Some(batch.header.stream));
+        self.next = Seq(self.next.0 + 1);
+        self.batches += 1;
+        Ok(Ok(Taken { entries: batch.entries, payload }))
+    }
+
+    /// Reads an extent, and looks at what stands at byte `at` of it.
+    fn load(&mut self, extent: ExtentIndex, at: usize, stream: Option<Stream>) -> Result<Tail> {
+        let (start, len) = (self.geometry.start(extent), self.geometry.extent_bytes as usize);
+        self.bytes_read += len as u64;
+        let mut bytes = AlignedBuf::new(len);
+        self.disk.read_at(start, &mut bytes, len).map_err(|e| {
+            Error::from_io(format!("recovery could not read the log at byte {start} of the data file"), e)
+        })?;
+        let mut tail = Tail { extent, bytes, at, found: Found::Other(String::new()) };
+        tail.look(self.id, stream);
+        Ok(tail)
+    }
+
+    /// What stands at the places where the next batch could be; `fresh` is the next listed extent.
+    fn missing(&self, fresh: Option<&Tail>) -> String {
+        let places = self.open.iter().flatten().chain(fresh).map(|tail| {
+            let what = match &tail.found {
+                Found::Batch(batch) if batch.header.seq == self.next => "its torn or damaged rest".to_owned(),
+                Found::Batch(batch) => format!("batch {}", batch.header.seq.0),
+                Found::Other(why) => why.clone(),
+            };
+            format!("at byte {} of the data file {what}", self.geometry.start(tail.extent) + tail.at as u64)
+        });
+        places.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Looks behind the place where the log seems to end for a batch that was written when the missing one was durable: a crash does not
+    /// leave that.
+    fn proof(&mut self) -> Result<Option<Seq>> {
+        for tail in self.open.iter().flatten() {
+            if let Some(proof) = self.proof_in(tail) {
+                return Ok(Some(proof));
+            }
+        }
+        // The missing batch may be the one that the next extent should begin with: its head tells nothing. Extents are opened in their
+        // order: behind another one that does not begin with a batch there is nothing.
+        for (i, extent) in self.checkpoint.extents.iter().copied().skip(self.opened).enumerate() {
+            let tail = self.load(extent, 0, None)?;
+            let proof = self.proof_in(&tail);
+            if proof.is_some() || (i > 0 && matches!(tail.found, Found::Other(_))) {
+                return Ok(proof);
+            }
+        }
+        Ok(None)
+    }
+
+    /// A batch at or behind the end of a tail that was written when the one that is missing was durable.
+    fn proof_in(&self, tail: &Tail) -> Option<Seq> {
+        (tail.at..tail.bytes.len()).step_by(BATCH_ALIGN).find_map(|at| {
+            let header = decode_batch(&tail.bytes[at..]).ok()?.header;
+            (self.id.has(&header, tail.extent) && header.durable_before > self.next).then_some(header.seq)
+        })
+    }
+}
+
+impl Tail {
+    /// Sees what stands where the last batch ends: a batch only if it is of this log, and of `stream` if that is known.
+    fn look(&mut self, id: LogId, stream: Option<Stream>) {
+        self.found = if self.at + BATCH_ALIGN > self.bytes.len() {
+            Found::Other("the end of an extent".to_owned())
+        } else {
+            match decode_batch(&self.bytes[self.at..]) {
+                Ok(batch) if id.has(&batch.header, self.extent) && stream.is_none_or(|s| s == batch.header.stream) => {
+                    Found::Batch(batch)
+                }
+                Ok(_) => Found::Other("a batch of another pool, place, stream or opening".to_owned()),
+                Err(error) => Found::Other(format!("no batch ({error})")),
+            }
+        };
+    }
+
+    /// Whether the batch of that number stands there, whole or not.
+    fn has(&self, seq: Seq) -> bool {
+        matches!(&self.found, Found::Batch(batch) if batch.header.seq == seq)
+    }
+
+    /// Whether all of the payloads of the batch that stands there are what was written.
+    fn is_whole(&self, batch: &Batch) -> bool {
+        let mut at = self.at + batch.header_bytes;
+        batch.entries.iter().flat_map(Entry::payloads).all(|(object, epoch, fragment)| {
+            let payload = &self.bytes[at..at + fragment.stored as usize];
             at += fragment.stored as usize;
             let FragmentEntry { first, count, codec, checksum, .. } = *fragment;
             let identity = FragmentIdentity { object, epoch, first, count, codec };
-            if fragment_checksum(&identity, payload) != checksum {
-                return Found::Other(format!("batch {} is torn or damaged", header.seq.0));
-            }
-        }
-        Found::Next(batch)
-    }
-
-    /// Makes sure that nothing durable lies behind the place where the log seems to end. A batch that was written when
-    /// this place was durable proves damage: a crash does not leave that.
-    fn check_end(&mut self, last: &(usize, usize, String), buf: &AlignedBuf, accept_damage: bool) -> Result<()> {
-        let (index, at, why) = last;
-        let Some(extent) = self.checkpoint.extents.get(*index).copied() else { return Ok(()) };
-        let extent_bytes = self.geometry.extent_bytes as usize;
-        let mut proof = self.proof_in(extent, &buf[..extent_bytes], *at + BATCH_ALIGN);
-        // The missing batch may be the one that the next extent should begin with: its head tells nothing. The log fills
-        // extents in order: behind another one that does not begin with a batch there is nothing.
-        let later: Vec<_> = self.checkpoint.extents.iter().skip(index + 1).copied().collect();
-        let mut buf = AlignedBuf::new(extent_bytes);
-        for (i, extent) in later.into_iter().enumerate() {
-            if proof.is_some() {
-                break;
-            }
-            self.read(extent, &mut buf, extent_bytes)?;
-            let bytes = &buf[..extent_bytes];
-            proof = self.proof_in(extent, bytes, 0);
-            if i > 0 && !decode_batch(bytes).is_ok_and(|batch| self.is_ours(&batch.header, extent)) {
-                break;
-            }
-        }
-        let Some(later) = proof.filter(|_| !accept_damage) else { return Ok(()) };
-        let place = self.geometry.start(extent) + *at as u64;
-        Err(Error::new(
-            ErrorKind::Corrupt,
-            format!(
-                "the log is damaged at byte {place} of the data file: batch {} was durable when batch {} was written, but \
-                 there is {why}. `check --repair` opens the pool without that batch and those behind it",
-                self.next.0, later.0
-            ),
-        ))
-    }
-
-    /// A batch at or behind byte `from` of an extent that was written when the batch that is missing was durable.
-    fn proof_in(&self, extent: ExtentIndex, bytes: &[u8], from: usize) -> Option<Seq> {
-        (from..bytes.len()).step_by(BATCH_ALIGN).find_map(|at| {
-            let header = decode_batch(&bytes[at..]).ok()?.header;
-            (self.is_ours(&header, extent) && header.durable_before > self.next).then_some(header.seq)
+            fragment_checksum(&identity, payload) == checksum
         })
     }
 
-    fn is_ours(&self, header: &BatchHeader, extent: ExtentIndex) -> bool {
-        (header.pool, header.extent, header.incarnation) == (self.pool, extent, self.checkpoint.incarnation)
+    /// Takes the batch that stands there, if it is whole.
+    fn take_whole(&mut self) -> Option<Batch> {
+        match std::mem::replace(&mut self.found, Found::Other(String::new())) {
+            Found::Batch(batch) if self.is_whole(&batch) => Some(batch),
+            found => {
+                self.found = found;
+                None
+            }
+        }
     }
 }

@@ -207,8 +207,8 @@ fn overwritten(seed: u64, percent: u64, times: u64) -> Result<Tally, Failure> {
         memory_bytes: 1 << 20,
         ..tight(rng)
     })?;
-    // Blocks of 4 KiB as they are: all but headers and reserve can be used.
-    let extents = world.shape.capacity_bytes / u64::from(world.shape.extent_bytes) - 1 - 6;
+    // Blocks of 4 KiB as they are: all but headers, reserve, and the extent that the second stream has open can be used.
+    let extents = world.shape.capacity_bytes / u64::from(world.shape.extent_bytes) - 1 - 6 - 1;
     let size = extents * u64::from(world.shape.extent_bytes) * percent / 100 / 4096 * 4096;
     create(&mut world, size, &[("unit", "4K"), ("compression", "off")])?;
     let blocks = size / 4096;

@@ -30,6 +30,29 @@ const TAG_OBJECT: u8 = 3;
 const TAG_POOL_PROPERTIES: u8 = 4;
 const TAG_MOVES: u8 = 5;
 
+/// Number of streams. Each fills an extent of its own, so that what dies soon and what stays do not lie side by side.
+pub const STREAMS: usize = 2;
+
+/// Which of the log's open extents a batch goes to. It says nothing of what the batch means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Stream {
+    /// What was just written, and entries without payload.
+    #[default]
+    Hot = 0,
+    /// What has outlived the extent in which it lay, or is expected to.
+    Cold = 1,
+}
+
+impl Stream {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; STREAMS] = [Self::Hot, Self::Cold];
+
+    /// The stream of that number, if there is one.
+    pub fn from_number(number: u64) -> Option<Self> {
+        Self::ALL.get(usize::try_from(number).ok()?).copied()
+    }
+}
+
 /// The fixed part of a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchHeader {
@@ -45,6 +68,8 @@ pub struct BatchHeader {
     pub durable_before: Seq,
     /// The extent that the batch was written to.
     pub extent: ExtentIndex,
+    /// The stream whose open extent that was.
+    pub stream: Stream,
 }
 
 /// A fragment's entry.
@@ -157,7 +182,7 @@ pub fn header_bytes(entries: &[Entry]) -> usize {
 
 /// Encodes a header of `header_bytes` bytes, at least what the entries need; the rest is zeroes. Layout of the fixed part: magic 4, crc32c of all of the header behind this field 4, header bytes 4,
 /// batch bytes 4, pool 8, sequence number 8, incarnation 8, its first sequence number 8, durable-before 8, extent 4,
-/// number of entries 4. Then the entries, each behind its tag.
+/// number of entries 3, stream 1. Then the entries, each behind its tag.
 pub fn encode_batch(header: &BatchHeader, entries: &[Entry], header_bytes: usize, batch_bytes: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(header_bytes);
     put_uint(&mut out, BATCH_MAGIC.into(), 4);
@@ -169,7 +194,8 @@ pub fn encode_batch(header: &BatchHeader, entries: &[Entry], header_bytes: usize
     put_uint(&mut out, header.incarnation_first_seq.0, 8);
     put_uint(&mut out, header.durable_before.0, 8);
     put_uint(&mut out, header.extent.0.into(), 4);
-    put_uint(&mut out, entries.len() as u64, 4);
+    put_uint(&mut out, entries.len() as u64, 3);
+    put_uint(&mut out, header.stream as u64, 1);
     debug_assert_eq!(out.len(), BATCH_FIXED_BYTES);
     for entry in entries {
         put_entry(&mut out, entry);
@@ -257,15 +283,15 @@ pub fn decode_batch(bytes: &[u8]) -> Result<Batch, FormatError> {
     }
     let mut cursor = Cursor::new("batch header", &bytes[12..header_bytes]);
     let batch_bytes = cursor.u32()? as usize;
-    let header = BatchHeader {
-        pool: cursor.u64()?,
-        seq: Seq(cursor.u64()?),
-        incarnation: cursor.u64()?,
-        incarnation_first_seq: Seq(cursor.u64()?),
-        durable_before: Seq(cursor.u64()?),
-        extent: ExtentIndex(cursor.u32()?),
+    let (pool, seq, incarnation) = (cursor.u64()?, Seq(cursor.u64()?), cursor.u64()?);
+    let (incarnation_first_seq, durable_before) = (Seq(cursor.u64()?), Seq(cursor.u64()?));
+    let extent = ExtentIndex(cursor.u32()?);
+    let count = cursor.uint(3)?;
+    let number = cursor.uint(1)?;
+    let Some(stream) = Stream::from_number(number) else {
+        return Err(cursor.fail(format!("unknown stream {number}")));
     };
-    let count = cursor.u32()?;
+    let header = BatchHeader { pool, seq, incarnation, incarnation_first_seq, durable_before, extent, stream };
     let mut entries = Vec::new();
     let mut payload_bytes = 0usize;
     for _ in 0..count {
@@ -365,6 +391,7 @@ mod tests {
             incarnation_first_seq: Seq(5),
             durable_before: Seq(6),
             extent: ExtentIndex(3),
+            stream: Stream::Cold,
         };
         let fragment = |first, count, stored| FragmentEntry {
             first: BlockIndex(first),
@@ -445,6 +472,16 @@ mod tests {
         for len in 0..bytes.len() {
             assert!(decode_batch(&bytes[..len]).is_err());
         }
+    }
+
+    #[test]
+    fn streams_that_do_not_exist_are_refused() {
+        let mut bytes = sample_bytes();
+        let header = decode_batch(&bytes).unwrap().header_bytes;
+        bytes[BATCH_FIXED_BYTES - 1] = STREAMS as u8;
+        let crc = crc32c::crc32c(&bytes[8..header]);
+        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        assert!(decode_batch(&bytes).unwrap_err().detail.contains("unknown stream"));
     }
 
     #[test]

@@ -5,8 +5,18 @@ use std::collections::BTreeMap;
 use units::{ExtentIndex, Seq};
 
 use crate::FormatError;
+use crate::batch::STREAMS;
 use crate::cursor::{Cursor, put_uint, seal, unseal};
 use crate::descriptor::{put_properties, read_properties};
+
+/// How far a stream has filled its extent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenExtent {
+    /// Where it is; not 0.
+    pub extent: ExtentIndex,
+    /// Bytes of it that are filled: the stream's next batch begins there, if it fits.
+    pub offset: u32,
+}
 
 /// What ties the map to the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,9 +29,9 @@ pub struct Checkpoint {
     pub incarnation_first_seq: Seq,
     /// Sequence number that the next batch carries: all before it are in the map.
     pub next_seq: Seq,
-    /// Where in the first extent of `extents` the next batch begins, in bytes.
-    pub offset: u32,
-    /// The extents that the log fills next, in order; the first one is open.
+    /// The extent that each stream was filling; `None`: its next batch opens one.
+    pub open: [Option<OpenExtent>; STREAMS],
+    /// The extents that are opened next, in order, by whichever stream needs one.
     pub extents: Vec<ExtentIndex>,
     /// Identifier that the next object gets.
     pub next_object: u64,
@@ -32,15 +42,23 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Encodes: pool 16, incarnation 8, its first sequence number 8, next sequence number 8, offset 4, next object 8,
-    /// number 8, properties, number of extents 4, each 4, crc32c 4.
+    /// All extents that the log may write to before the next checkpoint.
+    pub fn log_extents(&self) -> impl Iterator<Item = ExtentIndex> {
+        self.open.iter().flatten().map(|open| open.extent).chain(self.extents.iter().copied())
+    }
+
+    /// Encodes: pool 16, incarnation 8, its first sequence number 8, next sequence number 8, per stream its open extent 4 (0: none) and
+    /// offset 4, next object 8, number 8, properties, number of extents 4, each 4, crc32c 4.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(96 + 4 * self.extents.len());
+        let mut out = Vec::with_capacity(112 + 4 * self.extents.len());
         out.extend_from_slice(&self.pool);
         put_uint(&mut out, self.incarnation, 8);
         put_uint(&mut out, self.incarnation_first_seq.0, 8);
         put_uint(&mut out, self.next_seq.0, 8);
-        put_uint(&mut out, self.offset.into(), 4);
+        for open in self.open {
+            put_uint(&mut out, open.map_or(0, |open| open.extent.0).into(), 4);
+            put_uint(&mut out, open.map_or(0, |open| open.offset).into(), 4);
+        }
         put_uint(&mut out, self.next_object, 8);
         put_uint(&mut out, self.number, 8);
         put_properties(&mut out, &self.properties);
@@ -60,12 +78,22 @@ impl Checkpoint {
         let mut cursor = Cursor::new("checkpoint", unseal("checkpoint", bytes)?);
         let mut pool = [0; 16];
         pool.copy_from_slice(cursor.bytes(16)?);
+        let incarnation = cursor.u64()?;
+        let (incarnation_first_seq, next_seq) = (Seq(cursor.u64()?), Seq(cursor.u64()?));
+        let mut open = [None; STREAMS];
+        for slot in &mut open {
+            let (extent, offset) = (ExtentIndex(cursor.u32()?), cursor.u32()?);
+            *slot = (extent.0 != 0).then_some(OpenExtent { extent, offset });
+            if slot.is_none() && offset != 0 {
+                return Err(cursor.fail(format!("byte {offset} of no extent")));
+            }
+        }
         let mut checkpoint = Self {
             pool,
-            incarnation: cursor.u64()?,
-            incarnation_first_seq: Seq(cursor.u64()?),
-            next_seq: Seq(cursor.u64()?),
-            offset: cursor.u32()?,
+            incarnation,
+            incarnation_first_seq,
+            next_seq,
+            open,
             next_object: cursor.u64()?,
             number: cursor.u64()?,
             properties: read_properties(&mut cursor)?,
@@ -120,7 +148,7 @@ mod tests {
             incarnation: 4,
             incarnation_first_seq: Seq(100),
             next_seq: Seq(120),
-            offset: 8192,
+            open: [None, Some(OpenExtent { extent: ExtentIndex(3), offset: 8192 })],
             extents: vec![ExtentIndex(5), ExtentIndex(9)],
             next_object: 17,
             number: 2,
@@ -128,6 +156,7 @@ mod tests {
         };
         let bytes = checkpoint.encode();
         assert_eq!(Checkpoint::decode(&bytes).unwrap(), checkpoint);
+        assert_eq!(checkpoint.log_extents().collect::<Vec<_>>(), [ExtentIndex(3), ExtentIndex(5), ExtentIndex(9)]);
         assert!(Checkpoint::decode(&bytes[..bytes.len() - 1]).is_err());
         let mut live = [0; USAGE_PAGE_EXTENTS];
         live[255] = u32::MAX;

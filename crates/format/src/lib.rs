@@ -16,9 +16,9 @@ mod superblock;
 
 pub use batch::{
     BATCH_ALIGN, BATCH_FIXED_BYTES, BATCH_MAGIC, Batch, BatchHeader, Entry, FRAGMENT_ENTRY_BYTES, FragmentEntry,
-    HOLE_BLOCKS_MAX, HOLE_BYTES, MOVE_ENTRY_BYTES, Move, decode_batch, encode_batch, header_bytes,
+    HOLE_BLOCKS_MAX, HOLE_BYTES, MOVE_ENTRY_BYTES, Move, STREAMS, Stream, decode_batch, encode_batch, header_bytes,
 };
-pub use checkpoint::{Checkpoint, USAGE_PAGE_EXTENTS, decode_usage_page, encode_usage_page};
+pub use checkpoint::{Checkpoint, OpenExtent, USAGE_PAGE_EXTENTS, decode_usage_page, encode_usage_page};
 pub use checksum::{FragmentIdentity, fragment_checksum};
 pub use cursor::FormatError;
 pub use descriptor::{CUTS_MAX, Cut, ObjectDescriptor, ObjectState, Origin, Reap};

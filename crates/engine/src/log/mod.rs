@@ -1,19 +1,20 @@
-//! The log: where the next batch goes, which batches are under way, and which are durable. Owns the open extent, the list of
-//! extents to fill, sequence numbers, and the syncs. Does not know what batches mean: [`Sink`] applies them.
+//! The log: where the next batch goes, which batches are under way, and which are durable. Owns the streams (an open extent each, and
+//! the list of extents to open next: `streams`), sequence numbers, and the syncs. Does not know what batches mean: [`Sink`] applies them.
 //!
 //! A batch goes through these steps:
 //! 1. [`Log::append`] gives it a position and a sequence number, under the log's lock. What does not fit in the rest
-//!    of the open extent becomes a second batch in the next one.
+//!    of its stream's open extent becomes a second batch in the next one.
 //! 2. It is written, without a lock; batches of several threads are written at the same time.
 //! 3. It is applied to the map once every batch before it has been: so the map is always that of a prefix of the log, and
 //!    recovery, which stops at the first batch that is not whole, arrives at a state that readers saw.
 //! 4. [`Log::sync`] makes all applied batches durable; one sync serves all who wait.
 //!
 //! If a batch cannot be written, it and all behind it are given back, and the log takes nothing more until
-//! [`Log::reset`] makes it go on in a fresh extent, under a new incarnation so that what was written of the failed
+//! a checkpoint ([`Log::position`]) makes it go on in fresh extents, under a new incarnation so that what was written of the failed
 //! ones never counts. If a sync fails, nobody knows what the medium holds: then only reopening the pool helps.
 
 mod reserve;
+mod streams;
 mod writers;
 
 use std::collections::VecDeque;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use env::{AlignedBuf, Disk};
-use format::{BATCH_ALIGN, BatchHeader, Entry, encode_batch};
+use format::{BATCH_ALIGN, BatchHeader, Entry, OpenExtent, STREAMS, encode_batch};
 use parking_lot::{Condvar, Mutex};
 use surface::{Error, ErrorKind, Result};
 use units::{ExtentIndex, Seq};
@@ -29,11 +30,11 @@ use units::{ExtentIndex, Seq};
 use crate::buffers::BufferPool;
 use crate::counters::Counters;
 use crate::geometry::Geometry;
-use crate::prefill::Prefill;
 use crate::prepared::Prepared;
 use crate::syncs::Syncs;
 use crate::write_buffer::Taken;
 
+use self::streams::{Place, Streams};
 use self::writers::Writers;
 
 /// What becomes of batches. Called under the log's lock, in the log's order.
@@ -69,7 +70,7 @@ struct Flight {
     seq: Seq,
     progress: Progress,
     entries: Vec<Entry>,
-    extent: ExtentIndex,
+    place: Place,
     /// Offset in the extent at which the batch ends.
     end: u32,
     payload: u64,
@@ -84,9 +85,10 @@ pub(crate) struct Position {
     pub incarnation_first_seq: Seq,
     /// Sequence number of the first batch that is not applied.
     pub next_seq: Seq,
-    /// The extents from that batch on, in order, and where in the first of them it begins.
+    /// Behind the last batch before it, in each stream.
+    pub open: [Option<OpenExtent>; STREAMS],
+    /// The extents that are opened from that batch on, in order.
     pub extents: Vec<ExtentIndex>,
-    pub offset: u32,
     /// Extents that were passed since the last position was taken.
     pub passed: Vec<ExtentIndex>,
 }
@@ -95,35 +97,20 @@ struct State {
     incarnation: u64,
     incarnation_first_seq: Seq,
     next_seq: Seq,
-    /// From the extent of the first batch that is not applied to the last one listed.
-    extents: VecDeque<ExtentIndex>,
-    /// Index of the open extent in `extents`, and where its free part begins.
-    open: usize,
-    offset: u32,
-    /// Extents up to this index of `extents` have space set aside below.
-    reserved: usize,
+    streams: Streams,
+    /// How many extents have space set aside in one go.
     reserve_ahead: usize,
     /// Somebody is setting space aside without the lock.
     reserving: bool,
     applied_seq: Seq,
-    applied_offset: u32,
-    passed: Vec<ExtentIndex>,
     flights: VecDeque<Flight>,
-    /// A write failed: nothing is appended before a checkpoint in a fresh extent.
+    /// A write failed: nothing is appended before a checkpoint and fresh extents.
     broken: Option<(ErrorKind, String)>,
     /// That checkpoint's position has been taken.
     reset: bool,
     /// A failure that no caller has seen yet.
     unreported: Option<Error>,
     bytes_since_checkpoint: u64,
-    prefill: Prefill,
-}
-
-impl State {
-    /// Extents on the list behind the open one.
-    fn ahead(&self) -> usize {
-        self.extents.len().saturating_sub(self.open + 1)
-    }
 }
 
 pub(crate) struct Log {
@@ -134,7 +121,7 @@ pub(crate) struct Log {
     counters: Arc<Counters>,
     buffers: Arc<BufferPool>,
     state: Mutex<State>,
-    /// Copy of `State::ahead`, to be read without the lock.
+    /// Copy of `Streams::ahead`, to be read without the lock.
     ahead: AtomicUsize,
     /// Signalled when flights settle.
     settled: Condvar,
@@ -182,21 +169,15 @@ impl Log {
             incarnation: position.incarnation,
             incarnation_first_seq: position.incarnation_first_seq,
             next_seq: position.next_seq,
-            extents: position.extents.into(),
-            open: 0,
-            offset: position.offset,
-            reserved: 0,
+            streams: Streams::new(position.open, position.extents, position.passed),
             reserve_ahead: 1,
             reserving: false,
             applied_seq: position.next_seq,
-            applied_offset: position.offset,
-            passed: position.passed,
             flights: VecDeque::new(),
             broken: None,
             reset: false,
             unreported: None,
             bytes_since_checkpoint: 0,
-            prefill: Prefill::default(),
         };
         let syncs = Syncs::new(disk.clone(), counters.clone(), durable_before);
         Self {
@@ -207,7 +188,7 @@ impl Log {
             counters,
             buffers,
             syncs,
-            ahead: AtomicUsize::new(state.ahead()),
+            ahead: AtomicUsize::new(state.streams.ahead()),
             state: Mutex::new(state),
             settled: Condvar::new(),
             writers: Writers::new(queued_bytes_max),
@@ -280,48 +261,73 @@ impl Log {
         if let Some((kind, text)) = &state.broken {
             return Err((Error::new(*kind, text.clone()), prepared));
         }
-        loop {
-            let Some(extent) = state.extents.get(state.open).copied() else { return Ok(Step::NoExtent(prepared)) };
-            let room = self.geometry.extent_bytes as usize - state.offset as usize;
-            if let Err(error) = self.reserve(state) {
-                return Err((error, prepared));
-            }
-            if prepared.batch_bytes() <= room {
-                if let Err(error) = self.fill_ahead(state, extent, prepared.batch_bytes()) {
+        let extent_bytes = self.geometry.extent_bytes;
+        let stream = prepared.stream;
+        if let Some(open) = state.streams.open_of(stream) {
+            let place = Place { stream, extent: open.extent, offset: open.offset };
+            if open.offset < extent_bytes {
+                if let Err(error) = self.reserve_open(state, stream) {
                     return Err((error, prepared));
                 }
-                return Ok(Step::Placed(self.launch(state, extent, prepared), None));
+                prepared = match self.place_at(state, place, prepared) {
+                    Ok(step) => return Ok(step),
+                    Err((Some(error), prepared)) => return Err((error, prepared)),
+                    Err((None, prepared)) => prepared,
+                };
             }
-            if room >= SPLIT_BYTES_MIN
-                && let Some(part) = prepared.split(room, &self.buffers)
-            {
-                return Ok(Step::Placed(self.launch(state, extent, part), Some(prepared)));
-            }
-            if state.offset == 0 {
-                let text = format!("a batch of {} bytes does not fit in an extent", prepared.batch_bytes());
-                return Err((Error::new(ErrorKind::Invalid, text), prepared));
-            }
-            if state.ahead() <= self.geometry.kept_back(purpose) {
-                return Ok(Step::NoExtent(prepared));
-            }
-            state.open += 1;
-            state.offset = 0;
-            state.prefill.reset();
-            self.ahead.store(state.ahead(), Ordering::Relaxed);
         }
+        let Some(extent) = state.streams.next() else { return Ok(Step::NoExtent(prepared)) };
+        if state.streams.ahead() <= self.geometry.kept_back(purpose) {
+            return Ok(Step::NoExtent(prepared));
+        }
+        if let Err(error) = self.reserve_next(state) {
+            return Err((error, prepared));
+        }
+        let fresh = Place { stream, extent, offset: 0 };
+        self.place_at(state, fresh, prepared).map_err(|(error, prepared)| {
+            let too_large = || {
+                let text = format!("a batch of {} bytes does not fit in an extent", prepared.batch_bytes());
+                Error::new(ErrorKind::Invalid, text)
+            };
+            (error.unwrap_or_else(too_large), prepared)
+        })
+    }
+
+    /// Launches `prepared`, or as much of it as fits, at `place`. Hands it back, without an error, if nothing of it fits.
+    #[allow(clippy::result_large_err)]
+    fn place_at(
+        &self,
+        state: &mut State,
+        place: Place,
+        mut prepared: Prepared,
+    ) -> std::result::Result<Step, (Option<Error>, Prepared)> {
+        let room = (self.geometry.extent_bytes - place.offset) as usize;
+        if prepared.batch_bytes() <= room {
+            if let Err(error) = self.fill_ahead(state, place, prepared.batch_bytes()) {
+                return Err((Some(error), prepared));
+            }
+            return Ok(Step::Placed(self.launch(state, place, prepared), None));
+        }
+        if room >= SPLIT_BYTES_MIN
+            && let Some(part) = prepared.split(room, &self.buffers)
+        {
+            return Ok(Step::Placed(self.launch(state, place, part), Some(prepared)));
+        }
+        Err((None, prepared))
     }
 
     /// Gives a batch the next position and sequence number, and encodes its header.
-    fn launch(&self, state: &mut State, extent: ExtentIndex, part: Prepared) -> Placed {
+    fn launch(&self, state: &mut State, place: Place, part: Prepared) -> Placed {
         let ticket = Ticket { seq: state.next_seq, incarnation: state.incarnation };
-        let at = self.geometry.start(extent) + u64::from(state.offset);
+        let at = self.geometry.start(place.extent) + u64::from(place.offset);
         let header = BatchHeader {
             pool: self.pool,
             seq: ticket.seq,
             incarnation: state.incarnation,
             incarnation_first_seq: state.incarnation_first_seq,
             durable_before: self.syncs.durable_before(),
-            extent,
+            extent: place.extent,
+            stream: place.stream,
         };
         let len = part.batch_bytes();
         let end = part.payload_bytes();
@@ -330,28 +336,30 @@ impl Log {
         buf[..head.len()].copy_from_slice(&head);
         buf[head.len() + end..len].fill(0);
         state.next_seq = Seq(ticket.seq.0 + 1);
-        state.offset += len as u32;
+        state.streams.take(place, len as u32);
+        self.ahead.store(state.streams.ahead(), Ordering::Relaxed);
         state.bytes_since_checkpoint += len as u64;
         state.flights.push_back(Flight {
             seq: ticket.seq,
             progress: Progress::Writing,
             entries,
-            extent,
-            end: state.offset,
+            place,
+            end: place.offset + len as u32,
             payload: at + head.len() as u64,
             taken,
         });
         Placed { ticket, at, buf, len }
     }
 
-    /// See [`Prefill`].
-    fn fill_ahead(&self, state: &mut State, extent: ExtentIndex, len: usize) -> Result<()> {
-        if !self.disk.first_write_is_dear() {
+    /// See `prefill`.
+    fn fill_ahead(&self, state: &mut State, place: Place, len: usize) -> Result<()> {
+        if !self.disk.first_write_is_dear() || place.offset == 0 {
             return Ok(());
         }
-        let (start, extent_bytes) = (self.geometry.start(extent), self.geometry.extent_bytes);
+        let Some(open) = state.streams.open_of(place.stream) else { return Ok(()) };
+        let (start, extent_bytes) = (self.geometry.start(place.extent), self.geometry.extent_bytes);
         let filled =
-            state.prefill.before(&*self.disk, start, extent_bytes, state.offset, len, self.counters.syncs.get());
+            open.prefill.before(&*self.disk, start, extent_bytes, place.offset, len, self.counters.syncs.get());
         filled.map_err(|e| Error::from_io("preparing the log's next stretch failed", e))
     }
 
@@ -382,15 +390,9 @@ impl Log {
                 Progress::Written => {}
             }
             let Some(flight) = state.flights.pop_front() else { break };
-            while state.extents.front().is_some_and(|e| *e != flight.extent) {
-                let passed = state.extents.pop_front();
-                state.passed.extend(passed);
-                state.open -= 1;
-                state.reserved = state.reserved.saturating_sub(1);
-            }
+            state.streams.applied(flight.place, flight.end);
             self.sink.apply(&flight.entries, flight.payload);
             state.applied_seq = Seq(flight.seq.0 + 1);
-            state.applied_offset = flight.end;
             self.sink.completed(&flight.taken);
         }
         self.settled.notify_all();
@@ -449,30 +451,24 @@ impl Log {
             }
         }
         if state.broken.is_some() && !state.reset {
-            // Everything that was not applied has been given back: go on behind it, in a fresh extent.
+            // Everything that was not applied has been given back: go on behind it, in fresh extents.
             state.reset = true;
             state.incarnation += 1;
             state.next_seq = state.applied_seq;
             state.incarnation_first_seq = state.applied_seq;
-            let through = state.extents.len().min(state.open + 1);
-            let gone: Vec<_> = state.extents.drain(..through).collect();
-            state.passed.extend(gone);
-            state.open = 0;
-            state.offset = 0;
-            state.applied_offset = 0;
-            state.reserved = 0;
-            state.prefill.reset();
-            self.ahead.store(state.ahead(), Ordering::Relaxed);
+            state.streams.abandon();
+            self.ahead.store(state.streams.ahead(), Ordering::Relaxed);
         }
         capture();
         state.bytes_since_checkpoint = 0;
+        let (open, extents, passed) = state.streams.position();
         Position {
             incarnation: state.incarnation,
             incarnation_first_seq: state.incarnation_first_seq,
             next_seq: state.applied_seq,
-            extents: state.extents.iter().copied().collect(),
-            offset: state.applied_offset,
-            passed: state.passed.clone(),
+            open,
+            extents,
+            passed,
         }
     }
 
@@ -480,9 +476,8 @@ impl Log {
     /// broken log goes on.
     pub(crate) fn extend(&self, position: &Position, listed: &[ExtentIndex]) {
         let mut state = self.state.lock();
-        state.passed.drain(..position.passed.len());
-        state.extents.extend(listed);
-        self.ahead.store(state.ahead(), Ordering::Relaxed);
+        state.streams.extend(position.passed.len(), listed);
+        self.ahead.store(state.streams.ahead(), Ordering::Relaxed);
         if state.reset && state.incarnation == position.incarnation {
             state.broken = None;
             state.reset = false;
@@ -494,7 +489,7 @@ impl Log {
         self.pool
     }
 
-    /// Extents on the list behind the open one.
+    /// Extents on the list that no stream has opened.
     pub(crate) fn ahead(&self) -> usize {
         self.ahead.load(Ordering::Relaxed)
     }

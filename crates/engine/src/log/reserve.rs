@@ -1,6 +1,7 @@
 //! Space below, set aside before the log needs it: a write must not fail for want of it. Owns no state of its own: what is set aside
 //! is part of where the log stands.
 
+use format::Stream;
 use surface::{Error, Result};
 use units::ExtentIndex;
 
@@ -12,34 +13,28 @@ use super::{Log, State};
 /// space taken would not notice.
 const RESERVE_AHEAD_MAX: usize = 32;
 
-impl State {
-    /// The first extent without space set aside, which must exist, and how many lie side by side from there on, up to what is
-    /// set aside in one go.
-    fn unreserved(&self) -> (ExtentIndex, usize) {
-        let from = self.reserved;
-        let first = self.extents[from];
-        let beside = |i: &usize| self.extents[*i].0 == first.0 + (*i - from) as u32;
-        (first, (from..self.extents.len().min(from + self.reserve_ahead)).take_while(beside).count())
-    }
-}
-
 impl Log {
-    /// Sets space aside below for the open extent and its neighbours, so that a write does not fail for want of it.
-    pub(super) fn reserve(&self, state: &mut State) -> Result<()> {
-        if state.open < state.reserved {
+    /// Sets space aside below for the extent that is opened next and its neighbours, so that a write does not fail for want of it.
+    pub(super) fn reserve_next(&self, state: &mut State) -> Result<()> {
+        if state.streams.reserved_ahead() > 0 {
             return Ok(());
         }
-        state.reserved = state.open;
-        let (first, count) = state.unreserved();
+        let Some((first, count)) = state.streams.unreserved(state.reserve_ahead) else { return Ok(()) };
         let count = match self.reserve_extents(first, count) {
             Ok(()) => count,
             // Near the end of the space below, what is there is taken extent by extent.
-            Err(_) => self.reserve_extents(first, 1).map(|()| 1).map_err(|e| {
-                Error::from_io("the storage below the data file gives no space for the log; free some there", e)
-            })?,
+            Err(_) => self.reserve_one(first).map(|()| 1)?,
         };
-        state.reserved += count;
+        state.streams.set_reserved(first, count);
         state.reserve_ahead = (2 * state.reserve_ahead).min(RESERVE_AHEAD_MAX);
+        Ok(())
+    }
+
+    /// The same for what a stream has open since before the pool was opened.
+    pub(super) fn reserve_open(&self, state: &mut State, stream: Stream) -> Result<()> {
+        let Some(open) = state.streams.open_of(stream).filter(|open| !open.is_reserved) else { return Ok(()) };
+        self.reserve_one(open.extent)?;
+        open.is_reserved = true;
         Ok(())
     }
 
@@ -48,21 +43,25 @@ impl Log {
     pub(super) fn reserve_early(&self) {
         let (first, count) = {
             let mut state = self.state.lock();
-            let left = state.reserved.saturating_sub(state.open);
-            if state.reserving || left == 0 || left > state.reserve_ahead / 2 || state.reserved >= state.extents.len() {
+            if state.reserving || state.streams.reserved_ahead() > state.reserve_ahead / 2 {
                 return;
             }
+            let Some(unreserved) = state.streams.unreserved(state.reserve_ahead) else { return };
             state.reserving = true;
-            state.unreserved()
+            unreserved
         };
         let done = self.reserve_extents(first, count);
         let mut state = self.state.lock();
         state.reserving = false;
         // The log may have gone on elsewhere meanwhile.
-        if done.is_ok() && state.extents.get(state.reserved) == Some(&first) {
-            state.reserved += count;
+        if done.is_ok() && state.streams.set_reserved(first, count) {
             state.reserve_ahead = (2 * state.reserve_ahead).min(RESERVE_AHEAD_MAX);
         }
+    }
+
+    fn reserve_one(&self, extent: ExtentIndex) -> Result<()> {
+        let no_space = "the storage below the data file gives no space for the log; free some there";
+        self.reserve_extents(extent, 1).map_err(|e| Error::from_io(no_space, e))
     }
 
     fn reserve_extents(&self, first: ExtentIndex, count: usize) -> std::io::Result<()> {

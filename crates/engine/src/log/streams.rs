@@ -1,0 +1,241 @@
+//! Where the log is open: an extent for each stream, and the list of extents that are opened next. Owns who opened which extent when, and
+//! what has been passed; does not know what is under way.
+//!
+//! Foreground writes and what the cleaner moves go to different extents (streams), because the one dies soon and the other has
+//! outlived an extent already: mixed, each extent would have to be cleaned for the sake of the half of it that is dead. Everything
+//! else about the log is as if there were one: sequence numbers are global, and one list of extents serves all streams, so that no room lies
+//! idle on a list whose stream has nothing to write.
+//!
+//! **Where batch n is.** It lies behind the last batch of its stream, in the extent that the stream has open, or at the start of the first
+//! extent of the list that no batch before it has opened. This is what recovery relies on; it holds because
+//! 1. an extent is opened by giving a batch its place at its start, and in no other way ([`Streams::take`]): none is opened and left
+//!    empty, which would hide those that are opened behind it;
+//! 2. places and sequence numbers are given out together, under the log's lock: extents are opened in the order of the list and of the
+//!    numbers of the batches that open them;
+//! 3. the stream stands in the batch's header, so that recovery knows which extent is passed when another one is opened.
+//!
+//! **The end.** Recovery stops at the first number that is at none of these places. Batches of other streams with greater
+//! numbers may be whole on the medium: they are lost, as they would be in a log of one stream, and for the same reason were never
+//! acknowledged as durable (a sync makes all streams durable, and counts only once all batches before it are written). The next
+//! incarnation gives their numbers out again; recovery takes only batches of the incarnation that the checkpoint names, so they
+//! never count as a continuation, whether they are overwritten (each stream goes on where its last batch that counts ends) or not.
+//!
+//! Each extent is in one of these places, in this order: `listed`; its first `opened` ones hold batches none of which is applied;
+//! `applied`: behind the last applied batch of a stream; `passed`: the next checkpoint may clean and free it.
+
+use std::collections::VecDeque;
+
+use format::{OpenExtent, STREAMS, Stream};
+use units::ExtentIndex;
+
+use crate::prefill::Prefill;
+
+/// An extent that a stream fills.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub extent: ExtentIndex,
+    /// Where its free part begins.
+    pub offset: u32,
+    /// Space has been set aside for it below.
+    pub is_reserved: bool,
+    pub prefill: Prefill,
+}
+
+/// A place for a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub stream: Stream,
+    pub extent: ExtentIndex,
+    pub offset: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Streams {
+    /// What each stream fills, as of the last batch that has its place.
+    pub open: [Option<Open>; STREAMS],
+    /// The same as of the last batch that is applied.
+    applied: [Option<OpenExtent>; STREAMS],
+    /// Extents in which no applied batch lies, in the order in which they are opened.
+    listed: VecDeque<ExtentIndex>,
+    /// So many of the first ones are open, or have been.
+    opened: usize,
+    /// So many of the first ones have space set aside below; at least the opened ones.
+    reserved: usize,
+    /// Passed since a checkpoint was told.
+    passed: Vec<ExtentIndex>,
+}
+
+impl Streams {
+    pub(super) fn new(open: [Option<OpenExtent>; STREAMS], listed: Vec<ExtentIndex>, passed: Vec<ExtentIndex>) -> Self {
+        let filled = |at: OpenExtent| Open {
+            extent: at.extent,
+            offset: at.offset,
+            // It was, by whoever opened it; a crash may have undone that.
+            is_reserved: false,
+            prefill: Prefill::default(),
+        };
+        let (applied, open) = (open, open.map(|at| at.map(filled)));
+        Self { open, applied, listed: listed.into(), opened: 0, reserved: 0, passed }
+    }
+
+    /// Extents that no stream has opened yet.
+    pub(super) fn ahead(&self) -> usize {
+        self.listed.len() - self.opened
+    }
+
+    /// The extent that is opened next.
+    pub(super) fn next(&self) -> Option<ExtentIndex> {
+        self.listed.get(self.opened).copied()
+    }
+
+    /// What is open in a stream.
+    pub(super) fn open_of(&mut self, stream: Stream) -> Option<&mut Open> {
+        self.open[stream as usize].as_mut()
+    }
+
+    /// Extents ahead with space set aside below.
+    pub(super) fn reserved_ahead(&self) -> usize {
+        self.reserved - self.opened
+    }
+
+    /// The first extent ahead without space set aside, and how many lie side by side from there on, at most `max`.
+    pub(super) fn unreserved(&self, max: usize) -> Option<(ExtentIndex, usize)> {
+        let first = *self.listed.get(self.reserved)?;
+        let beside = |(i, extent): &(usize, &ExtentIndex)| extent.0 == first.0 + *i as u32;
+        Some((first, self.listed.iter().skip(self.reserved).take(max).enumerate().take_while(beside).count()))
+    }
+
+    /// Space has been set aside for `count` extents from `first` on, unless the list has changed meanwhile.
+    pub(super) fn set_reserved(&mut self, first: ExtentIndex, count: usize) -> bool {
+        let is_there = self.listed.get(self.reserved) == Some(&first);
+        if is_there {
+            self.reserved += count;
+        }
+        is_there
+    }
+
+    /// A batch of `len` bytes takes its place: behind what its stream has filled, or at the start of [`next`](Self::next), which is open
+    /// then.
+    pub(super) fn take(&mut self, place: Place, len: u32) {
+        let slot = &mut self.open[place.stream as usize];
+        if place.offset == 0 {
+            debug_assert_eq!(self.listed.get(self.opened), Some(&place.extent));
+            debug_assert!(self.reserved > self.opened);
+            self.opened += 1;
+            let prefill = slot.take().map(|open| open.prefill).unwrap_or_default().in_another_extent();
+            *slot = Some(Open { extent: place.extent, offset: 0, is_reserved: true, prefill });
+        }
+        if let Some(open) = slot {
+            debug_assert_eq!((open.extent, open.offset), (place.extent, place.offset));
+            open.offset += len;
+        }
+    }
+
+    /// The batch at `place`, which ends at byte `end`, is applied. To be called in the order of the log.
+    pub(super) fn applied(&mut self, place: Place, end: u32) {
+        if place.offset == 0 {
+            let front = self.listed.pop_front();
+            debug_assert_eq!(front, Some(place.extent));
+            self.opened -= 1;
+            self.reserved -= 1;
+            self.passed.extend(self.applied[place.stream as usize].map(|before| before.extent));
+        }
+        self.applied[place.stream as usize] = Some(OpenExtent { extent: place.extent, offset: end });
+    }
+
+    /// Leaves everything that is open, with whatever was not applied of it: each stream goes on in a fresh extent.
+    pub(super) fn abandon(&mut self) {
+        self.passed.extend(self.applied.iter_mut().filter_map(Option::take).map(|open| open.extent));
+        self.passed.extend(self.listed.drain(..self.opened));
+        self.open = Default::default();
+        (self.opened, self.reserved) = (0, 0);
+    }
+
+    /// Where each stream stands as of the last applied batch, the list from there on, and what has been passed.
+    pub(super) fn position(&self) -> ([Option<OpenExtent>; STREAMS], Vec<ExtentIndex>, Vec<ExtentIndex>) {
+        (self.applied, self.listed.iter().copied().collect(), self.passed.clone())
+    }
+
+    /// A checkpoint knows of the first `passed` passed extents, and has put others on the list.
+    pub(super) fn extend(&mut self, passed: usize, listed: &[ExtentIndex]) {
+        self.passed.drain(..passed);
+        self.listed.extend(listed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extents(numbers: &[u32]) -> Vec<ExtentIndex> {
+        numbers.iter().copied().map(ExtentIndex).collect()
+    }
+
+    fn place(stream: Stream, extent: u32, offset: u32) -> Place {
+        Place { stream, extent: ExtentIndex(extent), offset }
+    }
+
+    /// Takes a place in `next` or behind what is open, as the log does.
+    fn put(streams: &mut Streams, stream: Stream, fresh: bool) -> Place {
+        let place = if fresh {
+            let next = streams.next().unwrap();
+            if streams.reserved_ahead() == 0 {
+                assert!(streams.set_reserved(next, 1));
+            }
+            Place { stream, extent: next, offset: 0 }
+        } else {
+            let open = streams.open_of(stream).unwrap();
+            Place { stream, extent: open.extent, offset: open.offset }
+        };
+        streams.take(place, 4096);
+        place
+    }
+
+    #[test]
+    fn a_position_has_what_is_applied_and_lists_what_is_only_open() {
+        let mut streams = Streams::new([None, None], extents(&[5, 6, 9, 10]), vec![]);
+        let one = put(&mut streams, Stream::Hot, true);
+        let two = put(&mut streams, Stream::Cold, true);
+        let three = put(&mut streams, Stream::Hot, false);
+        let four = put(&mut streams, Stream::Hot, true);
+        assert_eq!([one, two], [place(Stream::Hot, 5, 0), place(Stream::Cold, 6, 0)]);
+        assert_eq!([three, four], [place(Stream::Hot, 5, 4096), place(Stream::Hot, 9, 0)]);
+        assert_eq!((streams.ahead(), streams.next()), (1, Some(ExtentIndex(10))));
+        assert_eq!(streams.position(), ([None, None], extents(&[5, 6, 9, 10]), vec![]));
+        streams.applied(one, 4096);
+        let at = |extent, offset| Some(OpenExtent { extent: ExtentIndex(extent), offset });
+        assert_eq!(streams.position(), ([at(5, 4096), None], extents(&[6, 9, 10]), vec![]));
+        streams.applied(two, 4096);
+        streams.applied(three, 8192);
+        assert_eq!(streams.position(), ([at(5, 8192), at(6, 4096)], extents(&[9, 10]), vec![]));
+        streams.applied(four, 4096);
+        assert_eq!(streams.position(), ([at(9, 4096), at(6, 4096)], extents(&[10]), extents(&[5])));
+        streams.extend(1, &extents(&[20]));
+        assert_eq!(streams.position(), ([at(9, 4096), at(6, 4096)], extents(&[10, 20]), vec![]));
+    }
+
+    #[test]
+    fn what_is_abandoned_is_passed_with_all_that_was_never_applied() {
+        let mut streams = Streams::new([None, None], extents(&[5, 6, 7, 8]), extents(&[2]));
+        let one = put(&mut streams, Stream::Cold, true);
+        streams.applied(one, 4096);
+        put(&mut streams, Stream::Hot, true);
+        put(&mut streams, Stream::Cold, true);
+        streams.abandon();
+        assert_eq!(streams.position(), ([None, None], extents(&[8]), extents(&[2, 5, 6, 7])));
+        assert_eq!((streams.ahead(), streams.reserved_ahead()), (1, 0));
+        assert!(streams.open_of(Stream::Cold).is_none());
+    }
+
+    #[test]
+    fn neighbours_ahead_are_reserved_together() {
+        let mut streams = Streams::new([None, None], extents(&[5, 6, 7, 9]), vec![]);
+        assert_eq!(streams.unreserved(2), Some((ExtentIndex(5), 2)));
+        assert_eq!(streams.unreserved(9), Some((ExtentIndex(5), 3)));
+        assert!(streams.set_reserved(ExtentIndex(5), 3));
+        assert!(!streams.set_reserved(ExtentIndex(5), 3), "the list is further by now");
+        assert_eq!((streams.unreserved(9), streams.reserved_ahead()), (Some((ExtentIndex(9), 1)), 3));
+        put(&mut streams, Stream::Hot, true);
+        assert_eq!(streams.reserved_ahead(), 2);
+    }
+}
