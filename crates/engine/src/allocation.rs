@@ -36,7 +36,7 @@ impl Core {
                 if !push(&mut runs, at, start, Allocation::Hole) {
                     return Ok(runs.finish());
                 }
-                let data = self.allocated_mask(object, known)?;
+                let data = self.allocated_mask(object, known, BlockMask::FULL)?;
                 for block in 0..GROUP_BLOCKS as u32 {
                     let kind = if data.has(block) { Allocation::Data } else { Allocation::Hole };
                     let block = start + u64::from(block);
@@ -73,15 +73,18 @@ impl Core {
         Ok(groups)
     }
 
-    /// Blocks of a group that hold data.
-    fn allocated_mask(&self, object: &Object, group: GroupIndex) -> Result<BlockMask> {
+    /// Those of `wanted` blocks of a group that hold data.
+    pub(crate) fn allocated_mask(&self, object: &Object, group: GroupIndex, wanted: BlockMask) -> Result<BlockMask> {
         let mut data = BlockMask::EMPTY;
         let key = GroupKey { object: object.id, group };
-        let dirty = self.buffer.read(key, BlockMask::FULL, &mut |run| {
+        let dirty = self.buffer.read(key, wanted, &mut |run| {
             data = if run.data.is_some() { data.or(run.mask()) } else { data.minus(run.mask()) };
         });
-        for piece in self.map.lookup(&object.levels(), group, BlockMask::FULL.minus(dirty))? {
-            data = data.or(piece.fragment.live);
+        let missing = wanted.minus(dirty);
+        if !missing.is_empty() {
+            for piece in self.map.lookup(&object.levels(), group, missing)? {
+                data = data.or(piece.fragment.live);
+            }
         }
         Ok(data)
     }

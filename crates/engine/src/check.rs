@@ -58,7 +58,7 @@ impl Pool {
             self.core.take_checkpoint()?;
         }
         // No checkpoint may move anything while the map is being read.
-        let _still = self.core.checkpoint.lock();
+        let _still = self.core.checkpoint_and_hold()?;
         let mut checker = Checker {
             core: &self.core,
             report: CheckReport::default(),

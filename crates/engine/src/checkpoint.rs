@@ -11,6 +11,11 @@
 //! 6. *Publish*: the merged groups replace the cached ones, the frozen overlay goes, and, when no reader is left that could
 //!    be in a freed extent, the log gets its new extents and the other freed ones are punched out.
 //!
+//! A **light** checkpoint leaves out what is dear: in step 3 it counts what became live and dead, but does not rewrite records; in step 5 the
+//! changes go into the store as they are (*deltas*), and in step 6 they become the map's *settled* overlay, which lies over the records
+//! until the next full checkpoint merges both. So it frees extents for the price of a few syncs: the cleaner needs many of them. It is taken
+//! where space is what is wanted, and as long as the settled overlay is within the overlay's share of memory.
+//!
 //! An error before step 5 leaves everything as it was; the next checkpoint repeats it. An error in step 5 leaves unknown
 //! what the store holds: the pool takes no writes until it is reopened.
 
@@ -20,7 +25,8 @@ use std::sync::atomic::Ordering;
 
 use env::MapBatch;
 use format::{
-    Checkpoint, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Reap, encode_usage_page, object_key, usage_key,
+    Checkpoint, DeltaWriter, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Reap, RecordKey, delta_key,
+    encode_usage_page, object_key, usage_key,
 };
 use surface::Result;
 use units::{ExtentIndex, ObjectId};
@@ -28,16 +34,25 @@ use units::{ExtentIndex, ObjectId};
 use crate::core::Core;
 use crate::extents::{ExtentPlan, UsageChanges};
 use crate::log::Position;
-use crate::map::{absorb, store_error};
+use crate::map::{absorb, store_error, union};
 use crate::objects::{Object, Reaped};
 use crate::overlay::{GroupRecords, Overlay};
 use crate::reap::put_group;
-use crate::timeline::{Timeline, Timelines};
+use crate::timeline::Timelines;
 use crate::write_buffer::GroupKey;
 
 /// Shortest and longest list of extents that the log is given. The longest bounds the checkpoint's record to 16 KiB.
 const LISTED_MIN: u64 = 16;
 const LISTED_MAX: u64 = 4096;
+
+/// What a checkpoint does with the changes of the map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Merges them, and those that are settled, into the records.
+    Full,
+    /// Puts them beside the records.
+    Light,
+}
 
 /// What a checkpoint captured.
 pub(crate) struct Captured {
@@ -59,11 +74,13 @@ pub(crate) struct CheckpointState {
     pub number: u64,
     /// Captured by a checkpoint that failed before its commit.
     unfinished: Option<Captured>,
+    /// Deltas in the store: what a full checkpoint removes.
+    deltas: Vec<(u64, u32)>,
 }
 
 impl CheckpointState {
-    pub(crate) fn new(number: u64) -> Self {
-        Self { number, unfinished: None }
+    pub(crate) fn new(number: u64, deltas: Vec<(u64, u32)>) -> Self {
+        Self { number, unfinished: None, deltas }
     }
 
     /// Whether one failed and waits to be repeated: then the map has changes that are neither new nor in the store.
@@ -85,32 +102,53 @@ pub(crate) struct Merged {
     pub reaped_groups: Vec<(GroupKey, GroupRecords)>,
     /// What was done of reaping.
     pub reaped: Vec<Reaped>,
+    /// Deltas that were put into the batch.
+    deltas: Vec<(u64, u32)>,
 }
 
 impl Core {
-    /// Takes a checkpoint.
+    /// Takes a full checkpoint.
     pub(crate) fn take_checkpoint(&self) -> Result<()> {
-        self.checkpoint_unless(|_| false)
+        self.checkpoint_unless(Kind::Full, |_| false)
     }
 
-    /// Takes a checkpoint unless `done` says, once no other checkpoint runs, that it is not needed any more.
-    pub(crate) fn checkpoint_unless(&self, done: impl Fn(&Self) -> bool) -> Result<()> {
+    /// Takes whatever checkpoint frees space soonest.
+    pub(crate) fn take_light_checkpoint(&self) -> Result<()> {
+        self.checkpoint_unless(Kind::Light, |_| false)
+    }
+
+    /// Takes a checkpoint unless `done` says, once no other checkpoint runs, that it is not needed any more. A light one
+    /// becomes a full one if there is more to do.
+    pub(crate) fn checkpoint_unless(&self, kind: Kind, done: impl Fn(&Self) -> bool) -> Result<()> {
         let mut state = self.checkpoint.lock();
         if done(self) {
             return Ok(());
         }
+        self.checkpoint_with(&mut state, kind)
+    }
+
+    /// Takes a full checkpoint and holds off the next one for as long as what is returned is kept: the store has everything.
+    pub(crate) fn checkpoint_and_hold(&self) -> Result<parking_lot::MutexGuard<'_, CheckpointState>> {
+        let mut state = self.checkpoint.lock();
+        self.checkpoint_with(&mut state, Kind::Full)?;
+        Ok(state)
+    }
+
+    fn checkpoint_with(&self, state: &mut parking_lot::MutexGuard<'_, CheckpointState>, kind: Kind) -> Result<()> {
         self.check_failed()?;
         if let Some(captured) = state.unfinished.take() {
-            self.run_checkpoint(&mut state, captured)?;
+            self.run_checkpoint(state, Kind::Full, captured)?;
         }
         let captured = self.capture();
-        self.run_checkpoint(&mut state, captured)
+        let changes = self.map.settled().bytes() + self.map.freeze().bytes();
+        let is_light = kind == Kind::Light && captured.reaping.is_empty() && changes <= self.shares.overlay;
+        self.run_checkpoint(state, if is_light { Kind::Light } else { Kind::Full }, captured)
     }
 
     /// Makes the log go on after a failed write.
     pub(crate) fn heal(&self) -> Result<()> {
         if self.log.is_broken() {
-            self.checkpoint_unless(|core| !core.log.is_broken())?;
+            self.checkpoint_unless(Kind::Light, |core| !core.log.is_broken())?;
         }
         Ok(())
     }
@@ -139,9 +177,10 @@ impl Core {
     fn run_checkpoint(
         &self,
         state: &mut parking_lot::MutexGuard<'_, CheckpointState>,
+        kind: Kind,
         captured: Captured,
     ) -> Result<()> {
-        let result = self.prepare_checkpoint(state.number + 1, &captured);
+        let result = self.prepare_checkpoint(state.number + 1, kind, &captured);
         let (mut merged, plan) = match result {
             Ok(prepared) => prepared,
             Err(error) => {
@@ -149,7 +188,11 @@ impl Core {
                 return Err(error);
             }
         };
-        let batch = std::mem::take(&mut merged.batch);
+        let mut batch = std::mem::take(&mut merged.batch);
+        if kind == Kind::Full {
+            state.deltas.drain(..).for_each(|(number, part)| batch.delete(delta_key(number, part)));
+        }
+        state.deltas.append(&mut merged.deltas);
         let committed =
             self.env.store.commit(batch).and_then(|()| {
                 if cfg!(feature = "canary-early-extent-reuse") { Ok(()) } else { self.env.store.persist() }
@@ -160,20 +203,27 @@ impl Core {
             return Err(error);
         }
         state.number += 1;
-        self.counters.checkpoints.add(1);
-        self.publish(&captured.position, merged, &plan);
+        let count = if kind == Kind::Full { &self.counters.checkpoints } else { &self.counters.light_checkpoints };
+        count.add(1);
+        self.publish(kind, &captured.position, merged, &plan);
         Ok(())
     }
 
     /// Steps 2 to 4, and the batch of step 5.
-    fn prepare_checkpoint(&self, number: u64, captured: &Captured) -> Result<(Merged, ExtentPlan)> {
+    fn prepare_checkpoint(&self, number: u64, kind: Kind, captured: &Captured) -> Result<(Merged, ExtentPlan)> {
         if !cfg!(feature = "canary-no-sync-before-checkpoint") {
             self.log.sync().inspect_err(|error| self.fail(error))?;
         }
         let frozen = self.map.freeze();
         let mut merged = Merged::default();
-        self.merge(&frozen, captured, &mut merged)?;
-        self.reap(&frozen, captured, &mut merged)?;
+        match kind {
+            Kind::Full => {
+                let settled = self.map.settled();
+                self.merge(&frozen, &settled, captured, &mut merged)?;
+                self.reap(&frozen, &settled, captured, &mut merged)?;
+            }
+            Kind::Light => self.settle(number, &frozen, captured, &mut merged)?,
+        }
         self.put_descriptors(captured, &mut merged);
         let position = &captured.position;
         let usage = std::mem::take(&mut merged.usage);
@@ -218,32 +268,71 @@ impl Core {
         ((2 * interval).clamp(LISTED_MIN, LISTED_MAX) + self.geometry.reserve_extents()) as usize
     }
 
-    /// Step 3.
-    fn merge(&self, frozen: &Overlay, captured: &Captured, merged: &mut Merged) -> Result<()> {
+    /// Step 3 of a full checkpoint.
+    fn merge(&self, frozen: &Overlay, settled: &Overlay, captured: &Captured, merged: &mut Merged) -> Result<()> {
         let mut object: Option<Arc<Object>> = None;
-        for key in frozen.keys() {
+        for key in union(frozen.keys(), settled.keys()) {
             if object.as_ref().is_none_or(|o| o.id != key.object) {
                 object = self.objects.get(key.object);
             }
-            // Of an object that nobody looks at, reaping takes away what there is.
-            let timeline = captured.timelines.get(&key.object).filter(|timeline| !timeline.is_dead());
-            let (Some(object), Some(timeline)) = (&object, timeline) else { continue };
-            let Some(changes) = frozen.with(key, Clone::clone) else { continue };
-            self.merge_group(object, timeline, key, &changes, merged)?;
+            let (Some(object), Some(timeline)) = (&object, captured.timelines.get(&key.object)) else { continue };
+            let mut changes = frozen.with(key, Clone::clone).unwrap_or_default();
+            let settled = settled.with(key, Clone::clone).unwrap_or_default();
+            if timeline.is_dead() {
+                // Of an object that nobody looks at, reaping takes away what is in the store.
+                if settled.is_empty() {
+                    continue;
+                }
+                changes.clear();
+            }
+            let (base, cached, mut records) = self.change_group(object, key, &changes, merged)?;
+            let mut above = settled.clone();
+            absorb(&mut above, &changes, &mut |_, _| ());
+            self.trim_group(key, timeline, &mut records, &above, merged);
+            put_group(key, &base, &settled, &mut records, merged);
+            if cached {
+                merged.groups.push((key, records));
+            }
         }
         Ok(())
     }
 
-    fn merge_group(
+    /// Step 3 of a light one.
+    fn settle(&self, number: u64, frozen: &Overlay, captured: &Captured, merged: &mut Merged) -> Result<()> {
+        let mut object: Option<Arc<Object>> = None;
+        let mut writer = DeltaWriter::default();
+        for key in frozen.keys() {
+            if object.as_ref().is_none_or(|o| o.id != key.object) {
+                object = self.objects.get(key.object);
+            }
+            let is_seen = captured.timelines.get(&key.object).is_some_and(|timeline| !timeline.is_dead());
+            let (Some(object), true) = (&object, is_seen) else { continue };
+            let Some(changes) = frozen.with(key, Clone::clone) else { continue };
+            let (_, cached, records) = self.change_group(object, key, &changes, merged)?;
+            for (epoch, change) in &changes {
+                writer.push(&RecordKey { object: key.object, group: key.group, epoch: *epoch }, change);
+            }
+            if cached {
+                merged.groups.push((key, records));
+            }
+        }
+        for (part, delta) in (0..).zip(writer.finish()) {
+            merged.batch.put(delta_key(number, part), delta);
+            merged.deltas.push((number, part));
+        }
+        Ok(())
+    }
+
+    /// Counts what changes make live and dead in a group; returns it before (and whether that was cached) and after.
+    fn change_group(
         &self,
         object: &Object,
-        timeline: &Timeline,
         key: GroupKey,
         changes: &GroupRecords,
         merged: &mut Merged,
-    ) -> Result<()> {
-        let (base, cached) = self.map.base_for_checkpoint(key, object.epoch())?;
-        let mut records = (*base).clone();
+    ) -> Result<(Arc<GroupRecords>, bool, GroupRecords)> {
+        let base = self.map.base_for_checkpoint(key, object.epoch())?;
+        let mut records = (*base.records).clone();
         let figures = merged.objects.entry(key.object).or_default();
         let allocated =
             |records: &GroupRecords| records.iter().map(|(_, r)| i64::from(r.allocated().count())).sum::<i64>();
@@ -261,12 +350,7 @@ impl Core {
             }
         }
         figures.0 += allocated(&records);
-        self.trim_group(key, timeline, &mut records, changes, merged);
-        put_group(key, &base, &mut records, merged);
-        if cached {
-            merged.groups.push((key, records));
-        }
-        Ok(())
+        Ok((base.records, base.cached, records))
     }
 
     fn put_descriptors(&self, captured: &Captured, merged: &mut Merged) {
@@ -292,7 +376,7 @@ impl Core {
     }
 
     /// Step 6.
-    fn publish(&self, position: &Position, merged: Merged, plan: &ExtentPlan) {
+    fn publish(&self, kind: Kind, position: &Position, merged: Merged, plan: &ExtentPlan) {
         for object in self.objects.all() {
             let (allocated, stored) = object.settled();
             let change = merged.objects.get(&object.id).copied().unwrap_or_default();
@@ -300,7 +384,7 @@ impl Core {
         }
         self.count_reservations();
         self.extents.lock().apply(plan);
-        self.map.thaw(merged.groups, merged.reaped_groups);
+        self.map.thaw(kind, merged.groups, merged.reaped_groups);
         // Only now: until here the frozen changes may have said what a dropped cut hides.
         for reaped in &merged.reaped {
             self.objects.reaped(reaped);
@@ -336,11 +420,21 @@ impl Core {
 
     /// Whether a checkpoint is due.
     pub(crate) fn checkpoint_due(&self) -> bool {
-        self.log.bytes_since_checkpoint() >= self.options.checkpoint_log_bytes
-            || self.map.active().bytes() >= self.shares.overlay
+        self.is_full_checkpoint_due()
+            || self.is_space_due()
             || self.log.ahead() as u64 <= 2 * self.geometry.reserve_extents()
                 && self.extents_free.load(Ordering::Relaxed) + self.evacuated.load(Ordering::Relaxed) > 0
+    }
+
+    fn is_full_checkpoint_due(&self) -> bool {
+        self.log.bytes_since_checkpoint() >= self.options.checkpoint_log_bytes
+            || self.map.active().bytes() >= self.shares.overlay
             || self.objects.has_reaping()
+    }
+
+    /// The kind of checkpoint that is due.
+    pub(crate) fn checkpoint_kind(&self) -> Kind {
+        if self.is_full_checkpoint_due() { Kind::Full } else { Kind::Light }
     }
 
     /// Asks for a checkpoint, or takes it when nobody else does.

@@ -7,15 +7,16 @@
 //! *Below*: between the marks that the properties `clean-low` and `clean-high` set. Then only extents are cleaned of which at least
 //! half is dead, so that a byte moved wins a byte at least. *Idle*, the pool is treated as if it were below until the high mark.
 //!
-//! *Soft wall*: a few extents before the wall, in pools that have some to spare. A writer that comes to it waits for cleaning, or cleans
-//! itself; only if cleaning wins nothing may it go on, up to the wall. For the cleaner needs room to work in: with the last extents
+//! *Soft wall*: some extents before the wall, in pools that have some to spare. A writer that comes to it waits for the cleaner; only if
+//! cleaning wins nothing may it go on, up to the wall. For the cleaner needs room to work in: with the last extents
 //! alone it wins one or two at a time, and each time a checkpoint has to be taken before they are of use.
 //!
 //! **No cliff.** The nearer the wall, the less the cleaner rests between rounds; and once it is pressed, writers are slowed down smoothly
-//! towards the rate at which cleaning has been winning space, so that they meet it instead of the wall.
+//! towards the rate at which cleaning has been winning space, so that they meet it instead of the wall. While one round is under way, the
+//! keeper takes the (light) checkpoint that frees what the last one won.
 
 use std::sync::Weak;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -34,10 +35,11 @@ const RELIEVED_DIVISOR: u64 = 8;
 const RELIEVED_MIN: u64 = 4;
 /// The soft wall, as a part of what could be free at best. Space that lies idle there makes the log write more: this costs about
 /// 3 % more at 80 % full.
-const SOFT_DIVISOR: u64 = 48;
+const SOFT_DIVISOR: u64 = 32;
 const SOFT_MAX: u64 = 256;
-/// Cleaned extents for which a checkpoint is taken at the latest.
+/// Cleaned extents for which a checkpoint is taken at the latest, and as soon as that when space is needed.
 const EVACUATED_MAX: u64 = 64;
+const EVACUATED_PRESSED: u64 = 8;
 /// Free space below which the background cleaner begins with what is cheap, and at which it stops, in thousandths of the pool.
 const CLEAN_LOW_PERMILLE: u32 = 100;
 const CLEAN_HIGH_PERMILLE: u32 = 250;
@@ -51,7 +53,12 @@ const URGENCY_MIN: f64 = 0.2;
 /// Longest wait of a writer for its turn: a bound on latency; the wall itself is behind it.
 const BRAKE_NS_MAX: u64 = 50_000_000;
 /// Shorter waits than this cost more than they regulate; they add up in `next_ns`.
-const BRAKE_LEAST: Duration = Duration::from_micros(200);
+const BRAKE_LEAST: Duration = Duration::from_millis(10);
+/// How often and how long a writer at the soft wall waits for the cleaner to say something, before it acts itself.
+const WAITS_MAX: u32 = 50;
+const WAIT: Duration = Duration::from_millis(20);
+/// Rounds for which what new data asked to be kept counts.
+const KEPT_ROUNDS: u64 = 16;
 /// Rounds in a row that want a checkpoint first after which there is no hope for one more.
 const STUCK_MAX: u32 = 2;
 
@@ -80,9 +87,19 @@ pub(crate) fn run(core: &Weak<Core>) {
         let began = core.env.clock.now_ns();
         // Errors show up in the next flush or write, which meet them too.
         let worked = core.check_failed().is_ok() && core.clean_some(idle && pause == REST).unwrap_or(false);
+        let has_braked = core.brake.has_braked.swap(false, Ordering::Relaxed);
+        let is_awaited = core.brake.waiting.load(Ordering::Acquire) > 0;
+        if !worked && is_awaited {
+            // What was won before may be all that there is.
+            let _ = core.take_light_checkpoint();
+            *core.brake.futile.lock() += 1;
+            core.brake.room.notify_all();
+        }
         let took = Duration::from_nanos(core.env.clock.now_ns().saturating_sub(began));
         let urgency = core.urgency();
         pause = match (worked, urgency > 0.0) {
+            // Nobody shall wait for a cleaner that rests.
+            (true, _) if is_awaited || has_braked => Duration::ZERO,
             // Of two cores, cleaning for its own sake takes an eighth.
             (true, false) => (took * 3).min(REST),
             (true, true) => took.mul_f64((1.0 - urgency) / urgency.max(URGENCY_MIN)).min(REST),
@@ -104,6 +121,16 @@ pub(crate) struct Brake {
     /// When the next write may go on.
     next_ns: Mutex<u64>,
     eased: Condvar,
+    /// Writers that wait at the soft wall.
+    waiting: AtomicU64,
+    /// Writers have been slowed down or stopped since the last round.
+    has_braked: AtomicBool,
+    /// Times that cleaning won nothing.
+    futile: Mutex<u64>,
+    room: Condvar,
+    /// Extents before the soft wall that new data, which came to it, must leave alone, and the rounds for which that still counts.
+    kept: AtomicU64,
+    kept_rounds: AtomicU64,
 }
 
 impl Core {
@@ -112,9 +139,38 @@ impl Core {
         self.geometry.reserve_extents() + self.brake.soft.load(Ordering::Relaxed)
     }
 
+    /// The wall that counts for pacing.
+    fn paced_wall(&self) -> u64 {
+        self.soft_wall() + self.brake.kept.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the cleaner has made room as `has_room` says. `false`: it wins nothing, or there is none.
+    pub(crate) fn wait_for_cleaner(&self, kept: u64, has_room: impl Fn(&Self) -> bool) -> bool {
+        if self.is_inline() {
+            return false;
+        }
+        if kept > 0 {
+            self.brake.kept.store(kept, Ordering::Relaxed);
+            self.brake.kept_rounds.store(KEPT_ROUNDS, Ordering::Relaxed);
+        }
+        self.brake.waiting.fetch_add(1, Ordering::AcqRel);
+        self.workers.wake_cleaner();
+        let mut futile = self.brake.futile.lock();
+        let before = *futile;
+        for _ in 0..WAITS_MAX {
+            if has_room(self) || *futile != before || self.check_failed().is_err() {
+                break;
+            }
+            self.brake.room.wait_for(&mut futile, WAIT);
+        }
+        drop(futile);
+        self.brake.waiting.fetch_sub(1, Ordering::AcqRel);
+        has_room(self)
+    }
+
     /// How near the wall is: 0 where the brake begins, 1 at the wall.
     fn urgency(&self) -> f64 {
-        let (from, wall) = (self.brake.from.load(Ordering::Relaxed), self.soft_wall());
+        let (from, wall) = (self.brake.from.load(Ordering::Relaxed), self.paced_wall());
         let left = self.extents_left();
         if left >= from || from <= wall {
             return 0.0;
@@ -135,6 +191,9 @@ impl Core {
         let turn = (*next).max(now);
         *next = (turn + cost).min(now + BRAKE_NS_MAX);
         let wait = Duration::from_nanos((turn - now).min(BRAKE_NS_MAX));
+        if cost > 0 {
+            self.brake.has_braked.store(true, Ordering::Relaxed);
+        }
         if wait >= BRAKE_LEAST {
             self.brake.eased.wait_for(&mut next, wait);
         }
@@ -147,6 +206,7 @@ impl Core {
 
     /// A checkpoint may have freed what writers wait for.
     pub(crate) fn ease_brake(&self) {
+        self.brake.room.notify_all();
         if self.urgency() == 0.0 {
             *self.brake.next_ns.lock() = 0;
             self.brake.eased.notify_all();
@@ -169,7 +229,12 @@ impl Core {
         let spare = total.saturating_sub(wall + live);
         let soft = (spare / SOFT_DIVISOR).min(SOFT_MAX);
         self.brake.soft.store(soft, Ordering::Relaxed);
-        let wall = wall + soft;
+        let counts = self.brake.kept_rounds.load(Ordering::Relaxed);
+        self.brake.kept_rounds.store(counts.saturating_sub(1), Ordering::Relaxed);
+        if counts == 0 {
+            self.brake.kept.store(0, Ordering::Relaxed);
+        }
+        let wall = self.paced_wall();
         let pressed = wall + (spare / PRESSED_DIVISOR).max(PRESSED_MIN);
         let relieved = wall + (spare / RELIEVED_DIVISOR).max(RELIEVED_MIN);
         self.brake.from.store(pressed, Ordering::Relaxed);
@@ -200,7 +265,7 @@ impl Core {
             }
             Round::Shunned => Ok(true),
             Round::NeedsCheckpoint => {
-                self.take_checkpoint()?;
+                self.take_light_checkpoint()?;
                 Ok(false)
             }
             Round::Cleaned(extents) => {
@@ -212,15 +277,24 @@ impl Core {
                 let now = u64::try_from(now).unwrap_or(u64::MAX).min(BRAKE_NS_MAX * 1000);
                 let mean = if before == 0 { now } else { before / 4 * 3 + now / 4 };
                 self.brake.ns_per_mib.store(mean, Ordering::Relaxed);
-                let evacuated = self.evacuated.load(Ordering::Relaxed);
-                // What was won is of no use before a checkpoint: the nearer the wall, the sooner it comes.
-                let patience = (self.extents_left().saturating_sub(self.geometry.reserve_extents())).min(EVACUATED_MAX);
-                if evacuated > patience {
-                    self.take_checkpoint()?;
+                if self.is_space_due() {
+                    if self.is_inline() {
+                        self.take_light_checkpoint()?;
+                    } else {
+                        self.workers.wake_keeper();
+                    }
                 }
                 Ok(true)
             }
         }
+    }
+
+    /// Whether what was won should become free now: it is of no use before a checkpoint.
+    pub(crate) fn is_space_due(&self) -> bool {
+        let left = self.extents_left().saturating_sub(self.geometry.reserve_extents());
+        let is_pressed = left < self.brake.from.load(Ordering::Relaxed);
+        let patience = if is_pressed { EVACUATED_PRESSED } else { EVACUATED_MAX };
+        self.evacuated.load(Ordering::Relaxed) > patience.min(left)
     }
 
     fn clean_pass(&self, all: bool, rounds: u32) -> Result<CleanReport> {
@@ -248,7 +322,7 @@ impl Core {
                 break;
             }
             if stuck > 0 || self.evacuated.load(Ordering::Relaxed) > EVACUATED_MAX {
-                self.take_checkpoint()?;
+                self.take_light_checkpoint()?;
             }
         }
         self.take_checkpoint()?;
@@ -284,11 +358,11 @@ impl Core {
             }
             // What was won is of use only behind a checkpoint, and each costs as much as many extents.
             if stuck > 0 || self.evacuated.load(Ordering::Relaxed) >= soft {
-                self.take_checkpoint()?;
+                self.take_light_checkpoint()?;
             }
         }
         if self.evacuated.load(Ordering::Relaxed) > 0 {
-            self.take_checkpoint()?;
+            self.take_light_checkpoint()?;
         }
         if !enough(self) {
             // Waiting before the soft wall wins nothing now. The background cleaner will set it up again.

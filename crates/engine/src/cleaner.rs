@@ -81,17 +81,22 @@ struct Allowance<'a> {
 pub(crate) struct Cleaner {
     /// Extents that are not tried again while they have that many live bytes.
     shunned: BTreeMap<ExtentIndex, u32>,
-    /// Cleaned since the checkpoint of that number.
-    evacuated: BTreeSet<ExtentIndex>,
-    evacuated_at: u64,
+    /// Cleaned since the checkpoint of that number, oldest first.
+    evacuated: Vec<(u64, BTreeSet<ExtentIndex>)>,
     /// Used again, round after round.
     buf: Option<AlignedBuf>,
+    survivors: Survivors,
     /// See `clean_pace`.
     pub pressed: bool,
     pub below: bool,
 }
 
 impl Cleaner {
+    /// Forgets what was evacuated before the checkpoint of that number.
+    fn forget_before(&mut self, number: u64) {
+        self.evacuated.retain(|(at, _)| *at >= number);
+    }
+
     fn shun(&mut self, victim: Victim) {
         if self.shunned.len() >= SHUNNED_MAX {
             self.shunned.clear();
@@ -101,20 +106,14 @@ impl Cleaner {
 }
 
 impl Core {
-    /// Step 1: the victims, and the number of the checkpoint as of which they are that. `None` if one has to be taken first.
-    fn choose(&self, cleaner: &mut Cleaner, rule: Rule) -> Option<(u64, Vec<Victim>)> {
-        let checkpoint = self.checkpoint.lock();
-        if checkpoint.is_unfinished() {
-            return None;
-        }
-        if cleaner.evacuated_at != checkpoint.number {
-            cleaner.evacuated_at = checkpoint.number;
-            cleaner.evacuated.clear();
-        }
+    /// Step 1: the victims, and the number of the checkpoint as of which they are that.
+    fn choose(&self, cleaner: &Cleaner, rule: Rule) -> (u64, Vec<Victim>) {
         let extents = self.extents.lock();
-        let skip = |e: ExtentIndex, live: u32| cleaner.evacuated.contains(&e) || cleaner.shunned.get(&e) == Some(&live);
+        // What was evacuated behind the capture of the last checkpoint still seems to live.
+        let is_evacuated = |e: ExtentIndex| cleaner.evacuated.iter().any(|(_, set)| set.contains(&e));
+        let skip = |e: ExtentIndex, live: u32| is_evacuated(e) || cleaner.shunned.get(&e) == Some(&live);
         let victims = extents.victims(self.geometry.extent_bytes, rule.live_max, rule.greedy, VICTIMS_MAX, skip);
-        Some((checkpoint.number, victims))
+        (extents.checkpoint(), victims)
     }
 
     /// What a round may fill now. `None` if a checkpoint has to be taken first.
@@ -150,7 +149,8 @@ impl Core {
         self.check_failed()?;
         self.heal()?;
         let began = self.env.clock.now_ns();
-        let Some((number, victims)) = self.choose(cleaner, rule) else { return Ok(Round::NeedsCheckpoint) };
+        cleaner.forget_before(self.extents.lock().checkpoint());
+        let (number, victims) = self.choose(cleaner, rule);
         if victims.is_empty() {
             return Ok(Round::Idle);
         }
@@ -159,7 +159,8 @@ impl Core {
         // A checkpoint that is running holds the lock.
         let is_current = || self.checkpoint.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
         let mut buf = cleaner.buf.take().unwrap_or_else(|| AlignedBuf::new(extent_bytes as usize));
-        let mut survivors = Survivors::default();
+        let mut survivors = std::mem::take(&mut cleaner.survivors);
+        survivors.cut_back((0, 0));
         let (mut taken, mut overflowed) = (Vec::new(), false);
         for victim in victims.into_iter().take(allowance.victims) {
             let mark = survivors.mark();
@@ -193,12 +194,12 @@ impl Core {
             taken.into_iter().for_each(|victim| cleaner.shun(victim));
             return Ok(Round::Shunned);
         }
-        let done = self.move_survivors(&mut survivors, number, taken.len() as u64, allowance.purpose)?;
-        if done {
-            cleaner.evacuated.extend(taken.iter().map(|victim| victim.extent));
-        }
+        let moved_at = self.move_survivors(&mut survivors, number, taken.len() as u64, allowance.purpose)?;
         self.counters.cleaning_ns.add(self.env.clock.now_ns().saturating_sub(began));
-        Ok(if done { Round::Cleaned(taken.len() as u64) } else { Round::NeedsCheckpoint })
+        cleaner.survivors = survivors;
+        let Some(moved_at) = moved_at else { return Ok(Round::NeedsCheckpoint) };
+        cleaner.evacuated.push((moved_at, taken.iter().map(|victim| victim.extent).collect()));
+        Ok(Round::Cleaned(taken.len() as u64))
     }
 
     fn remember_damage(&self, what: Option<String>) {
@@ -209,18 +210,18 @@ impl Core {
         }
     }
 
-    /// Step 3. `false` if a checkpoint has to be taken before the rest can be moved.
+    /// Step 3; the number of the last checkpoint before. `None` if one has to be taken before the rest can be moved.
     pub(crate) fn move_survivors(
         &self,
         survivors: &mut Survivors,
         number: u64,
         victims: u64,
         purpose: Purpose,
-    ) -> Result<bool> {
+    ) -> Result<Option<u64>> {
         let batches = self.pack(survivors);
         let checkpoint = self.checkpoint.lock();
         if checkpoint.is_unfinished() {
-            return Ok(false);
+            return Ok(None);
         }
         let batches = if checkpoint.number == number {
             batches
@@ -251,7 +252,6 @@ impl Core {
             self.evacuated.fetch_add(victims, Ordering::Relaxed);
             self.counters.cleaned_extents.add(victims);
         }
-        drop(checkpoint);
-        Ok(done)
+        Ok(done.then_some(checkpoint.number))
     }
 }

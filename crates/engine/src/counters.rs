@@ -26,6 +26,7 @@ pub(crate) struct Counters {
     pub read_bytes: Counter,
     pub read_disk_bytes: Counter,
     pub checkpoints: Counter,
+    pub light_checkpoints: Counter,
     pub flushes: Counter,
     pub syncs: Counter,
     pub recovered_batches: Counter,

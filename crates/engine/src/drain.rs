@@ -14,6 +14,7 @@ use policy::{Compression, Settings, dst_limit, plan_units, unit_blocks};
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ObjectId};
 
+use crate::checkpoint::Kind;
 use crate::chooser;
 use crate::core::Core;
 use crate::log::{Purpose, Refusal, Ticket};
@@ -74,7 +75,7 @@ impl Core {
         // Changes that pile up faster than checkpoints write them would fill memory: then draining waits for one.
         let piled_up = |core: &Self| core.map.active().bytes() > core.shares.overlay;
         if piled_up(self) && self.map.is_frozen() {
-            self.checkpoint_unless(|core| !piled_up(core))?;
+            self.checkpoint_unless(Kind::Full, |core| !piled_up(core))?;
         }
         let share = self.shares.write_buffer / 4;
         let mut taken = self.buffer.take(BATCH_RAW_BYTES.min(share), generation);
@@ -238,7 +239,7 @@ impl Core {
     /// Takes a checkpoint so that the log gets new extents to fill.
     fn make_room(&self, purpose: Purpose) -> Result<()> {
         let kept_back = self.geometry.kept_back(purpose);
-        self.checkpoint_unless(|core| core.log.ahead() > kept_back)?;
+        self.checkpoint_unless(Kind::Light, |core| core.log.ahead() > kept_back)?;
         if self.log.ahead() > kept_back {
             return Ok(());
         }

@@ -27,6 +27,8 @@ pub(crate) struct Extents {
     passed_at: Vec<u32>,
     /// Extents passed so far.
     now: u32,
+    /// Number of the last checkpoint.
+    number: u64,
     free: u64,
     live_bytes: u64,
     /// Where the search for free extents goes on, so that the log moves through the file in long runs.
@@ -56,7 +58,7 @@ pub(crate) struct ExtentPlan {
 }
 
 impl Extents {
-    pub(crate) fn new(geometry: &Geometry, live: BTreeMap<u32, [u32; USAGE_PAGE_EXTENTS]>) -> Self {
+    pub(crate) fn new(geometry: &Geometry, live: BTreeMap<u32, [u32; USAGE_PAGE_EXTENTS]>, number: u64) -> Self {
         let count = geometry.extents() as usize;
         let mut all = vec![0; count];
         for (page, values) in live {
@@ -71,7 +73,7 @@ impl Extents {
             *first = State::Used;
         }
         let free = state.iter().filter(|s| **s == State::Free).count() as u64;
-        Self { live: all, state, passed_at: vec![0; count], now: 0, free, live_bytes, cursor: 1 }
+        Self { live: all, state, passed_at: vec![0; count], now: 0, number, free, live_bytes, cursor: 1 }
     }
 
     /// The pool has grown to `count` extents: the new ones are free.
@@ -81,6 +83,11 @@ impl Extents {
         self.passed_at.resize(self.passed_at.len() + more, 0);
         self.state.resize(self.state.len() + more, State::Free);
         self.free += more as u64;
+    }
+
+    /// Number of the checkpoint as of which live bytes are.
+    pub(crate) fn checkpoint(&self) -> u64 {
+        self.number
     }
 
     /// Free extents, not counting listed ones.
@@ -219,6 +226,7 @@ impl Extents {
                 *live = after;
             }
         }
+        self.number += 1;
         for extent in &plan.passed {
             self.set(*extent, State::Used);
             self.now = self.now.saturating_add(1);
@@ -248,7 +256,7 @@ mod tests {
     use super::*;
 
     fn extents(count: u32) -> Extents {
-        Extents::new(&Geometry::new(1 << 20, u64::from(count) << 20), BTreeMap::new())
+        Extents::new(&Geometry::new(1 << 20, u64::from(count) << 20), BTreeMap::new(), 0)
     }
 
     #[test]

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use format::{Record, parse_record_key, record_key_range};
-use surface::{Error, ErrorKind, Result};
+use format::record_key_range;
+use surface::Result;
 use units::{BlockMask, GroupIndex, ObjectId};
 
 use crate::core::Core;
-use crate::map::{Level, Piece, store_error, take};
+use crate::map::{Level, Piece, take};
 use crate::overlay::GroupRecords;
 
 /// Records of each object in memory at the same time.
@@ -23,7 +23,7 @@ pub(crate) struct Page {
 }
 
 impl Core {
-    /// The groups from `from` on of which some of `objects` have records in the store. Every page brings some, or is the last.
+    /// The groups from `from` on of which some of `objects` have records, as of the last checkpoint. Every page brings some, or is the last.
     ///
     /// # Errors
     /// When the store cannot be read, or a record is damaged.
@@ -32,32 +32,16 @@ impl Core {
         let mut next: Option<GroupIndex> = None;
         for (index, object) in objects.iter().enumerate() {
             let (low, high) = record_key_range(*object, from, next.unwrap_or(GroupIndex(u64::MAX)));
-            let (mut count, mut last, mut failure) = (0, None, None);
-            let mut visit = |key: &[u8], value: &[u8]| {
-                let Some(key) = parse_record_key(key) else { return ControlFlow::Continue(()) };
-                if count >= RECORDS_MAX && last != Some(key.group) {
+            let mut count = 0;
+            self.map.scan_records(&(low.to_vec(), high.to_vec()), &mut |key, records| {
+                if count >= RECORDS_MAX {
                     next = Some(key.group);
                     return ControlFlow::Break(());
                 }
-                match Record::decode(value) {
-                    Ok(record) => {
-                        let of_all = groups.entry(key.group).or_insert_with(|| vec![Vec::new(); objects.len()]);
-                        of_all[index].push((key.epoch, record));
-                    }
-                    Err(error) => {
-                        let text = format!("map record of object {} group {} is damaged", object.0, key.group.0);
-                        failure = Some(Error::with_source(ErrorKind::Corrupt, text, error));
-                        return ControlFlow::Break(());
-                    }
-                }
-                count += 1;
-                last = Some(key.group);
+                count += records.len();
+                groups.entry(key.group).or_insert_with(|| vec![Vec::new(); objects.len()])[index] = records;
                 ControlFlow::Continue(())
-            };
-            self.env.store.scan(&low, &high, &mut visit).map_err(store_error)?;
-            if let Some(error) = failure {
-                return Err(error);
-            }
+            })?;
         }
         if let Some(next) = next {
             // Of these not every object has been asked.

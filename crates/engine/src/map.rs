@@ -1,12 +1,14 @@
 //! The map: from (object, group) to where each block lies. Three layers, newest first: the active overlay (changes
-//! since the last checkpoint began), the frozen overlay (changes that a checkpoint is writing right now), and the store,
-//! read through a cache of decoded groups.
+//! since the last checkpoint began), the frozen overlay (changes that a checkpoint is writing right now), and the *base*, which is the map
+//! as of the last checkpoint: the records of the store, with the *settled* overlay laid over them (changes that a light checkpoint made durable
+//! as they are, without rewriting records), read through a cache of decoded groups.
 //!
-//! Coherence of the cache with the store: a reader that finds a group in neither overlay nor cache loads it from the store and
-//! puts it into the cache, all under the layers' read lock. A checkpoint commits to the store, then takes the write
-//! lock once (from here on nobody holds a group that was loaded before the commit), then replaces the cached groups, then
+//! Coherence of the cache with the base: a reader that finds a group in neither overlay nor cache loads it and
+//! puts it into the cache, all under the layers' read lock. A full checkpoint commits to the store, then takes the write
+//! lock once to drop the settled overlay (from here on nobody holds a group that was loaded before), then replaces the cached groups, then
 //! drops the frozen overlay under the write lock. Until then the frozen overlay lies above old and new groups alike,
-//! and laying a change over a record that contains it already changes nothing.
+//! and laying a change over a record that contains it already changes nothing. A light one lays the frozen changes over the settled ones
+//! instead, and then goes the same way.
 //!
 //! With several epochs the layers are not merged for a lookup: epoch by epoch, newest first, the newest layer that knows a block
 //! answers for it. A checkpoint may have taken out of the store what the frozen overlay still says; but then nobody sees that any more,
@@ -16,13 +18,14 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use env::{MapError, MapStore};
-use format::{Cut, FragmentRef, Record, parse_record_key, record_key, record_key_range};
+use format::{Cut, FragmentRef, Record, RecordKey, parse_record_key, record_key, record_key_range};
 use parking_lot::RwLock;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use surface::{Error, ErrorKind, Result};
 use units::{BlockMask, Epoch, GroupIndex, ObjectId};
 
+use crate::checkpoint::Kind;
 use crate::overlay::{GroupRecords, Overlay};
 use crate::write_buffer::GroupKey;
 
@@ -68,6 +71,15 @@ impl Weighter<GroupKey, Arc<GroupRecords>> for GroupWeight {
 struct Layers {
     active: Arc<Overlay>,
     frozen: Option<Arc<Overlay>>,
+    /// Lies over the store; empty after a full checkpoint.
+    settled: Arc<Overlay>,
+}
+
+/// A group as of the last checkpoint.
+pub(crate) struct Base {
+    pub records: Arc<GroupRecords>,
+    /// It was in the cache.
+    pub cached: bool,
 }
 
 pub(crate) struct Map {
@@ -83,10 +95,10 @@ pub(crate) fn store_error(error: MapError) -> Error {
 }
 
 impl Map {
-    pub(crate) fn new(store: Arc<dyn MapStore>, cache_bytes: usize) -> Self {
+    pub(crate) fn new(store: Arc<dyn MapStore>, cache_bytes: usize, settled: Arc<Overlay>) -> Self {
         let items = cache_bytes / 512;
         Self {
-            layers: RwLock::new(Layers { active: Arc::default(), frozen: None }),
+            layers: RwLock::new(Layers { active: Arc::default(), frozen: None, settled }),
             cache: Cache::with_weighter(items.max(64), cache_bytes as u64, GroupWeight),
             store,
         }
@@ -138,7 +150,7 @@ impl Map {
                     return Ok(true);
                 }
             }
-            let Some(base) = self.base(key, level.only, load)? else { return Ok(false) };
+            let Some(base) = self.base(&layers, key, level.only, load)? else { return Ok(false) };
             let active = layers.active.records(key);
             let frozen = layers.frozen.as_ref().and_then(|frozen| frozen.records(key));
             missing = take([active.as_deref(), frozen.as_deref(), Some(&*base)], level, missing, found);
@@ -146,24 +158,31 @@ impl Map {
         Ok(true)
     }
 
-    /// The group as it is in the store. `None`: not in memory, and loading was not allowed.
-    fn base(&self, key: GroupKey, only: bool, load: bool) -> Result<Option<Arc<GroupRecords>>> {
+    /// The group as of the last checkpoint. `None`: not in memory, and loading was not allowed.
+    fn base(&self, layers: &Layers, key: GroupKey, only: bool, load: bool) -> Result<Option<Arc<GroupRecords>>> {
         if let Some(records) = self.cache.get(&key) {
             return Ok(Some(records));
         }
         if !load {
             return Ok(None);
         }
-        let records = Arc::new(self.load(key, only)?);
+        let records = Arc::new(self.load(&layers.settled, key, only)?);
         self.cache.insert(key, records.clone());
         Ok(Some(records))
     }
 
-    fn load(&self, key: GroupKey, only: bool) -> Result<GroupRecords> {
+    /// The group in the store, with what is settled laid over it.
+    fn load(&self, settled: &Overlay, key: GroupKey, only: bool) -> Result<GroupRecords> {
+        let mut records = self.stored(key, only)?;
+        settled.with(key, |changes| absorb(&mut records, changes, &mut |_, _| ()));
+        Ok(records)
+    }
+
+    fn stored(&self, key: GroupKey, only: bool) -> Result<GroupRecords> {
         if only {
             // Nothing but epoch 0 can be there: a point lookup is several times cheaper than a scan.
             let epoch = Epoch(0);
-            let id = record_key(&format::RecordKey { object: key.object, group: key.group, epoch });
+            let id = record_key(&RecordKey { object: key.object, group: key.group, epoch });
             let value = self.store.get(&id).map_err(store_error)?;
             return value.map_or(Ok(Vec::new()), |v| Ok(vec![(epoch, decode(key, &v)?)]));
         }
@@ -185,11 +204,14 @@ impl Map {
         failure.map_or(Ok(records), Err)
     }
 
-    /// The group as a checkpoint must merge it: from the cache (`true`), else from the store, without filling the cache.
-    pub(crate) fn base_for_checkpoint(&self, key: GroupKey, newest: Epoch) -> Result<(Arc<GroupRecords>, bool)> {
+    /// The group as a checkpoint must merge it: from the cache, else loaded without filling the cache.
+    pub(crate) fn base_for_checkpoint(&self, key: GroupKey, newest: Epoch) -> Result<Base> {
         match self.cache.peek(&key) {
-            Some(records) => Ok((records, true)),
-            None => Ok((Arc::new(self.load(key, newest == Epoch(0))?), false)),
+            Some(records) => Ok(Base { records, cached: true }),
+            None => {
+                let records = self.load(&self.settled(), key, newest == Epoch(0))?;
+                Ok(Base { records: Arc::new(records), cached: false })
+            }
         }
     }
 
@@ -197,8 +219,13 @@ impl Map {
     /// cleaner itself when it comes to the group's next fragment, ask for it again.
     pub(crate) fn base_for_cleaning(&self, key: GroupKey, newest: Epoch) -> Result<Arc<GroupRecords>> {
         // As a reader does: see the head of this file.
-        let _layers = self.layers.read();
-        self.base(key, newest == Epoch(0), true).map(Option::unwrap_or_default)
+        let layers = self.layers.read();
+        self.base(&layers, key, newest == Epoch(0), true).map(Option::unwrap_or_default)
+    }
+
+    /// What light checkpoints made durable, and no full one has merged yet.
+    pub(crate) fn settled(&self) -> Arc<Overlay> {
+        self.layers.read().settled.clone()
     }
 
     /// Groups in `from..to` of an object of which some layer knows something, in order; at most `max` of them.
@@ -214,7 +241,7 @@ impl Map {
                 ControlFlow::Continue(())
             })
             .map_err(store_error)?;
-        for overlay in std::iter::once(&layers.active).chain(&layers.frozen) {
+        for overlay in [&layers.active, &layers.settled].into_iter().chain(&layers.frozen) {
             if (overlay.groups() as u64) < to.0.saturating_sub(from.0) {
                 let inside = |key: &GroupKey| key.object == object && key.group >= from && key.group < to;
                 groups.extend(overlay.keys().into_iter().filter(inside).map(|key| key.group));
@@ -267,13 +294,31 @@ impl Map {
         frozen
     }
 
-    /// Ends a checkpoint whose batch was committed: `merged` are those of the frozen groups that were cached, in order, as
-    /// they are in the store now; `reaped` are other groups that it changed.
-    pub(crate) fn thaw(&self, merged: Vec<(GroupKey, GroupRecords)>, reaped: Vec<(GroupKey, GroupRecords)>) {
-        let frozen = {
-            let layers = self.layers.write();
-            layers.frozen.clone()
+    /// Ends a checkpoint whose batch was committed. `merged` are those of the groups that it changed that were cached, in order, as
+    /// they are from now on; `reaped` are other groups that it changed. After a full one nothing is settled, after a light one what was
+    /// frozen is.
+    pub(crate) fn thaw(
+        &self,
+        kind: Kind,
+        merged: Vec<(GroupKey, GroupRecords)>,
+        reaped: Vec<(GroupKey, GroupRecords)>,
+    ) {
+        let (frozen, settled) = {
+            let layers = self.layers.read();
+            (layers.frozen.clone(), layers.settled.clone())
         };
+        let mut keys = frozen.as_ref().map_or_else(Vec::new, |frozen| frozen.keys());
+        match (kind, &frozen) {
+            (Kind::Light, Some(frozen)) => {
+                settled.lay(frozen);
+                drop(self.layers.write());
+            }
+            (Kind::Light, None) => {}
+            (Kind::Full, _) => {
+                keys = union(keys, settled.keys());
+                self.layers.write().settled = Arc::default();
+            }
+        }
         // Only what is in the cache already is replaced: a checkpoint must not push out what readers want.
         let replace = |key: GroupKey, records: GroupRecords| {
             if self.cache.peek(&key).is_some() {
@@ -283,7 +328,7 @@ impl Map {
             }
         };
         let mut merged = merged.into_iter().peekable();
-        for key in frozen.iter().flat_map(|frozen| frozen.keys()) {
+        for key in keys {
             match merged.next_if(|(cached, _)| *cached == key) {
                 Some((_, records)) => replace(key, records),
                 // What was not cached may be by now, as it was before.
@@ -313,28 +358,85 @@ impl Map {
         still.or(open)
     }
 
-    /// Every fragment to which a record in the store points within `len` bytes from `start` of the data file. Looks at all records of
-    /// the pool.
-    pub(crate) fn fragments_in(&self, start: u64, len: u64) -> Result<Vec<(format::RecordKey, FragmentRef)>> {
+    /// Every fragment to which a record points, as of the last checkpoint, within `len` bytes from `start` of the data file. Looks at
+    /// all records of the pool.
+    pub(crate) fn fragments_in(&self, start: u64, len: u64) -> Result<Vec<(RecordKey, FragmentRef)>> {
         let mut found = Vec::new();
-        let mut failure = None;
-        self.store
-            .scan(b"R", b"S", &mut |id, value| {
-                let Some(id) = parse_record_key(id) else { return ControlFlow::Continue(()) };
-                match decode(GroupKey { object: id.object, group: id.group }, value) {
-                    Ok(record) => {
-                        let inside = |f: &&FragmentRef| f.location >= start && f.location - start < len;
-                        found.extend(record.fragments.iter().filter(inside).map(|f| (id, *f)));
-                        ControlFlow::Continue(())
+        self.scan_records(&record_key_range_all(), &mut |key, records| {
+            for (epoch, record) in records {
+                let id = RecordKey { object: key.object, group: key.group, epoch };
+                let inside = |f: &&FragmentRef| f.location >= start && f.location - start < len;
+                found.extend(record.fragments.iter().filter(inside).map(|f| (id, *f)));
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(found)
+    }
+
+    /// Goes through the groups of which the base has records with keys in `range`, in order, until `visit` breaks it off.
+    ///
+    /// # Errors
+    /// When the store fails or a record is damaged.
+    pub(crate) fn scan_records(
+        &self,
+        (from, to): &(Vec<u8>, Vec<u8>),
+        visit: &mut dyn FnMut(GroupKey, GroupRecords) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let layers = self.layers.read();
+        let settled = &layers.settled;
+        let inside = |key: &GroupKey| {
+            let first = record_key(&RecordKey { object: key.object, group: key.group, epoch: Epoch(u32::MAX) });
+            first[..] >= from[..] && first[..] < to[..]
+        };
+        let mut only_settled = settled.keys().into_iter().filter(inside).peekable();
+        let mut give = |key: GroupKey, mut records: GroupRecords| {
+            settled.with(key, |changes| absorb(&mut records, changes, &mut |_, _| ()));
+            visit(key, records)
+        };
+        let mut open: Option<(GroupKey, GroupRecords)> = None;
+        let mut end: Result<ControlFlow<()>> = Ok(ControlFlow::Continue(()));
+        let mut step = |id: &[u8], value: &[u8]| {
+            let Some(id) = parse_record_key(id) else { return Ok(ControlFlow::Continue(())) };
+            let key = GroupKey { object: id.object, group: id.group };
+            let record = decode(key, value)?;
+            match &mut open {
+                Some((last, records)) if *last == key => records.push((id.epoch, record)),
+                _ => {
+                    if let Some((last, records)) = open.replace((key, vec![(id.epoch, record)]))
+                        && give(last, records).is_break()
+                    {
+                        open = None;
+                        return Ok(ControlFlow::Break(()));
                     }
-                    Err(error) => {
-                        failure = Some(error);
-                        ControlFlow::Break(())
+                    while let Some(settled) = only_settled.next_if(|settled| *settled <= key) {
+                        if settled < key && give(settled, GroupRecords::new()).is_break() {
+                            open = None;
+                            return Ok(ControlFlow::Break(()));
+                        }
                     }
                 }
-            })
-            .map_err(store_error)?;
-        failure.map_or(Ok(found), Err)
+            }
+            Ok(ControlFlow::Continue(()))
+        };
+        let scanned = self.store.scan(from, to, &mut |id, value| {
+            end = step(id, value);
+            if matches!(end, Ok(ControlFlow::Continue(()))) {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        });
+        scanned.map_err(store_error)?;
+        if end?.is_break() {
+            return Ok(());
+        }
+        let rest = open.into_iter().chain(only_settled.map(|key| (key, GroupRecords::new())));
+        for (key, records) in rest {
+            if give(key, records).is_break() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Whether a checkpoint is writing changes.
@@ -353,6 +455,22 @@ fn decode(key: GroupKey, value: &[u8]) -> Result<Record> {
         let place = format!("map record of object {} group {} is damaged", key.object.0, key.group.0);
         Error::with_source(ErrorKind::Corrupt, place, error)
     })
+}
+
+/// The range of the keys of all records.
+fn record_key_range_all() -> (Vec<u8>, Vec<u8>) {
+    (b"R".to_vec(), b"S".to_vec())
+}
+
+/// Keys of either of two sorted lists, sorted.
+pub(crate) fn union(mut keys: Vec<GroupKey>, more: Vec<GroupKey>) -> Vec<GroupKey> {
+    if keys.is_empty() {
+        return more;
+    }
+    keys.extend(more);
+    keys.sort_unstable();
+    keys.dedup();
+    keys
 }
 
 /// Takes what a record knows of `missing`; returns what is still missing.

@@ -57,6 +57,11 @@ impl Overlay {
         self.groups.load(Ordering::Relaxed)
     }
 
+    /// Whether nothing has changed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.groups() == 0
+    }
+
     /// Changes the record of one group and epoch.
     pub(crate) fn change(&self, key: GroupKey, epoch: Epoch, change: impl FnOnce(&mut Record)) -> Change {
         let mut shard = self.shard(key).write();
@@ -100,6 +105,17 @@ impl Overlay {
     /// The records of a group, if there are any; changes to its shard wait while they are held.
     pub(crate) fn records(&self, key: GroupKey) -> Option<MappedRwLockReadGuard<'_, GroupRecords>> {
         RwLockReadGuard::try_map(self.shard(key).read(), |groups| groups.get(&key)).ok()
+    }
+
+    /// Lays the changes of a newer overlay over these.
+    pub(crate) fn lay(&self, newer: &Self) {
+        for shard in &newer.shards {
+            for (key, records) in shard.read().iter() {
+                for (epoch, change) in records {
+                    self.change(*key, *epoch, |record| record.absorb(change, &mut |_| ()));
+                }
+            }
+        }
     }
 
     /// All groups, sorted.

@@ -122,11 +122,11 @@ impl Pool {
         let objects = Arc::new(Objects::new(checkpoint.properties.clone(), checkpoint.next_object));
         objects.load(&loaded.objects)?;
         let applier = Arc::new(Applier {
-            map: Arc::new(Map::new(env.store.clone(), shares.groups)),
+            map: Arc::new(Map::new(env.store.clone(), shares.groups, Arc::new(loaded.settled))),
             objects: objects.clone(),
             buffer: Arc::new(WriteBuffer::new()),
         });
-        let mut extents = Extents::new(&geometry, loaded.usage);
+        let mut extents = Extents::new(&geometry, loaded.usage, checkpoint.number);
         extents.list(checkpoint.log_extents());
         let replayed =
             recovery::replay(&*env.disk, geometry.clone(), &checkpoint, &applier, options.accept_log_damage)?;
@@ -165,7 +165,7 @@ impl Pool {
             objects,
             log,
             extents,
-            checkpoint: CheckpointState::new(checkpoint.number),
+            checkpoint: CheckpointState::new(checkpoint.number, loaded.deltas),
             chooser,
         }));
         core.take_checkpoint()?;
@@ -310,6 +310,7 @@ impl Pool {
             read_disk_bytes: c.read_disk_bytes.get(),
             read_bytes: c.read_bytes.get(),
             checkpoints: c.checkpoints.get(),
+            light_checkpoints: c.light_checkpoints.get(),
             flushes: c.flushes.get(),
             syncs: c.syncs.get(),
             recovered_batches: c.recovered_batches.get(),

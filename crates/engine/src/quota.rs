@@ -11,8 +11,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use surface::{Allocation, Error, ErrorKind, Result};
-use units::{ObjectId, format_size};
+use surface::{Error, ErrorKind, Result};
+use units::{BlockIndex, BlockMask, GROUP_BLOCKS, GroupIndex, ObjectId, format_size};
 
 use crate::core::Core;
 use crate::object::Object;
@@ -53,7 +53,7 @@ impl Core {
             return Ok(());
         }
         self.drain_all()?;
-        self.take_checkpoint()?;
+        self.take_light_checkpoint()?;
         let left = quota.saturating_sub(object.stored_bytes());
         if left >= length {
             object.quota.bytes.store(left - length, Ordering::Relaxed);
@@ -73,8 +73,19 @@ impl Core {
 
     /// Whether all of a range holds data.
     pub(crate) fn is_allocated(&self, object: &Object, offset: u64, length: u64) -> Result<bool> {
-        let runs = self.allocation(object, offset, length, 2)?;
-        Ok(runs.len() == 1 && runs[0].allocation == Allocation::Data && runs[0].length == length)
+        if length == 0 {
+            return Ok(true);
+        }
+        let (first, last) = (BlockIndex::containing(offset), BlockIndex::containing(offset + length - 1));
+        for group in (first.group().0..=last.group().0).map(GroupIndex) {
+            let start = group.first_block().0;
+            let (low, high) = (first.0.max(start), (last.0 + 1).min(start + GROUP_BLOCKS as u64));
+            let wanted = BlockMask::run((low - start) as u32, (high - low) as u32);
+            if !wanted.minus(self.allocated_mask(object, group, wanted)?).is_empty() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Counts what is left of reservations; called when properties or stored bytes have changed.

@@ -48,6 +48,19 @@ impl Budget {
     }
 }
 
+/// What the checkpoint merges anyway.
+struct Changing<'a> {
+    frozen: &'a Overlay,
+    settled: &'a Overlay,
+}
+
+impl Changing<'_> {
+    fn merges(&self, key: GroupKey, timeline: &Timeline) -> bool {
+        let knows = |overlay: &Overlay| overlay.with(key, |_| ()).is_some();
+        knows(self.settled) || !timeline.is_dead() && knows(self.frozen)
+    }
+}
+
 /// A group as it stands in the store.
 struct Stored {
     group: GroupIndex,
@@ -58,14 +71,21 @@ struct Stored {
 
 impl Core {
     /// Goes on with all reaping that was due when the checkpoint captured its state.
-    pub(crate) fn reap(&self, frozen: &Overlay, captured: &Captured, merged: &mut Merged) -> Result<()> {
+    pub(crate) fn reap(
+        &self,
+        frozen: &Overlay,
+        settled: &Overlay,
+        captured: &Captured,
+        merged: &mut Merged,
+    ) -> Result<()> {
+        let changing = Changing { frozen, settled };
         let mut budget = Budget::of(self.options.memory_bytes);
         for (id, reap, number) in captured.reaping.iter().copied() {
             if budget.is_used_up() {
                 break;
             }
             let Some(timeline) = captured.timelines.get(&id) else { continue };
-            let after = self.reap_object(id, reap, timeline, frozen, merged, &mut budget)?;
+            let after = self.reap_object(id, reap, timeline, &changing, merged, &mut budget)?;
             let is_gone = after.is_none() && timeline.is_dead();
             let mut dropped = timeline.cuts.clone();
             dropped.retain(|cut| after.is_none() && !timeline.points.iter().any(|p| *p > cut.after && *p < cut.before));
@@ -83,18 +103,18 @@ impl Core {
         id: ObjectId,
         reap: Reap,
         timeline: &Timeline,
-        frozen: &Overlay,
+        changing: &Changing<'_>,
         merged: &mut Merged,
         budget: &mut Budget,
     ) -> Result<Option<Reap>> {
         let mut next = reap.next;
         if !reap.wrapped {
-            match self.reap_range(id, next, GroupIndex(u64::MAX), timeline, frozen, merged, budget)? {
+            match self.reap_range(id, next, GroupIndex(u64::MAX), timeline, changing, merged, budget)? {
                 Some(group) => return Ok(Some(Reap { next: group, ..reap })),
                 None => next = GroupIndex(0),
             }
         }
-        let left = self.reap_range(id, next, reap.stop, timeline, frozen, merged, budget)?;
+        let left = self.reap_range(id, next, reap.stop, timeline, changing, merged, budget)?;
         Ok(left.map(|next| Reap { next, stop: reap.stop, wrapped: true }))
     }
 
@@ -106,7 +126,7 @@ impl Core {
         from: GroupIndex,
         to: GroupIndex,
         timeline: &Timeline,
-        frozen: &Overlay,
+        changing: &Changing<'_>,
         merged: &mut Merged,
         budget: &mut Budget,
     ) -> Result<Option<GroupIndex>> {
@@ -120,7 +140,7 @@ impl Core {
             let Some(key) = parse_record_key(key) else { return ControlFlow::Continue(()) };
             if open.as_ref().is_some_and(|stored| stored.group != key.group) {
                 if let Some(stored) = open.take() {
-                    self.reap_group(id, stored, timeline, frozen, merged, budget);
+                    self.reap_group(id, stored, timeline, changing, merged, budget);
                 }
                 if budget.is_used_up() {
                     left = Some(key.group);
@@ -140,7 +160,7 @@ impl Core {
         };
         self.env.store.scan(&low, &high, &mut visit).map_err(store_error)?;
         if let Some(stored) = open {
-            self.reap_group(id, stored, timeline, frozen, merged, budget);
+            self.reap_group(id, stored, timeline, changing, merged, budget);
         }
         Ok(left)
     }
@@ -150,12 +170,12 @@ impl Core {
         id: ObjectId,
         stored: Stored,
         timeline: &Timeline,
-        frozen: &Overlay,
+        changing: &Changing<'_>,
         merged: &mut Merged,
         budget: &mut Budget,
     ) {
         let key = GroupKey { object: id, group: stored.group };
-        let was_merged = !timeline.is_dead() && frozen.with(key, |_| ()).is_some();
+        let was_merged = changing.merges(key, timeline);
         if stored.is_damaged || was_merged {
             return;
         }
@@ -163,7 +183,7 @@ impl Core {
         let mut records = before.clone();
         if self.trim_group(key, timeline, &mut records, &Vec::new(), merged) {
             budget.changed = budget.changed.saturating_sub(before.len());
-            put_group(key, &before, &mut records, merged);
+            put_group(key, &before, &Vec::new(), &mut records, merged);
             merged.reaped_groups.push((key, records));
         }
     }
@@ -188,14 +208,21 @@ impl Core {
     }
 }
 
-/// Puts into the batch what has become of a group's records: those that differ from what is stored (`before`). Empty ones are
-/// deleted, and leave `records`.
-pub(crate) fn put_group(key: GroupKey, before: &GroupRecords, records: &mut GroupRecords, merged: &mut Merged) {
+/// Puts into the batch what has become of a group's records: those that differ from what they were (`before`), and those that the store
+/// does not have so because some of it was only `settled`. Empty ones are deleted, and leave `records`.
+pub(crate) fn put_group(
+    key: GroupKey,
+    before: &GroupRecords,
+    settled: &GroupRecords,
+    records: &mut GroupRecords,
+    merged: &mut Merged,
+) {
     for (epoch, record) in records.iter() {
         let stored = before.iter().find(|(e, _)| e == epoch).map(|(_, record)| record);
+        let is_settled = settled.iter().any(|(e, _)| e == epoch);
         let id = record_key(&RecordKey { object: key.object, group: key.group, epoch: *epoch });
         match stored {
-            Some(stored) if stored == record => {}
+            Some(stored) if stored == record && !is_settled => {}
             Some(_) if record.is_empty() => merged.batch.delete(id),
             None if record.is_empty() => {}
             _ => merged.batch.put(id, record.encode()),

@@ -132,7 +132,7 @@ impl Core {
                     ));
                 }
                 self.heal()?;
-                self.take_checkpoint()?;
+                self.take_light_checkpoint()?;
                 if tries > 1 {
                     self.clean_for_room(0)?;
                 }
@@ -187,7 +187,7 @@ impl Core {
             // As data that is admitted: so that neither the cleaner nor writers count on the same room.
             let _aside = self.set_aside(packed + u64::from(self.geometry.extent_bytes));
             if !self.has_room_before(self.soft_wall())
-                || !self.move_survivors(&mut survivors, number, 0, Purpose::Data)?
+                || self.move_survivors(&mut survivors, number, 0, Purpose::Data)?.is_none()
             {
                 return Ok(false);
             }

@@ -14,8 +14,8 @@ use std::ops::ControlFlow;
 use env::{AlignedBuf, Disk, MapStore};
 use format::{
     BATCH_ALIGN, Batch, BatchHeader, Checkpoint, Entry, FragmentEntry, FragmentIdentity, KEY_CHECKPOINT,
-    ObjectDescriptor, OpenExtent, STREAMS, Stream, USAGE_PAGE_EXTENTS, decode_batch, decode_usage_page,
-    fragment_checksum, object_key_range, parse_usage_key, usage_key_range,
+    ObjectDescriptor, OpenExtent, STREAMS, Stream, USAGE_PAGE_EXTENTS, decode_batch, decode_delta, decode_usage_page,
+    delta_key_range, fragment_checksum, object_key_range, parse_delta_key, parse_usage_key, usage_key_range,
 };
 use surface::{Error, ErrorKind, Result};
 use units::{ExtentIndex, Seq};
@@ -24,12 +24,17 @@ use crate::apply::Applier;
 use crate::geometry::Geometry;
 use crate::log::{Position, Sink as _};
 use crate::map::store_error;
+use crate::overlay::Overlay;
+use crate::write_buffer::GroupKey;
 
 /// What the map store says.
 pub(crate) struct Loaded {
     pub checkpoint: Checkpoint,
     pub objects: Vec<ObjectDescriptor>,
     pub usage: BTreeMap<u32, [u32; USAGE_PAGE_EXTENTS]>,
+    /// Changes that light checkpoints put beside the records, and their keys.
+    pub settled: Overlay,
+    pub deltas: Vec<(u64, u32)>,
 }
 
 /// What replaying the log came to.
@@ -94,7 +99,26 @@ pub(crate) fn load(store: &dyn MapStore, pool: &[u8; 16], geometry: &Geometry) -
             (None, _) => ControlFlow::Continue(()),
         })
         .map_err(store_error)?;
-    failure.map_or(Ok(Loaded { checkpoint, objects, usage }), |error| Err(damaged(error)))
+    let (settled, mut deltas) = (Overlay::default(), Vec::new());
+    let (from, to) = delta_key_range();
+    store
+        .scan(from, to, &mut |key, value| match (parse_delta_key(key), decode_delta(value)) {
+            (Some(id), Ok(changes)) => {
+                deltas.push(id);
+                for (key, change) in changes {
+                    let group = GroupKey { object: key.object, group: key.group };
+                    settled.change(group, key.epoch, |record| record.absorb(&change, &mut |_| ()));
+                }
+                ControlFlow::Continue(())
+            }
+            (_, Err(error)) => {
+                failure = Some(error);
+                ControlFlow::Break(())
+            }
+            (None, _) => ControlFlow::Continue(()),
+        })
+        .map_err(store_error)?;
+    failure.map_or(Ok(Loaded { checkpoint, objects, usage, settled, deltas }), |error| Err(damaged(error)))
 }
 
 /// What tells the batches of a log from others.

@@ -75,10 +75,11 @@ impl Core {
 
     /// Admits a write of `length` bytes at `offset` of an object; the room is its own until what is returned is dropped.
     ///
-    /// When it does not seem to fit before the soft wall (`clean_pass`), what is dirty is drained first (it may be compressible), a
-    /// checkpoint is taken (it may free extents), and extents are cleaned for as long as that wins anything; only if there is no room
-    /// up to the wall then, the pool is full. The wall of new data is the reserve, what overwriting needs, and what is
-    /// reserved for other volumes; that of overwriting is the reserve alone. The verdict holds until something is applied.
+    /// The wall of new data is the soft wall (`clean_pass`), what overwriting needs, and what is reserved for other volumes; that of
+    /// overwriting is the soft wall alone. A write that does not seem to fit before its wall waits for the cleaner, and if that wins
+    /// nothing it makes room itself: what is dirty is drained (it may be compressible), a checkpoint is taken (it may free extents), and
+    /// extents are cleaned for as long as that wins anything. Only if there is no room then, up to the reserve instead of the soft
+    /// wall, the pool is full. The verdict holds until something is applied.
     ///
     /// # Errors
     /// [`surface::ErrorKind::Full`], and whatever draining fails with.
@@ -88,6 +89,10 @@ impl Core {
         // A part of a block makes a block of data.
         let admitted = self.set_aside(length.next_multiple_of(BLOCK_BYTES as u64) + GROUP_COST_BYTES);
         let kept = self.overwrite_extents() + self.extents_reserved_against(object);
+        if self.has_room_before(self.soft_wall() + kept) {
+            return Ok(admitted);
+        }
+        let kept = if kept > 0 && self.is_allocated(object, offset, length)? { 0 } else { kept };
         let has_room = |core: &Self| core.has_room_before(core.soft_wall() + kept);
         if has_room(self) {
             return Ok(admitted);
@@ -97,6 +102,9 @@ impl Core {
         if hopeless && self.buffer.bytes() == 0 && !self.has_room() {
             return Err(self.full_error());
         }
+        if !hopeless && self.wait_for_cleaner(kept, has_room) {
+            return Ok(admitted);
+        }
         let _making_room = self.making_room.lock();
         if has_room(self) {
             return Ok(admitted);
@@ -105,7 +113,7 @@ impl Core {
         if has_room(self) {
             return Ok(admitted);
         }
-        self.take_checkpoint()?;
+        self.take_light_checkpoint()?;
         // Deleted volumes give their space back over several checkpoints.
         while !has_room(self) && self.objects.has_reaping() {
             self.take_checkpoint()?;
@@ -113,8 +121,12 @@ impl Core {
         if has_room(self) || self.clean_for_room(kept)? {
             return Ok(admitted);
         }
-        if self.has_room() && kept > 0 && self.is_allocated(object, offset, length)? {
-            return Ok(admitted);
+        // Merging may show that more is dead.
+        if !self.map.settled().is_empty() {
+            self.take_checkpoint()?;
+            if has_room(self) || self.clean_for_room(kept)? {
+                return Ok(admitted);
+            }
         }
         self.full_at.store(self.log.applied_seq().0, Ordering::Relaxed);
         Err(self.full_error())

@@ -90,6 +90,8 @@ pub struct PoolStatus {
     pub read_bytes: u64,
     /// Checkpoints taken.
     pub checkpoints: u64,
+    /// Light checkpoints taken: they free space and leave the records of the map as they are.
+    pub light_checkpoints: u64,
     /// Flushes asked for, and disk syncs that served them.
     pub flushes: u64,
     /// See `flushes`.

@@ -127,6 +127,11 @@ impl Workers {
         }
     }
 
+    /// Tells the cleaner that somebody waits for space.
+    pub(crate) fn wake_cleaner(&self) {
+        self.cleaner.notify_all();
+    }
+
     /// Tells the keeper that a checkpoint is due.
     pub(crate) fn wake_keeper(&self) {
         self.state.lock().keeper_wakes += 1;
@@ -296,7 +301,7 @@ impl Core {
             while !self.buffer.is_drained(generation) && self.drain(generation)? {}
         }
         if self.checkpoint_due() {
-            self.checkpoint_unless(|core| !core.checkpoint_due())?;
+            self.checkpoint_unless(self.checkpoint_kind(), |core| !core.checkpoint_due())?;
         }
         if self.is_inline() {
             self.clean_some(false)?;

@@ -6,6 +6,7 @@ use units::{Epoch, ExtentIndex, GroupIndex, ObjectId};
 pub const KEY_CHECKPOINT: &[u8] = b"C";
 /// The state of scrubbing.
 pub const KEY_SCRUB: &[u8] = b"S";
+const TABLE_DELTA: u8 = b'D';
 const TABLE_OBJECT: u8 = b'O';
 const TABLE_RECORD: u8 = b'R';
 const TABLE_USAGE: u8 = b'U';
@@ -84,6 +85,25 @@ pub fn parse_usage_key(bytes: &[u8]) -> Option<ExtentIndex> {
     u32::from_be_bytes(page).checked_mul(crate::USAGE_PAGE_EXTENTS as u32).map(ExtentIndex)
 }
 
+/// `D`, number of the checkpoint, part: the order in which deltas lie over each other.
+pub fn delta_key(checkpoint: u64, part: u32) -> [u8; 13] {
+    let mut bytes = [TABLE_DELTA; 13];
+    bytes[1..9].copy_from_slice(&checkpoint.to_be_bytes());
+    bytes[9..].copy_from_slice(&part.to_be_bytes());
+    bytes
+}
+
+/// Inverse of [`delta_key`].
+pub fn parse_delta_key(bytes: &[u8]) -> Option<(u64, u32)> {
+    let (checkpoint, part) = bytes.strip_prefix(&[TABLE_DELTA])?.split_first_chunk::<8>()?;
+    Some((u64::from_be_bytes(*checkpoint), u32::from_be_bytes(part.try_into().ok()?)))
+}
+
+/// The range of all delta keys.
+pub const fn delta_key_range() -> (&'static [u8], &'static [u8]) {
+    (b"D", b"E")
+}
+
 /// The range of all usage keys.
 pub const fn usage_key_range() -> (&'static [u8], &'static [u8]) {
     (b"U", b"V")
@@ -105,6 +125,8 @@ mod tests {
         assert_eq!(inside.len(), 4);
         let again = RecordKey { object: ObjectId(9), group: GroupIndex(1 << 33), epoch: Epoch(u32::MAX) };
         assert_eq!(parse_record_key(&record_key(&again)), Some(again));
+        assert_eq!(parse_delta_key(&delta_key(1 << 40, 7)), Some((1 << 40, 7)));
+        assert!(delta_key(1, 300) < delta_key(2, 0));
         assert_eq!(parse_object_key(&object_key(ObjectId(77))), Some(ObjectId(77)));
         assert_eq!(parse_usage_key(&usage_key(ExtentIndex(300))), Some(ExtentIndex(256)));
     }

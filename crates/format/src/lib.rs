@@ -6,6 +6,7 @@ mod batch;
 mod checkpoint;
 mod checksum;
 mod cursor;
+mod delta;
 mod descriptor;
 mod keys;
 mod learned;
@@ -21,10 +22,11 @@ pub use batch::{
 pub use checkpoint::{Checkpoint, OpenExtent, USAGE_PAGE_EXTENTS, decode_usage_page, encode_usage_page};
 pub use checksum::{FragmentIdentity, fragment_checksum};
 pub use cursor::FormatError;
+pub use delta::{DeltaWriter, decode_delta};
 pub use descriptor::{CUTS_MAX, Cut, ObjectDescriptor, ObjectState, Origin, Reap};
 pub use keys::{
-    KEY_CHECKPOINT, KEY_SCRUB, RecordKey, object_key, object_key_range, parse_object_key, parse_record_key,
-    parse_usage_key, record_key, record_key_range, usage_key, usage_key_range,
+    KEY_CHECKPOINT, KEY_SCRUB, RecordKey, delta_key, delta_key_range, object_key, object_key_range, parse_delta_key,
+    parse_object_key, parse_record_key, parse_usage_key, record_key, record_key_range, usage_key, usage_key_range,
 };
 pub use learned::{KEY_LEARNED, decode_learned, encode_learned};
 pub use recompress::{KEY_RECOMPRESS, RecompressState};

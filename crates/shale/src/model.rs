@@ -164,6 +164,7 @@ pub struct StatusReport {
     pub read_bytes: u64,
     pub read_disk_bytes: u64,
     pub checkpoints: u64,
+    pub light_checkpoints: u64,
     pub flushes: u64,
     pub syncs: u64,
     pub recovered_batches: u64,

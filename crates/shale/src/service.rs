@@ -254,6 +254,7 @@ impl Service {
             read_bytes: status.read_bytes,
             read_disk_bytes: status.read_disk_bytes,
             checkpoints: status.checkpoints,
+            light_checkpoints: status.light_checkpoints,
             flushes: status.flushes,
             syncs: status.syncs,
             recovered_batches: status.recovered_batches,

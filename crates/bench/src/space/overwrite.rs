@@ -123,11 +123,12 @@ fn steady(context: &Context, aged: &Aged, place: &(dyn Fn(u64) -> u64 + Sync)) -
     let written = write(context, &aged.volume, count, settle, place)?;
     let after = aged.world.pool.status();
     println!(
-        "cleaned {} extents, moved {}, {:.1} s in the cleaner, {} checkpoints, {} syncs",
+        "cleaned {} extents, moved {}, {:.1} s in the cleaner, {} + {} checkpoints, {} syncs",
         after.cleaned_extents - before.cleaned_extents,
         format_size(after.moved_bytes - before.moved_bytes),
         (after.cleaning_ns - before.cleaning_ns) as f64 / 1e9,
         after.checkpoints - before.checkpoints,
+        after.light_checkpoints - before.light_checkpoints,
         after.syncs - before.syncs
     );
     let amplification =
