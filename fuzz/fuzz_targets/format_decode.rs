@@ -4,14 +4,14 @@
 #![no_main]
 
 use format::{
-    Checkpoint, Entry, ObjectDescriptor, RecompressState, Record, SUPERBLOCK_BYTES, Superblock, decode_batch, decode_learned, decode_usage_page, encode_batch, encode_learned,
+    Checkpoint, DeltaWriter, Entry, ObjectDescriptor, RecompressState, Record, SUPERBLOCK_BYTES, Superblock, decode_batch, decode_delta, decode_learned, decode_usage_page, encode_batch, encode_learned,
     encode_usage_page, header_bytes, parse_object_key, parse_record_key, parse_usage_key, record_key,
 };
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
     let Some((which, body)) = input.split_first() else { return };
-    match which % 9 {
+    match which % 10 {
         0 => superblock(body),
         1 => batch(body),
         2 => {
@@ -41,6 +41,17 @@ fuzz_target!(|input: &[u8]| {
         7 => {
             if let Ok(state) = RecompressState::decode(&sealed(body)) {
                 assert_eq!(RecompressState::decode(&state.encode()), Ok(state));
+            }
+        }
+        8 => {
+            if let Ok(changes) = decode_delta(&sealed(body)) {
+                let mut writer = DeltaWriter::default();
+                changes.iter().for_each(|(key, change)| writer.push(key, change));
+                let mut again = Vec::new();
+                for delta in writer.finish() {
+                    again.extend(decode_delta(&delta).unwrap_or_default());
+                }
+                assert_eq!(again.len(), changes.len());
             }
         }
         6 => {

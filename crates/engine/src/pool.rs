@@ -375,6 +375,16 @@ impl Pool {
         self.core.take_checkpoint()
     }
 
+    /// The same as cheaply as possible: what is dead becomes free, and recovery has less to do, but changes of the map may stay beside its
+    /// records.
+    ///
+    /// # Errors
+    /// When the storage fails.
+    pub fn light_checkpoint(&self) -> Result<()> {
+        self.core.flush()?;
+        self.core.take_light_checkpoint()
+    }
+
     /// Does background work that is due. The pool's own threads do this; without them, its user does.
     ///
     /// # Errors

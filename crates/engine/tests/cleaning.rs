@@ -76,6 +76,7 @@ fn overwrite(world: &mut World) -> Result<Ended, Failure> {
             world.apply(&Op::Clean { all })
         }
         90..95 => world.apply(&Op::Tick { ms: 6000 }),
+        95..96 if world.rng.coin() => world.apply(&Op::LightCheckpoint),
         95..96 => world.apply(&Op::Checkpoint),
         96..97 => world.apply(&Op::Scrub { bytes: 1 << 20, restart: true }),
         _ => world.apply(&Op::Read { volume: volume(), offset, len }),

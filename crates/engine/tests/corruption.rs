@@ -258,6 +258,7 @@ fn values_of_the_store() {
                 b'O' => ("object", "descriptor"),
                 b'U' => ("usage", "usage"),
                 b'L' => ("costs", "costs"),
+                b'D' => ("delta", "delta"),
                 _ => ("record", "record"),
             };
             let seen = match result {

@@ -54,11 +54,21 @@ impl Anatomy {
                 }
             }
         }
-        let mut fragments = Vec::new();
+        let mut records: BTreeMap<_, Record> = BTreeMap::new();
         for (key, value) in &dump {
-            let Some(key) = format::parse_record_key(key) else { continue };
+            if let Some(key) = format::parse_record_key(key) {
+                records.insert(key, Record::decode(value).expect("a whole record"));
+            }
+        }
+        for (_, value) in dump.iter().filter(|(key, _)| format::parse_delta_key(key).is_some()) {
+            for (key, change) in format::decode_delta(value).expect("a whole delta") {
+                records.entry(key).or_default().absorb(&change, &mut |_| ());
+            }
+        }
+        let mut fragments = Vec::new();
+        for (key, record) in records {
             let Some(volume) = volumes.get(&key.object) else { continue };
-            for fragment in Record::decode(value).expect("a whole record").fragments {
+            for fragment in record.fragments {
                 let group_offset = key.group.first_block().offset_bytes();
                 fragments.push(FragmentPart { volume: volume.clone(), group_offset, fragment });
             }

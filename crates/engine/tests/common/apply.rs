@@ -95,6 +95,7 @@ impl World {
             }
             Op::FlushPool => self.flush_pool(op, engine::Pool::flush),
             Op::Checkpoint => self.flush_pool(op, engine::Pool::checkpoint),
+            Op::LightCheckpoint => self.flush_pool(op, engine::Pool::light_checkpoint),
             Op::Tick { ms } => {
                 self.machine.clock.advance_ms(*ms);
                 let result = self.pool().tick();

@@ -49,6 +49,7 @@ pub enum Op {
     },
     FlushPool,
     Checkpoint,
+    LightCheckpoint,
     Tick {
         ms: u64,
     },
@@ -192,8 +193,10 @@ impl Op {
             }
             67..76 => Self::Flush { volume },
             76..78 => Self::FlushPool,
-            78..80 => Self::Checkpoint,
+            78..79 => Self::Checkpoint,
+            79..80 => Self::LightCheckpoint,
             80..86 => Self::Tick { ms: *rng.pick(&[0, 10, 1000, 6000, 6000]) },
+            86..87 if rng.percent(60) => Self::LightCheckpoint,
             86..87 => Self::DropCaches,
             87..88 => Self::Clean { all: rng.coin() },
             88..89 if rng.coin() => {
