@@ -168,6 +168,12 @@ impl Core {
         has_room(self)
     }
 
+    /// Whether the cleaner has to work for this pool, or soon will: then it pays to care where data goes.
+    pub(crate) fn is_short_of_space(&self) -> bool {
+        let total = u64::from(self.geometry.extents()) - 1;
+        self.extents_left() * 1000 < total * u64::from(CLEAN_HIGH_PERMILLE)
+    }
+
     /// How near the wall is: 0 where the brake begins, 1 at the wall.
     fn urgency(&self) -> f64 {
         let (from, wall) = (self.brake.from.load(Ordering::Relaxed), self.paced_wall());

@@ -20,6 +20,7 @@ use crate::log::Log;
 use crate::map::Map;
 use crate::objects::Objects;
 use crate::options::{PoolEnv, PoolOptions};
+use crate::rewrites::Rewrites;
 use crate::unit_cache::UnitCache;
 use crate::workers::Workers;
 use crate::write_buffer::WriteBuffer;
@@ -85,6 +86,8 @@ pub(crate) struct Core {
     pub units: UnitCache,
     /// What `compression=auto` knows.
     pub chooser: Chooser,
+    /// What was written lately.
+    pub rewrites: Rewrites,
     pub workers: Workers,
     /// Bytes of reservations that are not used.
     pub reserved_unmet: AtomicU64,
@@ -124,6 +127,7 @@ pub(crate) struct Parts {
 impl Core {
     pub(crate) fn new(parts: Parts) -> Self {
         let shares = Shares::of(parts.options.memory_bytes);
+        let capacity_bytes = u64::from(parts.geometry.extents()) * u64::from(parts.geometry.extent_bytes);
         Self {
             shares,
             extents_free: AtomicU64::new(parts.extents.free()),
@@ -134,6 +138,7 @@ impl Core {
             scrub: Mutex::default(),
             damages: Mutex::default(),
             units: UnitCache::new(shares.units),
+            rewrites: Rewrites::new(capacity_bytes, parts.options.memory_bytes),
             workers: Workers::new(),
             reserved_unmet: AtomicU64::new(0),
             making_room: Mutex::new(()),

@@ -4,12 +4,13 @@
 //! 2. Their consecutive blocks become units, in the order of (object, block).
 //! 3. Each unit is compressed straight into the batch, behind room for the header, with the codec that its properties name or that
 //!    `chooser` picks; one that saves too little is stored raw. The checksum is taken while the bytes are hot.
-//! 4. The batch is appended; when it is applied, the groups leave the buffer.
+//! 4. In a pool that the cleaner has to work for, what was not written lately is divided off, for the log's cold stream (`rewrites`).
+//! 5. The batch, or both, are appended; when the last one is applied, the groups leave the buffer.
 //!
 //! Any number of threads do this at the same time, each with groups of its own.
 
 use codec::{Codec, CodecId, Workspace};
-use format::{Entry, FRAGMENT_ENTRY_BYTES, FragmentEntry, FragmentIdentity, fragment_checksum, header_bytes};
+use format::{Entry, FRAGMENT_ENTRY_BYTES, FragmentEntry, FragmentIdentity, Stream, fragment_checksum, header_bytes};
 use policy::{Compression, Settings, dst_limit, plan_units, unit_blocks};
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ObjectId};
@@ -28,6 +29,9 @@ use crate::write_buffer::{DirtyRun, Taken};
 pub(crate) const BATCH_RAW_BYTES: usize = 1 << 20;
 /// Hole ranges of one entry (its count has two bytes).
 const HOLES_PER_ENTRY: usize = 4096;
+
+/// A batch is divided between the streams only if each part has so many bytes of payload: padding costs 2 KiB a batch on average.
+const PART_BYTES_MIN: usize = 32 << 10;
 
 /// A unit to be compressed: which of the taken groups it belongs to, and its blocks.
 struct Unit {
@@ -49,10 +53,7 @@ impl Core {
     /// Drains one batch of what became dirty up to `generation` and waits until it is written. `false`: there was nothing to take.
     pub(crate) fn drain(&self, generation: u64) -> Result<bool> {
         let Some(prepared) = self.prepare(generation)? else { return Ok(false) };
-        if let Some(prepared) = prepared {
-            let purpose = purpose_of(&prepared);
-            self.append(prepared, purpose)?;
-        }
+        self.append_parts(prepared, |prepared, purpose| self.append(prepared, purpose).map(|_| ()))?;
         Ok(true)
     }
 
@@ -62,15 +63,28 @@ impl Core {
             return Err(error);
         }
         let Some(prepared) = self.prepare(u64::MAX)? else { return Ok(false) };
-        if let Some(prepared) = prepared {
-            let purpose = purpose_of(&prepared);
-            self.append_with(prepared, purpose, |prepared| self.log.enqueue(prepared, purpose))?;
-        }
+        self.append_parts(prepared, |prepared, purpose| {
+            self.append_with(prepared, purpose, |prepared| self.log.enqueue(prepared, purpose))
+        })?;
         Ok(true)
     }
 
-    /// Steps 1 to 3. `None`: nothing was dirty; `Some(None)`: what was taken needs no batch.
-    fn prepare(&self, generation: u64) -> Result<Option<Option<Prepared>>> {
+    /// Step 5: the parts of a drain, the last of which completes it.
+    fn append_parts(&self, parts: Vec<Prepared>, append: impl Fn(Prepared, Purpose) -> Result<()>) -> Result<()> {
+        let mut parts = parts.into_iter();
+        while let Some(part) = parts.next() {
+            let purpose = purpose_of(&part);
+            if let Err(error) = append(part, purpose) {
+                // It has been given back what it completes; what others would have completed is still here.
+                parts.for_each(|part| self.buffer.failed(&part.taken));
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Steps 1 to 4. `None`: nothing was dirty; no part: what was taken needs no batch.
+    fn prepare(&self, generation: u64) -> Result<Option<Vec<Prepared>>> {
         self.heal()?;
         // Changes that pile up faster than checkpoints write them would fill memory: then draining waits for one.
         let piled_up = |core: &Self| core.map.active().bytes() > core.shares.overlay;
@@ -86,11 +100,45 @@ impl Core {
         let (mut runs, gone) = self.plan(&mut taken);
         self.buffer.completed(&gone);
         if taken.is_empty() {
-            return Ok(Some(None));
+            return Ok(Some(Vec::new()));
         }
         let prepared = scratch::with(|scratch| self.compress(scratch, &mut runs, taken));
         self.counters.fragment_bytes.add(prepared.payload_bytes() as u64);
-        Ok(Some(Some(prepared)))
+        Ok(Some(self.separate(prepared)))
+    }
+
+    /// Step 4.
+    fn separate(&self, mut prepared: Prepared) -> Vec<Prepared> {
+        if !self.is_short_of_space() {
+            return vec![prepared];
+        }
+        let mut hot = Vec::new();
+        // Bytes of payload of the cold part and of the hot one.
+        let mut bytes = [0, 0];
+        for (object, _, fragment) in prepared.entries.iter().flat_map(Entry::payloads) {
+            let blocks = fragment.first.0..fragment.first.0 + u64::from(fragment.count);
+            let rewritten = blocks.filter(|block| self.rewrites.note(object, BlockIndex(*block))).count();
+            let is_hot = 2 * rewritten >= usize::from(fragment.count);
+            hot.push(is_hot);
+            bytes[usize::from(is_hot)] += fragment.stored as usize;
+        }
+        let [cold_bytes, hot_bytes] = bytes;
+        let mut parts = Vec::with_capacity(2);
+        if cold_bytes.min(hot_bytes) >= PART_BYTES_MIN {
+            // The smaller part is the one that is copied.
+            let larger = hot_bytes >= cold_bytes;
+            let mut each = hot.into_iter();
+            let mut part = prepared.divide(|_, _| each.next() == Some(larger), &self.buffers);
+            if let Some(part) = &mut part {
+                part.stream = stream_of(larger);
+            }
+            parts.extend(part);
+            prepared.stream = stream_of(!larger);
+        } else {
+            prepared.stream = stream_of(hot_bytes >= cold_bytes);
+        }
+        parts.push(prepared);
+        parts
     }
 
     /// Step 2. Groups of objects that are being deleted are set aside.
@@ -193,7 +241,7 @@ impl Core {
         self.chooser.begin(pressed, self.counters.written_bytes.get())
     }
 
-    /// Step 4: appends, taking a checkpoint when the log has used up its list of extents.
+    /// Appends, taking a checkpoint when the log has used up its list of extents.
     pub(crate) fn append(&self, prepared: Prepared, purpose: Purpose) -> Result<Ticket> {
         self.append_with(prepared, purpose, |prepared| self.log.append(prepared, purpose))
     }
@@ -289,6 +337,10 @@ fn plan_group(run: &mut Run, group: &Taken, taken: usize, settings: Settings, re
     for unit in plan_units(data, unit_blocks(&settings, data, read_in_pieces)) {
         run.units.push(Unit { taken, first: unit.first, count: unit.count, settings });
     }
+}
+
+fn stream_of(is_hot: bool) -> Stream {
+    if is_hot { Stream::Hot } else { Stream::Cold }
 }
 
 /// The unit's bytes: in place if one run holds all of them, else gathered.

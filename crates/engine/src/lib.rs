@@ -49,6 +49,7 @@ mod recompress;
 mod recovery;
 mod regions;
 mod residents;
+mod rewrites;
 mod scratch;
 mod scrub;
 mod space;

@@ -10,7 +10,7 @@ use crate::write_buffer::Taken;
 /// A batch that has no position yet.
 pub(crate) struct Prepared {
     pub entries: Vec<Entry>,
-    /// Where it goes: moves to the cold one.
+    /// Where it goes: moves to the cold one, all else to the hot one, unless somebody decides otherwise.
     pub stream: Stream,
     /// Bytes of the header that `entries` make; the payloads follow it in `buf`.
     header: usize,
@@ -52,13 +52,28 @@ impl Prepared {
 
     /// Takes as many fragments as fit in `room` bytes out of it, wherever they stand: their blocks are different ones, so
     /// that their order does not matter. `None` if nothing fits. What it completes stays with the rest.
+    pub(crate) fn split(&mut self, room: usize, buffers: &BufferPool) -> Option<Self> {
+        let mut used = self.header;
+        let fits = |_: ObjectId, item: &FragmentEntry| {
+            let fits = used + item.stored as usize <= room;
+            used += if fits { item.stored as usize } else { 0 };
+            fits
+        };
+        self.divide(fits, buffers).or_else(|| self.split_holes(room, buffers))
+    }
+
+    /// Takes the fragments that `takes` names out of it. `None` if it names none; then it is as it was. What it completes stays with the
+    /// rest, as does all that has no payload.
     ///
     /// The part keeps the buffer and the header's size, so that its first fragments stay where they are; the rest is copied.
-    pub(crate) fn split(&mut self, room: usize, buffers: &BufferPool) -> Option<Self> {
+    pub(crate) fn divide(
+        &mut self,
+        mut takes: impl FnMut(ObjectId, &FragmentEntry) -> bool,
+        buffers: &BufferPool,
+    ) -> Option<Self> {
         let mut part = Side::default();
         let mut rest = Side::default();
         let mut at = self.header;
-        let mut used = self.header;
         for entry in std::mem::take(&mut self.entries) {
             let (object, epoch, items): (_, _, Vec<Item>) = match entry {
                 Entry::Fragments { object, epoch, fragments } => {
@@ -71,17 +86,16 @@ impl Prepared {
                 }
             };
             for item in items {
-                let stored = item.stored();
-                let fits = used + stored <= room;
-                used += if fits { stored } else { 0 };
-                let side = if fits { &mut part } else { &mut rest };
+                let fragment = item.fragment();
+                let stored = fragment.stored as usize;
+                let side = if takes(object, &fragment) { &mut part } else { &mut rest };
                 side.push(object, epoch, item, at..at + stored);
                 at += stored;
             }
         }
         if part.entries.is_empty() {
             self.entries = rest.entries;
-            return self.split_holes(room, buffers);
+            return None;
         }
         let rest = rest.copied(self, buffers);
         let Self { stream, mut buf, header, .. } = std::mem::replace(self, rest);
@@ -136,9 +150,9 @@ enum Item {
 }
 
 impl Item {
-    fn stored(&self) -> usize {
+    fn fragment(&self) -> FragmentEntry {
         match self {
-            Self::Written(fragment) | Self::Moved(Move { fragment, .. }) => fragment.stored as usize,
+            Self::Written(fragment) | Self::Moved(Move { fragment, .. }) => *fragment,
         }
     }
 }
