@@ -76,6 +76,8 @@ enum What {
     Estimate,
     /// A full and old log: cleaning, snapshots, clones.
     Space,
+    /// The fragmentation soak: a pool that is 90 % full, overwritten 20 times over and checked. No figures.
+    Soak,
     /// Everything but the codecs.
     All,
     /// A child: random writes on a large volume, then its memory.
@@ -155,6 +157,11 @@ fn main() -> Outcome<()> {
     }
     world::recreate(&options.dir)?;
     println!("data: {} of {}", units::format_size(context.corpus.data.len() as u64), options.corpus.display());
+    if options.what == What::Soak {
+        space::soak::run(&context)?;
+        std::fs::remove_dir_all(&options.dir)?;
+        return Ok(());
+    }
     let mut report = Report::open(&options.out);
     if matches!(options.what, What::Engine | What::All) {
         engine::run(&context, &mut report)?;

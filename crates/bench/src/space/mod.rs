@@ -2,6 +2,8 @@
 
 mod history;
 mod overwrite;
+mod scrub;
+pub mod soak;
 mod theory;
 
 use crate::report::Report;
@@ -17,6 +19,12 @@ pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
     }
     if context.wants("space locality") {
         overwrite::locality(context, report)?;
+    }
+    if context.wants("space scrub speed") {
+        scrub::speed(context, report)?;
+    }
+    if context.wants("space scrub cost") {
+        scrub::cost(context, report)?;
     }
     if context.wants("space snapshots") {
         history::snapshots(context, report)?;

@@ -29,22 +29,23 @@ const MEASURE_VOLUMES: f64 = 1.0;
 const CODEC: &str = "lz4";
 
 fn capacity_bytes(context: &Context) -> u64 {
-    if context.quick { 6 << 30 } else { 16 << 30 }
+    if context.quick { 2 << 30 } else { 16 << 30 }
 }
 
-/// A volume of blocks of 4 KiB that fill `FULL` of its pool.
-struct Aged {
-    world: World,
-    volume: Arc<Volume>,
-    blocks: u64,
+/// A volume of blocks of 4 KiB in a pool that it fills.
+pub struct Aged {
+    pub world: World,
+    pub volume: Arc<Volume>,
+    pub blocks: u64,
 }
 
-fn fill(context: &Context, pool_bytes: u64) -> Outcome<Aged> {
+/// A pool of `pool_bytes` with a volume that takes the share `full` of `bytes` of it.
+pub fn fill(context: &Context, pool_bytes: u64, bytes: u64, full: f64) -> Outcome<Aged> {
     let codec: Codec = CODEC.parse()?;
     let sample = context.corpus.data.len() as u64;
     let stored =
         baseline::compress(&context.corpus, codec, BLOCK as usize, sample)?.stored_bytes as f64 / sample as f64;
-    let blocks = (capacity_bytes(context) as f64 * FULL / (stored * BLOCK as f64)) as u64 / 32 * 32;
+    let blocks = (bytes as f64 * full / (stored * BLOCK as f64)) as u64 / 32 * 32;
     let world = World::create_sized(&context.dir.join("pool"), CODEC, "4K", pool_bytes)?;
     world.pool.create_volume("v", blocks * BLOCK, &engine::Properties::new())?;
     let volume = world.pool.volume("v")?;
@@ -62,13 +63,13 @@ fn fill(context: &Context, pool_bytes: u64) -> Outcome<Aged> {
 }
 
 /// What a load of writes came to.
-struct Written {
-    per_second: f64,
-    p99_us: f64,
+pub struct Written {
+    pub per_second: f64,
+    pub p99_us: f64,
 }
 
 /// Writes `count` blocks, numbers `first` and on, each where `place` says; prints a curve.
-fn write(
+pub fn write(
     context: &Context,
     volume: &Arc<Volume>,
     count: u64,
@@ -144,7 +145,8 @@ fn live_share(pool: &Pool) -> f64 {
 /// Uniformly random overwrites: write amplification against theory, speed and latency against a pool that needs no cleaning.
 pub fn uniform(context: &Context, report: &mut Report) -> Outcome<()> {
     let group = "space uniform";
-    let aged = fill(context, capacity_bytes(context))?;
+    let bytes = capacity_bytes(context);
+    let aged = fill(context, bytes, bytes, FULL)?;
     let blocks = aged.blocks;
     let place = move |index: u64| scattered(index, 1, blocks);
     let (cleaned, amplification) = steady(context, &aged, &place)?;
@@ -168,7 +170,7 @@ pub fn uniform(context: &Context, report: &mut Report) -> Outcome<()> {
     drop(volume);
     world.close()?;
     // The same load on a pool so large that nothing has to be cleaned.
-    let roomy = fill(context, 12 * capacity_bytes(context))?;
+    let roomy = fill(context, 12 * bytes, bytes, FULL)?;
     let (free, plain) = steady(context, &roomy, &place)?;
     let what = format!(
         "{:.0}/s with the cleaner at work, {:.0}/s in a pool twelve times as large (amplification {plain:.2})",
@@ -194,24 +196,39 @@ pub fn uniform(context: &Context, report: &mut Report) -> Outcome<()> {
     world.close()
 }
 
-/// Four fifths of the overwrites go to a fifth of the blocks.
-pub fn skewed(context: &Context, report: &mut Report) -> Outcome<()> {
-    let group = "space skewed";
-    let aged = fill(context, capacity_bytes(context))?;
-    let blocks = aged.blocks;
-    let place = move |index: u64| {
+/// Where the n-th write goes: four fifths of them to a fifth of the blocks, which lie all over the volume.
+pub fn skewed_place(blocks: u64) -> impl Fn(u64) -> u64 + Sync {
+    move |index| {
         let hot = scattered(index, 3, 10) < 8;
         let block =
             if hot { scattered(index, 1, blocks / 5) } else { blocks / 5 + scattered(index, 1, blocks - blocks / 5) };
-        // The hot blocks lie all over the volume.
         (block * 5) % blocks + (block * 5) / blocks
-    };
+    }
+}
+
+/// Four fifths of the overwrites go to a fifth of the blocks.
+pub fn skewed(context: &Context, report: &mut Report) -> Outcome<()> {
+    let group = "space skewed";
+    let bytes = capacity_bytes(context);
+    let aged = fill(context, bytes, bytes, FULL)?;
+    let blocks = aged.blocks;
+    let place = skewed_place(blocks);
     let (written, amplification) = steady(context, &aged, &place)?;
+    let share = live_share(&aged.world.pool);
+    let bound = theory::write_amplification_skewed(share, 0.2, 0.8);
     let what = format!(
-        "4 KiB overwrites, four fifths to a fifth of the blocks, {:.1} % of the log live, {:.0}/s",
-        100.0 * live_share(&aged.world.pool),
+        "4 KiB overwrites, four fifths to a fifth of the blocks, {:.1} % of the log live, {:.0}/s; theory, with perfect knowledge of \
+         which blocks are hot: {bound:.2}",
+        100.0 * share,
         written.per_second
     );
+    report.at_most(
+        "write amplification of the full log, 80/20 skew, over theory",
+        amplification / bound,
+        "x",
+        THEORY_FACTOR,
+        &how(context, group, &what),
+    )?;
     report.at_most(
         "write amplification of the full log, 80/20 skew",
         amplification,

@@ -1,0 +1,174 @@
+//! Scrubbing: how fast it verifies what lives in a pool, and what it costs those who use the pool meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use engine::Volume;
+use env::{AlignedBuf, Disk};
+use surface::{BlockDevice, WriteOptions};
+
+use super::how;
+use crate::load::{drive, scattered};
+use crate::report::{Report, median};
+use crate::world::{World, drop_page_cache};
+use crate::{Context, Outcome};
+
+const BLOCK: u64 = units::BLOCK_BYTES as u64;
+const REQUEST_BYTES: u64 = 128 << 10;
+/// What `shale scrub` asks for at a time, and how many times as long as that takes it rests while others are at work.
+const SLICE_BYTES: u64 = 8 << 20;
+const REST_FACTOR: u32 = 9;
+/// Readers and writers at a time.
+const WORKERS: usize = 8;
+
+fn volume_bytes(context: &Context) -> u64 {
+    if context.quick { 1 << 30 } else { 8 << 30 }
+}
+
+fn filled(context: &Context) -> Outcome<(World, Arc<Volume>)> {
+    let world = World::create(&context.dir.join("pool"), "lz4", "32K")?;
+    let bytes = volume_bytes(context);
+    world.pool.create_volume("v", bytes, &engine::Properties::new())?;
+    let volume = world.pool.volume("v")?;
+    for at in (0..bytes).step_by(REQUEST_BYTES as usize) {
+        volume.write(at, context.corpus.slice(at, REQUEST_BYTES as usize), WriteOptions::default())?;
+    }
+    world.pool.checkpoint()?;
+    Ok((world, volume))
+}
+
+/// Bytes of extents verified a second, over the whole pool.
+fn scrub(world: &World) -> Outcome<f64> {
+    world.drop_caches()?;
+    let (began, before) = (Instant::now(), world.pool.status().read_disk_bytes);
+    let mut slice = world.pool.scrub(SLICE_BYTES, true)?;
+    while !slice.is_finished {
+        slice = world.pool.scrub(SLICE_BYTES, false)?;
+    }
+    if slice.found > 0 {
+        return Err(format!("the scrub found damage: {:?}", slice.damages).into());
+    }
+    let read = world.pool.status().read_disk_bytes - before;
+    Ok(read as f64 / began.elapsed().as_secs_f64())
+}
+
+/// Bytes a second of reading the same extents in order, one request of an extent's size at a time.
+fn raw_read(world: &World) -> Outcome<f64> {
+    drop_page_cache()?;
+    let status = world.pool.status();
+    let (len, used) = (status.extent_bytes, status.live_bytes.div_ceil(status.extent_bytes));
+    let mut buf = AlignedBuf::new(len as usize);
+    let began = Instant::now();
+    for extent in 1..=used {
+        world.disk.read_at(extent * len, &mut buf, len as usize)?;
+    }
+    Ok((used * len) as f64 / began.elapsed().as_secs_f64())
+}
+
+/// Bytes a second of the checksum alone, over pieces of a unit's size.
+fn checksum(context: &Context) -> f64 {
+    let data = &context.corpus.data;
+    let (mut sum, mut bytes) = (0, 0);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(500) {
+        for piece in data[..data.len().min(64 << 20)].chunks(20 << 10) {
+            sum ^= crc32c::crc32c(piece);
+            bytes += piece.len();
+        }
+    }
+    std::hint::black_box(sum);
+    bytes as f64 / began.elapsed().as_secs_f64()
+}
+
+/// Scrub speed, against reading and against checksumming alone.
+pub fn speed(context: &Context, report: &mut Report) -> Outcome<()> {
+    let group = "space scrub speed";
+    let (world, volume) = filled(context)?;
+    let (mut ratios, mut scrubs, mut raws, mut sums) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..context.scale.rounds {
+        let (raw, sum, scrubbed) = (raw_read(&world)?, checksum(context), scrub(&world)?);
+        ratios.push(100.0 * scrubbed / raw.min(sum));
+        raws.push(raw);
+        sums.push(sum);
+        scrubs.push(scrubbed);
+    }
+    let what = format!(
+        "scrub {:.0} MB/s, reading extents of 1 MiB in order {:.0}, crc32c {:.0}",
+        median(&scrubs) / 1e6,
+        median(&raws) / 1e6,
+        median(&sums) / 1e6
+    );
+    report.at_least(
+        "scrub, of the lesser of sequential read and checksum",
+        median(&ratios),
+        "%",
+        80.0,
+        &how(context, group, &what),
+    )?;
+    drop(volume);
+    world.close()
+}
+
+/// Operations a second of users who read and write at random; with `scrubbing`, while the pool is scrubbed as `shale scrub` does it.
+fn foreground(context: &Context, world: &World, volume: &Arc<Volume>, seed: u64, scrubbing: bool) -> Outcome<f64> {
+    world.drop_caches()?;
+    let stop = AtomicBool::new(false);
+    let blocks = volume_bytes(context) / BLOCK;
+    std::thread::scope(|scope| {
+        let scrubber = scope.spawn(|| -> surface::Result<()> {
+            let mut restart = true;
+            while scrubbing && !stop.load(Ordering::Relaxed) {
+                let began = Instant::now();
+                restart = world.pool.scrub(SLICE_BYTES, restart)?.is_finished;
+                std::thread::sleep(began.elapsed() * REST_FACTOR);
+            }
+            Ok(())
+        });
+        let state = || vec![0u8; BLOCK as usize];
+        let done = drive(WORKERS, u64::MAX, context.scale.seconds, state, |buf, index| {
+            let at = scattered(index, seed, blocks) * BLOCK;
+            if index.is_multiple_of(4) {
+                volume.write(at, context.corpus.slice(at, BLOCK as usize), WriteOptions::default())?;
+            } else {
+                volume.read(at, buf)?;
+            }
+            Ok(())
+        });
+        stop.store(true, Ordering::Relaxed);
+        scrubber.join().map_err(|_| "the scrubber panicked")??;
+        Ok(done?.per_second())
+    })
+}
+
+/// What a scrub at the default throttle takes from others.
+pub fn cost(context: &Context, report: &mut Report) -> Outcome<()> {
+    let group = "space scrub cost";
+    let (world, volume) = filled(context)?;
+    let (mut losses, mut alone, mut together) = (Vec::new(), Vec::new(), Vec::new());
+    // Both in turns, and in both orders, because the volume ages under it.
+    for round in 0..context.scale.rounds as u64 + 1 {
+        let seed = 100 + round;
+        let order = [round.is_multiple_of(2), !round.is_multiple_of(2)];
+        let [first, second] = order.map(|scrubbing| foreground(context, &world, &volume, seed, scrubbing));
+        let (first, second) = (first?, second?);
+        let (with, without) = if order[0] { (first, second) } else { (second, first) };
+        losses.push(100.0 * (1.0 - with / without));
+        alone.push(without);
+        together.push(with);
+    }
+    let what = format!(
+        "{WORKERS} users, 4 KiB at random, three reads to a write: {:.0}/s alone, {:.0}/s while scrubbing",
+        median(&alone),
+        median(&together)
+    );
+    report.at_most(
+        "throughput that a scrub at its default throttle takes",
+        median(&losses),
+        "%",
+        10.0,
+        &how(context, group, &what),
+    )?;
+    drop(volume);
+    world.close()
+}
