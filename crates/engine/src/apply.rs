@@ -4,13 +4,15 @@
 //! now and in replay, without asking the store. The rule: of the blocks that the move names, those count of which neither overlay
 //! knows anything in that epoch, and those that an overlay finds at the place that the move names.
 //!
-//! This is exact, because whoever appends a move (`cleaner`) verifies it against the whole map at a time *T* after the last
-//! checkpoint was captured, and holds the next one back until the batch is applied:
-//! - If the block changed since the last durable checkpoint was captured, the overlays know it, and know its newest state.
-//! - If it did not, its state is that of the checkpoint, which was that at *T*, which was verified.
+//! This is exact, because whoever appends a move (`cleaner`) verifies it against the whole map at a time *T*, and holds the capture of the
+//! next checkpoint back until the batch is applied. Let a block be named by the move:
+//! - If it changed between *T* and the move, the active overlay knows it, now and in replay, and it decides.
+//! - If it did not, it was verified to lie at the place that the move names. An overlay that knows it says so; and if none does, the
+//!   move holds, which is right. Which of the overlays know it is of no consequence: running, those of a checkpoint that is under way
+//!   may go at any time, because it is published; in replay, they go back to the checkpoint that was loaded.
 //!
 //! In replay there is one overlay, which has all changes since the checkpoint that was loaded; that is one captured before *T*, else the
-//! batch would not be replayed.
+//! batch would not be replayed: so it has everything that changed between *T* and the move.
 
 use std::sync::Arc;
 

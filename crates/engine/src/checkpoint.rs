@@ -66,6 +66,8 @@ pub(crate) struct Captured {
     pub timelines: Arc<Timelines>,
     /// Reaping that was due.
     pub reaping: Vec<(ObjectId, Reap, u64)>,
+    /// Extents that had been cleaned, and become free with this checkpoint.
+    evacuated: u64,
 }
 
 /// The one owner of a running checkpoint's state.
@@ -139,7 +141,7 @@ impl Core {
         if let Some(captured) = state.unfinished.take() {
             self.run_checkpoint(state, Kind::Full, captured)?;
         }
-        let captured = self.capture();
+        let captured = self.capture(state.number + 1);
         let changes = self.map.settled().bytes() + self.map.freeze().bytes();
         let is_light = kind == Kind::Light && captured.reaping.is_empty() && changes <= self.shares.overlay;
         self.run_checkpoint(state, if is_light { Kind::Light } else { Kind::Full }, captured)
@@ -154,7 +156,12 @@ impl Core {
     }
 
     /// Step 1.
-    fn capture(&self) -> Captured {
+    fn capture(&self, number: u64) -> Captured {
+        // Moves that follow from a look at the map hold first.
+        let _still = self.still.write();
+        self.map_version.fetch_add(1, Ordering::AcqRel);
+        self.captured.store(number, Ordering::Release);
+        let evacuated = self.evacuated.load(Ordering::Relaxed);
         let mut descriptors = Vec::new();
         let mut next_object = 0;
         let mut properties = BTreeMap::new();
@@ -171,7 +178,7 @@ impl Core {
             reaping = self.objects.reaping();
             self.map.freeze();
         });
-        Captured { position, next_object, properties, descriptors, timelines, reaping }
+        Captured { position, next_object, properties, descriptors, timelines, reaping, evacuated }
     }
 
     fn run_checkpoint(
@@ -205,7 +212,7 @@ impl Core {
         state.number += 1;
         let count = if kind == Kind::Full { &self.counters.checkpoints } else { &self.counters.light_checkpoints };
         count.add(1);
-        self.publish(kind, &captured.position, merged, &plan);
+        self.publish(kind, &captured, merged, &plan);
         Ok(())
     }
 
@@ -376,7 +383,7 @@ impl Core {
     }
 
     /// Step 6.
-    fn publish(&self, kind: Kind, position: &Position, merged: Merged, plan: &ExtentPlan) {
+    fn publish(&self, kind: Kind, captured: &Captured, merged: Merged, plan: &ExtentPlan) {
         for object in self.objects.all() {
             let (allocated, stored) = object.settled();
             let change = merged.objects.get(&object.id).copied().unwrap_or_default();
@@ -384,7 +391,9 @@ impl Core {
         }
         self.count_reservations();
         self.extents.lock().apply(plan);
+        self.map_version.fetch_add(1, Ordering::AcqRel);
         self.map.thaw(kind, merged.groups, merged.reaped_groups);
+        self.map_version.fetch_add(1, Ordering::AcqRel);
         // Only now: until here the frozen changes may have said what a dropped cut hides.
         for reaped in &merged.reaped {
             self.objects.reaped(reaped);
@@ -400,8 +409,8 @@ impl Core {
             self.live_bytes.store(extents.live_bytes(), Ordering::Relaxed);
             freed
         };
-        self.evacuated.store(0, Ordering::Relaxed);
-        self.log.extend(position, &plan.listed);
+        self.evacuated.fetch_sub(captured.evacuated, Ordering::Relaxed);
+        self.log.extend(&captured.position, &plan.listed);
         self.ease_brake();
         self.punch(&freed);
     }

@@ -4,9 +4,9 @@
 //! 1. *Choose* victims: `Extents::victims`, as of a checkpoint whose number is noted.
 //! 2. *Collect* what lives there, until the round's budget is full: `survivors`. If it takes as much space elsewhere as it does
 //!    where it is, the victims are shunned until something in them dies.
-//! 3. *Append* the moves, under the checkpoint's lock, and wait until they are applied. If a checkpoint was taken since step 1,
-//!    what was collected is looked up again first. From the (last) look at the map on, no checkpoint begins before the moves hold:
-//!    that is what makes them exact (see `apply`). If the log has no room left for it, the round ends there: what was
+//! 3. *Append* the moves, and wait until they are applied. If a checkpoint captured or was published since step 1,
+//!    what was collected is looked up again first. From the (last) look at the map on, no checkpoint captures before the moves hold:
+//!    that is what makes them exact (see `apply`); the rest of a checkpoint goes on beside. If the log has no room left for it, the round ends there: what was
 //!    moved was moved, what was not stays where it is.
 //!
 //! The victims hold nothing afterwards that is not dead, and the next checkpoint frees them. So a crash at any moment leaves
@@ -22,7 +22,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
-use env::AlignedBuf;
 use surface::Result;
 use units::ExtentIndex;
 
@@ -32,6 +31,7 @@ use crate::geometry::CLEAN_EXTENTS;
 use crate::log::{Purpose, Refusal};
 use crate::space::Admitted;
 use crate::survivors::{Collected, Survivors};
+use crate::victim_reads::VictimReads;
 
 /// Victims looked at in one round: bounds what it reads.
 const VICTIMS_MAX: usize = 64;
@@ -81,10 +81,9 @@ struct Allowance<'a> {
 pub(crate) struct Cleaner {
     /// Extents that are not tried again while they have that many live bytes.
     shunned: BTreeMap<ExtentIndex, u32>,
-    /// Cleaned since the checkpoint of that number, oldest first.
+    /// Cleaned when the checkpoint of that number was the last to have captured, oldest first.
     evacuated: Vec<(u64, BTreeSet<ExtentIndex>)>,
-    /// Used again, round after round.
-    buf: Option<AlignedBuf>,
+    /// Its memory is used again, round after round.
     survivors: Survivors,
     /// See `clean_pace`.
     pub pressed: bool,
@@ -150,7 +149,8 @@ impl Core {
         self.heal()?;
         let began = self.env.clock.now_ns();
         cleaner.forget_before(self.extents.lock().checkpoint());
-        let (number, victims) = self.choose(cleaner, rule);
+        let seen = self.map_version.load(Ordering::Acquire);
+        let (number, mut victims) = self.choose(cleaner, rule);
         if victims.is_empty() {
             return Ok(Round::Idle);
         }
@@ -158,13 +158,25 @@ impl Core {
         let (budget, extent_bytes) = (allowance.bytes, u64::from(self.geometry.extent_bytes));
         // A checkpoint that is running holds the lock.
         let is_current = || self.checkpoint.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
-        let mut buf = cleaner.buf.take().unwrap_or_else(|| AlignedBuf::new(extent_bytes as usize));
         let mut survivors = std::mem::take(&mut cleaner.survivors);
         survivors.cut_back((0, 0));
         let (mut taken, mut overflowed) = (Vec::new(), false);
-        for victim in victims.into_iter().take(allowance.victims) {
+        victims.truncate(allowance.victims);
+        let mut reads = VictimReads::new(self, victims, budget);
+        while let Some((victim, read)) = reads.next() {
             let mark = survivors.mark();
-            match self.collect(victim, &mut buf, &mut survivors, is_current)? {
+            let collected = match read {
+                Ok(buf) => {
+                    let collected = self.collect(victim, &buf[..extent_bytes as usize], &mut survivors, is_current)?;
+                    reads.done(buf);
+                    collected
+                }
+                Err(error) => {
+                    let start = self.geometry.start(victim.extent);
+                    Collected::Left(Some(format!("{extent_bytes} bytes at byte {start} cannot be read: {error}")))
+                }
+            };
+            match collected {
                 Collected::All => {}
                 Collected::Left(why) => {
                     survivors.cut_back(mark);
@@ -184,7 +196,6 @@ impl Core {
             }
             taken.push(victim);
         }
-        cleaner.buf = Some(buf);
         if taken.is_empty() {
             return Ok(if overflowed { Round::NeedsCheckpoint } else { Round::Shunned });
         }
@@ -194,7 +205,7 @@ impl Core {
             taken.into_iter().for_each(|victim| cleaner.shun(victim));
             return Ok(Round::Shunned);
         }
-        let moved_at = self.move_survivors(&mut survivors, number, taken.len() as u64, allowance.purpose)?;
+        let moved_at = self.move_survivors(&mut survivors, seen, taken.len() as u64, allowance.purpose)?;
         self.counters.cleaning_ns.add(self.env.clock.now_ns().saturating_sub(began));
         cleaner.survivors = survivors;
         let Some(moved_at) = moved_at else { return Ok(Round::NeedsCheckpoint) };
@@ -210,20 +221,18 @@ impl Core {
         }
     }
 
-    /// Step 3; the number of the last checkpoint before. `None` if one has to be taken before the rest can be moved.
+    /// Step 3, for what was collected since the map had the version `seen`; the number of the last checkpoint that had captured before. `None`
+    /// if one has to be taken before the rest can be moved.
     pub(crate) fn move_survivors(
         &self,
         survivors: &mut Survivors,
-        number: u64,
+        seen: u64,
         victims: u64,
         purpose: Purpose,
     ) -> Result<Option<u64>> {
         let batches = self.pack(survivors);
-        let checkpoint = self.checkpoint.lock();
-        if checkpoint.is_unfinished() {
-            return Ok(None);
-        }
-        let batches = if checkpoint.number == number {
+        let _still = self.still.read();
+        let batches = if self.map_version.load(Ordering::Acquire) == seen {
             batches
         } else {
             self.keep_unmoved(survivors)?;
@@ -233,7 +242,9 @@ impl Core {
         let mut done = true;
         for batch in batches {
             let bytes = batch.payload_bytes() as u64;
-            match self.log.append(batch, purpose) {
+            let appended =
+                if self.is_inline() { self.log.append(batch, purpose) } else { self.log.enqueue(batch, purpose) };
+            match appended {
                 Ok(ticket) => {
                     self.counters.moved_bytes.add(bytes);
                     last = Some(ticket);
@@ -252,6 +263,6 @@ impl Core {
             self.evacuated.fetch_add(victims, Ordering::Relaxed);
             self.counters.cleaned_extents.add(victims);
         }
-        Ok(done.then_some(checkpoint.number))
+        Ok(done.then(|| self.captured.load(Ordering::Acquire)))
     }
 }

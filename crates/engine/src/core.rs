@@ -81,6 +81,12 @@ pub(crate) struct Core {
     /// What cleaning could not move because it is damaged.
     pub damages: Mutex<Vec<String>>,
     pub checkpoint: Mutex<CheckpointState>,
+    /// Held shared from a look at the map to the moves that follow from it, exclusively for a moment while a checkpoint captures.
+    pub still: RwLock<()>,
+    /// Raised when a checkpoint captures, and before and after it is published: what was seen meanwhile may be a mixture.
+    pub map_version: AtomicU64,
+    /// Number of the checkpoint that captured last.
+    pub captured: AtomicU64,
     /// Held shared while a reader uses locations, exclusively for a moment before extents are used again.
     pub readers: RwLock<()>,
     pub units: UnitCache,
@@ -133,6 +139,9 @@ impl Core {
             extents_free: AtomicU64::new(parts.extents.free()),
             live_bytes: AtomicU64::new(parts.extents.live_bytes()),
             evacuated: AtomicU64::new(0),
+            still: RwLock::new(()),
+            map_version: AtomicU64::new(0),
+            captured: AtomicU64::new(parts.extents.checkpoint()),
             cleaner: Mutex::default(),
             brake: Brake::default(),
             scrub: Mutex::default(),

@@ -60,6 +60,7 @@ mod syncs;
 mod timeline;
 mod trace;
 mod unit_cache;
+mod victim_reads;
 mod volume;
 mod workers;
 mod write_buffer;

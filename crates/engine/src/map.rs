@@ -344,7 +344,31 @@ impl Map {
     /// Those of `blocks`, for which a fragment at `location` was the truth at the last checkpoint, that no change since has given to
     /// another one, or made holes.
     pub(crate) fn unmoved(&self, key: GroupKey, epoch: Epoch, location: u64, blocks: BlockMask) -> BlockMask {
+        Self::unmoved_in(&self.layers.read(), key, epoch, location, blocks)
+    }
+
+    /// The blocks of a group that live in the fragment at `location` of which `is_it` says that it is the one that is meant, in one look at
+    /// all layers.
+    ///
+    /// # Errors
+    /// When the store fails or a record is damaged.
+    pub(crate) fn lives_at(
+        &self,
+        key: GroupKey,
+        newest: Epoch,
+        epoch: Epoch,
+        location: u64,
+        is_it: impl Fn(&FragmentRef) -> bool,
+    ) -> Result<BlockMask> {
         let layers = self.layers.read();
+        let base = self.base(&layers, key, newest == Epoch(0), true)?.unwrap_or_default();
+        let record = base.iter().find(|(e, _)| *e == epoch).map(|(_, record)| record);
+        let fragment = record.and_then(|r| r.fragments.iter().find(|f| f.location == location && is_it(f)));
+        let live = fragment.map_or(BlockMask::EMPTY, |fragment| fragment.live);
+        Ok(Self::unmoved_in(&layers, key, epoch, location, live))
+    }
+
+    fn unmoved_in(layers: &Layers, key: GroupKey, epoch: Epoch, location: u64, blocks: BlockMask) -> BlockMask {
         let (mut open, mut still) = (blocks, BlockMask::EMPTY);
         for overlay in std::iter::once(&layers.active).chain(&layers.frozen) {
             overlay.with(key, |records| {

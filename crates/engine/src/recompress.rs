@@ -11,6 +11,8 @@
 //! Data never becomes larger, since what does not become smaller is not moved. Units keep their size and their epoch: snapshots see what
 //! they saw. What is left behind is dead, and the cleaner's. Space for the new place comes from what data may use, never from the reserve.
 
+use std::sync::atomic::Ordering;
+
 use codec::CodecId;
 use env::{AlignedBuf, MapBatch};
 use format::{
@@ -150,6 +152,7 @@ impl Core {
         settings: &Settings,
         buf: &mut AlignedBuf,
     ) -> Result<bool> {
+        let seen = self.map_version.load(Ordering::Acquire);
         let (number, live) = {
             let checkpoint = self.checkpoint.lock();
             if checkpoint.is_unfinished() {
@@ -187,7 +190,7 @@ impl Core {
             // As data that is admitted: so that neither the cleaner nor writers count on the same room.
             let _aside = self.set_aside(packed + u64::from(self.geometry.extent_bytes));
             if !self.has_room_before(self.soft_wall())
-                || self.move_survivors(&mut survivors, number, 0, Purpose::Data)?.is_none()
+                || self.move_survivors(&mut survivors, seen, 0, Purpose::Data)?.is_none()
             {
                 return Ok(false);
             }

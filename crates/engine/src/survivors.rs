@@ -1,7 +1,7 @@
 //! What lives in the extents that are cleaned, on its way to another place: collected, verified, cut down to what is still read,
 //! put in order, and packed into batches.
 //!
-//! 1. *Collect*: an extent is read whole; its `residents` are taken.
+//! 1. *Collect*: an extent is read whole (`victim_reads`); its `residents` are taken.
 //! 2. *Verify*: each payload against its checksum. A damaged one stays where it is, and its extent with it: then nothing
 //!    that could still be saved is lost, and its readers are told.
 //! 3. *Cut*: a unit of which blocks have been overwritten is decoded, and the runs that are left become units of their own, if
@@ -12,10 +12,9 @@
 use std::ops::Range;
 
 use codec::{Codec, CodecId};
-use env::AlignedBuf;
 use format::{
-    BATCH_ALIGN, BATCH_FIXED_BYTES, Entry, FragmentEntry, FragmentIdentity, MOVE_ENTRY_BYTES, Move, fragment_checksum,
-    header_bytes,
+    BATCH_ALIGN, BATCH_FIXED_BYTES, Entry, FragmentEntry, FragmentIdentity, FragmentRef, MOVE_ENTRY_BYTES, Move,
+    fragment_checksum, header_bytes,
 };
 use policy::dst_limit;
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ObjectId};
@@ -25,7 +24,7 @@ use crate::extent_scan::Stored;
 use crate::extents::Victim;
 use crate::objects::Object;
 use crate::prepared::Prepared;
-use crate::residents::{Lookup, Resident, is_same};
+use crate::residents::{Resident, is_same};
 use crate::scratch;
 use crate::write_buffer::GroupKey;
 
@@ -162,7 +161,7 @@ impl Survivors {
 }
 
 impl Core {
-    /// Steps 1 to 3 for one extent. `is_current` tells whether the last checkpoint is still the one as of which the victim's live
+    /// Steps 1 to 3 for one extent, whose bytes are `bytes`. `is_current` tells whether the last checkpoint is still the one as of which the victim's live
     /// bytes were read.
     ///
     /// # Errors
@@ -170,17 +169,10 @@ impl Core {
     pub(crate) fn collect(
         &self,
         victim: Victim,
-        buf: &mut AlignedBuf,
+        bytes: &[u8],
         survivors: &mut Survivors,
         is_current: impl Fn() -> bool,
     ) -> surface::Result<Collected> {
-        let start = self.geometry.start(victim.extent);
-        let extent_bytes = self.geometry.extent_bytes as usize;
-        self.counters.read_disk_bytes.add(extent_bytes as u64);
-        if let Err(error) = self.env.disk.read_at(start, buf, extent_bytes) {
-            return Ok(Collected::Left(Some(format!("{extent_bytes} bytes at byte {start} cannot be read: {error}"))));
-        }
-        let bytes = &buf[..extent_bytes];
         for resident in self.residents(victim, bytes, is_current)?.0 {
             match self.survive(&resident, bytes, survivors) {
                 Collected::All => {}
@@ -268,18 +260,16 @@ impl Core {
         Ok(after < before)
     }
 
-    /// Looks at the map again: a checkpoint was taken since the survivors were collected, and the places that they come from may hold
+    /// Looks at the map again: a checkpoint came between since the survivors were collected, and the places that they come from may hold
     /// something else by now.
     pub(crate) fn keep_unmoved(&self, survivors: &mut Survivors) -> surface::Result<()> {
-        let mut lookup = Lookup::default();
         survivors.keep(|survivor| {
             let Some(object) = self.objects.get(survivor.object).filter(|o| self.objects.is_seen(o.id)) else {
                 return Ok(BlockMask::EMPTY);
             };
             let (key, from) = (survivor.key(), survivor.moved.from);
-            let found = lookup.at(self, &object, key, survivor.epoch, from)?.filter(|f| is_same(&survivor.was, f));
-            let live = found.map_or(BlockMask::EMPTY, |f| f.live);
-            Ok(self.map.unmoved(key, survivor.epoch, from, live))
+            let same = |fragment: &FragmentRef| is_same(&survivor.was, fragment);
+            self.map.lives_at(key, object.epoch(), survivor.epoch, from, same)
         })
     }
 

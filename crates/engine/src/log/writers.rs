@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use surface::Error;
 
-use super::{Log, Placed, Purpose, Refusal};
+use super::{Log, Placed, Purpose, Refusal, Ticket};
 use crate::prepared::Prepared;
 
 #[derive(Default)]
@@ -74,14 +74,15 @@ impl Writers {
 impl Log {
     /// Like [`append`](Self::append), but returns when all of it has its place; writer threads do the rest. If that
     /// fails, what was taken goes back, and [`take_failure`](Self::take_failure) tells why.
-    pub(crate) fn enqueue(&self, mut prepared: Prepared, purpose: Purpose) -> std::result::Result<(), Refusal> {
+    pub(crate) fn enqueue(&self, mut prepared: Prepared, purpose: Purpose) -> std::result::Result<Ticket, Refusal> {
         loop {
             self.writers.wait_for_room();
             let (placed, rest) = self.place_or_refuse(prepared, purpose)?;
+            let ticket = placed.ticket;
             self.writers.push(placed);
             match rest {
                 Some(rest) => prepared = rest,
-                None => return Ok(()),
+                None => return Ok(ticket),
             }
         }
     }

@@ -1,0 +1,67 @@
+//! Reads the extents that are to be cleaned, a few ahead of who looks at them, so that the device works meanwhile.
+//!
+//! The reader threads do it. What they drop because they have too much to do, or where there are none, is read by whoever wants it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use env::AlignedBuf;
+use units::ExtentIndex;
+
+use crate::core::Core;
+use crate::extents::Victim;
+
+/// Extents read ahead at the same time.
+const AHEAD: usize = 4;
+
+type Outcome = io::Result<AlignedBuf>;
+
+/// The victims of a round, in order, with their bytes.
+pub(crate) struct VictimReads<'a> {
+    core: &'a Core,
+    rest: std::vec::IntoIter<Victim>,
+    ahead: VecDeque<(Victim, Receiver<Outcome>)>,
+    /// Live bytes of those that have been begun: what lies behind a budget is not read for nothing.
+    begun_bytes: u64,
+    budget: u64,
+}
+
+impl<'a> VictimReads<'a> {
+    pub(crate) fn new(core: &'a Core, victims: Vec<Victim>, budget: u64) -> Self {
+        Self { core, rest: victims.into_iter(), ahead: VecDeque::new(), begun_bytes: 0, budget }
+    }
+
+    /// The next victim, and its extent's bytes or why they cannot be read.
+    pub(crate) fn next(&mut self) -> Option<(Victim, Outcome)> {
+        if self.core.is_inline() {
+            let victim = self.rest.next()?;
+            return Some((victim, self.core.read_extent(victim.extent)));
+        }
+        while self.ahead.len() < AHEAD && (self.ahead.is_empty() || self.begun_bytes < self.budget) {
+            let Some(victim) = self.rest.next() else { break };
+            self.begun_bytes += u64::from(victim.live);
+            let (send, receive) = sync_channel(1);
+            self.core.workers.submit(Box::new(move |core| drop(send.send(core.read_extent(victim.extent)))));
+            self.ahead.push_back((victim, receive));
+        }
+        let (victim, receive) = self.ahead.pop_front()?;
+        let outcome = receive.recv().unwrap_or_else(|_| self.core.read_extent(victim.extent));
+        Some((victim, outcome))
+    }
+
+    /// Gives a buffer back.
+    pub(crate) fn done(&self, buf: AlignedBuf) {
+        self.core.buffers.put(buf);
+    }
+}
+
+impl Core {
+    fn read_extent(&self, extent: ExtentIndex) -> Outcome {
+        let len = self.geometry.extent_bytes as usize;
+        let mut buf = self.buffers.get(len);
+        self.counters.read_disk_bytes.add(len as u64);
+        self.env.disk.read_at(self.geometry.start(extent), &mut buf, len)?;
+        Ok(buf)
+    }
+}
