@@ -412,7 +412,23 @@ impl Core {
         self.evacuated.fetch_sub(captured.evacuated, Ordering::Relaxed);
         self.log.extend(&captured.position, &plan.listed);
         self.ease_brake();
-        self.punch(&freed);
+        self.give_back(&freed);
+    }
+
+    /// Gives the space of free extents back to what is below; not while space is short, because they are filled again at once
+    /// (see `backing`).
+    fn give_back(&self, freed: &[ExtentIndex]) {
+        let mut owed = self.unpunched.lock();
+        owed.extend(freed);
+        if self.is_pressed() || owed.is_empty() {
+            return;
+        }
+        let free: Vec<_> = {
+            let extents = self.extents.lock();
+            std::mem::take(&mut *owed).into_iter().filter(|extent| extents.is_free(*extent)).collect()
+        };
+        drop(owed);
+        self.punch(&free);
     }
 
     /// Gives the space of free extents back to what is below, neighbours in one call.
@@ -421,6 +437,7 @@ impl Core {
         while let Some(first) = rest.first() {
             let count = rest.iter().enumerate().take_while(|(i, e)| e.0 == first.0 + *i as u32).count();
             let len = count as u64 * u64::from(self.geometry.extent_bytes);
+            self.log.backing.loses(*first, count);
             // Space that is not given back now is when the extent is freed again; nothing depends on it.
             let _ = self.env.disk.punch(self.geometry.start(*first), len);
             rest = &rest[count..];

@@ -109,6 +109,23 @@ pub(crate) fn run(core: &Weak<Core>) {
     }
 }
 
+/// The thread of the second cleaner, which works only when space is needed: while one reads or writes, the other one computes.
+pub(crate) fn help(core: &Weak<Core>) {
+    let mut pause = REST;
+    while let Some(core) = core.upgrade() {
+        if core.workers.rest(pause) {
+            return;
+        }
+        let is_needed = core.brake.waiting.load(Ordering::Acquire) > 0 || core.urgency() > 0.0;
+        let worked = is_needed && core.check_failed().is_ok() && core.clean_some(false).unwrap_or(false);
+        pause = match (worked, is_needed) {
+            (true, _) => Duration::ZERO,
+            (false, true) => REST_NEAR,
+            (false, false) => REST,
+        };
+    }
+}
+
 /// What slows writers down when the cleaner is pressed.
 #[derive(Debug, Default)]
 pub(crate) struct Brake {
@@ -125,6 +142,8 @@ pub(crate) struct Brake {
     waiting: AtomicU64,
     /// Writers have been slowed down or stopped since the last round.
     has_braked: AtomicBool,
+    /// Rounds of the cleaners' threads that are under way.
+    cleaning: AtomicU64,
     /// Times that cleaning won nothing.
     futile: Mutex<u64>,
     room: Condvar,
@@ -259,11 +278,15 @@ impl Core {
 
     /// A bounded piece of background cleaning, if it is due. `false`: it is not, or there is nothing to clean.
     pub(crate) fn clean_some(&self, idle: bool) -> Result<bool> {
-        let mut cleaner = self.cleaner.lock();
-        let Some(rule) = self.clean_pace(&mut cleaner, idle) else { return Ok(false) };
-        let (began, moved) = (self.env.clock.now_ns(), self.counters.moved_bytes.get());
-        let round = self.clean_round(&mut cleaner, rule)?;
-        drop(cleaner);
+        let Some(rule) = self.clean_pace(&mut self.cleaner.lock(), idle) else { return Ok(false) };
+        let began = self.env.clock.now_ns();
+        let at_once = self.brake.cleaning.fetch_add(1, Ordering::AcqRel) + 1;
+        let round = {
+            let _shared = self.cleaning.read();
+            self.clean_round(rule)
+        };
+        self.brake.cleaning.fetch_sub(1, Ordering::AcqRel);
+        let round = round?;
         match round {
             Round::Idle => {
                 self.brake.ns_per_mib.store(0, Ordering::Relaxed);
@@ -274,11 +297,10 @@ impl Core {
                 self.take_light_checkpoint()?;
                 Ok(false)
             }
-            Round::Cleaned(extents) => {
+            Round::Cleaned { extents, moved } => {
                 let took = self.env.clock.now_ns().saturating_sub(began);
-                let moved = self.counters.moved_bytes.get() - moved;
                 let won = (extents * u64::from(self.geometry.extent_bytes)).saturating_sub(moved).max(1);
-                let now = u128::from(took) * (1 << 20) / u128::from(won);
+                let now = u128::from(took) * (1 << 20) / u128::from(won) / u128::from(at_once);
                 let before = self.brake.ns_per_mib.load(Ordering::Relaxed);
                 let now = u64::try_from(now).unwrap_or(u64::MAX).min(BRAKE_NS_MAX * 1000);
                 let mean = if before == 0 { now } else { before / 4 * 3 + now / 4 };
@@ -295,11 +317,15 @@ impl Core {
         }
     }
 
+    /// Whether the cleaner is at work because little space is left.
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.extents_left() < self.brake.from.load(Ordering::Relaxed)
+    }
+
     /// Whether what was won should become free now: it is of no use before a checkpoint.
     pub(crate) fn is_space_due(&self) -> bool {
         let left = self.extents_left().saturating_sub(self.geometry.reserve_extents());
-        let is_pressed = left < self.brake.from.load(Ordering::Relaxed);
-        let patience = if is_pressed { EVACUATED_PRESSED } else { EVACUATED_MAX };
+        let patience = if self.is_pressed() { EVACUATED_PRESSED } else { EVACUATED_MAX };
         self.evacuated.load(Ordering::Relaxed) > patience.min(left)
     }
 
@@ -316,12 +342,15 @@ impl Core {
                 report.is_finished = true;
                 break;
             }
-            let round = self.clean_round(&mut self.cleaner.lock(), rule)?;
+            let round = {
+                let _alone = self.cleaning.write();
+                self.clean_round(rule)?
+            };
             match round {
                 Round::Idle => report.is_finished = true,
                 Round::Shunned => continue,
                 Round::NeedsCheckpoint => stuck += 1,
-                Round::Cleaned(_) => stuck = 0,
+                Round::Cleaned { .. } => stuck = 0,
             }
             report.is_finished |= stuck > STUCK_MAX;
             if report.is_finished {
@@ -347,7 +376,7 @@ impl Core {
     /// # Errors
     /// Whatever storage and map fail with.
     pub(crate) fn clean_for_room(&self, kept: u64) -> Result<bool> {
-        let mut cleaner = self.cleaner.lock();
+        let _alone = self.cleaning.write();
         let rule = self.rule(0, true);
         let soft = self.brake.soft.load(Ordering::Relaxed);
         let enough = |core: &Self| core.has_room_before(core.soft_wall() + kept + soft / 2);
@@ -356,11 +385,11 @@ impl Core {
         let mut rounds = 2 * GAIN_DIVISOR * u64::from(self.geometry.extents());
         while !enough(self) && rounds > 0 && stuck <= STUCK_MAX {
             rounds -= 1;
-            match self.clean_round(&mut cleaner, rule)? {
+            match self.clean_round(rule)? {
                 Round::Idle => break,
                 Round::Shunned => continue,
                 Round::NeedsCheckpoint => stuck += 1,
-                Round::Cleaned(_) => stuck = 0,
+                Round::Cleaned { .. } => stuck = 0,
             }
             // What was won is of use only behind a checkpoint, and each costs as much as many extents.
             if stuck > 0 || self.evacuated.load(Ordering::Relaxed) >= soft {

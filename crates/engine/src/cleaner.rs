@@ -58,8 +58,8 @@ pub(crate) struct Rule {
 pub(crate) enum Round {
     /// There is nothing to clean by the rule.
     Idle,
-    /// So many extents will be free after the next checkpoint.
-    Cleaned(u64),
+    /// So many extents will be free after the next checkpoint, for so many bytes moved.
+    Cleaned { extents: u64, moved: u64 },
     /// What was looked at is not worth it; there may be more.
     Shunned,
     /// A checkpoint must be taken before anything can be moved.
@@ -83,11 +83,43 @@ pub(crate) struct Cleaner {
     shunned: BTreeMap<ExtentIndex, u32>,
     /// Cleaned when the checkpoint of that number was the last to have captured, oldest first.
     evacuated: Vec<(u64, BTreeSet<ExtentIndex>)>,
-    /// Its memory is used again, round after round.
-    survivors: Survivors,
+    /// Victims of rounds that are under way.
+    busy: BTreeSet<ExtentIndex>,
+    /// Memory that is used again, round after round.
+    spare: Vec<Survivors>,
     /// See `clean_pace`.
     pub pressed: bool,
     pub below: bool,
+}
+
+/// The victims of a round, which no other one may choose as long as this lives.
+struct Claim<'a> {
+    core: &'a Core,
+    /// The checkpoint as of which they were chosen.
+    number: u64,
+    victims: Vec<Victim>,
+    survivors: Survivors,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let mut cleaner = self.core.cleaner.lock();
+        for victim in &self.victims {
+            cleaner.busy.remove(&victim.extent);
+        }
+        self.survivors.cut_back((0, 0));
+        cleaner.spare.push(std::mem::take(&mut self.survivors));
+    }
+}
+
+/// Keeps as many of the first victims as live in `bytes`, and one more than that.
+fn keep_within(victims: &mut Vec<Victim>, bytes: u64) {
+    let mut live = 0;
+    victims.retain(|victim| {
+        let fits = live < bytes;
+        live += u64::from(victim.live);
+        fits
+    });
 }
 
 impl Cleaner {
@@ -109,14 +141,15 @@ impl Core {
     fn choose(&self, cleaner: &Cleaner, rule: Rule) -> (u64, Vec<Victim>) {
         let extents = self.extents.lock();
         // What was evacuated behind the capture of the last checkpoint still seems to live.
-        let is_evacuated = |e: ExtentIndex| cleaner.evacuated.iter().any(|(_, set)| set.contains(&e));
-        let skip = |e: ExtentIndex, live: u32| is_evacuated(e) || cleaner.shunned.get(&e) == Some(&live);
+        let is_taken =
+            |e: ExtentIndex| cleaner.busy.contains(&e) || cleaner.evacuated.iter().any(|(_, set)| set.contains(&e));
+        let skip = |e: ExtentIndex, live: u32| is_taken(e) || cleaner.shunned.get(&e) == Some(&live);
         let victims = extents.victims(self.geometry.extent_bytes, rule.live_max, rule.greedy, VICTIMS_MAX, skip);
         (extents.checkpoint(), victims)
     }
 
-    /// What a round may fill now. `None` if a checkpoint has to be taken first.
-    fn allowance(&self, rule: Rule) -> Option<Allowance<'_>> {
+    /// What a round may fill now; with `may_dip`, what is kept for moves is part of it. `None` if a checkpoint has to be taken first.
+    fn allowance(&self, rule: Rule, may_dip: bool) -> Option<Allowance<'_>> {
         let extent_bytes = u64::from(self.geometry.extent_bytes);
         let memory = (self.options.memory_bytes / 32 / extent_bytes).clamp(2, (ROUND_BYTES_MAX / extent_bytes).max(2));
         let ahead = self.log.ahead();
@@ -125,7 +158,7 @@ impl Core {
             // Only when a writer waits for space: in the background a checkpoint may still bring some.
             let extents = ahead.saturating_sub(self.geometry.kept_back(Purpose::Rescue)) as u64;
             let (bytes, victims) = (extents.min(CLEAN_EXTENTS) * extent_bytes, 1);
-            return (rule.greedy && extents > 0).then_some(Allowance {
+            return (rule.greedy && may_dip && extents > 0).then_some(Allowance {
                 bytes,
                 victims,
                 purpose: Purpose::Rescue,
@@ -136,39 +169,54 @@ impl Core {
         let wanted = self.extents_spare().min(memory).min(reachable.saturating_sub(CLEAN_EXTENTS));
         let aside = self.set_aside(wanted * self.geometry.usable_bytes_min());
         let (spare, aside) = if self.has_room() { (wanted, Some(aside)) } else { (0, None) };
-        let bytes = (CLEAN_EXTENTS + spare).min(reachable).min(memory) * extent_bytes;
-        Some(Allowance { bytes, victims: VICTIMS_MAX, purpose: Purpose::Clean, _aside: aside })
+        let kept = if may_dip { CLEAN_EXTENTS } else { 0 };
+        let bytes = (kept + spare).min(reachable).min(memory) * extent_bytes;
+        (bytes > 0).then_some(Allowance { bytes, victims: VICTIMS_MAX, purpose: Purpose::Clean, _aside: aside })
     }
 
-    /// One round.
+    /// One round. Two may run at the same time: they have different victims, and only one of them takes what is kept for moves.
     ///
     /// # Errors
     /// When storage or map fail. Damage in the extents is remembered, not returned.
-    pub(crate) fn clean_round(&self, cleaner: &mut Cleaner, rule: Rule) -> Result<Round> {
+    pub(crate) fn clean_round(&self, rule: Rule) -> Result<Round> {
         self.check_failed()?;
         self.heal()?;
         let began = self.env.clock.now_ns();
-        cleaner.forget_before(self.extents.lock().checkpoint());
+        let dipping = self.dipping.try_lock();
+        let Some(allowance) = self.allowance(rule, dipping.is_some()) else { return Ok(Round::NeedsCheckpoint) };
         let seen = self.map_version.load(Ordering::Acquire);
-        let (number, mut victims) = self.choose(cleaner, rule);
-        if victims.is_empty() {
-            return Ok(Round::Idle);
-        }
-        let Some(allowance) = self.allowance(rule) else { return Ok(Round::NeedsCheckpoint) };
+        let mut claim = {
+            let mut cleaner = self.cleaner.lock();
+            cleaner.forget_before(self.extents.lock().checkpoint());
+            let (number, mut victims) = self.choose(&cleaner, rule);
+            if victims.is_empty() {
+                return Ok(if cleaner.busy.is_empty() { Round::Idle } else { Round::Shunned });
+            }
+            victims.truncate(allowance.victims);
+            keep_within(&mut victims, allowance.bytes);
+            cleaner.busy.extend(victims.iter().map(|victim| victim.extent));
+            let survivors = cleaner.spare.pop().unwrap_or_default();
+            Claim { core: self, number, victims, survivors }
+        };
+        let round = self.clean_claim(&mut claim, seen, &allowance);
+        self.counters.cleaning_ns.add(self.env.clock.now_ns().saturating_sub(began));
+        round
+    }
+
+    /// Steps 2 and 3 for the victims that are a round's own.
+    fn clean_claim(&self, claim: &mut Claim<'_>, seen: u64, allowance: &Allowance<'_>) -> Result<Round> {
         let (budget, extent_bytes) = (allowance.bytes, u64::from(self.geometry.extent_bytes));
+        let Claim { number, ref victims, ref mut survivors, .. } = *claim;
         // A checkpoint that is running holds the lock.
         let is_current = || self.checkpoint.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
-        let mut survivors = std::mem::take(&mut cleaner.survivors);
-        survivors.cut_back((0, 0));
         let (mut taken, mut overflowed) = (Vec::new(), false);
-        victims.truncate(allowance.victims);
-        let mut reads = VictimReads::new(self, victims, budget);
+        let mut reads = VictimReads::new(self, victims.clone());
         while let Some((victim, read)) = reads.next() {
             let mark = survivors.mark();
             let collected = match read {
                 Ok(buf) => {
-                    let collected = self.collect(victim, &buf[..extent_bytes as usize], &mut survivors, is_current)?;
-                    reads.done(buf);
+                    let collected = self.collect(victim, &buf[..extent_bytes as usize], survivors, is_current)?;
+                    self.buffers.put(buf);
                     collected
                 }
                 Err(error) => {
@@ -180,13 +228,13 @@ impl Core {
                 Collected::All => {}
                 Collected::Left(why) => {
                     survivors.cut_back(mark);
-                    cleaner.shun(victim);
+                    self.cleaner.lock().shun(victim);
                     self.remember_damage(why);
                     continue;
                 }
             }
             // Sorting all of them for each would be wasted while they obviously fit.
-            if (survivors.payload_bytes() as u64) > budget / 2 {
+            if (survivors.payload_bytes() as u64) > budget / 32 * 31 {
                 let bytes = survivors.measure(self.geometry.extent_bytes).bytes;
                 if bytes > budget {
                     survivors.cut_back(mark);
@@ -202,15 +250,15 @@ impl Core {
         let packed = survivors.measure(self.geometry.extent_bytes).bytes;
         let cleaned_bytes = taken.len() as u64 * extent_bytes;
         if packed + cleaned_bytes / GAIN_DIVISOR > cleaned_bytes {
+            let mut cleaner = self.cleaner.lock();
             taken.into_iter().for_each(|victim| cleaner.shun(victim));
             return Ok(Round::Shunned);
         }
-        let moved_at = self.move_survivors(&mut survivors, seen, taken.len() as u64, allowance.purpose)?;
-        self.counters.cleaning_ns.add(self.env.clock.now_ns().saturating_sub(began));
-        cleaner.survivors = survivors;
+        let moved_at = self.move_survivors(survivors, seen, taken.len() as u64, allowance.purpose)?;
         let Some(moved_at) = moved_at else { return Ok(Round::NeedsCheckpoint) };
-        cleaner.evacuated.push((moved_at, taken.iter().map(|victim| victim.extent).collect()));
-        Ok(Round::Cleaned(taken.len() as u64))
+        let evacuated = taken.iter().map(|victim| victim.extent).collect();
+        self.cleaner.lock().evacuated.push((moved_at, evacuated));
+        Ok(Round::Cleaned { extents: taken.len() as u64, moved: packed })
     }
 
     fn remember_damage(&self, what: Option<String>) {

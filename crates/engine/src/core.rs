@@ -1,5 +1,6 @@
 //! What all parts of an open pool share, and the promises that join them: flush, throttling, failure.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use format::ScrubState;
 use parking_lot::{Mutex, RwLock};
 use surface::{Error, ErrorKind, Result};
+use units::ExtentIndex;
 
 use crate::buffers::BufferPool;
 use crate::checkpoint::CheckpointState;
@@ -72,9 +74,15 @@ pub(crate) struct Core {
     pub extents_free: AtomicU64,
     /// Copy of `Extents::live_bytes`.
     pub live_bytes: AtomicU64,
+    /// Free extents whose space was not given back below.
+    pub unpunched: Mutex<BTreeSet<ExtentIndex>>,
     /// Extents that were cleaned and become free with the next checkpoint.
     pub evacuated: AtomicU64,
     pub cleaner: Mutex<Cleaner>,
+    /// Held shared by rounds in the background, exclusively by whoever must know what can be won at all.
+    pub cleaning: RwLock<()>,
+    /// Held by the round that may take what is kept for moves.
+    pub dipping: Mutex<()>,
     pub brake: Brake,
     /// How far scrubbing has come, once it has been loaded.
     pub scrub: Mutex<Option<ScrubState>>,
@@ -138,11 +146,14 @@ impl Core {
             shares,
             extents_free: AtomicU64::new(parts.extents.free()),
             live_bytes: AtomicU64::new(parts.extents.live_bytes()),
+            unpunched: Mutex::default(),
             evacuated: AtomicU64::new(0),
             still: RwLock::new(()),
             map_version: AtomicU64::new(0),
             captured: AtomicU64::new(parts.extents.checkpoint()),
             cleaner: Mutex::default(),
+            cleaning: RwLock::new(()),
+            dipping: Mutex::new(()),
             brake: Brake::default(),
             scrub: Mutex::default(),
             damages: Mutex::default(),

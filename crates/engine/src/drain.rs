@@ -64,7 +64,7 @@ impl Core {
         }
         let Some(prepared) = self.prepare(u64::MAX)? else { return Ok(false) };
         self.append_parts(prepared, |prepared, purpose| {
-            self.append_with(prepared, purpose, |prepared| self.log.enqueue(prepared, purpose))
+            self.append_with(prepared, purpose, |prepared| self.log.enqueue(prepared, purpose).map(drop))
         })?;
         Ok(true)
     }

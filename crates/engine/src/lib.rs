@@ -8,6 +8,7 @@
 
 mod allocation;
 mod apply;
+mod backing;
 mod buffers;
 mod check;
 mod check_history;

@@ -22,14 +22,11 @@ pub(crate) struct VictimReads<'a> {
     core: &'a Core,
     rest: std::vec::IntoIter<Victim>,
     ahead: VecDeque<(Victim, Receiver<Outcome>)>,
-    /// Live bytes of those that have been begun: what lies behind a budget is not read for nothing.
-    begun_bytes: u64,
-    budget: u64,
 }
 
 impl<'a> VictimReads<'a> {
-    pub(crate) fn new(core: &'a Core, victims: Vec<Victim>, budget: u64) -> Self {
-        Self { core, rest: victims.into_iter(), ahead: VecDeque::new(), begun_bytes: 0, budget }
+    pub(crate) fn new(core: &'a Core, victims: Vec<Victim>) -> Self {
+        Self { core, rest: victims.into_iter(), ahead: VecDeque::new() }
     }
 
     /// The next victim, and its extent's bytes or why they cannot be read.
@@ -38,9 +35,8 @@ impl<'a> VictimReads<'a> {
             let victim = self.rest.next()?;
             return Some((victim, self.core.read_extent(victim.extent)));
         }
-        while self.ahead.len() < AHEAD && (self.ahead.is_empty() || self.begun_bytes < self.budget) {
+        while self.ahead.len() < AHEAD {
             let Some(victim) = self.rest.next() else { break };
-            self.begun_bytes += u64::from(victim.live);
             let (send, receive) = sync_channel(1);
             self.core.workers.submit(Box::new(move |core| drop(send.send(core.read_extent(victim.extent)))));
             self.ahead.push_back((victim, receive));
@@ -48,11 +44,6 @@ impl<'a> VictimReads<'a> {
         let (victim, receive) = self.ahead.pop_front()?;
         let outcome = receive.recv().unwrap_or_else(|_| self.core.read_extent(victim.extent));
         Some((victim, outcome))
-    }
-
-    /// Gives a buffer back.
-    pub(crate) fn done(&self, buf: AlignedBuf) {
-        self.core.buffers.put(buf);
     }
 }
 

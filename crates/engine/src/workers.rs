@@ -85,6 +85,7 @@ impl Workers {
         }
         threads.push(spawn("shale-keeper".to_owned(), Arc::downgrade(core), keep)?);
         threads.push(spawn("shale-cleaner".to_owned(), Arc::downgrade(core), crate::clean_pass::run)?);
+        threads.push(spawn("shale-cleaner-2".to_owned(), Arc::downgrade(core), crate::clean_pass::help)?);
         Ok(())
     }
 

@@ -27,6 +27,7 @@ use parking_lot::{Condvar, Mutex};
 use surface::{Error, ErrorKind, Result};
 use units::{ExtentIndex, Seq};
 
+use crate::backing::Backing;
 use crate::buffers::BufferPool;
 use crate::counters::Counters;
 use crate::geometry::Geometry;
@@ -127,6 +128,7 @@ pub(crate) struct Log {
     settled: Condvar,
     syncs: Syncs,
     writers: Writers,
+    pub(crate) backing: Backing,
 }
 
 /// How a batch may use space.
@@ -192,6 +194,7 @@ impl Log {
             state: Mutex::new(state),
             settled: Condvar::new(),
             writers: Writers::new(queued_bytes_max),
+            backing: Backing::default(),
         }
     }
 

@@ -65,6 +65,10 @@ impl Log {
     }
 
     fn reserve_extents(&self, first: ExtentIndex, count: usize) -> std::io::Result<()> {
-        self.disk.reserve(self.geometry.start(first), count as u64 * u64::from(self.geometry.extent_bytes))
+        if !self.backing.has(first, count) {
+            self.disk.reserve(self.geometry.start(first), count as u64 * u64::from(self.geometry.extent_bytes))?;
+            self.backing.gained(first, count);
+        }
+        Ok(())
     }
 }
