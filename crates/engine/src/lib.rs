@@ -31,6 +31,7 @@ mod hash;
 mod history;
 mod history_usage;
 mod log;
+mod log_reads;
 mod map;
 mod object;
 mod objects;

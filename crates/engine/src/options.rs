@@ -54,7 +54,7 @@ impl Default for PoolOptions {
         Self {
             memory_bytes: 512 << 20,
             workers: 2,
-            checkpoint_log_bytes: 1 << 30,
+            checkpoint_log_bytes: 768 << 20,
             age_limit_ms: 5000,
             accept_log_damage: false,
         }

@@ -128,8 +128,14 @@ impl Pool {
         });
         let mut extents = Extents::new(&geometry, loaded.usage, checkpoint.number);
         extents.list(checkpoint.log_extents());
-        let replayed =
-            recovery::replay(&*env.disk, geometry.clone(), &checkpoint, &applier, options.accept_log_damage)?;
+        let replayed = recovery::replay(
+            &*env.disk,
+            geometry.clone(),
+            &checkpoint,
+            &applier,
+            options.accept_log_damage,
+            options.workers > 0,
+        )?;
         let counters = Arc::new(Counters::default());
         counters.recovered_batches.set(replayed.batches);
         counters.recovered_bytes.set(replayed.bytes_read);

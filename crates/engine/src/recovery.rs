@@ -23,6 +23,7 @@ use units::{ExtentIndex, Seq};
 use crate::apply::Applier;
 use crate::geometry::Geometry;
 use crate::log::{Position, Sink as _};
+use crate::log_reads::{LogReads, Source, Spare};
 use crate::map::store_error;
 use crate::overlay::Overlay;
 use crate::write_buffer::GroupKey;
@@ -136,8 +137,7 @@ impl LogId {
 
 /// The log behind a checkpoint.
 struct Replay<'a> {
-    disk: &'a dyn Disk,
-    geometry: Geometry,
+    source: Source<'a>,
     id: LogId,
     checkpoint: &'a Checkpoint,
     next: Seq,
@@ -185,12 +185,13 @@ pub(crate) fn replay(
     checkpoint: &Checkpoint,
     applier: &Applier,
     accept_damage: bool,
+    threads: bool,
 ) -> Result<Replayed> {
     let mut pool = [0; 8];
     pool.copy_from_slice(&checkpoint.pool[..8]);
+    let spare = Spare::default();
     let mut replay = Replay {
-        disk,
-        geometry,
+        source: Source { disk, geometry: &geometry, spare: &spare },
         id: LogId { pool: u64::from_le_bytes(pool), incarnation: checkpoint.incarnation },
         checkpoint,
         next: checkpoint.next_seq,
@@ -200,7 +201,10 @@ pub(crate) fn replay(
         batches: 0,
         bytes_read: 0,
     };
-    replay.run(applier, accept_damage)?;
+    std::thread::scope(|scope| {
+        let reads = LogReads::begin(replay.source, &checkpoint.extents, threads.then_some(scope));
+        replay.run(&reads, applier, accept_damage)
+    })?;
     let open = replay.open.map(|tail| tail.map(|tail| OpenExtent { extent: tail.extent, offset: tail.at as u32 }));
     let position = Position {
         incarnation: checkpoint.incarnation,
@@ -214,15 +218,16 @@ pub(crate) fn replay(
 }
 
 impl Replay<'_> {
-    fn run(&mut self, applier: &Applier, accept_damage: bool) -> Result<()> {
+    fn run(&mut self, reads: &LogReads<'_>, applier: &Applier, accept_damage: bool) -> Result<()> {
         for stream in Stream::ALL {
             if let Some(OpenExtent { extent, offset }) = self.checkpoint.open[stream as usize] {
-                self.open[stream as usize] = Some(self.load(extent, offset as usize, Some(stream))?);
+                let bytes = self.source.read(extent);
+                self.open[stream as usize] = Some(self.load(extent, bytes, offset as usize, Some(stream))?);
             }
         }
         let mut again: Option<Taken> = None;
         let why = loop {
-            match self.advance()? {
+            match self.advance(reads)? {
                 Ok(taken) => {
                     applier.apply(&taken.entries, taken.payload);
                     if cfg!(feature = "canary-double-apply") && again.is_none() {
@@ -249,7 +254,7 @@ impl Replay<'_> {
     }
 
     /// The next batch, or why there is none.
-    fn advance(&mut self) -> Result<std::result::Result<Taken, String>> {
+    fn advance(&mut self, reads: &LogReads<'_>) -> Result<std::result::Result<Taken, String>> {
         let has_next = |tail: &Option<Tail>| tail.as_ref().is_some_and(|tail| tail.has(self.next));
         let stream = match self.open.iter().position(has_next) {
             Some(stream) => stream,
@@ -257,7 +262,7 @@ impl Replay<'_> {
                 let Some(extent) = self.checkpoint.extents.get(self.opened).copied() else {
                     return Ok(Err(self.missing(None)));
                 };
-                let tail = self.load(extent, 0, None)?;
+                let tail = self.load(extent, reads.next(extent), 0, None)?;
                 match &tail.found {
                     Found::Batch(batch) if tail.has(self.next) && tail.is_whole(batch) => {
                         let stream = batch.header.stream as usize;
@@ -266,7 +271,10 @@ impl Replay<'_> {
                             self.open = Default::default();
                         }
                         let before = self.open[stream].replace(tail);
-                        self.passed.extend(before.map(|before| before.extent));
+                        if let Some(before) = before {
+                            self.passed.push(before.extent);
+                            self.source.spare.put(before.bytes);
+                        }
                         stream
                     }
                     _ => return Ok(Err(self.missing(Some(&tail)))),
@@ -276,7 +284,7 @@ impl Replay<'_> {
         let id = self.id;
         let Some(tail) = &mut self.open[stream] else { return Ok(Err(self.missing(None))) };
         let Some(batch) = tail.take_whole() else { return Ok(Err(self.missing(None))) };
-        let payload = self.geometry.start(tail.extent) + (tail.at + batch.header_bytes) as u64;
+        let payload = self.source.geometry.start(tail.extent) + (tail.at + batch.header_bytes) as u64;
         tail.at += batch.batch_bytes;
         tail.look(id, Some(batch.header.stream));
         self.next = Seq(self.next.0 + 1);
@@ -284,12 +292,17 @@ impl Replay<'_> {
         Ok(Ok(Taken { entries: batch.entries, payload }))
     }
 
-    /// Reads an extent, and looks at what stands at byte `at` of it.
-    fn load(&mut self, extent: ExtentIndex, at: usize, stream: Option<Stream>) -> Result<Tail> {
-        let (start, len) = (self.geometry.start(extent), self.geometry.extent_bytes as usize);
-        self.bytes_read += len as u64;
-        let mut bytes = AlignedBuf::new(len);
-        self.disk.read_at(start, &mut bytes, len).map_err(|e| {
+    /// Takes the bytes of an extent, and looks at what stands at byte `at` of it.
+    fn load(
+        &mut self,
+        extent: ExtentIndex,
+        bytes: std::io::Result<AlignedBuf>,
+        at: usize,
+        stream: Option<Stream>,
+    ) -> Result<Tail> {
+        let start = self.source.geometry.start(extent);
+        self.bytes_read += u64::from(self.source.geometry.extent_bytes);
+        let bytes = bytes.map_err(|e| {
             Error::from_io(format!("recovery could not read the log at byte {start} of the data file"), e)
         })?;
         let mut tail = Tail { extent, bytes, at, found: Found::Other(String::new()) };
@@ -305,7 +318,7 @@ impl Replay<'_> {
                 Found::Batch(batch) => format!("batch {}", batch.header.seq.0),
                 Found::Other(why) => why.clone(),
             };
-            format!("at byte {} of the data file {what}", self.geometry.start(tail.extent) + tail.at as u64)
+            format!("at byte {} of the data file {what}", self.source.geometry.start(tail.extent) + tail.at as u64)
         });
         places.collect::<Vec<_>>().join(", ")
     }
@@ -321,7 +334,8 @@ impl Replay<'_> {
         // The missing batch may be the one that the next extent should begin with: its head tells nothing. Extents are opened in their
         // order: behind another one that does not begin with a batch there is nothing.
         for (i, extent) in self.checkpoint.extents.iter().copied().skip(self.opened).enumerate() {
-            let tail = self.load(extent, 0, None)?;
+            let bytes = self.source.read(extent);
+            let tail = self.load(extent, bytes, 0, None)?;
             let proof = self.proof_in(&tail);
             if proof.is_some() || (i > 0 && matches!(tail.found, Found::Other(_))) {
                 return Ok(proof);
