@@ -41,7 +41,7 @@ impl Sink for Applier {
         for entry in entries {
             match entry {
                 Entry::Fragments { object, epoch, fragments } => {
-                    let object = self.objects.get(*object).filter(|o| o.is_live());
+                    let object = self.objects.get(*object).filter(|o| o.is_growing());
                     for fragment in fragments {
                         if let Some(object) = &object {
                             self.put_fragment(&overlay, object, *epoch, fragment, location);
@@ -60,7 +60,7 @@ impl Sink for Applier {
                     }
                 }
                 Entry::Holes { object, epoch, ranges } => {
-                    let Some(object) = self.objects.get(*object).filter(|o| o.is_live()) else { continue };
+                    let Some(object) = self.objects.get(*object).filter(|o| o.is_growing()) else { continue };
                     for (first, count) in ranges {
                         self.put_holes(&overlay, &object, *epoch, *first, u64::from(*count));
                     }

@@ -77,12 +77,12 @@ impl Pool {
     }
 }
 
-fn allocated(pieces: &[Piece]) -> BlockMask {
+pub(crate) fn allocated(pieces: &[Piece]) -> BlockMask {
     pieces.iter().fold(BlockMask::EMPTY, |mask, Piece { fragment: FragmentRef { live, .. }, .. }| mask.or(*live))
 }
 
 /// Blocks that are not found in the same record.
-fn changed(before: &[Piece], now: &[Piece]) -> BlockMask {
+pub(crate) fn changed(before: &[Piece], now: &[Piece]) -> BlockMask {
     let mut same = BlockMask::EMPTY;
     for old in before {
         for new in now.iter().filter(|new| (new.object, new.epoch) == (old.object, old.epoch)) {

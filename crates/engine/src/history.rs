@@ -58,6 +58,7 @@ impl Pool {
         let _admin = core.admin.lock();
         let object = core.objects.named(volume)?;
         self.check_free(&format!("{volume}@{name}"))?;
+        self.check_no_receive(&object)?;
         if object.levels().len() >= LEVELS_MAX {
             return Err(too_deep(volume));
         }
@@ -72,6 +73,7 @@ impl Pool {
             parent: Some(head.id),
             scheduled,
             created_unix_s: core.env.clock.unix_s(),
+            identity: Some(self.new_identity()?),
             ..ObjectDescriptor::volume(ObjectId(core.objects.next_id()), name, head.size_bytes)
         };
         let volume = ObjectDescriptor { epoch: next_epoch(&head)?, ..head };
@@ -131,6 +133,7 @@ impl Pool {
         let (Some(volume), Some(origin)) = (volume, origin) else {
             return Err(refused(ErrorKind::NotFound, format!("the volume of '{}' is gone", snapshot.title())));
         };
+        self.check_no_receive(&volume)?;
         if origin.object != volume.id {
             let text = format!(
                 "'{}' was taken before '{}' became independent: clone it instead, and rename the clone",
@@ -179,18 +182,28 @@ impl Pool {
         Ok(())
     }
 
-    /// Destroys a volume, or a snapshot (`VOLUME@SNAPSHOT`). A volume's snapshots go with it if that is asked for
-    /// (`recursive`). Clones keep what they see. Durable on return; the space comes back with the next checkpoints.
+    /// Destroys a volume, or a snapshot (`VOLUME@SNAPSHOT`), or what has come so far of one that is being received. A volume's
+    /// snapshots go with it if that is asked for (`recursive`). Clones keep what they see. Durable on return; the space comes back
+    /// with the next checkpoints.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::InUse`] for a volume with snapshots.
     pub fn destroy(&self, name: &str, recursive: bool) -> Result<()> {
         let core = &self.core;
         let _admin = core.admin.lock();
+        if let Some(partial) = core.objects.partial_named(name) {
+            self.give_up_receive(&partial)?;
+            core.workers.wake_keeper();
+            return Ok(());
+        }
         let object = core.objects.readable(name)?;
         let mut gone = vec![object.clone()];
         if object.is_live() {
             let snapshots = core.objects.snapshots_of(object.id);
+            match core.objects.partial_of(object.id) {
+                Some(partial) if recursive => self.give_up_receive(&partial)?,
+                _ => self.check_no_receive(&object)?,
+            }
             if !snapshots.is_empty() && !recursive {
                 let text =
                     format!("'{name}' has snapshots ({}): destroy them, or all at once (-r)", titles(&snapshots));
@@ -204,7 +217,7 @@ impl Pool {
     }
 
     /// Destroys objects in their order, as many in one batch as fit in a piece of an extent. A crash may leave the later ones.
-    fn destroy_in_steps(&self, objects: &[Arc<Object>]) -> Result<()> {
+    pub(crate) fn destroy_in_steps(&self, objects: &[Arc<Object>]) -> Result<()> {
         let mut rest = objects;
         while !rest.is_empty() {
             let (mut entries, mut gates) = (Vec::new(), Vec::new());
@@ -300,8 +313,9 @@ impl Pool {
     }
 
     /// Whether a snapshot may have that full name, or a volume that name.
-    fn check_free(&self, title: &str) -> Result<()> {
+    pub(crate) fn check_free(&self, title: &str) -> Result<()> {
         check_title(title.len())?;
+        self.check_not_coming(title)?;
         match self.core.objects.readable(title) {
             Ok(_) => Err(refused(ErrorKind::Exists, format!("the pool has '{title}' already"))),
             Err(_) => Ok(()),
@@ -351,7 +365,7 @@ fn lies_on(snapshot: &Object, levels: &[Level]) -> bool {
     levels.iter().any(|level| level.object == origin.object && level.sees(origin.epoch))
 }
 
-fn next_epoch(head: &ObjectDescriptor) -> Result<Epoch> {
+pub(crate) fn next_epoch(head: &ObjectDescriptor) -> Result<Epoch> {
     head.epoch.0.checked_add(1).map(Epoch).ok_or_else(|| {
         refused(ErrorKind::Unsupported, format!("'{}' has had 2^32 snapshots: copy it to a new volume", head.name))
     })

@@ -47,6 +47,9 @@ mod quota;
 mod read_ahead;
 mod reader;
 mod reap;
+mod receive;
+mod receive_chunk;
+mod receives;
 mod recompress;
 mod recovery;
 mod regions;
@@ -54,6 +57,8 @@ mod residents;
 mod rewrites;
 mod scratch;
 mod scrub;
+mod send;
+mod send_pages;
 mod space;
 mod status;
 mod superblock_io;
@@ -71,8 +76,11 @@ pub use diff::{Changed, DiffPage};
 pub use explain::{CodecUse, RegionDetail, RegionReport, Remembered, Trial};
 pub use options::{FormatOptions, PoolEnv, PoolOptions, Properties};
 pub use pool::Pool;
+pub use receive::{ReceiveReport, Receiver};
+pub use receives::ReceiveStatus;
 pub use recompress::RecompressReport;
 pub use scrub::ScrubReport;
+pub use send::Sender;
 pub use status::{
     CheckReport, CleanReport, PoolStatus, Problem, Property, PropertySource, SnapshotStatus, SnapshotUsage,
     VolumeStatus,

@@ -26,9 +26,10 @@ pub(crate) struct Object {
     levels: RwLock<Arc<[Level]>>,
     size_bytes: AtomicU64,
     epoch: AtomicU32,
-    /// Whether it is a volume, and whether it is that or a snapshot.
+    /// Whether it is a volume, whether it is that or a snapshot, and whether the log may bring data for it.
     live: AtomicBool,
     readable: AtomicBool,
+    growing: AtomicBool,
     /// Raised whenever reaping begins anew.
     reap_number: AtomicU64,
     /// As of the last checkpoint.
@@ -55,6 +56,7 @@ impl Object {
             epoch: AtomicU32::new(0),
             live: AtomicBool::new(false),
             readable: AtomicBool::new(false),
+            growing: AtomicBool::new(false),
             reap_number: AtomicU64::new(0),
             allocated_blocks: AtomicU64::new(descriptor.allocated_blocks),
             stored_bytes: AtomicU64::new(descriptor.stored_bytes),
@@ -72,7 +74,10 @@ impl Object {
         self.size_bytes.store(descriptor.size_bytes, Ordering::Release);
         self.epoch.store(descriptor.epoch.0, Ordering::Release);
         self.live.store(descriptor.state == ObjectState::Volume, Ordering::Release);
-        self.readable.store(descriptor.state != ObjectState::Deleting, Ordering::Release);
+        let is_readable = matches!(descriptor.state, ObjectState::Volume | ObjectState::Snapshot);
+        self.readable.store(is_readable, Ordering::Release);
+        let is_growing = matches!(descriptor.state, ObjectState::Volume | ObjectState::Incoming);
+        self.growing.store(is_growing, Ordering::Release);
         *self.levels.write() = levels;
         *self.descriptor.write() = descriptor;
         self.changed.store(true, Ordering::Relaxed);
@@ -104,6 +109,11 @@ impl Object {
     /// Whether it is a volume: then it can be written.
     pub(crate) fn is_live(&self) -> bool {
         self.live.load(Ordering::Acquire)
+    }
+
+    /// Whether it takes data: a volume does, and one that a stream is bringing.
+    pub(crate) fn is_growing(&self) -> bool {
+        self.growing.load(Ordering::Acquire)
     }
 
     /// Whether it is a volume or a snapshot.

@@ -40,6 +40,10 @@ struct Table {
     by_name: BTreeMap<String, Arc<Object>>,
     /// By parent and name.
     snapshots: BTreeMap<(ObjectId, String), Arc<Object>>,
+    /// Volumes that streams are bringing, by name.
+    incoming: BTreeMap<String, Arc<Object>>,
+    /// The snapshot that a stream is bringing to a volume, by that volume.
+    partial: BTreeMap<ObjectId, Arc<Object>>,
     pool: Properties,
     next: u64,
     points: Points,
@@ -87,6 +91,8 @@ impl Table {
             match (old.state, old.parent) {
                 (ObjectState::Volume, _) => drop(self.by_name.remove(&old.name)),
                 (ObjectState::Snapshot, Some(parent)) => drop(self.snapshots.remove(&(parent, old.name.clone()))),
+                (ObjectState::Incoming, _) => drop(self.incoming.remove(&old.name)),
+                (ObjectState::Partial, Some(parent)) => drop(self.partial.remove(&parent)),
                 _ => {}
             }
         } else {
@@ -106,7 +112,7 @@ impl Table {
             (ObjectState::Volume, _) => {
                 object.set_title(descriptor.name.clone());
                 self.by_name.insert(descriptor.name.clone(), object.clone());
-                for snapshot in self.listed_under(id) {
+                for snapshot in self.listed_under(id).into_iter().chain(self.partial.get(&id).cloned()) {
                     let name = snapshot.descriptor.read().name.clone();
                     snapshot.set_title(format!("{}@{name}", descriptor.name));
                 }
@@ -115,6 +121,15 @@ impl Table {
                 let volume = self.by_id.get(&parent).map_or_else(|| "?".to_owned(), |parent| parent.title());
                 object.set_title(format!("{volume}@{}", descriptor.name));
                 self.snapshots.insert((parent, descriptor.name.clone()), object.clone());
+            }
+            (ObjectState::Incoming, _) => {
+                object.set_title(descriptor.name.clone());
+                self.incoming.insert(descriptor.name.clone(), object.clone());
+            }
+            (ObjectState::Partial, Some(parent)) => {
+                let volume = self.by_id.get(&parent).map_or_else(|| "?".to_owned(), |parent| parent.title());
+                object.set_title(format!("{volume}@{}", descriptor.name));
+                self.partial.insert(parent, object.clone());
             }
             _ => {}
         }
@@ -130,7 +145,7 @@ impl Table {
     /// The way down from an object, itself first.
     fn levels(&self, descriptor: &ObjectDescriptor) -> Vec<Level> {
         let mut levels = Vec::with_capacity(1);
-        if descriptor.state != ObjectState::Snapshot {
+        if descriptor.state.has_records() {
             levels.push(Level {
                 object: descriptor.id,
                 epoch: descriptor.epoch,
@@ -286,7 +301,7 @@ impl Objects {
         let mut timelines = Timelines::new();
         for (id, object) in &table.by_id {
             let descriptor = object.descriptor.read();
-            if descriptor.state != ObjectState::Snapshot {
+            if descriptor.state.has_records() {
                 let (points, cuts) = (table.points.of(*id), descriptor.cuts.clone());
                 let timeline = Timeline { points, cuts, has_origin: descriptor.origin.is_some() };
                 timelines.insert(*id, Arc::new(timeline));
@@ -361,6 +376,28 @@ impl Objects {
             let there = told(names.iter().map(String::as_str));
             Error::new(ErrorKind::NotFound, format!("volume '{volume}' has no snapshot '{snapshot}'; it has {there}"))
         })
+    }
+
+    /// The volume of that name that a stream is bringing.
+    pub(crate) fn incoming(&self, name: &str) -> Option<Arc<Object>> {
+        self.table.read().incoming.get(name).cloned()
+    }
+
+    /// The snapshot that a stream is bringing to a volume.
+    pub(crate) fn partial_of(&self, volume: ObjectId) -> Option<Arc<Object>> {
+        self.table.read().partial.get(&volume).cloned()
+    }
+
+    /// All snapshots that streams are bringing.
+    pub(crate) fn partials(&self) -> Vec<Arc<Object>> {
+        self.table.read().partial.values().cloned().collect()
+    }
+
+    /// The snapshot of that full name, or of a volume of that name, that a stream is bringing.
+    pub(crate) fn partial_named(&self, title: &str) -> Option<Arc<Object>> {
+        let table = self.table.read();
+        let of_volume = table.incoming.get(title).and_then(|volume| table.partial.get(&volume.id));
+        of_volume.or_else(|| table.partial.values().find(|partial| partial.title() == title)).cloned()
     }
 
     /// The volume or the snapshot of that name.

@@ -203,6 +203,7 @@ impl Pool {
         if self.core.objects.named(name).is_ok() {
             return Err(Error::new(ErrorKind::Exists, format!("the pool has a volume '{name}' already")));
         }
+        self.check_not_coming(name)?;
         let descriptor = ObjectDescriptor {
             created_unix_s: self.core.env.clock.unix_s(),
             properties: properties.clone(),

@@ -292,9 +292,12 @@ fn refused(error: &Error) -> Refused {
     let kind = match error.kind() {
         ErrorKind::NotFound | ErrorKind::Invalid => option_reply::ERR_UNKNOWN,
         ErrorKind::InUse | ErrorKind::Exists => option_reply::ERR_POLICY,
-        ErrorKind::Full | ErrorKind::Corrupt | ErrorKind::Io | ErrorKind::ReadOnly | ErrorKind::Unsupported => {
-            option_reply::ERR_PLATFORM
-        }
+        ErrorKind::Full
+        | ErrorKind::Corrupt
+        | ErrorKind::Io
+        | ErrorKind::ReadOnly
+        | ErrorKind::Unsupported
+        | ErrorKind::Conflict => option_reply::ERR_PLATFORM,
     };
     (kind, error.to_string())
 }

@@ -215,7 +215,7 @@ fn put_run_head(out: &mut Vec<u8>, tag: u8, object: ObjectId, epoch: Epoch, coun
     put_uint(out, count as u64, 2);
 }
 
-fn put_fragment(out: &mut Vec<u8>, fragment: &FragmentEntry) {
+pub(crate) fn put_fragment(out: &mut Vec<u8>, fragment: &FragmentEntry) {
     put_uint(out, fragment.first.0, 5);
     out.push(fragment.count - 1);
     out.push(fragment.codec);
@@ -356,7 +356,7 @@ fn read_entry(cursor: &mut Cursor<'_>) -> Result<Entry, FormatError> {
     }
 }
 
-fn read_fragment(cursor: &mut Cursor<'_>) -> Result<FragmentEntry, FormatError> {
+pub(crate) fn read_fragment(cursor: &mut Cursor<'_>) -> Result<FragmentEntry, FormatError> {
     let fragment = FragmentEntry {
         first: BlockIndex(cursor.uint(5)?),
         count: cursor.u8()?.wrapping_add(1),

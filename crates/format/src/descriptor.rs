@@ -9,6 +9,7 @@ use units::{Epoch, GroupIndex, ObjectId};
 
 use crate::FormatError;
 use crate::cursor::{Cursor, put_text, put_uint, seal, unseal};
+use crate::receive::{ReceiveState, SnapshotIdentity, read_identity};
 
 /// What state an object is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +21,17 @@ pub enum ObjectState {
     Deleting,
     /// A moment of a volume: read only, without records of its own.
     Snapshot,
+    /// A snapshot of which a stream has brought a part so far: nobody reads it. It becomes a snapshot when all of it is there.
+    Partial,
+    /// A volume that a stream brings: hidden until its first snapshot is whole.
+    Incoming,
+}
+
+impl ObjectState {
+    /// Whether an object of this state can have records: snapshots only look at those of others.
+    pub const fn has_records(self) -> bool {
+        !matches!(self, Self::Snapshot | Self::Partial)
+    }
 }
 
 /// Where an object falls through to where it has nothing of its own.
@@ -97,17 +109,25 @@ pub struct ObjectDescriptor {
     pub stored_bytes: u64,
     /// Properties set on the object itself.
     pub properties: BTreeMap<String, String>,
+    /// Of a snapshot, what it is called in all pools; of others none.
+    pub identity: Option<SnapshotIdentity>,
+    /// How much of a snapshot has come, while it does.
+    pub receive: Option<Box<ReceiveState>>,
 }
 
 const STATE_VOLUME: u8 = 1;
 const STATE_DELETING: u8 = 2;
 const STATE_SNAPSHOT: u8 = 3;
+const STATE_PARTIAL: u8 = 4;
+const STATE_INCOMING: u8 = 5;
 
 const FLAG_ORIGIN: u8 = 1;
 const FLAG_SCHEDULED: u8 = 2;
 const FLAG_REAP: u8 = 4;
 const FLAG_WRAPPED: u8 = 8;
-const FLAGS_KNOWN: u8 = 15;
+const FLAG_IDENTITY: u8 = 16;
+const FLAG_RECEIVE: u8 = 32;
+const FLAGS_KNOWN: u8 = 63;
 
 /// Most cuts of an object.
 pub const CUTS_MAX: usize = 32;
@@ -133,12 +153,14 @@ impl ObjectDescriptor {
             allocated_blocks: 0,
             stored_bytes: 0,
             properties: BTreeMap::new(),
+            identity: None,
+            receive: None,
         }
     }
 
     /// Encodes: id 8, state 1, name, size 8, epoch 4, flags 1 (has an origin, made by a schedule, reap is due, reap has
-    /// wrapped), origin object 8, origin epoch 4, parent 8 (0: none), reap's next group 8 and stop 8, number of cuts 1, per
-    /// cut after 4 and before 4, created 8, allocated blocks 8, stored bytes 8, properties, crc32c 4.
+    /// wrapped, identity follows, receive state follows), origin object 8, origin epoch 4, parent 8 (0: none), reap's next group 8 and stop 8, number of cuts 1, per
+    /// cut after 4 and before 4, created 8, allocated blocks 8, stored bytes 8, properties, identity 16 if so, receive state 41 if so, crc32c 4.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(160);
         put_uint(&mut out, self.id.0, 8);
@@ -146,6 +168,8 @@ impl ObjectDescriptor {
             ObjectState::Volume => STATE_VOLUME,
             ObjectState::Deleting => STATE_DELETING,
             ObjectState::Snapshot => STATE_SNAPSHOT,
+            ObjectState::Partial => STATE_PARTIAL,
+            ObjectState::Incoming => STATE_INCOMING,
         });
         put_text(&mut out, &self.name);
         put_uint(&mut out, self.size_bytes, 8);
@@ -155,7 +179,9 @@ impl ObjectDescriptor {
             flag(self.origin.is_some(), FLAG_ORIGIN)
                 | flag(self.scheduled, FLAG_SCHEDULED)
                 | flag(self.reap.is_some(), FLAG_REAP)
-                | flag(self.reap.is_some_and(|r| r.wrapped), FLAG_WRAPPED),
+                | flag(self.reap.is_some_and(|r| r.wrapped), FLAG_WRAPPED)
+                | flag(self.identity.is_some(), FLAG_IDENTITY)
+                | flag(self.receive.is_some(), FLAG_RECEIVE),
         );
         let origin = self.origin.unwrap_or(Origin { object: ObjectId(0), epoch: Epoch(0) });
         put_uint(&mut out, origin.object.0, 8);
@@ -173,6 +199,12 @@ impl ObjectDescriptor {
         put_uint(&mut out, self.allocated_blocks, 8);
         put_uint(&mut out, self.stored_bytes, 8);
         put_properties(&mut out, &self.properties);
+        if let Some(identity) = &self.identity {
+            out.extend_from_slice(&identity.0);
+        }
+        if let Some(receive) = &self.receive {
+            receive.put(&mut out);
+        }
         seal(&mut out);
         out
     }
@@ -188,6 +220,8 @@ impl ObjectDescriptor {
             STATE_VOLUME => ObjectState::Volume,
             STATE_DELETING => ObjectState::Deleting,
             STATE_SNAPSHOT => ObjectState::Snapshot,
+            STATE_PARTIAL => ObjectState::Partial,
+            STATE_INCOMING => ObjectState::Incoming,
             other => return Err(cursor.fail(format!("unknown state {other}"))),
         };
         let name = cursor.text()?;
@@ -216,6 +250,8 @@ impl ObjectDescriptor {
             allocated_blocks: cursor.u64()?,
             stored_bytes: cursor.u64()?,
             properties: read_properties(&mut cursor)?,
+            identity: if flags & FLAG_IDENTITY != 0 { Some(read_identity(&mut cursor)?) } else { None },
+            receive: if flags & FLAG_RECEIVE != 0 { Some(Box::new(ReceiveState::read(&mut cursor)?)) } else { None },
         };
         cursor.end()?;
         if descriptor.name.is_empty() || descriptor.name.len() > NAME_BYTES_MAX {
@@ -228,8 +264,12 @@ impl ObjectDescriptor {
         if descriptor.origin.is_some_and(|origin| origin.object >= id) {
             return Err(cursor.fail("its origin is younger than itself"));
         }
-        if descriptor.state == ObjectState::Snapshot && (descriptor.origin.is_none() || descriptor.parent.is_none()) {
+        let is_moment = matches!(state, ObjectState::Snapshot | ObjectState::Partial);
+        if is_moment && (descriptor.origin.is_none() || descriptor.parent.is_none() || descriptor.identity.is_none()) {
             return Err(cursor.fail("a snapshot of nothing"));
+        }
+        if (state == ObjectState::Partial) != descriptor.receive.is_some() {
+            return Err(cursor.fail("it is being received and is not"));
         }
         Ok(descriptor)
     }
@@ -296,9 +336,19 @@ mod tests {
             allocated_blocks: 12,
             stored_bytes: 999,
             properties: [("compression".to_owned(), "zstd-3".to_owned())].into(),
+            identity: Some(SnapshotIdentity([7; 16])),
+            receive: None,
         };
         let mut bytes = descriptor.encode();
         assert_eq!(ObjectDescriptor::decode(&bytes).unwrap(), descriptor);
+        let receive = Some(Box::new(ReceiveState {
+            from: Some(SnapshotIdentity([9; 16])),
+            next: GroupIndex(1 << 33),
+            payload_bytes: 5,
+            expected_bytes: 6,
+        }));
+        let partial = ObjectDescriptor { state: ObjectState::Partial, receive, ..descriptor.clone() };
+        assert_eq!(ObjectDescriptor::decode(&partial.encode()).unwrap(), partial);
         for bit in 0..bytes.len() * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert!(ObjectDescriptor::decode(&bytes).is_err());
@@ -307,6 +357,8 @@ mod tests {
         for wrong in [
             ObjectDescriptor { origin: Some(Origin { object: ObjectId(7), epoch: Epoch(0) }), ..descriptor.clone() },
             ObjectDescriptor { state: ObjectState::Snapshot, parent: None, ..descriptor.clone() },
+            ObjectDescriptor { state: ObjectState::Snapshot, identity: None, ..descriptor.clone() },
+            ObjectDescriptor { state: ObjectState::Partial, ..descriptor.clone() },
             ObjectDescriptor { cuts: vec![Cut { after: Epoch(2), before: Epoch(2) }], ..descriptor.clone() },
             ObjectDescriptor { name: String::new(), ..descriptor },
         ] {

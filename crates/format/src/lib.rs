@@ -10,9 +10,12 @@ mod delta;
 mod descriptor;
 mod keys;
 mod learned;
+mod receive;
 mod recompress;
 mod record;
 mod scrub;
+mod stream;
+mod stream_token;
 mod superblock;
 
 pub use batch::{
@@ -20,7 +23,7 @@ pub use batch::{
     HOLE_BLOCKS_MAX, HOLE_BYTES, MOVE_ENTRY_BYTES, Move, STREAMS, Stream, decode_batch, encode_batch, header_bytes,
 };
 pub use checkpoint::{Checkpoint, OpenExtent, USAGE_PAGE_EXTENTS, decode_usage_page, encode_usage_page};
-pub use checksum::{FragmentIdentity, fragment_checksum};
+pub use checksum::{FragmentIdentity, fragment_checksum, reseal};
 pub use cursor::FormatError;
 pub use delta::{DeltaWriter, decode_delta};
 pub use descriptor::{CUTS_MAX, Cut, ObjectDescriptor, ObjectState, Origin, Reap};
@@ -29,9 +32,15 @@ pub use keys::{
     parse_object_key, parse_record_key, parse_usage_key, record_key, record_key_range, usage_key, usage_key_range,
 };
 pub use learned::{KEY_LEARNED, decode_learned, encode_learned};
+pub use receive::{ReceiveState, SnapshotIdentity};
 pub use recompress::{KEY_RECOMPRESS, RecompressState};
 pub use record::{FragmentRef, Record};
 pub use scrub::{ScrubDamage, ScrubState};
+pub use stream::{
+    STREAM_BODY_BYTES_MAX, STREAM_HEAD_BYTES, STREAM_MAGIC, STREAM_VERSION, StreamBegin, StreamChunk, StreamData,
+    StreamEnd, StreamHead, StreamReader, StreamWriter, stream_checksum,
+};
+pub use stream_token::ResumeToken;
 pub use superblock::{
     FORMAT_VERSION, INCOMPAT_KNOWN, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS, Superblock, SuperblockError,
 };

@@ -68,7 +68,7 @@ impl Devices {
     ///
     /// # Errors
     /// `InUse`, `NotFound`, and those of `work`.
-    fn alone(&self, names: &[String], force: bool, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    pub fn alone<T>(&self, names: &[String], force: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let named: Vec<_> =
             names.iter().map(|name| self.pool.volume(name).map(|v| (name, v.id()))).collect::<Result<_>>()?;
         let ids: Vec<u64> = named.iter().map(|(_, id)| *id).collect();
@@ -99,6 +99,10 @@ impl Devices {
     /// # Errors
     /// `InUse`, `NotFound`, and what the pool says.
     pub fn destroy(&self, name: &str, recursive: bool, force: bool) -> Result<()> {
+        if self.pool.is_being_received(name) {
+            // Nobody has it open.
+            return self.pool.destroy(name, recursive);
+        }
         let mut names = vec![name.to_owned()];
         if recursive && !name.contains('@') {
             names.extend(self.pool.snapshots(Some(name))?.into_iter().map(|s| format!("{name}@{}", s.name)));

@@ -21,9 +21,10 @@ Exit codes:
     8  exists already
     9  unsupported by this version, kernel or file system
    10  read-only: a snapshot never changes
+   11  conflict: a stream does not fit the volume that is to receive it
   130  interrupted by a signal
 With --json an error is printed on stdout as {\"error\":{\"kind\":...,\"message\":...}}, with the kind
-internal, invalid, not-found, in-use, full, corrupt, io, exists, unsupported, read-only or interrupted.";
+internal, invalid, not-found, in-use, full, corrupt, io, exists, unsupported, read-only, conflict or interrupted.";
 
 /// Why a command failed.
 #[derive(Debug)]
@@ -110,6 +111,7 @@ pub const fn code_of(kind: ErrorKind) -> u8 {
         ErrorKind::Exists => 8,
         ErrorKind::Unsupported => 9,
         ErrorKind::ReadOnly => 10,
+        ErrorKind::Conflict => 11,
     }
 }
 
@@ -149,7 +151,7 @@ pub fn path_error(what: impl fmt::Display, path: &std::path::Path, error: std::i
 mod tests {
     use super::*;
 
-    const ALL: [ErrorKind; 9] = [
+    const ALL: [ErrorKind; 10] = [
         ErrorKind::Invalid,
         ErrorKind::NotFound,
         ErrorKind::InUse,
@@ -159,6 +161,7 @@ mod tests {
         ErrorKind::Exists,
         ErrorKind::Unsupported,
         ErrorKind::ReadOnly,
+        ErrorKind::Conflict,
     ];
 
     #[test]

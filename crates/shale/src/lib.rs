@@ -26,6 +26,7 @@ pub mod progress;
 pub mod schedules;
 pub mod service;
 pub mod session;
+pub mod stream_io;
 pub mod system;
 pub mod transfer;
 pub mod volume_io;

@@ -53,6 +53,36 @@ pub struct SnapshotReport {
     pub clients: usize,
 }
 
+/// A snapshot of which a part has come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReceiveLine {
+    /// The volume that it is for.
+    pub volume: String,
+    /// The part of its name behind the `@`.
+    pub snapshot: String,
+    /// Whether the volume will be there only when the snapshot is.
+    pub is_new: bool,
+    /// Bytes of payload that have come.
+    pub received_bytes: u64,
+    /// Bytes of payload that the sender expected to send.
+    pub expected_bytes: u64,
+    /// For `shale send --resume`.
+    pub token: String,
+}
+
+impl From<engine::ReceiveStatus> for ReceiveLine {
+    fn from(status: engine::ReceiveStatus) -> Self {
+        Self {
+            volume: status.volume,
+            snapshot: status.snapshot,
+            is_new: status.is_new,
+            received_bytes: status.received_bytes,
+            expected_bytes: status.expected_bytes,
+            token: status.token,
+        }
+    }
+}
+
 /// A stretch of what has changed between two states.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiffReport {
@@ -175,6 +205,7 @@ pub struct StatusReport {
     pub cleaning_ms: f64,
     pub cleaning_bytes_per_s: Option<f64>,
     pub damages: Vec<String>,
+    pub receives: Vec<ReceiveLine>,
     pub memory_budget_bytes: u64,
     pub memory_resident_bytes: u64,
     pub failed: Option<String>,

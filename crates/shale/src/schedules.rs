@@ -34,6 +34,8 @@ fn run_volume(pool: &Pool, devices: &Devices, volume: &str, now: u64, told: &mut
             Ok(()) => told.push(format!("snapshot {volume}@{name} taken")),
             // A user's own, most likely; there is a free name in a minute.
             Err(error) if error.kind() == ErrorKind::Exists => {}
+            // It is receiving one.
+            Err(error) if error.kind() == ErrorKind::InUse => {}
             Err(error) => return Err(error),
         }
     }

@@ -9,7 +9,7 @@ use surface::{BlockDevice, Error, ErrorKind, Result};
 
 use crate::control::{Reply, Request};
 use crate::devices::Devices;
-use crate::model::{PropertyReport, SnapshotReport, StatusReport, VolumeReport, ratio};
+use crate::model::{PropertyReport, ReceiveLine, SnapshotReport, StatusReport, VolumeReport, ratio};
 use crate::output::Output;
 use crate::schedules;
 use crate::system;
@@ -150,6 +150,10 @@ impl Service {
                 self.pool.set_trace(false);
                 Ok(Reply::Done)
             }
+            Request::Receives => Ok(Reply::Receives(self.receives())),
+            Request::Send(_) | Request::Receive(_) => {
+                Err(Error::new(ErrorKind::Invalid, "a stream needs a connection of its own"))
+            }
             Request::Bulk { volume } => Ok(Reply::Bulk { size_bytes: self.pool.volume(&volume)?.size_bytes() }),
         }
     }
@@ -180,6 +184,10 @@ impl Service {
         let mut volumes: Vec<_> = self.pool.volumes().into_iter().map(report).collect();
         volumes.sort_by(|a, b| a.name.cmp(&b.name));
         volumes
+    }
+
+    fn receives(&self) -> Vec<ReceiveLine> {
+        self.pool.receives().into_iter().map(ReceiveLine::from).collect()
     }
 
     fn snapshots(&self, volume: Option<&str>) -> Result<Vec<SnapshotReport>> {
@@ -223,6 +231,7 @@ impl Service {
             cleaning_ms: status.cleaning_ns as f64 / 1e6,
             cleaning_bytes_per_s: ratio(cleaned, status.cleaning_ns).map(|per_ns| per_ns * 1e9),
             damages: status.damages,
+            receives: self.receives(),
             pool: self.facts.pool.display().to_string(),
             data: self.facts.data.display().to_string(),
             id: status.id,

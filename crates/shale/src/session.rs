@@ -11,6 +11,7 @@ use crate::control::{Client, Reply, Request};
 use crate::exit::Outcome;
 use crate::output::Output;
 use crate::pool_dir::{self, OpenPool, Opening, PoolDir};
+use crate::stream_io::{LocalSink, LocalSource, ReceiveWish, SendWish, StreamSink, StreamSource};
 use crate::volume_io::{LocalVolume, VolumeIo};
 
 /// How often to look again whether another command is done with the pool.
@@ -88,6 +89,28 @@ impl Session {
         match self.call(request)? {
             Reply::Done => Ok(()),
             other => Err(other.unexpected()),
+        }
+    }
+
+    /// Begins to send.
+    ///
+    /// # Errors
+    /// `NotFound`, and what the pool says.
+    pub fn send(&self, wish: &SendWish) -> Result<Box<dyn StreamSource>> {
+        match self {
+            Self::Direct(pool) => Ok(Box::new(LocalSource::new(&pool.service, wish)?)),
+            Self::Served(client) => Ok(Box::new(client.send(wish)?)),
+        }
+    }
+
+    /// Begins to receive.
+    ///
+    /// # Errors
+    /// What the pool says.
+    pub fn receive(&self, wish: ReceiveWish) -> Result<Box<dyn StreamSink>> {
+        match self {
+            Self::Direct(pool) => Ok(Box::new(LocalSink::new(Arc::clone(&pool.service), wish))),
+            Self::Served(client) => Ok(Box::new(client.receive(wish)?)),
         }
     }
 

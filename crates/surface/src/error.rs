@@ -21,6 +21,8 @@ pub enum ErrorKind {
     Io,
     /// It is a snapshot, which never changes: write elsewhere.
     ReadOnly,
+    /// It is not in the state for which the request was made (a stream for another parent): bring it there, or ask for another thing.
+    Conflict,
     /// This version, or this kernel or file system, cannot do it.
     Unsupported,
 }
@@ -37,6 +39,7 @@ impl ErrorKind {
             Self::Corrupt => "corrupt",
             Self::Io => "io",
             Self::ReadOnly => "read-only",
+            Self::Conflict => "conflict",
             Self::Unsupported => "unsupported",
         }
     }

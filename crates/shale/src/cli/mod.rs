@@ -3,12 +3,14 @@
 mod history;
 mod policy;
 mod pool;
+mod streams;
 mod transfer;
 mod volume;
 
 pub use history::{CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};
 pub use policy::{ExplainArgs, RecompressArgs, TraceArgs, TraceFormat};
 pub use pool::{CheckArgs, CleanArgs, GrowArgs, InitArgs, ScrubArgs, ServeArgs, StatusArgs};
+pub use streams::{ReceiveArgs, SendArgs};
 pub use transfer::{EstimateArgs, ExportArgs, ImportArgs};
 pub use volume::{CreateArgs, DestroyArgs, GetArgs, ListArgs, ResizeArgs, SetArgs};
 
@@ -90,6 +92,10 @@ pub enum Command {
     Promote(PromoteArgs),
     /// Show what has changed since a snapshot
     Diff(DiffArgs),
+    /// Send a snapshot, or what has changed since another one, to a file or to another pool
+    Send(SendArgs),
+    /// Receive what was sent
+    Receive(ReceiveArgs),
     /// Read and verify everything in a pool that is not served
     Check(CheckArgs),
     /// Make a pool larger
@@ -176,6 +182,10 @@ mod tests {
             "shale list -r p",
             "shale diff p v@s v@t --json",
             "shale diff p v@s",
+            "shale send p v@s --from r -o file --force",
+            "shale send p v@s --from w@r",
+            "shale send p --resume shale1-00",
+            "shale receive p v -i file -o unit=8K --force",
             "shale check p --repair",
             "shale clean p --all",
             "shale scrub p --rate 50M --restart",
@@ -198,6 +208,9 @@ mod tests {
             "shale resize p v 1X",
             "shale frobnicate p",
             "shale snapshot p v",
+            "shale send p",
+            "shale send p v",
+            "shale receive p v@s",
             "shale resize p v@s 1G",
         ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");

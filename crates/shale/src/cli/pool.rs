@@ -57,6 +57,8 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   cleaned_extents, moved_bytes             emptied by the cleaner; bytes of fragments moved for that
   cleaning_ms, cleaning_bytes_per_s        time that took; extents' bytes emptied per second of it, or null
   damages                                  what the cleaner could not move because it is damaged: list of texts
+  receives                                 snapshots that streams are bringing, or were until they broke off: list of
+                                           {volume, snapshot, is_new, received_bytes, expected_bytes, token}
   ratio, saving_percent                    allocated/stored; 100*(1 - stored/allocated); null when empty
   written_bytes, fragment_bytes            written by clients; what that was compressed to
   log_bytes, disk_written_bytes            written to the data file; to the data file and the map

@@ -16,6 +16,7 @@ mod recompress;
 mod scrub;
 mod serve;
 mod status;
+mod streams;
 mod trace;
 mod volume;
 
@@ -54,6 +55,8 @@ pub fn run(command: Command, output: &Output) -> Outcome {
         Command::Recompress(args) => recompress::run(args, output),
         Command::Explain(args) => explain::run(args, output),
         Command::Trace(args) => trace::run(args, output),
+        Command::Send(args) => streams::send(args, output),
+        Command::Receive(args) => streams::receive(args, output),
         Command::Completions { shell } => generate::completions(shell, output),
         Command::Man { dir } => generate::man(&dir),
     }

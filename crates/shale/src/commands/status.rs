@@ -85,6 +85,16 @@ fn show(s: &StatusReport) -> String {
         ),
         ("memory", format!("{} resident, budget {}", size(s.memory_resident_bytes), size(s.memory_budget_bytes))),
     ];
+    for r in &s.receives {
+        let (come, expected) = (size(r.received_bytes), size(r.expected_bytes));
+        lines.push((
+            "being received",
+            format!(
+                "{}@{}, {come} of {expected}; if it broke off: shale send --resume {}",
+                r.volume, r.snapshot, r.token
+            ),
+        ));
+    }
     for damage in &s.damages {
         lines.push(("DAMAGED", format!("{damage}; see 'shale scrub'")));
     }

@@ -3,7 +3,7 @@
 use serde_json::json;
 use units::format_size;
 
-use super::history;
+use super::{history, streams};
 use crate::cli::{CreateArgs, DestroyArgs, ListArgs, ResizeArgs};
 use crate::control::{Reply, Request};
 use crate::exit::Outcome;
@@ -47,7 +47,7 @@ pub fn destroy(args: DestroyArgs, output: &Output) -> Outcome {
 
 /// Lists the volumes.
 pub fn list(args: ListArgs, output: &Output) -> Outcome {
-    let volumes = Session::with(&args.pool, &args.access, output, |session| {
+    let (volumes, receives) = Session::with(&args.pool, &args.access, output, |session| {
         if args.sync {
             session.done(Request::Checkpoint)?;
         }
@@ -58,9 +58,16 @@ pub fn list(args: ListArgs, output: &Output) -> Outcome {
                 volume.snapshots = Some(snapshots.iter().filter(|s| s.volume == volume.name).cloned().collect());
             }
         }
-        Ok(volumes)
+        Ok((volumes, streams::receives(session)?))
     })?;
-    output.result(&volumes, || if args.recursive { history::show(&volumes) } else { show(&volumes) });
+    output.result(&volumes, || {
+        let mut text = if args.recursive { history::show(&volumes) } else { show(&volumes) };
+        for r in receives {
+            let (come, expected) = (format_size(r.received_bytes), format_size(r.expected_bytes));
+            text += &format!("being received: {}@{}, {come} of {expected}\n", r.volume, r.snapshot);
+        }
+        text
+    });
     Ok(())
 }
 

@@ -11,7 +11,9 @@ use surface::{Error, ErrorKind, Result, Run};
 
 use super::bulk::{self, Frame, Operation};
 use super::protocol::{Reply, Request, decode_reply, encode_request, read_line};
+use super::streams::{RemoteSink, RemoteSource};
 use crate::pool_dir::short_socket_path;
+use crate::stream_io::{ReceiveWish, SendWish};
 use crate::system::read_vec;
 use crate::volume_io::VolumeIo;
 
@@ -25,7 +27,7 @@ pub struct Client {
 /// How long a server may take to say hello. It does so without looking at the pool; a stopped process never does.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
 
-fn gone(error: std::io::Error) -> Error {
+pub(super) fn gone(error: std::io::Error) -> Error {
     Error::with_source(ErrorKind::Io, "the pool's server went away in the middle of the command", error)
 }
 
@@ -65,6 +67,31 @@ impl Client {
             (Ok(Some(reply)), _) => decode_reply(&reply),
             (_, Err(error)) | (Err(error), Ok(())) => Err(gone(error)),
             (Ok(None), Ok(())) => Err(gone(ended())),
+        }
+    }
+
+    /// Begins to send, over a connection of its own.
+    ///
+    /// # Errors
+    /// What the server says.
+    pub fn send(&self, wish: &SendWish) -> Result<RemoteSource> {
+        let client = Self::connect(&self.socket)?;
+        match client.call(&Request::Send(wish.clone()))? {
+            // What follows the line may have come with it.
+            Reply::Sending(about) => Ok(RemoteSource { stream: client.stream.into_inner(), about }),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// Begins to receive, over a connection of its own.
+    ///
+    /// # Errors
+    /// What the server says.
+    pub fn receive(&self, wish: ReceiveWish) -> Result<RemoteSink> {
+        let client = Self::connect(&self.socket)?;
+        match client.call(&Request::Receive(wish))? {
+            Reply::Done => Ok(RemoteSink { stream: client.stream.into_inner().into_inner() }),
+            other => Err(other.unexpected()),
         }
     }
 

@@ -1,16 +1,19 @@
 //! The pool's control socket: how commands reach the server that holds a pool.
 //!
 //! A client sends one JSON document a line and gets one back for each. After a `bulk` request the connection speaks
-//! binary frames for one volume instead (see [`bulk`]): that is how import and export reach a served pool.
+//! binary frames for one volume instead (see [`bulk`]): that is how import and export reach a served pool. After `send` and `receive` it
+//! carries a stream (see `streams`).
 //! The socket is the owner's alone (mode 0600).
 
 pub mod bulk;
 mod client;
 mod protocol;
 mod server;
+mod streams;
 
 pub use client::{Client, RemoteVolume};
 pub use protocol::{
     LINE_BYTES_MAX, Reply, Request, VERSION, decode_reply, decode_request, encode_reply, encode_request, read_line,
 };
 pub use server::ControlServer;
+pub use streams::{RemoteSink, RemoteSource};

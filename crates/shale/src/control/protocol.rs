@@ -10,7 +10,10 @@ use serde::{Deserialize, Serialize};
 use surface::{Error, ErrorKind, Result};
 
 use crate::choices::{Detail, RecompressSlice, Region, TraceLine};
-use crate::model::{CleanSlice, DiffReport, PropertyReport, ScrubSlice, SnapshotReport, StatusReport, VolumeReport};
+use crate::model::{
+    CleanSlice, DiffReport, PropertyReport, ReceiveLine, ScrubSlice, SnapshotReport, StatusReport, VolumeReport,
+};
+use crate::stream_io::{ReceiveWish, SendWish, Sending};
 
 /// Version of the protocol. Raised when a request or reply changes its meaning; new requests alone do not raise it.
 pub const VERSION: u32 = 1;
@@ -174,6 +177,12 @@ pub enum Request {
     },
     /// Ends tracing.
     TraceEnd,
+    /// Turns the connection into one that carries a stream out of the pool: [`Reply::Sending`], then what `streams` says.
+    Send(SendWish),
+    /// Turns the connection into one that carries a stream into the pool.
+    Receive(ReceiveWish),
+    /// What is being received, or was until the stream broke off: [`Reply::Receives`].
+    Receives,
     /// Turns the connection into a stream of [`super::bulk`] frames for a volume.
     Bulk {
         /// Name.
@@ -214,6 +223,10 @@ pub enum Reply {
     Region(Box<Detail>),
     /// What has been traced.
     Trace(Vec<TraceLine>),
+    /// A stream follows.
+    Sending(Sending),
+    /// What is being received.
+    Receives(Vec<ReceiveLine>),
     /// Bulk frames may follow.
     Bulk {
         /// Size of the volume.
@@ -333,8 +346,8 @@ pub fn decode_reply(line: &[u8]) -> Result<Reply> {
 
 /// The kind of that name; `Io` for a name that this version does not know.
 pub fn kind_by_name(name: &str) -> ErrorKind {
-    use ErrorKind::{Corrupt, Exists, Full, InUse, Invalid, Io, NotFound, ReadOnly, Unsupported};
-    let known = [Invalid, NotFound, Exists, InUse, Full, Corrupt, Io, ReadOnly, Unsupported];
+    use ErrorKind::{Conflict, Corrupt, Exists, Full, InUse, Invalid, Io, NotFound, ReadOnly, Unsupported};
+    let known = [Invalid, NotFound, Exists, InUse, Full, Corrupt, Io, ReadOnly, Unsupported, Conflict];
     known.into_iter().find(|kind| kind.name() == name).unwrap_or(Io)
 }
 
@@ -386,6 +399,9 @@ mod tests {
             Request::ExplainRegion { volume: "vm".to_owned(), offset: 4096 },
             Request::Trace { count: 100 },
             Request::TraceEnd,
+            Request::Send(SendWish { snapshot: Some("vm@s".to_owned()), from: None, resume: Some("x".to_owned()) }),
+            Request::Receive(ReceiveWish { volume: "vm".to_owned(), properties: BTreeMap::new(), force: true }),
+            Request::Receives,
             Request::Bulk { volume: "vm".to_owned() },
         ];
         for request in requests {
@@ -401,7 +417,18 @@ mod tests {
         let reply = Reply::Status(Box::new(status));
         assert_eq!(decode_reply(&encode_reply(&Ok(reply.clone())).unwrap()).unwrap(), reply);
         assert_eq!(decode_reply(&encode_reply(&Ok(Reply::Done)).unwrap()).unwrap(), Reply::Done);
-        for name in ["invalid", "not-found", "exists", "in-use", "full", "corrupt", "io", "read-only", "unsupported"] {
+        for name in [
+            "invalid",
+            "not-found",
+            "exists",
+            "in-use",
+            "full",
+            "corrupt",
+            "io",
+            "read-only",
+            "unsupported",
+            "conflict",
+        ] {
             let kind = kind_by_name(name);
             assert_eq!(kind.name(), name);
             let line = encode_reply(&Err(Error::new(kind, "volume \"x\"\nnewline"))).unwrap();

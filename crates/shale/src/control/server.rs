@@ -21,9 +21,11 @@ use surface::{BlockDevice, Error, ErrorKind, Result, WriteOptions};
 
 use super::bulk::{self, Frame, Operation};
 use super::protocol::{Reply, Request, decode_request, encode_reply, read_line};
+use super::streams::{serve_receive, serve_send};
 use crate::exit::path_error;
 use crate::pool_dir::short_socket_path;
 use crate::service::Service;
+use crate::stream_io::{LocalSink, LocalSource, StreamSink, StreamSource};
 use crate::system::read_vec;
 
 /// Most connections at once. An import takes about five; this allows a dozen of them, and bounds memory to
@@ -178,28 +180,51 @@ fn admit(mut stream: UnixStream, number: u64, shared: &Arc<Shared>) -> Result<()
     }
 }
 
+/// What a connection carries instead of requests, once it has been agreed on.
+enum Agreed {
+    Bulk(Arc<dyn BlockDevice>),
+    Send(Box<dyn StreamSource>),
+    Receive(Box<dyn StreamSink>),
+}
+
 fn converse(stream: UnixStream, shared: &Shared) -> IoResult<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut writer = stream;
     while let Some(line) = read_line(&mut reader)? {
-        let mut bulk_device = None;
+        let mut agreed = None;
         let reply = decode_request(&line).and_then(|request| match request {
             Request::Bulk { volume } => {
                 let device = shared.service.open_volume(&volume)?;
                 let size_bytes = device.size_bytes();
-                bulk_device = Some(device);
+                agreed = Some(Agreed::Bulk(device));
                 Ok(Reply::Bulk { size_bytes })
+            }
+            Request::Send(wish) => {
+                let source = LocalSource::new(&shared.service, &wish)?;
+                let about = source.about().clone();
+                agreed = Some(Agreed::Send(Box::new(source)));
+                Ok(Reply::Sending(about))
+            }
+            Request::Receive(wish) => {
+                agreed = Some(Agreed::Receive(Box::new(LocalSink::new(Arc::clone(&shared.service), wish))));
+                Ok(Reply::Done)
             }
             request => shared.service.handle(request),
         });
         let line = encode_reply(&reply).or_else(|error| encode_reply(&Err(error))).map_err(std::io::Error::other)?;
         writer.write_all(&line)?;
-        if let Some(device) = bulk_device {
+        if let Some(agreed) = agreed {
             if !reader.buffer().is_empty() {
                 let message = "a client sent bulk frames before it was told that it may";
                 return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, message));
             }
-            return serve_frames(&mut writer, &*device);
+            return match agreed {
+                Agreed::Bulk(device) => serve_frames(&mut writer, &*device),
+                Agreed::Send(mut source) => {
+                    serve_send(&mut writer, &mut *source, || !shared.stopping.load(Ordering::SeqCst))
+                }
+                Agreed::Receive(mut sink) => serve_receive(&mut writer, &mut *sink),
+            };
         }
     }
     Ok(())

@@ -1,0 +1,453 @@
+//! Streams: a snapshot, or the difference between two, on its way from one pool to another. A sequence of chunks, each with a checksum and
+//! its place in the stream: *begin*, any number of *data*, *end*.
+//!
+//! [`StreamWriter`] makes chunks; [`StreamReader`] takes them one by one and makes sure of everything that can be known without a pool: that
+//! each is intact, in its place, possible in itself, and goes on where the one before it ended; and at the end that none is missing.
+
+use std::collections::BTreeMap;
+
+use units::{BLOCK_BYTES, BlockIndex, Epoch, GROUP_BLOCKS, GroupIndex, OBJECT_BYTES_MAX, ObjectId};
+
+use crate::batch::{FRAGMENT_ENTRY_BYTES, HOLE_BYTES, put_fragment, read_fragment};
+use crate::cursor::{Cursor, put_text, put_uint};
+use crate::descriptor::{put_properties, read_properties};
+use crate::receive::{put_optional_identity, read_identity, read_optional_identity};
+use crate::{FormatError, FragmentEntry, FragmentIdentity, SnapshotIdentity, fragment_checksum, reseal};
+
+/// First four bytes of every chunk.
+pub const STREAM_MAGIC: u32 = u32::from_le_bytes(*b"SHSC");
+/// Version of the stream.
+pub const STREAM_VERSION: u16 = 1;
+/// Bytes in front of a chunk's body.
+pub const STREAM_HEAD_BYTES: usize = 24;
+/// Most bytes of a body: bounds what a reader buffers.
+pub const STREAM_BODY_BYTES_MAX: usize = 2 << 20;
+
+const KIND_BEGIN: u8 = 1;
+const KIND_DATA: u8 = 2;
+const KIND_END: u8 = 3;
+/// Bytes of a head that its checksum covers.
+const HEAD_SUMMED_BYTES: usize = 20;
+/// First group that no object can have.
+const GROUPS_MAX: u64 = OBJECT_BYTES_MAX / (GROUP_BLOCKS * BLOCK_BYTES) as u64;
+
+/// A fragment's identity in a stream: that of object 0, epoch 0, so that it depends on no pool.
+const fn identity(fragment: &FragmentEntry) -> FragmentIdentity {
+    let FragmentEntry { first, count, codec, .. } = *fragment;
+    FragmentIdentity { object: ObjectId(0), epoch: Epoch(0), first, count, codec }
+}
+
+/// The checksum that a payload has in a stream.
+pub fn stream_checksum(fragment: &FragmentEntry, payload: &[u8]) -> u32 {
+    fragment_checksum(&identity(fragment), payload)
+}
+
+impl FragmentEntry {
+    /// A fragment of an object and epoch as a stream has it: with the checksum that belongs there.
+    #[must_use]
+    pub fn to_stream(&self, object: ObjectId, epoch: Epoch) -> Self {
+        let own = FragmentIdentity { object, epoch, ..identity(self) };
+        Self { checksum: reseal(self.checksum, &own, &identity(self), self.stored), ..*self }
+    }
+
+    /// A fragment of a stream as a fragment of an object and epoch.
+    #[must_use]
+    pub fn from_stream(&self, object: ObjectId, epoch: Epoch) -> Self {
+        let own = FragmentIdentity { object, epoch, ..identity(self) };
+        Self { checksum: reseal(self.checksum, &identity(self), &own, self.stored), ..*self }
+    }
+}
+
+/// What a stream brings, and to whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamBegin {
+    /// The snapshot that the receiver will have.
+    pub to: SnapshotIdentity,
+    /// The snapshot that it must have; none: nothing.
+    pub from: Option<SnapshotIdentity>,
+    /// When the snapshot was taken, seconds since 1970.
+    pub created_unix_s: u64,
+    /// Size of the volume then.
+    pub size_bytes: u64,
+    /// The first group of which the stream tells; those before it the receiver has.
+    pub start: GroupIndex,
+    /// Bytes of payload that the sender expects to send, groups before `start` included; an estimate.
+    pub expected_bytes: u64,
+    /// The volume's name where it comes from, for messages.
+    pub volume: String,
+    /// The snapshot's name.
+    pub snapshot: String,
+    /// The full name of the snapshot that the receiver must have, where the stream comes from; may be empty without one.
+    pub parent: String,
+    /// Properties set on the volume itself.
+    pub properties: BTreeMap<String, String>,
+}
+
+/// What a chunk tells of the groups `from..next`; of whatever it does not name nothing has changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamData {
+    /// First group.
+    pub from: GroupIndex,
+    /// The group behind the last one.
+    pub next: GroupIndex,
+    /// Ranges that read as zeroes: first block and number of blocks (at most [`HOLE_BLOCKS_MAX`](crate::HOLE_BLOCKS_MAX)), rising.
+    pub holes: Vec<(BlockIndex, u32)>,
+    /// Fragments, rising, disjoint from each other and from the holes. Their checksums are those of [`stream_checksum`].
+    pub fragments: Vec<FragmentEntry>,
+}
+
+/// What must have come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StreamEnd {
+    /// Fragments of the stream.
+    pub fragments: u64,
+    /// Their bytes.
+    pub payload_bytes: u64,
+    /// Blocks of holes.
+    pub hole_blocks: u64,
+}
+
+/// A chunk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StreamChunk {
+    /// The first one.
+    Begin(Box<StreamBegin>),
+    /// Data; the payloads stand in the body from `payloads` on, in the order of the fragments.
+    Data {
+        /// What it tells.
+        data: StreamData,
+        /// Where the first payload begins in the body.
+        payloads: usize,
+    },
+    /// The last one: all of it has come.
+    End(StreamEnd),
+}
+
+/// What stands in front of a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamHead {
+    kind: u8,
+    body_bytes: u32,
+    offset: u64,
+    crc: u32,
+    bytes: [u8; STREAM_HEAD_BYTES],
+}
+
+impl StreamHead {
+    /// Decodes a head: magic 4, kind 1, zeroes 3, bytes of the body 4, bytes of the stream before the chunk 8, crc32c of these 20 bytes and the
+    /// body 4.
+    ///
+    /// # Errors
+    /// When it is none, or the body would be too long. The checksum is verified with the body.
+    pub fn decode(bytes: &[u8; STREAM_HEAD_BYTES]) -> Result<Self, FormatError> {
+        let mut cursor = Cursor::new("stream", bytes);
+        if cursor.u32()? != STREAM_MAGIC {
+            return Err(cursor.fail("no chunk of a stream begins here"));
+        }
+        let kind = cursor.u8()?;
+        let zeroes = cursor.uint(3)?;
+        let body_bytes = cursor.u32()?;
+        if !(KIND_BEGIN..=KIND_END).contains(&kind) || zeroes != 0 {
+            return Err(cursor.fail(format!("a chunk of unknown kind {kind}")));
+        }
+        if body_bytes as usize > STREAM_BODY_BYTES_MAX {
+            return Err(
+                cursor.fail(format!("a chunk of {body_bytes} bytes, at most {STREAM_BODY_BYTES_MAX} are allowed"))
+            );
+        }
+        Ok(Self { kind, body_bytes, offset: cursor.u64()?, crc: cursor.u32()?, bytes: *bytes })
+    }
+
+    /// The version of a stream that begins with this chunk, if it is another one than this program's.
+    pub fn other_version(&self, body: &[u8]) -> Option<u16> {
+        let version = u16::from_le_bytes(*body.first_chunk()?);
+        (self.kind == KIND_BEGIN && version != STREAM_VERSION).then_some(version)
+    }
+
+    /// Whether it is the head of a first chunk.
+    pub const fn is_begin(&self) -> bool {
+        self.kind == KIND_BEGIN
+    }
+
+    /// Whether it is the head of a last chunk.
+    pub const fn is_end(&self) -> bool {
+        self.kind == KIND_END
+    }
+
+    /// Bytes that follow it.
+    pub const fn body_bytes(&self) -> usize {
+        self.body_bytes as usize
+    }
+}
+
+/// What both sides keep of a stream.
+#[derive(Debug, Default)]
+struct Course {
+    /// Bytes so far, and their crc32c.
+    offset: u64,
+    crc: u32,
+    /// The first group that nothing was said of yet; none before the beginning.
+    next: Option<GroupIndex>,
+    is_over: bool,
+    sums: StreamEnd,
+}
+
+impl Course {
+    fn pass(&mut self, head: &[u8], body: &[u8]) {
+        self.crc = crc32c::crc32c_append(crc32c::crc32c_append(self.crc, head), body);
+        self.offset += (head.len() + body.len()) as u64;
+    }
+
+    fn count(&mut self, data: &StreamData) {
+        self.next = Some(data.next);
+        self.sums.fragments += data.fragments.len() as u64;
+        self.sums.payload_bytes += data.fragments.iter().map(|f| u64::from(f.stored)).sum::<u64>();
+        self.sums.hole_blocks += data.holes.iter().map(|(_, blocks)| u64::from(*blocks)).sum::<u64>();
+    }
+}
+
+/// Makes the chunks of one stream.
+#[derive(Debug, Default)]
+pub struct StreamWriter {
+    course: Course,
+}
+
+impl StreamWriter {
+    /// Bytes so far.
+    pub const fn offset(&self) -> u64 {
+        self.course.offset
+    }
+
+    /// What has been sent so far.
+    pub const fn sums(&self) -> StreamEnd {
+        self.course.sums
+    }
+
+    fn chunk(&mut self, kind: u8, mut body: Vec<u8>) -> Vec<u8> {
+        debug_assert!(body.len() <= STREAM_HEAD_BYTES + STREAM_BODY_BYTES_MAX);
+        // The body has room for the head in front of it.
+        let mut head = Vec::with_capacity(STREAM_HEAD_BYTES);
+        put_uint(&mut head, STREAM_MAGIC.into(), 4);
+        head.extend_from_slice(&[kind, 0, 0, 0]);
+        put_uint(&mut head, (body.len() - STREAM_HEAD_BYTES) as u64, 4);
+        put_uint(&mut head, self.course.offset, 8);
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&head), &body[STREAM_HEAD_BYTES..]);
+        put_uint(&mut head, crc.into(), 4);
+        body[..STREAM_HEAD_BYTES].copy_from_slice(&head);
+        self.course.pass(&head, &body[STREAM_HEAD_BYTES..]);
+        body
+    }
+
+    /// The first chunk. Body: version 2, to 16, whether there is a parent 1, from 16, created 8, size 8, start 8, expected bytes 8, volume,
+    /// snapshot and parent (2 + bytes each), properties.
+    pub fn begin(&mut self, begin: &StreamBegin) -> Vec<u8> {
+        let mut body = vec![0; STREAM_HEAD_BYTES];
+        put_uint(&mut body, STREAM_VERSION.into(), 2);
+        body.extend_from_slice(&begin.to.0);
+        put_optional_identity(&mut body, begin.from.as_ref());
+        put_uint(&mut body, begin.created_unix_s, 8);
+        put_uint(&mut body, begin.size_bytes, 8);
+        put_uint(&mut body, begin.start.0, 8);
+        put_uint(&mut body, begin.expected_bytes, 8);
+        put_text(&mut body, &begin.volume);
+        put_text(&mut body, &begin.snapshot);
+        put_text(&mut body, &begin.parent);
+        put_properties(&mut body, &begin.properties);
+        self.course.next = Some(begin.start);
+        self.chunk(KIND_BEGIN, body)
+    }
+
+    /// A chunk of data, with the payloads of its fragments in their order. Body: from 8, next 8, number of holes 2, of fragments 2, per hole its
+    /// first block 5 and blocks 3, per fragment 14 bytes as in a batch, payloads.
+    pub fn data<'a>(&mut self, data: &StreamData, payloads: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+        let mut body = vec![0; STREAM_HEAD_BYTES];
+        put_uint(&mut body, data.from.0, 8);
+        put_uint(&mut body, data.next.0, 8);
+        put_uint(&mut body, data.holes.len() as u64, 2);
+        put_uint(&mut body, data.fragments.len() as u64, 2);
+        for (first, blocks) in &data.holes {
+            put_uint(&mut body, first.0, 5);
+            put_uint(&mut body, u64::from(*blocks), 3);
+        }
+        for fragment in &data.fragments {
+            put_fragment(&mut body, fragment);
+        }
+        payloads.for_each(|payload| body.extend_from_slice(payload));
+        self.course.count(data);
+        self.chunk(KIND_DATA, body)
+    }
+
+    /// The last chunk. Body: fragments 8, bytes of payload 8, blocks of holes 8, crc32c of all bytes of the stream before this chunk 4.
+    pub fn end(&mut self) -> Vec<u8> {
+        let mut body = vec![0; STREAM_HEAD_BYTES];
+        let StreamEnd { fragments, payload_bytes, hole_blocks } = self.course.sums;
+        put_uint(&mut body, fragments, 8);
+        put_uint(&mut body, payload_bytes, 8);
+        put_uint(&mut body, hole_blocks, 8);
+        put_uint(&mut body, self.course.crc.into(), 4);
+        self.chunk(KIND_END, body)
+    }
+}
+
+/// Takes the chunks of one stream in their order.
+#[derive(Debug, Default)]
+pub struct StreamReader {
+    course: Course,
+    /// Blocks of the volume. Only holes may lie behind them: the parent may have been larger.
+    blocks: u64,
+}
+
+impl StreamReader {
+    /// Bytes of the chunks that were taken.
+    pub const fn offset(&self) -> u64 {
+        self.course.offset
+    }
+
+    /// Whether the last chunk was taken.
+    pub const fn is_over(&self) -> bool {
+        self.course.is_over
+    }
+
+    /// Takes the next chunk.
+    ///
+    /// # Errors
+    /// When it is damaged, not the one that must come, impossible, or, as the last one, does not match what came. Nothing
+    /// can be taken after that.
+    pub fn take(&mut self, head: &StreamHead, body: &[u8]) -> Result<StreamChunk, FormatError> {
+        let at = self.course.offset;
+        let result = self.judge(head, body);
+        if result.is_err() {
+            self.course.is_over = true;
+        }
+        result.map_err(|error| FormatError::new("stream", format!("chunk at byte {at}: {}", error.detail)))
+    }
+
+    fn judge(&mut self, head: &StreamHead, body: &[u8]) -> Result<StreamChunk, FormatError> {
+        let mut cursor = Cursor::new("stream", body);
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&head.bytes[..HEAD_SUMMED_BYTES]), body);
+        if crc != head.crc || body.len() != head.body_bytes() {
+            return Err(cursor.fail(format!("checksum {crc:#010x}, expected {:#010x}: it is damaged", head.crc)));
+        }
+        if head.offset != self.course.offset {
+            return Err(cursor.fail(format!("it belongs to byte {}: something is missing or repeated", head.offset)));
+        }
+        if self.course.is_over {
+            return Err(cursor.fail("the stream has ended already"));
+        }
+        let chunk = match (head.kind, self.course.next) {
+            (KIND_BEGIN, None) => {
+                let begin = read_begin(&mut cursor)?;
+                self.course.next = Some(begin.start);
+                self.blocks = begin.size_bytes.div_ceil(BLOCK_BYTES as u64);
+                StreamChunk::Begin(Box::new(begin))
+            }
+            (KIND_DATA, Some(next)) => {
+                let data = read_data(&mut cursor)?;
+                self.check_data(&cursor, &data, next)?;
+                self.course.count(&data);
+                StreamChunk::Data { payloads: body.len() - cursor.remaining(), data }
+            }
+            (KIND_END, Some(next)) => {
+                if next.first_block().0 < self.blocks {
+                    return Err(cursor.fail(format!("the stream ends at group {}, before the volume does", next.0)));
+                }
+                let end =
+                    StreamEnd { fragments: cursor.u64()?, payload_bytes: cursor.u64()?, hole_blocks: cursor.u64()? };
+                let crc = cursor.u32()?;
+                cursor.end()?;
+                if end != self.course.sums || crc != self.course.crc {
+                    return Err(cursor.fail(format!("it tells of {end:?}, {:?} have come", self.course.sums)));
+                }
+                self.course.is_over = true;
+                StreamChunk::End(end)
+            }
+            (kind, _) => return Err(cursor.fail(format!("a chunk of kind {kind} cannot come here"))),
+        };
+        self.course.pass(&head.bytes, body);
+        Ok(chunk)
+    }
+
+    fn check_data(&self, cursor: &Cursor<'_>, data: &StreamData, expected: GroupIndex) -> Result<(), FormatError> {
+        if data.from != expected || data.next <= data.from || data.next.0 > GROUPS_MAX {
+            let text = format!("groups {} to {} where {} comes next", data.from.0, data.next.0, expected.0);
+            return Err(cursor.fail(text));
+        }
+        let (low, high) = (data.from.first_block().0, data.next.first_block().0);
+        let mut holes = data.holes.iter().map(|(first, blocks)| (first.0, first.0 + u64::from(*blocks))).peekable();
+        let mut end = low;
+        let mut pass = |from: u64, to: u64| {
+            let fits = from >= end && to > from && to <= high;
+            end = to;
+            if fits {
+                Ok(())
+            } else {
+                Err(cursor.fail(format!("blocks {from} to {to} are out of order or out of range")))
+            }
+        };
+        for fragment in &data.fragments {
+            let (from, to) = (fragment.first.0, fragment.first.0 + u64::from(fragment.count));
+            while let Some((first, last)) = holes.next_if(|(first, _)| *first < from) {
+                pass(first, last)?;
+            }
+            pass(from, to)?;
+            if to > self.blocks {
+                return Err(cursor.fail(format!("block {to} lies behind the end of the volume")));
+            }
+        }
+        holes.try_for_each(|(first, last)| pass(first, last))?;
+        let payload: usize = data.fragments.iter().map(|f| f.stored as usize).sum();
+        if payload != cursor.remaining() {
+            return Err(cursor.fail(format!("{} bytes of payload, {payload} expected", cursor.remaining())));
+        }
+        Ok(())
+    }
+}
+
+fn read_begin(cursor: &mut Cursor<'_>) -> Result<StreamBegin, FormatError> {
+    let version = cursor.u16()?;
+    if version != STREAM_VERSION {
+        return Err(cursor.fail(format!("version {version}, this program knows {STREAM_VERSION}")));
+    }
+    let begin = StreamBegin {
+        to: read_identity(cursor)?,
+        from: read_optional_identity(cursor)?,
+        created_unix_s: cursor.u64()?,
+        size_bytes: cursor.u64()?,
+        start: GroupIndex(cursor.u64()?),
+        expected_bytes: cursor.u64()?,
+        volume: cursor.text()?,
+        snapshot: cursor.text()?,
+        parent: cursor.text()?,
+        properties: read_properties(cursor)?,
+    };
+    cursor.end()?;
+    let whole = begin.size_bytes > 0 && begin.size_bytes.is_multiple_of(BLOCK_BYTES as u64);
+    if !whole || begin.size_bytes > OBJECT_BYTES_MAX {
+        return Err(cursor.fail(format!("a volume of {} bytes", begin.size_bytes)));
+    }
+    if begin.start.0 > GROUPS_MAX {
+        return Err(cursor.fail(format!("it begins at group {}", begin.start.0)));
+    }
+    Ok(begin)
+}
+
+fn read_data(cursor: &mut Cursor<'_>) -> Result<StreamData, FormatError> {
+    let (from, next) = (GroupIndex(cursor.u64()?), GroupIndex(cursor.u64()?));
+    let (holes, fragments) = (usize::from(cursor.u16()?), usize::from(cursor.u16()?));
+    if holes * HOLE_BYTES + fragments * FRAGMENT_ENTRY_BYTES > cursor.remaining() {
+        return Err(cursor.fail(format!("{holes} holes and {fragments} fragments in {} bytes", cursor.remaining())));
+    }
+    let mut data =
+        StreamData { from, next, holes: Vec::with_capacity(holes), fragments: Vec::with_capacity(fragments) };
+    for _ in 0..holes {
+        data.holes.push((BlockIndex(cursor.uint(5)?), cursor.uint(3)? as u32));
+    }
+    for _ in 0..fragments {
+        data.fragments.push(read_fragment(cursor)?);
+    }
+    Ok(data)
+}
+
+#[cfg(test)]
+#[path = "stream_tests.rs"]
+mod tests;

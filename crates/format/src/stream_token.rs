@@ -1,0 +1,76 @@
+//! The token with which a receiver asks a sender to go on: which snapshot, from which one on, from which group on.
+
+use units::GroupIndex;
+
+use crate::cursor::{Cursor, put_uint, seal, unseal};
+use crate::receive::{put_optional_identity, read_identity, read_optional_identity};
+use crate::{FormatError, SnapshotIdentity};
+
+/// What a token says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResumeToken {
+    /// The snapshot that is sent.
+    pub to: SnapshotIdentity,
+    /// The one that the receiver has; none: nothing.
+    pub from: Option<SnapshotIdentity>,
+    /// The first group that the receiver has not got.
+    pub next: GroupIndex,
+}
+
+/// Begins every token of this version.
+const PREFIX: &str = "shale1-";
+
+impl std::fmt::Display for ResumeToken {
+    /// `shale1-` and hexadecimal digits: to 16, whether there is a parent 1, from 16, next group 8, crc32c 4.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut bytes = self.to.0.to_vec();
+        put_optional_identity(&mut bytes, self.from.as_ref());
+        put_uint(&mut bytes, self.next.0, 8);
+        seal(&mut bytes);
+        f.write_str(PREFIX)?;
+        bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl std::str::FromStr for ResumeToken {
+    type Err = FormatError;
+
+    fn from_str(text: &str) -> Result<Self, FormatError> {
+        let wrong = |what: &str| FormatError::new("resume token", what);
+        let digits = text.trim().strip_prefix(PREFIX).ok_or_else(|| wrong("it does not begin with shale1-"))?;
+        if !digits.len().is_multiple_of(2) || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Err(wrong("it is not hexadecimal, or cut off"));
+        }
+        let digit = |byte: u8| (byte as char).to_digit(16).unwrap_or(0) as u8;
+        let bytes: Vec<u8> = digits.as_bytes().chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect();
+        let mut cursor = Cursor::new("resume token", unseal("resume token", &bytes)?);
+        let to = read_identity(&mut cursor)?;
+        let from = read_optional_identity(&mut cursor)?;
+        let next = GroupIndex(cursor.u64()?);
+        cursor.end()?;
+        Ok(Self { to, from, next })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_round_trip_and_notice_typing_errors() {
+        for from in [None, Some(SnapshotIdentity([3; 16]))] {
+            let token = ResumeToken { to: SnapshotIdentity([0xab; 16]), from, next: GroupIndex(1 << 33) };
+            let text = token.to_string();
+            assert_eq!(text.parse::<ResumeToken>().unwrap(), token);
+            assert_eq!(format!(" {text}\n").parse::<ResumeToken>().unwrap(), token);
+            for at in PREFIX.len()..text.len() {
+                let mut wrong = text.clone().into_bytes();
+                wrong[at] = if wrong[at] == b'0' { b'1' } else { b'0' };
+                assert!(String::from_utf8(wrong).unwrap().parse::<ResumeToken>().is_err(), "digit {at}");
+                assert!(text[..at].parse::<ResumeToken>().is_err());
+            }
+        }
+        assert!("shale2-00".parse::<ResumeToken>().is_err());
+        assert!("shale1-ä".parse::<ResumeToken>().is_err());
+    }
+}

@@ -1,0 +1,90 @@
+//! Commands that carry snapshots from one pool to another.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::Access;
+use crate::names;
+
+/// See [`super::Command::Send`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale send /srv/pool vm@monday -o /backup/vm-monday.shale
+  shale send /srv/pool vm@monday | ssh backup shale receive /srv/pool vm
+  shale send /srv/pool vm@tuesday --from monday | ssh backup shale receive /srv/pool vm
+  shale send /srv/pool --resume shale1-4f... | ssh backup shale receive /srv/pool vm
+
+Without --from the stream holds the whole snapshot, and makes a volume where it is received; with --from only what has
+changed since another snapshot, for a receiver that has that one as its newest. Data goes as it is stored, compressed;
+every piece is verified before it is sent. The stream has checksums of its own. Nothing is changed in the pool, and nothing
+is held: the volume goes on, snapshots can be destroyed (that of the stream ends it).
+
+If a stream breaks off, the receiver keeps what has come and shows a token, with which --resume sends the rest.
+
+JSON (not when writing to stdout): {volume, snapshot, from, target, stream_bytes, payload_bytes, seconds,
+  bytes_per_second}.")]
+pub struct SendArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// What to send
+    #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name, required_unless_present = "resume")]
+    pub snapshot: Option<String>,
+    /// The snapshot that the receiver has: its name, or VOLUME@SNAPSHOT if it is of another volume
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "resume")]
+    pub from: Option<String>,
+    /// Send the rest of a stream that broke off: the token that the receiver showed
+    #[arg(long, value_name = "TOKEN")]
+    pub resume: Option<String>,
+    /// File to write [default: stdout]
+    #[arg(short = 'o', long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Overwrite the file that is there
+    #[arg(long, requires = "output")]
+    pub force: bool,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`super::Command::Receive`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale receive /srv/pool vm < /backup/vm-monday.shale
+  ssh prod shale send /srv/pool vm@tuesday --from monday | shale receive /srv/pool vm
+  shale receive /srv/pool vm -i vm-monday.shale -o compression=archive
+
+A stream of a whole snapshot makes the volume, with the properties that it had (but its reservation and its snapshot
+schedule; -o sets others). A stream of a difference needs the volume with the snapshot from which it goes out as its newest,
+and unchanged since: shale rollback brings it there.
+
+Nothing of a stream is seen before all of it has come and has been verified; then the snapshot, and the volume as it was in it, are
+there at once, and durable. If the stream breaks off, what has come is kept, over restarts too: the error shows a token for
+'shale send --resume', and so does shale status. To give it up: shale destroy POOL VOLUME for a new volume, shale destroy POOL
+VOLUME@SNAPSHOT for a difference.
+
+Exit code 6 if the stream is damaged, 7 if it ends too early, 11 if it does not fit the volume.
+
+JSON: {volume, snapshot, is_new, size_bytes, stream_bytes, payload_bytes, fragments, hole_bytes, seconds,
+  bytes_per_second}; an error has the token in its message.")]
+pub struct ReceiveArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// Name of the volume
+    #[arg(value_parser = names::volume_name)]
+    pub volume: String,
+    /// File to read [default: stdin]
+    #[arg(short = 'i', long, value_name = "FILE")]
+    pub input: Option<PathBuf>,
+    /// Property of a new volume, instead of the one that it had; may be repeated
+    #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
+    pub properties: Vec<(String, String)>,
+    /// Even if a client has the volume open
+    #[arg(long)]
+    pub force: bool,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}

@@ -1,0 +1,346 @@
+//! `shale send` and `shale receive`.
+
+use std::fs::File;
+use std::io::{IsTerminal, Read, Write};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use format::{STREAM_HEAD_BYTES, StreamChunk, StreamHead, StreamReader};
+use serde::Serialize;
+use surface::{Error, ErrorKind};
+use units::format_size;
+
+use crate::cli::{ReceiveArgs, SendArgs};
+use crate::control::{Reply, Request};
+use crate::exit::{Failure, Outcome, path_error};
+use crate::model::ReceiveLine;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::session::Session;
+use crate::stream_io::{ReceiveWish, Received, SendWish};
+use crate::system::{self, Termination};
+
+#[derive(Debug, Serialize)]
+struct SendSummary {
+    volume: String,
+    snapshot: String,
+    from: Option<String>,
+    target: String,
+    stream_bytes: u64,
+    payload_bytes: u64,
+    seconds: f64,
+    bytes_per_second: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct ReceiveSummary {
+    #[serde(flatten)]
+    received: Received,
+    seconds: f64,
+    bytes_per_second: u64,
+}
+
+fn interrupted(flag: &AtomicBool) -> Outcome {
+    if flag.load(Ordering::SeqCst) { Err(Failure::Interrupted("interrupted".to_owned())) } else { Ok(()) }
+}
+
+/// Where a stream goes.
+struct Target {
+    file: File,
+    name: String,
+    /// It was made for this stream, and goes if that fails.
+    made: Option<std::path::PathBuf>,
+}
+
+impl Target {
+    fn open(path: Option<&Path>, force: bool) -> Outcome<Self> {
+        let Some(path) = path else {
+            if std::io::stdout().is_terminal() {
+                let text = "a stream is no text: send it to a file (-o FILE, > FILE) or to a command (| ...)";
+                return Err(Error::new(ErrorKind::Invalid, text).into());
+            }
+            let stdout = std::io::stdout().as_fd().try_clone_to_owned();
+            let file = stdout.map_err(|error| Error::from_io("cannot use stdout", error))?.into();
+            return Ok(Self { file, name: "stdout".to_owned(), made: None });
+        };
+        let mut options = File::options();
+        options.write(true).create_new(!force).create(force).truncate(force);
+        let made = (!path.exists()).then(|| path.to_owned());
+        let file = options.open(path).map_err(|error| path_error("cannot write", path, error))?;
+        Ok(Self { file, name: path.display().to_string(), made })
+    }
+
+    fn put(&mut self, chunk: &[u8]) -> Outcome {
+        self.file.write_all(chunk).map_err(|error| match error.kind() {
+            std::io::ErrorKind::BrokenPipe => Error::new(
+                ErrorKind::Io,
+                "whoever was to take the stream has gone; its resume token (shale status there) goes on",
+            )
+            .into(),
+            _ => Failure::Error(Error::from_io(format!("cannot write to {}", self.name), error)),
+        })
+    }
+
+    fn finish(&self) -> Outcome {
+        match self.file.sync_all() {
+            // Pipes have nothing to sync.
+            Err(error) if error.kind() != std::io::ErrorKind::InvalidInput => {
+                Err(Error::from_io(format!("cannot sync {}", self.name), error).into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn abandon(&self) {
+        if let Some(path) = &self.made {
+            drop(std::fs::remove_file(path));
+        }
+    }
+}
+
+/// Sends a snapshot.
+pub fn send(args: SendArgs, output: &Output) -> Outcome {
+    let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
+    let flag = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
+    let to_stdout = args.output.is_none();
+    let started = Instant::now();
+    let summary = Session::with(&args.pool, &args.access, output, |session| {
+        let mut target = Target::open(args.output.as_deref(), args.force)?;
+        let wish = SendWish { snapshot: args.snapshot, from: args.from, resume: args.resume };
+        let sent = copy_out(session, &wish, &mut target, &flag, output);
+        if sent.is_err() {
+            target.abandon();
+        }
+        let (about, stream_bytes, payload_bytes) = sent?;
+        let seconds = started.elapsed().as_secs_f64();
+        Ok(SendSummary {
+            volume: about.volume,
+            snapshot: about.snapshot,
+            from: about.from,
+            target: target.name,
+            stream_bytes,
+            payload_bytes,
+            seconds,
+            bytes_per_second: (stream_bytes as f64 / seconds.max(1e-9)) as u64,
+        })
+    })?;
+    let text = || {
+        let from = summary.from.as_ref().map_or_else(String::new, |from| format!(" since {from}"));
+        format!(
+            "sent {}@{}{from} to {}: {}, {:.1} s, {}/s",
+            summary.volume,
+            summary.snapshot,
+            summary.target,
+            format_size(summary.stream_bytes),
+            summary.seconds,
+            format_size(summary.bytes_per_second)
+        )
+    };
+    if to_stdout {
+        // Stdout has the stream.
+        output.note(&text());
+    } else {
+        output.result(&summary, || text() + "\n");
+    }
+    Ok(())
+}
+
+fn copy_out(
+    session: &Session,
+    wish: &SendWish,
+    target: &mut Target,
+    flag: &AtomicBool,
+    output: &Output,
+) -> Outcome<(crate::stream_io::Sending, u64, u64)> {
+    let mut source = session.send(wish)?;
+    let about = source.about().clone();
+    let progress = Progress::new(output, "send", Some(about.expected_bytes));
+    let (mut stream_bytes, mut payload_bytes) = (0, 0);
+    let mut reader = StreamReader::default();
+    while let Some(chunk) = source.next_chunk()? {
+        interrupted(flag)?;
+        target.put(&chunk)?;
+        stream_bytes += chunk.len() as u64;
+        payload_bytes += payload_of(&mut reader, &chunk).unwrap_or(0);
+        progress.set(payload_bytes);
+    }
+    progress.say("making it durable".to_owned());
+    target.finish()?;
+    Ok((about, stream_bytes, payload_bytes))
+}
+
+/// Bytes of payload in a chunk.
+fn payload_of(reader: &mut StreamReader, chunk: &[u8]) -> Option<u64> {
+    let (head, body) = chunk.split_first_chunk::<STREAM_HEAD_BYTES>()?;
+    match reader.take(&StreamHead::decode(head).ok()?, body).ok()? {
+        StreamChunk::Data { payloads, .. } => Some((body.len() - payloads) as u64),
+        _ => None,
+    }
+}
+
+/// Where a stream comes from.
+struct Source<'a> {
+    file: File,
+    name: String,
+    /// Bytes read.
+    offset: u64,
+    flag: &'a AtomicBool,
+}
+
+impl<'a> Source<'a> {
+    fn open(path: Option<&Path>, flag: &'a AtomicBool) -> Outcome<Self> {
+        let (file, name) = match path.filter(|path| *path != Path::new("-")) {
+            Some(path) => {
+                let file = File::open(path).map_err(|error| path_error("cannot open", path, error))?;
+                (file, path.display().to_string())
+            }
+            None => {
+                let stdin = std::io::stdin().as_fd().try_clone_to_owned();
+                (File::from(stdin.map_err(|error| Error::from_io("cannot use stdin", error))?), "stdin".to_owned())
+            }
+        };
+        Ok(Self { file, name, offset: 0, flag })
+    }
+
+    /// Fills `buf`, or as much of it as there is.
+    fn fill(&mut self, buf: &mut [u8]) -> Outcome<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            interrupted(self.flag)?;
+            let failed = |error| Error::from_io(format!("cannot read {}", self.name), error);
+            if !system::readable(&self.file).map_err(failed)? {
+                continue;
+            }
+            match self.file.read(&mut buf[done..]) {
+                Ok(0) => break,
+                Ok(bytes) => done += bytes,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(failed(error).into()),
+            }
+        }
+        self.offset += done as u64;
+        Ok(done)
+    }
+
+    /// The next chunk; none at the end.
+    fn chunk(&mut self) -> Outcome<Option<Vec<u8>>> {
+        let at = self.offset;
+        let mut head = [0; STREAM_HEAD_BYTES];
+        match self.fill(&mut head)? {
+            0 => return Ok(None),
+            STREAM_HEAD_BYTES => {}
+            // Too short for a head: it may be no stream at all.
+            short if at == 0 && !b"SHSC".starts_with(&head[..short.min(4)]) => return Err(no_stream(&self.name)),
+            _ => return Err(self.cut_off()),
+        }
+        let decoded = StreamHead::decode(&head).map_err(|error| {
+            if at == 0 {
+                return no_stream(&self.name);
+            }
+            let text = format!("{} is damaged at byte {at}", self.name);
+            Failure::Error(Error::with_source(ErrorKind::Corrupt, text, error))
+        })?;
+        let mut chunk = head.to_vec();
+        chunk.resize(STREAM_HEAD_BYTES + decoded.body_bytes(), 0);
+        if self.fill(&mut chunk[STREAM_HEAD_BYTES..])? < decoded.body_bytes() {
+            return Err(self.cut_off());
+        }
+        Ok(Some(chunk))
+    }
+
+    fn cut_off(&self) -> Failure {
+        let text = format!("{} ends at byte {}, in the middle of a chunk", self.name, self.offset);
+        Error::new(ErrorKind::Io, text).into()
+    }
+}
+
+fn no_stream(name: &str) -> Failure {
+    Error::new(ErrorKind::Invalid, format!("{name} is no stream of shale send")).into()
+}
+
+/// Receives a stream.
+pub fn receive(args: ReceiveArgs, output: &Output) -> Outcome {
+    let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
+    let flag = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
+    let mut source = Source::open(args.input.as_deref(), &flag)?;
+    let started = Instant::now();
+    let volume = args.volume.clone();
+    let received = Session::with(&args.pool, &args.access, output, |session| {
+        let wish =
+            ReceiveWish { volume: args.volume, properties: args.properties.into_iter().collect(), force: args.force };
+        copy_in(session, wish, &mut source, output).map_err(|failure| with_token(session, &volume, failure))
+    })?;
+    let seconds = started.elapsed().as_secs_f64();
+    let bytes_per_second = (received.stream_bytes as f64 / seconds.max(1e-9)) as u64;
+    let summary = ReceiveSummary { received, seconds, bytes_per_second };
+    output.result(&summary, || {
+        let Received { volume, snapshot, stream_bytes, .. } = &summary.received;
+        format!(
+            "received {volume}@{snapshot}: {}, {seconds:.1} s, {}/s\n",
+            format_size(*stream_bytes),
+            format_size(bytes_per_second)
+        )
+    });
+    Ok(())
+}
+
+fn copy_in(session: &Session, wish: ReceiveWish, source: &mut Source<'_>, output: &Output) -> Outcome<Received> {
+    let mut sink = session.receive(wish)?;
+    let mut progress = None;
+    while let Some(chunk) = source.chunk()? {
+        if let Some(report) = sink.put(&chunk)? {
+            let mut more = [0; 1];
+            if source.fill(&mut more)? > 0 {
+                output
+                    .warn(&format!("{} goes on behind the end of the stream; the rest was not looked at", source.name));
+            }
+            return Ok(report);
+        }
+        progress.get_or_insert_with(|| Progress::new(output, "receive", expected(&chunk))).set(source.offset);
+    }
+    let text = match source.offset {
+        0 => format!("{} is empty: whoever was to send the stream has failed", source.name),
+        offset => format!("{} ends at byte {offset}, before the stream's end", source.name),
+    };
+    Err(Error::new(ErrorKind::Io, text).into())
+}
+
+/// What the first chunk says of the size.
+fn expected(chunk: &[u8]) -> Option<u64> {
+    let (head, body) = chunk.split_first_chunk::<STREAM_HEAD_BYTES>()?;
+    match StreamReader::default().take(&StreamHead::decode(head).ok()?, body).ok()? {
+        StreamChunk::Begin(begin) if begin.start.0 == 0 => Some(begin.expected_bytes),
+        _ => None,
+    }
+}
+
+/// What is being received, or was.
+pub fn receives(session: &Session) -> Outcome<Vec<ReceiveLine>> {
+    match session.call(Request::Receives)? {
+        Reply::Receives(receives) => Ok(receives),
+        other => Err(other.unexpected().into()),
+    }
+}
+
+/// Adds to a failure what has come, and how to go on.
+fn with_token(session: &Session, volume: &str, failure: Failure) -> Failure {
+    let Ok(receives) = receives(session) else { return failure };
+    let Some(left) = receives.into_iter().find(|left| left.volume == volume) else { return failure };
+    let come = format_size(left.received_bytes);
+    let title = if left.is_new { left.volume.clone() } else { format!("{}@{}", left.volume, left.snapshot) };
+    let rest = format!(
+        "; {come} of '{}@{}' have come and are kept: go on with 'shale send POOL --resume {}', or give them up with 'shale destroy \
+         POOL {title}'",
+        left.volume, left.snapshot, left.token
+    );
+    match failure {
+        Failure::Error(error) => {
+            let text = format!("{error}{rest}");
+            Failure::Error(Error::new(error.kind(), text))
+        }
+        Failure::Interrupted(text) => Failure::Interrupted(text + &rest),
+        other => other,
+    }
+}

@@ -1,0 +1,180 @@
+//! What `send` and `receive` need of a pool, whoever has it open: chunks of a stream, out of it or into it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use engine::{ReceiveReport, Receiver, Sender};
+use format::{STREAM_HEAD_BYTES, StreamHead};
+use serde::{Deserialize, Serialize};
+use surface::{Error, ErrorKind, Result};
+
+use crate::service::Service;
+
+/// What is sent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sending {
+    /// The volume that the snapshot is of.
+    pub volume: String,
+    /// The snapshot's name, without the volume.
+    pub snapshot: String,
+    /// The snapshot that the receiver must have.
+    pub from: Option<String>,
+    /// Bytes of payload of a whole stream, as far as they are known.
+    pub expected_bytes: u64,
+    /// Byte of the volume at which the stream begins: 0, unless another one broke off.
+    pub start_offset: u64,
+}
+
+/// What came of a stream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Received {
+    /// The volume.
+    pub volume: String,
+    /// The snapshot that it has now, without the volume.
+    pub snapshot: String,
+    /// Whether the volume came into being with it.
+    pub is_new: bool,
+    /// Size of the volume.
+    pub size_bytes: u64,
+    /// Bytes of the stream.
+    pub stream_bytes: u64,
+    /// Bytes of payload in it.
+    pub payload_bytes: u64,
+    /// Fragments in it.
+    pub fragments: u64,
+    /// Bytes that it made zeroes.
+    pub hole_bytes: u64,
+}
+
+impl From<ReceiveReport> for Received {
+    fn from(report: ReceiveReport) -> Self {
+        Self {
+            volume: report.volume,
+            snapshot: report.snapshot,
+            is_new: report.is_new,
+            size_bytes: report.size_bytes,
+            stream_bytes: report.stream_bytes,
+            payload_bytes: report.payload_bytes,
+            fragments: report.fragments,
+            hole_bytes: report.hole_bytes,
+        }
+    }
+}
+
+/// Which stream is asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SendWish {
+    /// `VOLUME@SNAPSHOT`; may be left out with a token.
+    pub snapshot: Option<String>,
+    /// The snapshot that the receiver has.
+    pub from: Option<String>,
+    /// A receiver's token.
+    pub resume: Option<String>,
+}
+
+/// Where a stream is to go.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReceiveWish {
+    /// Volume.
+    pub volume: String,
+    /// Properties of a new volume beside those of the stream.
+    pub properties: BTreeMap<String, String>,
+    /// Even while clients have the volume open.
+    pub force: bool,
+}
+
+/// A stream that comes out of a pool.
+pub trait StreamSource {
+    /// What it is.
+    fn about(&self) -> &Sending;
+    /// The next chunk; none after the last one.
+    ///
+    /// # Errors
+    /// What the pool says.
+    fn next_chunk(&mut self) -> Result<Option<Vec<u8>>>;
+}
+
+/// A pool that takes a stream.
+pub trait StreamSink {
+    /// Takes a whole chunk; the report with the last one.
+    ///
+    /// # Errors
+    /// What the pool says.
+    fn put(&mut self, chunk: &[u8]) -> Result<Option<Received>>;
+}
+
+/// From a pool that this process has open.
+pub struct LocalSource {
+    sender: Sender,
+    about: Sending,
+}
+
+impl LocalSource {
+    /// Begins a stream.
+    ///
+    /// # Errors
+    /// `NotFound`, `Invalid`.
+    pub fn new(service: &Service, wish: &SendWish) -> Result<Self> {
+        let sender = match (&wish.resume, &wish.snapshot) {
+            (Some(token), _) => service.pool().send_resumed(token)?,
+            (None, Some(snapshot)) => service.pool().send(snapshot, wish.from.as_deref())?,
+            (None, None) => return Err(Error::new(ErrorKind::Invalid, "name a snapshot to send, or a resume token")),
+        };
+        let begin = sender.begin();
+        let about = Sending {
+            volume: begin.volume.clone(),
+            snapshot: begin.snapshot.clone(),
+            from: begin.from.map(|_| begin.parent.clone()),
+            expected_bytes: begin.expected_bytes,
+            start_offset: begin.start.first_block().offset_bytes(),
+        };
+        let title = format!("{}@{}", about.volume, about.snapshot);
+        if let Some(named) = wish.snapshot.as_ref().filter(|named| **named != title) {
+            let text = format!("the resume token is for '{title}', not for '{named}'");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        Ok(Self { sender, about })
+    }
+}
+
+impl StreamSource for LocalSource {
+    fn about(&self) -> &Sending {
+        &self.about
+    }
+    fn next_chunk(&mut self) -> Result<Option<Vec<u8>>> {
+        self.sender.next_chunk()
+    }
+}
+
+/// Into a pool that this process has open. A volume that clients have open does not change under them: that is looked at when the stream
+/// begins, and when it ends nobody may open it while the new snapshot takes effect.
+pub struct LocalSink {
+    service: Arc<Service>,
+    receiver: Receiver,
+    wish: ReceiveWish,
+}
+
+impl LocalSink {
+    /// Begins to receive.
+    pub fn new(service: Arc<Service>, wish: ReceiveWish) -> Self {
+        let receiver = service.pool().receive(&wish.volume, &wish.properties);
+        Self { service, receiver, wish }
+    }
+}
+
+impl StreamSink for LocalSink {
+    fn put(&mut self, chunk: &[u8]) -> Result<Option<Received>> {
+        let Some((head, body)) = chunk.split_first_chunk::<STREAM_HEAD_BYTES>() else {
+            return Err(Error::new(ErrorKind::Corrupt, "a chunk of a stream is cut off"));
+        };
+        let is_border = StreamHead::decode(head).is_ok_and(|head| head.is_begin() || head.is_end());
+        let Self { service, receiver, wish } = self;
+        let exists = service.pool().volume(&wish.volume).is_ok();
+        let report = if is_border && exists {
+            service.devices().alone(std::slice::from_ref(&wish.volume), wish.force, || receiver.take(head, body))?
+        } else {
+            receiver.take(head, body)?
+        };
+        Ok(report.map(Received::from))
+    }
+}

@@ -1,0 +1,194 @@
+//! Streams by command: between pools that are served and not, through files and pipes; broken off, damaged and resumed.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::fs::File;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use support::{Dir, Ran, SHALE, Server, content, noise, on, path, real_data, run, run_with_stdin};
+
+/// A pool with a volume of real data and two snapshots, a few blocks of which differ.
+fn source() -> Dir {
+    let dir = Dir::with_pool("256M");
+    let image = dir.join("image");
+    let mut bytes = real_data(12 << 20);
+    std::fs::write(&image, &bytes).unwrap();
+    on(&dir, "import", &["v", path(&image), "-o", "unit=64K"]).ok();
+    on(&dir, "set", &["v", "snapshots=daily", "keep=7d", "quota=100M"]).ok();
+    on(&dir, "snapshot", &["v@a"]).ok();
+    bytes[1 << 20..(1 << 20) + 300_000].copy_from_slice(&noise(300_000));
+    bytes[5 << 20..6 << 20].fill(0);
+    std::fs::write(&image, &bytes).unwrap();
+    on(&dir, "import", &["v", path(&image), "--overwrite"]).ok();
+    on(&dir, "snapshot", &["v@b"]).ok();
+    dir
+}
+
+/// `shale send ... | shale receive ...`.
+fn pipe(from: &Dir, words: &[&str], to: &Dir, volume: &str) -> Ran {
+    let mut command = Command::new(SHALE);
+    command.args(["send", path(&from.pool()), "-q"]).args(words);
+    let mut sender = command.stdout(Stdio::piped()).spawn().unwrap();
+    let stdin = Stdio::from(sender.stdout.take().unwrap());
+    let ran = run_with_stdin(&["receive", path(&to.pool()), volume, "--json"], stdin);
+    let sent = sender.wait().unwrap();
+    assert_eq!(sent.success(), ran.code == 0, "{}{}", ran.stdout, ran.stderr);
+    ran
+}
+
+fn same(one: &Dir, name: &str, other: &Dir, there: &str) {
+    assert!(content(one, name) == content(other, there), "{name} and {there} differ");
+}
+
+fn status(dir: &Dir) -> Value {
+    on(dir, "status", &["--json"]).ok().json()
+}
+
+#[test]
+fn a_snapshot_and_then_a_difference_go_through_a_pipe_served_or_not() {
+    let from = source();
+    for served in [false, true] {
+        let to = Dir::with_pool("256M");
+        let servers = served.then(|| (Server::start(&from, &[]), Server::start(&to, &[])));
+        let done = pipe(&from, &["v@a"], &to, "w").ok().json();
+        assert_eq!((done["volume"].as_str(), done["is_new"].as_bool()), (Some("w"), Some(true)), "{done}");
+        same(&from, "v@a", &to, "w@a");
+        let stored = on(&to, "list", &["--sync", "--json"]).ok().json()[0]["stored_bytes"].as_u64().unwrap();
+        let payload = done["payload_bytes"].as_u64().unwrap();
+        let stream = done["stream_bytes"].as_u64().unwrap();
+        assert_eq!(stored, payload, "what was sent is what is stored");
+        assert!(stream < payload + payload / 100 + 4096 && payload < 11 << 20, "{done}");
+        let done = pipe(&from, &["v@b", "--from", "a"], &to, "w").ok().json();
+        assert!(done["payload_bytes"].as_u64().unwrap() < 600_000, "{done}");
+        assert!(done["hole_bytes"].as_u64().unwrap() >= (1 << 20) - 65536, "{done}");
+        same(&from, "v@a", &to, "w@a");
+        same(&from, "v@b", &to, "w@b");
+        same(&from, "v@b", &to, "w");
+        let own = on(&to, "list", &["--json"]).ok().json()[0]["properties"].clone();
+        assert_eq!(own, serde_json::json!({ "unit": "64K", "quota": "100M" }), "the schedule stays behind");
+        let listed = on(&to, "list", &["-r", "--json"]).ok().json();
+        assert_eq!(listed[0]["snapshots"].as_array().unwrap().len(), 2);
+        drop(servers);
+        on(&to, "check", &[]).ok();
+    }
+}
+
+#[test]
+fn a_stream_that_breaks_off_goes_on_where_it_stopped() {
+    let (from, to) = (source(), Dir::with_pool("256M"));
+    let stream = from.join("stream");
+    let done = on(&from, "send", &["v@a", "-o", path(&stream), "--json"]).ok().json();
+    let bytes = std::fs::read(&stream).unwrap();
+    assert_eq!(done["stream_bytes"].as_u64().unwrap(), bytes.len() as u64);
+    on(&from, "send", &["v@a", "-o", path(&stream)]).code(8);
+    let pool = to.pool();
+    let receive = |file: &std::path::Path| run(["receive", path(&pool), "w", "-i", path(file), "--json"]);
+    for served in [false, true] {
+        let server = served.then(|| Server::start(&to, &[]));
+        let cut = from.join("cut");
+        std::fs::write(&cut, &bytes[..bytes.len() * 2 / 3]).unwrap();
+        let error = receive(&cut).code(7).json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(error.contains("ends at byte") && error.contains("--resume shale1-"), "{error}");
+        on(&to, "export", &["w", "-"]).code(3);
+        on(&to, "create", &["w", "--size", "1M"]).code(8);
+        let left = status(&to)["receives"][0].clone();
+        assert!(left["received_bytes"].as_u64().unwrap() > bytes.len() as u64 / 3, "{left}");
+        assert!(on(&to, "list", &[]).ok().stdout.contains("being received: w@a"));
+        // A server that was killed meanwhile changes nothing.
+        let mut server = server;
+        if let Some(server) = &mut server {
+            server.child.kill().unwrap();
+            server.child.wait().unwrap();
+        }
+        drop(server);
+        let token = status(&to)["receives"][0]["token"].as_str().unwrap().to_owned();
+        assert!(error.contains(&token), "{error}");
+        let rest = from.join("rest");
+        let done = on(&from, "send", &["--resume", &token, "-o", path(&rest), "--force", "--json"]).ok().json();
+        assert!(done["stream_bytes"].as_u64().unwrap() < bytes.len() as u64 / 2, "{done}");
+        receive(&rest).ok();
+        same(&from, "v@a", &to, "w@a");
+        assert_eq!(status(&to)["receives"].as_array().unwrap().len(), 0);
+        on(&to, "destroy", &["-r", "w"]).ok();
+        // Given up.
+        receive(&cut).code(7);
+        on(&to, "destroy", &["w"]).ok();
+        assert_eq!(status(&to)["receives"].as_array().unwrap().len(), 0);
+        receive(&rest).code(11);
+    }
+    on(&to, "check", &[]).ok();
+}
+
+#[test]
+fn what_is_no_stream_or_a_damaged_one_or_does_not_fit_is_told_apart() {
+    let (from, to) = (source(), Dir::with_pool("256M"));
+    let place = |name: &str| from.join(name);
+    on(&from, "send", &["v@a", "-o", path(&place("a"))]).ok();
+    on(&from, "send", &["v@b", "--from", "v@a", "-o", path(&place("b"))]).ok();
+    let pool = to.pool();
+    let receive = |file: &str| run(["receive", path(&pool), "w", "-i", path(&place(file))]);
+    let bytes = std::fs::read(place("a")).unwrap();
+    std::fs::write(place("empty"), b"").unwrap();
+    std::fs::write(place("image"), noise(100_000)).unwrap();
+    for at in [0, 4, 10, 30, 2000, bytes.len() / 2, bytes.len() - 1] {
+        let mut bad = bytes.clone();
+        bad[at] ^= 0x10;
+        std::fs::write(place("bad"), &bad).unwrap();
+        let code = if at < 12 { [2, 7, 6].as_slice() } else { &[6] };
+        let ran = receive("bad");
+        assert!(code.contains(&ran.code), "byte {at}: {} {}", ran.code, ran.stderr);
+        on(&to, "export", &["w", "-"]).code(3);
+    }
+    drop(on(&to, "destroy", &["w"]));
+    receive("empty").code(7).says("is empty");
+    receive("image").code(2).says("no stream");
+    receive("missing").code(3);
+    receive("b").code(3).says("needs the volume");
+    receive("a").ok();
+    receive("a").code(8).says("under another name");
+    let image = from.join("image-of-4k");
+    std::fs::write(&image, noise(4096)).unwrap();
+    on(&to, "import", &["w", path(&image), "--overwrite"]).ok();
+    receive("b").code(11).says("rollback");
+    on(&to, "rollback", &["w@a"]).ok();
+    // A volume does not change under those who have it open.
+    let server = Server::start(&to, &["--nbd", &format!("unix:{}", path(&to.join("nbd")))]);
+    let uri = format!("nbd+unix:///w?socket={}", path(&to.join("nbd")));
+    let client = Command::new("nbdsh").args(["-u", &uri, "-c", "import time; time.sleep(60)"]).spawn();
+    if let Ok(mut client) = client {
+        while on(&to, "list", &["--json"]).ok().json()[0]["clients"] != 1 {
+            std::thread::yield_now();
+        }
+        receive("b").code(4).says("open by 1 client");
+        client.kill().unwrap();
+        client.wait().unwrap();
+    }
+    receive("b").ok();
+    same(&from, "v@b", &to, "w");
+    drop(server);
+    on(&from, "send", &["v@c", "-o", path(&place("c"))]).code(3);
+    assert!(!place("c").exists(), "a stream that failed leaves no file");
+    on(&from, "send", &["v@a", "--resume", "shale1-12", "-o", path(&place("c"))]).code(2);
+    on(&to, "check", &[]).ok();
+}
+
+#[test]
+fn a_receiver_that_goes_away_ends_the_sender() {
+    let from = source();
+    let mut sender = Command::new(SHALE)
+        .args(["send", path(&from.pool()), "v@a"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(sender.stdout.take());
+    let ran = Ran::of(sender.wait_with_output().unwrap());
+    ran.code(7).says("has gone");
+    // To a terminal nothing is sent; a file that cannot be written is told before anything is read.
+    on(&from, "send", &["v@a", "-o", "/nonexistent/x"]).code(3);
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let ran = Command::new(SHALE).args(["send", path(&from.pool()), "v@a"]).stdout(full).output().unwrap();
+    assert_eq!(ran.status.code(), Some(5), "{}", String::from_utf8_lossy(&ran.stderr));
+}
