@@ -40,9 +40,6 @@ const SOFT_MAX: u64 = 256;
 /// Cleaned extents for which a checkpoint is taken at the latest, and as soon as that when space is needed.
 const EVACUATED_MAX: u64 = 64;
 const EVACUATED_PRESSED: u64 = 8;
-/// Free space below which the background cleaner begins with what is cheap, and at which it stops, in thousandths of the pool.
-const CLEAN_LOW_PERMILLE: u32 = 100;
-const CLEAN_HIGH_PERMILLE: u32 = 250;
 /// Least dead share of an extent that is cleaned on demand, in thousandths.
 const PASS_PERMILLE: u32 = 50;
 /// How long the cleaner rests when there is nothing to do, and when the wall is near.
@@ -264,8 +261,8 @@ impl Core {
         let relieved = wall + (spare / RELIEVED_DIVISOR).max(RELIEVED_MIN);
         self.brake.from.store(pressed, Ordering::Relaxed);
         cleaner.pressed = left < if cleaner.pressed { relieved } else { pressed };
-        let (low, high) = (CLEAN_LOW_PERMILLE, CLEAN_HIGH_PERMILLE);
-        let mark = if cleaner.below || idle { high } else { low };
+        let marks = self.objects.clean_marks();
+        let mark = if cleaner.below || idle { marks.high_permille } else { marks.low_permille };
         cleaner.below = left * 1000 < total * u64::from(mark);
         if cleaner.pressed {
             Some(self.rule(30, false))
@@ -333,12 +330,13 @@ impl Core {
         self.take_checkpoint()?;
         let (extents, moved) = (self.counters.cleaned_extents.get(), self.counters.moved_bytes.get());
         let rule = self.rule(PASS_PERMILLE, true);
+        let high = u64::from(self.objects.clean_marks().high_permille);
         let total = u64::from(self.geometry.extents()) - 1;
         let mut report = CleanReport { extents_free_before: self.extents_left(), ..CleanReport::default() };
         let mut stuck = 0;
         for _ in 0..rounds {
             let left = self.extents_left() + self.evacuated.load(Ordering::Relaxed);
-            if !all && left * 1000 >= total * u64::from(CLEAN_HIGH_PERMILLE) {
+            if !all && left * 1000 >= total * high {
                 report.is_finished = true;
                 break;
             }

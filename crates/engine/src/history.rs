@@ -88,7 +88,7 @@ impl Pool {
     /// of a clone, more than 30 times.
     pub fn clone_snapshot(&self, snapshot: &str, name: &str, properties: &Properties) -> Result<()> {
         check_name(name)?;
-        properties::check(properties)?;
+        properties::check(properties::Owner::Volume, properties)?;
         let core = &self.core;
         let _admin = core.admin.lock();
         let snapshot = core.objects.snapshot_named(snapshot)?;

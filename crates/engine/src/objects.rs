@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use format::{Cut, ObjectDescriptor, ObjectState, Origin, Reap};
 use parking_lot::RwLock;
-use policy::Settings;
+use policy::{CleanMarks, Settings};
 use surface::{Error, ErrorKind, Result};
 use units::{Epoch, ObjectId};
 
@@ -45,6 +45,7 @@ struct Table {
     /// The snapshot that a stream is bringing to a volume, by that volume.
     partial: BTreeMap<ObjectId, Arc<Object>>,
     pool: Properties,
+    clean_marks: CleanMarks,
     next: u64,
     points: Points,
     /// The points that each object has in `points`.
@@ -215,7 +216,8 @@ pub(crate) struct Objects {
 
 impl Objects {
     pub(crate) fn new(pool: Properties, next: u64) -> Self {
-        Self { table: RwLock::new(Table { pool, next, ..Table::default() }) }
+        let clean_marks = settings(&pool, &Properties::new()).clean_marks;
+        Self { table: RwLock::new(Table { pool, clean_marks, next, ..Table::default() }) }
     }
 
     /// Enters the descriptors of a checkpoint, in the order of their ids.
@@ -330,6 +332,7 @@ impl Objects {
     pub(crate) fn apply_pool(&self, properties: &Properties) {
         let mut table = self.table.write();
         table.pool = properties.clone();
+        table.clean_marks = settings(properties, &Properties::new()).clean_marks;
         for object in table.by_id.values() {
             *object.settings.write() = settings(properties, &object.descriptor.read().properties);
             object.quota.forget();
@@ -338,6 +341,11 @@ impl Objects {
 
     pub(crate) fn pool_properties(&self) -> Properties {
         self.table.read().pool.clone()
+    }
+
+    /// When the pool cleans in the background.
+    pub(crate) fn clean_marks(&self) -> CleanMarks {
+        self.table.read().clean_marks
     }
 
     /// The identifier that the next object gets.

@@ -23,6 +23,7 @@ use crate::map::{Map, store_error};
 use crate::objects::{Object, Objects, check_name};
 use crate::options::{FormatOptions, PoolEnv, PoolOptions, Properties};
 use crate::pressure::{Meter, MeteredDisk};
+use crate::properties::Owner;
 use crate::status::{PoolStatus, Property, VolumeStatus};
 use crate::volume::Volume;
 use crate::workers::Workers;
@@ -70,7 +71,7 @@ impl Pool {
                 format!("a pool of {size} cannot have extents of {extent}: with those it takes {least} to {most}");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
-        properties::check(&options.properties)?;
+        properties::check(Owner::Pool, &options.properties)?;
         if superblock_io::hold_pool(&superblock_io::read_copies(&*env.disk)?) {
             return Err(Error::new(ErrorKind::Exists, "the data file holds a Shale pool already"));
         }
@@ -198,7 +199,7 @@ impl Pool {
     pub fn create_volume(&self, name: &str, size_bytes: u64, properties: &Properties) -> Result<()> {
         check_name(name)?;
         check_size(size_bytes)?;
-        properties::check(properties)?;
+        properties::check(Owner::Volume, properties)?;
         let _admin = self.core.admin.lock();
         if self.core.objects.named(name).is_ok() {
             return Err(Error::new(ErrorKind::Exists, format!("the pool has a volume '{name}' already")));
@@ -340,7 +341,11 @@ impl Pool {
             Some(name) => self.core.objects.named(name)?.descriptor.read().properties.clone(),
             None => Properties::new(),
         };
-        properties::in_force(&self.core.objects.pool_properties(), &own)
+        let mut all = properties::in_force(&self.core.objects.pool_properties(), &own)?;
+        if volume.is_some() {
+            all.retain(|p| !policy::KEYS.iter().any(|key| key.is_of_pool && key.name == p.key));
+        }
+        Ok(all)
     }
 
     /// Sets properties (`None`: unsets them), all or none. They hold for what is written from now on. Durable on return.
@@ -352,13 +357,17 @@ impl Pool {
         let entry = match volume {
             Some(name) => {
                 let mut descriptor = self.core.objects.named(name)?.descriptor.read().clone();
-                descriptor.properties = properties::changed(&descriptor.properties, changes)?;
+                descriptor.properties = properties::changed(Owner::Volume, &descriptor.properties, changes)?;
                 let pool = self.core.objects.pool_properties();
                 let reserved = properties::resolved(&pool, &descriptor.properties)?.reservation_bytes;
                 self.core.check_reservation(descriptor.id, reserved)?;
                 Entry::Object(descriptor)
             }
-            None => Entry::PoolProperties(properties::changed(&self.core.objects.pool_properties(), changes)?),
+            None => Entry::PoolProperties(properties::changed(
+                Owner::Pool,
+                &self.core.objects.pool_properties(),
+                changes,
+            )?),
         };
         self.core.append_durably(vec![entry])?;
         self.core.count_reservations();

@@ -9,19 +9,34 @@ use crate::status::{Property, PropertySource};
 /// extent, 32 KiB, beside whatever else a batch holds.
 const PROPERTIES_BYTES_MAX: usize = 8 << 10;
 
+/// Whose properties they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    Pool,
+    Volume,
+}
+
 /// Fails with what is allowed if a property is unknown or a value makes no sense.
-pub(crate) fn check(properties: &Properties) -> Result<()> {
+pub(crate) fn check(owner: Owner, properties: &Properties) -> Result<()> {
     let changes: Vec<_> = properties.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
-    changed(&Properties::new(), &changes).map(|_| ())
+    changed(owner, &Properties::new(), &changes).map(|_| ())
 }
 
 /// `properties` with changes made to them; `None` unsets.
-pub(crate) fn changed(properties: &Properties, changes: &[(String, Option<String>)]) -> Result<Properties> {
+pub(crate) fn changed(
+    owner: Owner,
+    properties: &Properties,
+    changes: &[(String, Option<String>)],
+) -> Result<Properties> {
     let mut properties = properties.clone();
     for (key, value) in changes {
         match value {
             Some(value) => {
-                policy::check_property(key, value).map_err(invalid)?;
+                let check = match owner {
+                    Owner::Pool => policy::check_property,
+                    Owner::Volume => policy::check_volume_property,
+                };
+                check(key, value).map_err(invalid)?;
                 properties.insert(key.clone(), value.clone());
             }
             None => {
@@ -39,6 +54,9 @@ pub(crate) fn changed(properties: &Properties, changes: &[(String, Option<String
             "the properties take {bytes} bytes, {PROPERTIES_BYTES_MAX} are allowed: set rules for fewer types of file, or shorter ones"
         );
         return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    if owner == Owner::Pool {
+        policy::check_pool(&properties).map_err(invalid)?;
     }
     Ok(properties)
 }
@@ -78,11 +96,11 @@ mod tests {
     #[test]
     fn rules_are_set_and_unset_like_other_properties() {
         let set =
-            changed(&Properties::new(), &[change("rule.nc", Some("gzip-1")), change("unit", Some("4K"))]).unwrap();
+            changed(Owner::Pool, &Properties::new(), &[change("rule.nc", Some("gzip-1")), change("unit", Some("4K"))]).unwrap();
         assert_eq!(set.len(), 2);
-        assert_eq!(changed(&set, &[change("rule.nc", None)]).unwrap().len(), 1);
+        assert_eq!(changed(Owner::Pool, &set, &[change("rule.nc", None)]).unwrap().len(), 1);
         for (key, value) in [("rule.nc", Some("x")), ("rules", None), ("rule.n c", Some("lz4"))] {
-            assert_eq!(changed(&set, &[change(key, value)]).unwrap_err().kind(), ErrorKind::Invalid, "{key}");
+            assert_eq!(changed(Owner::Volume, &set, &[change(key, value)]).unwrap_err().kind(), ErrorKind::Invalid, "{key}");
         }
     }
 
@@ -91,7 +109,7 @@ mod tests {
         let mut properties = Properties::new();
         let mut refused = None;
         for n in 0..1000 {
-            match changed(&properties, &[change(&format!("rule.t{n}"), Some("archive:zstd-19,performance:lz4"))]) {
+            match changed(Owner::Pool, &properties, &[change(&format!("rule.t{n}"), Some("archive:zstd-19,performance:lz4"))]) {
                 Ok(more) => properties = more,
                 Err(error) => {
                     refused = Some(error);
@@ -101,6 +119,6 @@ mod tests {
         }
         assert!(refused.unwrap().to_string().contains("8192 are allowed"));
         assert!(properties.len() > 100);
-        check(&properties).unwrap();
+        check(Owner::Pool, &properties).unwrap();
     }
 }

@@ -239,7 +239,7 @@ impl Receiver {
     fn check_begin(&self, begin: &StreamBegin) -> Result<()> {
         check_name(&self.volume)?;
         check_name(&begin.snapshot)?;
-        properties::check(&self.properties)?;
+        properties::check(properties::Owner::Volume, &self.properties)?;
         self.pool.core.check_failed()?;
         if let Some((_, next)) = self.existing(begin)? {
             if begin.start > next {
@@ -290,7 +290,7 @@ impl Receiver {
         own.retain(|key, _| !LEFT_BEHIND.contains(&key.as_str()));
         own.extend(self.properties.clone());
         // They may come from a newer version.
-        properties::check(&own).map_err(|error| error.context("the volume's properties in the stream"))?;
+        properties::check(properties::Owner::Volume, &own).map_err(|error| error.context("the volume's properties in the stream"))?;
         Ok(own)
     }
 

@@ -194,3 +194,56 @@ fn a_full_pool_grows_while_it_is_open() {
     assert!(report.problems.is_empty(), "{:?}", report.problems);
     pool.close().unwrap();
 }
+
+#[test]
+fn the_cleaner_works_between_the_marks_that_are_set() {
+    let machine = Machine::new(32 << 20, 11);
+    let pool = pool(&machine, 32 << 20);
+    let mark = |key: &str, value: Option<&str>| {
+        pool.set_properties(None, &[(key.to_owned(), value.map(str::to_owned))]).map_err(|e| (e.kind(), e.to_string()))
+    };
+    let both = |low: &str, high: &str| {
+        let change = |key: &str, value: &str| (key.to_owned(), Some(value.to_owned()));
+        pool.set_properties(None, &[change("clean-low", low), change("clean-high", high)]).unwrap();
+    };
+    pool.create_volume("v", 16 << 20, &Properties::new()).unwrap();
+    // Two thirds of each extent die: half of the pool is in use, and a sixth of it holds something.
+    for offset in (0..15 << 20).step_by(REQUEST_BYTES as usize) {
+        write(&pool, "v", offset, REQUEST_BYTES, ContentKind::Random, offset + 1).unwrap();
+    }
+    pool.checkpoint().unwrap();
+    for offset in (0..15 << 20).step_by(3 * REQUEST_BYTES as usize) {
+        pool.volume("v").unwrap().discard(offset, 2 * REQUEST_BYTES).unwrap();
+    }
+    pool.checkpoint().unwrap();
+    let free = || {
+        let status = pool.status();
+        status.extents_free * 100 / status.extents_total
+    };
+    let work = || {
+        for _ in 0..200 {
+            pool.tick().unwrap();
+        }
+        pool.checkpoint().unwrap();
+        free()
+    };
+    let before = free();
+    assert!((40..60).contains(&before), "{before} %");
+    assert_eq!(work(), before, "half of the pool is free: the default marks lie below");
+    both("40", "45");
+    assert_eq!(work(), before, "these, too");
+    both("60", "70");
+    let after = work();
+    assert!((68..75).contains(&after), "{after} %: it goes on to the high mark, and not much further");
+    assert_eq!(pool.clean(false, 100).unwrap().extents_cleaned, 0, "nor does cleaning on demand");
+    assert_eq!(mark("clean-high", Some("60")).unwrap_err().0, ErrorKind::Invalid);
+    assert_eq!(mark("clean-high", None).unwrap_err().0, ErrorKind::Invalid, "the default lies below what is set");
+    assert!(mark("clean-low", Some("91")).unwrap_err().1.contains("from 0 to 90"));
+    assert!(set(&pool, "v", "clean-low", "5").unwrap_err().to_string().contains("of the pool as a whole"));
+    let shown = |volume| pool.properties(volume).unwrap().iter().filter(|p| p.key.starts_with("clean-")).count();
+    assert_eq!((shown(None), shown(Some("v"))), (2, 0));
+    drop(pool);
+    let pool = Pool::open(env(&machine), options()).unwrap();
+    let marks: Vec<_> = pool.properties(None).unwrap().into_iter().filter(|p| p.key.starts_with("clean-")).collect();
+    assert_eq!(marks.iter().map(|p| p.value.as_str()).collect::<Vec<_>>(), ["60", "70"]);
+}

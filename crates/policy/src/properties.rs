@@ -38,6 +38,24 @@ pub struct Settings {
     pub quota_bytes: Option<u64>,
     /// Stored bytes for which there is always room.
     pub reservation_bytes: u64,
+    /// When the pool cleans in the background.
+    pub clean_marks: CleanMarks,
+}
+
+/// Free space of a pool, in thousandths, below which the background cleaner begins with what is cheap, and at which it stops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CleanMarks {
+    /// It begins below this.
+    pub low_permille: u32,
+    /// It stops at this; more than `low_permille`, if [`check_pool`] has seen it.
+    pub high_permille: u32,
+}
+
+impl Default for CleanMarks {
+    fn default() -> Self {
+        // Those of the paper of 2010.
+        Self { low_permille: 100, high_permille: 250 }
+    }
 }
 
 impl Default for Settings {
@@ -51,6 +69,7 @@ impl Default for Settings {
             min_saving_permille: 125,
             quota_bytes: None,
             reservation_bytes: 0,
+            clean_marks: CleanMarks::default(),
         }
     }
 }
@@ -81,11 +100,16 @@ pub struct Key {
     pub allowed: &'static str,
     /// Its value when nobody set it.
     pub default: &'static str,
+    /// Whether it is one of the pool as a whole: no volume has it.
+    pub is_of_pool: bool,
 }
 
 /// What `compression` takes: `auto` and [`Codec::ALLOWED`], which a test compares.
 const COMPRESSION_ALLOWED: &str = "auto, off, zle, lzjb, lz4, lz4hc-1 to lz4hc-12, lzo, gzip-1 to gzip-9, bzip2-1 to bzip2-9, \
                                    zstd-fast-1 to zstd-fast-10, zstd-1 to zstd-19";
+
+/// What a mark takes.
+const MARK_ALLOWED: &str = "a percentage from 0 to 90 with at most one decimal; clean-low is less than clean-high";
 
 /// What the limits take.
 const BYTES_ALLOWED: &str = "none, or a size such as 20G";
@@ -97,54 +121,77 @@ pub const KEYS: &[Key] = &[
         description: "codec for what is written from now on, or auto: chosen for each unit by what pays",
         allowed: COMPRESSION_ALLOWED,
         default: "auto",
+        is_of_pool: false,
     },
     Key {
         name: "mode",
         description: "what auto optimises: performance never slows writers, energy counts joules, archive spends CPU time on space",
         allowed: Mode::ALLOWED,
         default: "balanced",
+        is_of_pool: false,
     },
     Key {
         name: "candidates",
         description: "codecs among which auto chooses; storing raw is always possible",
         allowed: Candidates::ALLOWED,
         default: Candidates::DEFAULT,
+        is_of_pool: false,
     },
     Key {
         name: "unit",
         description: "most bytes that are compressed together: larger saves more, smaller reads faster at random",
         allowed: "4K, 8K, 16K, 32K, 64K, 128K; or a range such as 16K-64K, in which it is chosen by use",
         default: "32K",
+        is_of_pool: false,
     },
     Key {
         name: "min-saving",
         description: "least saving for which data is stored compressed",
         allowed: "a percentage from 0 to 90 with at most one decimal, such as 12.5",
         default: "12.5",
+        is_of_pool: false,
     },
     Key {
         name: "snapshots",
         description: "how often a served pool takes a snapshot by itself, at full hours, midnights or Mondays in UTC",
         allowed: Schedule::EVERY_ALLOWED,
         default: "off",
+        is_of_pool: false,
     },
     Key {
         name: "keep",
         description: "how many of those snapshots are kept: the last one of each of so many hours, days, weeks",
         allowed: Schedule::KEEP_ALLOWED,
         default: "24h,7d,4w",
+        is_of_pool: false,
     },
     Key {
         name: "quota",
         description: "most space that a volume and its snapshots may take, as stored",
         allowed: BYTES_ALLOWED,
         default: "none",
+        is_of_pool: false,
     },
     Key {
         name: "reservation",
         description: "space that is kept for a volume and its snapshots, as stored",
         allowed: BYTES_ALLOWED,
         default: "none",
+        is_of_pool: false,
+    },
+    Key {
+        name: "clean-low",
+        description: "free space below which the cleaner begins in the background with extents that are mostly dead, in percent of the pool",
+        allowed: MARK_ALLOWED,
+        default: "10",
+        is_of_pool: true,
+    },
+    Key {
+        name: "clean-high",
+        description: "free space at which it stops; in a pool that nobody uses it begins below this already",
+        allowed: MARK_ALLOWED,
+        default: "25",
+        is_of_pool: true,
     },
 ];
 
@@ -195,6 +242,10 @@ pub enum PropertyError {
     },
     /// It is a file-type rule, and a wrong one.
     Rule(RuleError),
+    /// Only pools have the property.
+    OfPool(&'static Key),
+    /// Two properties contradict each other.
+    Contradiction(String),
 }
 
 impl fmt::Display for PropertyError {
@@ -211,6 +262,8 @@ impl fmt::Display for PropertyError {
                 write!(f, "property '{}' cannot be '{value}'; allowed: {}", key.name, key.allowed)
             }
             Self::Rule(error) => error.fmt(f),
+            Self::OfPool(key) => write!(f, "'{}' is a property of the pool as a whole: set it there", key.name),
+            Self::Contradiction(text) => f.write_str(text),
         }
     }
 }
@@ -226,6 +279,35 @@ pub fn check_property(key: &str, value: &str) -> Result<(), PropertyError> {
         return check_rule(key, value).map(|_| ()).map_err(PropertyError::Rule);
     }
     apply(&mut Settings::default(), key, value)
+}
+
+/// Checks that `key` is a property that a volume can have, and takes `value`.
+///
+/// # Errors
+/// With a message that lists what is allowed.
+pub fn check_volume_property(key: &str, value: &str) -> Result<(), PropertyError> {
+    check_property(key, value)?;
+    match KEYS.iter().find(|known| known.name == key && known.is_of_pool) {
+        Some(key) => Err(PropertyError::OfPool(key)),
+        None => Ok(()),
+    }
+}
+
+/// Checks what properties of a pool mean together.
+///
+/// # Errors
+/// When two contradict each other, or one is wrong by itself.
+pub fn check_pool(properties: &BTreeMap<String, String>) -> Result<(), PropertyError> {
+    let CleanMarks { low_permille, high_permille } = resolve(properties, &BTreeMap::new())?.settings.clean_marks;
+    if low_permille < high_permille {
+        return Ok(());
+    }
+    let percent = |permille: u32| f64::from(permille) / 10.0;
+    Err(PropertyError::Contradiction(format!(
+        "clean-low ({}) must be less than clean-high ({}): set both",
+        percent(low_permille),
+        percent(high_permille)
+    )))
 }
 
 /// Whether there is a property of that name; each type of file has one for its rule.
@@ -275,6 +357,8 @@ fn apply(settings: &mut Settings, name: &str, value: &str) -> Result<(), Propert
         "keep" => drop(Schedule::parse("off", value).ok_or_else(bad)?),
         "quota" => settings.quota_bytes = parse_bytes(value).ok_or_else(bad)?,
         "reservation" => settings.reservation_bytes = parse_bytes(value).ok_or_else(bad)?.unwrap_or(0),
+        "clean-low" => settings.clean_marks.low_permille = parse_permille(value).ok_or_else(bad)?,
+        "clean-high" => settings.clean_marks.high_permille = parse_permille(value).ok_or_else(bad)?,
         _ => return Err(PropertyError::UnknownKey(name.to_owned())),
     }
     Ok(())
@@ -320,6 +404,34 @@ mod tests {
 
     fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    }
+
+    #[test]
+    fn marks_belong_to_the_pool_and_one_lies_below_the_other() {
+        let set = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let none = BTreeMap::new();
+        for (properties, ok) in [
+            (set(&[]), true),
+            (set(&[("clean-low", "5"), ("clean-high", "12.5")]), true),
+            (set(&[("clean-low", "0")]), true),
+            (set(&[("clean-low", "25")]), false),
+            (set(&[("clean-high", "10")]), false),
+            (set(&[("clean-low", "30"), ("clean-high", "20")]), false),
+            (set(&[("clean-high", "91")]), false),
+        ] {
+            assert_eq!(check_pool(&properties).is_ok(), ok, "{properties:?}");
+        }
+        let marks = resolve(&set(&[("clean-low", "7.5")]), &none).unwrap().settings.clean_marks;
+        assert_eq!(marks, CleanMarks { low_permille: 75, high_permille: 250 });
+        assert!(check_property("clean-low", "7").is_ok());
+        let error = check_volume_property("clean-low", "7").unwrap_err();
+        assert!(error.to_string().contains("of the pool as a whole"), "{error}");
+        assert!(check_volume_property("unit", "8K").is_ok());
+        let error = check_pool(&set(&[("clean-low", "30")])).unwrap_err();
+        assert!(error.to_string().contains("clean-low (30) must be less than clean-high (25)"), "{error}");
+        // What is shown as the default is what holds.
+        let defaults = set(&[("clean-low", "10"), ("clean-high", "25")]);
+        assert_eq!(resolve(&defaults, &none).unwrap().settings.clean_marks, CleanMarks::default());
     }
 
     #[test]

@@ -172,7 +172,7 @@ Examples:
   shale clean /srv/pool --all --json | jq .extents_free
 
 The pool cleans itself, as late as it can, because that is cheapest. This does it now: it empties extents of which
-more than a twentieth is dead, until a quarter of the pool is free, or with --all until none is left. It can be
+more than a twentieth is dead, until as much of the pool is free as the property clean-high says, or with --all until none is left. It can be
 interrupted at any time. The pool may be served.
 
 JSON fields: extents_cleaned, bytes_moved, extents_free, extents_free_before, extents_todo (left with more than a
