@@ -167,7 +167,7 @@ impl Core {
         let mut properties = BTreeMap::new();
         let mut timelines = Arc::default();
         let mut reaping = Vec::new();
-        let position = self.log.position(|| {
+        let position = self.log.position(ExtentIndex(self.geometry.extents_usable()), || {
             next_object = self.objects.next_id();
             properties = self.objects.pool_properties();
             for object in self.objects.all() {
@@ -236,7 +236,8 @@ impl Core {
         let usage = std::mem::take(&mut merged.usage);
         let plan = {
             let mut extents = self.extents.lock();
-            let plan = extents.plan(usage, position.passed.clone(), &position.extents, self.list_target());
+            let plan =
+                extents.plan(usage, position.passed.clone(), &position.dropped, &position.extents, self.list_target());
             let mut pages = BTreeSet::new();
             for extent in plan.usage.keys() {
                 if pages.insert(usage_key(*extent)) {
@@ -398,6 +399,7 @@ impl Core {
         for reaped in &merged.reaped {
             self.objects.reaped(reaped);
         }
+        self.counters.published.add(1);
         // Whoever looked up a location before the thaw has read it when this lock is granted.
         if !cfg!(feature = "canary-extent-freed-under-reader") {
             drop(self.readers.write());

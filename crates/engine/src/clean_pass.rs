@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use surface::Result;
+use units::ExtentIndex;
 
 use crate::cleaner::{Cleaner, GAIN_DIVISOR, Round, Rule};
 use crate::core::Core;
@@ -187,7 +188,7 @@ impl Core {
     /// Whether the cleaner has to work for this pool, or soon will: then it pays to care where data goes.
     pub(crate) fn is_short_of_space(&self) -> bool {
         let total = u64::from(self.geometry.extents()) - 1;
-        self.extents_left() * 1000 < total * u64::from(CLEAN_HIGH_PERMILLE)
+        self.extents_left() * 1000 < total * u64::from(self.objects.clean_marks().high_permille)
     }
 
     /// How near the wall is: 0 where the brake begins, 1 at the wall.
@@ -236,15 +237,16 @@ impl Core {
     }
 
     /// Extents with so many live bytes or fewer can be worth cleaning.
-    fn rule(&self, dead_permille: u32, greedy: bool) -> Rule {
+    pub(crate) fn rule(&self, dead_permille: u32, greedy: bool) -> Rule {
         let live_max = u64::from(self.geometry.extent_bytes) * u64::from(1000 - dead_permille) / 1000;
-        Rule { live_max: live_max as u32, greedy }
+        let within = (ExtentIndex(0), ExtentIndex(self.geometry.extents_usable()));
+        Rule { live_max: live_max as u32, greedy, within, away: false }
     }
 
     /// What to clean now in the background, if anything.
     pub(crate) fn clean_pace(&self, cleaner: &mut Cleaner, idle: bool) -> Option<Rule> {
         let extent_bytes = u64::from(self.geometry.extent_bytes);
-        let total = u64::from(self.geometry.extents()) - 1;
+        let total = u64::from(self.geometry.extents_usable()) - 1;
         let wall = self.geometry.reserve_extents();
         let left = self.extents_left() + self.evacuated.load(Ordering::Relaxed);
         let live = self.live_bytes.load(Ordering::Relaxed).div_ceil(extent_bytes);
@@ -331,7 +333,7 @@ impl Core {
         let (extents, moved) = (self.counters.cleaned_extents.get(), self.counters.moved_bytes.get());
         let rule = self.rule(PASS_PERMILLE, true);
         let high = u64::from(self.objects.clean_marks().high_permille);
-        let total = u64::from(self.geometry.extents()) - 1;
+        let total = u64::from(self.geometry.extents_usable()) - 1;
         let mut report = CleanReport { extents_free_before: self.extents_left(), ..CleanReport::default() };
         let mut stuck = 0;
         for _ in 0..rounds {
@@ -360,7 +362,7 @@ impl Core {
         }
         self.take_checkpoint()?;
         let none = |_, _| false;
-        let worth = self.extents.lock().victims(self.geometry.extent_bytes, rule.live_max, true, usize::MAX, none);
+        let worth = self.extents.lock().victims(self.geometry.extent_bytes, rule, usize::MAX, none);
         report.extents_todo = worth.len() as u64;
         report.extents_cleaned = self.counters.cleaned_extents.get() - extents;
         report.bytes_moved = self.counters.moved_bytes.get() - moved;

@@ -51,6 +51,10 @@ pub(crate) struct Rule {
     pub live_max: u32,
     /// The least live bytes first, whatever their age: when space is needed now.
     pub greedy: bool,
+    /// First of the extents among which victims are looked for, and the one behind the last.
+    pub within: (ExtentIndex, ExtentIndex),
+    /// They are to go (see `shrink`): however full they are, and although it wins nothing.
+    pub away: bool,
 }
 
 /// How a round ended.
@@ -144,7 +148,7 @@ impl Core {
         let is_taken =
             |e: ExtentIndex| cleaner.busy.contains(&e) || cleaner.evacuated.iter().any(|(_, set)| set.contains(&e));
         let skip = |e: ExtentIndex, live: u32| is_taken(e) || cleaner.shunned.get(&e) == Some(&live);
-        let victims = extents.victims(self.geometry.extent_bytes, rule.live_max, rule.greedy, VICTIMS_MAX, skip);
+        let victims = extents.victims(self.geometry.extent_bytes, rule, VICTIMS_MAX, skip);
         (extents.checkpoint(), victims)
     }
 
@@ -154,6 +158,14 @@ impl Core {
         let memory = (self.options.memory_bytes / 32 / extent_bytes).clamp(2, (ROUND_BYTES_MAX / extent_bytes).max(2));
         let ahead = self.log.ahead();
         let reachable = ahead.saturating_sub(self.geometry.kept_back(Purpose::Clean)) as u64;
+        if rule.away {
+            // It wins nothing that could be used: so it takes nothing that others may need.
+            let wanted = self.extents_spare().min(memory).min(reachable.saturating_sub(CLEAN_EXTENTS));
+            let aside = self.set_aside(wanted * self.geometry.usable_bytes_min());
+            let (bytes, victims, purpose) = (wanted * extent_bytes, VICTIMS_MAX, Purpose::Clean);
+            let has_room = wanted > 0 && self.has_room();
+            return has_room.then_some(Allowance { bytes, victims, purpose, _aside: Some(aside) });
+        }
         if reachable == 0 {
             // Only when a writer waits for space: in the background a checkpoint may still bring some.
             let extents = ahead.saturating_sub(self.geometry.kept_back(Purpose::Rescue)) as u64;
@@ -198,13 +210,13 @@ impl Core {
             let survivors = cleaner.spare.pop().unwrap_or_default();
             Claim { core: self, number, victims, survivors }
         };
-        let round = self.clean_claim(&mut claim, seen, &allowance);
+        let round = self.clean_claim(&mut claim, rule, seen, &allowance);
         self.counters.cleaning_ns.add(self.env.clock.now_ns().saturating_sub(began));
         round
     }
 
     /// Steps 2 and 3 for the victims that are a round's own.
-    fn clean_claim(&self, claim: &mut Claim<'_>, seen: u64, allowance: &Allowance<'_>) -> Result<Round> {
+    fn clean_claim(&self, claim: &mut Claim<'_>, rule: Rule, seen: u64, allowance: &Allowance<'_>) -> Result<Round> {
         let (budget, extent_bytes) = (allowance.bytes, u64::from(self.geometry.extent_bytes));
         let Claim { number, ref victims, ref mut survivors, .. } = *claim;
         // A checkpoint that is running holds the lock.
@@ -249,7 +261,7 @@ impl Core {
         }
         let packed = survivors.measure(self.geometry.extent_bytes).bytes;
         let cleaned_bytes = taken.len() as u64 * extent_bytes;
-        if packed + cleaned_bytes / GAIN_DIVISOR > cleaned_bytes {
+        if packed + cleaned_bytes / GAIN_DIVISOR > cleaned_bytes && !rule.away {
             let mut cleaner = self.cleaner.lock();
             taken.into_iter().for_each(|victim| cleaner.shun(victim));
             return Ok(Round::Shunned);

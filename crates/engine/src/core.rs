@@ -109,6 +109,8 @@ pub(crate) struct Core {
     pub making_room: Mutex<()>,
     /// Held by whatever changes the table of objects.
     pub admin: Mutex<()>,
+    /// The pool is being made smaller.
+    pub shrinking: Mutex<Option<crate::shrink::Shrinking>>,
     /// Held by whoever recompresses.
     pub recompressing: Mutex<()>,
     /// Bytes that were admitted and are not in the write buffer yet.
@@ -163,6 +165,7 @@ impl Core {
             reserved_unmet: AtomicU64::new(0),
             making_room: Mutex::new(()),
             admin: Mutex::new(()),
+            shrinking: Mutex::new(None),
             recompressing: Mutex::new(()),
             admitting: AtomicU64::new(0),
             full_at: AtomicU64::new(u64::MAX),

@@ -27,6 +27,8 @@ pub(crate) struct Counters {
     pub read_disk_bytes: Counter,
     pub checkpoints: Counter,
     pub light_checkpoints: Counter,
+    /// Checkpoints of which readers know: raised before anything is freed by one.
+    pub published: Counter,
     pub flushes: Counter,
     pub syncs: Counter,
     pub recovered_batches: Counter,

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use format::USAGE_PAGE_EXTENTS;
 use units::ExtentIndex;
 
+use crate::cleaner::Rule;
 use crate::geometry::Geometry;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub(crate) struct Extents {
     number: u64,
     free: u64,
     live_bytes: u64,
+    /// Extents from this one on are given to nobody.
+    mark: usize,
     /// Where the search for free extents goes on, so that the log moves through the file in long runs.
     cursor: usize,
 }
@@ -73,7 +76,17 @@ impl Extents {
             *first = State::Used;
         }
         let free = state.iter().filter(|s| **s == State::Free).count() as u64;
-        Self { live: all, state, passed_at: vec![0; count], now: 0, number, free, live_bytes, cursor: 1 }
+        Self {
+            live: all,
+            state,
+            passed_at: vec![0; count],
+            now: 0,
+            number,
+            free,
+            live_bytes,
+            mark: usize::MAX,
+            cursor: 1,
+        }
     }
 
     /// The pool has grown to `count` extents: the new ones are free.
@@ -82,7 +95,39 @@ impl Extents {
         self.live.resize(self.live.len() + more, 0);
         self.passed_at.resize(self.passed_at.len() + more, 0);
         self.state.resize(self.state.len() + more, State::Free);
-        self.free += more as u64;
+        self.free = self.count_free();
+    }
+
+    /// Extents from `mark` on are given to nobody from now on; without one, all can be.
+    pub(crate) fn set_mark(&mut self, mark: Option<usize>) {
+        self.mark = mark.unwrap_or(usize::MAX);
+        self.free = self.count_free();
+    }
+
+    /// Extents before `end` that hold nothing: those on the log's list are among them, and what it has open.
+    pub(crate) fn idle_before(&self, end: usize) -> u64 {
+        self.state.iter().take(end).filter(|state| **state != State::Used).count() as u64
+    }
+
+    /// Extents from `end` on that are not free, and the live bytes in them.
+    pub(crate) fn used_from(&self, end: usize) -> (u64, u64) {
+        let beyond = self.state.iter().zip(&self.live).skip(end);
+        let used = beyond.filter(|(state, _)| **state != State::Free);
+        used.fold((0, 0), |(count, bytes), (_, live)| (count + 1, bytes + u64::from(*live)))
+    }
+
+    /// The pool has only `count` extents from now on; all others are free.
+    pub(crate) fn shrink(&mut self, count: usize) {
+        debug_assert!(self.state.iter().skip(count).all(|state| *state == State::Free));
+        self.live.truncate(count);
+        self.passed_at.truncate(count);
+        self.state.truncate(count);
+        self.cursor = self.cursor.min(count.saturating_sub(1)).max(1);
+        self.set_mark(None);
+    }
+
+    fn count_free(&self) -> u64 {
+        self.state.iter().take(self.mark).filter(|state| **state == State::Free).count() as u64
     }
 
     /// Number of the checkpoint as of which live bytes are.
@@ -112,11 +157,8 @@ impl Extents {
 
     fn set(&mut self, extent: ExtentIndex, state: State) {
         let Some(slot) = self.state.get_mut(extent.0 as usize) else { return };
-        if *slot == State::Free {
-            self.free -= 1;
-        }
-        if state == State::Free {
-            self.free += 1;
+        if (extent.0 as usize) < self.mark {
+            self.free = self.free - u64::from(*slot == State::Free) + u64::from(state == State::Free);
         }
         *slot = state;
     }
@@ -129,11 +171,12 @@ impl Extents {
     }
 
     /// Decides what a checkpoint does: `usage` is what its merge changed, `passed` the extents that leave the log's
-    /// list, `kept` those that stay on it, and `wanted` the length that the list should have.
+    /// list, `dropped` those that were taken off it unused, `kept` those that stay on it, and `wanted` the length that the list should have.
     pub(crate) fn plan(
         &mut self,
         usage: UsageChanges,
         passed: Vec<ExtentIndex>,
+        dropped: &[ExtentIndex],
         kept: &[ExtentIndex],
         wanted: usize,
     ) -> ExtentPlan {
@@ -146,7 +189,7 @@ impl Extents {
             .copied()
             .filter(|e| self.state.get(e.0 as usize) == Some(&State::Used) && live_after(*e) == 0)
             .collect();
-        freed.extend(passed.iter().copied().filter(|e| live_after(*e) == 0));
+        freed.extend(passed.iter().chain(dropped).copied().filter(|e| live_after(*e) == 0));
         freed.sort_unstable();
         freed.dedup();
         let mut listed = Vec::new();
@@ -157,7 +200,8 @@ impl Extents {
             }
             let at = (self.cursor + step) % count;
             let extent = ExtentIndex(at as u32);
-            if self.state[at] == State::Free || freed.binary_search(&extent).is_ok() {
+            let is_free = self.state[at] == State::Free || freed.binary_search(&extent).is_ok();
+            if is_free && at < self.mark {
                 listed.push(extent);
             }
         }
@@ -192,19 +236,19 @@ impl Extents {
     pub(crate) fn victims(
         &self,
         extent_bytes: u32,
-        live_max: u32,
-        greedy: bool,
+        rule: Rule,
         max: usize,
         skip: impl Fn(ExtentIndex, u32) -> bool,
     ) -> Vec<Victim> {
         let mut found: Vec<(f64, Victim)> = Vec::new();
         for (index, (state, live)) in self.state.iter().zip(&self.live).enumerate().skip(1) {
             let extent = ExtentIndex(index as u32);
-            if *state != State::Used || *live == 0 || *live > live_max || skip(extent, *live) {
+            let is_elsewhere = extent < rule.within.0 || extent >= rule.within.1;
+            if *state != State::Used || *live == 0 || *live > rule.live_max || is_elsewhere || skip(extent, *live) {
                 continue;
             }
             let u = (f64::from(*live) / f64::from(extent_bytes)).min(1.0);
-            let age = if greedy { 1.0 } else { f64::from(self.now - self.passed_at[index]) + 1.0 };
+            let age = if rule.greedy { 1.0 } else { f64::from(self.now - self.passed_at[index]) + 1.0 };
             found.push(((1.0 - u) * (1.0 - u) / u * age, Victim { extent, live: *live }));
         }
         let order = |a: &(f64, Victim), b: &(f64, Victim)| b.0.total_cmp(&a.0).then(a.1.extent.cmp(&b.1.extent));
@@ -263,15 +307,15 @@ mod tests {
     fn a_freed_extent_is_free_only_after_release() {
         let mut extents = extents(4);
         assert_eq!(extents.free(), 3);
-        let plan = extents.plan(UsageChanges::new(), vec![], &[], 1);
+        let plan = extents.plan(UsageChanges::new(), vec![], &[], &[], 1);
         assert_eq!(plan.listed, [ExtentIndex(1)]);
         extents.apply(&plan);
         assert_eq!(extents.free(), 2);
-        let plan = extents.plan([(ExtentIndex(1), 100)].into(), vec![ExtentIndex(1)], &[], 1);
+        let plan = extents.plan([(ExtentIndex(1), 100)].into(), vec![ExtentIndex(1)], &[], &[], 1);
         assert!(plan.freed.is_empty());
         extents.apply(&plan);
         assert_eq!((extents.free(), extents.live_bytes()), (1, 100));
-        let plan = extents.plan([(ExtentIndex(1), -100)].into(), vec![], &plan.listed, 1);
+        let plan = extents.plan([(ExtentIndex(1), -100)].into(), vec![], &[], &plan.listed, 1);
         assert_eq!(plan.freed, [ExtentIndex(1)]);
         extents.apply(&plan);
         assert_eq!((extents.free(), extents.live_bytes()), (1, 0));
@@ -293,7 +337,9 @@ mod tests {
         }
         pass(5, 1000 << 10);
         let choose = |greedy, max, skip: &dyn Fn(ExtentIndex, u32) -> bool| -> Vec<u32> {
-            extents.victims(1 << 20, 900 << 10, greedy, max, skip).iter().map(|v| v.extent.0).collect()
+            let within = (ExtentIndex(0), ExtentIndex(8));
+            let rule = Rule { live_max: 900 << 10, greedy, within, away: false };
+            extents.victims(1 << 20, rule, max, skip).iter().map(|v| v.extent.0).collect()
         };
         assert_eq!(choose(false, 9, &|_, _| false), [2, 3, 1, 4], "age outweighs a tenth of an extent");
         assert_eq!(choose(true, 9, &|_, _| false), [2, 3, 4, 1]);
@@ -303,11 +349,11 @@ mod tests {
     #[test]
     fn an_extent_freed_by_a_checkpoint_may_be_listed_by_it() {
         let mut extents = extents(2);
-        let plan = extents.plan(UsageChanges::new(), vec![], &[], 8);
+        let plan = extents.plan(UsageChanges::new(), vec![], &[], &[], 8);
         extents.apply(&plan);
         assert_eq!((plan.listed.len(), extents.free()), (1, 0));
         // The log passed extent 1 and left nothing live in it.
-        let plan = extents.plan(UsageChanges::new(), vec![ExtentIndex(1)], &[], 8);
+        let plan = extents.plan(UsageChanges::new(), vec![ExtentIndex(1)], &[], &[], 8);
         assert_eq!(plan.listed, [ExtentIndex(1)]);
         extents.apply(&plan);
         assert!(extents.release(&plan).is_empty());

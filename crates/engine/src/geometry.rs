@@ -22,12 +22,14 @@ const RESCUE_EXTENTS: usize = 1;
 pub(crate) struct Geometry {
     pub extent_bytes: u32,
     extents: Arc<AtomicU32>,
+    /// Extents from this one on take nothing new: the pool is being made smaller.
+    mark: Arc<AtomicU32>,
 }
 
 impl Geometry {
     pub(crate) fn new(extent_bytes: u32, capacity_bytes: u64) -> Self {
         let extents = u32::try_from(capacity_bytes / u64::from(extent_bytes)).unwrap_or(u32::MAX);
-        Self { extent_bytes, extents: Arc::new(AtomicU32::new(extents)) }
+        Self { extent_bytes, extents: Arc::new(AtomicU32::new(extents)), mark: Arc::new(AtomicU32::new(u32::MAX)) }
     }
 
     /// Extents in the data file, the superblock's included.
@@ -38,6 +40,22 @@ impl Geometry {
     /// The pool has more extents from now on.
     pub(crate) fn grow(&self, extents: u32) {
         self.extents.fetch_max(extents, Ordering::AcqRel);
+    }
+
+    /// The pool has fewer extents from now on; nothing lies in the others.
+    pub(crate) fn shrink(&self, extents: u32) {
+        self.extents.fetch_min(extents, Ordering::AcqRel);
+        self.set_mark(None);
+    }
+
+    /// Extents that take something new: those before the mark, if there is one.
+    pub(crate) fn extents_usable(&self) -> u32 {
+        self.extents().min(self.mark.load(Ordering::Acquire))
+    }
+
+    /// Sets the mark, or takes it away.
+    pub(crate) fn set_mark(&self, mark: Option<u32>) {
+        self.mark.store(mark.unwrap_or(u32::MAX), Ordering::Release);
     }
 
     /// First byte of an extent.

@@ -59,6 +59,7 @@ mod scratch;
 mod scrub;
 mod send;
 mod send_pages;
+mod shrink;
 mod space;
 mod status;
 mod superblock_io;
@@ -81,6 +82,7 @@ pub use receives::ReceiveStatus;
 pub use recompress::RecompressReport;
 pub use scrub::ScrubReport;
 pub use send::Sender;
+pub use shrink::ShrinkReport;
 pub use status::{
     CheckReport, CleanReport, PoolStatus, Problem, Property, PropertySource, SnapshotStatus, SnapshotUsage,
     VolumeStatus,

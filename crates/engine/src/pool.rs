@@ -31,7 +31,7 @@ use crate::write_buffer::WriteBuffer;
 use crate::{properties, recovery, superblock_io};
 
 /// Fewest extents of a pool: the superblock's, the reserve, and some to work with.
-const EXTENTS_MIN: u32 = 16;
+pub(crate) const EXTENTS_MIN: u32 = 16;
 
 /// An open pool. Clones share it. Dropping the last one without [`close`](Self::close) is like a crash: what was not flushed is
 /// lost, and the next open recovers.
@@ -363,11 +363,9 @@ impl Pool {
                 self.core.check_reservation(descriptor.id, reserved)?;
                 Entry::Object(descriptor)
             }
-            None => Entry::PoolProperties(properties::changed(
-                Owner::Pool,
-                &self.core.objects.pool_properties(),
-                changes,
-            )?),
+            None => {
+                Entry::PoolProperties(properties::changed(Owner::Pool, &self.core.objects.pool_properties(), changes)?)
+            }
         };
         self.core.append_durably(vec![entry])?;
         self.core.count_reservations();

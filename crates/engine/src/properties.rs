@@ -96,11 +96,16 @@ mod tests {
     #[test]
     fn rules_are_set_and_unset_like_other_properties() {
         let set =
-            changed(Owner::Pool, &Properties::new(), &[change("rule.nc", Some("gzip-1")), change("unit", Some("4K"))]).unwrap();
+            changed(Owner::Pool, &Properties::new(), &[change("rule.nc", Some("gzip-1")), change("unit", Some("4K"))])
+                .unwrap();
         assert_eq!(set.len(), 2);
         assert_eq!(changed(Owner::Pool, &set, &[change("rule.nc", None)]).unwrap().len(), 1);
         for (key, value) in [("rule.nc", Some("x")), ("rules", None), ("rule.n c", Some("lz4"))] {
-            assert_eq!(changed(Owner::Volume, &set, &[change(key, value)]).unwrap_err().kind(), ErrorKind::Invalid, "{key}");
+            assert_eq!(
+                changed(Owner::Volume, &set, &[change(key, value)]).unwrap_err().kind(),
+                ErrorKind::Invalid,
+                "{key}"
+            );
         }
     }
 
@@ -109,7 +114,11 @@ mod tests {
         let mut properties = Properties::new();
         let mut refused = None;
         for n in 0..1000 {
-            match changed(Owner::Pool, &properties, &[change(&format!("rule.t{n}"), Some("archive:zstd-19,performance:lz4"))]) {
+            match changed(
+                Owner::Pool,
+                &properties,
+                &[change(&format!("rule.t{n}"), Some("archive:zstd-19,performance:lz4"))],
+            ) {
                 Ok(more) => properties = more,
                 Err(error) => {
                     refused = Some(error);

@@ -118,7 +118,7 @@ impl Core {
         if self.objects.get(id).map_or(0, |object| object.settings.read().reservation_bytes) >= bytes {
             return Ok(());
         }
-        let extents = u64::from(self.geometry.extents()) - 1 - self.geometry.reserve_extents();
+        let extents = u64::from(self.geometry.extents_usable()) - 1 - self.geometry.reserve_extents();
         let room = extents * self.geometry.usable_bytes_min();
         let live = self.extents.lock().live_bytes();
         let mut wanted = bytes.saturating_sub(self.objects.get(id).map_or(0, |object| object.stored_bytes()));

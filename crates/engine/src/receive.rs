@@ -290,7 +290,8 @@ impl Receiver {
         own.retain(|key, _| !LEFT_BEHIND.contains(&key.as_str()));
         own.extend(self.properties.clone());
         // They may come from a newer version.
-        properties::check(properties::Owner::Volume, &own).map_err(|error| error.context("the volume's properties in the stream"))?;
+        properties::check(properties::Owner::Volume, &own)
+            .map_err(|error| error.context("the volume's properties in the stream"))?;
         Ok(own)
     }
 

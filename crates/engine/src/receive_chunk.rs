@@ -12,6 +12,7 @@ use format::{Entry, FragmentEntry, ObjectDescriptor, StreamData, header_bytes, s
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, Epoch, GROUP_BLOCKS};
 
+use crate::checkpoint::Kind;
 use crate::core::Core;
 use crate::log::Purpose;
 use crate::objects::Object;
@@ -108,7 +109,7 @@ impl Core {
         self.check_failed()?;
         self.heal()?;
         if self.map.active().bytes() > self.shares.overlay {
-            self.checkpoint_unless(|core| core.map.active().bytes() <= core.shares.overlay)?;
+            self.checkpoint_unless(Kind::Full, |core| core.map.active().bytes() <= core.shares.overlay)?;
         }
         let header = header_bytes(&entries);
         let first = entries.iter().flat_map(Entry::payloads).map(|(_, _, fragment)| fragment.first).next();

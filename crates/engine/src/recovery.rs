@@ -213,6 +213,7 @@ pub(crate) fn replay(
         open,
         extents: checkpoint.extents[replay.opened..].to_vec(),
         passed: replay.passed,
+        dropped: Vec::new(),
     };
     Ok(Replayed { position, batches: replay.batches, bytes_read: replay.bytes_read })
 }

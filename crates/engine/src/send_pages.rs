@@ -35,8 +35,8 @@ pub(crate) struct Compared {
 #[derive(Default)]
 pub(crate) struct Pages {
     known: VecDeque<GroupChange>,
-    /// The checkpoint since which the page holds, and where the next page begins.
-    checkpoint: u64,
+    /// The moment as of which the page holds, and where the next page begins.
+    as_of: u64,
     next: Option<GroupIndex>,
 }
 
@@ -99,17 +99,18 @@ impl Compared {
 }
 
 impl Pages {
-    /// Checkpoints that have counted so far: while this stays and `Core::readers` is held, places that pages name stay.
+    /// A number that is raised behind every change of the map's base and before extents are freed because of it: if it is the same before
+    /// a page was read and when `Core::readers` is held, the places that the page names stay what they are for as long as that is held.
     pub(crate) fn moment(core: &Core) -> u64 {
-        core.counters.checkpoints.get()
+        core.counters.published.get()
     }
 
     /// The first change from group `at` on, which must not go back; `None`: there is none, and there will be none.
     pub(crate) fn first(&mut self, core: &Core, compared: &Compared, at: GroupIndex) -> Result<Option<&GroupChange>> {
         let moment = Self::moment(core);
-        if self.checkpoint != moment {
+        if self.as_of != moment {
             self.known.clear();
-            self.checkpoint = moment;
+            self.as_of = moment;
             self.next = Some(at);
         }
         while self.known.front().is_some_and(|change| change.group < at) {

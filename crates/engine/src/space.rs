@@ -33,7 +33,7 @@ impl Core {
     ///
     /// Bytes go from admitted to dirty to used extents, and each is counted in the next place before it leaves the
     /// last one: read in this order, none is missed.
-    fn committed_bytes(&self) -> u64 {
+    pub(crate) fn committed_bytes(&self) -> u64 {
         let admitting = self.admitting.load(Ordering::Acquire);
         admitting + self.buffer.bytes() as u64 + self.buffer.groups() as u64 * GROUP_COST_BYTES
     }
@@ -69,7 +69,7 @@ impl Core {
     /// Extents that only overwriting may take: a pool that is full for new data goes on taking changes of what it holds, because
     /// cleaning wins back what they leave dead. Small pools cannot afford it.
     fn overwrite_extents(&self) -> u64 {
-        let share = u64::from(self.geometry.extents()) / OVERWRITE_DIVISOR;
+        let share = u64::from(self.geometry.extents_usable()) / OVERWRITE_DIVISOR;
         if share < OVERWRITE_MIN { 0 } else { share }
     }
 

@@ -46,11 +46,18 @@ pub(crate) fn hold_pool(copies: &Copies) -> bool {
     !matches!(copies, [Err(Missing | Damaged(_)), Err(Missing)])
 }
 
-/// Writes both copies, one after the other is durable.
+/// Writes both copies, one after the other is durable: the one that is in force comes last. So whatever a crash in between leaves, and
+/// whatever one before has left, one copy is whole.
 pub(crate) fn write(disk: &dyn Disk, superblock: &Superblock) -> Result<()> {
+    let mut offsets = SUPERBLOCK_OFFSETS;
+    match read_copies(disk)? {
+        [Ok(a), Ok(b)] if b.generation > a.generation => {}
+        [Ok(_), _] => offsets.reverse(),
+        _ => {}
+    }
     let mut buf = AlignedBuf::new(SUPERBLOCK_BYTES);
     buf[..SUPERBLOCK_BYTES].copy_from_slice(&superblock.encode());
-    for offset in SUPERBLOCK_OFFSETS {
+    for offset in offsets {
         disk.write_at(offset, &buf, SUPERBLOCK_BYTES).and_then(|()| disk.sync()).map_err(|e| {
             Error::from_io(format!("writing the superblock at byte {offset} of the data file failed"), e)
         })?;

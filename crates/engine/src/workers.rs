@@ -288,6 +288,7 @@ impl Core {
         if self.check_failed().is_err() {
             return Ok(());
         }
+        self.forget_shrinking();
         let now = self.env.clock.now_ns();
         let old = {
             let mut aging = self.aging.lock();

@@ -42,6 +42,14 @@ pub trait Disk: Send + Sync {
     /// When there is none.
     fn grow(&self, bytes: u64) -> Result<()>;
 
+    /// Gives back what lies behind the first `bytes`, which is needed no more. A no-op where the storage cannot do that.
+    ///
+    /// # Errors
+    /// Those of the storage.
+    fn shrink(&self, _bytes: u64) -> Result<()> {
+        Ok(())
+    }
+
     /// Current size in bytes.
     fn size_bytes(&self) -> Result<u64>;
 

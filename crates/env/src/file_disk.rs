@@ -279,6 +279,15 @@ impl Disk for FileDisk {
         }
     }
 
+    fn shrink(&self, bytes: u64) -> Result<()> {
+        match self.kind {
+            Kind::File if self.size_bytes()? > bytes => {
+                self.file.set_len(bytes).map_err(|e| self.failed("cutting off", bytes, 0, e))
+            }
+            Kind::File | Kind::BlockDevice => Ok(()),
+        }
+    }
+
     fn size_bytes(&self) -> Result<u64> {
         match self.kind {
             Kind::File => self.file.metadata().map(|m| m.len()),

@@ -31,9 +31,8 @@ pub use mode::{ARCHIVE_CPU_MULTIPLE, Mode, ParseModeError};
 pub use plan::{Auto, ClassPlan, Contenders, Entrant, Facts, Pressure};
 pub use probe::{CLASSES, Class, Probe, probe};
 pub use properties::{
-    CleanMarks, Compression, KEYS, Key as PropertyKey, PropertyError, Resolved, ResolvedProperty, Settings, Source, check_pool,
-    check_property, check_volume_property,
-    is_property, resolve,
+    CleanMarks, Compression, KEYS, Key as PropertyKey, PropertyError, Resolved, ResolvedProperty, Settings, Source,
+    check_pool, check_property, check_volume_property, is_property, resolve,
 };
 pub use region::{REGION_BITS, Region, STRAYS_MAX, UNITS_PER_TEST};
 pub use rules::{

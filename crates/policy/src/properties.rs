@@ -445,6 +445,7 @@ mod tests {
             min_saving_permille: 900,
             quota_bytes: Some(1),
             reservation_bytes: 1,
+            clean_marks: CleanMarks { low_permille: 1, high_permille: 2 },
         };
         for key in KEYS {
             apply(&mut settings, key.name, key.default).unwrap();
@@ -491,7 +492,7 @@ mod tests {
             (
                 "compresion",
                 "lz4",
-                "compression, mode, candidates, unit, min-saving, snapshots, keep, quota, reservation, and rule.TYPE",
+                "compression, mode, candidates, unit, min-saving, snapshots, keep, quota, reservation, clean-low, clean-high, and rule.TYPE",
             ),
             ("rule.nc", "lz5", "MODE:CODEC"),
             ("rule.jpeg", "off", "rule.jpg"),
@@ -540,6 +541,8 @@ mod tests {
                 ("keep", "24h,7d,4w", Source::Default),
                 ("quota", "none", Source::Default),
                 ("reservation", "none", Source::Default),
+                ("clean-low", "10", Source::Default),
+                ("clean-high", "25", Source::Default),
             ]
         );
         assert_eq!(resolved.rules, Rules::default());

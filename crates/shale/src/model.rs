@@ -274,6 +274,29 @@ impl From<engine::CleanReport> for CleanSlice {
     }
 }
 
+/// How far shrinking is. See [`engine::ShrinkReport`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct ShrinkSlice {
+    pub finished: bool,
+    pub capacity_bytes: u64,
+    pub extents_todo: u64,
+    pub bytes_todo: u64,
+    pub bytes_moved: u64,
+}
+
+impl From<engine::ShrinkReport> for ShrinkSlice {
+    fn from(report: engine::ShrinkReport) -> Self {
+        Self {
+            finished: report.is_finished,
+            capacity_bytes: report.capacity_bytes,
+            extents_todo: report.extents_todo,
+            bytes_todo: report.bytes_todo,
+            bytes_moved: report.bytes_moved,
+        }
+    }
+}
+
 /// How far scrubbing is. See [`engine::ScrubReport`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]

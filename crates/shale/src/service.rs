@@ -129,6 +129,13 @@ impl Service {
                 self.pool.set_properties(volume.as_deref(), &changes).map(|()| Reply::Done)
             }
             Request::Grow { capacity_bytes } => self.pool.grow(capacity_bytes).map(|()| Reply::Done),
+            Request::Shrink { capacity_bytes, rounds } => {
+                Ok(Reply::Shrunk(self.pool.shrink(capacity_bytes, rounds)?.into()))
+            }
+            Request::ShrinkEnd => {
+                self.pool.give_up_shrinking();
+                Ok(Reply::Done)
+            }
             Request::Checkpoint => self.pool.checkpoint().map(|()| Reply::Done),
             Request::Clean { all, rounds } => Ok(Reply::Cleaned(self.pool.clean(all, rounds)?.into())),
             Request::Scrub { bytes, restart } => Ok(Reply::Scrubbed(Box::new(self.pool.scrub(bytes, restart)?.into()))),

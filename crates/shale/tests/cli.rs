@@ -90,7 +90,10 @@ fn properties_are_inherited_until_they_are_set() {
         get(&["v", "unit", "compression"]),
         json!([entry("unit", "64K", "pool"), entry("compression", "off", "volume")])
     );
-    assert_eq!(get(&["v"]).as_array().unwrap().len(), get(&[]).as_array().unwrap().len());
+    // The marks of the cleaner are the pool's alone.
+    assert_eq!(get(&["v"]).as_array().unwrap().len() + 2, get(&[]).as_array().unwrap().len());
+    on(&dir, "set", &["v", "clean-low=5"]).code(2).says("the pool as a whole");
+    on(&dir, "set", &["clean-low=30"]).code(2).says("less than clean-high");
 
     // All or nothing, and each message says what is allowed.
     on(&dir, "set", &["v", "unit=4K", "compression=magic"]).code(2).says("zstd-1");

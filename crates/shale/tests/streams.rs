@@ -7,21 +7,26 @@ use std::fs::File;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use shale::control::Client;
+use shale::volume_io::VolumeIo;
 use support::{Dir, Ran, SHALE, Server, content, noise, on, path, real_data, run, run_with_stdin};
 
 /// A pool with a volume of real data and two snapshots, a few blocks of which differ.
 fn source() -> Dir {
     let dir = Dir::with_pool("256M");
     let image = dir.join("image");
-    let mut bytes = real_data(12 << 20);
-    std::fs::write(&image, &bytes).unwrap();
+    std::fs::write(&image, real_data(12 << 20)).unwrap();
     on(&dir, "import", &["v", path(&image), "-o", "unit=64K"]).ok();
     on(&dir, "set", &["v", "snapshots=daily", "keep=7d", "quota=100M"]).ok();
     on(&dir, "snapshot", &["v@a"]).ok();
-    bytes[1 << 20..(1 << 20) + 300_000].copy_from_slice(&noise(300_000));
-    bytes[5 << 20..6 << 20].fill(0);
-    std::fs::write(&image, &bytes).unwrap();
-    on(&dir, "import", &["v", path(&image), "--overwrite"]).ok();
+    let server = Server::start(&dir, &[]);
+    let client = Client::connect(&dir.pool().join("control.sock")).unwrap();
+    let volume = client.volume("v").unwrap();
+    volume.write(1 << 20, noise(300 << 10).into()).unwrap();
+    volume.discard(5 << 20, 1 << 20).unwrap();
+    volume.flush().unwrap();
+    drop((volume, client));
+    server.stop();
     on(&dir, "snapshot", &["v@b"]).ok();
     dir
 }
@@ -154,17 +159,12 @@ fn what_is_no_stream_or_a_damaged_one_or_does_not_fit_is_told_apart() {
     receive("b").code(11).says("rollback");
     on(&to, "rollback", &["w@a"]).ok();
     // A volume does not change under those who have it open.
-    let server = Server::start(&to, &["--nbd", &format!("unix:{}", path(&to.join("nbd")))]);
-    let uri = format!("nbd+unix:///w?socket={}", path(&to.join("nbd")));
-    let client = Command::new("nbdsh").args(["-u", &uri, "-c", "import time; time.sleep(60)"]).spawn();
-    if let Ok(mut client) = client {
-        while on(&to, "list", &["--json"]).ok().json()[0]["clients"] != 1 {
-            std::thread::yield_now();
-        }
-        receive("b").code(4).says("open by 1 client");
-        client.kill().unwrap();
-        client.wait().unwrap();
-    }
+    let server = Server::start(&to, &[]);
+    let client = Client::connect(&to.pool().join("control.sock")).unwrap();
+    let volume = client.volume("w").unwrap();
+    volume.size_bytes().unwrap();
+    receive("b").code(4).says("open by 1 client");
+    drop((volume, client));
     receive("b").ok();
     same(&from, "v@b", &to, "w");
     drop(server);

@@ -442,6 +442,12 @@ impl Disk for DiskHandle {
         if bytes <= self.size_bytes()? { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
     }
 
+    fn shrink(&self, bytes: u64) -> io::Result<()> {
+        let size = self.size_bytes()?;
+        // It stays as large as it is, so that it can grow again; what was there is gone.
+        if bytes < size { self.punch(bytes, size - bytes) } else { Ok(()) }
+    }
+
     fn size_bytes(&self) -> io::Result<u64> {
         Ok(self.disk.state.lock().seen.size_bytes())
     }

@@ -92,6 +92,8 @@ pub(crate) struct Position {
     pub extents: Vec<ExtentIndex>,
     /// Extents that were passed since the last position was taken.
     pub passed: Vec<ExtentIndex>,
+    /// Extents that were taken off the list unused.
+    pub dropped: Vec<ExtentIndex>,
 }
 
 struct State {
@@ -445,8 +447,9 @@ impl Log {
         self.state.lock().broken.is_some()
     }
 
-    /// Where the log stands; `capture` runs while no batch can be applied.
-    pub(crate) fn position(&self, capture: impl FnOnce()) -> Position {
+    /// Where the log stands; `capture` runs while no batch can be applied. Of extents from `mark` on, none is opened any more, and those
+    /// that are open are left as soon as nothing is under way there.
+    pub(crate) fn position(&self, mark: ExtentIndex, capture: impl FnOnce()) -> Position {
         let mut state = self.state.lock();
         if state.broken.is_some() {
             while !state.flights.is_empty() {
@@ -462,6 +465,8 @@ impl Log {
             state.streams.abandon();
             self.ahead.store(state.streams.ahead(), Ordering::Relaxed);
         }
+        let dropped = state.streams.keep_before(mark);
+        self.ahead.store(state.streams.ahead(), Ordering::Relaxed);
         capture();
         state.bytes_since_checkpoint = 0;
         let (open, extents, passed) = state.streams.position();
@@ -472,6 +477,7 @@ impl Log {
             open,
             extents,
             passed,
+            dropped,
         }
     }
 

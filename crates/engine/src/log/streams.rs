@@ -109,7 +109,10 @@ impl Streams {
     pub(super) fn set_reserved(&mut self, first: ExtentIndex, count: usize) -> bool {
         let is_there = self.listed.get(self.reserved) == Some(&first);
         if is_there {
-            self.reserved += count;
+            // What lay side by side then need not do so now, if the list has been cut off.
+            let beside = |(i, extent): &(usize, &ExtentIndex)| extent.0 == first.0 + *i as u32;
+            let ahead = self.listed.iter().skip(self.reserved).take(count);
+            self.reserved += ahead.enumerate().take_while(beside).count();
         }
         is_there
     }
@@ -149,6 +152,25 @@ impl Streams {
         self.passed.extend(self.listed.drain(..self.opened));
         self.open = Default::default();
         (self.opened, self.reserved) = (0, 0);
+    }
+
+    /// Takes extents from `mark` on, and whatever is listed behind the first of them, off the list, as far as they are not open, and leaves
+    /// those that are open and have nothing under way. Returns the ones that were never opened.
+    ///
+    /// What stays of the list is the beginning of the old one. So until a checkpoint without the others is durable, whatever is
+    /// opened is what recovery from the one before would look for; and leaving an extent is what a stream may do at any time.
+    pub(super) fn keep_before(&mut self, mark: ExtentIndex) -> Vec<ExtentIndex> {
+        for (open, applied) in self.open.iter_mut().zip(&mut self.applied) {
+            let is_still = open.as_ref().map(|o| (o.extent, o.offset)) == applied.map(|a| (a.extent, a.offset));
+            if is_still && applied.is_some_and(|a| a.extent >= mark) {
+                *open = None;
+                self.passed.extend(applied.take().map(|a| a.extent));
+            }
+        }
+        let ahead = self.listed.iter().skip(self.opened);
+        let kept = self.opened + ahead.take_while(|extent| **extent < mark).count();
+        self.reserved = self.reserved.min(kept);
+        self.listed.drain(kept..).collect()
     }
 
     /// Where each stream stands as of the last applied batch, the list from there on, and what has been passed.
@@ -225,6 +247,35 @@ mod tests {
         assert_eq!(streams.position(), ([None, None], extents(&[8]), extents(&[2, 5, 6, 7])));
         assert_eq!((streams.ahead(), streams.reserved_ahead()), (1, 0));
         assert!(streams.open_of(Stream::Cold).is_none());
+    }
+
+    #[test]
+    fn extents_that_are_to_go_are_left_and_taken_off_the_list() {
+        let mut streams = Streams::new([None, None], extents(&[50, 5, 51, 6, 60, 7]), vec![]);
+        let one = put(&mut streams, Stream::Hot, true);
+        let two = put(&mut streams, Stream::Cold, true);
+        assert_eq!(streams.keep_before(ExtentIndex(40)), extents(&[51, 6, 60, 7]), "the order of the list stays");
+        assert_eq!(streams.ahead(), 0);
+        streams.extend(0, &extents(&[8, 9]));
+        streams.applied(one, 4096);
+        assert!(streams.keep_before(ExtentIndex(40)).is_empty());
+        let at = |extent, offset| Some(OpenExtent { extent: ExtentIndex(extent), offset });
+        assert_eq!(
+            streams.position(),
+            ([None, None], extents(&[5, 8, 9]), extents(&[50])),
+            "nothing is under way there"
+        );
+        assert!(streams.open_of(Stream::Hot).is_none());
+        streams.applied(two, 4096);
+        let three = put(&mut streams, Stream::Hot, true);
+        assert_eq!(three, place(Stream::Hot, 8, 0));
+        streams.applied(three, 4096);
+        streams.keep_before(ExtentIndex(40));
+        assert_eq!(streams.position(), ([at(8, 4096), at(5, 4096)], extents(&[9]), extents(&[50])));
+        // With a batch under way it is not left.
+        put(&mut streams, Stream::Hot, false);
+        streams.keep_before(ExtentIndex(8));
+        assert!(streams.open_of(Stream::Hot).is_some());
     }
 
     #[test]

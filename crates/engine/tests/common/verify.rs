@@ -127,8 +127,9 @@ impl World {
 
     /// `check` finds nothing wrong.
     pub fn verify_check(&mut self) -> Result<(), Failure> {
-        let report = self.pool().check(false, &mut |_, _| ()).map_err(|e| self.fail(format!("check failed: {e}")))?;
-        if report.problems.is_empty() {
+        let repair = self.resized;
+        let report = self.pool().check(repair, &mut |_, _| ()).map_err(|e| self.fail(format!("check failed: {e}")))?;
+        if report.problems.iter().all(|p| repair && p.kind == "superblock" && p.repaired) {
             return Ok(());
         }
         let problems: Vec<String> = report.problems.iter().take(5).map(|p| format!("{p:?}")).collect();

@@ -87,6 +87,8 @@ pub struct World {
     pub fulls: u64,
     pub op_number: u64,
     pub history: VecDeque<String>,
+    /// The pool's size has been changed: a crash may have torn one copy of the superblock, which `check` tells and mends.
+    pub resized: bool,
 }
 
 impl World {
@@ -117,6 +119,7 @@ impl World {
             fulls: 0,
             op_number: 0,
             history: VecDeque::new(),
+            resized: false,
         }
     }
 
@@ -276,6 +279,7 @@ impl World {
             crashes: 0,
             fulls: 0,
             op_number: self.op_number,
+            resized: self.resized,
             history: self.history.clone(),
         }
     }

@@ -9,7 +9,7 @@ mod volume;
 
 pub use history::{CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};
 pub use policy::{ExplainArgs, RecompressArgs, TraceArgs, TraceFormat};
-pub use pool::{CheckArgs, CleanArgs, GrowArgs, InitArgs, ScrubArgs, ServeArgs, StatusArgs};
+pub use pool::{CheckArgs, CleanArgs, GrowArgs, InitArgs, ScrubArgs, ServeArgs, ShrinkArgs, StatusArgs};
 pub use streams::{ReceiveArgs, SendArgs};
 pub use transfer::{EstimateArgs, ExportArgs, ImportArgs};
 pub use volume::{CreateArgs, DestroyArgs, GetArgs, ListArgs, ResizeArgs, SetArgs};
@@ -100,6 +100,8 @@ pub enum Command {
     Check(CheckArgs),
     /// Make a pool larger
     Grow(GrowArgs),
+    /// Make a pool smaller
+    Shrink(ShrinkArgs),
     /// Empty extents that are partly dead, to make space now
     Clean(CleanArgs),
     /// Verify all data of a pool while it is used
@@ -187,6 +189,7 @@ mod tests {
             "shale send p --resume shale1-00",
             "shale receive p v -i file -o unit=8K --force",
             "shale check p --repair",
+            "shale shrink p 10G",
             "shale clean p --all",
             "shale scrub p --rate 50M --restart",
             "shale scrub p --rate max",

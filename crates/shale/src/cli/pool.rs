@@ -64,7 +64,8 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   log_bytes, disk_written_bytes            written to the data file; to the data file and the map
   write_amplification                      disk_written_bytes / fragment_bytes, or null
   read_bytes, read_disk_bytes              read by clients; read from the data file
-  checkpoints, flushes, syncs
+  checkpoints, light_checkpoints           checkpoints taken in full; those that only free space
+  flushes, syncs
   recovered_batches, recovered_bytes, recovery_ms    what the last open had to replay
   memory_budget_bytes, memory_resident_bytes
   failed                                   null, or why writes are refused")]
@@ -129,6 +130,28 @@ sparse); a block device must have been made larger before.
 
 JSON fields: capacity_bytes.")]
 pub struct GrowArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// New capacity
+    #[arg(value_name = "SIZE", value_parser = names::size)]
+    pub size: u64,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`super::Command::Shrink`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale shrink /srv/pool 100G
+
+Works while the pool is served. What lies beyond the new end is moved before it; then a data file becomes shorter, and of a block
+device the rest is not used any more. It is refused if what the pool holds, and what is reserved, does not fit for certain. It
+can be interrupted at any time, and after that, or a crash, done again: what has been moved stays where it is.
+
+JSON fields: capacity_bytes, bytes_moved, seconds.")]
+pub struct ShrinkArgs {
     /// Directory of the pool
     pub pool: PathBuf,
     /// New capacity

@@ -15,6 +15,7 @@ mod properties;
 mod recompress;
 mod scrub;
 mod serve;
+mod shrink;
 mod status;
 mod streams;
 mod trace;
@@ -51,6 +52,7 @@ pub fn run(command: Command, output: &Output) -> Outcome {
         Command::Check(args) => check::run(args, output),
         Command::Clean(args) => clean::run(args, output),
         Command::Grow(args) => grow::run(args, output),
+        Command::Shrink(args) => shrink::run(args, output),
         Command::Scrub(args) => scrub::run(args, output),
         Command::Recompress(args) => recompress::run(args, output),
         Command::Explain(args) => explain::run(args, output),

@@ -11,7 +11,8 @@ use surface::{Error, ErrorKind, Result};
 
 use crate::choices::{Detail, RecompressSlice, Region, TraceLine};
 use crate::model::{
-    CleanSlice, DiffReport, PropertyReport, ReceiveLine, ScrubSlice, SnapshotReport, StatusReport, VolumeReport,
+    CleanSlice, DiffReport, PropertyReport, ReceiveLine, ScrubSlice, ShrinkSlice, SnapshotReport, StatusReport,
+    VolumeReport,
 };
 use crate::stream_io::{ReceiveWish, SendWish, Sending};
 
@@ -127,6 +128,15 @@ pub enum Request {
         /// New capacity.
         capacity_bytes: u64,
     },
+    /// Goes on making the pool smaller: [`Reply::Shrunk`].
+    Shrink {
+        /// New capacity.
+        capacity_bytes: u64,
+        /// At most so many rounds of moving.
+        rounds: u32,
+    },
+    /// Gives up making the pool smaller.
+    ShrinkEnd,
     /// Makes everything durable and takes a checkpoint.
     Checkpoint,
     /// Cleans for a while: [`Reply::Cleaned`].
@@ -208,6 +218,8 @@ pub enum Reply {
     Properties(Vec<PropertyReport>),
     /// What was cleaned.
     Cleaned(CleanSlice),
+    /// How far shrinking is.
+    Shrunk(ShrinkSlice),
     /// How far scrubbing is.
     Scrubbed(Box<ScrubSlice>),
     /// How far recompression is.
@@ -387,6 +399,8 @@ mod tests {
             Request::Diff { from: "vm@s".to_owned(), to: "vm".to_owned(), start: 1 << 60 },
             Request::Resize { volume: "vm".to_owned(), size_bytes: 4096, shrink: false },
             Request::Grow { capacity_bytes: 1 << 40 },
+            Request::Shrink { capacity_bytes: 1 << 30, rounds: 7 },
+            Request::ShrinkEnd,
             Request::List,
             Request::Status,
             Request::Get { volume: None },
