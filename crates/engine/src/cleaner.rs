@@ -37,6 +37,8 @@ use crate::victim_reads::VictimReads;
 const VICTIMS_MAX: usize = 64;
 /// Most bytes that one round moves: bounds its memory, and for how long a checkpoint may have to wait for it.
 const ROUND_BYTES_MAX: u64 = 8 << 20;
+/// Extents that a round may fill from which on young survivors and old ones go to different ones.
+const APART_EXTENTS_MIN: u64 = CLEAN_EXTENTS + 2;
 /// A round must win at least this share of the extents that it cleans: below that, it costs more than 32 times what it brings.
 pub(crate) const GAIN_DIVISOR: u64 = 32;
 /// Damages that are remembered one by one.
@@ -217,7 +219,11 @@ impl Core {
 
     /// Steps 2 and 3 for the victims that are a round's own.
     fn clean_claim(&self, claim: &mut Claim<'_>, rule: Rule, seen: u64, allowance: &Allowance<'_>) -> Result<Round> {
-        let (budget, extent_bytes) = (allowance.bytes, u64::from(self.geometry.extent_bytes));
+        let extent_bytes = u64::from(self.geometry.extent_bytes);
+        // Two streams may open an extent each: that must not take what is kept for the survivors of one.
+        let is_apart_worth = allowance.purpose == Purpose::Clean && !rule.away;
+        let apart = is_apart_worth && allowance.bytes >= APART_EXTENTS_MIN * extent_bytes;
+        let budget = allowance.bytes - if apart { extent_bytes } else { 0 };
         let Claim { number, ref victims, ref mut survivors, .. } = *claim;
         // A checkpoint that is running holds the lock.
         let is_current = || self.checkpoint.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
@@ -237,6 +243,9 @@ impl Core {
                 }
             };
             match collected {
+                Collected::All if apart => {
+                    survivors.tell_young(mark, |object, block| self.rewrites.is_recent(object, block));
+                }
                 Collected::All => {}
                 Collected::Left(why) => {
                     survivors.cut_back(mark);
@@ -259,9 +268,15 @@ impl Core {
         if taken.is_empty() {
             return Ok(if overflowed { Round::NeedsCheckpoint } else { Round::Shunned });
         }
-        let packed = survivors.measure(self.geometry.extent_bytes).bytes;
         let cleaned_bytes = taken.len() as u64 * extent_bytes;
-        if packed + cleaned_bytes / GAIN_DIVISOR > cleaned_bytes && !rule.away {
+        let wins = |packed: u64| packed + cleaned_bytes / GAIN_DIVISOR <= cleaned_bytes;
+        let mut packed = survivors.measure(self.geometry.extent_bytes).bytes;
+        if apart && !wins(packed) {
+            // The end of the one part and of the other may leave an extent's worth that neither needs.
+            survivors.forget_young();
+            packed = survivors.measure(self.geometry.extent_bytes).bytes;
+        }
+        if !wins(packed) && !rule.away {
             let mut cleaner = self.cleaner.lock();
             taken.into_iter().for_each(|victim| cleaner.shun(victim));
             return Ok(Round::Shunned);

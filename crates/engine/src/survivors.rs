@@ -6,15 +6,15 @@
 //!    that could still be saved is lost, and its readers are told.
 //! 3. *Cut*: a unit of which blocks have been overwritten is decoded, and the runs that are left become units of their own, if
 //!    that makes less of it. Whole units move as they are: their checksum covers who they are, not where.
-//! 4. *Order*: by object and block over all extents of a round, so that neighbours come together again.
-//! 5. *Pack* into batches of at most an extent.
+//! 4. *Order*: by object and block over all extents of a round, so that neighbours come together again; what was written lately apart.
+//! 5. *Pack* into batches of at most an extent, of one stream each.
 
 use std::ops::Range;
 
 use codec::{Codec, CodecId};
 use format::{
     BATCH_ALIGN, BATCH_FIXED_BYTES, Entry, FragmentEntry, FragmentIdentity, FragmentRef, MOVE_ENTRY_BYTES, Move,
-    fragment_checksum, header_bytes,
+    Stream, fragment_checksum, header_bytes,
 };
 use policy::dst_limit;
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ObjectId};
@@ -43,6 +43,8 @@ pub(crate) struct Survivor {
     pub moved: Move,
     /// The fragment that it was taken from.
     was: FragmentEntry,
+    /// Written lately: it goes to the hot stream again.
+    is_young: bool,
     /// Its payload in [`Survivors::bytes`].
     payload: Range<usize>,
 }
@@ -94,6 +96,22 @@ impl Survivors {
         self.bytes.len()
     }
 
+    /// Tells of those collected since the mark which are young.
+    pub(crate) fn tell_young(&mut self, mark: (usize, usize), is_young: impl Fn(ObjectId, BlockIndex) -> bool) {
+        for survivor in self.list.iter_mut().skip(mark.0) {
+            let start = survivor.moved.fragment.first.group().first_block().0;
+            let live = survivor.moved.live;
+            let runs = live.runs().flat_map(|(first, count)| u64::from(first)..u64::from(first + count));
+            let young = runs.filter(|block| is_young(survivor.object, BlockIndex(start + block))).count();
+            survivor.is_young = 2 * young >= live.count() as usize;
+        }
+    }
+
+    /// Treats all of them alike.
+    pub(crate) fn forget_young(&mut self) {
+        self.list.iter_mut().for_each(|survivor| survivor.is_young = false);
+    }
+
     /// Keeps of each survivor the blocks that `still` says, and only survivors of which some are left.
     pub(crate) fn keep(
         &mut self,
@@ -110,17 +128,17 @@ impl Survivors {
         let begin = self.bytes.len();
         self.bytes.extend_from_slice(payload);
         let Stored { object, epoch, fragment: was, .. } = *was;
-        self.list.push(Survivor { object, epoch, moved, was, payload: begin..self.bytes.len() });
+        self.list.push(Survivor { object, epoch, moved, was, is_young: false, payload: begin..self.bytes.len() });
     }
 
     /// Step 4.
     fn ordered(&self) -> Vec<&Survivor> {
         let mut ordered: Vec<_> = self.list.iter().collect();
-        ordered.sort_unstable_by_key(|s| (s.object, s.moved.fragment.first, s.epoch));
+        ordered.sort_unstable_by_key(|s| (s.is_young, s.object, s.moved.fragment.first, s.epoch));
         ordered
     }
 
-    /// Divides ordered survivors into batches of at most `max` bytes.
+    /// Divides ordered survivors into batches of at most `max` bytes, none of which has both young and old ones.
     fn divide(ordered: &[&Survivor], max: usize) -> Vec<(Range<usize>, usize)> {
         let head = header_bytes(&[Entry::Moves { object: ObjectId(0), epoch: Epoch(0), moves: Vec::new() }]);
         let head = head - BATCH_FIXED_BYTES;
@@ -130,7 +148,8 @@ impl Survivors {
             let who = Some((survivor.object, survivor.epoch));
             let item = MOVE_ENTRY_BYTES + survivor.payload.len();
             let cost = item + if run == who { 0 } else { head };
-            if bytes + cost > max && index > begin {
+            let is_other = index > begin && ordered[index - 1].is_young != survivor.is_young;
+            if (bytes + cost > max || is_other) && index > begin {
                 batches.push((begin..index, bytes.next_multiple_of(BATCH_ALIGN)));
                 (begin, bytes) = (index, BATCH_FIXED_BYTES + head + item);
             } else {
@@ -306,6 +325,8 @@ impl Core {
             buf[at..at + len].copy_from_slice(&bytes[survivor.payload.clone()]);
             at += len;
         }
-        Prepared::new(entries, payload, buf, Vec::new())
+        let is_young = survivors.first().is_some_and(|survivor| survivor.is_young);
+        let stream = if is_young { Stream::Hot } else { Stream::Cold };
+        Prepared { stream, ..Prepared::new(entries, payload, buf, Vec::new()) }
     }
 }

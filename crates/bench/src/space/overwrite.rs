@@ -198,11 +198,13 @@ pub fn uniform(context: &Context, report: &mut Report) -> Outcome<()> {
 
 /// Where the n-th write goes: four fifths of them to a fifth of the blocks, which lie all over the volume.
 pub fn skewed_place(blocks: u64) -> impl Fn(u64) -> u64 + Sync {
+    let fifth = blocks / 5;
     move |index| {
-        let hot = scattered(index, 3, 10) < 8;
-        let block =
-            if hot { scattered(index, 1, blocks / 5) } else { blocks / 5 + scattered(index, 1, blocks - blocks / 5) };
-        (block * 5) % blocks + (block * 5) / blocks
+        if scattered(index, 3, 10) < 8 {
+            return scattered(index, 1, fifth) * 5;
+        }
+        let cold = scattered(index, 1, 4 * fifth);
+        cold / 4 * 5 + 1 + cold % 4
     }
 }
 
