@@ -38,7 +38,7 @@ system: build ## Only the system tests (real binary, real clients); ARGS='--only
 	@tools/setup test
 	tests/run $(ARGS)
 
-soak: build ## Crash simulation, 50 kill -9 rounds and fuzzing for SECONDS=600
+soak: build ## Crash simulation and fuzzing for SECONDS=600, 50 kill -9 rounds, a full pool overwritten 20 times
 	@tools/setup build soak
 	tools/soak $(SECONDS_SOAK)
 

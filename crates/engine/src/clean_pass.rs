@@ -4,8 +4,9 @@
 //! *Pressed*: little is left before the wall, measured by how much could be free at best. Then everything that wins space is
 //! cleaned. In a log that is overwritten for ever, that is where it ends up, and the later an extent is cleaned, the less
 //! lives in it; so the band is narrow: an eighth of what could be free at best.
-//! *Below*: between the marks that the properties `clean-low` and `clean-high` set. Then only extents are cleaned of which at least
-//! half is dead, so that a byte moved wins a byte at least. *Idle*, the pool is treated as if it were below until the high mark.
+//! *Below*: between the marks that the properties `clean-low` and `clean-high` set. Then only extents are cleaned of which three quarters are
+//! dead, so that a byte moved wins three: what is half dead by then is what is written most, and will soon be deader. *Idle*, half
+//! suffices, and the pool is treated as if it were below until the high mark.
 //!
 //! *Soft wall*: some extents before the wall, in pools that have some to spare. A writer that comes to it waits for the cleaner; only if
 //! cleaning wins nothing may it go on, up to the wall. For the cleaner needs room to work in: with the last extents
@@ -41,6 +42,9 @@ const SOFT_MAX: u64 = 256;
 /// Cleaned extents for which a checkpoint is taken at the latest, and as soon as that when space is needed.
 const EVACUATED_MAX: u64 = 64;
 const EVACUATED_PRESSED: u64 = 8;
+/// Least dead share of an extent that is cleaned in the background below the marks, while nobody writes and while somebody does.
+const IDLE_DEAD_PERMILLE: u32 = 500;
+const BELOW_DEAD_PERMILLE: u32 = 750;
 /// Least dead share of an extent that is cleaned on demand, in thousandths.
 const PASS_PERMILLE: u32 = 50;
 /// How long the cleaner rests when there is nothing to do, and when the wall is near.
@@ -269,7 +273,7 @@ impl Core {
         if cleaner.pressed {
             Some(self.rule(30, false))
         } else if cleaner.below {
-            Some(self.rule(500, false))
+            Some(self.rule(if idle { IDLE_DEAD_PERMILLE } else { BELOW_DEAD_PERMILLE }, false))
         } else {
             None
         }

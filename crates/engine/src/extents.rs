@@ -231,8 +231,8 @@ impl Extents {
     /// lives dies at some rate r: by r u / (1 - u)^2 a second. To clean where waiting wins least is what makes the sum over all
     /// extents least (Lomet and Luo, *Efficiently Reclaiming Space in a Log Structured Store*, ICDE 2021, section 4). The rate is taken
     /// to be 1 / age: what has lived for long is likely to live as long again. Against benefit over cost (Rosenblum and Ousterhout 1992),
-    /// (1 - u) age / (1 + u), a model of a log that is 80 % full writes as much at uniform overwrites and for a sharp 80/20 skew, and 7 % less
-    /// if the skew is self-similar; against the least live bytes first, 18 % less when skewed. With `greedy`, those come first.
+    /// (1 - u) age / (1 + u), a model of a log that is 80 % full writes as much at uniform overwrites and at a sharp 80/20 skew, and 5 % less
+    /// if the skew is self-similar; against the least live bytes first, 13 to 16 % less when skewed. With `greedy`, those come first.
     pub(crate) fn victims(
         &self,
         extent_bytes: u32,

@@ -3,7 +3,7 @@
 //! slice or after a restart.
 //!
 //! For each extent that has live bytes:
-//! 1. It is read whole, without a lock. What lives there is verified ([`residents`](crate::residents)).
+//! 1. It is read whole, a few extents ahead, without a lock. What lives there is verified ([`residents`](crate::residents)).
 //! 2. What does not match may have been freed and written again since it was read. So it is looked up once more, and read
 //!    exactly, as a reader would, with readers' protection against reuse. Only what fails then is damage.
 //!
@@ -22,6 +22,7 @@ use crate::pool::Pool;
 use crate::residents::{Lookup, Resident, is_same};
 use crate::scratch;
 use crate::status::Problem;
+use crate::victim_reads::VictimReads;
 
 /// Damages that are kept one by one; beyond them only the count matters.
 const DAMAGES_MAX: usize = 1000;
@@ -89,25 +90,28 @@ impl Core {
     }
 
     fn scrub_slice(&self, state: &mut ScrubState, bytes: u64) -> Result<()> {
-        let extent_bytes = self.geometry.extent_bytes;
-        let mut buf = AlignedBuf::new(extent_bytes as usize);
-        let (mut left, first) = (bytes, state.next);
-        while left > 0 && state.next.0 < self.geometry.extents() {
-            let (number, live) = {
-                let checkpoint = self.checkpoint.lock();
-                (checkpoint.number, self.extents.lock().live_of(state.next))
-            };
-            if live > 0 {
-                match self.scrub_extent(Victim { extent: state.next, live }, number, &mut buf, state) {
-                    Err(error) if error.kind() == ErrorKind::Corrupt => {
-                        note(state, String::new(), 0, error.to_string())
-                    }
-                    other => other?,
-                }
-                left = left.saturating_sub(extent_bytes.into());
+        let extent_bytes = u64::from(self.geometry.extent_bytes);
+        let first = state.next;
+        let (number, victims, end) = {
+            let checkpoint = self.checkpoint.lock();
+            let extents = self.extents.lock();
+            let (mut victims, mut at) = (Vec::new(), state.next);
+            while (victims.len() as u64) < bytes.div_ceil(extent_bytes) && at.0 < self.geometry.extents() {
+                let live = extents.live_of(at);
+                victims.extend((live > 0).then_some(Victim { extent: at, live }));
+                at = ExtentIndex(at.0 + 1);
             }
-            state.next = ExtentIndex(state.next.0 + 1);
+            (checkpoint.number, victims, at)
+        };
+        let mut reads = VictimReads::new(self, victims);
+        while let Some((victim, read)) = reads.next() {
+            state.next = victim.extent;
+            match self.scrub_extent(victim, number, read.ok(), state) {
+                Err(error) if error.kind() == ErrorKind::Corrupt => note(state, String::new(), 0, error.to_string()),
+                other => other?,
+            }
         }
+        state.next = end;
         if state.next != first {
             let mut batch = MapBatch::default();
             batch.put(KEY_SCRUB, state.encode());
@@ -116,15 +120,19 @@ impl Core {
         Ok(())
     }
 
-    fn scrub_extent(&self, victim: Victim, number: u64, buf: &mut AlignedBuf, state: &mut ScrubState) -> Result<()> {
+    fn scrub_extent(
+        &self,
+        victim: Victim,
+        number: u64,
+        read: Option<AlignedBuf>,
+        state: &mut ScrubState,
+    ) -> Result<()> {
         let (start, extent_bytes) = (self.geometry.start(victim.extent), self.geometry.extent_bytes as usize);
-        self.counters.read_disk_bytes.add(extent_bytes as u64);
-        let read = self.env.disk.read_at(start, buf, extent_bytes);
         // What cannot be read as a whole is read fragment by fragment, as the map names them.
-        let bytes = if read.is_ok() { &buf[..extent_bytes] } else { &[] };
+        let bytes = read.as_ref().map_or(&[][..], |buf| &buf[..extent_bytes]);
         let is_current = || self.checkpoint.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
         let (residents, are_headers_whole) = self.residents(victim, bytes, is_current)?;
-        if !are_headers_whole && read.is_ok() {
+        if !are_headers_whole && read.is_some() {
             let detail = format!(
                 "headers in the extent at byte {start} of the data file are damaged; its data can still be read, but \
                  not be found without the map"
@@ -146,6 +154,9 @@ impl Core {
                 let detail = format!("{} from here cannot be read: {detail}", blocks(live.count()));
                 note(state, name, first.0 * BLOCK_BYTES as u64, detail);
             }
+        }
+        if let Some(buf) = read {
+            self.buffers.put(buf);
         }
         Ok(())
     }

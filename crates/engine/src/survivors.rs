@@ -327,6 +327,36 @@ impl Core {
         }
         let is_young = survivors.first().is_some_and(|survivor| survivor.is_young);
         let stream = if is_young { Stream::Hot } else { Stream::Cold };
-        Prepared { stream, ..Prepared::new(entries, payload, buf, Vec::new()) }
+        let mut prepared = Prepared::new(entries, payload, buf, Vec::new());
+        prepared.stream = stream;
+        prepared
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use units::Seq;
+
+    #[test]
+    fn young_and_old_survivors_never_share_a_batch_and_each_kind_is_in_order() {
+        let mut survivors = Survivors::default();
+        for first in [9, 4, 7, 2, 6, 1, 8, 3] {
+            let first = BlockIndex(first);
+            let fragment = FragmentEntry { first, count: 1, codec: 0, stored: 100, checksum: 0 };
+            let was = Stored { object: ObjectId(1), epoch: Epoch(0), fragment, made: Seq(1), offset: 0 };
+            let live = BlockMask::run(first.in_group(), 1);
+            survivors.push(&was, Move { fragment, live, from: 4096, made: Seq(1) }, &[0; 100]);
+        }
+        let batches = |survivors: &Survivors| -> Vec<Vec<u64>> {
+            let ordered = survivors.ordered();
+            let divided = Survivors::divide(&ordered, BATCH_BYTES_MAX);
+            divided.into_iter().map(|(r, _)| ordered[r].iter().map(|s| s.moved.fragment.first.0).collect()).collect()
+        };
+        assert_eq!(batches(&survivors), [[1, 2, 3, 4, 6, 7, 8, 9]]);
+        survivors.tell_young((0, 0), |_, block| block.0 % 2 == 0);
+        assert_eq!(batches(&survivors), [[1, 3, 7, 9], [2, 4, 6, 8]]);
+        survivors.forget_young();
+        assert_eq!(batches(&survivors).len(), 1);
     }
 }
