@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use zstd_safe::{CCtx, CDict, CParameter, DCtx, DDict, DParameter, FrameFormat};
+use zstd_safe::{CCtx, CDict, CParameter, DCtx, DDict, DParameter, FrameFormat, ResetDirective};
 
 use crate::{DecodeDictionary, EncodeDictionary, ZstdFastLevel, ZstdLevel};
 
@@ -59,8 +59,18 @@ impl Compressor {
             self.context.set_parameter(CParameter::CompressionLevel(level)).ok()?;
             self.level = Some(level);
         }
+        self.run(src, dst)
+    }
+
+    /// Compresses with what is set.
+    fn run(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
         // One call with the whole input: the library takes its size as pledged and picks the tables for small inputs.
-        self.context.compress2(dst, src).ok().filter(|n| *n <= dst.len())
+        let done = self.context.compress2(dst, src);
+        if done.is_err() {
+            // It stopped in the middle of a frame, and there it takes no other dictionary. If this fails, so does the next call.
+            let _ = self.context.reset(ResetDirective::SessionOnly);
+        }
+        done.ok().filter(|n| *n <= dst.len())
     }
 
     /// Compresses `src` into `dst` if it fits, with a dictionary and the level that it was prepared for.
@@ -77,7 +87,7 @@ impl Compressor {
             self.context.ref_cdict(prepared).ok()?;
             self.dictionary = Some(Arc::clone(dictionary));
         }
-        self.context.compress2(dst, src).ok().filter(|n| *n <= dst.len())
+        self.run(src, dst)
     }
 }
 

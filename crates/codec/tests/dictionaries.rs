@@ -144,6 +144,27 @@ fn units_with_and_without_and_with_another_dictionary_mix_in_one_workspace() {
     }
 }
 
+/// A frame that did not fit was left half written, and the context took no other dictionary any more: everything behind it was stored raw.
+#[test]
+fn after_a_unit_that_does_not_fit_others_compress_with_and_without() {
+    let encode = Arc::new(EncodeDictionary::prepare(DictionaryNumber(1), &trained(), level(3)).unwrap());
+    let mut workspace = Workspace::new();
+    let raw = page(3, 4096);
+    let mut dst = vec![0; 4096];
+    for round in 0..4 {
+        for small in [10, 300] {
+            if round % 2 == 0 {
+                assert!(workspace.compress(Codec::Zstd(level(3)), &raw, &mut dst[..small]).is_none());
+            } else {
+                assert!(workspace.compress_with(&encode, &raw, &mut dst[..small]).is_none());
+            }
+            assert!(workspace.compress_with(&encode, &raw, &mut dst).is_some(), "{round} {small}: with");
+            assert!(workspace.compress(Codec::Zstd(level(3)), &raw, &mut dst[..small]).is_none());
+            assert!(workspace.compress(Codec::Zstd(level(1)), &raw, &mut dst).is_some(), "{round} {small}: without");
+        }
+    }
+}
+
 /// A workspace may outlive the caller's hold on a dictionary that it used last.
 #[test]
 fn a_dropped_dictionary_does_no_harm() {

@@ -13,6 +13,7 @@ use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, Epoch, ExtentIndex};
 
 use crate::core::Core;
+use crate::dictionaries::Readers;
 use crate::map::{Piece, store_error};
 use crate::objects::Object;
 use crate::pool::Pool;
@@ -265,7 +266,11 @@ impl Checker<'_> {
             let payload = &scratch.io[from..from + fragment.stored as usize];
             verify(entry.key.group, &entry.piece, payload)?;
             let raw = &mut scratch.unit[..usize::from(fragment.count) * BLOCK_BYTES];
-            scratch.codecs.decompress(CodecId(fragment.codec), payload, raw).map_err(|e| e.to_string())
+            let Some(object) = self.core.objects.get(entry.key.object) else { return Ok(()) };
+            let (codec, raw_len) = (CodecId(fragment.codec), raw.len());
+            self.core
+                .decode(Readers::Free, &object, &mut scratch.codecs, (codec, payload), raw, raw_len)
+                .map_err(|e| e.to_string())
         })
     }
 

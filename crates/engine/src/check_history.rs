@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use env::MapBatch;
-use format::{ObjectDescriptor, Record, RecordKey, object_key, parse_record_key};
+use format::{ObjectDescriptor, ObjectState, Record, RecordKey, object_key, parse_record_key};
 use surface::Result;
 use units::{GroupIndex, ObjectId};
 
@@ -104,6 +104,15 @@ impl Core {
                     self.correct_figures(&object, figures)?;
                 }
                 found.push(Finding { object: object.clone(), offset: None, text, repaired: repair });
+            }
+            let is_orphan = {
+                let descriptor = object.descriptor.read();
+                let parent = descriptor.parent.filter(|_| descriptor.state == ObjectState::Dictionary);
+                parent.is_some_and(|parent| self.objects.get(parent).is_none())
+            };
+            if is_orphan {
+                let text = format!("'{}' is there, and the volume that it was trained for is not", object.title());
+                found.push(Finding { object: object.clone(), offset: None, text, repaired: false });
             }
             if timelines.get(&object.id).is_some_and(|timeline| timeline.is_dead()) {
                 let text = format!("'{}' is destroyed, unseen, and still there", object.title());

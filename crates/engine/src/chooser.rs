@@ -17,6 +17,7 @@ use policy::{Attempt, Attempts, Auto, Planner, Settings, Stored, dst_limit};
 use units::{BlockIndex, ObjectId};
 
 use crate::costs::Costs;
+use crate::dictionaries::Encoders;
 use crate::pressure::Meter;
 use crate::regions::{RegionKey, Regions};
 use crate::trace::{Trace, TraceRecord};
@@ -80,18 +81,31 @@ pub(crate) struct Batch<'a> {
 }
 
 /// One unit, and where its bytes go.
-pub(crate) struct Unit<'a> {
+pub(crate) struct Unit<'a, 'core> {
     pub object: ObjectId,
     pub first: BlockIndex,
     pub raw: &'a [u8],
     pub settings: &'a Settings,
+    /// The dictionary that helps zstd, if the unit is small enough for one.
+    pub dictionary: Option<&'a mut Encoders<'core>>,
     /// As long as the raw bytes.
     pub target: &'a mut [u8],
 }
 
+/// What became of a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Chosen {
+    /// With what it was compressed.
+    pub codec: CodecId,
+    /// To how many bytes.
+    pub stored: usize,
+    /// Whether it looked random.
+    pub is_random: bool,
+}
+
 impl<'a> Batch<'a> {
     /// Step 2: chooses, compresses into the unit's target (raw if nothing pays), and says with what and how many bytes.
-    pub(crate) fn store(&mut self, unit: Unit<'_>, codecs: &mut Workspace, spare: &mut Vec<u8>) -> (CodecId, usize) {
+    pub(crate) fn store(&mut self, unit: Unit<'_, '_>, codecs: &mut Workspace, spare: &mut Vec<u8>) -> Chosen {
         let chooser = self.chooser;
         let key = RegionKey::of(unit.object, unit.first);
         let region = self.enter(key);
@@ -99,13 +113,15 @@ impl<'a> Batch<'a> {
         let is_traced = chooser.trace.is_on();
         let may_test = chooser.credit_ns.load(Ordering::Relaxed) > 0;
         let limit = dst_limit(unit.raw.len(), unit.settings);
-        let Unit { raw, target, .. } = unit;
+        let Unit { raw, target, dictionary, .. } = unit;
+        let clock = &*chooser.clock;
         let mut attempts =
-            UnitAttempts { codecs, clock: &*chooser.clock, raw, target, spare, limit, last: None, kept: None };
+            UnitAttempts { codecs, clock, raw, dictionary, target, spare, limit, last: None, kept: None };
         let planner = self.planner(unit.settings.auto());
         let timed = is_traced || number.is_multiple_of(TIMED_EVERY);
         let stored = planner.store(raw, region, may_test, timed, &mut attempts);
-        let (codec, bytes) = attempts.finish(stored.codec);
+        let (codec, bytes) = attempts.finish();
+        let stored = Stored { codec, ..stored };
         self.region = Some((key, stored.region));
         if stored.test_ns > 0 {
             self.test_ns += stored.test_ns;
@@ -114,7 +130,7 @@ impl<'a> Batch<'a> {
         if is_traced {
             self.trace(unit.object, unit.first, raw.len(), &stored);
         }
-        (codec, bytes)
+        Chosen { codec, stored: bytes, is_random: stored.class.is_random() }
     }
 
     fn trace(&self, object: ObjectId, first: BlockIndex, raw: usize, stored: &Stored) {
@@ -184,21 +200,23 @@ enum Place {
 }
 
 /// Compresses a unit into its target or, while the target holds what may be kept, into a spare buffer.
-struct UnitAttempts<'a> {
+struct UnitAttempts<'a, 'core> {
     codecs: &'a mut Workspace,
     clock: &'a dyn Clock,
     raw: &'a [u8],
+    dictionary: Option<&'a mut Encoders<'core>>,
     target: &'a mut [u8],
     spare: &'a mut Vec<u8>,
     /// Most bytes that are worth storing compressed.
     limit: usize,
-    last: Option<(Place, usize)>,
-    kept: Option<(Place, usize)>,
+    /// Where it is, with what it was compressed, and to how many bytes.
+    last: Option<(Place, CodecId, usize)>,
+    kept: Option<(Place, CodecId, usize)>,
 }
 
-impl Attempts for UnitAttempts<'_> {
+impl Attempts for UnitAttempts<'_, '_> {
     fn attempt(&mut self, codec: Codec, timed: bool) -> Attempt {
-        let place = if matches!(self.kept, Some((Place::Target, _))) { Place::Spare } else { Place::Target };
+        let place = if matches!(self.kept, Some((Place::Target, ..))) { Place::Spare } else { Place::Target };
         let dst = match place {
             Place::Target => &mut self.target[..self.limit],
             Place::Spare => {
@@ -208,23 +226,35 @@ impl Attempts for UnitAttempts<'_> {
                 &mut self.spare[..self.limit]
             }
         };
+        // Preparing a dictionary is not the unit's work.
+        let helped = match (&mut self.dictionary, codec) {
+            (Some(encoders), Codec::Zstd(level)) => encoders.at(level),
+            _ => None,
+        };
         let began = timed.then(|| self.clock.thread_cpu_ns());
-        let stored = self.codecs.compress(codec, self.raw, dst);
+        let (id, stored) = match helped {
+            Some(dictionary) => (CodecId::ZSTD_DICTIONARY, self.codecs.compress_with(dictionary, self.raw, dst)),
+            None => (codec.id(), self.codecs.compress(codec, self.raw, dst)),
+        };
         let cpu_ns = began.map(|began| self.clock.thread_cpu_ns().saturating_sub(began));
-        self.last = stored.map(|len| (place, len));
+        self.last = stored.map(|len| (place, id, len));
         Attempt { stored, cpu_ns }
     }
 
     fn keep(&mut self) {
         self.kept = self.last;
     }
+
+    fn has_dictionary(&self) -> bool {
+        self.dictionary.is_some()
+    }
 }
 
-impl UnitAttempts<'_> {
+impl UnitAttempts<'_, '_> {
     /// Brings what was kept into the target; raw if nothing was.
-    fn finish(self, codec: CodecId) -> (CodecId, usize) {
+    fn finish(self) -> (CodecId, usize) {
         match self.kept {
-            Some((place, len)) => {
+            Some((place, codec, len)) => {
                 if place == Place::Spare {
                     self.target[..len].copy_from_slice(&self.spare[..len]);
                 }

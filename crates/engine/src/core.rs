@@ -16,6 +16,7 @@ use crate::chooser::Chooser;
 use crate::clean_pass::Brake;
 use crate::cleaner::Cleaner;
 use crate::counters::Counters;
+use crate::dictionaries::Dictionaries;
 use crate::extents::Extents;
 use crate::geometry::Geometry;
 use crate::log::Log;
@@ -23,6 +24,7 @@ use crate::map::Map;
 use crate::objects::Objects;
 use crate::options::{PoolEnv, PoolOptions};
 use crate::rewrites::Rewrites;
+use crate::samples::Sampling;
 use crate::unit_cache::UnitCache;
 use crate::workers::Workers;
 use crate::write_buffer::WriteBuffer;
@@ -42,6 +44,8 @@ pub(crate) struct Shares {
     pub groups: usize,
     /// Decoded units.
     pub units: usize,
+    /// Prepared dictionaries.
+    pub dictionaries: u64,
 }
 
 impl Shares {
@@ -53,6 +57,7 @@ impl Shares {
             overlay: part(8).max(64 << 10),
             groups: part(12),
             units: part(12),
+            dictionaries: memory_bytes / 64 * 2,
         }
     }
 }
@@ -102,6 +107,7 @@ pub(crate) struct Core {
     pub chooser: Chooser,
     /// What was written lately.
     pub rewrites: Rewrites,
+    pub dictionaries: Dictionaries,
     pub workers: Workers,
     /// Bytes of reservations that are not used.
     pub reserved_unmet: AtomicU64,
@@ -161,6 +167,10 @@ impl Core {
             damages: Mutex::default(),
             units: UnitCache::new(shares.units),
             rewrites: Rewrites::new(capacity_bytes, parts.options.memory_bytes),
+            dictionaries: Dictionaries::new(
+                shares.dictionaries,
+                Sampling::new(parts.options.training, parts.options.memory_bytes),
+            ),
             workers: Workers::new(),
             reserved_unmet: AtomicU64::new(0),
             making_room: Mutex::new(()),

@@ -11,13 +11,14 @@
 
 use codec::{Codec, CodecId, Workspace};
 use format::{Entry, FRAGMENT_ENTRY_BYTES, FragmentEntry, FragmentIdentity, Stream, fragment_checksum, header_bytes};
-use policy::{Compression, Settings, dst_limit, plan_units, unit_blocks};
+use policy::{Compression, Settings, dst_limit, plan_units, unit_blocks, wants_dictionary};
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ObjectId};
 
 use crate::checkpoint::Kind;
 use crate::chooser;
 use crate::core::Core;
+use crate::dictionaries::Encoders;
 use crate::log::{Purpose, Refusal, Ticket};
 use crate::prepared::Prepared;
 use crate::regions::RegionKey;
@@ -42,9 +43,11 @@ struct Unit {
 }
 
 /// Units and holes of consecutive groups of one object and epoch.
-struct Run {
+struct Run<'a> {
     object: ObjectId,
     epoch: Epoch,
+    /// The dictionary for its small units, if there is one.
+    dictionary: Option<Encoders<'a>>,
     units: Vec<Unit>,
     holes: Vec<(BlockIndex, u32)>,
 }
@@ -142,8 +145,8 @@ impl Core {
     }
 
     /// Step 2. Groups of objects that are being deleted are set aside.
-    fn plan(&self, taken: &mut Vec<Taken>) -> (Vec<Run>, Vec<Taken>) {
-        let mut runs: Vec<Run> = Vec::new();
+    fn plan(&self, taken: &mut Vec<Taken>) -> (Vec<Run<'_>>, Vec<Taken>) {
+        let mut runs: Vec<Run<'_>> = Vec::new();
         let mut gone = Vec::new();
         let mut object = None;
         let mut kept = Vec::with_capacity(taken.len());
@@ -157,10 +160,11 @@ impl Core {
                 continue;
             };
             let epoch = object.epoch();
-            if runs.last().is_none_or(|run| (run.object, run.epoch) != (id, epoch)) {
-                runs.push(Run { object: id, epoch, units: Vec::new(), holes: Vec::new() });
-            }
             let mut settings = *object.settings.read();
+            if runs.last().is_none_or(|run| (run.object, run.epoch) != (id, epoch)) {
+                let dictionary = self.encoders(object, &settings);
+                runs.push(Run { object: id, epoch, dictionary, units: Vec::new(), holes: Vec::new() });
+            }
             settings.unit_blocks = settings.unit_blocks.min(self.geometry.unit_blocks_max());
             settings.unit_blocks_min = settings.unit_blocks_min.min(settings.unit_blocks);
             let in_pieces = settings.unit_blocks_min < settings.unit_blocks
@@ -175,7 +179,7 @@ impl Core {
     }
 
     /// Step 3.
-    fn compress(&self, scratch: &mut Scratch, runs: &mut [Run], taken: Vec<Taken>) -> Prepared {
+    fn compress(&self, scratch: &mut Scratch, runs: &mut [Run<'_>], taken: Vec<Taken>) -> Prepared {
         let mut entries = Vec::new();
         let mut raw_bytes = 0;
         for run in runs.iter_mut() {
@@ -194,7 +198,7 @@ impl Core {
         let mut buf = self.buffers.get(header + raw_bytes);
         let mut at = header;
         let mut chosen = None;
-        for run in runs.iter().filter(|r| !r.units.is_empty()) {
+        for run in runs.iter_mut().filter(|r| !r.units.is_empty()) {
             let mut fragments = Vec::with_capacity(run.units.len());
             for unit in &run.units {
                 let Scratch { codecs, unit: gathered, spare, .. } = scratch;
@@ -206,8 +210,14 @@ impl Core {
                 let (codec, stored) = match settings.compression {
                     Compression::Fixed(codec) => compress_with(codecs, codec, raw, target, settings),
                     Compression::Auto => {
-                        let unit = chooser::Unit { object: run.object, first, raw, settings, target };
-                        chosen.get_or_insert_with(|| self.begin_choosing()).store(unit, codecs, spare)
+                        let is_small = wants_dictionary(settings, raw.len());
+                        let dictionary = run.dictionary.as_mut().filter(|_| is_small);
+                        let unit = chooser::Unit { object: run.object, first, raw, settings, dictionary, target };
+                        let done = chosen.get_or_insert_with(|| self.begin_choosing()).store(unit, codecs, spare);
+                        if is_small && !done.is_random {
+                            self.dictionaries.sampling.offer(run.object, raw);
+                        }
+                        (done.codec, done.stored)
                     }
                 };
                 let identity = FragmentIdentity {
@@ -324,7 +334,7 @@ pub(crate) fn compress_with(
     (CodecId::RAW, raw.len())
 }
 
-fn plan_group(run: &mut Run, group: &Taken, taken: usize, settings: Settings, read_in_pieces: bool) {
+fn plan_group(run: &mut Run<'_>, group: &Taken, taken: usize, settings: Settings, read_in_pieces: bool) {
     let start = group.key.group.first_block().0;
     let mut data = BlockMask::EMPTY;
     for dirty in group.runs.iter() {

@@ -4,11 +4,15 @@
 use std::collections::BTreeMap;
 
 use codec::{Codec, CodecId, Workspace};
-use policy::{Class, Compression, Entrant, Estimate, Facts, Settings, SizeClass, decide, dst_limit, ln_cost, probe};
+use policy::{
+    Class, Compression, Entrant, Estimate, Facts, Settings, SizeClass, decide, dst_limit, ln_cost, probe,
+    wants_dictionary,
+};
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GroupIndex};
 
 use crate::core::Core;
+use crate::dictionaries::Encoders;
 use crate::objects::Object;
 use crate::pool::Pool;
 use crate::regions::{REGION_BLOCKS, RegionKey};
@@ -104,6 +108,8 @@ pub struct RegionDetail {
     pub cpus: f64,
     /// See `cpus`.
     pub device_ns_per_kib: f64,
+    /// Number of the dictionary that helps zstd with units of this size, if there is one.
+    pub dictionary: Option<u32>,
     /// Every candidate.
     pub trials: Vec<Trial>,
 }
@@ -224,9 +230,11 @@ impl Core {
         };
         let probed = probe(&raw);
         let pressed = self.buffer.bytes() > self.shares.write_buffer / 2;
+        let mut dictionary = self.encoders(object, &settings).filter(|_| wants_dictionary(&settings, raw.len()));
+        let size = if dictionary.is_some() { SizeClass::WITH_DICTIONARY } else { SizeClass::of(raw.len()) };
         let facts = Facts {
             auto: settings.auto(),
-            size: SizeClass::of(raw.len()),
+            size,
             price: 1.0,
             pressure: self.chooser.meter.pressure(pressed),
             table: &self.chooser.costs,
@@ -241,7 +249,7 @@ impl Core {
                 (tell(decision.action), decision.why.to_string())
             }
         };
-        let trials = self.trials(&facts, &settings, probed.class, &raw);
+        let trials = self.trials(&facts, &settings, probed.class, &raw, &mut dictionary);
         Ok(RegionDetail {
             region,
             unit_offset,
@@ -257,6 +265,7 @@ impl Core {
             why,
             cpus: facts.pressure.cpus,
             device_ns_per_kib: facts.pressure.device_ns_per_kib,
+            dictionary: dictionary.map(|dictionary| dictionary.number().0),
             trials,
         })
     }
@@ -268,16 +277,24 @@ impl Core {
         settings: &Settings,
         class: Class,
         raw: &[u8],
+        dictionary: &mut Option<Encoders<'_>>,
     ) -> Vec<Trial> {
         let mut codecs = Workspace::new();
         let mut dst = vec![0; raw.len()];
         let limit = dst_limit(raw.len(), settings);
         let mut measure = |codec: Codec| {
+            let helped = match (dictionary.as_mut(), codec) {
+                (Some(dictionary), Codec::Zstd(level)) => dictionary.at(level).cloned(),
+                _ => None,
+            };
             let mut least = u64::MAX;
             let mut stored = None;
             for _ in 0..ROUNDS {
                 let began = self.env.clock.thread_cpu_ns();
-                stored = codecs.compress(codec, raw, &mut dst[..limit]);
+                stored = match &helped {
+                    Some(helped) => codecs.compress_with(helped, raw, &mut dst[..limit]),
+                    None => codecs.compress(codec, raw, &mut dst[..limit]),
+                };
                 least = least.min(self.env.clock.thread_cpu_ns().saturating_sub(began));
             }
             (codec, stored, least)

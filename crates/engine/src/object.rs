@@ -30,6 +30,8 @@ pub(crate) struct Object {
     live: AtomicBool,
     readable: AtomicBool,
     growing: AtomicBool,
+    /// Whether it is a dictionary, or was one before it was given up.
+    dictionary: AtomicBool,
     /// Raised whenever reaping begins anew.
     reap_number: AtomicU64,
     /// As of the last checkpoint.
@@ -57,6 +59,7 @@ impl Object {
             live: AtomicBool::new(false),
             readable: AtomicBool::new(false),
             growing: AtomicBool::new(false),
+            dictionary: AtomicBool::new(false),
             reap_number: AtomicU64::new(0),
             allocated_blocks: AtomicU64::new(descriptor.allocated_blocks),
             stored_bytes: AtomicU64::new(descriptor.stored_bytes),
@@ -76,8 +79,9 @@ impl Object {
         self.live.store(descriptor.state == ObjectState::Volume, Ordering::Release);
         let is_readable = matches!(descriptor.state, ObjectState::Volume | ObjectState::Snapshot);
         self.readable.store(is_readable, Ordering::Release);
-        let is_growing = matches!(descriptor.state, ObjectState::Volume | ObjectState::Incoming);
-        self.growing.store(is_growing, Ordering::Release);
+        self.dictionary.fetch_or(descriptor.state == ObjectState::Dictionary, Ordering::AcqRel);
+        let is_growing = matches!(descriptor.state, ObjectState::Volume | ObjectState::Incoming | ObjectState::Dictionary);
+        self.growing.store(is_growing || self.is_dictionary(), Ordering::Release);
         *self.levels.write() = levels;
         *self.descriptor.write() = descriptor;
         self.changed.store(true, Ordering::Relaxed);
@@ -119,6 +123,11 @@ impl Object {
     /// Whether it is a volume or a snapshot.
     pub(crate) fn is_readable(&self) -> bool {
         self.readable.load(Ordering::Acquire)
+    }
+
+    /// Whether it is a dictionary.
+    pub(crate) fn is_dictionary(&self) -> bool {
+        self.dictionary.load(Ordering::Acquire)
     }
 
     /// The name that users know.

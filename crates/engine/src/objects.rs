@@ -5,7 +5,7 @@
 //! 1. the name that the object had is forgotten, the descriptor replaced, the way down from the object worked out;
 //! 2. the points that it makes are entered, those that it made before are taken away;
 //! 3. an object that lost a point, and a destroyed one, is due for reaping; one that is destroyed and not seen any more needs
-//!    its own origin no longer, which may go on from there.
+//!    its own origin no longer, which may go on from there. When nothing is left of an object, its dictionaries lose their points.
 //!
 //! All of this depends on the descriptors alone, so that replay arrives at the same.
 
@@ -44,6 +44,8 @@ struct Table {
     incoming: BTreeMap<String, Arc<Object>>,
     /// The snapshot that a stream is bringing to a volume, by that volume.
     partial: BTreeMap<ObjectId, Arc<Object>>,
+    /// By parent, those that can be used.
+    dictionaries: BTreeSet<(ObjectId, ObjectId)>,
     pool: Properties,
     clean_marks: CleanMarks,
     next: u64,
@@ -84,7 +86,9 @@ impl Table {
         self.next = self.next.max(id.0 + 1);
         self.timelines = None;
         let known = self.by_id.get(&id).cloned();
-        let mut newly_destroyed = descriptor.state == ObjectState::Deleting;
+        let is_dictionary = descriptor.state == ObjectState::Dictionary;
+        let is_orphan = is_dictionary && !self.has_parent(&descriptor);
+        let mut newly_destroyed = descriptor.state == ObjectState::Deleting || is_orphan;
         if let Some(object) = &known {
             let old = object.descriptor.read();
             newly_destroyed &= old.state != ObjectState::Deleting;
@@ -94,6 +98,7 @@ impl Table {
                 (ObjectState::Snapshot, Some(parent)) => drop(self.snapshots.remove(&(parent, old.name.clone()))),
                 (ObjectState::Incoming, _) => drop(self.incoming.remove(&old.name)),
                 (ObjectState::Partial, Some(parent)) => drop(self.partial.remove(&parent)),
+                (ObjectState::Dictionary, Some(parent)) => drop(self.dictionaries.remove(&(parent, id))),
                 _ => {}
             }
         } else {
@@ -117,6 +122,9 @@ impl Table {
                     let name = snapshot.descriptor.read().name.clone();
                     snapshot.set_title(format!("{}@{name}", descriptor.name));
                 }
+                for dictionary in self.dictionaries_of(id).filter_map(|d| self.by_id.get(&d)) {
+                    dictionary.set_title(dictionary_title(dictionary.id, &descriptor.name));
+                }
             }
             (ObjectState::Snapshot, Some(parent)) => {
                 let volume = self.by_id.get(&parent).map_or_else(|| "?".to_owned(), |parent| parent.title());
@@ -132,6 +140,13 @@ impl Table {
                 object.set_title(format!("{volume}@{}", descriptor.name));
                 self.partial.insert(parent, object.clone());
             }
+            (ObjectState::Dictionary, Some(parent)) => {
+                let volume = self.by_id.get(&parent).map_or_else(|| "?".to_owned(), |parent| parent.title());
+                object.set_title(dictionary_title(id, &volume));
+                if !is_orphan {
+                    self.dictionaries.insert((parent, id));
+                }
+            }
             _ => {}
         }
         self.update_points(id);
@@ -141,6 +156,15 @@ impl Table {
         if object.descriptor.read().reap.is_some() {
             self.reaping.insert(id);
         }
+    }
+
+    fn has_parent(&self, descriptor: &ObjectDescriptor) -> bool {
+        descriptor.parent.is_some_and(|parent| self.by_id.contains_key(&parent))
+    }
+
+    /// The dictionaries of an object, oldest first.
+    fn dictionaries_of(&self, parent: ObjectId) -> impl DoubleEndedIterator<Item = ObjectId> {
+        self.dictionaries.range((parent, ObjectId(0))..(ObjectId(parent.0 + 1), ObjectId(0))).map(|(_, id)| *id)
     }
 
     /// The way down from an object, itself first.
@@ -168,7 +192,10 @@ impl Table {
     /// Enters the points that an object makes now instead of those that it made before.
     fn update_points(&mut self, id: ObjectId) {
         let Some(object) = self.by_id.get(&id) else { return };
-        let made = points_of(&object.descriptor.read(), self.points.any(id));
+        let made = {
+            let descriptor = object.descriptor.read();
+            points_of(&descriptor, self.points.any(id), self.has_parent(&descriptor))
+        };
         let old = self.made.insert(id, made).unwrap_or_default();
         if old == made {
             return;
@@ -285,6 +312,11 @@ impl Objects {
         if holds && done.is_gone {
             table.by_id.remove(&done.id);
             table.made.remove(&done.id);
+            let orphans: Vec<_> = table.dictionaries_of(done.id).collect();
+            for id in orphans {
+                table.dictionaries.remove(&(done.id, id));
+                table.update_points(id);
+            }
         }
         table.timelines = None;
     }
@@ -421,6 +453,24 @@ impl Objects {
         snapshots
     }
 
+    /// The newest dictionary of an object, or else of what it came from, the nearest first, that `may_use` lets pass.
+    pub(crate) fn newest_dictionary(&self, object: &Object, may_use: impl Fn(ObjectId) -> bool) -> Option<ObjectId> {
+        let levels = object.levels();
+        let table = self.table.read();
+        levels.iter().find_map(|level| table.dictionaries_of(level.object).rev().find(|id| may_use(*id)))
+    }
+
+    /// The dictionaries of an object itself, oldest first.
+    pub(crate) fn dictionaries_of(&self, parent: ObjectId) -> Vec<ObjectId> {
+        self.table.read().dictionaries_of(parent).collect()
+    }
+
+    /// All dictionaries that can be used.
+    pub(crate) fn dictionaries(&self) -> Vec<Arc<Object>> {
+        let table = self.table.read();
+        table.dictionaries.iter().filter_map(|(_, id)| table.by_id.get(id).cloned()).collect()
+    }
+
     /// Whether snapshots or clones branch from an object. Costs a look at all objects.
     pub(crate) fn has_children(&self, id: ObjectId) -> bool {
         self.all().iter().any(|other| other.descriptor.read().origin.is_some_and(|origin| origin.object == id))
@@ -437,6 +487,11 @@ impl Objects {
     pub(crate) fn volumes(&self) -> Vec<Arc<Object>> {
         self.table.read().by_name.values().cloned().collect()
     }
+}
+
+/// What messages call a dictionary.
+fn dictionary_title(id: ObjectId, volume: &str) -> String {
+    format!("{volume} (dictionary {})", id.0)
 }
 
 /// Some names, for a message.

@@ -290,7 +290,9 @@ impl Pool {
         let volumes = self.volumes();
         let seen: std::collections::BTreeSet<_> = core.objects.volumes().iter().map(|object| object.id).collect();
         let unlisted = core.objects.all().into_iter().filter(|object| !seen.contains(&object.id));
-        let unlisted_bytes = unlisted.map(|object| object.stored_bytes()).sum();
+        let dictionaries = core.objects.dictionaries();
+        let dictionary_bytes = dictionaries.iter().map(|object| object.stored_bytes()).sum::<u64>();
+        let unlisted_bytes = unlisted.map(|object| object.stored_bytes()).sum::<u64>().saturating_sub(dictionary_bytes);
         let (live_bytes, free) = {
             let extents = core.extents.lock();
             (extents.live_bytes(), extents.free())
@@ -308,6 +310,8 @@ impl Pool {
             allocated_bytes: volumes.iter().map(|v| v.allocated_bytes).sum(),
             live_bytes,
             unlisted_bytes,
+            dictionaries: dictionaries.len() as u64,
+            dictionary_bytes,
             reaping: core.objects.reaping().len() as u64,
             dead_bytes: ((extents_total - extents_free.min(extents_total)) * extent_bytes).saturating_sub(live_bytes),
             free_bytes: extents_free * extent_bytes,
@@ -411,6 +415,7 @@ impl Pool {
     pub fn drop_caches(&self) {
         self.core.map.drop_cache();
         self.core.units.clear();
+        self.core.dictionaries.clear();
     }
 }
 

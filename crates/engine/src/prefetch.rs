@@ -12,6 +12,7 @@ use surface::Result;
 use units::BLOCK_BYTES;
 
 use crate::core::Core;
+use crate::dictionaries::Readers;
 use crate::objects::Object;
 use crate::reader::{Wanted, at, groups_of};
 use crate::scratch;
@@ -58,7 +59,8 @@ impl Core {
                 self.with_payloads(object, &wanted[done..done + count], scratch, &mut |index, payload, codecs, _| {
                     let fragment = &wanted[done + index].piece.fragment;
                     let mut unit = vec![0; usize::from(fragment.count) * BLOCK_BYTES];
-                    codecs.decompress(CodecId(fragment.codec), payload, &mut unit)?;
+                    let (codec, raw_len) = (CodecId(fragment.codec), unit.len());
+                    self.decode(Readers::Held, object, codecs, (codec, payload), &mut unit, raw_len)?;
                     if let Some(claim) = claims[done + index].take() {
                         claim.fill(Bytes::from(unit));
                     }

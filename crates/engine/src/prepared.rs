@@ -65,12 +65,17 @@ impl Prepared {
     /// Takes the fragments that `takes` names out of it. `None` if it names none; then it is as it was. What it completes stays with the
     /// rest, as does all that has no payload.
     ///
+    /// A batch with a descriptor is never divided: what is in it holds together.
+    ///
     /// The part keeps the buffer and the header's size, so that its first fragments stay where they are; the rest is copied.
     pub(crate) fn divide(
         &mut self,
         mut takes: impl FnMut(ObjectId, &FragmentEntry) -> bool,
         buffers: &BufferPool,
     ) -> Option<Self> {
+        if self.entries.iter().any(|entry| matches!(entry, Entry::Object(_))) {
+            return None;
+        }
         let mut part = Side::default();
         let mut rest = Side::default();
         let mut at = self.header;

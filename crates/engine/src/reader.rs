@@ -9,12 +9,13 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use codec::{CodecId, DecodeError, Workspace};
+use codec::{CodecId, Workspace};
 use format::{FragmentIdentity, fragment_checksum};
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
 
 use crate::core::Core;
+use crate::dictionaries::Readers;
 use crate::map::Piece;
 use crate::objects::Object;
 use crate::regions::RegionKey;
@@ -87,8 +88,7 @@ pub(crate) struct Wanted {
 }
 
 /// What is done with a payload that has been verified: the index of its fragment in the span, codec contexts, and room for a unit.
-pub(crate) type Use<'a> =
-    &'a mut dyn FnMut(usize, &[u8], &mut Workspace, &mut [u8]) -> std::result::Result<(), DecodeError>;
+pub(crate) type Use<'a> = &'a mut dyn FnMut(usize, &[u8], &mut Workspace, &mut [u8]) -> Result<()>;
 
 impl Core {
     /// Fills `buf` from byte `offset` of an object. The range was checked.
@@ -106,10 +106,16 @@ impl Core {
             return Ok(());
         }
         self.counters.read_bytes.add(buf.len() as u64);
-        let keep = buf.len() <= CACHED_REQUEST_MAX;
-        let mut request = Request { offset, buf };
         // Held until the last location has been used: see `Core::readers`.
         let _in_extents = self.readers.read();
+        self.read_guarded(object, offset, buf, ahead)
+    }
+
+    /// Like [`read_with`](Self::read_with), for whoever holds [`Core::readers`]: asked for twice, it could wait behind a checkpoint that waits for the
+    /// first one.
+    pub(crate) fn read_guarded(&self, object: &Object, offset: u64, buf: &mut [u8], ahead: bool) -> Result<()> {
+        let keep = buf.len() <= CACHED_REQUEST_MAX;
+        let mut request = Request { offset, buf };
         let mut wanted = Vec::new();
         for (group, mask) in request.groups() {
             let missing = mask.minus(self.read_dirty(object, group, mask, &mut request));
@@ -233,7 +239,7 @@ impl Core {
             let kept = keep && self.units.is_wanted(&key);
             match request.target(unit_start, raw_len) {
                 Some((0, target)) if whole && target.len() == raw_len => {
-                    codecs.decompress(codec, payload, target)?;
+                    self.decode(Readers::Held, object, codecs, (codec, payload), target, raw_len)?;
                     if kept {
                         self.units.insert(key, Bytes::copy_from_slice(target));
                     }
@@ -245,7 +251,7 @@ impl Core {
                     // Up to the last block that is wanted, unless the rest will be wanted soon.
                     let last = (32 - fragment.live.0.leading_zeros()) as usize - usize::from(fragment.first);
                     let needed = if kept { raw_len } else { last * BLOCK_BYTES };
-                    codecs.decompress_prefix(codec, payload, &mut unit[..raw_len], needed)?;
+                    self.decode(Readers::Held, object, codecs, (codec, payload), &mut unit[..raw_len], needed)?;
                     copy_live(*group, piece, &unit[..needed], request);
                     if kept {
                         self.units.insert(key, Bytes::copy_from_slice(&unit[..raw_len]));
@@ -293,7 +299,7 @@ impl Core {
             let from = (fragment.location - start) as usize;
             let payload = &io[from..from + fragment.stored as usize];
             verify(wanted.group, &wanted.piece, payload).map_err(|text| name(wanted, ErrorKind::Corrupt, text))?;
-            each(index, payload, codecs, unit).map_err(|error| name(wanted, ErrorKind::Corrupt, error.to_string()))?;
+            each(index, payload, codecs, unit).map_err(|error| name(wanted, error.kind(), error.to_string()))?;
         }
         Ok(())
     }

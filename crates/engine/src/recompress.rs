@@ -8,22 +8,25 @@
 //! 3. What became clearly smaller is appended as moves. So the rules of moves hold at every crash point: a move takes effect only for
 //!    blocks whose record still points at the place that it moves from, and it is in the log behind nothing that it depends on.
 //!
+//! When all extents are done, dictionaries that nothing needs any more are given up (`dictionary_review`).
+//!
 //! Data never becomes larger, since what does not become smaller is not moved. Units keep their size and their epoch: snapshots see what
 //! they saw. What is left behind is dead, and the cleaner's. Space for the new place comes from what data may use, never from the reserve.
 
 use std::sync::atomic::Ordering;
 
-use codec::CodecId;
+use codec::{CodecId, DictionaryNumber};
 use env::{AlignedBuf, MapBatch};
 use format::{
     FragmentEntry, FragmentIdentity, KEY_RECOMPRESS, MOVE_ENTRY_BYTES, Move, RecompressState, fragment_checksum,
 };
-use policy::{Compression, Mode, Settings};
+use policy::{Compression, Mode, Settings, wants_dictionary};
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, ExtentIndex, ObjectId};
 
 use crate::chooser;
 use crate::core::Core;
+use crate::dictionaries::{Encoders, Readers};
 use crate::drain::compress_with;
 use crate::extents::Victim;
 use crate::log::Purpose;
@@ -110,11 +113,18 @@ impl Core {
                 state = RecompressState { object, mode: mode.to_owned(), started_unix_s, next, ..state };
                 (state.fragments, state.rewritten, state.before_bytes, state.after_bytes) = (0, 0, 0, 0);
             }
+            let was_finished = state.next.0 >= self.geometry.extents();
             let result = self.recompress_slice(&mut state, settings, bytes);
             let mut batch = MapBatch::default();
             batch.put(KEY_RECOMPRESS, state.encode());
             self.env.store.commit(batch).map_err(store_error)?;
             result?;
+            if !was_finished
+                && state.next.0 >= self.geometry.extents()
+                && let Some(volume) = self.objects.get(object)
+            {
+                self.review_dictionaries(&volume)?;
+            }
         }
         Ok(self.recompress_report(&state))
     }
@@ -177,8 +187,10 @@ impl Core {
         let (mut before, mut rewritten) = (0, 0);
         let fragments = residents.len() as u64;
         let mut batch = self.chooser.begin(false, self.counters.written_bytes.get());
+        let mut dictionary = residents.first().and_then(|resident| self.encoders(&resident.object, settings));
         for resident in &residents {
-            if let Some(old) = self.rewrite(resident, settings, extent, &mut survivors, &mut batch) {
+            let chosen = (&mut batch, &mut dictionary);
+            if let Some(old) = self.rewrite(resident, settings, extent, &mut survivors, chosen) {
                 before += old as u64;
                 rewritten += 1;
             }
@@ -209,9 +221,9 @@ impl Core {
         settings: &Settings,
         extent: &[u8],
         survivors: &mut Survivors,
-        batch: &mut chooser::Batch<'_>,
+        (batch, dictionary): (&mut chooser::Batch<'_>, &mut Option<Encoders<'_>>),
     ) -> Option<usize> {
-        let Resident { stored, location, reference, .. } = resident;
+        let Resident { object: volume, stored, location, reference } = resident;
         let live = self.map.unmoved(resident.key(), stored.epoch, *location, reference.live);
         if live.is_empty() {
             return None;
@@ -220,11 +232,17 @@ impl Core {
         let before = format::FragmentRef { live, ..*reference }.live_bytes() as usize;
         let mark = survivors.mark();
         let raw_len = usize::from(stored.fragment.count) * BLOCK_BYTES;
+        let codec = CodecId(stored.fragment.codec);
+        // What needs an old dictionary is rewritten wherever that costs nothing: then the old one can be given up.
+        let present = dictionary.as_ref().map(Encoders::number);
+        let is_outdated = codec == CodecId::ZSTD_DICTIONARY
+            && DictionaryNumber::split(payload).is_some_and(|(number, _)| Some(number) != present);
+        let least_gain = if is_outdated { 0 } else { before / GAIN_DIVISOR };
         let mut after = 0;
         let decoded = scratch::with(|scratch| {
             let scratch::Scratch { codecs, unit, spare, .. } = scratch;
             let raw = &mut unit[..raw_len];
-            codecs.decompress(CodecId(stored.fragment.codec), payload, raw).ok()?;
+            self.decode(Readers::Free, volume, codecs, (codec, payload), raw, raw_len).ok()?;
             let mut target = vec![0; raw_len];
             for (first, blocks) in live.runs() {
                 let block = BlockIndex(resident.key().group.first_block().0 + u64::from(first));
@@ -235,7 +253,10 @@ impl Core {
                     Compression::Fixed(codec) => compress_with(codecs, codec, raw, target, settings),
                     Compression::Auto => {
                         let object = ObjectId(stored.object.0 | APART);
-                        batch.store(chooser::Unit { object, first: block, raw, settings, target }, codecs, spare)
+                        let dictionary = dictionary.as_mut().filter(|_| wants_dictionary(settings, raw.len()));
+                        let unit = chooser::Unit { object, first: block, raw, settings, dictionary, target };
+                        let done = batch.store(unit, codecs, spare);
+                        (done.codec, done.stored)
                     }
                 };
                 let (count, codec) = (blocks as u8, id.0);
@@ -249,7 +270,7 @@ impl Core {
             }
             Some(())
         });
-        if decoded.is_none() || after + before / GAIN_DIVISOR > before {
+        if decoded.is_none() || after + least_gain > before {
             survivors.cut_back(mark);
             return None;
         }

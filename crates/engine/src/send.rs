@@ -23,6 +23,7 @@ use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, GroupIndex};
 
 use crate::core::Core;
+use crate::dictionaries::Readers;
 use crate::map::Piece;
 use crate::objects::Object;
 use crate::pool::Pool;
@@ -312,7 +313,8 @@ impl Sender {
                         return Ok(());
                     }
                     let raw = &mut unit[..usize::from(piece.fragment.count) * BLOCK_BYTES];
-                    codecs.decompress(CodecId(piece.fragment.codec), payload, raw)?;
+                    let (codec, raw_len) = (CodecId(piece.fragment.codec), raw.len());
+                    self.core.decode(Readers::Held, &self.compared.to, codecs, (codec, payload), raw, raw_len)?;
                     recut(*group, piece, raw, codecs, &settings, &mut packed);
                     Ok(())
                 })?;

@@ -70,6 +70,10 @@ pub struct PoolStatus {
     pub live_bytes: u64,
     /// Those of them that belong to destroyed volumes: clones still need them, or they are just being removed.
     pub unlisted_bytes: u64,
+    /// Trained dictionaries of volumes, and the bytes of live fragments that they are.
+    pub dictionaries: u64,
+    /// See `dictionaries`.
+    pub dictionary_bytes: u64,
     /// Objects of which something was destroyed whose space is still coming back.
     pub reaping: u64,
     /// Bytes of extents in use that hold nothing live: dead fragments, batch headers, padding.

@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use codec::{Codec, CodecId};
+use codec::{Codec, CodecId, ZstdLevel};
 use format::{
     BATCH_ALIGN, BATCH_FIXED_BYTES, Entry, FragmentEntry, FragmentIdentity, FragmentRef, MOVE_ENTRY_BYTES, Move,
     Stream, fragment_checksum, header_bytes,
@@ -20,6 +20,7 @@ use policy::dst_limit;
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ObjectId};
 
 use crate::core::Core;
+use crate::dictionaries::Readers;
 use crate::extent_scan::Stored;
 use crate::extents::Victim;
 use crate::objects::Object;
@@ -34,6 +35,11 @@ const BATCH_BYTES_MAX: usize = 1 << 20;
 const _: () = assert!(BATCH_BYTES_MAX / MOVE_ENTRY_BYTES < 1 << 16);
 /// Cutting a unit takes decoding and compressing it: not for less than this share of its blocks.
 const CUT_DIVISOR: u32 = 8;
+/// Level at which what is left of a unit with a dictionary is compressed: its number does not tell its own.
+const CUT_LEVEL: ZstdLevel = match ZstdLevel::new(3) {
+    Some(level) => level,
+    None => ZstdLevel::MIN,
+};
 
 /// A fragment that moves.
 #[derive(Debug, Clone)]
@@ -228,6 +234,8 @@ impl Core {
             match self.cut(object, stored, &whole, payload, survivors) {
                 Ok(true) => return Collected::All,
                 Ok(false) => {}
+                // Destroyed meanwhile, and perhaps its dictionary with it.
+                Err(()) if !self.objects.is_seen(object.id) => return Collected::Left(None),
                 Err(()) => return damaged("cannot be decoded"),
             }
         }
@@ -235,7 +243,8 @@ impl Core {
         Collected::All
     }
 
-    /// Step 3: makes units of the live runs of a unit, compressed as it was. `false` if that would not make less of it.
+    /// Step 3: makes units of the live runs of a unit, compressed as it was; if it was with a dictionary, with the one in force now (others
+    /// are never used again), or without one. `false` if that would not make less of it.
     fn cut(
         &self,
         object: &Object,
@@ -245,21 +254,30 @@ impl Core {
         survivors: &mut Survivors,
     ) -> Result<bool, ()> {
         let settings = *object.settings.read();
-        let Some(codec) = Codec::all().find(|c| c.id() == CodecId(whole.fragment.codec)) else { return Ok(false) };
+        let id = CodecId(whole.fragment.codec);
+        let mut encoders = if id == CodecId::ZSTD_DICTIONARY { self.encoders(object, &settings) } else { None };
+        let helped = encoders.as_mut().and_then(|encoders| encoders.at(CUT_LEVEL).cloned());
+        let known = Codec::all().find(|c| c.id() == id);
+        let plain = known.or_else(|| (id == CodecId::ZSTD_DICTIONARY).then_some(Codec::Zstd(CUT_LEVEL)));
+        let Some(codec) = plain else { return Ok(false) };
         let (mark, before) = (survivors.mark(), payload.len() + MOVE_ENTRY_BYTES);
         let mut after = 0;
         scratch::with(|scratch| {
             let raw_len = usize::from(whole.fragment.count) * BLOCK_BYTES;
             let scratch::Scratch { codecs, unit, .. } = scratch;
             let raw = &mut unit[..raw_len];
-            codecs.decompress(CodecId(whole.fragment.codec), payload, raw).map_err(|_| ())?;
+            self.decode(Readers::Free, object, codecs, (id, payload), raw, raw_len).map_err(|_| ())?;
             let mut target = vec![0; raw_len];
             for (first, blocks) in whole.live.runs() {
                 let skip = (first - whole.fragment.first.in_group()) as usize * BLOCK_BYTES;
                 let piece = &raw[skip..skip + blocks as usize * BLOCK_BYTES];
                 let limit = dst_limit(piece.len(), &settings);
-                let (id, kept) = match codecs.compress(codec, piece, &mut target[..limit]) {
-                    Some(len) => (codec.id(), &target[..len]),
+                let (id, len) = match &helped {
+                    Some(helped) => (id, codecs.compress_with(helped, piece, &mut target[..limit])),
+                    None => (codec.id(), codecs.compress(codec, piece, &mut target[..limit])),
+                };
+                let (id, kept) = match len {
+                    Some(len) => (id, &target[..len]),
                     None => (CodecId::RAW, piece),
                 };
                 let first = BlockIndex(whole.fragment.first.group().first_block().0 + u64::from(first));

@@ -174,9 +174,19 @@ impl Points {
 }
 
 /// The points that a descriptor makes: its own head, and its origin. A destroyed object that others still look at needs its
-/// origin for them.
-pub(crate) fn points_of(descriptor: &ObjectDescriptor, is_seen: bool) -> (Option<Epoch>, Option<(ObjectId, Epoch)>) {
-    let head = (descriptor.state == ObjectState::Volume).then_some(descriptor.epoch);
+/// origin for them. A dictionary is looked at for as long as its parent exists (`has_parent`), in whatever state: only fragments of
+/// the parent's records, and of what came from the parent, may need it.
+pub(crate) fn points_of(
+    descriptor: &ObjectDescriptor,
+    is_seen: bool,
+    has_parent: bool,
+) -> (Option<Epoch>, Option<(ObjectId, Epoch)>) {
+    let has_head = match descriptor.state {
+        ObjectState::Volume => true,
+        ObjectState::Dictionary => has_parent || cfg!(feature = "canary-dictionary-outlived"),
+        ObjectState::Snapshot | ObjectState::Partial | ObjectState::Incoming | ObjectState::Deleting => false,
+    };
+    let head = has_head.then_some(descriptor.epoch);
     let needs_origin = descriptor.state != ObjectState::Deleting || is_seen;
     (head, descriptor.origin.filter(|_| needs_origin).map(|origin| (origin.object, origin.epoch)))
 }

@@ -1,5 +1,5 @@
 //! The pool's own threads. *Workers* drain the write buffer and compress; *writers* put batches on the device; *readers* read
-//! ahead; the *keeper* watches ages and takes checkpoints; the *cleaner* makes space. With no workers there is no thread at all, and callers do everything.
+//! ahead; the *keeper* watches ages and takes checkpoints; the *cleaner* makes space; the *trainer* makes dictionaries. With no workers there is no thread at all, and callers do everything.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -86,6 +86,7 @@ impl Workers {
         threads.push(spawn("shale-keeper".to_owned(), Arc::downgrade(core), keep)?);
         threads.push(spawn("shale-cleaner".to_owned(), Arc::downgrade(core), crate::clean_pass::run)?);
         threads.push(spawn("shale-cleaner-2".to_owned(), Arc::downgrade(core), crate::clean_pass::help)?);
+        threads.push(spawn("shale-trainer".to_owned(), Arc::downgrade(core), crate::training::run)?);
         Ok(())
     }
 
@@ -111,7 +112,7 @@ impl Workers {
         }
     }
 
-    /// The cleaner rests. `true`: the pool is being closed.
+    /// The cleaner or the trainer rests. `true`: the pool is being closed.
     pub(crate) fn rest(&self, time: Duration) -> bool {
         let mut state = self.state.lock();
         if !state.stop && !time.is_zero() {
@@ -307,6 +308,7 @@ impl Core {
         }
         if self.is_inline() {
             self.clean_some(false)?;
+            self.train_some(false)?;
         }
         Ok(())
     }

@@ -28,6 +28,7 @@ fn tight(rng: &mut Rng) -> Shape {
         volume_bytes_max: capacity_bytes,
         request_bytes_max: 64 << 10,
         history: false,
+        dictionaries: false,
     }
 }
 

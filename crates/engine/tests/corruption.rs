@@ -74,6 +74,7 @@ fn prepare_with_tail(seed: u64, tail_ops: u64) -> Result<World, Failure> {
         checkpoint_log_bytes: 64 << 20,
         // What a damaged place concerns shall be one volume.
         history: false,
+        dictionaries: false,
         ..Shape::small(rng)
     })?;
     let work = |world: &mut World, ops: u64| -> Result<(), Failure> {
@@ -276,6 +277,8 @@ fn values_of_the_store() {
                     let start = k.group.first_block().offset_bytes();
                     seen.names_place(kind, volume, start..start + units::GROUP_BYTES as u64)
                 }
+                // Destroyed before it: the same.
+                None if key[0] == b'R' => seen.names(kind) || seen.names("usage"),
                 None => seen.names(kind),
             };
             // A change behind the checkpoint may have replaced the whole record.

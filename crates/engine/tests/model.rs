@@ -42,7 +42,11 @@ fn audit_allocation(world: &mut World) -> Result<(), Failure> {
     let stored: u64 = volumes.iter().map(|v| v.stored_bytes).sum();
     let allocated: u64 = volumes.iter().map(|v| v.allocated_bytes).sum();
     let logical: u64 = volumes.iter().map(|v| v.size_bytes).sum();
-    let owned = (status.live_bytes - status.unlisted_bytes, status.allocated_bytes, status.logical_bytes);
+    let owned = (
+        status.live_bytes - status.unlisted_bytes - status.dictionary_bytes,
+        status.allocated_bytes,
+        status.logical_bytes,
+    );
     if owned != (stored, allocated, logical) {
         return Err(world.fail(format!("figures do not agree: {status:?} and {volumes:?}")));
     }

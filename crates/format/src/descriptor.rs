@@ -25,6 +25,8 @@ pub enum ObjectState {
     Partial,
     /// A volume that a stream brings: hidden until its first snapshot is whole.
     Incoming,
+    /// A trained dictionary of its parent, for as long as that exists; its content is what [`crate::encode_dictionary`] makes.
+    Dictionary,
 }
 
 impl ObjectState {
@@ -93,7 +95,7 @@ pub struct ObjectDescriptor {
     pub epoch: Epoch,
     /// Origin of a clone or a snapshot.
     pub origin: Option<Origin>,
-    /// The volume under which a snapshot is listed.
+    /// The volume under which a snapshot is listed; the object whose fragments may need a dictionary.
     pub parent: Option<ObjectId>,
     /// A snapshot that was made by a schedule, which may also remove it.
     pub scheduled: bool,
@@ -120,6 +122,7 @@ const STATE_DELETING: u8 = 2;
 const STATE_SNAPSHOT: u8 = 3;
 const STATE_PARTIAL: u8 = 4;
 const STATE_INCOMING: u8 = 5;
+const STATE_DICTIONARY: u8 = 6;
 
 const FLAG_ORIGIN: u8 = 1;
 const FLAG_SCHEDULED: u8 = 2;
@@ -170,6 +173,7 @@ impl ObjectDescriptor {
             ObjectState::Snapshot => STATE_SNAPSHOT,
             ObjectState::Partial => STATE_PARTIAL,
             ObjectState::Incoming => STATE_INCOMING,
+            ObjectState::Dictionary => STATE_DICTIONARY,
         });
         put_text(&mut out, &self.name);
         put_uint(&mut out, self.size_bytes, 8);
@@ -222,6 +226,7 @@ impl ObjectDescriptor {
             STATE_SNAPSHOT => ObjectState::Snapshot,
             STATE_PARTIAL => ObjectState::Partial,
             STATE_INCOMING => ObjectState::Incoming,
+            STATE_DICTIONARY => ObjectState::Dictionary,
             other => return Err(cursor.fail(format!("unknown state {other}"))),
         };
         let name = cursor.text()?;
@@ -270,6 +275,13 @@ impl ObjectDescriptor {
         }
         if (state == ObjectState::Partial) != descriptor.receive.is_some() {
             return Err(cursor.fail("it is being received and is not"));
+        }
+        // Fragments name it in four bytes. It came later than what it was trained for.
+        let is_dictionary_right = descriptor.origin.is_none()
+            && descriptor.parent.is_some_and(|parent| parent < id)
+            && u32::try_from(id.0).is_ok();
+        if descriptor.state == ObjectState::Dictionary && !is_dictionary_right {
+            return Err(cursor.fail("a dictionary of nothing, or with a number that no fragment can name"));
         }
         Ok(descriptor)
     }
@@ -360,9 +372,24 @@ mod tests {
             ObjectDescriptor { state: ObjectState::Snapshot, identity: None, ..descriptor.clone() },
             ObjectDescriptor { state: ObjectState::Partial, ..descriptor.clone() },
             ObjectDescriptor { cuts: vec![Cut { after: Epoch(2), before: Epoch(2) }], ..descriptor.clone() },
-            ObjectDescriptor { name: String::new(), ..descriptor },
+            ObjectDescriptor { name: String::new(), ..descriptor.clone() },
+            ObjectDescriptor { state: ObjectState::Dictionary, ..descriptor.clone() },
+            ObjectDescriptor { state: ObjectState::Dictionary, origin: None, ..descriptor.clone() },
+            ObjectDescriptor { state: ObjectState::Dictionary, origin: None, parent: None, ..descriptor },
         ] {
             assert!(ObjectDescriptor::decode(&wrong.encode()).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_dictionary_is_younger_than_its_parent_and_its_number_fits_a_fragment() {
+        let dictionary = |id: u64| ObjectDescriptor {
+            state: ObjectState::Dictionary,
+            parent: Some(ObjectId(6)),
+            ..ObjectDescriptor::volume(ObjectId(id), "dictionary", 4000)
+        };
+        for (id, is_valid) in [(6, false), (7, true), (u64::from(u32::MAX), true), (1 << 32, false)] {
+            assert_eq!(ObjectDescriptor::decode(&dictionary(id).encode()).is_ok(), is_valid, "{id}");
         }
     }
 

@@ -8,6 +8,7 @@ mod checksum;
 mod cursor;
 mod delta;
 mod descriptor;
+mod dictionary;
 mod keys;
 mod learned;
 mod receive;
@@ -27,6 +28,7 @@ pub use checksum::{FragmentIdentity, fragment_checksum, reseal};
 pub use cursor::FormatError;
 pub use delta::{DeltaWriter, decode_delta};
 pub use descriptor::{CUTS_MAX, Cut, ObjectDescriptor, ObjectState, Origin, Reap};
+pub use dictionary::{DICTIONARY_FRAME_BYTES, decode_dictionary, encode_dictionary};
 pub use keys::{
     KEY_CHECKPOINT, KEY_SCRUB, RecordKey, delta_key, delta_key_range, object_key, object_key_range, parse_delta_key,
     parse_object_key, parse_record_key, parse_usage_key, record_key, record_key_range, usage_key, usage_key_range,

@@ -9,14 +9,18 @@ use crate::Class;
 use crate::prior::prior;
 use crate::probe::CLASSES;
 
-/// How many classes of unit size are told apart: a unit of 4 KiB costs more for each byte than one of 128 KiB, and saves less.
-pub const SIZES: usize = 3;
+/// How many classes of unit size are told apart: a unit of 4 KiB costs more for each byte than one of 128 KiB, and saves less; small ones
+/// for which there is a dictionary are a class of their own.
+pub const SIZES: usize = 4;
 
 /// Class of unit size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SizeClass(u8);
 
 impl SizeClass {
+    /// Of a unit for which there is a dictionary: what zstd saves of it is another matter.
+    pub const WITH_DICTIONARY: Self = Self(3);
+
     /// Of a unit of that many bytes: up to 8 KiB, up to 32 KiB, more.
     pub const fn of(raw_len: usize) -> Self {
         match raw_len {

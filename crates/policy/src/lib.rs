@@ -8,6 +8,7 @@
 mod candidates;
 mod cost;
 mod decide;
+mod dictionary;
 mod learned;
 mod magic;
 mod mode;
@@ -25,6 +26,7 @@ mod zero;
 pub use candidates::{CANDIDATES_MAX, Candidates, ParseCandidatesError};
 pub use cost::{SAVING_MIN, Weights, ln_cost};
 pub use decide::{Action, Decision, Why, decide, wants_probe};
+pub use dictionary::{Adoption, DICTIONARY_UNIT_BYTES_MAX, Trial, judging_level, wants_dictionary};
 pub use learned::{CELLS, CODEC_NUMBERS, Estimate, Key, Learned, PlainTable, SIZES, SizeClass, Table};
 pub use magic::{HEAD_BYTES, type_of_content, type_of_name};
 pub use mode::{ARCHIVE_CPU_MULTIPLE, Mode, ParseModeError};

@@ -3,72 +3,70 @@
 
 use codec::CodecId;
 
-use crate::learned::{Estimate, Key};
+use crate::learned::{Estimate, Key, SizeClass};
 
-/// Nanoseconds per KiB of text in units of 32 KiB.
-const fn time(codec: CodecId) -> f64 {
-    match codec.0 {
-        0 => 100.0,
-        1 => 500.0,
-        2 => 5_000.0,
-        16 => 2_000.0,
-        17..=20 => 12_000.0,
-        21..=25 => 25_000.0,
-        26..=28 => 60_000.0,
-        32 => 3_000.0,
-        41..=44 => 9_000.0,
-        45..=47 => 20_000.0,
-        48..=49 => 45_000.0,
-        51..=59 => 80_000.0,
-        65 => 3_500.0,
-        66..=67 => 5_000.0,
-        68..=70 => 10_000.0,
-        71..=74 => 22_000.0,
-        75..=76 => 40_000.0,
-        77..=79 => 100_000.0,
-        80..=83 => 250_000.0,
-        97..=106 => 2_500.0,
-        120 => 5_000.0,
-        _ => 100_000.0,
-    }
+/// What is usual of the codecs with numbers from the first to the last: nanoseconds per KiB of text in units of 32 KiB; and strength, how much of
+/// what an ideal coder would save the codec does: those without entropy coding save little of text and nothing of data that only has uneven
+/// frequencies.
+struct Usual {
+    first: u8,
+    last: u8,
+    ns_per_kib: f64,
+    strength: f64,
 }
 
-/// How much of what an ideal coder would save the codec does: those without entropy coding save little of text and nothing of
-/// data that only has uneven frequencies.
-const fn strength(codec: CodecId) -> f64 {
-    match codec.0 {
-        0 => 0.0,
-        1 => 0.1,
-        2 => 0.55,
-        16 | 32 => 0.7,
-        17..=28 => 0.8,
-        41..=44 => 1.0,
-        45..=49 => 1.04,
-        51..=59 => 1.08,
-        65 => 1.0,
-        66..=67 => 1.02,
-        68..=70 => 1.05,
-        71..=74 => 1.08,
-        75..=79 => 1.1,
-        80..=83 => 1.12,
-        97..=106 => 0.8,
-        120 => 1.1,
-        _ => 0.9,
-    }
+const fn row(first: u8, last: u8, ns_per_kib: f64, strength: f64) -> Usual {
+    Usual { first, last, ns_per_kib, strength }
+}
+
+const USUAL: &[Usual] = &[
+    row(0, 0, 100.0, 0.0),
+    row(1, 1, 500.0, 0.1),
+    row(2, 2, 5_000.0, 0.55),
+    row(16, 16, 2_000.0, 0.7),
+    row(17, 20, 12_000.0, 0.8),
+    row(21, 25, 25_000.0, 0.8),
+    row(26, 28, 60_000.0, 0.8),
+    row(32, 32, 3_000.0, 0.7),
+    row(41, 44, 9_000.0, 1.0),
+    row(45, 47, 20_000.0, 1.04),
+    row(48, 49, 45_000.0, 1.04),
+    row(51, 59, 80_000.0, 1.08),
+    row(65, 65, 3_500.0, 1.0),
+    row(66, 67, 5_000.0, 1.02),
+    row(68, 70, 10_000.0, 1.05),
+    row(71, 74, 22_000.0, 1.08),
+    row(75, 76, 40_000.0, 1.1),
+    row(77, 79, 100_000.0, 1.1),
+    row(80, 83, 250_000.0, 1.12),
+    row(97, 106, 2_500.0, 0.8),
+    row(120, 120, 5_000.0, 1.1),
+];
+/// A codec that nobody knows.
+const UNKNOWN: Usual = row(0, u8::MAX, 100_000.0, 0.9);
+
+fn usual(codec: CodecId) -> &'static Usual {
+    USUAL.iter().find(|row| (row.first..=row.last).contains(&codec.0)).unwrap_or(&UNKNOWN)
 }
 
 /// Saving of an ideal coder by class of data.
 const SAVING: [f64; crate::probe::CLASSES] = [0.8, 0.75, 0.68, 0.6, 0.5, 0.4, 0.2, 0.0];
-/// Time of a byte and saving in units of up to 8 KiB, of up to 32 KiB, of more, as a share of those at 32 KiB.
-const SIZE_TIME: [f64; crate::learned::SIZES] = [1.2, 1.0, 1.0];
-const SIZE_SAVING: [f64; crate::learned::SIZES] = [0.8, 1.0, 1.06];
+/// Time of a byte and saving in units of up to 8 KiB, of up to 32 KiB, of more, and in small ones for which there is a dictionary (as if it were not
+/// used), as a share of those at 32 KiB.
+const SIZE_TIME: [f64; crate::learned::SIZES] = [1.2, 1.0, 1.0, 1.2];
+const SIZE_SAVING: [f64; crate::learned::SIZES] = [0.8, 1.0, 1.06, 0.85];
+/// How much more zstd saves with a dictionary.
+const DICTIONARY_GAIN: f64 = 1.12;
 
 /// What is usual.
 pub(crate) fn prior(key: Key) -> Estimate {
     let (class, size) = (key.class.index(), key.size.index());
+    let usual = usual(key.codec);
+    let is_helped = key.size == SizeClass::WITH_DICTIONARY && (65..=83).contains(&key.codec.0);
+    let gain = if is_helped { DICTIONARY_GAIN } else { 1.0 };
     Estimate {
-        ns_per_kib: time(key.codec) * SIZE_TIME[size],
-        saving: (SAVING[class] * strength(key.codec) * SIZE_SAVING[size]).clamp(0.0, 0.95),
+        ns_per_kib: usual.ns_per_kib * SIZE_TIME[size],
+        saving: (SAVING[class] * usual.strength * SIZE_SAVING[size] * gain).clamp(0.0, 0.95),
         samples: 0,
     }
 }
@@ -84,11 +82,13 @@ mod tests {
     fn stronger_codecs_of_a_family_are_slower_and_every_codec_is_known() {
         let of = |codec: Codec| prior(Key { codec: codec.id(), class: Class::DENSE, size: SizeClass::of(32768) });
         for codec in Codec::all().filter(|codec| *codec != Codec::Off) {
+            assert!(usual(codec.id()).last < u8::MAX, "{codec} is not in the table");
             assert!(of(codec).saving > 0.0 && of(codec).ns_per_kib < 1e6, "{codec}");
         }
         let zstd: Vec<_> = (1..=19).map(|n| of(format!("zstd-{n}").parse().unwrap())).collect();
         assert!(zstd.is_sorted_by(|a, b| a.ns_per_kib <= b.ns_per_kib && a.saving <= b.saving));
         let random = Key { codec: CodecId::LZ4, class: Class::RANDOM, size: SizeClass::of(4096) };
         assert_eq!(prior(random).saving, 0.0);
+        assert!(USUAL.is_sorted_by(|a, b| a.last < b.first));
     }
 }

@@ -34,6 +34,8 @@ pub struct Settings {
     pub unit_blocks: u32,
     /// Least saving, in thousandths of the raw length, for which a unit is stored compressed.
     pub min_saving_permille: u32,
+    /// Whether the volume trains dictionaries for its small units and uses them.
+    pub dictionary: bool,
     /// Most stored bytes of a volume, its snapshots' included, if there is a limit.
     pub quota_bytes: Option<u64>,
     /// Stored bytes for which there is always room.
@@ -67,6 +69,7 @@ impl Default for Settings {
             unit_blocks_min: 8,
             unit_blocks: 8,
             min_saving_permille: 125,
+            dictionary: true,
             quota_bytes: None,
             reservation_bytes: 0,
             clean_marks: CleanMarks::default(),
@@ -149,6 +152,13 @@ pub const KEYS: &[Key] = &[
         description: "least saving for which data is stored compressed",
         allowed: "a percentage from 0 to 90 with at most one decimal, such as 12.5",
         default: "12.5",
+        is_of_pool: false,
+    },
+    Key {
+        name: "dictionary",
+        description: "whether auto trains zstd dictionaries from a volume's own data, for units of at most 16 KiB",
+        allowed: "auto, off",
+        default: "auto",
         is_of_pool: false,
     },
     Key {
@@ -352,6 +362,7 @@ fn apply(settings: &mut Settings, name: &str, value: &str) -> Result<(), Propert
         "candidates" => settings.candidates = value.parse().map_err(|_| bad())?,
         "unit" => (settings.unit_blocks_min, settings.unit_blocks) = parse_units(value).ok_or_else(bad)?,
         "min-saving" => settings.min_saving_permille = parse_permille(value).ok_or_else(bad)?,
+        "dictionary" => settings.dictionary = parse_switch(value).ok_or_else(bad)?,
         // These mean nothing for what is written.
         "snapshots" => drop(Schedule::parse(value, "1h").ok_or_else(bad)?),
         "keep" => drop(Schedule::parse("off", value).ok_or_else(bad)?),
@@ -362,6 +373,14 @@ fn apply(settings: &mut Settings, name: &str, value: &str) -> Result<(), Propert
         _ => return Err(PropertyError::UnknownKey(name.to_owned())),
     }
     Ok(())
+}
+
+fn parse_switch(value: &str) -> Option<bool> {
+    match value {
+        "auto" => Some(true),
+        "off" => Some(false),
+        _ => None,
+    }
 }
 
 /// A size, or two in ascending order.
@@ -443,6 +462,7 @@ mod tests {
             unit_blocks_min: 1,
             unit_blocks: 1,
             min_saving_permille: 900,
+            dictionary: false,
             quota_bytes: Some(1),
             reservation_bytes: 1,
             clean_marks: CleanMarks { low_permille: 1, high_permille: 2 },
@@ -478,6 +498,7 @@ mod tests {
             ("min-saving", "90", Settings { min_saving_permille: 900, ..d }),
             ("min-saving", "7.3", Settings { min_saving_permille: 73, ..d }),
             ("min-saving", "12.5%", d),
+            ("dictionary", "off", Settings { dictionary: false, ..d }),
             ("quota", "20G", Settings { quota_bytes: Some(20 << 30), ..d }),
             ("quota", "none", d),
             ("reservation", "1.5M", Settings { reservation_bytes: 3 << 19, ..d }),
@@ -492,7 +513,7 @@ mod tests {
             (
                 "compresion",
                 "lz4",
-                "compression, mode, candidates, unit, min-saving, snapshots, keep, quota, reservation, clean-low, clean-high, and rule.TYPE",
+                "compression, mode, candidates, unit, min-saving, dictionary, snapshots, keep, quota, reservation, clean-low, clean-high, and rule.TYPE",
             ),
             ("rule.nc", "lz5", "MODE:CODEC"),
             ("rule.jpeg", "off", "rule.jpg"),
@@ -509,6 +530,7 @@ mod tests {
             ("unit", "256K", "4K, 8K"),
             ("unit", "4097", "4K, 8K"),
             ("unit", "16P", "4K, 8K"),
+            ("dictionary", "on", "auto, off"),
             ("quota", "lots", "none, or a size"),
             ("reservation", "-1", "none, or a size"),
             ("min-saving", "90.1", "from 0 to 90"),
@@ -537,6 +559,7 @@ mod tests {
                 ("candidates", Candidates::DEFAULT, Source::Default),
                 ("unit", "64K", Source::Pool),
                 ("min-saving", "12.5", Source::Default),
+                ("dictionary", "auto", Source::Default),
                 ("snapshots", "off", Source::Default),
                 ("keep", "24h,7d,4w", Source::Default),
                 ("quota", "none", Source::Default),

@@ -51,6 +51,10 @@ pub trait Attempts {
     fn attempt(&mut self, codec: Codec, timed: bool) -> Attempt;
     /// What was attempted last is to be stored, unless something else is kept later.
     fn keep(&mut self);
+    /// Whether zstd is helped by a dictionary: then what it takes and saves is learned apart.
+    fn has_dictionary(&self) -> bool {
+        false
+    }
 }
 
 /// What was done with a unit, and what is to be remembered.
@@ -128,7 +132,7 @@ impl<'a, T: Table> Planner<'a, T> {
             return stored;
         }
         let Probe { class, .. } = probe(raw);
-        let size = SizeClass::of(raw.len());
+        let size = if attempts.has_dictionary() { SizeClass::WITH_DICTIONARY } else { SizeClass::of(raw.len()) };
         let plan = self.plan(size, class);
         let candidates = self.auto.candidates;
         let Decision { action, why } = decide(self.auto.mode, &plan, region, class, may_test, |id| candidates.find(id));

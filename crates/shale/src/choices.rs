@@ -113,6 +113,8 @@ pub struct Detail {
     pub cpus: f64,
     /// Speed of the device while it is busy; none: not measured yet.
     pub device_bytes_per_s: Option<f64>,
+    /// Number of the dictionary that helps zstd with units of this size; none: there is none.
+    pub dictionary: Option<u32>,
     /// Every candidate, tried on the unit.
     pub trials: Vec<Trial>,
 }
@@ -140,6 +142,7 @@ impl From<engine::RegionDetail> for Detail {
             why: detail.why,
             cpus: detail.cpus,
             device_bytes_per_s: (detail.device_ns_per_kib > 0.0).then(|| 1024e9 / detail.device_ns_per_kib),
+            dictionary: detail.dictionary,
             trials: detail.trials.into_iter().map(trial).collect(),
             region: detail.region.into(),
         }

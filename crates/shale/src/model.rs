@@ -180,6 +180,8 @@ pub struct StatusReport {
     pub allocated_bytes: u64,
     pub stored_bytes: u64,
     pub unlisted_bytes: u64,
+    pub dictionaries: u64,
+    pub dictionary_bytes: u64,
     pub reaping: u64,
     pub dead_bytes: u64,
     pub free_bytes: u64,

@@ -256,6 +256,8 @@ impl Service {
             allocated_bytes: status.allocated_bytes,
             stored_bytes: status.live_bytes,
             unlisted_bytes: status.unlisted_bytes,
+            dictionaries: status.dictionaries,
+            dictionary_bytes: status.dictionary_bytes,
             reaping: status.reaping,
             dead_bytes: status.dead_bytes,
             free_bytes: status.free_bytes,

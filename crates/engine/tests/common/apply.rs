@@ -372,7 +372,17 @@ impl World {
                 return Ok(ended);
             }
         }
-        let status = self.pool().status();
+        let mut status = self.pool().status();
+        // Dictionaries stay with their volumes. In a small pool each may sit in an extent of its own; then cleaning brings them together.
+        if status.dictionaries > 0 {
+            for op in [Op::Clean { all: true }, Op::Checkpoint, Op::Checkpoint] {
+                let ended = self.apply(&op)?;
+                if ended != Ended::Well {
+                    return Ok(ended);
+                }
+            }
+            status = self.pool().status();
+        }
         if status.extents_free * 4 < status.extents_total * 3 && self.disturbed.is_none() {
             let (free, total) = (status.extents_free, status.extents_total);
             return Err(self.fail(format!("everything was discarded, but only {free} of {total} extents are free")));

@@ -81,7 +81,7 @@ pub enum Op {
 }
 
 /// Properties that are set: key and values, in the form in which they are given back.
-const PROPERTIES: [(&str, &[&str]); 5] = [
+const PROPERTIES: [(&str, &[&str]); 6] = [
     (
         "compression",
         &[
@@ -107,6 +107,7 @@ const PROPERTIES: [(&str, &[&str]); 5] = [
     ("candidates", &["lz4", "lz4,zstd-1", "lzo,zstd-3,zstd-1,gzip-1", "lz4,zstd-1,zstd-3,zstd-6"]),
     ("unit", &["4K", "8K", "16K", "32K", "64K", "128K", "4K-128K", "8K-32K"]),
     ("min-saving", &["0", "12.5", "50"]),
+    ("dictionary", &["auto", "auto", "off"]),
 ];
 
 /// Snapshots of one volume.

@@ -4,11 +4,19 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use engine::{FormatOptions, Pool, PoolEnv, PoolOptions};
+use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Training};
+use policy::Adoption;
 use sim::{Fault, Machine, Model, Rng};
 use surface::{BlockDevice, ErrorKind};
 
 use super::ops::choose_properties;
+
+/// Trains from next to nothing, at once, and adopts whatever comes of it.
+const EAGER: Training = Training {
+    sample_bytes: 16 << 10,
+    pause_bytes: 32 << 10,
+    adoption: Adoption { gain_permille_min: i64::MIN, payback_min: 0 },
+};
 
 /// How large everything is. Small, so that thousands of crashes take minutes.
 #[derive(Debug, Clone)]
@@ -23,6 +31,8 @@ pub struct Shape {
     pub request_bytes_max: u64,
     /// Whether snapshots and clones are made.
     pub history: bool,
+    /// Whether units are small and dictionaries trained from whatever there is.
+    pub dictionaries: bool,
 }
 
 impl Shape {
@@ -42,7 +52,13 @@ impl Shape {
             volume_bytes_max: *rng.pick(&[64 << 10, 256 << 10, 256 << 10, 600 << 10, 1200 << 10, 24 << 20]),
             request_bytes_max: *rng.pick(&[96 << 10, 400 << 10]),
             history: true,
+            dictionaries: false,
         }
+    }
+
+    /// A shape in which dictionaries come and go.
+    pub fn with_dictionaries(rng: &mut Rng) -> Self {
+        Self { dictionaries: true, ..Self::small(rng) }
     }
 
     /// A shape for long runs without crashes.
@@ -125,11 +141,14 @@ impl World {
 
     /// Options to make the pool with.
     pub fn format_options(&mut self) -> FormatOptions {
-        FormatOptions {
-            capacity_bytes: self.shape.capacity_bytes,
-            extent_bytes: self.shape.extent_bytes,
-            properties: choose_properties(&mut self.rng),
+        let mut properties = choose_properties(&mut self.rng);
+        if self.shape.dictionaries {
+            let unit = *self.rng.pick(&["4K", "8K", "16K", "4K-128K"]);
+            for (key, value) in [("compression", "auto"), ("candidates", "lz4,zstd-1,zstd-3"), ("unit", unit)] {
+                properties.insert(key.to_owned(), value.to_owned());
+            }
         }
+        FormatOptions { capacity_bytes: self.shape.capacity_bytes, extent_bytes: self.shape.extent_bytes, properties }
     }
 
     /// The machine as the engine sees it from now to the next start.
@@ -148,6 +167,7 @@ impl World {
             workers: 0,
             checkpoint_log_bytes: self.shape.checkpoint_log_bytes,
             age_limit_ms: self.shape.age_limit_ms,
+            training: if self.shape.dictionaries { EAGER } else { Training::default() },
             ..PoolOptions::default()
         }
     }

@@ -53,6 +53,7 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   allocated_bytes, stored_bytes            logical bytes that hold data; live bytes that they take
   unlisted_bytes, reaping                  of stored_bytes, what destroyed volumes hold for clones; things destroyed whose space
                                            is still coming back
+  dictionaries, dictionary_bytes           trained dictionaries of volumes, and what they take of stored_bytes
   dead_bytes, free_bytes, map_bytes        not yet reclaimed; free; taken by the map
   cleaned_extents, moved_bytes             emptied by the cleaner; bytes of fragments moved for that
   cleaning_ms, cleaning_bytes_per_s        time that took; extents' bytes emptied per second of it, or null

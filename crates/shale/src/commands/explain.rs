@@ -104,6 +104,7 @@ fn show_detail(d: &Detail) -> String {
         ("unit tried", format!("{} at {}", format_size(d.unit_bytes), format_size(d.unit_offset))),
         ("probe", format!("{:.2} bits per byte: class '{}'", d.bits_per_byte, d.class)),
         ("properties", format!("compression={} mode={}", d.compression, d.mode)),
+        ("dictionary", d.dictionary.map_or_else(|| "none".to_owned(), |number| format!("number {number}, for zstd"))),
         ("chosen now", format!("{}: {}", d.chosen, d.why)),
         ("CPUs", format!("{:.1} to be had; CPU time is measured for each thread, energy follows it", d.cpus)),
         (
@@ -184,10 +185,18 @@ mod tests {
             why: "it looks random".to_owned(),
             cpus: 2.0,
             device_bytes_per_s: None,
+            dictionary: Some(7),
             trials: vec![trial],
         };
         let text = show_detail(&detail);
-        for part in ["7.91 bits", "raw: it looks random", "812 us", "saves less than min-saving", "not measured yet"] {
+        for part in [
+            "7.91 bits",
+            "raw: it looks random",
+            "812 us",
+            "saves less than min-saving",
+            "not measured yet",
+            "number 7",
+        ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
     }

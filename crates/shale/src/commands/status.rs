@@ -58,6 +58,7 @@ fn show(s: &StatusReport) -> String {
             "of destroyed volumes",
             format!("{}{}", size(s.unlisted_bytes), if s.reaping > 0 { ", more is coming back" } else { "" }),
         ),
+        ("dictionaries", format!("{}, together {}", s.dictionaries, size(s.dictionary_bytes))),
         ("dead", format!("{} (not yet reclaimed)", size(s.dead_bytes))),
         ("map", size(s.map_bytes)),
         ("free", format!("{} of {}", size(s.free_bytes), size(s.capacity_bytes))),

@@ -1,0 +1,178 @@
+//! How a volume gets its dictionaries: trained in the background from samples of what it writes, judged by samples that were held out, and
+//! adopted when they pay.
+//!
+//! 1. Samples of a volume are complete (`samples`).
+//! 2. A dictionary is trained with three quarters of them.
+//! 3. The others are compressed as things stand, with the dictionary in force or none, and with the new one.
+//! 4. If that pays ([`policy::Adoption`]), and the volume still wants it, and there is room, the dictionary goes into the log: descriptor and content
+//!    in one batch. When it is applied, the volume's next small units use it.
+//!
+//! Old dictionaries stay, since fragments need them. Their number is bounded; what no fragment needs any more is given up at the end of a recompression
+//! (`dictionary_review`).
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use codec::{Codec, DICTIONARY_BYTES_MAX, Evaluation, UNIT_BYTES_MAX, evaluate, train};
+use format::{Entry, FragmentEntry, FragmentIdentity, ObjectDescriptor, ObjectState, encode_dictionary};
+use format::{fragment_checksum, header_bytes};
+use policy::{Settings, Trial, dst_limit, judging_level};
+use surface::{ErrorKind, Result};
+use units::{BLOCK_BYTES, BlockIndex, Epoch, ObjectId};
+
+use crate::core::Core;
+use crate::dictionaries::Readers;
+use crate::drain::compress_with;
+use crate::log::Purpose;
+use crate::object::Object;
+use crate::pool::Pool;
+use crate::prepared::Prepared;
+use crate::samples::Samples;
+use crate::scratch;
+
+/// Most dictionaries of one volume: each that is replaced stays.
+pub(crate) const DICTIONARIES_MAX: usize = 8;
+/// Longest dictionary that is trained: what small units gain from a longer one does not pay for what it takes of the caches.
+const TRAINED_BYTES_MAX: usize = 64 << 10;
+const _: () = assert!(TRAINED_BYTES_MAX <= DICTIONARY_BYTES_MAX && DICTIONARY_BYTES_MAX < UNIT_BYTES_MAX);
+/// Bytes of samples for each byte of a dictionary: fewer teach it accidents.
+const SAMPLES_PER_BYTE: usize = 32;
+/// Shortest dictionary.
+const TRAINED_BYTES_MIN: usize = 1 << 10;
+/// A dictionary takes at most this part of an extent, because it goes into the log in one piece.
+const EXTENT_DIVISOR: usize = 4;
+/// The codec of a dictionary's own content: it is compressed once.
+const CONTENT_CODEC: &str = "zstd-9";
+/// How often the trainer looks for samples that are complete.
+const PERIOD: Duration = Duration::from_millis(500);
+
+/// The trainer's thread.
+pub(crate) fn run(core: &Weak<Core>) {
+    while let Some(core) = core.upgrade() {
+        if core.workers.rest(PERIOD) {
+            return;
+        }
+        // Nobody depends on it: whatever fails here shows up where data is written.
+        if core.check_failed().is_ok() {
+            let _ = core.train_some(false);
+        }
+    }
+}
+
+impl Pool {
+    /// Trains dictionaries now with whatever samples there are, instead of when there are enough of them; how many were adopted.
+    ///
+    /// # Errors
+    /// When the storage fails.
+    pub fn train(&self) -> Result<u64> {
+        self.core.check_failed()?;
+        let mut adopted = 0;
+        while let Some(one) = self.core.train_some(true)? {
+            adopted += u64::from(one);
+        }
+        Ok(adopted)
+    }
+}
+
+impl Core {
+    /// All steps for one volume whose samples are complete, or with `now` for one that has some. Whether its dictionary was adopted; `None`: there is no
+    /// such volume.
+    pub(crate) fn train_some(&self, now: bool) -> Result<Option<bool>> {
+        let _alone = self.dictionaries.training.lock();
+        let alive = |id| self.objects.get(id).is_some_and(|object| object.is_live());
+        let taken = self.dictionaries.sampling.take(self.env.clock.now_ns(), now, alive);
+        let Some((id, samples)) = taken else { return Ok(None) };
+        let Some(object) = self.objects.get(id) else { return Ok(Some(false)) };
+        let settings = *object.settings.read();
+        let adopted = match self.trained(&object, &settings, &samples) {
+            Some(dictionary) => match self.adopt(&object, &dictionary) {
+                // No room: there are more important things to keep.
+                Err(error) if error.kind() == ErrorKind::Full => false,
+                result => result?,
+            },
+            None => false,
+        };
+        self.dictionaries.sampling.trained(id, adopted);
+        Ok(Some(adopted))
+    }
+
+    /// Steps 2 and 3: a dictionary that pays.
+    fn trained(&self, object: &Object, settings: &Settings, samples: &Samples) -> Option<Vec<u8>> {
+        let level = judging_level(settings).filter(|_| settings.dictionary)?;
+        let (training, held_out) = samples.split();
+        let most = (self.geometry.extent_bytes as usize / EXTENT_DIVISOR).min(TRAINED_BYTES_MAX);
+        let worthy = training.iter().map(|sample| sample.len()).sum::<usize>() / SAMPLES_PER_BYTE;
+        let dictionary = train(&training, worthy.max(TRAINED_BYTES_MIN).min(most))?;
+        let judge = |dictionary: &[u8]| evaluate(dictionary, level, &held_out, |raw| dst_limit(raw, settings));
+        let Evaluation { raw_bytes, stored_without, stored_with } = judge(&dictionary)?;
+        let present = self
+            .encoders(object, settings)
+            .and_then(|present| self.load_dictionary(present.number(), Readers::Free).ok());
+        let stored_now = present.and_then(|present| judge(&present)).map_or(stored_without, |now| now.stored_with);
+        let trial = Trial {
+            raw_bytes,
+            stored_now,
+            stored_new: stored_with,
+            dictionary_bytes: dictionary.len() as u64,
+            written_bytes: samples.written_bytes,
+        };
+        self.options.training.adoption.adopts(&trial).then_some(dictionary)
+    }
+
+    /// Step 4. `false`: the volume has gone or wants it no more, has too many, or there is no room.
+    fn adopt(&self, object: &Arc<Object>, dictionary: &[u8]) -> Result<bool> {
+        let content = encode_dictionary(dictionary);
+        let _admin = self.admin.lock();
+        let id = ObjectId(self.objects.next_id());
+        let is_wanted = object.is_live() && object.settings.read().dictionary;
+        if !is_wanted
+            || u32::try_from(id.0).is_err()
+            || self.objects.dictionaries_of(object.id).len() >= DICTIONARIES_MAX
+        {
+            return Ok(false);
+        }
+        self.check_failed()?;
+        self.heal()?;
+        // As data that is admitted. It may leave the tail of an extent unused.
+        let _room = self.set_aside(content.len() as u64 + u64::from(self.geometry.extent_bytes));
+        if !self.has_room_before(self.soft_wall()) {
+            return Ok(false);
+        }
+        let descriptor = ObjectDescriptor {
+            state: ObjectState::Dictionary,
+            parent: Some(object.id),
+            created_unix_s: self.env.clock.unix_s(),
+            ..ObjectDescriptor::volume(id, "dictionary", content.len() as u64)
+        };
+        let ticket = self.append(self.dictionary_batch(descriptor, &content), Purpose::Data)?;
+        self.log.wait_applied(ticket)?;
+        Ok(true)
+    }
+
+    /// A dictionary's descriptor and content.
+    fn dictionary_batch(&self, descriptor: ObjectDescriptor, content: &[u8]) -> Prepared {
+        let (object, epoch) = (descriptor.id, Epoch(0));
+        let codec: Codec = CONTENT_CODEC.parse().unwrap_or(Codec::Off);
+        let settings = Settings::default();
+        let mut padded = content.to_vec();
+        padded.resize(content.len().next_multiple_of(BLOCK_BYTES), 0);
+        let unit_bytes = self.geometry.unit_blocks_max() as usize * BLOCK_BYTES;
+        let (mut payloads, mut fragments) = (Vec::new(), Vec::new());
+        let mut target = vec![0; unit_bytes];
+        for (index, raw) in padded.chunks(unit_bytes).enumerate() {
+            let target = &mut target[..raw.len()];
+            let (id, stored) = scratch::with(|s| compress_with(&mut s.codecs, codec, raw, target, &settings));
+            let first = BlockIndex((index * unit_bytes / BLOCK_BYTES) as u64);
+            let (count, codec) = ((raw.len() / BLOCK_BYTES) as u8, id.0);
+            let payload = &target[..stored];
+            let checksum = fragment_checksum(&FragmentIdentity { object, epoch, first, count, codec }, payload);
+            fragments.push(FragmentEntry { first, count, codec, stored: stored as u32, checksum });
+            payloads.extend_from_slice(payload);
+        }
+        let entries = vec![Entry::Object(descriptor), Entry::Fragments { object, epoch, fragments }];
+        let header = header_bytes(&entries);
+        let mut buf = self.buffers.get(header + payloads.len());
+        buf[header..header + payloads.len()].copy_from_slice(&payloads);
+        Prepared::new(entries, payloads.len(), buf, Vec::new())
+    }
+}

@@ -1,0 +1,435 @@
+//! Dictionaries through the whole engine: when a volume gets one, what it saves, how long it lives, and that no data is ever read with the
+//! wrong one.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties, Training};
+use sim::{ContentKind, Machine, Rng, fill_content};
+use surface::{BlockDevice, DeviceSet, ErrorKind, WriteOptions};
+
+const EXTENT: u32 = 256 << 10;
+const MIB: usize = 1 << 20;
+
+struct World {
+    machine: Machine,
+    training: Training,
+    pool: Option<Pool>,
+}
+
+fn properties(pairs: &[(&str, &str)]) -> Properties {
+    pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+}
+
+impl World {
+    /// A pool of units of 4 KiB and a volume `v`.
+    fn new(pairs: &[(&str, &str)]) -> Self {
+        let training = Training { sample_bytes: 256 << 10, pause_bytes: 0, ..Training::default() };
+        let mut world = Self { machine: Machine::new(96 << 20, 11), training, pool: None };
+        let mut all = properties(&[("unit", "4K"), ("candidates", "zstd-1,zstd-3")]);
+        all.extend(properties(pairs));
+        let format = FormatOptions { capacity_bytes: 96 << 20, extent_bytes: EXTENT, properties: all };
+        Pool::format(&world.env(), &format).unwrap();
+        world.open();
+        world.pool().create_volume("v", 16 << 20, &Properties::new()).unwrap();
+        world
+    }
+
+    fn env(&self) -> PoolEnv {
+        PoolEnv {
+            disk: self.machine.disk.handle(),
+            store: self.machine.store.handle(),
+            clock: Arc::clone(&self.machine.clock) as _,
+            entropy: Arc::clone(&self.machine.entropy) as _,
+        }
+    }
+
+    fn open(&mut self) {
+        let options =
+            PoolOptions { memory_bytes: 64 << 20, workers: 0, training: self.training, ..PoolOptions::default() };
+        self.pool = Some(Pool::open(self.env(), options).unwrap());
+    }
+
+    fn reopen(&mut self) {
+        self.pool.take().unwrap().close().unwrap();
+        self.machine.restart();
+        self.open();
+    }
+
+    /// The power fails and comes back.
+    fn crash(&mut self) {
+        self.machine.power.cut();
+        self.pool = None;
+        self.machine.power_cycle();
+        self.open();
+    }
+
+    fn pool(&self) -> &Pool {
+        self.pool.as_ref().unwrap()
+    }
+
+    /// Writes, flushes, takes a checkpoint; the bytes of fragments that it made.
+    fn write(&self, volume: &str, at: usize, data: &[u8]) -> u64 {
+        let before = self.pool().status().fragment_bytes;
+        let device = self.pool().volume(volume).unwrap();
+        for (index, chunk) in data.chunks(128 << 10).enumerate() {
+            let at = at + index * (128 << 10);
+            device.write(at as u64, Bytes::copy_from_slice(chunk), WriteOptions::default()).unwrap();
+        }
+        self.pool().checkpoint().unwrap();
+        self.pool().status().fragment_bytes - before
+    }
+
+    fn expect(&self, volume: &str, at: usize, data: &[u8]) {
+        self.pool().drop_caches();
+        let mut back = vec![0; data.len()];
+        self.pool().volume(volume).unwrap().read(at as u64, &mut back).unwrap();
+        assert!(back == data, "{volume} at byte {at} reads back");
+    }
+
+    fn check(&self) {
+        let report = self.pool().check(false, &mut |_, _| ()).unwrap();
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+    }
+
+    fn dictionaries(&self) -> u64 {
+        self.pool().status().dictionaries
+    }
+
+    /// What is stored with a dictionary, in units.
+    fn helped(&self, volume: &str) -> u64 {
+        let (regions, _) = self.pool().explain(volume, 0, 100).unwrap();
+        regions.iter().flat_map(|r| &r.codecs).filter(|c| c.codec == "zstd-dictionary").map(|c| c.units).sum()
+    }
+
+    fn settle(&self) {
+        for _ in 0..6 {
+            self.pool().checkpoint().unwrap();
+        }
+    }
+
+    /// A world whose volume has a dictionary for kind 1, and no data.
+    fn trained() -> Self {
+        let world = Self::new(&[]);
+        world.write("v", 0, &records(1, 0, 2 * MIB));
+        assert_eq!(world.pool().train().unwrap(), 1);
+        world
+    }
+}
+
+/// Records of a kind: those of one kind share their words, not their values.
+fn records(kind: u64, seed: u64, len: usize) -> Vec<u8> {
+    let mut words = Rng::new(1000 + kind);
+    let word = |rng: &mut Rng| (0..6 + rng.index(12)).map(|_| b'a' + rng.below(26) as u8).collect::<Vec<_>>();
+    let vocabulary: Vec<Vec<u8>> = (0..400).map(|_| word(&mut words)).collect();
+    let mut rng = Rng::new(seed ^ kind << 32);
+    let mut bytes = Vec::with_capacity(len + 64);
+    while bytes.len() < len {
+        let index = rng.index(vocabulary.len());
+        bytes.extend_from_slice(&vocabulary[index]);
+        bytes.push(b'=');
+        bytes.extend_from_slice(format!("{:06x}\n", rng.below(1 << 24)).as_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+fn content(seed: u64, kind: ContentKind, len: usize) -> Vec<u8> {
+    let mut rng = Rng::new(seed);
+    let mut bytes = vec![0; len];
+    bytes.chunks_mut(4096).for_each(|block| fill_content(&mut rng, kind, block));
+    bytes
+}
+
+#[test]
+fn a_volume_trains_a_dictionary_and_saves_with_it() {
+    let mut world = World::new(&[]);
+    let first = records(1, 0, 2 * MIB);
+    let without = world.write("v", 0, &first);
+    assert_eq!((world.dictionaries(), world.helped("v")), (0, 0));
+    // In the background; the samples were complete after 1 MiB.
+    world.pool().tick().unwrap();
+    assert_eq!(world.dictionaries(), 1);
+    let second = records(1, 5, 2 * MIB);
+    let with = world.write("v", 4 * MIB, &second);
+    assert!(with * 10 < without * 9, "{without} without, {with} with");
+    assert!(world.helped("v") > 400, "{} of 512", world.helped("v"));
+    let status = world.pool().status();
+    assert!(status.dictionary_bytes > 1000 && status.dictionary_bytes < 64 << 10, "{status:?}");
+    assert_eq!(status.unlisted_bytes, 0);
+    assert!((with as f64) < without as f64 - 2.0 * status.dictionary_bytes as f64, "it has paid for itself");
+    let detail = world.pool().explain_region("v", 5 << 20).unwrap();
+    assert!(detail.dictionary.is_some());
+    assert!(detail.trials.iter().all(|trial| trial.stored_bytes.is_some_and(|bytes| bytes < 2200)), "{detail:?}");
+    // Nobody sees it.
+    assert_eq!(world.pool().volumes().len(), 1);
+    assert_eq!(world.pool().list().unwrap().len(), 1);
+    for round in 0..3 {
+        world.expect("v", 0, &first);
+        world.expect("v", 4 * MIB, &second);
+        world.check();
+        if round == 0 {
+            world.reopen()
+        } else {
+            world.crash()
+        }
+        assert_eq!(world.dictionaries(), 1);
+    }
+    // It is in force after a restart, too.
+    let again = world.write("v", 8 * MIB, &records(1, 6, 2 * MIB));
+    assert!(again * 10 < without * 9, "{without} without, {again} with");
+}
+
+#[test]
+fn it_is_not_adopted_where_it_does_not_pay() {
+    for (why, pairs, data) in [
+        ("nothing repeats", &[][..], content(1, ContentKind::Random, 2 * MIB)),
+        ("every unit has all that it needs", &[], content(2, ContentKind::Constant, 2 * MIB)),
+        ("units are large", &[("unit", "32K")], records(1, 0, 2 * MIB)),
+        ("it is switched off", &[("dictionary", "off")], records(1, 0, 2 * MIB)),
+        ("no codec takes one", &[("candidates", "lz4,gzip-1")], records(1, 0, 2 * MIB)),
+        ("the codec is named", &[("compression", "zstd-3")], records(1, 0, 2 * MIB)),
+        ("there is too little data to pay its size", &[], records(1, 0, 40 << 10)),
+    ] {
+        let world = World::new(pairs);
+        world.write("v", 0, &data);
+        assert_eq!(world.pool().train().unwrap(), 0, "{why}");
+        assert_eq!(world.dictionaries(), 0, "{why}");
+        world.expect("v", 0, &data);
+    }
+}
+
+#[test]
+fn the_property_holds_for_what_is_written_afterwards() {
+    let world = World::trained();
+    let set =
+        |value: &str| world.pool().set_properties(Some("v"), &[("dictionary".into(), Some(value.into()))]).unwrap();
+    let (one, two) = (records(1, 1, MIB), records(1, 2, MIB));
+    world.write("v", 4 * MIB, &one);
+    let before = world.helped("v");
+    set("off");
+    world.write("v", 6 * MIB, &two);
+    assert!(before > 200 && world.helped("v") == before);
+    world.expect("v", 4 * MIB, &one);
+    set("auto");
+    world.write("v", 6 * MIB, &two);
+    assert!(world.helped("v") > before + 200);
+}
+
+#[test]
+fn data_that_changes_gets_another_one_and_recompression_gives_up_the_old() {
+    let mut world = World::trained();
+    let old = records(1, 1, MIB);
+    world.write("v", 0, &old);
+    // The same kind again: another dictionary would save no more.
+    assert_eq!((world.pool().train().unwrap(), world.dictionaries()), (0, 1));
+    let new = records(2, 1, 2 * MIB);
+    world.write("v", 4 * MIB, &new);
+    assert_eq!((world.pool().train().unwrap(), world.dictionaries()), (1, 2));
+    world.write("v", 4 * MIB, &new);
+    world.expect("v", 0, &old);
+    world.expect("v", 4 * MIB, &new);
+
+    let recompress = |world: &World| {
+        let mut report = world.pool().recompress("v", None, 1 << 20, true).unwrap();
+        while !report.is_finished {
+            report = world.pool().recompress("v", None, 1 << 20, false).unwrap();
+        }
+    };
+    // What the old one alone makes small stays as it is, and so does the old one.
+    recompress(&world);
+    assert_eq!(world.dictionaries(), 2);
+    world.expect("v", 0, &old);
+    // A snapshot needs it as the volume did.
+    world.pool().snapshot("v", "s").unwrap();
+    world.write("v", 0, &new[..MIB]);
+    recompress(&world);
+    assert_eq!(world.dictionaries(), 2);
+    world.expect("v@s", 0, &old);
+    world.pool().destroy("v@s", false).unwrap();
+    world.settle();
+    recompress(&world);
+    assert_eq!(world.dictionaries(), 1, "nothing needs it any more");
+    world.expect("v", 0, &new[..MIB]);
+    world.expect("v", 4 * MIB, &new);
+    world.check();
+    world.crash();
+    assert_eq!(world.dictionaries(), 1);
+    world.expect("v", 4 * MIB, &new);
+    world.check();
+}
+
+#[test]
+fn a_clone_uses_its_origins_and_keeps_it() {
+    let mut world = World::trained();
+    let data = records(1, 1, 2 * MIB);
+    world.write("v", 0, &data);
+    world.pool().snapshot("v", "s").unwrap();
+    world.pool().clone_snapshot("v@s", "c", &Properties::new()).unwrap();
+    let own = records(1, 2, MIB);
+    let stored = world.write("c", 4 * MIB, &own);
+    assert!(stored < (MIB / 2) as u64 && world.helped("c") > world.helped("v"), "{stored}");
+    assert_eq!(world.dictionaries(), 1);
+    world.pool().promote("c").unwrap();
+    world.pool().destroy("v", true).unwrap();
+    world.settle();
+    for _ in 0..2 {
+        assert_eq!(world.dictionaries(), 1);
+        world.expect("c", 0, &data);
+        world.expect("c", 4 * MIB, &own);
+        world.check();
+        world.crash();
+    }
+    world.pool().destroy("c", true).unwrap();
+    world.settle();
+    let status = world.pool().status();
+    assert_eq!((status.dictionaries, status.live_bytes, status.reaping), (0, 0, 0), "{status:?}");
+    world.check();
+}
+
+/// The volume's last records go with one checkpoint, its dictionary with a later one; a crash comes between any two steps.
+#[test]
+fn a_destroyed_volume_takes_its_dictionary_with_it_at_every_crash_point() {
+    for point in 0..24 {
+        let mut world = World::trained();
+        world.pool().destroy("v", false).unwrap();
+        let next = world.machine.power.next_point();
+        world.machine.power.plan(next + point, sim::Fault::Crash);
+        for _ in 0..6 {
+            let _ = world.pool().checkpoint();
+        }
+        world.machine.power.clear_plan();
+        world.crash();
+        world.settle();
+        let status = world.pool().status();
+        assert_eq!((status.dictionaries, status.live_bytes, status.reaping), (0, 0, 0), "point {point}: {status:?}");
+        world.check();
+    }
+}
+
+#[test]
+fn partly_dead_units_with_a_dictionary_are_cut() {
+    let world = World::trained();
+    world.pool().set_properties(Some("v"), &[("unit".into(), Some("16K".into()))]).unwrap();
+    let mut data = records(1, 1, 4 * MIB);
+    world.write("v", 0, &data);
+    assert!(world.helped("v") > 200);
+    // Three of the four blocks of most units are overwritten.
+    let patch = content(3, ContentKind::Random, 12 << 10);
+    for unit in (0..data.len()).step_by(16 << 10).filter(|at| !at.is_multiple_of(5)) {
+        data[unit..unit + patch.len()].copy_from_slice(&patch);
+        let device = world.pool().volume("v").unwrap();
+        device.write(unit as u64, Bytes::from(patch.clone()), WriteOptions::default()).unwrap();
+    }
+    world.pool().checkpoint().unwrap();
+    while !world.pool().clean(true, 100).unwrap().is_finished {}
+    world.pool().checkpoint().unwrap();
+    let records = world.machine.store.dump();
+    let records = records.iter().filter(|(key, _)| format::parse_record_key(key).is_some());
+    let fragments = records.flat_map(|(_, record)| format::Record::decode(record).unwrap().fragments);
+    // All of them were four blocks long.
+    let cut = fragments.filter(|f| f.codec == 120 && f.count == 1).count();
+    assert!(cut > 100, "{cut} pieces with a dictionary");
+    world.expect("v", 0, &data);
+    world.check();
+}
+
+#[test]
+fn a_damaged_dictionary_gives_errors_that_name_it_and_never_wrong_bytes() {
+    let mut world = World::trained();
+    let data = records(1, 1, 2 * MIB);
+    world.write("v", 0, &data);
+    let helped = world.helped("v");
+    world.reopen();
+    // The dictionary is the only object that is no volume: its fragment is found by its record.
+    let dump = world.machine.store.dump();
+    let record =
+        dump.iter().find(|(key, _)| format::parse_record_key(key).is_some_and(|key| key.object.0 == 2)).unwrap();
+    let fragment = format::Record::decode(&record.1).unwrap().fragments[0];
+    world.machine.disk.flip_bit(fragment.location + 100, 3);
+    let mut block = vec![0; 4096];
+    let read = |world: &World, block: &mut Vec<u8>| {
+        world.pool().drop_caches();
+        let volume = world.pool().volume("v").unwrap();
+        let blocks = (0..data.len()).step_by(4096);
+        let failed = blocks.filter_map(|at| match volume.read(at as u64, block) {
+            Ok(()) => {
+                assert!(*block == data[at..at + 4096]);
+                None
+            }
+            Err(error) => Some(error),
+        });
+        failed.collect::<Vec<_>>()
+    };
+    let failed = read(&world, &mut block);
+    assert_eq!(failed.len() as u64, helped);
+    assert!(
+        failed.iter().all(|e| e.kind() == ErrorKind::Corrupt && e.to_string().contains("dictionary 2")),
+        "{}",
+        failed[0]
+    );
+    let report = world.pool().check(false, &mut |_, _| ()).unwrap();
+    assert!(
+        report.problems.iter().any(|p| p.volume.as_deref() == Some("v (dictionary 2)")),
+        "{:?}",
+        report.problems[0]
+    );
+    // Nothing more is written with it, and a new one takes its place.
+    let more = records(1, 9, 2 * MIB);
+    world.write("v", 8 * MIB, &more);
+    assert_eq!(world.helped("v"), helped);
+    world.expect("v", 8 * MIB, &more);
+    assert_eq!(world.pool().train().unwrap(), 1);
+    world.write("v", 8 * MIB, &more);
+    assert!(world.helped("v") > helped + 400);
+    world.expect("v", 8 * MIB, &more);
+    // Its record is lost: it reads as zeroes, which is no dictionary.
+    world.pool.take().unwrap().close().unwrap();
+    world.machine.restart();
+    world.machine.store.poke(&record.0, None);
+    world.open();
+    assert_eq!(read(&world, &mut block).len() as u64, helped);
+}
+
+/// A reader is in the middle of a read when he finds that he needs a dictionary, while a checkpoint waits for him.
+#[test]
+fn readers_load_dictionaries_while_checkpoints_are_taken() {
+    let world = World::trained();
+    let data = records(1, 1, 2 * MIB);
+    world.write("v", 0, &data);
+    drop(world.pool().volume("v").unwrap());
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            for round in 0..400usize {
+                world.pool().drop_caches();
+                let at = round * 37 % 500 * 4096;
+                let mut block = vec![0; 8192];
+                world.pool().volume("v").unwrap().read(at as u64, &mut block).unwrap();
+                assert!(block == data[at..at + 8192]);
+            }
+        });
+        while !reader.is_finished() {
+            world.pool().checkpoint().unwrap();
+        }
+    });
+}
+
+#[test]
+fn the_number_of_dictionaries_of_a_volume_is_bounded() {
+    let world = World::new(&[]);
+    let mut parts = Vec::new();
+    for kind in 0..12 {
+        let data = records(kind, 0, MIB);
+        world.write("v", kind as usize * MIB, &data);
+        world.pool().train().unwrap();
+        // Written again, with it.
+        world.write("v", kind as usize * MIB, &data);
+        parts.push(data);
+    }
+    assert_eq!(world.dictionaries(), 8);
+    for (kind, data) in parts.iter().enumerate() {
+        world.expect("v", kind * MIB, data);
+    }
+    world.check();
+}

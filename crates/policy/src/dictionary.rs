@@ -1,0 +1,133 @@
+//! When a dictionary takes part, and when one is worth keeping: pure functions of what was measured.
+//!
+//! A dictionary takes part in units of at most 16 KiB that `compression=auto` compresses with zstd: larger ones find in themselves what a
+//! dictionary would tell them. It is adopted if, on samples that it was not trained with, it saves a set part more than what is in
+//! force (another dictionary, or none), and if that would have paid its own size several times on what was written while the samples were taken.
+
+use codec::{Codec, ZstdLevel};
+
+use crate::{Compression, Settings};
+
+/// Largest unit that is compressed with a dictionary.
+pub const DICTIONARY_UNIT_BYTES_MAX: usize = 16 << 10;
+
+/// Whether units of that many bytes are compressed with a dictionary, if there is one and the codec is zstd.
+pub fn wants_dictionary(settings: &Settings, raw_len: usize) -> bool {
+    settings.dictionary && raw_len <= DICTIONARY_UNIT_BYTES_MAX && judging_level(settings).is_some()
+}
+
+/// The level at which dictionaries are judged: that of the candidate nearest to zstd-3, since others gain about the same; `None` if no codec
+/// that could be chosen takes a dictionary.
+pub fn judging_level(settings: &Settings) -> Option<ZstdLevel> {
+    /// Middle of the levels that are chosen for small units.
+    const USUAL: u8 = 3;
+    if settings.compression != Compression::Auto {
+        return None;
+    }
+    let levels = settings.candidates.as_slice().iter().filter_map(|codec| match codec {
+        Codec::Zstd(level) => Some(*level),
+        _ => None,
+    });
+    levels.min_by_key(|level| level.get().abs_diff(USUAL))
+}
+
+/// When a dictionary is adopted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Adoption {
+    /// Least gain on held-out samples, in thousandths of their raw bytes.
+    pub gain_permille_min: i64,
+    /// How often its own size it must have saved on what was written while samples were taken.
+    pub payback_min: u64,
+}
+
+impl Default for Adoption {
+    /// 15: what is gained must be well above what differs between one choice of samples and another (half a point at 256 samples). 2: half of
+    /// what was written may be overwritten before the dictionary has paid.
+    fn default() -> Self {
+        Self { gain_permille_min: 15, payback_min: 2 }
+    }
+}
+
+/// What held-out samples came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Trial {
+    /// Their bytes.
+    pub raw_bytes: u64,
+    /// What they take as things stand.
+    pub stored_now: u64,
+    /// What they take with the new dictionary.
+    pub stored_new: u64,
+    /// Bytes of the dictionary.
+    pub dictionary_bytes: u64,
+    /// Bytes that were written while samples were taken, of which these are a part.
+    pub written_bytes: u64,
+}
+
+impl Trial {
+    /// What is gained, in thousandths of the raw bytes.
+    pub fn gain_permille(&self) -> i64 {
+        let gain = self.stored_now as i64 - self.stored_new as i64;
+        gain * 1000 / (self.raw_bytes as i64).max(1)
+    }
+}
+
+impl Adoption {
+    /// Whether the dictionary is adopted.
+    pub fn adopts(&self, trial: &Trial) -> bool {
+        let gain = trial.gain_permille();
+        let won = u128::from(trial.written_bytes) * gain.max(0).unsigned_abs() as u128 / 1000;
+        gain >= self.gain_permille_min && won >= u128::from(self.payback_min) * u128::from(trial.dictionary_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_takes_part_by_table() {
+        let auto = Settings::default();
+        for (settings, raw_len, expected) in [
+            (auto, 4096, true),
+            (auto, 16 << 10, true),
+            (auto, 20 << 10, false),
+            (Settings { dictionary: false, ..auto }, 4096, false),
+            (Settings { compression: Compression::Fixed("zstd-3".parse().unwrap()), ..auto }, 4096, false),
+            (Settings { candidates: "lz4,gzip-6,zstd-fast-3".parse().unwrap(), ..auto }, 4096, false),
+            (Settings { candidates: "lz4,zstd-19".parse().unwrap(), ..auto }, 4096, true),
+        ] {
+            assert_eq!(wants_dictionary(&settings, raw_len), expected, "{settings:?} {raw_len}");
+        }
+        let level = |candidates: &str| {
+            judging_level(&Settings { candidates: candidates.parse().unwrap(), ..auto }).map(|level| level.get())
+        };
+        assert_eq!(level("lz4,zstd-1,zstd-3,zstd-19"), Some(3));
+        assert_eq!(level("zstd-1,zstd-6"), Some(1));
+        assert_eq!(level("zstd-19,lz4"), Some(19));
+    }
+
+    #[test]
+    fn adoption_by_table() {
+        let trial = Trial {
+            raw_bytes: 1_000_000,
+            stored_now: 500_000,
+            stored_new: 420_000,
+            dictionary_bytes: 64_000,
+            written_bytes: 16_000_000,
+        };
+        let rule = Adoption::default();
+        assert_eq!(trial.gain_permille(), 80);
+        assert!(rule.adopts(&trial));
+        for (what, refused) in [
+            ("gains too little", Trial { stored_new: 490_000, ..trial }),
+            ("does harm", Trial { stored_new: 510_000, ..trial }),
+            ("does not pay its size", Trial { written_bytes: 1_500_000, ..trial }),
+            ("has nothing to show", Trial { raw_bytes: 0, stored_now: 0, stored_new: 0, ..trial }),
+            ("is huge", Trial { dictionary_bytes: u64::MAX, ..trial }),
+        ] {
+            assert!(!rule.adopts(&refused), "{what}");
+        }
+        let always = Adoption { gain_permille_min: i64::MIN, payback_min: 0 };
+        assert!(always.adopts(&Trial { stored_new: 600_000, ..trial }));
+    }
+}
