@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use codec::{Codec, CodecId, Workspace};
 use env::Clock;
-use policy::{Attempt, Attempts, Auto, Planner, Settings, Stored, dst_limit};
+use policy::{Attempt, Attempts, Auto, Mode, Planner, Settings, Stored, dst_limit, wants_probe};
 use units::{BlockIndex, ObjectId};
 
 use crate::costs::Costs;
@@ -40,9 +40,15 @@ pub(crate) struct Chooser {
     clock: Arc<dyn Clock>,
     credit_ns: AtomicI64,
     units: AtomicU64,
+    /// Bits of the region that a batch ended with last: whoever writes on begins next to it.
+    last: AtomicU64,
 }
 
 impl Chooser {
+    fn last_region(&self) -> policy::Region {
+        policy::Region::from_bits(self.last.load(Ordering::Relaxed))
+    }
+
     /// `kept`: what a checkpoint kept of the costs.
     pub(crate) fn new(clock: Arc<dyn Clock>, meter: Arc<Meter>, memory_bytes: u64, kept: Option<&[u8]>) -> Self {
         Self {
@@ -53,6 +59,7 @@ impl Chooser {
             clock,
             credit_ns: AtomicI64::new(TEST_CREDIT_NS),
             units: AtomicU64::new(0),
+            last: AtomicU64::new(0),
         }
     }
 
@@ -108,7 +115,13 @@ impl<'a> Batch<'a> {
     pub(crate) fn store(&mut self, unit: Unit<'_, '_>, codecs: &mut Workspace, spare: &mut Vec<u8>) -> Chosen {
         let chooser = self.chooser;
         let key = RegionKey::of(unit.object, unit.first);
-        let region = self.enter(key);
+        let region = self.enter(key, unit.settings.mode);
+        if !chooser.trace.is_on() && !wants_probe(unit.settings.mode, region) {
+            // Most units of a long run of random ones: nothing is asked, nothing learned.
+            self.region = Some((key, region.after_random()));
+            unit.target.copy_from_slice(unit.raw);
+            return Chosen { codec: CodecId::RAW, stored: unit.raw.len(), is_random: true };
+        }
         let number = chooser.units.fetch_add(1, Ordering::Relaxed);
         let is_traced = chooser.trace.is_on();
         let may_test = chooser.credit_ns.load(Ordering::Relaxed) > 0;
@@ -161,18 +174,23 @@ impl<'a> Batch<'a> {
             .insert(fresh.unwrap_or_else(|| Planner::new(auto, PRICE, chooser.meter.pressure(pressed), &chooser.costs)))
     }
 
-    fn enter(&mut self, key: RegionKey) -> policy::Region {
-        match self.region {
+    fn enter(&mut self, key: RegionKey, mode: Mode) -> policy::Region {
+        let before = self.region;
+        match before {
             Some((known, region)) if known == key => region,
             _ => {
                 self.leave();
-                self.chooser.regions.get(key)
+                let region = self.chooser.regions.get(key);
+                let is_new = region == policy::Region::default() && mode == Mode::Performance;
+                let before = before.map_or_else(|| self.chooser.last_region(), |(_, region)| region);
+                if is_new { before.neighbour() } else { region }
             }
         }
     }
 
     fn leave(&mut self) {
         if let Some((key, region)) = self.region.take() {
+            self.chooser.last.store(region.bits(), Ordering::Relaxed);
             self.chooser.regions.put(key, region);
         }
     }

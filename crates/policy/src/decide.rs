@@ -3,7 +3,7 @@
 //!
 //! 1. A unit that looks random is stored raw, unless its region's last test says otherwise. The probe sees no repetitions: so it is *checked* with
 //!    the fastest candidate first, which gives up early on random data; in a long run of such units one in four. `performance` checks none, and in a
-//!    long run does not even probe but one in four.
+//!    long run does not even probe but one in four, and in the end in sixteen.
 //! 2. At the first unit of a region, after 127 units, and when the last units went otherwise than expected, the unit is
 //!    *tested*: compressed with every candidate that might win, and the winner kept for the region. Tests have a budget; without any
 //!    left, the unit is treated like others, so that small regions lose a test, not their compression.
@@ -114,7 +114,7 @@ impl Decision {
 }
 
 /// Whether the unit has to be probed; if not, [`Decision`] is raw for [`Why::RandomRun`].
-pub const fn wants_probe(mode: Mode, region: Region) -> bool {
+pub fn wants_probe(mode: Mode, region: Region) -> bool {
     !matches!(mode, Mode::Performance) || region.wants_look()
 }
 
@@ -131,7 +131,7 @@ pub fn decide(
     let is_new = region.winner().is_none();
     // A random unit is no reason for a region's first test, nor for one because of drift.
     let due = if class.is_random() {
-        region.units_since_test() >= crate::region::UNITS_PER_TEST
+        mode != Mode::Performance && region.units_since_test() >= crate::region::UNITS_PER_TEST
     } else {
         is_new || region.is_due()
     };

@@ -14,8 +14,13 @@ pub const STRAYS_MAX: u32 = 4;
 const STRAY_PERMILLE: u32 = 150;
 /// Units in a row that looked random, after which the mode `performance` does not look at each any more.
 const RANDOM_RUN: u32 = 32;
-/// Of how many units in such a run one is looked at.
-const RANDOM_LOOK: u32 = 4;
+/// From so many units in a row on, one of so many is looked at in the mode `performance`: the longer the run, the fewer. Sixteen units of the default size
+/// are half a megabyte, which is what is stored raw at most before a change is noticed.
+const LOOKS: [(u32, u32); 3] = [(RANDOM_RUN, 4), (RANDOM_RUN + 8, 8), (RANDOM_RUN + 16, 16)];
+/// Length of the run with which a region begins next to one that was random to its end.
+const NEIGHBOUR_RUN_MAX: u32 = RANDOM_RUN + 8;
+/// Of how many units that look random in a row one is tried all the same.
+const CHECK_EVERY: u32 = 4;
 /// Units in a row that looked random and did not compress, after which the other modes, too, believe the probe for most of them.
 const CHECKED_RUN: u32 = 8;
 /// Failures in a row after which a fallback is not tried any more in this region.
@@ -89,12 +94,20 @@ impl Region {
         self.since() >= UNITS_PER_TEST || self.has_drifted()
     }
     /// Whether the next unit has to be looked at although so many before it looked random.
-    pub const fn wants_look(self) -> bool {
-        self.random_run() < RANDOM_RUN || self.since().is_multiple_of(RANDOM_LOOK) || self.is_due()
+    pub fn wants_look(self) -> bool {
+        let run = self.random_run();
+        let every = LOOKS.iter().rev().find(|(from, _)| run >= *from).map_or(1, |(_, every)| *every);
+        self.since().is_multiple_of(every)
     }
     /// Whether a unit that looks random should be tried all the same.
     pub const fn wants_check(self) -> bool {
-        self.random_run() < CHECKED_RUN || self.since().is_multiple_of(RANDOM_LOOK)
+        self.random_run() < CHECKED_RUN || self.since().is_multiple_of(CHECK_EVERY)
+    }
+    /// The memory of a region of which nothing is known, next to this one: a run of random units goes on until the contrary is seen.
+    #[must_use]
+    pub const fn neighbour(self) -> Self {
+        let run = self.random_run();
+        Self(0).set_random_run(if run < NEIGHBOUR_RUN_MAX { run } else { NEIGHBOUR_RUN_MAX })
     }
     /// Whether a fallback is worth trying.
     pub const fn trusts_fallback(self) -> bool {
@@ -130,7 +143,9 @@ impl Region {
     /// After a unit that looked random, or was not looked at, and was stored raw. Drifts from nothing: it was not tried.
     #[must_use]
     pub const fn after_random(self) -> Self {
-        self.set_since(self.since() + 1).set_random_run(self.random_run() + 1)
+        // A count that stood still would be looked at for ever, or never.
+        let wraps = self.since() >= UNITS_PER_TEST && self.random_run() >= RANDOM_RUN;
+        self.set_since(if wraps { 0 } else { self.since() + 1 }).set_random_run(self.random_run() + 1)
     }
 
     /// After a fallback, which saved enough or not.
@@ -193,13 +208,26 @@ mod tests {
             assert!(region.wants_look());
             region = region.after_random();
         }
-        let looks = (0..64).filter(|_| {
-            let look = region.wants_look();
-            region = region.after_random();
-            look
-        });
-        assert_eq!(looks.count(), 16);
+        let mut looks = |units: u32| {
+            let looked = (0..units).filter(|_| {
+                let look = region.wants_look();
+                region = region.after_random();
+                look
+            });
+            looked.count()
+        };
+        assert_eq!([looks(8), looks(8), looks(64)], [2, 1, 4]);
+        // It never stops looking, and never looks at all again before something else is seen.
+        assert_eq!(looks(1600), 100);
         assert!(region.after_unit(TEXT, 4096, 1000).wants_look());
+        let mut next = region.neighbour();
+        assert!(next.winner().is_none() && next.wants_look(), "its first unit is looked at");
+        next = next.after_random();
+        assert!(!next.wants_look());
+        assert!((0..20).all(|_| {
+            next = next.after_unit(TEXT, 4096, 1000);
+            next.neighbour().after_unit(TEXT, 4096, 1000).wants_look()
+        }));
     }
 
     #[test]

@@ -193,8 +193,9 @@ fn random_data_costs_a_few_early_ends_and_in_performance_nothing() {
     assert!((200..320).contains(&tried), "{:?}", run.whys);
     let run = Run::all(Mode::Performance, &data);
     assert_eq!(run.stored, run.raw);
-    assert!(run.whys["random-run"] > 500, "{:?}", run.whys);
-    assert!(run.cpu_ns <= 10 * UNIT as u64 / 1024 * 15_000, "only tests cost: {} ns, {:?}", run.cpu_ns, run.whys);
+    assert!(run.whys["random-run"] > 850, "{:?}", run.whys);
+    // A unit in a hundred may look like something else.
+    assert!(run.cpu_ns <= 10 * UNIT as u64 / 1024 * 15_000, "nothing is compressed: {} ns, {:?}", run.cpu_ns, run.whys);
 }
 
 #[test]
@@ -205,7 +206,9 @@ fn a_change_of_data_is_followed_within_units() {
             run.put(mode, Pressure::default(), &random(seed));
         }
         let raw_until = (1..=20).position(|seed| run.put(mode, Pressure::default(), &text(seed)).codec != CodecId::RAW);
-        assert!(raw_until.is_some_and(|units| units <= 4), "{mode}: {raw_until:?}");
+        // `performance` looks at one in sixteen by then.
+        let most = if mode == Mode::Performance { 16 } else { 4 };
+        assert!(raw_until.is_some_and(|units| units <= most), "{mode}: {raw_until:?}");
     }
 }
 
