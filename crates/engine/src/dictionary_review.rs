@@ -109,8 +109,12 @@ impl Core {
                 None => needed.is_unknown = true,
             }
         }
-        let next = |key: GroupKey| RecordKey { object: key.object, group: GroupIndex(key.group.0 + 1), epoch: Epoch(u32::MAX) };
-        last.map(|last| record_key(&next(last)))
+        let next = |key: GroupKey| RecordKey {
+            object: key.object,
+            group: GroupIndex(key.group.0 + 1),
+            epoch: Epoch(u32::MAX),
+        };
+        last.map(|last| record_key(&next(last)).to_vec())
     }
 
     /// The dictionary that a fragment needs; `None` if it cannot be read.

@@ -193,7 +193,7 @@ fn random_data_costs_a_few_early_ends_and_in_performance_nothing() {
     assert!((200..320).contains(&tried), "{:?}", run.whys);
     let run = Run::all(Mode::Performance, &data);
     assert_eq!(run.stored, run.raw);
-    assert!(run.whys["random-run"] > 850, "{:?}", run.whys);
+    assert!(run.whys["random-run"] > 700, "{:?}", run.whys);
     // A unit in a hundred may look like something else.
     assert!(run.cpu_ns <= 10 * UNIT as u64 / 1024 * 15_000, "nothing is compressed: {} ns, {:?}", run.cpu_ns, run.whys);
 }
