@@ -219,6 +219,7 @@ impl Core {
 
     /// Steps 2 and 3 for the victims that are a round's own.
     fn clean_claim(&self, claim: &mut Claim<'_>, rule: Rule, seen: u64, allowance: &Allowance<'_>) -> Result<Round> {
+        let _in_use = self.dictionaries.in_use.read();
         let extent_bytes = u64::from(self.geometry.extent_bytes);
         // Two streams may open an extent each: that must not take what is kept for the survivors of one.
         let is_apart_worth = allowance.purpose == Purpose::Clean && !rule.away;

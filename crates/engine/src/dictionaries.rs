@@ -21,7 +21,7 @@ use codec::{
     CodecId, DICTIONARY_BYTES_MAX, DecodeDictionary, DictionaryNumber, EncodeDictionary, Workspace, ZstdLevel,
 };
 use format::{DICTIONARY_FRAME_BYTES, decode_dictionary};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use policy::{Settings, judging_level};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
@@ -68,6 +68,8 @@ pub(crate) struct Dictionaries {
     /// Those that could not be loaded or are retired: nothing more is written with them.
     unusable: Mutex<BTreeSet<ObjectId>>,
     pub sampling: Sampling,
+    /// Held shared by rounds of the cleaner, which may use a dictionary at their beginning and append what they made of it at their end.
+    pub in_use: RwLock<()>,
     /// Held by whoever trains: one at a time.
     pub training: Mutex<()>,
 }
@@ -82,6 +84,7 @@ impl Dictionaries {
             encoders: Cache::with_weighter(count, bytes, MemoryWeight),
             unusable: Mutex::default(),
             sampling,
+            in_use: RwLock::new(()),
             training: Mutex::new(()),
         }
     }

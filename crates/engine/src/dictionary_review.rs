@@ -51,7 +51,7 @@ impl Core {
         self.retire_dictionaries(&old);
         // Step 2.
         self.drain_all()?;
-        drop(self.cleaner.lock());
+        drop(self.dictionaries.in_use.write());
         self.take_checkpoint()?;
         // Step 3.
         let mut from = vec![b'R'];

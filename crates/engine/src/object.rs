@@ -80,7 +80,8 @@ impl Object {
         let is_readable = matches!(descriptor.state, ObjectState::Volume | ObjectState::Snapshot);
         self.readable.store(is_readable, Ordering::Release);
         self.dictionary.fetch_or(descriptor.state == ObjectState::Dictionary, Ordering::AcqRel);
-        let is_growing = matches!(descriptor.state, ObjectState::Volume | ObjectState::Incoming | ObjectState::Dictionary);
+        let is_growing =
+            matches!(descriptor.state, ObjectState::Volume | ObjectState::Incoming | ObjectState::Dictionary);
         self.growing.store(is_growing || self.is_dictionary(), Ordering::Release);
         *self.levels.write() = levels;
         *self.descriptor.write() = descriptor;
