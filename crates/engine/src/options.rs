@@ -45,11 +45,15 @@ pub struct Training {
     pub adoption: policy::Adoption,
 }
 
-impl Default for Training {
-    /// 4 MiB: with half of it dictionaries gain a tenth less, with twice as much hardly more. 1 GiB: a training takes about two seconds of
+impl Training {
+    /// The usual one. 4 MiB: with half of it dictionaries gain a tenth less, with twice as much hardly more. 1 GiB: a training takes about two seconds of
     /// CPU time, which compressing that much takes ten times over.
+    pub const USUAL: Self = Self { sample_bytes: 4 << 20, pause_bytes: 1 << 30, adoption: policy::Adoption::USUAL };
+}
+
+impl Default for Training {
     fn default() -> Self {
-        Self { sample_bytes: 4 << 20, pause_bytes: 1 << 30, adoption: policy::Adoption::default() }
+        Self::USUAL
     }
 }
 

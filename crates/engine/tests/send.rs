@@ -371,6 +371,7 @@ const OPTIONS: PoolOptions = PoolOptions {
     checkpoint_log_bytes: 1 << 20,
     age_limit_ms: 5000,
     accept_log_damage: false,
+    training: engine::Training::USUAL,
 };
 
 fn new_pool(machine: &Machine, extent_bytes: u32) -> Pool {

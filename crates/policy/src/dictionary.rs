@@ -40,11 +40,15 @@ pub struct Adoption {
     pub payback_min: u64,
 }
 
-impl Default for Adoption {
-    /// 15: what is gained must be well above what differs between one choice of samples and another (half a point at 256 samples). 2: half of
+impl Adoption {
+    /// The usual rule. 15: what is gained must be well above what differs between one choice of samples and another (half a point at 256 samples). 2: half of
     /// what was written may be overwritten before the dictionary has paid.
+    pub const USUAL: Self = Self { gain_permille_min: 15, payback_min: 2 };
+}
+
+impl Default for Adoption {
     fn default() -> Self {
-        Self { gain_permille_min: 15, payback_min: 2 }
+        Self::USUAL
     }
 }
 
