@@ -1,7 +1,7 @@
 //! A batch on its way to the log: entries, their payloads packed behind room for the header, and what it completes.
 
 use env::AlignedBuf;
-use format::{BATCH_ALIGN, Entry, FragmentEntry, Move, Stream, header_bytes};
+use format::{BATCH_ALIGN, Entry, FragmentEntry, Move, ObjectState, Stream, header_bytes};
 use units::{Epoch, ObjectId};
 
 use crate::buffers::BufferPool;
@@ -65,7 +65,7 @@ impl Prepared {
     /// Takes the fragments that `takes` names out of it. `None` if it names none; then it is as it was. What it completes stays with the
     /// rest, as does all that has no payload.
     ///
-    /// A batch with a descriptor is never divided: what is in it holds together.
+    /// A batch that brings a dictionary is never divided: before its descriptor its content would mean nothing.
     ///
     /// The part keeps the buffer and the header's size, so that its first fragments stay where they are; the rest is copied.
     pub(crate) fn divide(
@@ -73,7 +73,7 @@ impl Prepared {
         mut takes: impl FnMut(ObjectId, &FragmentEntry) -> bool,
         buffers: &BufferPool,
     ) -> Option<Self> {
-        if self.entries.iter().any(|entry| matches!(entry, Entry::Object(_))) {
+        if self.entries.iter().any(|e| matches!(e, Entry::Object(d) if d.state == ObjectState::Dictionary)) {
             return None;
         }
         let mut part = Side::default();
