@@ -74,21 +74,28 @@ fn mend(stream: &mut [u8]) {
     }
 }
 
+/// Takes a stream, writes what was read, and takes that: it must be the same, but for the order of properties.
 fn take(stream: &[u8]) {
+    let Some((taken, written)) = read_and_write(stream) else { return };
+    assert_eq!(written.len(), chunks(stream).last().map_or(0, |(_, end)| *end));
+    assert_eq!(read_and_write(&written), Some((taken, written.clone())));
+}
+
+/// The chunks of a stream up to the first one that is refused, and what a sender would have made of them.
+fn read_and_write(stream: &[u8]) -> Option<(Vec<StreamChunk>, Vec<u8>)> {
     let (mut reader, mut writer) = (StreamReader::default(), StreamWriter::default());
-    let mut written = Vec::new();
+    let (mut taken, mut written) = (Vec::new(), Vec::new());
     for (at, end) in chunks(stream) {
         let (head, body) = stream[at..end].split_at(STREAM_HEAD_BYTES);
-        let Ok(head) = head.try_into() else { return };
-        let Ok(head) = StreamHead::decode(head) else { return };
+        let head = StreamHead::decode(head.try_into().ok()?).ok()?;
         if body.len() != head.body_bytes() {
-            return;
+            return None;
         }
-        let Ok(chunk) = reader.take(&head, body) else { return };
-        match chunk {
-            StreamChunk::Begin(begin) => written.extend(writer.begin(&begin)),
+        let chunk = reader.take(&head, body).ok()?;
+        match &chunk {
+            StreamChunk::Begin(begin) => written.extend(writer.begin(begin)),
             StreamChunk::Data { data, payloads } => {
-                let mut rest = &body[payloads..];
+                let mut rest = &body[*payloads..];
                 let mut parts = Vec::new();
                 for fragment in &data.fragments {
                     let (payload, others) = rest.split_at(fragment.stored as usize);
@@ -99,11 +106,12 @@ fn take(stream: &[u8]) {
                     rest = others;
                 }
                 assert!(rest.is_empty());
-                written.extend(writer.data(&data, parts.into_iter()));
+                written.extend(writer.data(data, parts.into_iter()));
             }
             StreamChunk::End(_) => written.extend(writer.end()),
         }
-        assert_eq!(written, stream[..end]);
         assert_eq!(reader.offset(), end as u64);
+        taken.push(chunk);
     }
+    Some((taken, written))
 }
