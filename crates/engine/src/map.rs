@@ -14,6 +14,8 @@
 //! answers for it. A checkpoint may have taken out of the store what the frozen overlay still says; but then nobody sees that any more,
 //! because whatever hides it from all points is still there (see `timeline`).
 
+mod scan;
+
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -228,37 +230,6 @@ impl Map {
         self.layers.read().settled.clone()
     }
 
-    /// Groups in `from..to` of an object of which some layer knows something, in order; at most `max` of them.
-    pub(crate) fn groups_in(&self, object: ObjectId, from: GroupIndex, to: GroupIndex) -> Result<Vec<GroupIndex>> {
-        let layers = self.layers.read();
-        let mut groups = Vec::new();
-        let (low, high) = record_key_range(object, from, to);
-        self.store
-            .scan(&low, &high, &mut |key, _| {
-                if let Some(key) = parse_record_key(key) {
-                    groups.push(key.group);
-                }
-                ControlFlow::Continue(())
-            })
-            .map_err(store_error)?;
-        for overlay in [&layers.active, &layers.settled].into_iter().chain(&layers.frozen) {
-            if (overlay.groups() as u64) < to.0.saturating_sub(from.0) {
-                let inside = |key: &GroupKey| key.object == object && key.group >= from && key.group < to;
-                groups.extend(overlay.keys().into_iter().filter(inside).map(|key| key.group));
-                continue;
-            }
-            for group in from.0..to.0 {
-                let group = GroupIndex(group);
-                if overlay.with(GroupKey { object, group }, |_| ()).is_some() {
-                    groups.push(group);
-                }
-            }
-        }
-        groups.sort_unstable();
-        groups.dedup();
-        Ok(groups)
-    }
-
     /// Blocks of a group that are allocated in an epoch below the active overlay, as far as memory knows.
     pub(crate) fn allocated_below(&self, key: GroupKey, epoch: Epoch) -> BlockMask {
         let layers = self.layers.read();
@@ -382,87 +353,6 @@ impl Map {
         still.or(open)
     }
 
-    /// Every fragment to which a record points, as of the last checkpoint, within `len` bytes from `start` of the data file. Looks at
-    /// all records of the pool.
-    pub(crate) fn fragments_in(&self, start: u64, len: u64) -> Result<Vec<(RecordKey, FragmentRef)>> {
-        let mut found = Vec::new();
-        self.scan_records(&record_key_range_all(), &mut |key, records| {
-            for (epoch, record) in records {
-                let id = RecordKey { object: key.object, group: key.group, epoch };
-                let inside = |f: &&FragmentRef| f.location >= start && f.location - start < len;
-                found.extend(record.fragments.iter().filter(inside).map(|f| (id, *f)));
-            }
-            ControlFlow::Continue(())
-        })?;
-        Ok(found)
-    }
-
-    /// Goes through the groups of which the base has records with keys in `range`, in order, until `visit` breaks it off.
-    ///
-    /// # Errors
-    /// When the store fails or a record is damaged.
-    pub(crate) fn scan_records(
-        &self,
-        (from, to): &(Vec<u8>, Vec<u8>),
-        visit: &mut dyn FnMut(GroupKey, GroupRecords) -> ControlFlow<()>,
-    ) -> Result<()> {
-        let layers = self.layers.read();
-        let settled = &layers.settled;
-        let inside = |key: &GroupKey| {
-            let first = record_key(&RecordKey { object: key.object, group: key.group, epoch: Epoch(u32::MAX) });
-            first[..] >= from[..] && first[..] < to[..]
-        };
-        let mut only_settled = settled.keys().into_iter().filter(inside).peekable();
-        let mut give = |key: GroupKey, mut records: GroupRecords| {
-            settled.with(key, |changes| absorb(&mut records, changes, &mut |_, _| ()));
-            visit(key, records)
-        };
-        let mut open: Option<(GroupKey, GroupRecords)> = None;
-        let mut end: Result<ControlFlow<()>> = Ok(ControlFlow::Continue(()));
-        let mut step = |id: &[u8], value: &[u8]| {
-            let Some(id) = parse_record_key(id) else { return Ok(ControlFlow::Continue(())) };
-            let key = GroupKey { object: id.object, group: id.group };
-            let record = decode(key, value)?;
-            match &mut open {
-                Some((last, records)) if *last == key => records.push((id.epoch, record)),
-                _ => {
-                    if let Some((last, records)) = open.replace((key, vec![(id.epoch, record)]))
-                        && give(last, records).is_break()
-                    {
-                        open = None;
-                        return Ok(ControlFlow::Break(()));
-                    }
-                    while let Some(settled) = only_settled.next_if(|settled| *settled <= key) {
-                        if settled < key && give(settled, GroupRecords::new()).is_break() {
-                            open = None;
-                            return Ok(ControlFlow::Break(()));
-                        }
-                    }
-                }
-            }
-            Ok(ControlFlow::Continue(()))
-        };
-        let scanned = self.store.scan(from, to, &mut |id, value| {
-            end = step(id, value);
-            if matches!(end, Ok(ControlFlow::Continue(()))) {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
-        });
-        scanned.map_err(store_error)?;
-        if end?.is_break() {
-            return Ok(());
-        }
-        let rest = open.into_iter().chain(only_settled.map(|key| (key, GroupRecords::new())));
-        for (key, records) in rest {
-            if give(key, records).is_break() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
     /// Whether a checkpoint is writing changes.
     pub(crate) fn is_frozen(&self) -> bool {
         self.layers.read().frozen.is_some()
@@ -479,11 +369,6 @@ fn decode(key: GroupKey, value: &[u8]) -> Result<Record> {
         let place = format!("map record of object {} group {} is damaged", key.object.0, key.group.0);
         Error::with_source(ErrorKind::Corrupt, place, error)
     })
-}
-
-/// The range of the keys of all records.
-fn record_key_range_all() -> (Vec<u8>, Vec<u8>) {
-    (b"R".to_vec(), b"S".to_vec())
 }
 
 /// Keys of either of two sorted lists, sorted.
