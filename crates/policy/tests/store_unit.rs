@@ -74,7 +74,10 @@ impl Run {
     fn put(&mut self, mode: Mode, pressure: Pressure, unit: &[u8]) -> Stored {
         let auto = Auto { mode, candidates: candidates(), min_saving_permille: MIN_SAVING_PERMILLE };
         let mut planner = Planner::new(auto, 1.0, pressure, &self.table);
-        let region = self.regions.entry(self.at >> 22).or_default();
+        // As whoever stores units does: in the mode `performance`, a run of random ones goes on in the next region.
+        let before = self.regions.get(&(self.at >> 22).wrapping_sub(1)).filter(|_| mode == Mode::Performance);
+        let fresh = before.map_or_else(Region::default, |before| before.neighbour());
+        let region = self.regions.entry(self.at >> 22).or_insert(fresh);
         let mut real = Real { workspace: &mut self.workspace, raw: unit, tried: Vec::new(), kept: None };
         let stored = planner.store(unit, *region, self.budget, true, &mut real);
         assert_eq!(real.kept.map_or(CodecId::RAW, |codec| codec.id()), stored.codec, "what is kept is what is said");

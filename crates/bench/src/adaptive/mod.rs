@@ -1,5 +1,6 @@
 //! `compression=auto` against every fixed codec and against the oracle.
 
+mod dictionaries;
 mod live;
 mod matrix;
 mod plot;
@@ -44,6 +45,9 @@ pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
     }
     if context.wants("adaptive replay") {
         tables::run(context, &kinds, report)?;
+    }
+    if context.wants("adaptive dictionaries") {
+        dictionaries::run(context, report)?;
     }
     if context.wants("adaptive engine") {
         live::run(context, &kinds, report)?;

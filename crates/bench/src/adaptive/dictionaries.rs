@@ -1,0 +1,100 @@
+//! What dictionaries bring in a volume: each kind of data is written twice, with and without, in small units and at one level. The first
+//! half is what the volume learns from; the second half, which it has not seen, is what counts.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use engine::{Pool, Properties};
+use surface::{BlockDevice, WriteOptions};
+use units::format_size;
+
+use crate::corpus::kind_data;
+use crate::report::Report;
+use crate::world::World;
+use crate::{Context, Outcome};
+
+/// Most bytes of a kind, and the least that makes sense: half of it has to be enough to learn from.
+const KIND_BYTES: usize = 32 << 20;
+const KIND_BYTES_MIN: usize = 9 << 20;
+const REQUEST_BYTES: usize = 128 << 10;
+const UNITS: [&str; 2] = ["4K", "16K"];
+const CODEC: &str = "zstd-3";
+/// How long a training may take before it is taken for one that adopted nothing.
+const PATIENCE: Duration = Duration::from_secs(8);
+/// Gains that are asked for at 4 KiB, in points of the raw size, by the beginning of the kind's name.
+const TARGETS: [(&str, f64); 6] =
+    [("sqlite", 6.0), ("postgres", 6.0), ("db", 6.0), ("books", 6.0), ("logs", 6.0), ("mail", 3.0)];
+
+struct Written {
+    bytes: u64,
+    dictionaries: u64,
+    dictionary_bytes: u64,
+}
+
+/// Writes both halves; the bytes of fragments of the second one.
+fn write(context: &Context, data: &bytes::Bytes, unit: &str, dictionary: &str) -> Outcome<Written> {
+    let world = World::create(&context.dir.join("pool"), "auto", unit)?;
+    let pairs = [("candidates", CODEC), ("dictionary", dictionary)];
+    let properties: Properties = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    world.pool.create_volume("v", data.len() as u64, &properties)?;
+    let half = data.len() / 2 / REQUEST_BYTES * REQUEST_BYTES;
+    put(&world.pool, data, 0, half)?;
+    let began = Instant::now();
+    while dictionary == "auto" && world.pool.status().dictionaries == 0 && began.elapsed() < PATIENCE {
+        sleep(Duration::from_millis(50));
+    }
+    let before = world.pool.status();
+    put(&world.pool, data, half, data.len())?;
+    let after = world.pool.status();
+    world.close()?;
+    Ok(Written {
+        bytes: after.fragment_bytes - before.fragment_bytes - (after.dictionary_bytes - before.dictionary_bytes),
+        dictionaries: after.dictionaries,
+        dictionary_bytes: after.dictionary_bytes,
+    })
+}
+
+fn put(pool: &Pool, data: &bytes::Bytes, from: usize, to: usize) -> Outcome<()> {
+    let volume = pool.volume("v")?;
+    for at in (from..to).step_by(REQUEST_BYTES) {
+        volume.write(at as u64, data.slice(at..(at + REQUEST_BYTES).min(to)), WriteOptions::default())?;
+    }
+    volume.flush()?;
+    Ok(pool.checkpoint()?)
+}
+
+/// The rows of all kinds that are large enough.
+pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
+    for (name, mut data) in kind_data(&context.corpus_dir, KIND_BYTES)? {
+        if data.len() < KIND_BYTES_MIN {
+            println!("{name}: {} are too little to learn from", format_size(data.len() as u64));
+            continue;
+        }
+        data.truncate(data.len() / units::BLOCK_BYTES * units::BLOCK_BYTES);
+        let data = bytes::Bytes::from(data);
+        let raw = data.len() - data.len() / 2 / REQUEST_BYTES * REQUEST_BYTES;
+        for unit in UNITS {
+            let without = write(context, &data, unit, "off")?;
+            let with = write(context, &data, unit, "auto")?;
+            let share = |bytes: u64| 100.0 * bytes as f64 / raw as f64;
+            let gain = share(without.bytes) - share(with.bytes);
+            let how = format!(
+                "{CODEC}, units of {unit}, half of {} that the volume had not seen: stored {:.1} % without, {:.1} % with, {} dictionaries of {} in all; \
+                 `bench adaptive --only 'adaptive dictionaries'`",
+                format_size(data.len() as u64),
+                share(without.bytes),
+                share(with.bytes),
+                with.dictionaries,
+                format_size(with.dictionary_bytes)
+            );
+            let what = format!("dictionaries, {unit}, {name}: gain, points");
+            let wanted = TARGETS.iter().find(|(kind, _)| name.starts_with(kind)).map_or(-0.05, |(_, points)| *points);
+            if unit == "4K" || wanted < 0.0 {
+                report.at_least(&what, gain, "", wanted, &how)?;
+            } else {
+                report.info(&what, gain, "", &how)?;
+            }
+        }
+    }
+    Ok(())
+}
