@@ -1,5 +1,5 @@
-//! What dictionaries bring in a volume: each kind of data is written twice, with and without, in small units and at one level. The first
-//! half is what the volume learns from; the second half, which it has not seen, is what counts.
+//! What dictionaries bring in a volume: each kind of data is written twice, with and without, in small units and at one level. Every other
+//! MiB of it comes first and is what the volume learns from; the rest, which it has not seen, is what counts.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -17,6 +17,7 @@ use crate::{Context, Outcome};
 const KIND_BYTES: usize = 32 << 20;
 const KIND_BYTES_MIN: usize = 9 << 20;
 const REQUEST_BYTES: usize = 128 << 10;
+const STRIPE_BYTES: usize = 1 << 20;
 const UNITS: [&str; 2] = ["4K", "16K"];
 const CODEC: &str = "zstd-3";
 /// How long a training may take before it is taken for one that adopted nothing.
@@ -37,14 +38,13 @@ fn write(context: &Context, data: &bytes::Bytes, unit: &str, dictionary: &str) -
     let pairs = [("candidates", CODEC), ("dictionary", dictionary)];
     let properties: Properties = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
     world.pool.create_volume("v", data.len() as u64, &properties)?;
-    let half = data.len() / 2 / REQUEST_BYTES * REQUEST_BYTES;
-    put(&world.pool, data, 0, half)?;
+    put(&world.pool, data, 0)?;
     let began = Instant::now();
     while dictionary == "auto" && world.pool.status().dictionaries == 0 && began.elapsed() < PATIENCE {
         sleep(Duration::from_millis(50));
     }
     let before = world.pool.status();
-    put(&world.pool, data, half, data.len())?;
+    put(&world.pool, data, STRIPE_BYTES)?;
     let after = world.pool.status();
     world.close()?;
     Ok(Written {
@@ -54,10 +54,14 @@ fn write(context: &Context, data: &bytes::Bytes, unit: &str, dictionary: &str) -
     })
 }
 
-fn put(pool: &Pool, data: &bytes::Bytes, from: usize, to: usize) -> Outcome<()> {
+/// Writes every other stripe, from the one at `first` on.
+fn put(pool: &Pool, data: &bytes::Bytes, first: usize) -> Outcome<()> {
     let volume = pool.volume("v")?;
-    for at in (from..to).step_by(REQUEST_BYTES) {
-        volume.write(at as u64, data.slice(at..(at + REQUEST_BYTES).min(to)), WriteOptions::default())?;
+    for stripe in (first..data.len()).step_by(2 * STRIPE_BYTES) {
+        for at in (stripe..data.len().min(stripe + STRIPE_BYTES)).step_by(REQUEST_BYTES) {
+            let end = (at + REQUEST_BYTES).min(data.len());
+            volume.write(at as u64, data.slice(at..end), WriteOptions::default())?;
+        }
     }
     volume.flush()?;
     Ok(pool.checkpoint()?)
@@ -70,9 +74,9 @@ pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
             println!("{name}: {} are too little to learn from", format_size(data.len() as u64));
             continue;
         }
-        data.truncate(data.len() / units::BLOCK_BYTES * units::BLOCK_BYTES);
+        data.truncate(data.len() / (2 * STRIPE_BYTES) * 2 * STRIPE_BYTES);
         let data = bytes::Bytes::from(data);
-        let raw = data.len() - data.len() / 2 / REQUEST_BYTES * REQUEST_BYTES;
+        let raw = data.len() / 2;
         for unit in UNITS {
             let without = write(context, &data, unit, "off")?;
             let with = write(context, &data, unit, "auto")?;
