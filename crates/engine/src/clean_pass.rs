@@ -31,13 +31,13 @@ use crate::status::CleanReport;
 
 /// Extents before the wall below which the cleaner is pressed, and up to which it goes on, as parts of what could be free at best; and
 /// the least of each.
-const PRESSED_DIVISOR: u64 = 16;
+const PRESSED_DIVISOR: u64 = 40;
 const PRESSED_MIN: u64 = 2;
-const RELIEVED_DIVISOR: u64 = 8;
+const RELIEVED_DIVISOR: u64 = 20;
 const RELIEVED_MIN: u64 = 4;
 /// The soft wall, as a part of what could be free at best. Space that lies idle there makes the log write more: this costs about
 /// 3 % more at 80 % full.
-const SOFT_DIVISOR: u64 = 32;
+const SOFT_DIVISOR: u64 = 64;
 const SOFT_MAX: u64 = 256;
 /// Cleaned extents for which a checkpoint is taken at the latest, and as soon as that when space is needed.
 const EVACUATED_MAX: u64 = 64;

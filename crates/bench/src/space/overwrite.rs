@@ -29,7 +29,7 @@ const MEASURE_VOLUMES: f64 = 1.0;
 const CODEC: &str = "lz4";
 
 fn capacity_bytes(context: &Context) -> u64 {
-    if context.quick { 2 << 30 } else { 16 << 30 }
+    if context.quick { 6 << 30 } else { 16 << 30 }
 }
 
 /// A volume of blocks of 4 KiB in a pool that it fills.
