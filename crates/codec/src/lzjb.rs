@@ -77,9 +77,8 @@ pub(crate) fn decompress(src: &[u8], dst: &mut [u8], wanted: usize) -> Option<()
         if bits >> item & 1 == 1 {
             let [high, low] = *src.get(at..)?.first_chunk()?;
             at += 2;
-            // A copy never goes past the end when it is made here; ZFS' own may, and is cut there.
-            let len = (usize::from(high >> 2) + COPY_MIN).min(out.dst.len() - out.at);
-            out.repeat(usize::from(high & 3) << 8 | usize::from(low), len)?;
+            // A copy past the end would hide that the stream is of another length.
+            out.repeat(usize::from(high & 3) << 8 | usize::from(low), usize::from(high >> 2) + COPY_MIN)?;
         } else {
             out.push(*src.get(at)?)?;
             at += 1;
@@ -109,6 +108,16 @@ mod tests {
             let mut back = vec![1; raw.len()];
             decompress(stored, &mut back, raw.len()).unwrap();
             assert_eq!(back, raw);
+        }
+    }
+
+    #[test]
+    fn a_copy_past_the_end_is_refused() {
+        let stored = [0b10, 7, (22 - COPY_MIN as u8) << 2, 1];
+        let mut dst = [0; 24];
+        assert!(decompress(&stored, &mut dst[..23], 23).is_some());
+        for other in [1, 2, 15, 22, 24] {
+            assert!(decompress(&stored, &mut dst[..other], other).is_none(), "{other}");
         }
     }
 
