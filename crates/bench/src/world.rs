@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties};
-use env::{AlignedBuf, Disk, FileDisk, FjallOptions, FjallStore, SystemClock, SystemEntropy};
+use env::{AlignedBuf, Disk, DiskLayer, FileDisk, FjallOptions, FjallStore, SystemClock, SystemEntropy};
 
 use crate::Outcome;
 use crate::adaptive::Throttled;
@@ -27,9 +27,9 @@ impl TimedDisk {
     }
 }
 
-impl Disk for TimedDisk {
-    fn read_alignment(&self) -> usize {
-        self.inner.read_alignment()
+impl DiskLayer for TimedDisk {
+    fn below(&self) -> &dyn Disk {
+        &self.inner
     }
     fn read_at(&self, offset: u64, buf: &mut AlignedBuf, len: usize) -> std::io::Result<()> {
         let began = Instant::now();
@@ -37,28 +37,6 @@ impl Disk for TimedDisk {
         self.read_ns.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
         self.reads.fetch_add(1, Ordering::Relaxed);
         result
-    }
-    fn write_at(&self, offset: u64, buf: &AlignedBuf, len: usize) -> std::io::Result<()> {
-        self.inner.write_at(offset, buf, len)
-    }
-    fn sync(&self) -> std::io::Result<()> {
-        self.inner.sync()
-    }
-    fn reserve(&self, offset: u64, len: u64) -> std::io::Result<()> {
-        self.inner.reserve(offset, len)
-    }
-    fn punch(&self, offset: u64, len: u64) -> std::io::Result<()> {
-        self.inner.punch(offset, len)
-    }
-    fn grow(&self, bytes: u64) -> std::io::Result<()> {
-        self.inner.grow(bytes)
-    }
-
-    fn size_bytes(&self) -> std::io::Result<u64> {
-        self.inner.size_bytes()
-    }
-    fn occupied_bytes(&self) -> std::io::Result<u64> {
-        self.inner.occupied_bytes()
     }
 }
 

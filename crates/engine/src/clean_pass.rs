@@ -3,7 +3,7 @@
 //! *Wall*: the reserve. Data never gets past it.
 //! *Pressed*: little is left before the wall, measured by how much could be free at best. Then everything that wins space is
 //! cleaned. In a log that is overwritten for ever, that is where it ends up, and the later an extent is cleaned, the less
-//! lives in it; so the band is narrow: an eighth of what could be free at best.
+//! lives in it; so the band is narrow.
 //! *Below*: between the marks that the properties `clean-low` and `clean-high` set. Then only extents are cleaned of which three quarters are
 //! dead, so that a byte moved wins three: what is half dead by then is what is written most, and will soon be deader. *Idle*, half
 //! suffices, and the pool is treated as if it were below until the high mark.
@@ -35,8 +35,7 @@ const PRESSED_DIVISOR: u64 = 40;
 const PRESSED_MIN: u64 = 2;
 const RELIEVED_DIVISOR: u64 = 20;
 const RELIEVED_MIN: u64 = 4;
-/// The soft wall, as a part of what could be free at best. Space that lies idle there makes the log write more: this costs about
-/// 3 % more at 80 % full.
+/// The soft wall, as a part of what could be free at best. Space that lies idle there makes the log write more.
 const SOFT_DIVISOR: u64 = 64;
 const SOFT_MAX: u64 = 256;
 /// Cleaned extents for which a checkpoint is taken at the latest, and as soon as that when space is needed.

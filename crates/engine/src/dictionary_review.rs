@@ -86,7 +86,7 @@ impl Core {
         let _still = self.checkpoint.lock();
         let mut pieces = Vec::new();
         let (mut groups, mut last) = (0, None);
-        let scanned = self.map.scan_records(&(from.to_vec(), b"S".to_vec()), &mut |key, records| {
+        let scanned = self.map.scan_records(from, b"S", &mut |key, records| {
             for (epoch, record) in records {
                 let helped = record.fragments.into_iter().filter(|f| CodecId(f.codec) == CodecId::ZSTD_DICTIONARY);
                 pieces.extend(helped.map(|fragment| (key.group, Piece { object: key.object, epoch, fragment })));

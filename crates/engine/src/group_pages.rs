@@ -33,7 +33,7 @@ impl Core {
         for (index, object) in objects.iter().enumerate() {
             let (low, high) = record_key_range(*object, from, next.unwrap_or(GroupIndex(u64::MAX)));
             let mut count = 0;
-            self.map.scan_records(&(low.to_vec(), high.to_vec()), &mut |key, records| {
+            self.map.scan_records(&low, &high, &mut |key, records| {
                 if count >= RECORDS_MAX {
                     next = Some(key.group);
                     return ControlFlow::Break(());

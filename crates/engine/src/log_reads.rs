@@ -6,38 +6,27 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::Scope;
 
 use env::{AlignedBuf, Disk};
-use parking_lot::Mutex;
 use units::ExtentIndex;
 
+use crate::buffers::BufferPool;
 use crate::geometry::Geometry;
 
 /// Extents read ahead.
 const AHEAD: usize = 3;
-
-/// Buffers that are used again: memory that is touched for the first time costs as much as reading into it.
-#[derive(Default)]
-pub(crate) struct Spare(Mutex<Vec<AlignedBuf>>);
-
-impl Spare {
-    /// Gives a buffer back.
-    pub(crate) fn put(&self, buf: AlignedBuf) {
-        self.0.lock().push(buf);
-    }
-}
 
 /// Where extents are read from.
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'a> {
     pub disk: &'a dyn Disk,
     pub geometry: &'a Geometry,
-    pub spare: &'a Spare,
+    pub buffers: &'a BufferPool,
 }
 
 impl Source<'_> {
-    /// All bytes of an extent.
+    /// All bytes of an extent, in a buffer that may be longer.
     pub(crate) fn read(&self, extent: ExtentIndex) -> io::Result<AlignedBuf> {
         let len = self.geometry.extent_bytes as usize;
-        let mut buf = self.spare.0.lock().pop().unwrap_or_else(|| AlignedBuf::new(len));
+        let mut buf = self.buffers.get(len);
         self.disk.read_at(self.geometry.start(extent), &mut buf, len)?;
         Ok(buf)
     }

@@ -19,6 +19,7 @@ use crate::counters::Counters;
 use crate::extents::Extents;
 use crate::geometry::Geometry;
 use crate::log::{Log, Sink};
+use crate::log_reads::Source;
 use crate::map::{Map, store_error};
 use crate::objects::{Object, Objects, check_name};
 use crate::options::{FormatOptions, PoolEnv, PoolOptions, Properties};
@@ -129,9 +130,9 @@ impl Pool {
         });
         let mut extents = Extents::new(&geometry, loaded.usage, checkpoint.number);
         extents.list(checkpoint.log_extents());
+        let buffers = Arc::new(BufferPool::default());
         let replayed = recovery::replay(
-            &*env.disk,
-            geometry.clone(),
+            Source { disk: &*env.disk, geometry: &geometry, buffers: &buffers },
             &checkpoint,
             &applier,
             options.accept_log_damage,
@@ -144,7 +145,6 @@ impl Pool {
         // Whatever lies behind the end of the log never happened.
         position.incarnation += 1;
         position.incarnation_first_seq = position.next_seq;
-        let buffers = Arc::new(BufferPool::default());
         let sink: Arc<dyn Sink> = applier.clone();
         let meter = Arc::new(Meter::new(env.clock.clone(), options.workers));
         let learned = env.store.get(KEY_LEARNED).map_err(store_error)?;

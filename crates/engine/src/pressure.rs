@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use env::{AlignedBuf, Clock, Disk};
+use env::{AlignedBuf, Clock, Disk, DiskLayer};
 use parking_lot::Mutex;
 use policy::Pressure;
 
@@ -141,40 +141,15 @@ pub(crate) struct MeteredDisk {
     pub meter: Arc<Meter>,
 }
 
-impl Disk for MeteredDisk {
-    fn read_alignment(&self) -> usize {
-        self.inner.read_alignment()
-    }
-    fn read_at(&self, offset: u64, buf: &mut AlignedBuf, len: usize) -> std::io::Result<()> {
-        self.inner.read_at(offset, buf, len)
+impl DiskLayer for MeteredDisk {
+    fn below(&self) -> &dyn Disk {
+        &*self.inner
     }
     fn write_at(&self, offset: u64, buf: &AlignedBuf, len: usize) -> std::io::Result<()> {
         self.meter.begin_write();
         let result = self.inner.write_at(offset, buf, len);
         self.meter.end_write(if result.is_ok() { len as u64 } else { 0 });
         result
-    }
-    fn sync(&self) -> std::io::Result<()> {
-        self.inner.sync()
-    }
-    fn reserve(&self, offset: u64, len: u64) -> std::io::Result<()> {
-        self.inner.reserve(offset, len)
-    }
-    fn punch(&self, offset: u64, len: u64) -> std::io::Result<()> {
-        self.inner.punch(offset, len)
-    }
-    fn first_write_is_dear(&self) -> bool {
-        self.inner.first_write_is_dear()
-    }
-    fn grow(&self, bytes: u64) -> std::io::Result<()> {
-        self.inner.grow(bytes)
-    }
-
-    fn size_bytes(&self) -> std::io::Result<u64> {
-        self.inner.size_bytes()
-    }
-    fn occupied_bytes(&self) -> std::io::Result<u64> {
-        self.inner.occupied_bytes()
     }
 }
 

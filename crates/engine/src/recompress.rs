@@ -16,7 +16,7 @@
 use std::sync::atomic::Ordering;
 
 use codec::{CodecId, DictionaryNumber};
-use env::{AlignedBuf, MapBatch};
+use env::MapBatch;
 use format::{
     FragmentEntry, FragmentIdentity, KEY_RECOMPRESS, MOVE_ENTRY_BYTES, Move, RecompressState, fragment_checksum,
 };
@@ -131,11 +131,10 @@ impl Core {
 
     fn recompress_slice(&self, state: &mut RecompressState, settings: &Settings, bytes: u64) -> Result<()> {
         let extent_bytes = self.geometry.extent_bytes;
-        let mut buf = AlignedBuf::new(extent_bytes as usize);
         let mut left = bytes;
         while left > 0 && state.next.0 < self.geometry.extents() {
             let mut tries = 0;
-            while !self.recompress_extent(state, settings, &mut buf)? {
+            while !self.recompress_extent(state, settings)? {
                 tries += 1;
                 if tries > TRIES {
                     return Err(Error::new(
@@ -156,12 +155,7 @@ impl Core {
     }
 
     /// All steps for one extent. `false`: a checkpoint, or cleaning, is needed first.
-    fn recompress_extent(
-        &self,
-        state: &mut RecompressState,
-        settings: &Settings,
-        buf: &mut AlignedBuf,
-    ) -> Result<bool> {
+    fn recompress_extent(&self, state: &mut RecompressState, settings: &Settings) -> Result<bool> {
         let seen = self.map_version.load(Ordering::Acquire);
         let (number, live) = {
             let checkpoint = self.checkpoint.lock();
@@ -173,13 +167,9 @@ impl Core {
         if live == 0 {
             return Ok(true);
         }
-        let (start, extent_bytes) = (self.geometry.start(state.next), self.geometry.extent_bytes as usize);
-        self.counters.read_disk_bytes.add(extent_bytes as u64);
-        if self.env.disk.read_at(start, buf, extent_bytes).is_err() {
-            // Whoever reads or scrubs it is told.
-            return Ok(true);
-        }
-        let extent = &buf[..extent_bytes];
+        // Whoever reads or scrubs what cannot be read is told.
+        let Ok(buf) = self.read_extent(state.next) else { return Ok(true) };
+        let extent = &buf[..self.geometry.extent_bytes as usize];
         let is_current = || self.checkpoint.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
         let (mut residents, _) = self.residents(Victim { extent: state.next, live }, extent, is_current)?;
         residents.retain(|resident| resident.stored.object == state.object);
@@ -196,6 +186,7 @@ impl Core {
             }
         }
         batch.finish();
+        self.buffers.put(buf);
         let after = survivors.payload_bytes() as u64;
         if rewritten > 0 {
             let packed = survivors.measure(self.geometry.extent_bytes).bytes;

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
-use env::{AlignedBuf, Disk, MapStore};
+use env::{AlignedBuf, MapStore};
 use format::{
     BATCH_ALIGN, Batch, BatchHeader, Checkpoint, Entry, FragmentEntry, FragmentIdentity, KEY_CHECKPOINT,
     ObjectDescriptor, OpenExtent, STREAMS, Stream, USAGE_PAGE_EXTENTS, decode_batch, decode_delta, decode_usage_page,
@@ -23,7 +23,7 @@ use units::{ExtentIndex, Seq};
 use crate::apply::Applier;
 use crate::geometry::Geometry;
 use crate::log::{Position, Sink as _};
-use crate::log_reads::{LogReads, Source, Spare};
+use crate::log_reads::{LogReads, Source};
 use crate::map::store_error;
 use crate::overlay::Overlay;
 use crate::write_buffer::GroupKey;
@@ -153,7 +153,9 @@ struct Replay<'a> {
 /// The extent that a stream fills.
 struct Tail {
     extent: ExtentIndex,
-    bytes: AlignedBuf,
+    /// Its bytes; the buffer may be longer.
+    buf: AlignedBuf,
+    len: usize,
     /// Where the last batch so far ends.
     at: usize,
     /// What stands there.
@@ -180,8 +182,7 @@ struct Taken {
 /// [`ErrorKind::Io`] if the log cannot be read; [`ErrorKind::Corrupt`] if a batch is damaged of which a later one says that it was
 /// durable, unless `accept_damage`: then the log ends there.
 pub(crate) fn replay(
-    disk: &dyn Disk,
-    geometry: Geometry,
+    source: Source<'_>,
     checkpoint: &Checkpoint,
     applier: &Applier,
     accept_damage: bool,
@@ -189,9 +190,8 @@ pub(crate) fn replay(
 ) -> Result<Replayed> {
     let mut pool = [0; 8];
     pool.copy_from_slice(&checkpoint.pool[..8]);
-    let spare = Spare::default();
     let mut replay = Replay {
-        source: Source { disk, geometry: &geometry, spare: &spare },
+        source,
         id: LogId { pool: u64::from_le_bytes(pool), incarnation: checkpoint.incarnation },
         checkpoint,
         next: checkpoint.next_seq,
@@ -202,7 +202,7 @@ pub(crate) fn replay(
         bytes_read: 0,
     };
     std::thread::scope(|scope| {
-        let reads = LogReads::begin(replay.source, &checkpoint.extents, threads.then_some(scope));
+        let reads = LogReads::begin(source, &checkpoint.extents, threads.then_some(scope));
         replay.run(&reads, applier, accept_damage)
     })?;
     let open = replay.open.map(|tail| tail.map(|tail| OpenExtent { extent: tail.extent, offset: tail.at as u32 }));
@@ -274,7 +274,7 @@ impl Replay<'_> {
                         let before = self.open[stream].replace(tail);
                         if let Some(before) = before {
                             self.passed.push(before.extent);
-                            self.source.spare.put(before.bytes);
+                            self.source.buffers.put(before.buf);
                         }
                         stream
                     }
@@ -303,10 +303,11 @@ impl Replay<'_> {
     ) -> Result<Tail> {
         let start = self.source.geometry.start(extent);
         self.bytes_read += u64::from(self.source.geometry.extent_bytes);
-        let bytes = bytes.map_err(|e| {
+        let buf = bytes.map_err(|e| {
             Error::from_io(format!("recovery could not read the log at byte {start} of the data file"), e)
         })?;
-        let mut tail = Tail { extent, bytes, at, found: Found::Other(String::new()) };
+        let len = self.source.geometry.extent_bytes as usize;
+        let mut tail = Tail { extent, buf, len, at, found: Found::Other(String::new()) };
         tail.look(self.id, stream);
         Ok(tail)
     }
@@ -347,20 +348,24 @@ impl Replay<'_> {
 
     /// A batch at or behind the end of a tail that was written when the one that is missing was durable.
     fn proof_in(&self, tail: &Tail) -> Option<Seq> {
-        (tail.at..tail.bytes.len()).step_by(BATCH_ALIGN).find_map(|at| {
-            let header = decode_batch(&tail.bytes[at..]).ok()?.header;
+        (tail.at..tail.len).step_by(BATCH_ALIGN).find_map(|at| {
+            let header = decode_batch(&tail.bytes()[at..]).ok()?.header;
             (self.id.has(&header, tail.extent) && header.durable_before > self.next).then_some(header.seq)
         })
     }
 }
 
 impl Tail {
+    fn bytes(&self) -> &[u8] {
+        &self.buf[..self.len]
+    }
+
     /// Sees what stands where the last batch ends: a batch only if it is of this log, and of `stream` if that is known.
     fn look(&mut self, id: LogId, stream: Option<Stream>) {
-        self.found = if self.at + BATCH_ALIGN > self.bytes.len() {
+        self.found = if self.at + BATCH_ALIGN > self.len {
             Found::Other("the end of an extent".to_owned())
         } else {
-            match decode_batch(&self.bytes[self.at..]) {
+            match decode_batch(&self.bytes()[self.at..]) {
                 Ok(batch) if id.has(&batch.header, self.extent) && stream.is_none_or(|s| s == batch.header.stream) => {
                     Found::Batch(batch)
                 }
@@ -379,7 +384,7 @@ impl Tail {
     fn is_whole(&self, batch: &Batch) -> bool {
         let mut at = self.at + batch.header_bytes;
         batch.entries.iter().flat_map(Entry::payloads).all(|(object, epoch, fragment)| {
-            let payload = &self.bytes[at..at + fragment.stored as usize];
+            let payload = &self.bytes()[at..at + fragment.stored as usize];
             at += fragment.stored as usize;
             let FragmentEntry { first, count, codec, checksum, .. } = *fragment;
             let identity = FragmentIdentity { object, epoch, first, count, codec };

@@ -11,6 +11,7 @@ use units::ExtentIndex;
 
 use crate::core::Core;
 use crate::extents::Victim;
+use crate::log_reads::Source;
 
 /// Extents read ahead at the same time.
 const AHEAD: usize = 4;
@@ -48,11 +49,9 @@ impl<'a> VictimReads<'a> {
 }
 
 impl Core {
-    fn read_extent(&self, extent: ExtentIndex) -> Outcome {
-        let len = self.geometry.extent_bytes as usize;
-        let mut buf = self.buffers.get(len);
-        self.counters.read_disk_bytes.add(len as u64);
-        self.env.disk.read_at(self.geometry.start(extent), &mut buf, len)?;
-        Ok(buf)
+    /// All bytes of an extent, in a buffer of the pool's that may be longer.
+    pub(crate) fn read_extent(&self, extent: ExtentIndex) -> Outcome {
+        self.counters.read_disk_bytes.add(u64::from(self.geometry.extent_bytes));
+        Source { disk: &*self.env.disk, geometry: &self.geometry, buffers: &self.buffers }.read(extent)
     }
 }

@@ -1,8 +1,10 @@
 //! `compression=auto` through the whole engine: what is stored how, what is remembered, and that every decision reads back.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "common/machine_env.rs"]
+mod machine_env;
+
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties, TraceRecord};
@@ -34,12 +36,7 @@ impl World {
     }
 
     fn env(&self) -> PoolEnv {
-        PoolEnv {
-            disk: self.machine.disk.handle(),
-            store: self.machine.store.handle(),
-            clock: Arc::clone(&self.machine.clock) as _,
-            entropy: Arc::clone(&self.machine.entropy) as _,
-        }
+        machine_env::env(&self.machine)
     }
 
     fn open(&mut self) {

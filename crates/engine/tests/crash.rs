@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Campaign, Ended, Failure, Op, Shape, Tally, World};
+use common::{Campaign, Failure, Op, Shape, Tally, World};
 use engine::Pool;
 use sim::{Fault, Model, Rng};
 
@@ -13,29 +13,13 @@ const GENERATIONS: u64 = 10;
 /// Operations of one generation at most; then the power fails between two operations.
 const OPS_MAX: u64 = 60;
 
-/// Runs until the power fails.
-fn run_until_dark(world: &mut World, ops_max: u64) -> Result<(), Failure> {
-    for _ in 0..ops_max {
-        match world.step()? {
-            Ended::Dark => break,
-            Ended::Full => {
-                if world.relieve()? == Ended::Dark {
-                    break;
-                }
-            }
-            Ended::Well | Ended::Disturbed => {}
-        }
-    }
-    Ok(())
-}
-
 fn random_run(seed: u64) -> Result<Tally, Failure> {
     let mut world = World::new(seed, Shape::small)?;
     for _ in 0..GENERATIONS {
         let within = *world.rng.pick(&[3, 10, 30, 100]);
         let point = world.machine.power.next_point() + world.rng.below(within);
         world.machine.power.plan(point, Fault::Crash);
-        run_until_dark(&mut world, OPS_MAX)?;
+        world.run_until_dark(OPS_MAX, World::step)?;
         world.crash()?;
         match world.rng.below(12) {
             0 => world.restart()?,
@@ -85,7 +69,7 @@ fn short_workload(seed: u64, crash_at: Option<u64>, outcome: u64) -> Result<Worl
         world.machine.power.plan(start + point, Fault::Crash);
     }
     // Enough work that a checkpoint, a trim of everything and a reuse of extents are among it.
-    run_until_dark(&mut world, 40)?;
+    world.run_until_dark(40, World::step)?;
     if world.machine.power.is_lost() || crash_at.is_none() {
         world.machine.reseed(outcome);
     }
@@ -103,7 +87,7 @@ fn every_point(seed: u64) -> Result<Tally, Failure> {
             let told = |Failure(what): Failure| Failure(format!("crash at point {point}, outcome {outcome}: {what}"));
             world.crash().map_err(told)?;
             // It goes on working, and can crash again.
-            run_until_dark(&mut world, 5).map_err(told)?;
+            world.run_until_dark(5, World::step).map_err(told)?;
             world.crash().map_err(told)?;
             tally.ops += world.op_number;
             tally.crashes += world.crashes;
@@ -154,7 +138,7 @@ fn crash_while_a_pool_is_made() {
                 return Err(world.fail(format!("point {point}: {problem:?}")));
             }
             world.verify()?;
-            run_until_dark(&mut world, 10)?;
+            world.run_until_dark(10, World::step)?;
             world.crash()?;
             if !interrupted {
                 break;
@@ -173,7 +157,7 @@ fn restarts_between_crashes() {
         let mut world = World::new(seed, Shape::small)?;
         for _ in 0..6 {
             for _ in 0..world.rng.between(1, 3) {
-                run_until_dark(&mut world, 12)?;
+                world.run_until_dark(12, World::step)?;
                 world.restart()?;
                 if world.rng.coin() {
                     for volume in world.model.names() {
@@ -193,9 +177,9 @@ fn runs_repeat_exactly() {
     for seed in 0..4 {
         let story = |seed| -> Result<_, Failure> {
             let mut world = World::new(seed, |rng: &mut Rng| Shape::small(rng))?;
-            run_until_dark(&mut world, 50)?;
+            world.run_until_dark(50, World::step)?;
             world.crash()?;
-            run_until_dark(&mut world, 50)?;
+            world.run_until_dark(50, World::step)?;
             let mut disk = vec![0; (world.shape.capacity_bytes.next_multiple_of(4096)) as usize];
             world.machine.disk.peek(0, &mut disk);
             Ok((world.machine.power.next_point(), sim::digest(&disk), world.machine.store.dump()))

@@ -2,7 +2,8 @@
 //! wrong one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::sync::Arc;
+#[path = "common/machine_env.rs"]
+mod machine_env;
 
 use bytes::Bytes;
 use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties, Training};
@@ -37,12 +38,7 @@ impl World {
     }
 
     fn env(&self) -> PoolEnv {
-        PoolEnv {
-            disk: self.machine.disk.handle(),
-            store: self.machine.store.handle(),
-            clock: Arc::clone(&self.machine.clock) as _,
-            entropy: Arc::clone(&self.machine.entropy) as _,
-        }
+        machine_env::env(&self.machine)
     }
 
     fn open(&mut self) {

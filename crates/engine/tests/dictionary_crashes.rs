@@ -39,21 +39,6 @@ fn step(world: &mut World) -> Result<Ended, Failure> {
     world.apply(&op)
 }
 
-fn run_until_dark(world: &mut World, ops_max: u64) -> Result<(), Failure> {
-    for _ in 0..ops_max {
-        match step(world)? {
-            Ended::Dark => break,
-            Ended::Full => {
-                if world.relieve()? == Ended::Dark {
-                    break;
-                }
-            }
-            Ended::Well | Ended::Disturbed => {}
-        }
-    }
-    Ok(())
-}
-
 fn count(world: &World) {
     FOUND.fetch_add(world.pool().status().dictionaries, Ordering::Relaxed);
     for name in world.model.names() {
@@ -70,7 +55,7 @@ fn random_run(seed: u64) -> Result<Tally, Failure> {
         let within = *world.rng.pick(&[10, 30, 100, 200]);
         let point = world.machine.power.next_point() + world.rng.below(within);
         world.machine.power.plan(point, Fault::Crash);
-        run_until_dark(&mut world, OPS_MAX)?;
+        world.run_until_dark(OPS_MAX, step)?;
         world.crash()?;
         count(&world);
         match world.rng.below(12) {
@@ -110,7 +95,7 @@ fn crash_at_every_point_of_a_life_with_dictionaries() {
             if let Some(point) = crash_at {
                 world.machine.power.plan(start + point, Fault::Crash);
             }
-            run_until_dark(&mut world, 50)?;
+            world.run_until_dark(50, step)?;
             if crash_at.is_some() {
                 world.machine.reseed(outcome);
             }
@@ -123,7 +108,7 @@ fn crash_at_every_point_of_a_life_with_dictionaries() {
             let told = |Failure(what): Failure| Failure(format!("crash at point {point}: {what}"));
             world.crash().map_err(told)?;
             world.verify_check().map_err(told)?;
-            run_until_dark(&mut world, 5).map_err(told)?;
+            world.run_until_dark(5, step).map_err(told)?;
             world.crash().map_err(told)?;
             tally.ops += world.op_number;
             tally.crashes += world.crashes;

@@ -2,26 +2,20 @@
 //! times, through long chains, and with every owner gone but the last one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "common/machine_env.rs"]
+mod machine_env;
+
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
-use engine::{FormatOptions, Pool, PoolEnv, PoolOptions};
+use engine::{FormatOptions, Pool, PoolOptions};
+use machine_env::env;
 use sim::Machine;
 use surface::{BlockDevice, DeviceSet as _, ErrorKind, WriteOptions};
 
 const BLOCK: usize = 4096;
 const MIB: u64 = 1 << 20;
-
-fn env(machine: &Machine) -> PoolEnv {
-    PoolEnv {
-        disk: machine.disk.handle(),
-        store: machine.store.handle(),
-        clock: Arc::clone(&machine.clock) as _,
-        entropy: Arc::clone(&machine.entropy) as _,
-    }
-}
 
 fn new_pool(machine: &Machine, bytes: u64, options: PoolOptions) -> Pool {
     let properties = [("compression".to_owned(), "off".to_owned())].into();

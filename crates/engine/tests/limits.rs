@@ -1,24 +1,17 @@
 //! Quotas, reservations, and what a full pool still takes, on a simulated machine.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::sync::Arc;
+#[path = "common/machine_env.rs"]
+mod machine_env;
 
 use bytes::Bytes;
-use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties};
+use engine::{FormatOptions, Pool, PoolOptions, Properties};
+use machine_env::env;
 use sim::{ContentKind, Machine, Rng, fill_content};
 use surface::{BlockDevice, ErrorKind, Result, WriteOptions};
 
 const EXTENT_BYTES: u32 = 256 << 10;
 const REQUEST_BYTES: u64 = 64 << 10;
-
-fn env(machine: &Machine) -> PoolEnv {
-    PoolEnv {
-        disk: machine.disk.handle(),
-        store: machine.store.handle(),
-        clock: Arc::clone(&machine.clock) as _,
-        entropy: Arc::clone(&machine.entropy) as _,
-    }
-}
 
 fn options() -> PoolOptions {
     PoolOptions { memory_bytes: 2 << 20, workers: 0, checkpoint_log_bytes: 1 << 20, ..PoolOptions::default() }

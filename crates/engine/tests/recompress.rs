@@ -1,7 +1,8 @@
 //! Recompression: what it makes smaller, what it leaves alone, and that it goes on where it stopped.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::sync::Arc;
+#[path = "common/machine_env.rs"]
+mod machine_env;
 
 use bytes::Bytes;
 use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties, RecompressReport};
@@ -27,12 +28,7 @@ impl World {
     }
 
     fn env(&self) -> PoolEnv {
-        PoolEnv {
-            disk: self.machine.disk.handle(),
-            store: self.machine.store.handle(),
-            clock: Arc::clone(&self.machine.clock) as _,
-            entropy: Arc::clone(&self.machine.entropy) as _,
-        }
+        machine_env::env(&self.machine)
     }
 
     fn open(&mut self) {

@@ -5,12 +5,12 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use common::machine_env::env;
 use common::{Campaign, Ended, Failure, Shape, Tally, World};
-use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Sender};
+use engine::{FormatOptions, Pool, PoolOptions, Sender};
 use format::STREAM_HEAD_BYTES;
 use sim::{Fault, Machine, Rng};
 use surface::{BlockDevice, Error, ErrorKind, WriteOptions};
@@ -29,15 +29,6 @@ struct Copy {
     /// By volume: its snapshots, oldest first, and what they hold.
     holds: BTreeMap<String, Vec<(String, Vec<u8>)>>,
     crashes: u64,
-}
-
-fn env(machine: &Machine) -> PoolEnv {
-    PoolEnv {
-        disk: machine.disk.handle(),
-        store: machine.store.handle(),
-        clock: Arc::clone(&machine.clock) as _,
-        entropy: Arc::clone(&machine.entropy) as _,
-    }
 }
 
 fn image(pool: &Pool, name: &str) -> Result<Vec<u8>, Error> {

@@ -5,12 +5,12 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use common::machine_env::env;
 use common::{Campaign, Ended, Failure, Shape, Tally, World};
-use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties};
+use engine::{FormatOptions, Pool, PoolOptions, Properties};
 use sim::{ContentKind, Fault, Machine, Model, Rng, fill_content};
 use surface::{BlockDevice, ErrorKind, WriteOptions};
 
@@ -131,15 +131,6 @@ fn pools_of_changing_size() {
 }
 
 const EXTENT: u64 = 256 << 10;
-
-fn env(machine: &Machine) -> PoolEnv {
-    PoolEnv {
-        disk: machine.disk.handle(),
-        store: machine.store.handle(),
-        clock: Arc::clone(&machine.clock) as _,
-        entropy: Arc::clone(&machine.entropy) as _,
-    }
-}
 
 fn options(workers: usize) -> PoolOptions {
     PoolOptions { memory_bytes: 4 << 20, workers, checkpoint_log_bytes: 1 << 20, ..PoolOptions::default() }

@@ -56,3 +56,61 @@ pub trait Disk: Send + Sync {
     /// Bytes that the storage occupies below, if that can be told (a sparse file).
     fn occupied_bytes(&self) -> Result<u64>;
 }
+
+/// A disk that adds something to another one. What it does not do itself, the other one does.
+pub trait DiskLayer: Send + Sync {
+    /// The other one.
+    fn below(&self) -> &dyn Disk;
+
+    /// See [`Disk::read_at`].
+    ///
+    /// # Errors
+    /// Those of the other one.
+    fn read_at(&self, offset: u64, buf: &mut AlignedBuf, len: usize) -> Result<()> {
+        self.below().read_at(offset, buf, len)
+    }
+
+    /// See [`Disk::write_at`].
+    ///
+    /// # Errors
+    /// Those of the other one.
+    fn write_at(&self, offset: u64, buf: &AlignedBuf, len: usize) -> Result<()> {
+        self.below().write_at(offset, buf, len)
+    }
+}
+
+impl<T: DiskLayer> Disk for T {
+    fn read_alignment(&self) -> usize {
+        self.below().read_alignment()
+    }
+    fn read_at(&self, offset: u64, buf: &mut AlignedBuf, len: usize) -> Result<()> {
+        DiskLayer::read_at(self, offset, buf, len)
+    }
+    fn write_at(&self, offset: u64, buf: &AlignedBuf, len: usize) -> Result<()> {
+        DiskLayer::write_at(self, offset, buf, len)
+    }
+    fn sync(&self) -> Result<()> {
+        self.below().sync()
+    }
+    fn reserve(&self, offset: u64, len: u64) -> Result<()> {
+        self.below().reserve(offset, len)
+    }
+    fn punch(&self, offset: u64, len: u64) -> Result<()> {
+        self.below().punch(offset, len)
+    }
+    fn first_write_is_dear(&self) -> bool {
+        self.below().first_write_is_dear()
+    }
+    fn grow(&self, bytes: u64) -> Result<()> {
+        self.below().grow(bytes)
+    }
+    fn shrink(&self, bytes: u64) -> Result<()> {
+        self.below().shrink(bytes)
+    }
+    fn size_bytes(&self) -> Result<u64> {
+        self.below().size_bytes()
+    }
+    fn occupied_bytes(&self) -> Result<u64> {
+        self.below().occupied_bytes()
+    }
+}

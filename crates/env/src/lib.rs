@@ -18,7 +18,7 @@ pub mod testing;
 
 pub use aligned::AlignedBuf;
 pub use clock::{Clock, SystemClock};
-pub use disk::Disk;
+pub use disk::{Disk, DiskLayer};
 pub use entropy::{Entropy, SystemEntropy};
 pub use file_disk::FileDisk;
 pub use fjall_store::{FjallOptions, FjallStore};

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use env::{AlignedBuf, Disk};
+use env::{AlignedBuf, Disk, DiskLayer};
 use surface::{BlockDevice, WriteOptions};
 
 use super::Kinds;
@@ -38,12 +38,9 @@ impl Throttled {
     }
 }
 
-impl Disk for Throttled {
-    fn read_alignment(&self) -> usize {
-        self.inner.read_alignment()
-    }
-    fn read_at(&self, offset: u64, buf: &mut AlignedBuf, len: usize) -> std::io::Result<()> {
-        self.inner.read_at(offset, buf, len)
+impl DiskLayer for Throttled {
+    fn below(&self) -> &dyn Disk {
+        &*self.inner
     }
     fn write_at(&self, offset: u64, buf: &AlignedBuf, len: usize) -> std::io::Result<()> {
         self.inner.write_at(offset, buf, len)?;
@@ -53,28 +50,6 @@ impl Disk for Throttled {
         drop(free_at);
         std::thread::sleep(done.saturating_duration_since(Instant::now()));
         Ok(())
-    }
-    fn sync(&self) -> std::io::Result<()> {
-        self.inner.sync()
-    }
-    fn reserve(&self, offset: u64, len: u64) -> std::io::Result<()> {
-        self.inner.reserve(offset, len)
-    }
-    fn punch(&self, offset: u64, len: u64) -> std::io::Result<()> {
-        self.inner.punch(offset, len)
-    }
-    fn first_write_is_dear(&self) -> bool {
-        self.inner.first_write_is_dear()
-    }
-    fn grow(&self, bytes: u64) -> std::io::Result<()> {
-        self.inner.grow(bytes)
-    }
-
-    fn size_bytes(&self) -> std::io::Result<u64> {
-        self.inner.size_bytes()
-    }
-    fn occupied_bytes(&self) -> std::io::Result<u64> {
-        self.inner.occupied_bytes()
     }
 }
 

@@ -46,7 +46,7 @@ impl Map {
     /// all records of the pool.
     pub(crate) fn fragments_in(&self, start: u64, len: u64) -> Result<Vec<(RecordKey, FragmentRef)>> {
         let mut found = Vec::new();
-        self.scan_records(&record_key_range_all(), &mut |key, records| {
+        self.scan_records(b"R", b"S", &mut |key, records| {
             for (epoch, record) in records {
                 let id = RecordKey { object: key.object, group: key.group, epoch };
                 let inside = |f: &&FragmentRef| f.location >= start && f.location - start < len;
@@ -57,20 +57,21 @@ impl Map {
         Ok(found)
     }
 
-    /// Goes through the groups of which the base has records with keys in `range`, in order, until `visit` breaks it off.
+    /// Goes through the groups of which the base has records with keys in `from..to`, in order, until `visit` breaks it off.
     ///
     /// # Errors
     /// When the store fails or a record is damaged.
     pub(crate) fn scan_records(
         &self,
-        (from, to): &(Vec<u8>, Vec<u8>),
+        from: &[u8],
+        to: &[u8],
         visit: &mut dyn FnMut(GroupKey, GroupRecords) -> ControlFlow<()>,
     ) -> Result<()> {
         let layers = self.layers.read();
         let settled = &layers.settled;
         let inside = |key: &GroupKey| {
             let first = record_key(&RecordKey { object: key.object, group: key.group, epoch: Epoch(u32::MAX) });
-            first[..] >= from[..] && first[..] < to[..]
+            first[..] >= *from && first[..] < *to
         };
         let mut only_settled = settled.keys().into_iter().filter(inside).peekable();
         let mut give = |key: GroupKey, mut records: GroupRecords| {
@@ -122,9 +123,4 @@ impl Map {
         }
         Ok(())
     }
-}
-
-/// The range of the keys of all records.
-fn record_key_range_all() -> (Vec<u8>, Vec<u8>) {
-    (b"R".to_vec(), b"S".to_vec())
 }

@@ -336,6 +336,26 @@ impl World {
         Ok(())
     }
 
+    /// Takes steps until the power fails, at most so many; makes room when the pool is full.
+    pub fn run_until_dark(
+        &mut self,
+        steps_max: u64,
+        step: impl Fn(&mut Self) -> Result<Ended, Failure>,
+    ) -> Result<(), Failure> {
+        for _ in 0..steps_max {
+            match step(self)? {
+                Ended::Dark => break,
+                Ended::Full => {
+                    if self.relieve()? == Ended::Dark {
+                        break;
+                    }
+                }
+                Ended::Well | Ended::Disturbed => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Makes room: discards everything, and sees the space come back.
     pub fn relieve(&mut self) -> Result<Ended, Failure> {
         // What only snapshots and clones keep alive is in nobody else's hands.

@@ -9,6 +9,7 @@ use policy::Adoption;
 use sim::{Fault, Machine, Model, Rng};
 use surface::{BlockDevice, ErrorKind};
 
+use super::machine_env;
 use super::ops::choose_properties;
 
 /// Trains from next to nothing, at once, and adopts whatever comes of it.
@@ -153,12 +154,7 @@ impl World {
 
     /// The machine as the engine sees it from now to the next start.
     pub fn env(&self) -> PoolEnv {
-        PoolEnv {
-            disk: self.machine.disk.handle(),
-            store: self.machine.store.handle(),
-            clock: Arc::clone(&self.machine.clock) as _,
-            entropy: Arc::clone(&self.machine.entropy) as _,
-        }
+        machine_env::env(&self.machine)
     }
 
     pub fn pool_options(&self) -> PoolOptions {

@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use engine::{FormatOptions, Pool, PoolEnv, PoolOptions};
-use env::{AlignedBuf, Disk};
+use env::{AlignedBuf, Disk, DiskLayer};
 use sim::{ContentKind, Machine, Rng, fill_content};
 use surface::{BlockDevice, WriteOptions};
+
+use crate::common::machine_env::env;
 
 /// How long the reader waits for somebody to write where it is going to read. Nobody may, so each test takes that long.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -31,9 +33,9 @@ struct HoldingDisk {
     gate: Arc<(Mutex<Gate>, Condvar)>,
 }
 
-impl Disk for HoldingDisk {
-    fn read_alignment(&self) -> usize {
-        self.below.read_alignment()
+impl DiskLayer for HoldingDisk {
+    fn below(&self) -> &dyn Disk {
+        &*self.below
     }
     fn read_at(&self, offset: u64, buf: &mut AlignedBuf, len: usize) -> io::Result<()> {
         let (gate, changed) = &*self.gate;
@@ -58,25 +60,6 @@ impl Disk for HoldingDisk {
         }
         Ok(())
     }
-    fn sync(&self) -> io::Result<()> {
-        self.below.sync()
-    }
-    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.below.reserve(offset, len)
-    }
-    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.below.punch(offset, len)
-    }
-    fn grow(&self, bytes: u64) -> io::Result<()> {
-        self.below.grow(bytes)
-    }
-
-    fn size_bytes(&self) -> io::Result<u64> {
-        self.below.size_bytes()
-    }
-    fn occupied_bytes(&self) -> io::Result<u64> {
-        self.below.occupied_bytes()
-    }
 }
 
 fn block(seed: u64) -> Bytes {
@@ -92,9 +75,7 @@ fn a_reader_keeps_its_extent() {
     let gate = Arc::new((Mutex::new(Gate::default()), Condvar::new()));
     let env = PoolEnv {
         disk: Arc::new(HoldingDisk { below: machine.disk.handle(), gate: Arc::clone(&gate) }),
-        store: machine.store.handle(),
-        clock: Arc::clone(&machine.clock) as _,
-        entropy: Arc::clone(&machine.entropy) as _,
+        ..env(&machine)
     };
     let options = FormatOptions { capacity_bytes, extent_bytes: EXTENT as u32, properties: Default::default() };
     Pool::format(&env, &options).unwrap();

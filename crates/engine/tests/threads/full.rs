@@ -1,13 +1,14 @@
 //! Many threads fill a pool at once: what was acknowledged before one of them was told that it is full can be flushed, read, and
 //! found again.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use engine::{FormatOptions, Pool, PoolEnv, PoolOptions};
+use engine::{FormatOptions, Pool, PoolOptions};
 use sim::{ContentKind, Machine, Rng, fill_content};
 use surface::{BlockDevice, ErrorKind, WriteOptions};
+
+use crate::common::machine_env::env;
 
 const THREADS: u64 = 8;
 const REQUEST_BYTES: u64 = 512 << 10;
@@ -57,12 +58,6 @@ fn verify(pool: &Pool, acknowledged: &[Vec<u64>]) {
 fn run(seed: u64) {
     println!("threads fill a pool: seed {seed}");
     let mut machine = Machine::new(CAPACITY_BYTES, seed);
-    let env = |machine: &Machine| PoolEnv {
-        disk: machine.disk.handle(),
-        store: machine.store.handle(),
-        clock: Arc::clone(&machine.clock) as _,
-        entropy: Arc::clone(&machine.entropy) as _,
-    };
     let options =
         FormatOptions { capacity_bytes: CAPACITY_BYTES, extent_bytes: 256 << 10, properties: Default::default() };
     Pool::format(&env(&machine), &options).unwrap();
@@ -111,12 +106,7 @@ const OVERWRITTEN_BYTES: u64 = 48 << 20;
 #[test]
 fn threads_overwrite_a_full_pool() {
     let machine = Machine::new(OVERWRITTEN_BYTES * 5 / 4, 1);
-    let env = PoolEnv {
-        disk: machine.disk.handle(),
-        store: machine.store.handle(),
-        clock: Arc::clone(&machine.clock) as _,
-        entropy: Arc::clone(&machine.entropy) as _,
-    };
+    let env = env(&machine);
     let properties = [("compression".to_owned(), "off".to_owned()), ("unit".to_owned(), "4K".to_owned())].into();
     let options = FormatOptions { capacity_bytes: OVERWRITTEN_BYTES * 5 / 4, extent_bytes: 256 << 10, properties };
     Pool::format(&env, &options).unwrap();

@@ -9,9 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use engine::{FormatOptions, Pool, PoolEnv, PoolOptions};
+use engine::{FormatOptions, Pool, PoolOptions};
 use sim::{ContentKind, Machine, Rng, fill_content};
 use surface::{BlockDevice, WriteOptions, ZeroOptions};
+
+use crate::common::machine_env::env;
 
 const BLOCK: u64 = 4096;
 const THREADS: u64 = 4;
@@ -219,12 +221,6 @@ fn run(seed: u64) {
     let cleans = seed % 2 == 1;
     let capacity_bytes = if cleans { 16 << 20 } else { 256 << 20 };
     let mut machine = Machine::new(capacity_bytes, rng.next_u64());
-    let env = |machine: &Machine| PoolEnv {
-        disk: machine.disk.handle(),
-        store: machine.store.handle(),
-        clock: Arc::clone(&machine.clock) as _,
-        entropy: Arc::clone(&machine.entropy) as _,
-    };
     let options = FormatOptions { capacity_bytes, extent_bytes: 256 << 10, properties: Default::default() };
     Pool::format(&env(&machine), &options).unwrap();
     let options = PoolOptions {
