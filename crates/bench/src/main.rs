@@ -51,6 +51,10 @@ struct Options {
     /// Smaller amounts and fewer rounds.
     #[arg(long, global = true)]
     quick: bool,
+    /// Size of the pools that `space` and `soak` fill (such as 2G), instead of the usual one; with `--dir` on a memory file system, figures
+    /// of write amplification take a minute.
+    #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_size)]
+    pool_bytes: Option<u64>,
     /// Only figures whose group's name contains this.
     #[arg(long, global = true, value_name = "TEXT", default_value = "")]
     only: String,
@@ -119,6 +123,7 @@ struct Context {
     out: PathBuf,
     scale: Scale,
     only: String,
+    pool_bytes: Option<u64>,
 }
 
 impl Context {
@@ -149,6 +154,7 @@ fn main() -> Outcome<()> {
         out: options.out.clone(),
         scale,
         only: options.only.clone(),
+        pool_bytes: options.pool_bytes,
     };
     match options.what {
         What::ChildMemory => return engine::memory::child(&context),

@@ -87,10 +87,12 @@ pub(crate) fn run(core: &Weak<Core>) {
         written = now;
         let began = core.env.clock.now_ns();
         // Errors show up in the next flush or write, which meet them too.
-        let worked = core.check_failed().is_ok() && core.clean_some(idle && pause == REST).unwrap_or(false);
+        let paced =
+            if core.check_failed().is_ok() { core.clean_some(idle && pause == REST) } else { Ok(Paced::Nothing) };
+        let paced = paced.unwrap_or(Paced::Nothing);
         let has_braked = core.brake.has_braked.swap(false, Ordering::Relaxed);
         let is_awaited = core.brake.waiting.load(Ordering::Acquire) > 0;
-        if !worked && is_awaited {
+        if paced == Paced::Nothing && is_awaited {
             // What was won before may be all that there is.
             let _ = core.take_light_checkpoint();
             *core.brake.futile.lock() += 1;
@@ -98,14 +100,15 @@ pub(crate) fn run(core: &Weak<Core>) {
         }
         let took = Duration::from_nanos(core.env.clock.now_ns().saturating_sub(began));
         let urgency = core.urgency();
-        pause = match (worked, urgency > 0.0) {
+        pause = match (paced, urgency > 0.0) {
+            (Paced::Busy, _) => REST_NEAR,
             // Nobody shall wait for a cleaner that rests.
-            (true, _) if is_awaited || has_braked => Duration::ZERO,
+            (Paced::Worked, _) if is_awaited || has_braked => Duration::ZERO,
             // Of two cores, cleaning for its own sake takes an eighth.
-            (true, false) => (took * 3).min(REST),
-            (true, true) => took.mul_f64((1.0 - urgency) / urgency.max(URGENCY_MIN)).min(REST),
-            (false, true) => REST_NEAR,
-            (false, false) => REST,
+            (Paced::Worked, false) => (took * 3).min(REST),
+            (Paced::Worked, true) => took.mul_f64((1.0 - urgency) / urgency.max(URGENCY_MIN)).min(REST),
+            (Paced::Nothing, true) => REST_NEAR,
+            (Paced::Nothing, false) => REST,
         };
     }
 }
@@ -118,13 +121,24 @@ pub(crate) fn help(core: &Weak<Core>) {
             return;
         }
         let is_needed = core.brake.waiting.load(Ordering::Acquire) > 0 || core.urgency() > 0.0;
-        let worked = is_needed && core.check_failed().is_ok() && core.clean_some(false).unwrap_or(false);
-        pause = match (worked, is_needed) {
-            (true, _) => Duration::ZERO,
-            (false, true) => REST_NEAR,
-            (false, false) => REST,
+        let may_work = is_needed && core.check_failed().is_ok();
+        let paced = if may_work { core.clean_some(false).unwrap_or(Paced::Nothing) } else { Paced::Nothing };
+        pause = match (paced, is_needed) {
+            (Paced::Worked, _) => Duration::ZERO,
+            (_, true) => REST_NEAR,
+            (_, false) => REST,
         };
     }
+}
+
+/// What came of a bounded piece of background cleaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Paced {
+    /// It is not due, or there is nothing to clean.
+    Nothing,
+    /// All that is worth it is in the hands of the other cleaner.
+    Busy,
+    Worked,
 }
 
 /// What slows writers down when the cleaner is pressed.
@@ -278,9 +292,9 @@ impl Core {
         }
     }
 
-    /// A bounded piece of background cleaning, if it is due. `false`: it is not, or there is nothing to clean.
-    pub(crate) fn clean_some(&self, idle: bool) -> Result<bool> {
-        let Some(rule) = self.clean_pace(&mut self.cleaner.lock(), idle) else { return Ok(false) };
+    /// A bounded piece of background cleaning, if it is due.
+    pub(crate) fn clean_some(&self, idle: bool) -> Result<Paced> {
+        let Some(rule) = self.clean_pace(&mut self.cleaner.lock(), idle) else { return Ok(Paced::Nothing) };
         let began = self.env.clock.now_ns();
         let at_once = self.brake.cleaning.fetch_add(1, Ordering::AcqRel) + 1;
         let round = {
@@ -292,12 +306,13 @@ impl Core {
         match round {
             Round::Idle => {
                 self.brake.ns_per_mib.store(0, Ordering::Relaxed);
-                Ok(false)
+                Ok(Paced::Nothing)
             }
-            Round::Shunned => Ok(true),
+            Round::Busy => Ok(Paced::Busy),
+            Round::Shunned => Ok(Paced::Worked),
             Round::NeedsCheckpoint => {
                 self.take_light_checkpoint()?;
-                Ok(false)
+                Ok(Paced::Nothing)
             }
             Round::Cleaned { extents, moved } => {
                 let took = self.env.clock.now_ns().saturating_sub(began);
@@ -314,7 +329,7 @@ impl Core {
                         self.workers.wake_keeper();
                     }
                 }
-                Ok(true)
+                Ok(Paced::Worked)
             }
         }
     }
@@ -351,7 +366,7 @@ impl Core {
             };
             match round {
                 Round::Idle => report.is_finished = true,
-                Round::Shunned => continue,
+                Round::Shunned | Round::Busy => continue,
                 Round::NeedsCheckpoint => stuck += 1,
                 Round::Cleaned { .. } => stuck = 0,
             }
@@ -390,7 +405,7 @@ impl Core {
             rounds -= 1;
             match self.clean_round(rule)? {
                 Round::Idle => break,
-                Round::Shunned => continue,
+                Round::Shunned | Round::Busy => continue,
                 Round::NeedsCheckpoint => stuck += 1,
                 Round::Cleaned { .. } => stuck = 0,
             }

@@ -68,6 +68,8 @@ pub(crate) enum Round {
     Cleaned { extents: u64, moved: u64 },
     /// What was looked at is not worth it; there may be more.
     Shunned,
+    /// All that there is to clean is in the hands of another round.
+    Busy,
     /// A checkpoint must be taken before anything can be moved.
     NeedsCheckpoint,
 }
@@ -204,7 +206,7 @@ impl Core {
             cleaner.forget_before(self.extents.lock().checkpoint());
             let (number, mut victims) = self.choose(&cleaner, rule);
             if victims.is_empty() {
-                return Ok(if cleaner.busy.is_empty() { Round::Idle } else { Round::Shunned });
+                return Ok(if cleaner.busy.is_empty() { Round::Idle } else { Round::Busy });
             }
             victims.truncate(allowance.victims);
             keep_within(&mut victims, allowance.bytes);

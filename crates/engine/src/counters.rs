@@ -23,6 +23,8 @@ pub(crate) struct Counters {
     pub written_bytes: Counter,
     pub fragment_bytes: Counter,
     pub log_bytes: Counter,
+    /// Extents that the log has begun to fill.
+    pub opened_extents: Counter,
     pub read_bytes: Counter,
     pub read_disk_bytes: Counter,
     pub checkpoints: Counter,

@@ -1,7 +1,9 @@
 //! A batch on its way to the log: entries, their payloads packed behind room for the header, and what it completes.
 
 use env::AlignedBuf;
-use format::{BATCH_ALIGN, Entry, FragmentEntry, Move, ObjectState, Stream, header_bytes};
+use format::{
+    BATCH_ALIGN, Entry, FRAGMENT_ENTRY_BYTES, FragmentEntry, MOVE_ENTRY_BYTES, Move, ObjectState, Stream, header_bytes,
+};
 use units::{Epoch, ObjectId};
 
 use crate::buffers::BufferPool;
@@ -53,10 +55,14 @@ impl Prepared {
     /// Takes as many fragments as fit in `room` bytes out of it, wherever they stand: their blocks are different ones, so
     /// that their order does not matter. `None` if nothing fits. What it completes stays with the rest.
     pub(crate) fn split(&mut self, room: usize, buffers: &BufferPool) -> Option<Self> {
-        let mut used = self.header;
+        let is_moves = self.entries.iter().any(|entry| matches!(entry, Entry::Moves { .. }));
+        let entry_bytes = if is_moves { MOVE_ENTRY_BYTES } else { FRAGMENT_ENTRY_BYTES };
+        let items: usize = self.entries.iter().map(item_bytes).sum();
+        let mut used = self.header - items;
         let fits = |_: ObjectId, item: &FragmentEntry| {
-            let fits = used + item.stored as usize <= room;
-            used += if fits { item.stored as usize } else { 0 };
+            let cost = entry_bytes + item.stored as usize;
+            let fits = used + cost <= room;
+            used += if fits { cost } else { 0 };
             fits
         };
         self.divide(fits, buffers).or_else(|| self.split_holes(room, buffers))
@@ -67,7 +73,7 @@ impl Prepared {
     ///
     /// A batch that brings a dictionary is never divided: before its descriptor its content would mean nothing.
     ///
-    /// The part keeps the buffer and the header's size, so that its first fragments stay where they are; the rest is copied.
+    /// The part keeps the buffer, in which its payloads move up to its shorter header; the rest is copied.
     pub(crate) fn divide(
         &mut self,
         mut takes: impl FnMut(ObjectId, &FragmentEntry) -> bool,
@@ -103,11 +109,12 @@ impl Prepared {
             return None;
         }
         let rest = rest.copied(self, buffers);
-        let Self { stream, mut buf, header, .. } = std::mem::replace(self, rest);
+        let Self { stream, mut buf, .. } = std::mem::replace(self, rest);
+        let header = header_bytes(&part.entries);
         let mut at = header;
         for range in part.payloads {
             let len = range.len();
-            // What stood between was larger than all that moves into its place: nothing is overwritten before it is read.
+            // Header and payloads before it are no longer than what stood there: nothing is overwritten before it is read.
             if range.start != at {
                 buf.copy_within(range, at);
             }
@@ -146,6 +153,15 @@ struct Side {
     entries: Vec<Entry>,
     /// Where the payloads are in the buffer that is split.
     payloads: Vec<std::ops::Range<usize>>,
+}
+
+/// Bytes of the header that the fragments of an entry take.
+fn item_bytes(entry: &Entry) -> usize {
+    match entry {
+        Entry::Fragments { fragments, .. } => FRAGMENT_ENTRY_BYTES * fragments.len(),
+        Entry::Moves { moves, .. } => MOVE_ENTRY_BYTES * moves.len(),
+        Entry::Holes { .. } | Entry::Object(_) | Entry::PoolProperties(_) => 0,
+    }
 }
 
 /// What a payload is there for.
@@ -243,6 +259,7 @@ mod tests {
             };
             let part = part.unwrap();
             assert!(part.batch_bytes() <= room);
+            assert_eq!(part.header, header_bytes(&part.entries), "a part pays for its own entries only");
             let mut at = part.header;
             for entry in &part.entries {
                 assert!(!matches!(entry, Entry::Holes { .. }), "holes stay with the rest");

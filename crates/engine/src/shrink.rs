@@ -237,7 +237,7 @@ impl Core {
                     self.leave_open_extents()?;
                     stuck += 1;
                 }
-                Round::Shunned => {
+                Round::Shunned | Round::Busy => {
                     let damages = self.damages.lock().clone();
                     if let Some(damage) = damages.first().filter(|_| stuck > 0) {
                         let text = format!(

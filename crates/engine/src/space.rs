@@ -13,6 +13,8 @@ use crate::object::Object;
 /// extents of which less than a thirty-second part is dead.
 const OVERWRITE_DIVISOR: u64 = 28;
 const OVERWRITE_MIN: u64 = 16;
+/// Extents that must have been filled since the pool was opened before they tell how much an extent holds.
+const OPENED_KNOWN: u64 = 32;
 /// What a group may cost in the log beside its data: in the worst case a batch of its own, padded.
 const GROUP_COST_BYTES: u64 = BLOCK_BYTES as u64;
 
@@ -73,9 +75,37 @@ impl Core {
         if share < OVERWRITE_MIN { 0 } else { share }
     }
 
+    /// Extents that new data of `object` must leave free now: for overwriting, and for what is reserved for other volumes.
+    ///
+    /// What is promised need not lie idle. As long as twice as much could be won by cleaning, nothing is kept; from there on it grows until
+    /// all of it is kept when no more than that could be won. So new data finds the pool full at the same point as if it were always kept,
+    /// and a log of which a fifth is dead is not cleaned as if it were fuller than it is, which would cost every write.
+    fn extents_kept(&self, object: &Object) -> u64 {
+        let promised = self.overwrite_extents() + self.extents_reserved_against(object);
+        if promised == 0 { 0 } else { promised.min((2 * promised).saturating_sub(self.extents_winnable())) }
+    }
+
+    /// Extents before the reserve that would be free if all that is dead were cleaned, cautiously: what is on its way counts in full,
+    /// and what has been written since the last checkpoint as if nothing died for it.
+    fn extents_winnable(&self) -> u64 {
+        let extents = u64::from(self.geometry.extents_usable()).saturating_sub(1 + self.geometry.reserve_extents());
+        let live = self.live_bytes.load(Ordering::Relaxed);
+        let coming = self.committed_bytes() + self.log.bytes_since_checkpoint();
+        let opened = self.counters.opened_extents.get();
+        let taken = if opened < OPENED_KNOWN {
+            (live + coming).div_ceil(self.geometry.usable_bytes_min())
+        } else {
+            // As densely as it has been since the pool was opened: headers, padding and tails of extents take room too.
+            let payload = self.counters.fragment_bytes.get() + self.counters.moved_bytes.get();
+            let packed = u128::from(live) * u128::from(opened) / u128::from(payload.max(1));
+            u64::try_from(packed).unwrap_or(u64::MAX) + coming.div_ceil(u64::from(self.geometry.extent_bytes))
+        };
+        extents.saturating_sub(taken)
+    }
+
     /// Admits a write of `length` bytes at `offset` of an object; the room is its own until what is returned is dropped.
     ///
-    /// The wall of new data is the soft wall (`clean_pass`), what overwriting needs, and what is reserved for other volumes; that of
+    /// The wall of new data is the soft wall (`clean_pass`) and what must be kept for overwriting and other volumes; that of
     /// overwriting is the soft wall alone. A write that does not seem to fit before its wall waits for the cleaner, and if that wins
     /// nothing it makes room itself: what is dirty is drained (it may be compressible), a checkpoint is taken (it may free extents), and
     /// extents are cleaned for as long as that wins anything. Only if there is no room then, up to the reserve instead of the soft
@@ -88,10 +118,11 @@ impl Core {
         self.brake(length);
         // A part of a block makes a block of data.
         let admitted = self.set_aside(length.next_multiple_of(BLOCK_BYTES as u64) + GROUP_COST_BYTES);
-        let kept = self.overwrite_extents() + self.extents_reserved_against(object);
-        if self.has_room_before(self.soft_wall() + kept) {
+        let promised = self.overwrite_extents() + self.extents_reserved_against(object);
+        if self.has_room_before(self.soft_wall() + promised) {
             return Ok(admitted);
         }
+        let kept = self.extents_kept(object);
         let kept = if kept > 0 && self.is_allocated(object, offset, length)? { 0 } else { kept };
         let has_room = |core: &Self| core.has_room_before(core.soft_wall() + kept);
         if has_room(self) {

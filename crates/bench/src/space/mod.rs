@@ -11,7 +11,7 @@ use crate::{Context, Outcome};
 
 /// All figures.
 pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
-    if context.wants("space uniform") {
+    if context.wants("space uniform amplification") {
         overwrite::uniform(context, report)?;
     }
     if context.wants("space skewed") {

@@ -29,7 +29,7 @@ const MEASURE_VOLUMES: f64 = 1.0;
 const CODEC: &str = "lz4";
 
 fn capacity_bytes(context: &Context) -> u64 {
-    if context.quick { 6 << 30 } else { 16 << 30 }
+    context.pool_bytes.unwrap_or(if context.quick { 6 << 30 } else { 16 << 30 })
 }
 
 /// A volume of blocks of 4 KiB in a pool that it fills.
@@ -132,8 +132,16 @@ fn steady(context: &Context, aged: &Aged, place: &(dyn Fn(u64) -> u64 + Sync)) -
         after.light_checkpoints - before.light_checkpoints,
         after.syncs - before.syncs
     );
-    let amplification =
-        (after.log_bytes - before.log_bytes) as f64 / (after.fragment_bytes - before.fragment_bytes) as f64;
+    let (log, moved) = (after.log_bytes - before.log_bytes, after.moved_bytes - before.moved_bytes);
+    let fragments = (after.fragment_bytes - before.fragment_bytes) as f64;
+    let amplification = log as f64 / fragments;
+    let cleaned = (after.cleaned_extents - before.cleaned_extents).max(1) * after.extent_bytes;
+    println!(
+        "amplification {amplification:.3}: 1 + {:.3} moved + {:.3} headers and padding; {:.1} % of a cleaned extent lived",
+        moved as f64 / fragments,
+        (log - moved) as f64 / fragments - 1.0,
+        100.0 * moved as f64 / cleaned as f64
+    );
     Ok((written, amplification))
 }
 
@@ -144,7 +152,7 @@ fn live_share(pool: &Pool) -> f64 {
 
 /// Uniformly random overwrites: write amplification against theory, speed and latency against a pool that needs no cleaning.
 pub fn uniform(context: &Context, report: &mut Report) -> Outcome<()> {
-    let group = "space uniform";
+    let group = "space uniform amplification";
     let bytes = capacity_bytes(context);
     let aged = fill(context, bytes, bytes, FULL)?;
     let blocks = aged.blocks;
@@ -169,6 +177,9 @@ pub fn uniform(context: &Context, report: &mut Report) -> Outcome<()> {
     let Aged { world, volume, .. } = aged;
     drop(volume);
     world.close()?;
+    if !context.wants("space uniform speed") {
+        return Ok(());
+    }
     // The same load on a pool so large that nothing has to be cleaned.
     let roomy = fill(context, 12 * bytes, bytes, FULL)?;
     let (free, plain) = steady(context, &roomy, &place)?;

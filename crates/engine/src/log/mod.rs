@@ -342,6 +342,7 @@ impl Log {
         buf[head.len() + end..len].fill(0);
         state.next_seq = Seq(ticket.seq.0 + 1);
         state.streams.take(place, len as u32);
+        self.counters.opened_extents.add(u64::from(place.offset == 0));
         self.ahead.store(state.streams.ahead(), Ordering::Relaxed);
         state.bytes_since_checkpoint += len as u64;
         state.flights.push_back(Flight {
