@@ -25,12 +25,3 @@ pub fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Outcome<String> {
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
-
-/// What to do at the end of a scope, whether it went well or not; failures do not matter there.
-pub struct Finally<F: FnMut()>(pub F);
-
-impl<F: FnMut()> Drop for Finally<F> {
-    fn drop(&mut self) {
-        (self.0)();
-    }
-}

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::command::{Finally, run as sh};
+use crate::command::run as sh;
 use crate::report::{Report, median};
 use crate::server::{self, Shale};
 use crate::world::{drop_page_cache, recreate};
@@ -12,8 +12,11 @@ use crate::{Context, Outcome, fio};
 /// Bytes of a device: the jobs use a part of it.
 const DEVICE_BYTES: u64 = 16 << 30;
 
-/// Unit of the volume below ext4: what btrfs compresses together, as ratios are compared.
-const UNIT: &str = "128K";
+/// Unit of the volumes: the default.
+const UNIT: &str = "32K";
+
+/// Memory for Shale: decoded data lies there, as that of a kernel's file system lies in the page cache, which has all the rest.
+const MEMORY: &str = "4G";
 
 /// Ratios closer than this are equal: journals and reserved blocks of the file systems differ by as much.
 const RATIO_EQUAL: f64 = 0.99;
@@ -68,12 +71,6 @@ const JOBS: [Job; 5] = [
     },
 ];
 
-/// What a peer is reached through.
-enum Target {
-    File(PathBuf),
-    Nbd(String),
-}
-
 /// All that one contestant achieved: medians for each job, and logical over stored bytes if that can be told.
 struct Result {
     name: &'static str,
@@ -100,7 +97,7 @@ fn file_systems(context: &Context, report: &mut Report) -> Outcome<()> {
     let mut ours = Vec::new();
     let mut theirs = Vec::new();
     for (codec, our_name, option, their_name) in pairs {
-        // One after the other for each pair: what they share is the disk, and the half hour.
+        // One after the other for each pair: what they share is the disk, and the quarter of an hour.
         theirs.push(btrfs(context, option, their_name)?);
         ours.push(ext4_on_shale(context, codec, our_name)?);
     }
@@ -110,8 +107,9 @@ fn file_systems(context: &Context, report: &mut Report) -> Outcome<()> {
     for (our, their) in ours.iter().zip(&theirs) {
         compare(context, report, our, &[their], [1.0, 1.0, 1.2, 4.0, 3.0])?;
         if let (Some(our_ratio), Some(their_ratio)) = (our.ratio, their.ratio) {
-            let what =
-                format!("{our_ratio:.3} and {their_ratio:.3}: logical over stored bytes after the sequential write");
+            let what = format!(
+                "{our_ratio:.3} and {their_ratio:.3}: logical over stored bytes (of extents and map; of btrfs what df calls used) after the first sequential write"
+            );
             report.at_least(
                 &format!("{} over {}: ratio", our.name, their.name),
                 our_ratio / their_ratio,
@@ -132,7 +130,7 @@ fn nbd_servers(context: &Context, report: &mut Report) -> Outcome<()> {
     {
         let words = format!("--foreground --unix {} memory {DEVICE_BYTES} allocator=zstd", socket.display());
         let _running = server::listen("nbdkit", &fio::options(&words), &socket)?;
-        theirs.push(measure(context, "nbdkit zstd memory", &Target::Nbd(server::uri("", &socket)), &|| Ok(None))?);
+        theirs.push(measure(context, "nbdkit zstd memory", &mut Peer { uri: server::uri("", &socket), dir: None })?);
     }
     recreate(&dir)?;
     {
@@ -144,13 +142,11 @@ fn nbd_servers(context: &Context, report: &mut Report) -> Outcome<()> {
             socket.display()
         );
         let _running = server::listen("qemu-nbd", &fio::options(&words), &socket)?;
-        let used = || Ok(Some(disk_usage(&dir)));
-        theirs.push(measure(context, "qemu-nbd qcow2", &Target::Nbd(server::uri("", &socket)), &used)?);
+        theirs.push(measure(context, "qemu-nbd qcow2", &mut Peer { uri: server::uri("", &socket), dir: Some(&dir) })?);
     }
     recreate(&dir)?;
-    let shale = Shale::start(&context.dir.join("shale"), "zstd-1", "32K", DEVICE_BYTES)?;
-    let used = || Ok(Some(disk_usage(&shale.pool)));
-    let our = measure(context, "Shale NBD zstd-1", &Target::Nbd(shale.uri()), &used)?;
+    let mut shale = Shale::start(&context.dir.join("shale"), "zstd-1", UNIT, DEVICE_BYTES, Some(MEMORY))?;
+    let our = measure(context, "Shale NBD zstd-1", &mut shale)?;
     note(context, report, &our)?;
     for result in &theirs {
         note(context, report, result)?;
@@ -160,88 +156,163 @@ fn nbd_servers(context: &Context, report: &mut Report) -> Outcome<()> {
     compare(context, report, &our, &[&theirs[0]], bars)
 }
 
+/// What the jobs run on.
+trait Contestant {
+    /// fio's options for a job on it.
+    fn options(&self, job: &Job) -> String;
+    /// Forgets what it keeps in memory.
+    fn make_cold(&mut self) -> Outcome<()>;
+    /// Bytes in use, if that can be told.
+    fn used_bytes(&self) -> Outcome<Option<u64>>;
+}
+
+/// An NBD server whose memory is the page cache, or its disk.
+struct Peer<'a> {
+    uri: String,
+    dir: Option<&'a Path>,
+}
+
+impl Contestant for Peer<'_> {
+    fn options(&self, job: &Job) -> String {
+        format!("{} --ioengine=nbd --uri={}", job.on_nbd, self.uri)
+    }
+    fn make_cold(&mut self) -> Outcome<()> {
+        Ok(())
+    }
+    fn used_bytes(&self) -> Outcome<Option<u64>> {
+        Ok(self.dir.map(disk_usage))
+    }
+}
+
+impl Contestant for Shale {
+    fn options(&self, job: &Job) -> String {
+        format!("{} --ioengine=nbd --uri={}", job.on_nbd, self.uri())
+    }
+    fn make_cold(&mut self) -> Outcome<()> {
+        self.restart()
+    }
+    fn used_bytes(&self) -> Outcome<Option<u64>> {
+        Self::used_bytes(self).map(Some)
+    }
+}
+
+/// A file system on a loop device on a file: btrfs's image, or a volume that Shale shows.
+struct OnLoop {
+    shale: Option<Shale>,
+    file: PathBuf,
+    at: PathBuf,
+    mount_options: [String; 2],
+    device: Option<String>,
+}
+
+impl OnLoop {
+    fn new(shale: Option<Shale>, file: PathBuf, dir: &Path, mkfs: &[&str], mount: [&str; 2]) -> Outcome<Self> {
+        let at = dir.join("mount");
+        std::fs::create_dir_all(&at)?;
+        let mut it = Self { shale, file, at, mount_options: mount.map(str::to_owned), device: None };
+        let device = it.attach()?;
+        let [program, arguments @ ..] = mkfs else { return Err("no mkfs".into()) };
+        sh(program, &[arguments, &[device.as_str()]].concat())?;
+        it.mount(&device)?;
+        Ok(it)
+    }
+
+    fn attach(&mut self) -> Outcome<String> {
+        let path = self.file.to_string_lossy().into_owned();
+        let device = sh("losetup", &["--find", "--show", "--direct-io=on", &path])?.trim().to_owned();
+        self.device = Some(device.clone());
+        Ok(device)
+    }
+
+    fn mount(&self, device: &str) -> Outcome<()> {
+        let [kind, options] = &self.mount_options;
+        let at = self.at.to_string_lossy();
+        sh("mount", &["-t", kind.as_str(), "-o", options, device, &at])?;
+        Ok(())
+    }
+
+    fn unmount(&mut self) -> Outcome<()> {
+        sh("umount", &[&*self.at.to_string_lossy()])?;
+        if let Some(device) = self.device.take() {
+            sh("losetup", &["--detach", &device])?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for OnLoop {
+    fn drop(&mut self) {
+        let _ = self.unmount();
+        if let Some(device) = self.device.take() {
+            let _ = sh("losetup", &["--detach", &device]);
+        }
+    }
+}
+
+impl Contestant for OnLoop {
+    fn options(&self, job: &Job) -> String {
+        format!("{} --filename={}", job.on_file, self.at.join("file").display())
+    }
+    fn make_cold(&mut self) -> Outcome<()> {
+        self.unmount()?;
+        if let Some(shale) = &mut self.shale {
+            shale.restart()?;
+        }
+        let device = self.attach()?;
+        self.mount(&device)
+    }
+    fn used_bytes(&self) -> Outcome<Option<u64>> {
+        if let Some(shale) = &self.shale {
+            return shale.used_bytes().map(Some);
+        }
+        let text = sh("df", &["--output=used", "--block-size=1", &self.at.to_string_lossy()])?;
+        Ok(text.lines().last().and_then(|l| l.trim().parse().ok()))
+    }
+}
+
 fn btrfs(context: &Context, option: &str, name: &'static str) -> Outcome<Result> {
     let dir = context.dir.join("peer");
     recreate(&dir)?;
     let image = dir.join("image");
     std::fs::File::create(&image)?.set_len(DEVICE_BYTES)?;
-    let (device, _detach) = attach(&image)?;
-    sh("mkfs.btrfs", &["--quiet", "--force", &device])?;
-    let (at, _unmount) = mount(&dir, &["-t", "btrfs", "-o", &format!("compress={option},noatime"), &device])?;
-    let path = at.to_string_lossy().into_owned();
-    let used = || {
-        let text = sh("df", &["--output=used", "--block-size=1", &path])?;
-        Ok(text.lines().last().and_then(|l| l.trim().parse().ok()))
-    };
-    measure(context, name, &Target::File(at.join("file")), &used)
+    let options = format!("compress={option},noatime");
+    let mkfs = ["mkfs.btrfs", "--quiet", "--force"];
+    measure(context, name, &mut OnLoop::new(None, image, &dir, &mkfs, ["btrfs", &options])?)
 }
 
 fn ext4_on_shale(context: &Context, codec: &str, name: &'static str) -> Outcome<Result> {
-    let shale = Shale::start(&context.dir.join("shale"), codec, UNIT, DEVICE_BYTES)?;
+    let shale = Shale::start(&context.dir.join("shale"), codec, UNIT, DEVICE_BYTES, Some(MEMORY))?;
     let dir = context.dir.join("peer");
     recreate(&dir)?;
-    let (device, _detach) = attach(&shale.file())?;
-    sh("mkfs.ext4", &["-q", "-F", &device])?;
-    let (at, _unmount) = mount(&dir, &["-t", "ext4", "-o", "noatime", &device])?;
-    let used = || Ok(Some(disk_usage(&shale.pool)));
-    measure(context, name, &Target::File(at.join("file")), &used)
+    let file = shale.file();
+    let mkfs = ["mkfs.ext4", "-q", "-F"];
+    measure(context, name, &mut OnLoop::new(Some(shale), file, &dir, &mkfs, ["ext4", "noatime"])?)
 }
 
-fn attach(file: &Path) -> Outcome<(String, Finally<impl FnMut() + use<>>)> {
-    let path = file.to_string_lossy().into_owned();
-    let device = sh("losetup", &["--find", "--show", "--direct-io=on", &path])?.trim().to_owned();
-    let name = device.clone();
-    let detach = Finally(move || {
-        let _ = sh("losetup", &["--detach", &name]);
-    });
-    Ok((device, detach))
-}
-
-fn mount(dir: &Path, arguments: &[&str]) -> Outcome<(PathBuf, Finally<impl FnMut() + use<>>)> {
-    let at = dir.join("mount");
-    std::fs::create_dir_all(&at)?;
-    let path = at.to_string_lossy().into_owned();
-    let mut all = arguments.to_vec();
-    all.push(&path);
-    sh("mount", &all)?;
-    let unmount = Finally(move || {
-        let _ = sh("umount", &[&path]);
-    });
-    Ok((at, unmount))
-}
-
-fn measure(
-    context: &Context,
-    name: &'static str,
-    target: &Target,
-    used: &dyn Fn() -> Outcome<Option<u64>>,
-) -> Outcome<Result> {
+fn measure(context: &Context, name: &'static str, contestant: &mut dyn Contestant) -> Outcome<Result> {
     let size = context.scale.sequential_bytes;
-    let before = used()?;
+    let before = contestant.used_bytes()?;
     let mut jobs = [0.0; JOBS.len()];
     let mut ratio = None;
     for (job, value) in JOBS.iter().zip(&mut jobs) {
         let mut values = Vec::new();
-        // Writes change the contestant, and the first one fills it.
-        let rounds = if job.on_file.contains("write") { 1 } else { context.scale.rounds };
-        for _ in 0..rounds {
+        for _ in 0..context.scale.rounds {
+            contestant.make_cold()?;
             drop_page_cache()?;
-            let words = match target {
-                Target::File(path) => format!("{} --filename={}", job.on_file, path.display()),
-                Target::Nbd(uri) => format!("{} --ioengine=nbd --uri={uri}", job.on_nbd),
-            };
+            let words = contestant.options(job);
             let each = if words.contains("numjobs=32") { 32.0 } else { 1.0 };
             let bytes = (size as f64 * job.share / each) as u64 / (1 << 20) * (1 << 20);
             let words = format!("{words} --size={size} --io_size={}", bytes.max(1 << 20));
             let figures = fio::job(&fio::options(&words))?;
             values.push(if job.throughput { figures.bytes_per_second / 1e6 } else { figures.iops });
+            if ratio.is_none() {
+                drop_page_cache()?;
+                let used = contestant.used_bytes()?;
+                ratio = used.zip(before).map(|(now, before)| size as f64 / now.saturating_sub(before).max(1) as f64);
+            }
         }
         *value = median(&values);
         println!("{name}: {}: {:.0} {}", job.name, *value, if job.throughput { "MB/s" } else { "/s" });
-        if ratio.is_none() {
-            drop_page_cache()?;
-            ratio = used()?.zip(before).map(|(now, before)| size as f64 / now.saturating_sub(before).max(1) as f64);
-        }
     }
     Ok(Result { name, jobs, ratio })
 }
@@ -256,7 +327,7 @@ fn note(context: &Context, report: &mut Report, result: &Result) -> Outcome<()> 
             &format!("{}: ratio", result.name),
             ratio,
             "",
-            "logical over stored bytes after the sequential write",
+            "logical over stored bytes (of extents and map; of btrfs what df calls used) after the first sequential write",
         ),
         None => Ok(()),
     }
@@ -265,7 +336,7 @@ fn note(context: &Context, report: &mut Report, result: &Result) -> Outcome<()> 
 fn job_note(context: &Context, job: &Job) -> String {
     let size = units::format_size(context.scale.sequential_bytes);
     format!(
-        "fio, data 60 % compressible, {size}; file: `{}`; NBD: `{}`; page cache dropped before",
+        "fio, data 60 % compressible, {size}; file: `{}`; NBD: `{}`; mounted anew (Shale: started anew) and the page cache dropped before; Shale with `--memory {MEMORY}`",
         job.on_file, job.on_nbd
     )
 }

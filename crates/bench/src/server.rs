@@ -67,19 +67,20 @@ pub fn uri(export: &str, socket: &Path) -> String {
 /// `shale serve` on a pool of its own, with one volume.
 #[derive(Debug)]
 pub struct Shale {
-    _running: Running,
+    running: Option<Running>,
     /// The pool's directory.
     pub pool: PathBuf,
     socket: PathBuf,
     mount: PathBuf,
+    memory: Option<String>,
 }
 
 /// The volume's name.
 const VOLUME: &str = "v";
 
 impl Shale {
-    /// Makes the pool below `dir` and serves it.
-    pub fn start(dir: &Path, compression: &str, unit: &str, volume_bytes: u64) -> Outcome<Self> {
+    /// Makes the pool below `dir` and serves it, with the default budget of memory if none is given.
+    pub fn start(dir: &Path, compression: &str, unit: &str, volume_bytes: u64, memory: Option<&str>) -> Outcome<Self> {
         recreate(dir)?;
         let binary = binary()?;
         let (pool, mount, socket) = (dir.join("pool"), dir.join("mount"), dir.join("nbd.sock"));
@@ -89,17 +90,15 @@ impl Shale {
         let pool_path = path(&pool);
         run(&binary, &["init", &pool_path, "--capacity", "40G", "-o", &compression, "-o", &unit])?;
         run(&binary, &["create", &pool_path, VOLUME, "--size", &volume_bytes.to_string()])?;
-        let mut child = Command::new(&binary)
-            .args(["serve", &pool_path, "--nbd", &format!("unix:{}", socket.display()), "--mount", &path(&mount)])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let output = child.stdout.take().ok_or("shale has no output")?;
-        let running = Running(child);
-        if !BufReader::new(output).lines().map_while(Result::ok).any(|line| line == "ready") {
-            return Err("shale serve ended before it was ready".into());
-        }
-        Ok(Self { _running: running, pool, socket, mount })
+        let running = serve(&pool, &mount, &socket, memory)?;
+        Ok(Self { running: Some(running), pool, socket, mount, memory: memory.map(str::to_owned) })
+    }
+
+    /// Stops and starts again: nothing is cached then.
+    pub fn restart(&mut self) -> Outcome<()> {
+        self.running = None;
+        self.running = Some(serve(&self.pool, &self.mount, &self.socket, self.memory.as_deref())?);
+        Ok(())
     }
 
     /// The volume as a file.
@@ -107,10 +106,38 @@ impl Shale {
         self.mount.join(VOLUME)
     }
 
+    /// Bytes of the extents in use, and of the map.
+    pub fn used_bytes(&self) -> Outcome<u64> {
+        let text = run(&binary()?, &["status", &self.pool.to_string_lossy(), "--json"])?;
+        let status: serde_json::Value = serde_json::from_str(&text)?;
+        let of = |name: &str| status[name].as_u64().ok_or_else(|| format!("status tells no {name}"));
+        let extents = of("extents_total")? - of("extents_free")?;
+        Ok(extents * of("extent_bytes")? + of("map_bytes")?)
+    }
+
     /// The volume as an NBD export.
     pub fn uri(&self) -> String {
         uri(VOLUME, &self.socket)
     }
+}
+
+/// The server, once it is ready.
+fn serve(pool: &Path, mount: &Path, socket: &Path, memory: Option<&str>) -> Outcome<Running> {
+    let mut child = Command::new(binary()?)
+        .arg("serve")
+        .arg(pool)
+        .args(["--nbd", &format!("unix:{}", socket.display()), "--mount"])
+        .arg(mount)
+        .args(memory.map(|bytes| format!("--memory={bytes}")))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let output = child.stdout.take().ok_or("shale has no output")?;
+    let running = Running(child);
+    if !BufReader::new(output).lines().map_while(Result::ok).any(|line| line == "ready") {
+        return Err("shale serve ended before it was ready".into());
+    }
+    Ok(running)
 }
 
 /// The binary, built like this program, once.

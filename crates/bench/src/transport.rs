@@ -25,7 +25,7 @@ pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
 }
 
 fn durable_writes(context: &Context, report: &mut Report) -> Outcome<()> {
-    let shale = Shale::start(&context.dir.join("shale"), "lz4", "32K", DURABLE_BYTES)?;
+    let shale = Shale::start(&context.dir.join("shale"), "lz4", "32K", DURABLE_BYTES, None)?;
     let plain = context.dir.join("plain");
     let size = format!("--size={DURABLE_BYTES}");
     // The file has all its blocks: a durable write to it changes no metadata.
@@ -70,7 +70,7 @@ fn durable_writes(context: &Context, report: &mut Report) -> Outcome<()> {
 }
 
 fn cached_reads(context: &Context, report: &mut Report) -> Outcome<()> {
-    let shale = Shale::start(&context.dir.join("shale"), "lz4", "32K", CACHED_BYTES)?;
+    let shale = Shale::start(&context.dir.join("shale"), "lz4", "32K", CACHED_BYTES, None)?;
     let peer_dir = context.dir.join("nbdkit");
     recreate(&peer_dir)?;
     let socket = peer_dir.join("nbd.sock");

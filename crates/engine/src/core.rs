@@ -25,12 +25,17 @@ use crate::objects::Objects;
 use crate::options::{PoolEnv, PoolOptions};
 use crate::rewrites::Rewrites;
 use crate::samples::Sampling;
+use crate::unit_buffers::UnitBuffers;
 use crate::unit_cache::UnitCache;
 use crate::workers::Workers;
 use crate::write_buffer::WriteBuffer;
 
 /// Least limit of the write buffer, however full the pool is: a few batches' worth.
 const BUFFER_BYTES_MIN: usize = 512 << 10;
+
+/// More than this much of a write buffer, or of changes between checkpoints, makes nothing faster: what a large budget has left
+/// belongs to decoded units.
+const BUFFER_BYTES_MAX: usize = 256 << 20;
 
 /// How the memory budget is divided, in 64ths. A checkpoint needs about three times the overlay's share on top of it: what changes
 /// meanwhile, and its batch. The rest is what allocation rounding, batches under way and the threads' scratch space cost.
@@ -52,13 +57,10 @@ impl Shares {
     pub(crate) fn of(memory_bytes: u64) -> Self {
         let part = |n: u64| (memory_bytes / 64 * n) as usize;
         // A write buffer below 512 KiB could not hold a batch for each of two workers.
-        Self {
-            write_buffer: part(16).max(BUFFER_BYTES_MIN),
-            overlay: part(8).max(64 << 10),
-            groups: part(12),
-            units: part(12),
-            dictionaries: memory_bytes / 64 * 2,
-        }
+        let write_buffer = part(16).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX);
+        let overlay = part(8).clamp(64 << 10, BUFFER_BYTES_MAX);
+        let units = part(12) + (part(24).saturating_sub(write_buffer + overlay));
+        Self { write_buffer, overlay, groups: part(12), units, dictionaries: memory_bytes / 64 * 2 }
     }
 }
 
@@ -103,6 +105,7 @@ pub(crate) struct Core {
     /// Held shared while a reader uses locations, exclusively for a moment before extents are used again.
     pub readers: RwLock<()>,
     pub units: UnitCache,
+    pub unit_buffers: UnitBuffers,
     /// What `compression=auto` knows.
     pub chooser: Chooser,
     /// What was written lately.
@@ -166,6 +169,7 @@ impl Core {
             scrub: Mutex::default(),
             damages: Mutex::default(),
             units: UnitCache::new(shares.units),
+            unit_buffers: UnitBuffers::default(),
             rewrites: Rewrites::new(capacity_bytes, parts.options.memory_bytes),
             dictionaries: Dictionaries::new(
                 shares.dictionaries,

@@ -71,6 +71,7 @@ mod syncs;
 mod timeline;
 mod trace;
 mod training;
+mod unit_buffers;
 mod unit_cache;
 mod victim_reads;
 mod volume;

@@ -16,7 +16,7 @@ use crate::dictionaries::Readers;
 use crate::objects::Object;
 use crate::reader::{Wanted, at, groups_of};
 use crate::scratch;
-use crate::unit_cache::{Claim, UnitKey};
+use crate::unit_cache::{Claim, Unit, UnitKey};
 
 /// Most bytes that one request reads ahead.
 const PREFETCH_BYTES_MAX: u64 = 32 << 20;
@@ -24,22 +24,22 @@ const PREFETCH_BYTES_MAX: u64 = 32 << 20;
 const STEP_BYTES: u64 = 256 << 10;
 
 impl Core {
-    /// Brings the units of a range into the cache.
+    /// Brings the units of a range into the cache; `passing` for a stream, which needs them once.
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    pub(crate) fn prefetch(&self, object: &Object, offset: u64, length: u64) -> Result<()> {
+    pub(crate) fn prefetch(&self, object: &Object, offset: u64, length: u64, passing: bool) -> Result<()> {
         let end = (offset + length.min(PREFETCH_BYTES_MAX)).min(object.size_bytes());
         let mut from = offset;
         while from < end {
             let len = STEP_BYTES.min(end - from);
-            self.load_units(object, from, len)?;
+            self.load_units(object, from, len, passing)?;
             from += len;
         }
         Ok(())
     }
 
-    fn load_units(&self, object: &Object, offset: u64, length: u64) -> Result<()> {
+    fn load_units(&self, object: &Object, offset: u64, length: u64, passing: bool) -> Result<()> {
         let _in_extents = self.readers.read();
         let mut loads: Vec<(Wanted, Claim<'_>)> = Vec::new();
         for (group, mask) in groups_of(offset, length) {
@@ -58,11 +58,11 @@ impl Core {
                 let count = self.span(&wanted[done..]);
                 self.with_payloads(object, &wanted[done..done + count], scratch, &mut |index, payload, codecs, _| {
                     let fragment = &wanted[done + index].piece.fragment;
-                    let mut unit = vec![0; usize::from(fragment.count) * BLOCK_BYTES];
-                    let (codec, raw_len) = (CodecId(fragment.codec), unit.len());
-                    self.decode(Readers::Held, object, codecs, (codec, payload), &mut unit, raw_len)?;
+                    let (codec, raw_len) = (CodecId(fragment.codec), usize::from(fragment.count) * BLOCK_BYTES);
+                    let mut unit = self.unit_buffers.get(raw_len);
+                    self.decode(Readers::Held, object, codecs, (codec, payload), unit.bytes(), raw_len)?;
                     if let Some(claim) = claims[done + index].take() {
-                        claim.fill(Bytes::from(unit));
+                        claim.fill(Unit { bytes: Bytes::from_owner(unit), passing });
                     }
                     Ok(())
                 })?;

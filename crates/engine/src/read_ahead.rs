@@ -46,6 +46,27 @@ struct State {
     time: u64,
 }
 
+impl State {
+    /// The next request of a stream, if it is one.
+    fn advise(&mut self, offset: u64, length: u64) -> Option<Advice> {
+        self.time += 1;
+        let end = offset + length;
+        let stream = self.streams.iter_mut().find(|s| s.continues(offset, length))?;
+        // What other requests of the stream are about to read is not on its way to the cache.
+        let expected = end <= stream.asked;
+        stream.next = stream.next.max(end);
+        stream.hits += 1;
+        stream.used = self.time;
+        stream.ahead = stream.ahead.max(end);
+        if self.active > REQUESTS_MAX || stream.hits < BELIEF || stream.ahead - end > WINDOW_BYTES / 2 {
+            return Some(Advice { expected, ahead: None });
+        }
+        let range = stream.ahead..end + WINDOW_BYTES;
+        (stream.ahead, stream.asked) = (range.end, range.end);
+        Some(Advice { expected, ahead: Some(range) })
+    }
+}
+
 /// What is known when a read begins.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Advice {
@@ -66,28 +87,20 @@ impl ReadAhead {
     pub(crate) fn begin(&self, offset: u64, length: u64) -> Advice {
         let mut state = self.state.lock();
         state.active += 1;
-        state.time += 1;
-        let (active, time) = (state.active, state.time);
-        let end = offset + length;
-        let Some(stream) = state.streams.iter_mut().find(|s| s.continues(offset, length)) else {
+        state.advise(offset, length).unwrap_or_else(|| {
+            let time = state.time;
             // The stream that was idle longest makes room.
             if let Some(oldest) = state.streams.iter_mut().min_by_key(|s| s.used) {
+                let end = offset + length;
                 *oldest = Stream { next: end, hits: 0, ahead: end, asked: 0, used: time };
             }
-            return Advice::default();
-        };
-        // What other requests of the stream are about to read is not on its way to the cache.
-        let expected = end <= stream.asked;
-        stream.next = stream.next.max(end);
-        stream.hits += 1;
-        stream.used = time;
-        stream.ahead = stream.ahead.max(end);
-        if active > REQUESTS_MAX || stream.hits < BELIEF || stream.ahead - end > WINDOW_BYTES / 2 {
-            return Advice { expected, ahead: None };
-        }
-        let range = stream.ahead..end + WINDOW_BYTES;
-        (stream.ahead, stream.asked) = (range.end, range.end);
-        Advice { expected, ahead: Some(range) }
+            Advice::default()
+        })
+    }
+
+    /// A read was answered from memory: the stream goes on, but none begins. Returns what should be read ahead now.
+    pub(crate) fn passed(&self, offset: u64, length: u64) -> Option<Range<u64>> {
+        self.state.lock().advise(offset, length)?.ahead
     }
 
     /// A read ended.
@@ -117,7 +130,7 @@ impl Core {
                 let Some(_gate) = object.gate.try_read().filter(|_| object.is_readable()) else { return };
                 if !streams.has_passed(&job) {
                     // Whoever reads the range meets the same error, and reports it.
-                    let _ = core.prefetch(&object, job.start, job.end - job.start);
+                    let _ = core.prefetch(&object, job.start, job.end - job.start, true);
                 }
             }));
         }
@@ -148,6 +161,20 @@ mod tests {
             assert_eq!(pair[0].end, pair[1].start, "no byte twice, none left out");
         }
         assert!(expected >= 59, "{expected} of 64 requests were known to be on their way");
+    }
+
+    #[test]
+    fn what_is_answered_from_memory_keeps_the_stream_going_but_begins_none() {
+        let ahead = ReadAhead::default();
+        for i in 0..64u64 {
+            assert_eq!(ahead.passed(i << 17, 1 << 17), None);
+        }
+        let mut asked: Vec<_> = (64..68u64).filter_map(|i| read(&ahead, i << 17, 1 << 17).ahead).collect();
+        asked.extend((68..128u64).filter_map(|i| ahead.passed(i << 17, 1 << 17)));
+        for pair in asked.windows(2) {
+            assert_eq!(pair[0].end, pair[1].start, "no byte twice, none left out");
+        }
+        assert!(asked.last().unwrap().end >= 128 << 17);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! 1. Dirty blocks come from the write buffer.
 //! 2. The map tells where the others lie; what it does not know reads as zeroes.
-//! 3. Decoded units in the cache are copied; the other fragments are read exactly, neighbours in one read.
+//! 3. Decoded units in the cache are copied; those that were read ahead leave it when the request has had their end. The other
+//!    fragments are read exactly, neighbours in one read.
 //! 4. Each checksum is verified before anything else looks at the bytes; then the unit is decoded, straight into the caller's
 //!    buffer if all of it was asked for.
 
@@ -36,12 +37,22 @@ const CACHED_REQUEST_MAX: usize = 64 << 10;
 struct Request<'a> {
     offset: u64,
     buf: &'a mut [u8],
+    /// Units read ahead that it reads to their end.
+    passed: Vec<UnitKey>,
 }
 
-impl Request<'_> {
+impl<'a> Request<'a> {
+    fn new(offset: u64, buf: &'a mut [u8]) -> Self {
+        Self { offset, buf, passed: Vec::new() }
+    }
+
+    fn end(&self) -> u64 {
+        self.offset + self.buf.len() as u64
+    }
+
     /// The part of the caller's buffer for bytes `from..from + len` of the object, and how far into that range it begins.
     fn target(&mut self, from: u64, len: usize) -> Option<(usize, &mut [u8])> {
-        let end = (from + len as u64).min(self.offset + self.buf.len() as u64);
+        let end = (from + len as u64).min(self.end());
         let start = from.max(self.offset);
         if start >= end {
             return None;
@@ -115,7 +126,7 @@ impl Core {
     /// first one.
     pub(crate) fn read_guarded(&self, object: &Object, offset: u64, buf: &mut [u8], ahead: bool) -> Result<()> {
         let keep = buf.len() <= CACHED_REQUEST_MAX;
-        let mut request = Request { offset, buf };
+        let mut request = Request::new(offset, buf);
         let mut wanted = Vec::new();
         for (group, mask) in request.groups() {
             let missing = mask.minus(self.read_dirty(object, group, mask, &mut request));
@@ -125,6 +136,9 @@ impl Core {
             let pieces =
                 self.map.lookup(&object.levels(), group, missing).map_err(|e| at(e, object, group, missing))?;
             self.place(group, missing, &pieces, ahead, &mut request, &mut wanted);
+        }
+        for key in std::mem::take(&mut request.passed) {
+            self.units.remove(&key);
         }
         if wanted.is_empty() {
             return Ok(());
@@ -146,7 +160,7 @@ impl Core {
         if buf.is_empty() {
             return true;
         }
-        let mut request = Request { offset, buf };
+        let mut request = Request::new(offset, buf);
         let mut wanted = Vec::new();
         for (group, mask) in request.groups() {
             let missing = mask.minus(self.read_dirty(object, group, mask, &mut request));
@@ -158,6 +172,9 @@ impl Core {
             if !wanted.is_empty() {
                 return false;
             }
+        }
+        for key in &request.passed {
+            self.units.remove(key);
         }
         self.counters.read_bytes.add(request.buf.len() as u64);
         true
@@ -191,7 +208,13 @@ impl Core {
             let key = UnitKey::new(piece, group);
             let cached = if ahead { self.units.wait_for(&key, AHEAD_PATIENCE) } else { self.units.get(&key) };
             match cached {
-                Some(unit) => copy_live(group, piece, &unit, request),
+                Some(unit) => {
+                    copy_live(group, piece, &unit.bytes, request);
+                    let end = group.first_block().0 + u64::from(piece.fragment.first) + u64::from(piece.fragment.count);
+                    if unit.passing && request.end() >= end * BLOCK_BYTES as u64 {
+                        request.passed.push(key);
+                    }
+                }
                 None => wanted.push(Wanted { group, piece: *piece }),
             }
         }

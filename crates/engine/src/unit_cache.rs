@@ -1,7 +1,11 @@
 //! Decoded units that small reads left behind. Bounded in bytes.
 //!
-//! A unit is kept when it is read for the second time within a short while: random reads over much data would only
-//! push one another out, and then decoding no more of a unit than was asked for is cheaper than decoding all of it.
+//! While there is room every unit is kept: what fits into memory is soon read from there. In a full cache a unit is kept when it is
+//! read for the second time within a short while: random reads over much data would only push one another out, and then
+//! decoding no more of a unit than was asked for is cheaper than decoding all of it.
+//!
+//! What was read ahead of a stream leaves when the stream has passed it: who reads much in order seldom comes back, and memory that
+//! was in use a moment ago is faster than any that was not.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -29,25 +33,45 @@ impl UnitKey {
     }
 }
 
-#[derive(Clone, Copy)]
-struct UnitWeight;
+/// A decoded unit.
+#[derive(Debug, Clone)]
+pub(crate) struct Unit {
+    pub bytes: Bytes,
+    /// It was read ahead, and is needed once.
+    pub passing: bool,
+}
 
-impl Weighter<UnitKey, Bytes> for UnitWeight {
-    fn weight(&self, _: &UnitKey, unit: &Bytes) -> u64 {
-        unit.len() as u64 + 128
+impl Unit {
+    fn weight(&self) -> u64 {
+        self.bytes.len() as u64 + 128
     }
 }
 
-type Guard<'a> = PlaceholderGuard<'a, UnitKey, Bytes, UnitWeight, DefaultHashBuilder, DefaultLifecycle<UnitKey, Bytes>>;
+#[derive(Clone, Copy)]
+struct UnitWeight;
+
+impl Weighter<UnitKey, Unit> for UnitWeight {
+    fn weight(&self, _: &UnitKey, unit: &Unit) -> u64 {
+        unit.weight()
+    }
+}
+
+type Guard<'a> = PlaceholderGuard<'a, UnitKey, Unit, UnitWeight, DefaultHashBuilder, DefaultLifecycle<UnitKey, Unit>>;
 
 /// A unit that is being read: others wait for it. Dropped without being filled, they read for themselves.
-pub(crate) struct Claim<'a>(Guard<'a>);
+pub(crate) struct Claim<'a> {
+    guard: Guard<'a>,
+    taken: &'a AtomicU64,
+}
 
 impl Claim<'_> {
     /// Puts the unit into the cache.
-    pub(crate) fn fill(self, unit: Bytes) {
+    pub(crate) fn fill(self, unit: Unit) {
+        if !unit.passing {
+            self.taken.fetch_add(unit.weight(), Ordering::Relaxed);
+        }
         // Refused only if the cache was cleared meanwhile.
-        let _ = self.0.insert(unit);
+        let _ = self.guard.insert(unit);
     }
 }
 
@@ -57,20 +81,24 @@ const RECENT: usize = 16384;
 pub(crate) struct UnitCache {
     /// Fingerprints of units that were read and not kept, by hash.
     recent: Box<[AtomicU64]>,
-    cache: Cache<UnitKey, Bytes, UnitWeight>,
+    bytes: u64,
+    /// Bytes put in to stay since the cache was empty.
+    taken: AtomicU64,
+    cache: Cache<UnitKey, Unit, UnitWeight>,
 }
 
 impl UnitCache {
     pub(crate) fn new(bytes: usize) -> Self {
         // Sized for 4 KiB units; larger ones are fewer.
         let recent = (0..RECENT).map(|_| AtomicU64::new(0)).collect();
-        Self { recent, cache: Cache::with_weighter((bytes / 8192).max(16), bytes as u64, UnitWeight) }
+        let cache = Cache::with_weighter((bytes / 8192).max(16), bytes as u64, UnitWeight);
+        Self { recent, bytes: bytes as u64, taken: AtomicU64::new(0), cache }
     }
-    pub(crate) fn get(&self, key: &UnitKey) -> Option<Bytes> {
+    pub(crate) fn get(&self, key: &UnitKey) -> Option<Unit> {
         self.cache.get(key)
     }
     /// The unit if it is cached, or as soon as whoever has claimed it has read it.
-    pub(crate) fn wait_for(&self, key: &UnitKey, patience: Duration) -> Option<Bytes> {
+    pub(crate) fn wait_for(&self, key: &UnitKey, patience: Duration) -> Option<Unit> {
         match self.cache.get_value_or_guard(key, Some(patience)) {
             GuardResult::Value(unit) => Some(unit),
             GuardResult::Guard(_) | GuardResult::Timeout => None,
@@ -79,7 +107,7 @@ impl UnitCache {
     /// The right to fill in a unit that is neither cached nor claimed by somebody else.
     pub(crate) fn claim(&self, key: &UnitKey) -> Option<Claim<'_>> {
         match self.cache.get_value_or_guard(key, Some(Duration::ZERO)) {
-            GuardResult::Guard(guard) => Some(Claim(guard)),
+            GuardResult::Guard(guard) => Some(Claim { guard, taken: &self.taken }),
             GuardResult::Value(_) | GuardResult::Timeout => None,
         }
     }
@@ -87,13 +115,20 @@ impl UnitCache {
     pub(crate) fn is_wanted(&self, key: &UnitKey) -> bool {
         let mark = key.location ^ u64::from(key.checksum).rotate_left(32) | 1;
         let slot = mark.wrapping_mul(crate::hash::MULTIPLIER) >> 50;
-        self.recent[slot as usize % RECENT].swap(mark, Ordering::Relaxed) == mark
+        let again = self.recent[slot as usize % RECENT].swap(mark, Ordering::Relaxed) == mark;
+        again || self.taken.load(Ordering::Relaxed) < self.bytes
     }
-    pub(crate) fn insert(&self, key: UnitKey, unit: Bytes) {
+    pub(crate) fn insert(&self, key: UnitKey, bytes: Bytes) {
+        let unit = Unit { bytes, passing: false };
+        self.taken.fetch_add(unit.weight(), Ordering::Relaxed);
         self.cache.insert(key, unit);
+    }
+    pub(crate) fn remove(&self, key: &UnitKey) {
+        self.cache.remove(key);
     }
     pub(crate) fn clear(&self) {
         self.cache.clear();
+        self.taken.store(0, Ordering::Relaxed);
     }
 }
 
@@ -111,8 +146,8 @@ mod tests {
         assert!(cache.claim(&key).is_none());
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| cache.wait_for(&key, patience));
-            claim.fill(Bytes::from_static(b"unit"));
-            assert_eq!(waiter.join().unwrap().unwrap(), "unit");
+            claim.fill(Unit { bytes: Bytes::from_static(b"unit"), passing: true });
+            assert_eq!(waiter.join().unwrap().unwrap().bytes, "unit");
         });
         cache.clear();
         let claim = cache.claim(&key).unwrap();
@@ -124,12 +159,18 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_is_wanted_the_second_time() {
+    fn a_unit_is_wanted_while_there_is_room_and_then_the_second_time() {
         let cache = UnitCache::new(1 << 20);
         let key = |location| UnitKey { location, object: ObjectId(1), group: GroupIndex(0), checksum: 7 };
+        for i in 0..32 {
+            assert!(cache.is_wanted(&key(i << 40)), "{i}");
+            cache.insert(key(i << 40), Bytes::from(vec![7; 32 << 10]));
+        }
         assert!(!cache.is_wanted(&key(4096)));
         assert!(cache.is_wanted(&key(4096)));
-        let wanted = (0..1000).filter(|i| cache.is_wanted(&key(i << 20))).count();
+        let wanted = (1..1000).filter(|i| cache.is_wanted(&key(i << 20))).count();
         assert_eq!(wanted, 0, "units read once are not kept");
+        cache.clear();
+        assert!(cache.is_wanted(&key(12 << 20)));
     }
 }

@@ -245,7 +245,14 @@ impl BlockDevice for Volume {
 
     fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
         let _guard = self.enter(offset, buf.len() as u64)?;
-        Ok(self.core.read_cached(&self.object, offset, buf))
+        let done = self.core.read_cached(&self.object, offset, buf);
+        if done
+            && !self.core.is_inline()
+            && let Some(range) = self.read_ahead.passed(offset, buf.len() as u64)
+        {
+            self.core.read_ahead(&self.read_ahead, &self.object, range);
+        }
+        Ok(done)
     }
 
     /// 1. The range is checked, zero blocks become holes. 2. The bytes go into the write buffer; here the write is acknowledged.
@@ -297,7 +304,7 @@ impl BlockDevice for Volume {
 
     fn prefetch(&self, offset: u64, length: u64) -> Result<()> {
         let _guard = self.enter(offset, length)?;
-        self.core.prefetch(&self.object, offset, length)
+        self.core.prefetch(&self.object, offset, length, false)
     }
 
     fn allocated_bytes(&self) -> u64 {
