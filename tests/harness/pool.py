@@ -118,8 +118,10 @@ class Server:
 
     def stop(self):
         """SIGTERM; it must end cleanly."""
+        began = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
         self.t.equal(self.process.wait(STOP_SECONDS_MAX), 0, "exit status of the server after SIGTERM")
+        self.stopped_s = time.monotonic() - began
         if self.mount_dir:
             self.t.expect(str(self.mount_dir) not in mounts_under(self.t.dir), f"{self.mount_dir} is still mounted after SIGTERM")
 

@@ -68,18 +68,56 @@ def open_doors(t, server):
     return doors
 
 
-def kill_rounds(t, rounds, seed):
+class Kills:
+    """One run of rounds: chances from one seed, a pool, and how long its server took to start after a kill."""
+
+    def __init__(self, t, rounds, **pool):
+        # SHALE_SEED replays; else a new one each time, which the log names.
+        self.seed = int(os.environ.get("SHALE_SEED") or random.SystemRandom().randrange(1 << 32))
+        t.log(f"seed {self.seed}")
+        self.t, self.rounds, self.chance = t, rounds, random.Random(self.seed)
+        self.pool = Pool(t, **pool)
+        self.slowest_s = 0.0
+
+    def serve(self, **named):
+        """A server with a mount."""
+        server = self.pool.serve(mount=True, **named)
+        self.slowest_s = max(self.slowest_s, server.ready_s)
+        return server
+
+    def end(self, server, found):
+        """Ends the last server, checks the pool, and notes what came out."""
+        server.stop()
+        self.pool.check()
+        self.t.note(f"{self.rounds} kills, {found}; slowest start {self.slowest_s:.2f} s; seed {self.seed}")
+
+
+def kill_tests(name, soak_rounds, summary):
+    """Registers a function of a context and a number of rounds as `crash_kill_NAME` with 3 rounds and as `soak_kill_NAME` with many."""
+
+    def register(loop):
+        for prefix, rounds, seconds_max in [("crash", 3, 300), ("soak", soak_rounds, 3600)]:
+            def run(t, rounds=rounds):
+                loop(t, rounds)
+
+            run.__name__, run.__doc__ = f"{prefix}_kill_{name}", f"{rounds} rounds of kill -9 {summary}"
+            test(seconds_max=seconds_max, soak=prefix == "soak")(run)
+        return loop
+
+    return register
+
+
+@kill_tests("records", 50, "under writers at both doors: no acknowledged record is lost, none is damaged")
+def kill_records(t, rounds):
     """Writers at both doors, a kill at a random moment, restart, audit; again and again on the same pool."""
-    t.log(f"seed {seed}")
-    chance = random.Random(seed)
-    pool = Pool(t, capacity="1G", extent="256K")
+    kills = Kills(t, rounds, capacity="1G", extent="256K")
+    pool, chance = kills.pool, kills.chance
     ledgers = {"file": Ledger(SLOTS), "nbd": Ledger(SLOTS)}
     for name in ledgers:
         pool.create(name, SLOTS * RECORD_BYTES)
-    slowest, acknowledged, beyond = 0.0, 0, 0
+    acknowledged, beyond = 0, 0
     for number in range(rounds):
-        server = pool.serve(mount=True, memory=MEMORY)
-        slowest = max(slowest, server.ready_s)
+        server = kills.serve(memory=MEMORY)
         doors = open_doors(t, server)
         for name, door in doors.items():
             beyond += ledgers[name].audit(door.read)
@@ -97,31 +135,12 @@ def kill_rounds(t, rounds, seed):
         for door in doors.values():
             door.close()
         acknowledged += sum(ledger.acknowledged for ledger in ledgers.values()) - before
-    server = pool.serve(mount=True, memory=MEMORY)
+    server = kills.serve(memory=MEMORY)
     doors = open_doors(t, server)
     for name, door in doors.items():
         beyond += ledgers[name].audit(door.read)
         door.close()
-    server.stop()
-    pool.check()
-    t.note(f"{rounds} kills, {acknowledged} records durable, {beyond} newer ones survived too; slowest start {slowest:.2f} s; seed {seed}")
-
-
-def seed_of_run():
-    """SHALE_SEED replays; else a new one each time, which the log names."""
-    return int(os.environ.get("SHALE_SEED") or random.SystemRandom().randrange(1 << 32))
-
-
-@test(seconds_max=300)
-def crash_kill_records(t):
-    """3 rounds of kill -9 under writers at both doors: no acknowledged record is lost, none is damaged"""
-    kill_rounds(t, 3, seed_of_run())
-
-
-@test(seconds_max=3600, soak=True)
-def soak_kill_records(t):
-    """50 rounds of kill -9 under writers at both doors"""
-    kill_rounds(t, 50, seed_of_run())
+    kills.end(server, f"{acknowledged} records durable, {beyond} newer ones survived too")
 
 
 @test()
@@ -155,16 +174,15 @@ def stop_under_load(t):
     server.stop()
 
 
-def fio_rounds(t, rounds, seed):
+@kill_tests("fio", 50, "under fio: what fio was told is durable verifies after the restart")
+def kill_fio(t, rounds):
     """fio writes synchronously and keeps its own account of what was answered; the server is killed; fio verifies that much."""
-    t.log(f"seed {seed}")
-    chance = random.Random(seed)
-    pool = Pool(t, capacity="6G")
-    pool.create("vol", "4G")
-    verified, slowest = 0, 0.0
+    kills = Kills(t, rounds, capacity="6G")
+    chance = kills.chance
+    kills.pool.create("vol", "4G")
+    verified = 0
+    server = kills.serve(memory=MEMORY)
     for number in range(rounds):
-        server = pool.serve(mount=True, memory=MEMORY)
-        slowest = max(slowest, server.ready_s)
         state = t.dir / f"round-{number}"
         state.mkdir()
         # A fresh range each round is not needed: fio's blocks carry its seed, and the state says which were answered.
@@ -178,36 +196,21 @@ def fio_rounds(t, rounds, seed):
         t.equal(server.process.wait(60), -9, f"round {number}: how the server ended")
         server.kill()
         t.expect(any(state.iterdir()), f"round {number}: fio saved no account of what was answered")
-        server = pool.serve(mount=True, memory=MEMORY)
-        slowest = max(slowest, server.ready_s)
+        server = kills.serve(memory=MEMORY)
         out = t.out(*job, "--verify_state_load=1", "--verify_only", "--output-format=normal", cwd=state)
         reads = re.search(r"issued rwts: total=(\d+),", out)
         t.expect(reads and int(reads.group(1)) > 0, f"round {number}: fio verified nothing")
         verified += int(reads.group(1))
-        server.stop()
-    pool.check()
-    t.note(f"{rounds} kills, {verified} blocks verified by fio; slowest start {slowest:.2f} s; seed {seed}")
+    kills.end(server, f"{verified} blocks verified by fio")
 
 
-@test(seconds_max=300)
-def crash_kill_fio(t):
-    """3 rounds of kill -9 under fio: what fio was told is durable verifies after the restart"""
-    fio_rounds(t, 3, seed_of_run())
-
-
-@test(seconds_max=3600, soak=True)
-def soak_kill_fio(t):
-    """20 rounds of kill -9 under fio"""
-    fio_rounds(t, 20, seed_of_run())
-
-
-def ext4_rounds(t, rounds, seed):
+@kill_tests("ext4", 20, "under ext4 on a loop device: all that was fsync'ed is there, fsck is clean")
+def kill_ext4(t, rounds):
     """ext4 on a loop device; the server is killed while files are written and fsync'ed; the journal replays, fsck is clean."""
-    t.log(f"seed {seed}")
-    chance = random.Random(seed)
-    pool = Pool(t, capacity="2G")
-    pool.create("vol", "1G")
-    server = pool.serve(mount=True)
+    kills = Kills(t, rounds, capacity="2G")
+    chance = kills.chance
+    kills.pool.create("vol", "1G")
+    server = kills.serve()
     device = t.loop(server.file("vol"), direct=True)
     t.run("mkfs.ext4", "-q", "-F", device)
     directory = t.mount(device, "fs")
@@ -232,7 +235,7 @@ def ext4_rounds(t, rounds, seed):
         t.run("umount", directory, status=None)
         t.run("umount", "--lazy", directory, status=None)
         t.detach(device)
-        server = pool.serve(mount=True)
+        server = kills.serve()
         device = t.loop(server.file("vol"), direct=True)
         directory = t.mount(device, "fs")
         for name, content in safe.items():
@@ -243,18 +246,48 @@ def ext4_rounds(t, rounds, seed):
         directory = t.mount(device, "fs")
     t.umount(directory)
     t.detach(device)
+    kills.end(server, f"{len(safe)} fsync'ed files intact")
+
+
+@test()
+def stop_under_a_file_system(t):
+    """SIGTERM under a mounted ext4 and an open file: what was written is brought down, the end is clean, fsck and content are right"""
+    pool = Pool(t, capacity="1G")
+    pool.create("vol", "512M")
+    pool.create("raw", "64M")
+    server = pool.serve(mount=True)
+    device = t.loop(server.file("vol"), direct=True)
+    t.run("mkfs.ext4", "-q", "-F", device)
+    directory = t.mount(device, "fs")
+    data.source_tree(directory / "tree", 20 << 20)
+    expected = tree_digest(directory / "tree")
+    raw = os.open(server.file("raw"), os.O_RDWR)
+    os.pwrite(raw, b"acknowledged, and nothing more", 12345)
+    client = NbdVolume(server, "raw")
+    # Nothing of all this was synced.
     server.stop()
+    t.note(f"ended {server.stopped_s:.2f} s after SIGTERM")
+    for what, action in [("file", lambda: os.pwrite(raw, b"x", 0)), ("client", lambda: client.handle.pread(512, 0))]:
+        try:
+            action()
+        except (OSError, nbd.Error):
+            continue
+        t.fail(f"the {what} goes on although the server has ended")
+    os.close(raw)
+    client.close()
+    t.run("umount", directory, status=None)
+    t.run("umount", "--lazy", directory, status=None)
+    t.detach(device)
     pool.check()
-    t.note(f"{rounds} kills, {len(safe)} fsync'ed files intact; seed {seed}")
-
-
-@test(seconds_max=300)
-def crash_kill_ext4(t):
-    """3 rounds of kill -9 under ext4 on a loop device: all that was fsync'ed is there, fsck is clean"""
-    ext4_rounds(t, 3, seed_of_run())
-
-
-@test(seconds_max=3600, soak=True)
-def soak_kill_ext4(t):
-    """20 rounds of kill -9 under ext4"""
-    ext4_rounds(t, 20, seed_of_run())
+    server = pool.serve(mount=True)
+    t.equal(pool.status()["recovered_batches"], 0, "batches to replay after a clean end")
+    raw = os.open(server.file("raw"), os.O_RDONLY)
+    t.equal(os.pread(raw, 30, 12345), b"acknowledged, and nothing more", "what the open file had written")
+    os.close(raw)
+    device = t.loop(server.file("vol"), direct=True)
+    directory = t.mount(device, "fs")
+    t.expect(tree_digest(directory / "tree") == expected, "the tree differs from what was copied in")
+    t.umount(directory)
+    t.run("e2fsck", "-f", "-n", device)
+    t.detach(device)
+    server.stop()

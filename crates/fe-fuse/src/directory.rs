@@ -10,6 +10,7 @@ use fuser::{Errno, FileAttr, FileHandle, FileType, INodeNo, TimeOrNow};
 use surface::{BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind};
 
 use crate::complaints::Complaints;
+use crate::file_io::{self, Failure};
 use crate::handles::Handles;
 use crate::lane::Lane;
 use crate::nodes::{Node, Nodes, ROOT_INO};
@@ -28,6 +29,10 @@ pub(crate) const BLOCK_BYTES: u32 = 4096;
 
 /// `st_blocks` counts in these.
 pub(crate) const SECTOR_BYTES: u64 = 512;
+
+/// How long whoever empties a file waits for others to close it, before it is told that the file is in use. Long for a close
+/// that is on its way, short for a thread that other requests wait for.
+const CLOSING_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The file system of one mount.
 pub(crate) struct DeviceDirectory {
@@ -175,18 +180,8 @@ impl DeviceDirectory {
         device: &dyn BlockDevice,
         wanted: &WantedAttributes,
     ) -> Result<FileAttr, Errno> {
-        let is = device.size_bytes();
-        if let Some(size) = wanted.size
-            && size != is
-        {
-            self.complaints.refused(
-                &node.name,
-                format_args!(
-                    "truncate from {is} to {size} bytes refused: a volume keeps its size when it is written \
-                     (dd needs conv=notrunc, cp does not work); to change it, use shale resize"
-                ),
-            );
-            return Err(Errno::EPERM);
+        if let Some(size) = wanted.size {
+            self.truncate(node, device, size, wanted.was_emptied)?;
         }
         let mode = u32::from(permissions(device.is_read_only()));
         let other_mode = wanted.mode.is_some_and(|wanted| wanted & 0o7777 != mode);
@@ -205,6 +200,56 @@ impl DeviceDirectory {
     }
 }
 
+impl DeviceDirectory {
+    /// Opens the file of a node. With `O_TRUNC` the device is emptied first, unless somebody else has it open.
+    pub(crate) fn open_file(&self, node: Arc<Node>, device: Arc<dyn BlockDevice>, flags: i32) -> Result<u64, Errno> {
+        // The mode of the file does not keep root from it.
+        if device.is_read_only() && flags & libc::O_ACCMODE != libc::O_RDONLY {
+            return Err(Errno::EROFS);
+        }
+        let was_emptied = flags & libc::O_TRUNC != 0;
+        if was_emptied {
+            if !self.files.await_none(|file| file.node.ino == node.ino, CLOSING_PATIENCE) {
+                self.complaints.refused(
+                    &node.name,
+                    "opening with O_TRUNC, which empties the volume, refused while it is open (fuser tells by whom, losetup -a \
+                     for loop devices); to write to it all the same, leave O_TRUNC out (dd conv=notrunc)",
+                );
+                return Err(Errno::EBUSY);
+            }
+            match file_io::empty(&*device) {
+                Ok(0) => {}
+                Ok(bytes) => log::info!(
+                    "{}: emptied by an open with O_TRUNC; about {bytes} bytes of data were discarded",
+                    node.name
+                ),
+                Err(error) => return Err(self.complain(&node.name, "open with O_TRUNC", &error)),
+            }
+            node.changed(self.now_unix_ns());
+        }
+        let file = File { node, device, complaints: self.complaints.clone(), was_emptied };
+        self.files.insert(file).ok_or(Errno::ENFILE)
+    }
+
+    fn truncate(&self, node: &Node, device: &dyn BlockDevice, size: u64, was_emptied: bool) -> Result<(), Errno> {
+        match file_io::truncate(device, size, was_emptied) {
+            Ok(()) => Ok(()),
+            Err(Failure::Device(error)) => Err(self.complain(&node.name, "truncate", &error)),
+            Err(Failure::Rule(errno)) => {
+                self.complaints.refused(
+                    &node.name,
+                    format_args!(
+                        "truncate from {} to {size} bytes refused: a volume keeps its size when it is written (dd with seek= \
+                         needs conv=notrunc); to change it, use shale resize",
+                        device.size_bytes()
+                    ),
+                );
+                Err(errno)
+            }
+        }
+    }
+}
+
 /// Mode of a file.
 pub(crate) const fn permissions(read_only: bool) -> u16 {
     if read_only { SNAPSHOT_PERMISSIONS } else { FILE_PERMISSIONS }
@@ -217,6 +262,8 @@ pub(crate) struct WantedAttributes {
     pub(crate) gid: Option<u32>,
     pub(crate) size: Option<u64>,
     pub(crate) mtime: Option<TimeOrNow>,
+    /// Whether it comes through a file that was opened with `O_TRUNC`.
+    pub(crate) was_emptied: bool,
 }
 
 pub(crate) fn unix_ns(time: SystemTime) -> u64 {

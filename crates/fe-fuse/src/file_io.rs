@@ -4,6 +4,9 @@
 //! The rules, where POSIX leaves a choice:
 //! - A write that crosses the end is cut there, one that begins at or behind the end fails with `EFBIG`: to the kernel
 //!   the size of the device is the largest size of the file. (Not `ENOSPC`, which must mean that the pool is full.)
+//! - Opening with `O_TRUNC` discards all; "Sizes" in the crate's documentation tells why. `cp` and `dd` may then set the length of what they have
+//!   copied: a shorter one is let pass if nothing but holes lies behind it, because nothing is lost and they see what they expect.
+//!   Every other change of the size fails with `EPERM`, which is what truncate(2) has for file systems that cannot.
 //! - Plain preallocation (`fallocate` with mode 0 or `KEEP_SIZE`) within the size succeeds and does nothing. A thin,
 //!   compressed store cannot reserve space for data that it has not seen (ZFS answers the same). Refusing would be
 //!   worse: for `EOPNOTSUPP`, `posix_fallocate` of glibc reads and rewrites each block.
@@ -70,6 +73,29 @@ pub(crate) fn write(device: &dyn BlockDevice, offset: u64, mut data: Bytes, fua:
     data.truncate(length);
     device.write(offset, data, WriteOptions { fua })?;
     Ok(length)
+}
+
+/// `open(2)` with `O_TRUNC`: returns how many bytes held data, as far as is known.
+pub(crate) fn empty(device: &dyn BlockDevice) -> Result<u64, Error> {
+    let allocated = device.allocated_bytes();
+    device.discard(0, device.size_bytes())?;
+    Ok(allocated)
+}
+
+/// `truncate(2)` and `ftruncate(2)`: whether it may pass, as a change of nothing. `was_emptied`: through a file that was opened with `O_TRUNC`.
+pub(crate) fn truncate(device: &dyn BlockDevice, size: u64, was_emptied: bool) -> Result<(), Failure> {
+    let is = device.size_bytes();
+    if size == is {
+        return Ok(());
+    }
+    if was_emptied && size < is {
+        return match seek(device, size, Allocation::Data) {
+            Err(Failure::Rule(Errno::ENXIO)) => Ok(()),
+            Err(failure) => Err(failure),
+            Ok(_) => Err(Failure::Rule(Errno::EPERM)),
+        };
+    }
+    Err(Failure::Rule(Errno::EPERM))
 }
 
 /// `fallocate(2)`.

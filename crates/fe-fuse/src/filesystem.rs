@@ -54,7 +54,9 @@ macro_rules! answer {
 impl Filesystem for DeviceDirectory {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         // The writeback cache stays off: with it, a write that was acknowledged may be known to nobody but the kernel.
+        // O_TRUNC comes with the open: as a truncation of its own, it could not be told from truncate(2).
         let wanted = InitFlags::FUSE_ASYNC_DIO
+            | InitFlags::FUSE_ATOMIC_O_TRUNC
             | InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_DO_READDIRPLUS
             | InitFlags::FUSE_READDIRPLUS_AUTO;
@@ -116,20 +118,16 @@ impl Filesystem for DeviceDirectory {
         if ino.0 == ROOT_INO {
             return reply.error(Errno::EPERM);
         }
-        let wanted = WantedAttributes { mode, uid, gid, size, mtime };
+        let was_emptied = fh.and_then(|fh| self.files.get(fh.0)).is_some_and(|file| file.was_emptied);
+        let wanted = WantedAttributes { mode, uid, gid, size, mtime, was_emptied };
         let changed =
             self.node_and_device(ino, fh).and_then(|(node, device)| self.change_attributes(&node, &*device, &wanted));
         answer!(reply, changed, |reply: ReplyAttr, attributes| reply.attr(&TTL, &attributes));
     }
 
     fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let opened = self.node_and_device(ino, None).and_then(|(node, device)| {
-            // The mode of the file does not keep root from it.
-            if device.is_read_only() && flags.0 & libc::O_ACCMODE != libc::O_RDONLY {
-                return Err(Errno::EROFS);
-            }
-            self.files.insert(File { node, device, complaints: self.complaints.clone() }).ok_or(Errno::ENFILE)
-        });
+        let found = self.node_and_device(ino, None);
+        let opened = found.and_then(|(node, device)| self.open_file(node, device, flags.0));
         // Direct, whether the caller asked for it or not: see "Coherence" in the crate's documentation.
         let flags = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES | FopenFlags::FOPEN_NOFLUSH;
         answer!(reply, opened, |reply: ReplyOpen, number| reply.opened(FileHandle(number), flags));

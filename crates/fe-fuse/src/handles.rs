@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, RwLock};
 
 /// Open handles of one kind at a time. The kernel bounds them for each process, not in all; this bounds our memory (some
 /// 100 bytes each) far above what disks need: one handle for each loop device or VM.
@@ -12,6 +14,9 @@ const HANDLES_MAX: usize = 65_536;
 #[derive(Debug)]
 pub(crate) struct Handles<T> {
     slots: RwLock<Slots<T>>,
+    /// Held by who tells of a removal, and by who is about to wait for one; taken before `slots`.
+    removing: Mutex<()>,
+    removed: Condvar,
 }
 
 #[derive(Debug)]
@@ -22,7 +27,8 @@ struct Slots<T> {
 
 impl<T> Default for Handles<T> {
     fn default() -> Self {
-        Self { slots: RwLock::new(Slots { used: Vec::new(), free: Vec::new() }) }
+        let slots = RwLock::new(Slots { used: Vec::new(), free: Vec::new() });
+        Self { slots, removing: Mutex::default(), removed: Condvar::default() }
     }
 }
 
@@ -51,13 +57,23 @@ impl<T> Handles<T> {
         slots.used.get(usize::try_from(number).ok()?)?.clone()
     }
 
+    /// Waits until there is no handle of which `is_meant` holds; whether that came about. The kernel tells of a closed file after
+    /// close(2) has returned, maybe even after what its caller did next.
+    pub(crate) fn await_none(&self, is_meant: impl Fn(&T) -> bool, patience: Duration) -> bool {
+        let is_there = |_: &mut ()| self.slots.read().used.iter().flatten().any(|handle| is_meant(handle));
+        !self.removed.wait_while_for(&mut self.removing.lock(), is_there, patience).timed_out()
+    }
+
     /// Forgets the handle of that number; it ends when its last request does.
     pub(crate) fn remove(&self, number: u64) {
-        let mut slots = self.slots.write();
         let Ok(index) = usize::try_from(number) else { return };
+        let mut slots = self.slots.write();
         if slots.used.get_mut(index).and_then(Option::take).is_some() {
             slots.free.push(index);
         }
+        drop(slots);
+        let _telling = self.removing.lock();
+        self.removed.notify_all();
     }
 }
 
@@ -80,6 +96,19 @@ mod tests {
         assert_ne!(d, c);
         assert_eq!((*handles.get(b).unwrap(), *handles.get(c).unwrap(), *handles.get(d).unwrap()), ('b', 'c', 'd'));
         assert!(handles.get(99).is_none());
+    }
+
+    #[test]
+    fn the_end_of_a_handle_can_be_waited_for() {
+        let handles = Handles::default();
+        let a = handles.insert('a').unwrap();
+        assert!(!handles.await_none(|&handle| handle == 'a', Duration::ZERO));
+        assert!(handles.await_none(|&handle| handle == 'b', Duration::ZERO));
+        std::thread::scope(|threads| {
+            let waiting = threads.spawn(|| handles.await_none(|&handle| handle == 'a', Duration::MAX));
+            handles.remove(a);
+            assert!(waiting.join().unwrap());
+        });
     }
 
     #[test]

@@ -57,24 +57,49 @@ pub(crate) fn mount(dir: &Path, options: &MountOptions) -> Result<Connection> {
     }
 }
 
+/// Where the kernel lists connections, by the minor number of their file system's device (Documentation/filesystems/fuse).
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+
 /// Tells apart the mounts that may be at `dir` one after another, or on top of each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct MountId(u64);
+pub(crate) struct MountId {
+    mount: u64,
+    device_minor: u32,
+}
+
+/// Who has unmounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unmounted {
+    ByKernel,
+    ByHelper,
+}
 
 /// Which mount `dir` shows now. Does not ask the file system, so that it works when nobody serves it.
 pub(crate) fn mount_id(dir: &Path) -> Result<MountId> {
     let statx = rustix::fs::statx(rustix::fs::CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::MNT_ID)
         .map_err(|errno| failed(dir, "cannot look at the mount", errno))?;
-    Ok(MountId(statx.stx_mnt_id))
+    Ok(MountId { mount: statx.stx_mnt_id, device_minor: statx.stx_dev_minor })
+}
+
+/// Ends the connection of a mount, wherever it is by now: requests under way and all that follow fail.
+pub(crate) fn abort(id: MountId) -> Result<()> {
+    let path = format!("{CONNECTIONS}/{}/abort", id.device_minor);
+    std::fs::write(&path, b"1").map_err(|error| {
+        let message =
+            format!("the mount cannot be cut off with {path} (mount -t fusectl fusectl {CONNECTIONS} makes it)");
+        Error::with_source(ErrorKind::Unsupported, message, error)
+    })
 }
 
 /// Unmounts `dir`. What [`UnmountFlags`] says of a busy mount holds for root; for others a busy mount is either left alone, or
 /// detached if `flags` say so.
-pub(crate) fn unmount(dir: &Path, flags: UnmountFlags) -> Result<()> {
+pub(crate) fn unmount(dir: &Path, flags: UnmountFlags) -> Result<Unmounted> {
     match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(Unmounted::ByKernel),
         Err(Errno::BUSY) => Err(busy(dir)),
-        Err(Errno::PERM) => unmount_with_helper(dir, flags.contains(UnmountFlags::DETACH)),
+        Err(Errno::PERM) => {
+            unmount_with_helper(dir, flags.contains(UnmountFlags::DETACH)).map(|()| Unmounted::ByHelper)
+        }
         Err(errno) => Err(failed(dir, "cannot unmount", errno)),
     }
 }

@@ -32,7 +32,13 @@
 //! Any process but the one that serves them. One that is killed while a thread of it waits for its own mount cannot end: the
 //! thread waits for an answer, and the connection stays open as long as the thread exists. (`umount -f DIR` frees it.)
 //!
-//! # Resizing
+//! # Sizes
+//!
+//! A file's size is its volume's, and no open or write changes it. Opening with `O_TRUNC` empties the volume (all of it reads as zeroes, the
+//! space comes back) and keeps the size: whoever asks for it (`cp`, `dd`, a shell's `>`) takes what he does not write for zeroes,
+//! and skips the holes of a sparse source. Ignoring it, as block devices do, would leave old data there. It is refused
+//! (`EBUSY`) while anybody else has the file open, a loop device for instance. Any other truncation is refused (`EPERM`), except one that
+//! loses nothing through a file that was opened in this way.
 //!
 //! `stat` shows a new size at once. A loop device learns it with `losetup -c`; on kernels that take the size from the inode, a
 //! `stat` of the file must come first.
@@ -49,6 +55,8 @@ mod mount;
 mod nodes;
 mod open_file;
 mod options;
+mod stack;
 
 pub use mount::{Ended, Mount, WhenBusy, mount};
 pub use options::{MountOptions, READS_WAITING_DEFAULT, REQUEST_BYTES_MAX, THREADS_DEFAULT, THREADS_MAX};
+pub use stack::Stack;

@@ -15,9 +15,10 @@ use rustix::mount::UnmountFlags;
 use surface::{DeviceSet, Error, ErrorKind, Result};
 
 use crate::directory::DeviceDirectory;
-use crate::kernel_mount::{self, MountId};
+use crate::kernel_mount::{self, MountId, Unmounted};
 use crate::lane::become_io_flusher;
 use crate::options::{MountOptions, THREADS_MAX};
+use crate::stack::Stack;
 
 /// What [`Mount::unmount`] does about files that are open, loop devices included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,11 +146,18 @@ impl Mount {
         self.ended.clone()
     }
 
+    /// Loop devices on its files, and file systems on those.
+    pub fn stack(&self) -> Stack {
+        Stack::above(&self.dir)
+    }
+
     /// Unmounts. With [`WhenBusy::Refuse`] and [`WhenBusy::Abort`], nothing is served any more when it returns. Can
     /// be called again after it was refused, and does nothing after the mount has ended.
     ///
     /// # Errors
     /// [`ErrorKind::InUse`] with [`WhenBusy::Refuse`] if a file is open; the message says how to find out which.
+    /// [`ErrorKind::Unsupported`] with [`WhenBusy::Abort`] if this user, or a mount that was detached before, cannot be cut off
+    /// for want of `/sys/fs/fuse/connections`: it is detached then, and ends with its last file or with this process.
     pub fn unmount(&self, when_busy: WhenBusy) -> Result<()> {
         if self.ended.is_ended() {
             return Ok(());
@@ -161,20 +169,29 @@ impl Mount {
         };
         // Never unmount what is not ours: ours may have been taken away, or covered by another.
         if kernel_mount::mount_id(&self.dir)? != self.id {
-            return if self.ended.is_ended() || when_busy == WhenBusy::Detach {
-                Ok(())
-            } else {
-                let message = format!(
-                    "{} shows another file system: ours was detached, and ends when its last file is closed, or it lies \
-                     beneath (findmnt {} tells): unmount what covers it first",
-                    self.dir.display(),
-                    self.dir.display()
-                );
-                Err(Error::new(ErrorKind::InUse, message))
+            return match when_busy {
+                _ if self.ended.is_ended() => Ok(()),
+                WhenBusy::Detach => Ok(()),
+                WhenBusy::Abort => kernel_mount::abort(self.id).and_then(|()| self.ended.wait()),
+                WhenBusy::Refuse => {
+                    let message = format!(
+                        "{} shows another file system: ours was detached, and ends when its last file is closed, or it \
+                         lies beneath (findmnt {} tells): unmount what covers it first",
+                        self.dir.display(),
+                        self.dir.display()
+                    );
+                    Err(Error::new(ErrorKind::InUse, message))
+                }
             };
         }
-        kernel_mount::unmount(&self.dir, flags)?;
-        if when_busy == WhenBusy::Detach { Ok(()) } else { self.ended.wait() }
+        match kernel_mount::unmount(&self.dir, flags)? {
+            _ if when_busy == WhenBusy::Detach => Ok(()),
+            // The helper has detached it, and cannot do more.
+            Unmounted::ByHelper if when_busy == WhenBusy::Abort && !self.ended.is_ended() => {
+                kernel_mount::abort(self.id).and_then(|()| self.ended.wait())
+            }
+            _ => self.ended.wait(),
+        }
     }
 }
 

@@ -23,6 +23,8 @@ pub(crate) struct File {
     pub(crate) node: Arc<Node>,
     pub(crate) device: Arc<dyn BlockDevice>,
     pub(crate) complaints: Arc<Complaints>,
+    /// Whether it was opened with `O_TRUNC`.
+    pub(crate) was_emptied: bool,
 }
 
 impl File {

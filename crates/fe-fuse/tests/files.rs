@@ -11,10 +11,10 @@ use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
 use common::mem::Counters;
-use common::{CREATED_UNIX_S, Mounted, noise};
+use common::{CREATED_UNIX_S, Mounted, noise, run};
 use rustix::fs::{FallocateFlags, SeekFrom as RawSeek, fallocate, seek};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
-use surface::ErrorKind;
+use surface::{BlockDevice, ErrorKind};
 
 const MIB: u64 = 1 << 20;
 const O_DIRECT: i32 = libc::O_DIRECT;
@@ -269,8 +269,9 @@ fn the_size_is_changed_elsewhere() {
     file.set_len(MIB).unwrap();
     assert_eq!(file.set_len(MIB / 2).unwrap_err().raw_os_error(), Some(libc::EPERM));
     assert_eq!(file.set_len(MIB * 2).unwrap_err().raw_os_error(), Some(libc::EPERM));
-    let truncating = OpenOptions::new().write(true).truncate(true).open(mounted.path("vol"));
-    assert_eq!(truncating.unwrap_err().raw_os_error(), Some(libc::EPERM));
+    assert_eq!(file.set_len(0).unwrap_err().raw_os_error(), Some(libc::EPERM));
+    let truncating = || OpenOptions::new().write(true).truncate(true).open(mounted.path("vol"));
+    assert_eq!(truncating().unwrap_err().raw_os_error(), Some(libc::EBUSY), "somebody else has it open");
     assert_eq!(file.metadata().unwrap().len(), MIB);
     let mut back = [0; 4096];
     file.read_exact_at(&mut back, 0).unwrap();
@@ -282,6 +283,67 @@ fn the_size_is_changed_elsewhere() {
     mounted.vol.resize(MIB);
     assert_eq!(file.read_at(&mut back, 2 * MIB - 4096).unwrap(), 0);
     assert_eq!(std::fs::metadata(mounted.path("vol")).unwrap().len(), MIB);
+}
+
+#[test]
+fn opening_with_truncation_empties_and_keeps_the_size() {
+    let mounted = Mounted::new(MIB);
+    mounted.open().write_all_at(&noise(3, MIB as usize), 0).unwrap();
+    let path = mounted.path("vol");
+    let file = OpenOptions::new().write(true).truncate(true).open(&path).unwrap();
+    assert_eq!(mounted.vol.allocated_bytes(), 0);
+    assert_eq!(file.metadata().unwrap().len(), MIB);
+    assert_eq!((&file).seek(SeekFrom::End(0)).unwrap(), MIB);
+    assert!(std::fs::read(&path).unwrap() == vec![0; MIB as usize]);
+    // What cp and dd do at the end of what they have copied: nothing is lost by letting it pass, and nothing may be.
+    file.write_all_at(&[5; 4096], 8192).unwrap();
+    file.set_len(12288).unwrap();
+    assert_eq!(file.set_len(4096).unwrap_err().raw_os_error(), Some(libc::EPERM), "data lies behind it");
+    assert_eq!(file.set_len(2 * MIB).unwrap_err().raw_os_error(), Some(libc::EPERM));
+    assert_eq!(file.metadata().unwrap().len(), MIB);
+    drop(file);
+    mounted.vol.fail(Some(ErrorKind::Io));
+    let failed = OpenOptions::new().write(true).truncate(true).open(&path);
+    assert_eq!(failed.unwrap_err().raw_os_error(), Some(libc::EIO));
+    mounted.vol.fail(None);
+    assert_eq!(&std::fs::read(&path).unwrap()[8192..12288], &[5; 4096], "what could not be emptied is whole");
+}
+
+#[test]
+fn cp_and_dd_leave_nothing_of_what_was_there() {
+    let mounted = Mounted::new(4 * MIB);
+    let path = mounted.path("vol");
+    let volume = path.to_str().unwrap();
+    let image = std::env::temp_dir().join(format!("fe-fuse-image-{}", std::process::id()));
+    let source = image.to_str().unwrap();
+    // Data, a hole, data, and a hole at the end; in all less than the volume.
+    let mut expected = vec![0; 4 * MIB as usize];
+    let file = std::fs::File::create(&image).unwrap();
+    for (seed, at) in [(1, 0), (2, 2 * MIB)] {
+        let data = noise(seed, MIB as usize / 2);
+        file.write_all_at(&data, at).unwrap();
+        expected[at as usize..at as usize + data.len()].copy_from_slice(&data);
+    }
+    file.set_len(3 * MIB).unwrap();
+    let input = format!("if={source}");
+    let output = format!("of={volume}");
+    let copies: [&[&str]; 5] = [
+        &["cp", source, volume],
+        &["cp", "--sparse=always", source, volume],
+        &["cp", "--sparse=never", source, volume],
+        &["dd", "status=none", "bs=64K", &input, &output],
+        &["dd", "status=none", "bs=64K", "conv=sparse", &input, &output],
+    ];
+    for copy in copies {
+        mounted.open().write_all_at(&noise(9, 4 * MIB as usize), 0).unwrap();
+        run(copy[0], &copy[1..]);
+        assert!(std::fs::read(&path).unwrap() == expected, "{copy:?}");
+    }
+    // Where less than all is to be written, the rest stays.
+    run("dd", &["status=none", "bs=64K", "count=1", "seek=1", "conv=notrunc", &input, &output]);
+    expected.copy_within(0..65536, 65536);
+    assert!(std::fs::read(&path).unwrap() == expected, "dd conv=notrunc");
+    std::fs::remove_file(image).unwrap();
 }
 
 #[test]

@@ -8,7 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use common::mem::Counters;
-use common::{FileSystem, LoopDevice, Mounted, noise, run};
+use common::{FileSystem, LoopDevice, Mounted, TempDir, noise, run};
+use fe_fuse::{MountOptions, WhenBusy, mount};
 use surface::BlockDevice;
 
 const MIB: u64 = 1 << 20;
@@ -122,6 +123,49 @@ fn a_grown_volume_grows_its_loop_device() {
     std::fs::write(fs.dir.join("large"), noise(1, 100 * MIB as usize)).unwrap();
     fs.unmount();
     run("e2fsck", &["-fn", &device.0]);
+}
+
+#[test]
+fn what_a_file_system_above_holds_in_memory_can_be_brought_down() {
+    let mounted = Mounted::new(128 * MIB);
+    assert!(mounted.mount.stack().is_empty());
+    let device = LoopDevice::new(&mounted.path("vol"), true);
+    run("mkfs.ext4", &["-q", &device.0]);
+    let fs = FileSystem::mount(&device);
+    fill(&fs.dir);
+    let stack = mounted.mount.stack();
+    assert_eq!(stack.devices, [Path::new(&device.0)]);
+    assert_eq!(stack.mounts, [fs.dir.canonicalize().unwrap()]);
+    assert_eq!(stack.sync(), Vec::<String>::new());
+    assert!(mounted.vol.allocated_bytes() > 20 * MIB, "what was written lately is still in memory");
+    let flushes = Counters::get(&mounted.vol.counters.flushes);
+    stack.sync();
+    assert!(Counters::get(&mounted.vol.counters.flushes) > flushes);
+
+    // As after pulling a disk; then another loop device on what the volume holds has every file.
+    mounted.mount.unmount(WhenBusy::Abort).unwrap();
+    drop((fs, device));
+    let dir = TempDir::new();
+    let again = mount(mounted.set.clone(), &dir.0, &MountOptions::default()).unwrap();
+    {
+        let device = LoopDevice::new(&dir.0.join("vol"), true);
+        let fs = FileSystem::mount(&device);
+        compare(&fs.dir);
+        fs.unmount();
+        run("e2fsck", &["-fn", &device.0]);
+    }
+    again.unmount(WhenBusy::Abort).unwrap();
+}
+
+#[test]
+fn a_volume_under_a_loop_device_is_not_emptied() {
+    let mounted = Mounted::new(MIB);
+    mounted.open().write_all_at(&noise(4, MIB as usize), 0).unwrap();
+    let device = LoopDevice::new(&mounted.path("vol"), true);
+    let emptied = std::fs::OpenOptions::new().write(true).truncate(true).open(mounted.path("vol"));
+    assert_eq!(emptied.unwrap_err().raw_os_error(), Some(libc::EBUSY));
+    assert_eq!(mounted.vol.allocated_bytes(), MIB);
+    drop(device);
 }
 
 #[test]

@@ -171,6 +171,8 @@ mod tests {
             assert!(seen.insert(code_of(kind)), "{kind:?} shares its code");
             assert!(EXIT_CODES_HELP.contains(&format!("\n{:>5}  ", code_of(kind))), "{kind:?} is not documented");
             assert!(EXIT_CODES_HELP.contains(kind.name()), "{kind:?} is not named");
+            let row = format!("\n| {} | {} | ", code_of(kind), kind.name());
+            assert!(include_str!("../../../docs/OPERATIONS.md").contains(&row), "{kind:?} is not in OPERATIONS");
         }
     }
 

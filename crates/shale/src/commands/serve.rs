@@ -1,15 +1,22 @@
 //! `shale serve`.
 //!
 //! Order of events: signals caught; pool opened; control socket; front ends; `ready`. Then everything is up to the
-//! clients, until a signal comes or the mount is taken away with nothing else left to serve. Then: front ends stopped, which
-//! lets requests in work finish; control socket; pool closed. A second signal ends the process wherever it is.
+//! clients, until a signal comes or the mount is taken away with nothing else left to serve. Then:
+//!
+//! 1. NBD: no new requests; those in work are answered, connections closed.
+//! 2. The mount is taken away. If files in it are open: what file systems on loop devices on them have in the kernel's
+//!    caches is synced, then the mount is cut off. Nobody is waited for who only has a file open: what was acknowledged to him is kept.
+//! 3. The control socket; the pool is closed, which makes everything durable.
+//!
+//! A second signal ends the process wherever it is.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
-use fe_fuse::{Mount, MountOptions, WhenBusy};
+use fe_fuse::{Mount, MountOptions, Stack, WhenBusy};
 use fe_nbd::{Listen, Server, ServerOptions};
 use serde_json::json;
 use surface::{DeviceSet, Error, ErrorKind, Result};
@@ -22,9 +29,9 @@ use crate::pool_dir::{self, OpenPool, Opening, PoolDir};
 use crate::service::{Served, Service};
 use crate::system::{self, Termination};
 
-/// How long a stopping server goes on serving files below its mount that are open, before it cuts them off. Enough for
-/// `umount` and `losetup -d` by whoever stops it, and well within the 90 s after which systemd kills.
-const BUSY_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a stopping server takes to bring down what file systems on its files have in the kernel's caches, before it cuts
+/// them off. Well within the 90 s after which systemd kills, with time left to close the pool.
+const SYNC_PATIENCE: Duration = Duration::from_secs(45);
 
 /// How often a server looks for snapshots that are due: they are due by the hour.
 const SCHEDULES_EVERY: Duration = Duration::from_secs(10);
@@ -227,25 +234,46 @@ impl FrontEnds {
             nbd.stop();
         }
         let Some(mount) = self.mount else { return };
-        let Err(error) = mount.unmount(WhenBusy::Refuse) else { return };
-        output.warn(&format!("{error}; serving them for {} s more, or until the next signal", BUSY_PATIENCE.as_secs()));
-        let (send, done) = bounded::<()>(1);
-        let ended = mount.ended();
-        let detached = mount.unmount(WhenBusy::Detach).is_ok()
-            && std::thread::Builder::new()
-                .name("mount-end".to_owned())
-                .spawn(move || {
-                    drop(ended.wait());
-                    drop(send);
-                })
-                .is_ok();
-        if detached && done.recv_timeout(BUSY_PATIENCE) != Err(RecvTimeoutError::Timeout) {
-            return;
+        match mount.unmount(WhenBusy::Refuse) {
+            Ok(()) => return,
+            Err(error) if error.kind() != ErrorKind::InUse => output.warn(&error.to_string()),
+            Err(_) => {
+                let dir = mount.dir().display();
+                output.warn(&format!(
+                    "files in {dir} are open: they are cut off now; all that was written to them is kept"
+                ));
+                sync_stack(mount.stack(), output);
+            }
         }
         if let Err(error) = mount.unmount(WhenBusy::Abort) {
-            output.warn(&format!("{error}"));
+            output.warn(&error.to_string());
         }
     }
+}
+
+/// Syncs what lies on the files of the mount that is about to end, and tells whoever uses it what to do.
+fn sync_stack(stack: Stack, output: &Output) {
+    if stack.is_empty() {
+        return;
+    }
+    let shown = |paths: &[PathBuf]| paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
+    let (mounts, devices) = (shown(&stack.mounts), shown(&stack.devices));
+    let (send, done) = bounded(1);
+    // A thread of its own: it waits for the files that this process serves, and ends when they are cut off.
+    let started =
+        std::thread::Builder::new().name("stack-sync".to_owned()).spawn(move || drop(send.send(stack.sync())));
+    let synced = match started.map(|_| done.recv_timeout(SYNC_PATIENCE)) {
+        Ok(Ok(failed)) if failed.is_empty() => "was synced".to_owned(),
+        Ok(Ok(failed)) => format!("was synced, except {}", failed.join("; ")),
+        Ok(Err(_)) => format!("could not be synced within {} s", SYNC_PATIENCE.as_secs()),
+        Err(error) => format!("could not be synced: {error}"),
+    };
+    let what =
+        if mounts.is_empty() { format!("{devices} {synced}") } else { format!("{mounts} (on {devices}) {synced}") };
+    output.warn(&format!(
+        "{what}, and loses its storage now: what comes later fails there. Unmount it, detach it (losetup -d), serve the pool \
+         again, and set it up anew; to be spared this, unmount before the server stops"
+    ));
 }
 
 /// Sends what the front ends log to stderr.

@@ -122,8 +122,12 @@ impl Server {
         Self::of(command)
     }
 
-    pub fn of(mut command: Command) -> Self {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    pub fn of(command: Command) -> Self {
+        Self::with_stderr(command, Stdio::piped())
+    }
+
+    pub fn with_stderr(mut command: Command, stderr: Stdio) -> Self {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut said = String::new();
         loop {
