@@ -137,6 +137,8 @@ fn each_class_of_error_has_its_code_in_text_and_json() {
         (2, "invalid", &["serve", "POOL", "--ready-fd", "77"]),
         (3, "not-found", &["serve", "POOL", "--volume", "nobody"]),
         (3, "not-found", &["serve", "POOL", "--mount", absent]),
+        // No file that would be gone with the next boot.
+        (3, "not-found", &["init", absent, "--data", "/dev/shale-absent"]),
     ];
     for (code, kind, words) in cases {
         let pool = dir.pool();

@@ -137,6 +137,20 @@ pub struct Access {
     pub wait: u32,
 }
 
+/// How work that goes through a whole pool is paced, gone on with, and looked at.
+#[derive(Debug, Clone, Args)]
+pub struct Pacing {
+    /// Most bytes to go through in a second, or 'max' [default: a tenth of the time while others use the pool]
+    #[arg(long, value_name = "SIZE|max", value_parser = names::rate)]
+    pub rate: Option<u64>,
+    /// Begin anew
+    #[arg(long)]
+    pub restart: bool,
+    /// Only tell how far the last one came
+    #[arg(long, conflicts_with_all = ["restart", "rate"])]
+    pub report: bool,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,6 +167,10 @@ mod tests {
             let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
             let example = format!("shale {} ", command.get_name());
             assert!(help.contains("Examples:") && help.contains(&example), "{} has no examples", command.get_name());
+            // What is broken into two lines cannot be copied.
+            let examples = help.lines().skip(1).take_while(|line| line.starts_with("  "));
+            let too_long = examples.into_iter().find(|line| line.chars().count() > 99);
+            assert_eq!(too_long, None, "{}: longer than a line of help", command.get_name());
         }
     }
 

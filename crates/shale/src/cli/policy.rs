@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::Access;
+use super::{Access, Pacing};
 use crate::names;
 
 /// See [`super::Command::Explain`].
@@ -12,14 +12,14 @@ use crate::names;
 #[command(after_long_help = "\
 Examples:
   shale explain /srv/pool vm                   each region of 4 MiB: stored how, at what saving
-  shale explain /srv/pool vm --region 1G       that region: what each candidate makes of its data, and why the others lose
+  shale explain /srv/pool vm --region 1G       why that region has its codec
   shale explain /srv/pool vm --json | jq '.[] | select(.stored_bytes > .raw_bytes * 0.9) | .offset'
 
 With --region, the unit at that offset (or the next one in the region) is compressed with every candidate now, so that
 times are those of this machine at this moment.
 JSON: a list of {offset, raw_bytes, stored_bytes, codecs, remembered}; codecs is a list of {codec, units, raw_bytes,
   stored_bytes}, remembered {winner, class, saving_percent, units_since_test} or null. With --region one such object, and in it
-  unit_offset, unit_bytes, bits_per_byte, class, compression, mode, chosen, why, cpus, device_bytes_per_s, and trials, a list of
+  unit_offset, unit_bytes, bits_per_byte, class, compression, mode, chosen, why, cpus, device_bytes_per_s, dictionary, and trials, a list of
   {codec, stored_bytes, cpu_us, expected_saving_percent, expected_cpu_us, cost, verdict}.")]
 pub struct ExplainArgs {
     /// Directory of the pool
@@ -95,15 +95,9 @@ pub struct RecompressArgs {
     /// Choose codecs in this mode, whatever the properties say: performance, balanced, energy, archive
     #[arg(long)]
     pub mode: Option<String>,
-    /// Most bytes to go through in a second, or 'max' [default: a tenth of the time while others use the pool]
-    #[arg(long, value_name = "SIZE|max", value_parser = names::rate)]
-    pub rate: Option<u64>,
-    /// Begin anew
-    #[arg(long)]
-    pub restart: bool,
-    /// Only tell how far the last one came
-    #[arg(long, conflicts_with_all = ["restart", "rate"])]
-    pub report: bool,
+    /// How fast it goes, and from where
+    #[command(flatten)]
+    pub pacing: Pacing,
     /// How the pool is reached
     #[command(flatten)]
     pub access: Access,

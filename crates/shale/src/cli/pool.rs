@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Access, MEMORY_DEFAULT};
+use super::{Access, MEMORY_DEFAULT, Pacing};
 use crate::names;
 
 /// See [`super::Command::Init`].
@@ -87,13 +87,14 @@ pub struct StatusArgs {
 Examples:
   shale serve /srv/pool                                        NBD on unix:/srv/pool/nbd.sock
   shale serve /srv/pool --nbd unix:/run/shale.sock --nbd 127.0.0.1:10809
-  shale serve /srv/pool --mount /mnt/shale                     each volume is a file /mnt/shale/VOLUME
-  losetup -f --show --direct-io=on /mnt/shale/vm               and that file a block device
+  shale serve /srv/pool --mount /mnt/shale                     a file for each volume
+  losetup -f --show --direct-io=on /mnt/shale/vm               a file as a block device
   qemu-img convert disk.qcow2 nbd+unix:///vm?socket=/srv/pool/nbd.sock
 
 Once everything answers, the addresses are printed on stdout, the last line being 'ready'. SIGTERM, SIGINT or
-SIGHUP stops the server in order; a second one at once, which is as safe as a power cut: nothing that was
-flushed is lost.")]
+SIGHUP stops the server in order, and everything is durable then. It does not wait for those who have files of the mount
+open; file systems on loop devices on these are synced, and lose their device. A second signal stops it at once, which is as
+safe as a power cut: nothing that was flushed is lost.")]
 pub struct ServeArgs {
     /// Directory of the pool
     pub pool: PathBuf,
@@ -216,7 +217,7 @@ pub struct CleanArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  shale scrub /srv/pool                     leaves nine tenths of the time to others while they are at work
+  shale scrub /srv/pool                     leaves most of the time to others at work
   shale scrub /srv/pool --rate 50M          at most 50 MiB a second
   shale scrub /srv/pool --rate max
   shale scrub /srv/pool --report            how far the last one came, and what it found
@@ -231,15 +232,9 @@ JSON fields: finished, started_unix_s, extents_done, extents_total, fragments, b
 pub struct ScrubArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Most bytes to read in a second, or 'max' [default: a tenth of the time while others use the pool]
-    #[arg(long, value_name = "SIZE|max", value_parser = names::rate)]
-    pub rate: Option<u64>,
-    /// Begin anew
-    #[arg(long)]
-    pub restart: bool,
-    /// Only tell how far the last one came
-    #[arg(long, conflicts_with_all = ["restart", "rate"])]
-    pub report: bool,
+    /// How fast it goes, and from where
+    #[command(flatten)]
+    pub pacing: Pacing,
     /// How the pool is reached
     #[command(flatten)]
     pub access: Access,

@@ -1,18 +1,16 @@
-//! `shale recompress`: asks for slice after slice, and rests between them as the rate or the pool's users demand. What was done is kept
-//! with the pool, so that interrupting this command pauses the recompression.
+//! `shale recompress`.
 
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use units::format_size;
 
-use super::pace::rest;
+use super::pace::{Standing, in_slices};
 use crate::choices::RecompressSlice;
 use crate::cli::RecompressArgs;
 use crate::control::{Reply, Request};
 use crate::exit::Outcome;
 use crate::output::Output;
-use crate::progress::Progress;
 use crate::session::Session;
 
 /// Bytes of extents of one slice: a fraction of a second of compressing, even with the slowest codecs.
@@ -29,42 +27,31 @@ struct Summary<'a> {
 /// Recompresses a volume, or tells how far that is.
 pub fn run(args: RecompressArgs, output: &Output) -> Outcome {
     let started = Instant::now();
-    let call = |session: &Session, bytes, restart| -> Outcome<RecompressSlice> {
-        let (volume, mode) = (args.volume.clone(), args.mode.clone());
-        match session.call(Request::Recompress { volume, mode, bytes, restart })? {
-            Reply::Recompressed(slice) => Ok(*slice),
-            other => Err(other.unexpected().into()),
-        }
-    };
     let slice = Session::with(&args.pool, &args.access, output, |session| {
-        let mut slice = call(session, 0, false)?;
-        if args.report {
-            return Ok(slice);
-        }
-        // One that was finished is history.
-        let mut restart = args.restart || slice.finished;
-        let progress = Progress::new(output, "recompressing", Some(slice.extents_total * slice.extent_bytes));
-        while restart || !slice.finished {
-            let (began, before) = (Instant::now(), slice.foreground_bytes);
-            slice = call(session, SLICE_BYTES, restart)?;
-            restart = false;
-            progress.set(slice.extents_done * slice.extent_bytes);
-            progress.say(format!(
-                "{} rewritten as {}",
-                format_size(slice.before_bytes),
-                format_size(slice.after_bytes)
-            ));
-            if !slice.finished {
-                let is_busy = slice.foreground_bytes != before;
-                std::thread::sleep(rest(SLICE_BYTES, args.rate, began.elapsed(), is_busy));
+        let call = |bytes, restart| -> Outcome<RecompressSlice> {
+            let (volume, mode) = (args.volume.clone(), args.mode.clone());
+            match session.call(Request::Recompress { volume, mode, bytes, restart })? {
+                Reply::Recompressed(slice) => Ok(*slice),
+                other => Err(other.unexpected().into()),
             }
-        }
-        progress.finish();
-        Ok(slice)
+        };
+        in_slices("recompressing", SLICE_BYTES, &args.pacing, output, call, standing)
     })?;
     let summary = Summary { slice: &slice, seconds: started.elapsed().as_secs_f64() };
     output.result(&summary, || show(&slice, started.elapsed()));
     Ok(())
+}
+
+fn standing(slice: &RecompressSlice) -> Standing {
+    let (before, after) = (format_size(slice.before_bytes), format_size(slice.after_bytes));
+    Standing {
+        finished: slice.finished,
+        extents_done: slice.extents_done,
+        extents_total: slice.extents_total,
+        extent_bytes: slice.extent_bytes,
+        foreground_bytes: slice.foreground_bytes,
+        said: format!("{before} rewritten as {after}"),
+    }
 }
 
 fn show(slice: &RecompressSlice, took: Duration) -> String {

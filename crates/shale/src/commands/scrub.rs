@@ -1,5 +1,4 @@
-//! `shale scrub`: asks for slice after slice, and rests between them as the rate or the pool's users demand. What was done is kept
-//! with the pool, so that interrupting this command pauses the scrub.
+//! `shale scrub`.
 
 use std::time::Instant;
 
@@ -7,17 +6,17 @@ use serde::Serialize;
 use surface::ErrorKind;
 use units::format_size;
 
-use super::pace::rest;
+use super::pace::{Standing, in_slices};
 use crate::cli::ScrubArgs;
 use crate::control::{Reply, Request};
 use crate::exit::{Failure, Outcome};
 use crate::model::ScrubSlice;
 use crate::output::Output;
-use crate::progress::Progress;
 use crate::session::Session;
 
 /// Bytes of one slice: a few milliseconds on a fast device, so that the rests between them are short, too.
 const SLICE_BYTES: u64 = 8 << 20;
+
 /// What scrubbing found.
 #[derive(Debug, Serialize)]
 struct Summary<'a> {
@@ -30,35 +29,27 @@ struct Summary<'a> {
 pub fn run(args: ScrubArgs, output: &Output) -> Outcome {
     let started = Instant::now();
     let slice = Session::with(&args.pool, &args.access, output, |session| {
-        let mut slice = call(session, 0, false)?;
-        if args.report {
-            return Ok(slice);
-        }
-        // One that was finished is history.
-        let mut restart = args.restart || slice.finished;
-        let progress = Progress::new(output, "scrubbing", Some(slice.extents_total * slice.extent_bytes));
-        while restart || !slice.finished {
-            let (began, before) = (Instant::now(), slice.foreground_bytes);
-            slice = call(session, SLICE_BYTES, restart)?;
-            restart = false;
-            progress.set(slice.extents_done * slice.extent_bytes);
-            progress.say(format!("{} verified, {} damaged", format_size(slice.bytes), slice.found));
-            if !slice.finished {
-                std::thread::sleep(rest(SLICE_BYTES, args.rate, began.elapsed(), slice.foreground_bytes != before));
+        let call = |bytes, restart| -> Outcome<ScrubSlice> {
+            match session.call(Request::Scrub { bytes, restart })? {
+                Reply::Scrubbed(slice) => Ok(*slice),
+                other => Err(other.unexpected().into()),
             }
-        }
-        progress.finish();
-        Ok(slice)
+        };
+        in_slices("scrubbing", SLICE_BYTES, &args.pacing, output, call, standing)
     })?;
     let summary = Summary { slice: &slice, seconds: started.elapsed().as_secs_f64() };
     output.result(&summary, || show(&slice, summary.seconds));
     if slice.found > 0 { Err(Failure::Reported(ErrorKind::Corrupt)) } else { Ok(()) }
 }
 
-fn call(session: &Session, bytes: u64, restart: bool) -> Outcome<ScrubSlice> {
-    match session.call(Request::Scrub { bytes, restart })? {
-        Reply::Scrubbed(slice) => Ok(*slice),
-        other => Err(other.unexpected().into()),
+fn standing(slice: &ScrubSlice) -> Standing {
+    Standing {
+        finished: slice.finished,
+        extents_done: slice.extents_done,
+        extents_total: slice.extents_total,
+        extent_bytes: slice.extent_bytes,
+        foreground_bytes: slice.foreground_bytes,
+        said: format!("{} verified, {} damaged", format_size(slice.bytes), slice.found),
     }
 }
 

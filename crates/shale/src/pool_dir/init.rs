@@ -180,6 +180,10 @@ enum Target {
 impl Target {
     fn examine(path: &Path, may_overwrite: bool) -> Result<Self> {
         let metadata = match std::fs::metadata(path) {
+            // A file there would be in memory, and gone with the next boot: what is meant is a device.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && is_of_devices(path) => {
+                return Err(path_error("there is no block device", path, error));
+            }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::Absent),
             Err(error) => return Err(path_error("cannot look at", path, error)),
             Ok(metadata) => metadata,
@@ -207,6 +211,10 @@ impl Target {
     }
 }
 
+fn is_of_devices(path: &Path) -> bool {
+    path.starts_with("/dev") && !path.starts_with("/dev/shm")
+}
+
 fn is_blank(path: &Path) -> std::io::Result<bool> {
     use std::io::Read;
     let mut head = Vec::with_capacity(BLANK_BYTES);
@@ -215,7 +223,9 @@ fn is_blank(path: &Path) -> std::io::Result<bool> {
 }
 
 fn capacity(target: &Target, path: &Path, options: &InitOptions) -> Result<(u64, Option<String>)> {
-    let whole_extents = |bytes: u64| bytes - bytes % u64::from(options.extent_bytes.max(1));
+    // What is less than an extent is left as it is: the refusal shall name what was asked for.
+    let extent = u64::from(options.extent_bytes.max(1));
+    let whole_extents = |bytes: u64| if bytes < extent { bytes } else { bytes - bytes % extent };
     match (options.capacity_bytes, target) {
         (Some(wanted), Target::BlockDevice { bytes }) if wanted > *bytes => {
             let message = format!(
