@@ -3,37 +3,75 @@
 use env::AlignedBuf;
 use parking_lot::Mutex;
 
-/// Buffers kept: for each batch that may wait for a writer with the default budget, and those that are being filled.
-const KEPT_MAX: usize = 32;
-/// Larger ones are not kept: they come from unusual extents.
-const KEPT_BYTES_MAX: usize = 2 << 20;
+/// Bytes kept: for each batch that may wait for a writer with the default budget, and those that are being filled or read.
+const KEPT_BYTES_MAX: usize = 32 << 20;
+/// Larger buffers are not kept: they come from unusual extents.
+const BUFFER_BYTES_MAX: usize = 2 << 20;
+/// Smallest buffer.
+const BUFFER_BYTES_MIN: usize = 4 << 10;
+/// Sizes are powers of two, so that every buffer serves many lengths; one list for each.
+const CLASSES: usize = (BUFFER_BYTES_MAX / BUFFER_BYTES_MIN).ilog2() as usize + 1;
 
-/// Sizes are rounded up to this, so that a buffer serves the next batch too, whose header is a little longer.
-const ROUND_BYTES: usize = 64 << 10;
+#[derive(Default)]
+struct Kept {
+    /// The last one that came back is used first: it is still in the processor's cache.
+    classes: [Vec<AlignedBuf>; CLASSES],
+    bytes: usize,
+}
 
 #[derive(Default)]
 pub(crate) struct BufferPool {
-    kept: Mutex<Vec<AlignedBuf>>,
+    kept: Mutex<Kept>,
+}
+
+/// The list of buffers of exactly `len` bytes.
+fn class_of(len: usize) -> Option<usize> {
+    let is_kept = len.is_power_of_two() && (BUFFER_BYTES_MIN..=BUFFER_BYTES_MAX).contains(&len);
+    is_kept.then(|| (len / BUFFER_BYTES_MIN).ilog2() as usize)
 }
 
 impl BufferPool {
     /// A buffer of at least `len` bytes with any content.
     pub(crate) fn get(&self, len: usize) -> AlignedBuf {
-        let mut kept = self.kept.lock();
-        match kept.iter().position(|b| b.len() >= len && b.len() <= len.saturating_mul(4).max(64 << 10)) {
-            Some(at) => kept.swap_remove(at),
-            None => {
-                drop(kept);
-                AlignedBuf::new(if len > ROUND_BYTES { len.next_multiple_of(ROUND_BYTES) } else { len })
-            }
-        }
+        let len = len.next_power_of_two().max(BUFFER_BYTES_MIN);
+        let kept = class_of(len).and_then(|class| {
+            let mut kept = self.kept.lock();
+            let buf = kept.classes[class].pop()?;
+            kept.bytes -= len;
+            Some(buf)
+        });
+        kept.unwrap_or_else(|| AlignedBuf::new(len))
     }
 
     /// Gives a buffer back.
     pub(crate) fn put(&self, buf: AlignedBuf) {
+        let Some(class) = class_of(buf.len()) else { return };
         let mut kept = self.kept.lock();
-        if kept.len() < KEPT_MAX && buf.len() <= KEPT_BYTES_MAX {
-            kept.push(buf);
+        if kept.bytes + buf.len() <= KEPT_BYTES_MAX {
+            kept.bytes += buf.len();
+            kept.classes[class].push(buf);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_serves_every_length_of_its_class_and_no_more_are_kept_than_allowed() {
+        let pool = BufferPool::default();
+        let mut buf = pool.get(300 << 10);
+        assert_eq!(buf.len(), 512 << 10);
+        buf[0] = 7;
+        pool.put(buf);
+        assert_eq!(pool.get(1 << 10).len(), BUFFER_BYTES_MIN);
+        assert_eq!(pool.get(512 << 10)[0], 7, "used again");
+        let many: Vec<_> = (0..40).map(|_| pool.get(1 << 20)).collect();
+        many.into_iter().for_each(|buf| pool.put(buf));
+        assert_eq!(pool.kept.lock().bytes, KEPT_BYTES_MAX);
+        pool.put(pool.get(3 << 20));
+        pool.put(AlignedBuf::new(12 << 10));
+        assert_eq!(pool.kept.lock().bytes, KEPT_BYTES_MAX, "neither is of a class");
     }
 }
