@@ -60,6 +60,23 @@ pub fn kind_data(dir: &Path, bytes_max: usize) -> Outcome<Vec<(String, Vec<u8>)>
     Ok(kinds)
 }
 
+/// The same of one kind that consists of different things: each of its directories, and the files beside them.
+pub fn part_data(dir: &Path, kind: &str, bytes_max: usize) -> Outcome<Vec<(String, Vec<u8>)>> {
+    let dir = dir.join(kind);
+    if !dir.is_dir() {
+        return Ok(Vec::new());
+    }
+    let mut parts = kind_data(&dir, bytes_max)?;
+    let mut files = Vec::new();
+    for path in entries(&dir)?.into_iter().filter(|path| path.is_file()) {
+        append_file(&path, &mut files)?;
+    }
+    files.truncate(bytes_max);
+    files.truncate(files.len() / ROUND * ROUND);
+    parts.push(("files".to_owned(), files));
+    Ok(parts.into_iter().map(|(name, data)| (format!("{kind}/{name}"), data)).collect())
+}
+
 fn entries(dir: &Path) -> Outcome<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(|e| format!("cannot read {}: {e}", dir.display()))? {
@@ -80,15 +97,20 @@ fn append(path: &Path, data: &mut Vec<u8>, end: usize) -> Outcome<()> {
         if entry.is_dir() {
             append(&entry, data, end)?;
         } else if entry.is_file() {
-            use std::io::Read;
-            let mut bytes = Vec::new();
-            std::fs::File::open(&entry)?.take(FILE_BYTES_MAX as u64 * 8).read_to_end(&mut bytes)?;
-            // Zero blocks become holes and would only flatter the figures.
-            let blocks = bytes.chunks(units::BLOCK_BYTES).filter(|b| !policy::is_zero(b));
-            for block in blocks.take(FILE_BYTES_MAX / units::BLOCK_BYTES) {
-                data.extend_from_slice(block);
-            }
+            append_file(&entry, data)?;
         }
+    }
+    Ok(())
+}
+
+fn append_file(path: &Path, data: &mut Vec<u8>) -> Outcome<()> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(FILE_BYTES_MAX as u64 * 8).read_to_end(&mut bytes)?;
+    // Zero blocks become holes and would only flatter the figures.
+    let blocks = bytes.chunks(units::BLOCK_BYTES).filter(|b| !policy::is_zero(b));
+    for block in blocks.take(FILE_BYTES_MAX / units::BLOCK_BYTES) {
+        data.extend_from_slice(block);
     }
     Ok(())
 }

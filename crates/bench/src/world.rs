@@ -67,12 +67,17 @@ impl World {
 
     /// The same, of another size.
     pub fn create_sized(dir: &Path, compression: &str, unit: &str, capacity_bytes: u64) -> Outcome<Self> {
-        Self::create_on(dir, compression, unit, capacity_bytes, None)
+        Self::create_on(dir, compression, unit, capacity_bytes, None, cores())
+    }
+
+    /// The same without any thread of its own: everything happens in one order, and again in the same.
+    pub fn create_alone(dir: &Path, compression: &str, unit: &str) -> Outcome<Self> {
+        Self::create_on(dir, compression, unit, CAPACITY_BYTES, None, 0)
     }
 
     /// The same, on a device that takes so many bytes a second.
     pub fn create_throttled(dir: &Path, compression: &str, unit: &str, throttle: Option<f64>) -> Outcome<Self> {
-        Self::create_on(dir, compression, unit, CAPACITY_BYTES, throttle)
+        Self::create_on(dir, compression, unit, CAPACITY_BYTES, throttle, cores())
     }
 
     fn create_on(
@@ -81,6 +86,7 @@ impl World {
         unit: &str,
         capacity_bytes: u64,
         throttle: Option<f64>,
+        workers: usize,
     ) -> Outcome<Self> {
         recreate(dir)?;
         let disk = TimedDisk::new(FileDisk::create(&dir.join("data"), capacity_bytes)?);
@@ -93,7 +99,7 @@ impl World {
         let format = FormatOptions { capacity_bytes, extent_bytes: EXTENT_BYTES, properties };
         Pool::format(&environment, &format)?;
         Ok(Self {
-            pool: Pool::open(environment, pool_options(MEMORY_BYTES))?,
+            pool: Pool::open(environment, PoolOptions { workers, ..pool_options(MEMORY_BYTES) })?,
             disk,
             data: dir.join("data"),
             store_seconds: 0.0,

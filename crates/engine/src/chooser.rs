@@ -25,11 +25,9 @@ use crate::trace::{Trace, TraceRecord};
 /// CPU time that tests may take as a share of that of compressing: with the probe, deciding stays below 3 %.
 const TEST_SHARE: i64 = 50;
 /// What a pool may spend on tests before it has compressed anything: its calibration. Also the most that is saved up.
-const TEST_CREDIT_NS: i64 = 20_000_000;
+const TEST_CREDIT_NS: i64 = 16_000_000;
 /// Of how many units the CPU time of one is measured.
 const TIMED_EVERY: u64 = 16;
-/// Price of CPU time: the same for all candidates, so that it changes no choice.
-const PRICE: f64 = 1.0;
 
 /// What `auto` knows of a pool.
 pub(crate) struct Chooser {
@@ -93,8 +91,10 @@ pub(crate) struct Unit<'a, 'core> {
     pub first: BlockIndex,
     pub raw: &'a [u8],
     pub settings: &'a Settings,
-    /// The dictionary that helps zstd, if the unit is small enough for one.
-    pub dictionary: Option<&'a mut Encoders<'core>>,
+    /// The dictionaries that may help zstd, if the unit is small enough for one.
+    pub dictionaries: Option<&'a mut Encoders<'core>>,
+    /// Nothing that is remembered of its region counts.
+    pub afresh: bool,
     /// As long as the raw bytes.
     pub target: &'a mut [u8],
 }
@@ -115,7 +115,8 @@ impl<'a> Batch<'a> {
     pub(crate) fn store(&mut self, unit: Unit<'_, '_>, codecs: &mut Workspace, spare: &mut Vec<u8>) -> Chosen {
         let chooser = self.chooser;
         let key = RegionKey::of(unit.object, unit.first);
-        let region = self.enter(key, unit.settings.mode);
+        let remembered = self.enter(key, unit.settings.mode);
+        let region = if unit.afresh { policy::Region::default() } else { remembered };
         if !chooser.trace.is_on() && !wants_probe(unit.settings.mode, region) {
             // Most units of a long run of random ones: nothing is asked, nothing learned.
             self.region = Some((key, region.after_random()));
@@ -126,10 +127,10 @@ impl<'a> Batch<'a> {
         let is_traced = chooser.trace.is_on();
         let may_test = chooser.credit_ns.load(Ordering::Relaxed) > 0;
         let limit = dst_limit(unit.raw.len(), unit.settings);
-        let Unit { raw, target, dictionary, .. } = unit;
+        let Unit { raw, target, dictionaries, .. } = unit;
         let clock = &*chooser.clock;
         let mut attempts =
-            UnitAttempts { codecs, clock, raw, dictionary, target, spare, limit, last: None, kept: None };
+            UnitAttempts { codecs, clock, raw, dictionaries, helper: 0, target, spare, limit, last: None, kept: None };
         let planner = self.planner(unit.settings.auto());
         let timed = is_traced || number.is_multiple_of(TIMED_EVERY);
         let stored = planner.store(raw, region, may_test, timed, &mut attempts);
@@ -163,6 +164,7 @@ impl<'a> Batch<'a> {
             cpus: pressure.cpus,
             device_ns_per_kib: pressure.device_ns_per_kib,
             pressed: self.pressed,
+            power: self.chooser.costs.power(),
         });
     }
 
@@ -170,8 +172,10 @@ impl<'a> Batch<'a> {
         let chooser = self.chooser;
         let fresh = self.planner.take().filter(|planner| planner.auto() == auto);
         let pressed = self.pressed;
+        // The price of CPU time is the same for all candidates, so that it changes no choice.
+        let price = chooser.costs.power().watts();
         self.planner
-            .insert(fresh.unwrap_or_else(|| Planner::new(auto, PRICE, chooser.meter.pressure(pressed), &chooser.costs)))
+            .insert(fresh.unwrap_or_else(|| Planner::new(auto, price, chooser.meter.pressure(pressed), &chooser.costs)))
     }
 
     fn enter(&mut self, key: RegionKey, mode: Mode) -> policy::Region {
@@ -183,7 +187,8 @@ impl<'a> Batch<'a> {
                 let region = self.chooser.regions.get(key);
                 let is_new = region == policy::Region::default() && mode == Mode::Performance;
                 let before = before.map_or_else(|| self.chooser.last_region(), |(_, region)| region);
-                if is_new { before.neighbour() } else { region }
+                let region = if is_new { before.random_neighbour() } else { region };
+                region.beside(before)
             }
         }
     }
@@ -222,7 +227,9 @@ struct UnitAttempts<'a, 'core> {
     codecs: &'a mut Workspace,
     clock: &'a dyn Clock,
     raw: &'a [u8],
-    dictionary: Option<&'a mut Encoders<'core>>,
+    dictionaries: Option<&'a mut Encoders<'core>>,
+    /// Which of them helps, from 1; 0: none.
+    helper: u8,
     target: &'a mut [u8],
     spare: &'a mut Vec<u8>,
     /// Most bytes that are worth storing compressed.
@@ -245,8 +252,8 @@ impl Attempts for UnitAttempts<'_, '_> {
             }
         };
         // Preparing a dictionary is not the unit's work.
-        let helped = match (&mut self.dictionary, codec) {
-            (Some(encoders), Codec::Zstd(level)) => encoders.at(level),
+        let helped = match (&mut self.dictionaries, codec) {
+            (Some(encoders), Codec::Zstd(level)) => encoders.at(self.helper, level),
             _ => None,
         };
         let began = timed.then(|| self.clock.thread_cpu_ns());
@@ -263,8 +270,12 @@ impl Attempts for UnitAttempts<'_, '_> {
         self.kept = self.last;
     }
 
-    fn has_dictionary(&self) -> bool {
-        self.dictionary.is_some()
+    fn dictionaries(&self) -> u8 {
+        self.dictionaries.as_ref().map_or(0, |encoders| encoders.count())
+    }
+
+    fn help(&mut self, dictionary: u8) {
+        self.helper = dictionary;
     }
 }
 

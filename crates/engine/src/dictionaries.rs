@@ -7,12 +7,12 @@
 //! **Why none is missing.**
 //! 1. A dictionary comes into the log in one batch, descriptor and content together, which is applied before anybody can find it: so
 //!    every fragment that needs it lies behind it in the log, and recovery, which applies a prefix of the log, has it too.
-//! 2. Fragments of an object are only compressed with dictionaries of that object or of those that it came from ([`Objects::newest_dictionary`]).
+//! 2. Fragments of an object are only compressed with dictionaries of that object or of those that it came from ([`Objects::newest_dictionaries`]).
 //! 3. A dictionary is kept for as long as its parent is in the table of objects, in whatever state (`timeline`). The parent stays there while it has
 //!    records, and while anything that came from it is seen; and fragments are decoded of objects only that are seen.
 //! 4. Those that are given up earlier have been shown to be needed by no fragment (`dictionary_review`).
 //!
-//! [`Objects::newest_dictionary`]: crate::objects::Objects::newest_dictionary
+//! [`Objects::newest_dictionaries`]: crate::objects::Objects::newest_dictionaries
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use codec::{
 };
 use format::{DICTIONARY_FRAME_BYTES, decode_dictionary};
 use parking_lot::{Mutex, RwLock};
-use policy::{Settings, judging_level};
+use policy::{DICTIONARIES_IN_FORCE_MAX, Settings, judging_level};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use surface::{Error, ErrorKind, Result};
@@ -89,11 +89,6 @@ impl Dictionaries {
         }
     }
 
-    /// Nothing more is written with these.
-    fn retire(&self, ids: &BTreeSet<ObjectId>) {
-        self.unusable.lock().extend(ids.iter().copied());
-    }
-
     /// Empties the caches.
     pub(crate) fn clear(&self) {
         self.decoders.clear();
@@ -101,27 +96,39 @@ impl Dictionaries {
     }
 }
 
-/// The dictionary in force for what an object writes, prepared for the levels that are asked for.
+/// The dictionaries in force for what an object writes, prepared for the levels that are asked for. They have the numbers from 1 on, the newest the last.
 pub(crate) struct Encoders<'a> {
     core: &'a Core,
-    number: DictionaryNumber,
-    made: Vec<(ZstdLevel, Option<Arc<EncodeDictionary>>)>,
+    /// At least one.
+    numbers: Vec<DictionaryNumber>,
+    made: Vec<(u8, ZstdLevel, Option<Arc<EncodeDictionary>>)>,
 }
 
 impl Encoders<'_> {
-    /// Its number.
-    pub(crate) fn number(&self) -> DictionaryNumber {
-        self.number
+    /// How many there are.
+    pub(crate) fn count(&self) -> u8 {
+        self.numbers.len() as u8
     }
 
-    /// The dictionary at a level; `None` if it cannot be had: then one compresses without.
-    pub(crate) fn at(&mut self, level: ZstdLevel) -> Option<&Arc<EncodeDictionary>> {
-        let known = self.made.iter().position(|(made, _)| *made == level);
-        let index = known.unwrap_or_else(|| {
-            self.made.push((level, self.core.encoder(self.number, level)));
+    /// The name of one in fragments; `None` for 0.
+    pub(crate) fn number(&self, index: u8) -> Option<DictionaryNumber> {
+        self.numbers.get(usize::from(index.checked_sub(1)?)).copied()
+    }
+
+    /// Which one a fragment names.
+    pub(crate) fn find(&self, number: DictionaryNumber) -> Option<u8> {
+        self.numbers.iter().position(|known| *known == number).map(|at| at as u8 + 1)
+    }
+
+    /// A dictionary at a level; `None` for 0, and if it cannot be had: then one compresses without.
+    pub(crate) fn at(&mut self, index: u8, level: ZstdLevel) -> Option<&Arc<EncodeDictionary>> {
+        let number = self.number(index)?;
+        let known = self.made.iter().position(|(of, made, _)| (*of, *made) == (index, level));
+        let place = known.unwrap_or_else(|| {
+            self.made.push((index, level, self.core.encoder(number, level)));
             self.made.len() - 1
         });
-        self.made.get(index).and_then(|(_, dictionary)| dictionary.as_ref())
+        self.made.get(place).and_then(|(_, _, dictionary)| dictionary.as_ref())
     }
 }
 
@@ -131,20 +138,26 @@ fn object_of(number: DictionaryNumber) -> ObjectId {
 }
 
 impl Core {
-    /// The dictionary with which units of an object are written under these settings, if there is one.
+    /// The dictionaries with which units of an object are written under these settings, if there are any.
     pub(crate) fn encoders(&self, object: &Object, settings: &Settings) -> Option<Encoders<'_>> {
         if !settings.dictionary || judging_level(settings).is_none() {
             return None;
         }
         let unusable = self.dictionaries.unusable.lock();
-        let id = self.objects.newest_dictionary(object, |id| !unusable.contains(&id))?;
-        let number = DictionaryNumber(u32::try_from(id.0).ok()?);
-        Some(Encoders { core: self, number, made: Vec::new() })
+        let most = DICTIONARIES_IN_FORCE_MAX;
+        let ids = self.objects.newest_dictionaries(object, most, |id| !unusable.contains(&id));
+        let numbers: Vec<_> = ids.iter().filter_map(|id| u32::try_from(id.0).ok().map(DictionaryNumber)).collect();
+        (!numbers.is_empty()).then_some(Encoders { core: self, numbers, made: Vec::new() })
     }
 
     /// Nothing is compressed with these from now on, but for what is under way.
     pub(crate) fn retire_dictionaries(&self, ids: &BTreeSet<ObjectId>) {
-        self.dictionaries.retire(ids);
+        self.dictionaries.unusable.lock().extend(ids.iter().copied());
+    }
+
+    /// They may be used again: they have turned out to be needed.
+    pub(crate) fn recall_dictionaries(&self, ids: &BTreeSet<ObjectId>) {
+        self.dictionaries.unusable.lock().retain(|id| !ids.contains(id));
     }
 
     fn encoder(&self, number: DictionaryNumber, level: ZstdLevel) -> Option<Arc<EncodeDictionary>> {

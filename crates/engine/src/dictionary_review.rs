@@ -1,13 +1,14 @@
 //! Giving up dictionaries that no fragment needs any more: the end of a recompression, which has rewritten what older ones helped to
 //! compress. Nobody counts references to dictionaries; so before one is given up, every fragment that could need it is looked at.
 //!
-//! 1. All dictionaries of the volume but the newest are *retired*: nothing is compressed with them from here on.
+//! 1. All dictionaries of the volume but the newest are *retired*: nothing is compressed with them until it is known which are needed.
 //! 2. Drains and rounds of the cleaner that may have used one before are waited for, and a checkpoint is taken: every fragment that needs one is
 //!    part of the map as of a checkpoint now. From here on no record comes to need one: a move leaves a fragment in its record, and everything
 //!    else only takes fragments away.
 //! 3. All objects' records, as of the last checkpoint, are gone through in the order of their keys; of each fragment with a dictionary the payload is
 //!    read, verified, and asked which one. What cannot be read or verified may need any of them.
-//! 4. A checkpoint makes durable what was seen, readers who came before are waited for, and those that nobody named are destroyed.
+//! 4. A checkpoint makes durable what was seen, readers who came before are waited for, and those that nobody named are destroyed. The others may be used
+//!    again.
 //!
 //! Records are looked at page by page. Only for a page checkpoints are held off: until the next one, what the last one points at stays in its place.
 
@@ -49,6 +50,14 @@ impl Core {
         }
         // Step 1.
         self.retire_dictionaries(&old);
+        let gone = self.destroy_unneeded(old.clone())?;
+        old.retain(|id| !gone.contains(id));
+        self.recall_dictionaries(&old);
+        Ok(gone.len() as u64)
+    }
+
+    /// Steps 2 to 4 for dictionaries that are retired: those that are gone. After an error some may be.
+    fn destroy_unneeded(&self, mut old: BTreeSet<ObjectId>) -> Result<BTreeSet<ObjectId>> {
         // Step 2.
         self.drain_all()?;
         drop(self.dictionaries.in_use.write());
@@ -60,7 +69,7 @@ impl Core {
             let next = self.review_page(&from, &mut needed);
             old.retain(|id| !needed.dictionaries.contains(id));
             if needed.is_unknown || old.is_empty() {
-                return Ok(0);
+                return Ok(BTreeSet::new());
             }
             match next {
                 Some(next) => from = next,
@@ -75,10 +84,8 @@ impl Core {
             let descriptor = dictionary.descriptor.read().clone();
             Entry::Object(ObjectDescriptor { state: ObjectState::Deleting, ..descriptor })
         });
-        let gone: Vec<_> = gone.collect();
-        let count = gone.len() as u64;
-        self.append_durably(gone)?;
-        Ok(count)
+        self.append_durably(gone.collect())?;
+        Ok(old)
     }
 
     /// Step 3 for one page from a key on; where the next one begins, if there is one.

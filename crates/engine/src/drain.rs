@@ -46,8 +46,8 @@ struct Unit {
 struct Run<'a> {
     object: ObjectId,
     epoch: Epoch,
-    /// The dictionary for its small units, if there is one.
-    dictionary: Option<Encoders<'a>>,
+    /// The dictionaries for its small units, if there are any.
+    dictionaries: Option<Encoders<'a>>,
     units: Vec<Unit>,
     holes: Vec<(BlockIndex, u32)>,
 }
@@ -162,8 +162,8 @@ impl Core {
             let epoch = object.epoch();
             let mut settings = *object.settings.read();
             if runs.last().is_none_or(|run| (run.object, run.epoch) != (id, epoch)) {
-                let dictionary = self.encoders(object, &settings);
-                runs.push(Run { object: id, epoch, dictionary, units: Vec::new(), holes: Vec::new() });
+                let dictionaries = self.encoders(object, &settings);
+                runs.push(Run { object: id, epoch, dictionaries, units: Vec::new(), holes: Vec::new() });
             }
             settings.unit_blocks = settings.unit_blocks.min(self.geometry.unit_blocks_max());
             settings.unit_blocks_min = settings.unit_blocks_min.min(settings.unit_blocks);
@@ -211,11 +211,12 @@ impl Core {
                     Compression::Fixed(codec) => compress_with(codecs, codec, raw, target, settings),
                     Compression::Auto => {
                         let is_small = wants_dictionary(settings, raw.len());
-                        let dictionary = run.dictionary.as_mut().filter(|_| is_small);
-                        let unit = chooser::Unit { object: run.object, first, raw, settings, dictionary, target };
+                        let dictionaries = run.dictionaries.as_mut().filter(|_| is_small);
+                        let (object, afresh) = (run.object, false);
+                        let unit = chooser::Unit { object, first, raw, settings, dictionaries, afresh, target };
                         let done = chosen.get_or_insert_with(|| self.begin_choosing()).store(unit, codecs, spare);
                         if is_small && !done.is_random {
-                            self.dictionaries.sampling.offer(run.object, raw);
+                            self.dictionaries.sampling.offer(run.object, first, raw);
                         }
                         (done.codec, done.stored)
                     }

@@ -2,10 +2,11 @@
 //! region, what each candidate makes of its first unit now, and why the others lose. Reads; changes nothing.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use codec::{Codec, CodecId, Workspace};
+use codec::{Codec, CodecId, EncodeDictionary, Workspace, ZstdLevel};
 use policy::{
-    Class, Compression, Entrant, Estimate, Facts, Settings, SizeClass, decide, dst_limit, ln_cost, probe,
+    Class, Compression, Entrant, Estimate, Facts, Mode, Settings, SizeClass, decide, dst_limit, ln_cost, probe,
     wants_dictionary,
 };
 use surface::{Error, ErrorKind, Result};
@@ -108,8 +109,12 @@ pub struct RegionDetail {
     pub cpus: f64,
     /// See `cpus`.
     pub device_ns_per_kib: f64,
-    /// Number of the dictionary that helps zstd with units of this size, if there is one.
+    /// What a busy CPU takes, and whose figure that is.
+    pub power: policy::Power,
+    /// Number of the dictionary that helps zstd with this unit, if one does.
     pub dictionary: Option<u32>,
+    /// How many there are to choose from.
+    pub dictionaries: u8,
     /// Every candidate.
     pub trials: Vec<Trial>,
 }
@@ -230,26 +235,30 @@ impl Core {
         };
         let probed = probe(&raw);
         let pressed = self.buffer.bytes() > self.shares.write_buffer / 2;
-        let mut dictionary = self.encoders(object, &settings).filter(|_| wants_dictionary(&settings, raw.len()));
-        let size = if dictionary.is_some() { SizeClass::WITH_DICTIONARY } else { SizeClass::of(raw.len()) };
+        let mut dictionaries = self.encoders(object, &settings).filter(|_| wants_dictionary(&settings, raw.len()));
+        let memory = self.chooser.regions.get(RegionKey::of(object.id, BlockIndex::containing(unit_offset)));
+        let count = dictionaries.as_ref().map_or(0, Encoders::count);
+        let helper = memory.dictionary().unwrap_or(count).min(count);
+        let size = if helper > 0 { SizeClass::WITH_DICTIONARY } else { SizeClass::of(raw.len()) };
         let facts = Facts {
             auto: settings.auto(),
             size,
-            price: 1.0,
+            price: self.chooser.costs.power().watts(),
             pressure: self.chooser.meter.pressure(pressed),
             table: &self.chooser.costs,
         };
         let (chosen, why) = match settings.compression {
             Compression::Fixed(codec) => (codec.to_string(), policy::Why::Fixed.to_string()),
             Compression::Auto => {
-                let memory = self.chooser.regions.get(RegionKey::of(object.id, BlockIndex::containing(unit_offset)));
                 let plan = facts.plan(probed.class);
                 let find = |id| facts.auto.candidates.find(id);
                 let decision = decide(facts.auto.mode, &plan, memory, probed.class, false, find);
                 (tell(decision.action), decision.why.to_string())
             }
         };
-        let trials = self.trials(&facts, &settings, probed.class, &raw, &mut dictionary);
+        let dictionary = dictionaries.as_ref().and_then(|encoders| encoders.number(helper));
+        let mut helped = |level| dictionaries.as_mut().and_then(|encoders| encoders.at(helper, level).cloned());
+        let trials = self.trials(&facts, &settings, probed.class, &raw, &mut helped);
         Ok(RegionDetail {
             region,
             unit_offset,
@@ -265,7 +274,9 @@ impl Core {
             why,
             cpus: facts.pressure.cpus,
             device_ns_per_kib: facts.pressure.device_ns_per_kib,
-            dictionary: dictionary.map(|dictionary| dictionary.number().0),
+            power: self.chooser.costs.power(),
+            dictionary: dictionary.map(|number| number.0),
+            dictionaries: count,
             trials,
         })
     }
@@ -277,14 +288,14 @@ impl Core {
         settings: &Settings,
         class: Class,
         raw: &[u8],
-        dictionary: &mut Option<Encoders<'_>>,
+        helped: &mut dyn FnMut(ZstdLevel) -> Option<Arc<EncodeDictionary>>,
     ) -> Vec<Trial> {
         let mut codecs = Workspace::new();
         let mut dst = vec![0; raw.len()];
         let limit = dst_limit(raw.len(), settings);
         let mut measure = |codec: Codec| {
-            let helped = match (dictionary.as_mut(), codec) {
-                (Some(dictionary), Codec::Zstd(level)) => dictionary.at(level).cloned(),
+            let helped = match codec {
+                Codec::Zstd(level) => helped(level),
                 _ => None,
             };
             let mut least = u64::MAX;
@@ -323,7 +334,11 @@ impl Core {
                     expected_saving: expected.saving,
                     expected_ns_per_kib: expected.ns_per_kib,
                     cost: relative.is_finite().then_some(relative),
-                    verdict: verdict(entrant, winner),
+                    verdict: if facts.auto.mode != Mode::Archive && !facts.is_quick_to_read(*codec) {
+                        "would make random reads slow".to_owned()
+                    } else {
+                        verdict(entrant, winner)
+                    },
                 }
             })
             .collect()

@@ -10,6 +10,7 @@ mod allocation;
 mod apply;
 mod backing;
 mod buffers;
+mod calibration;
 mod check;
 mod check_history;
 mod checkpoint;
@@ -78,6 +79,7 @@ mod volume;
 mod workers;
 mod write_buffer;
 
+pub use calibration::{Calibration, CodecSpeed};
 pub use diff::{Changed, DiffPage};
 pub use explain::{CodecUse, RegionDetail, RegionReport, Remembered, Trial};
 pub use options::{FormatOptions, PoolEnv, PoolOptions, Properties, Training};

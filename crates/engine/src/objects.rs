@@ -453,11 +453,24 @@ impl Objects {
         snapshots
     }
 
-    /// The newest dictionary of an object, or else of what it came from, the nearest first, that `may_use` lets pass.
-    pub(crate) fn newest_dictionary(&self, object: &Object, may_use: impl Fn(ObjectId) -> bool) -> Option<ObjectId> {
+    /// The newest dictionaries, at most so many, of an object and of what it came from, those of the nearest first, that `may_use` lets pass; in the order
+    /// of their numbers.
+    pub(crate) fn newest_dictionaries(
+        &self,
+        object: &Object,
+        most: usize,
+        may_use: impl Fn(ObjectId) -> bool,
+    ) -> Vec<ObjectId> {
         let levels = object.levels();
         let table = self.table.read();
-        levels.iter().find_map(|level| table.dictionaries_of(level.object).rev().find(|id| may_use(*id)))
+        let mut newest = Vec::new();
+        for id in levels.iter().flat_map(|level| table.dictionaries_of(level.object).rev()) {
+            if newest.len() < most && !newest.contains(&id) && may_use(id) {
+                newest.push(id);
+            }
+        }
+        newest.sort_unstable();
+        newest
     }
 
     /// The dictionaries of an object itself, oldest first.

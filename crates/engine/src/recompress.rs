@@ -177,9 +177,9 @@ impl Core {
         let (mut before, mut rewritten) = (0, 0);
         let fragments = residents.len() as u64;
         let mut batch = self.chooser.begin(false, self.counters.written_bytes.get());
-        let mut dictionary = residents.first().and_then(|resident| self.encoders(&resident.object, settings));
+        let mut dictionaries = residents.first().and_then(|resident| self.encoders(&resident.object, settings));
         for resident in &residents {
-            let chosen = (&mut batch, &mut dictionary);
+            let chosen = (&mut batch, &mut dictionaries);
             if let Some(old) = self.rewrite(resident, settings, extent, &mut survivors, chosen) {
                 before += old as u64;
                 rewritten += 1;
@@ -212,7 +212,7 @@ impl Core {
         settings: &Settings,
         extent: &[u8],
         survivors: &mut Survivors,
-        (batch, dictionary): (&mut chooser::Batch<'_>, &mut Option<Encoders<'_>>),
+        (batch, dictionaries): (&mut chooser::Batch<'_>, &mut Option<Encoders<'_>>),
     ) -> Option<usize> {
         let Resident { object: volume, stored, location, reference } = resident;
         let live = self.map.unmoved(resident.key(), stored.epoch, *location, reference.live);
@@ -225,9 +225,9 @@ impl Core {
         let raw_len = usize::from(stored.fragment.count) * BLOCK_BYTES;
         let codec = CodecId(stored.fragment.codec);
         // What needs an old dictionary is rewritten wherever that costs nothing: then the old one can be given up.
-        let present = dictionary.as_ref().map(Encoders::number);
+        let newest = dictionaries.as_ref().and_then(|encoders| encoders.number(encoders.count()));
         let is_outdated = codec == CodecId::ZSTD_DICTIONARY
-            && DictionaryNumber::split(payload).is_some_and(|(number, _)| Some(number) != present);
+            && DictionaryNumber::split(payload).is_some_and(|(number, _)| Some(number) != newest);
         let least_gain = if is_outdated { 0 } else { before / GAIN_DIVISOR };
         let mut after = 0;
         let decoded = scratch::with(|scratch| {
@@ -244,8 +244,9 @@ impl Core {
                     Compression::Fixed(codec) => compress_with(codecs, codec, raw, target, settings),
                     Compression::Auto => {
                         let object = ObjectId(stored.object.0 | APART);
-                        let dictionary = dictionary.as_mut().filter(|_| wants_dictionary(settings, raw.len()));
-                        let unit = chooser::Unit { object, first: block, raw, settings, dictionary, target };
+                        let dictionaries = dictionaries.as_mut().filter(|_| wants_dictionary(settings, raw.len()));
+                        let (first, afresh) = (block, is_outdated);
+                        let unit = chooser::Unit { object, first, raw, settings, dictionaries, afresh, target };
                         let done = batch.store(unit, codecs, spare);
                         (done.codec, done.stored)
                     }

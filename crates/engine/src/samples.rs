@@ -3,16 +3,18 @@
 //! 1. Small units that do not look random are offered as they are compressed. Of a volume that collects, every *n*-th is copied.
 //! 2. When the budget is full, every second sample is dropped, and *n* doubles: so they are always spread over all that was written.
 //! 3. When four times the budget has been written, or when the volume has been quiet for some seconds, the samples are complete.
-//! 4. After the training the volume pauses; longer each time that training brought nothing.
+//! 4. After the training the volume pauses: a quarter as long after the first one, because it has seen little; longer each time that training brought
+//!    nothing.
 //!
 //! At most four volumes collect at the same time; one that has been quiet for long gives way.
 
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
-use units::ObjectId;
+use units::{BlockIndex, ObjectId};
 
 use crate::options::Training;
+use crate::regions::REGION_BLOCKS;
 
 /// Volumes that collect at the same time.
 const COLLECTING_MAX: usize = 4;
@@ -33,6 +35,11 @@ const HELD_OUT: usize = 4;
 const QUIET_PART: usize = 8;
 /// How long a volume has been quiet then.
 const QUIET_NS: u64 = 5_000_000_000;
+/// Most parts that samples are divided into, and fewest samples of one: three quarters of them have to be enough to train with.
+const PARTS_MAX: usize = 8;
+const PART_SAMPLES_MIN: usize = 64;
+/// The first pause of a volume, as a part of the usual one.
+const FIRST_PAUSE_DIVISOR: u64 = 4;
 /// Doublings of the pause after trainings that brought nothing.
 const PAUSE_DOUBLINGS_MAX: u32 = 6;
 
@@ -40,8 +47,8 @@ const PAUSE_DOUBLINGS_MAX: u32 = 6;
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
     bytes: Vec<u8>,
-    /// Where each sample ends.
-    ends: Vec<usize>,
+    /// Where each sample ends, and which block of the volume it began with.
+    ends: Vec<(usize, BlockIndex)>,
     stride: u64,
     units: u64,
     /// Bytes of all units that were offered.
@@ -49,7 +56,7 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    fn offer(&mut self, raw: &[u8], budget: usize) {
+    fn offer(&mut self, first: BlockIndex, raw: &[u8], budget: usize) {
         let wanted = self.units.is_multiple_of(self.stride.max(1));
         self.units += 1;
         self.written_bytes += raw.len() as u64;
@@ -62,18 +69,18 @@ impl Samples {
                 self.halve();
             }
             self.bytes.extend_from_slice(piece);
-            self.ends.push(self.bytes.len());
+            self.ends.push((self.bytes.len(), first));
         }
     }
 
     /// Step 2.
     fn halve(&mut self) {
         let (mut begin, mut kept, mut ends) = (0, 0, Vec::with_capacity(self.ends.len() / 2 + 1));
-        for (index, end) in std::mem::take(&mut self.ends).into_iter().enumerate() {
+        for (index, (end, first)) in std::mem::take(&mut self.ends).into_iter().enumerate() {
             if index.is_multiple_of(2) {
                 self.bytes.copy_within(begin..end, kept);
                 kept += end - begin;
-                ends.push(kept);
+                ends.push((kept, first));
             }
             begin = end;
         }
@@ -82,20 +89,51 @@ impl Samples {
         self.stride = self.stride.max(1) * 2;
     }
 
-    /// Samples to train with, and samples to judge by.
-    pub(crate) fn split(&self) -> (Vec<&[u8]>, Vec<&[u8]>) {
-        let (mut train, mut held_out) = (Vec::new(), Vec::new());
+    /// The samples in up to [`PARTS_MAX`] parts of the volume, each of whole regions and of some size: what lies together is usually of one kind.
+    pub(crate) fn parts(&self) -> Vec<SamplePart<'_>> {
         let mut begin = 0;
-        for (index, end) in self.ends.iter().enumerate() {
-            let sample = &self.bytes[begin..*end];
-            if index % HELD_OUT == HELD_OUT - 1 {
-                held_out.push(sample)
-            } else {
-                train.push(sample)
-            }
+        let pieces = self.ends.iter().map(|(end, first)| {
+            let piece = &self.bytes[begin..*end];
             begin = *end;
+            (first.0 / REGION_BLOCKS, piece)
+        });
+        let mut pieces: Vec<_> = pieces.collect();
+        // Stable: within a region in the order of writing.
+        pieces.sort_by_key(|(region, _)| *region);
+        let least = pieces.len().div_ceil(PARTS_MAX).max(PART_SAMPLES_MIN);
+        let mut parts: Vec<SamplePart<'_>> = Vec::new();
+        let mut last = None;
+        for (index, (region, piece)) in pieces.iter().enumerate() {
+            let is_full = parts.last().is_none_or(|part| part.samples() >= least);
+            // What would be left for the last part may be too little for one.
+            if parts.is_empty() || is_full && last != Some(*region) && pieces.len() - index >= PART_SAMPLES_MIN {
+                parts.push(SamplePart::default());
+            }
+            last = Some(*region);
+            if let Some(part) = parts.last_mut() {
+                part.add(piece);
+            }
         }
-        (train, held_out)
+        parts
+    }
+}
+
+/// Samples of one part of a volume.
+#[derive(Debug, Default)]
+pub(crate) struct SamplePart<'a> {
+    /// To train with.
+    pub train: Vec<&'a [u8]>,
+    /// To judge by.
+    pub held_out: Vec<&'a [u8]>,
+}
+
+impl<'a> SamplePart<'a> {
+    fn samples(&self) -> usize {
+        self.train.len() + self.held_out.len()
+    }
+
+    fn add(&mut self, sample: &'a [u8]) {
+        if self.samples() % HELD_OUT == HELD_OUT - 1 { self.held_out.push(sample) } else { self.train.push(sample) }
     }
 }
 
@@ -104,7 +142,8 @@ impl Samples {
 struct Volume {
     /// Bytes that it still writes before it collects.
     pause_bytes: u64,
-    /// Trainings in a row that brought nothing.
+    /// Trainings, and how many of the last ones in a row brought nothing.
+    trainings: u32,
     failures: u32,
     samples: Option<Samples>,
     /// `Samples::written_bytes` when somebody last looked and found it changed, and when that was.
@@ -126,14 +165,19 @@ impl Sampling {
 
     /// A unit of a volume has been compressed. Whether its samples are complete now. Nobody waits for it: if somebody else is
     /// offering at this moment, the unit is left out.
-    pub(crate) fn offer(&self, object: ObjectId, raw: &[u8]) -> bool {
+    pub(crate) fn offer(&self, object: ObjectId, first: BlockIndex, raw: &[u8]) -> bool {
         let Some(mut volumes) = self.volumes.try_lock() else { return false };
         let collecting = volumes.values().filter(|volume| volume.samples.is_some()).count();
         if !volumes.contains_key(&object) && volumes.len() >= KNOWN_MAX {
             volumes.retain(|_, volume| volume.samples.is_some());
         }
-        let volume =
-            volumes.entry(object).or_insert(Volume { pause_bytes: 0, failures: 0, samples: None, seen: (0, 0) });
+        let volume = volumes.entry(object).or_insert(Volume {
+            pause_bytes: 0,
+            trainings: 0,
+            failures: 0,
+            samples: None,
+            seen: (0, 0),
+        });
         if volume.pause_bytes > 0 {
             volume.pause_bytes = volume.pause_bytes.saturating_sub(raw.len() as u64);
             return false;
@@ -142,7 +186,7 @@ impl Sampling {
             return false;
         }
         let samples = volume.samples.get_or_insert_default();
-        samples.offer(raw, self.budget);
+        samples.offer(first, raw, self.budget);
         samples.written_bytes >= SPAN * self.budget as u64
     }
 
@@ -176,6 +220,10 @@ impl Sampling {
         let Some(volume) = volumes.get_mut(&object) else { return };
         volume.failures = if adopted { 0 } else { (volume.failures + 1).min(PAUSE_DOUBLINGS_MAX) };
         volume.pause_bytes = self.training.pause_bytes.saturating_mul(1 << volume.failures);
+        if volume.trainings == 0 {
+            volume.pause_bytes /= FIRST_PAUSE_DIVISOR;
+        }
+        volume.trainings = volume.trainings.saturating_add(1);
     }
 }
 
@@ -199,7 +247,7 @@ mod tests {
         let sampling = sampling();
         let mut complete = None;
         for number in 0..1000 {
-            if sampling.offer(ObjectId(1), &unit(number)) {
+            if sampling.offer(ObjectId(1), BlockIndex(number as u64), &unit(number)) {
                 complete = Some(number);
                 break;
             }
@@ -208,7 +256,9 @@ mod tests {
         let (id, samples) = sampling.take(0, false, |_| true).unwrap();
         assert_eq!(id, ObjectId(1));
         assert!(samples.bytes.len() <= BUDGET && samples.bytes.len() > BUDGET / 4, "{}", samples.bytes.len());
-        let (train, held_out) = samples.split();
+        let parts = samples.parts();
+        assert_eq!(parts.len(), 1);
+        let SamplePart { train, held_out } = &parts[0];
         assert!(train.len() >= 32 && held_out.len() * 4 >= train.len(), "{} and {}", train.len(), held_out.len());
         let number = |sample: &&[u8]| u32::from_le_bytes(sample[..4].try_into().unwrap());
         assert!(train.iter().map(number).max().unwrap() > 48, "the last of 64 units are among them");
@@ -217,13 +267,48 @@ mod tests {
     }
 
     #[test]
+    fn parts_are_whole_regions_of_some_size() {
+        let regions_of = |part: &SamplePart<'_>| {
+            let all = part.train.iter().chain(&part.held_out);
+            all.map(|s| u32::from_le_bytes(s[..4].try_into().unwrap())).collect::<std::collections::BTreeSet<_>>()
+        };
+        // Samples in each region, in any order of writing; parts by their regions.
+        for (counts, expected) in [
+            (&[100, 100, 100][..], &[&[0, 1, 2][..1], &[1], &[2]][..]),
+            (&[100, 20, 20, 20, 20], &[&[0], &[1, 2, 3, 4]]),
+            (&[10, 10], &[&[0, 1]]),
+            (&[300, 10], &[&[0, 1]]),
+            (&[], &[]),
+        ] {
+            let mut samples = Samples::default();
+            for round in 0..300 {
+                for (region, _) in counts.iter().enumerate().filter(|(_, count)| round < **count) {
+                    samples.offer(BlockIndex(region as u64 * REGION_BLOCKS + 5), &unit(region), 64 << 20);
+                }
+            }
+            let parts = samples.parts();
+            let found: Vec<Vec<u32>> = parts.iter().map(|part| regions_of(part).into_iter().collect()).collect();
+            assert_eq!(found, expected, "{counts:?}");
+            assert!(parts.iter().all(|part| part.train.len() / 3 == part.held_out.len()), "{counts:?}");
+        }
+        let mut samples = Samples::default();
+        (0..4000).for_each(|n| samples.offer(BlockIndex(n * REGION_BLOCKS), &unit(7), 64 << 20));
+        assert_eq!(samples.parts().len(), PARTS_MAX);
+    }
+
+    #[test]
     fn a_volume_pauses_after_a_training_and_longer_after_one_that_brought_nothing() {
         let sampling = sampling();
         let pass = |bytes: u64| {
             for n in 0..bytes / 4096 {
-                sampling.offer(ObjectId(1), &unit(n as usize));
+                sampling.offer(ObjectId(1), BlockIndex(n), &unit(n as usize));
             }
         };
+        // The first one has seen little.
+        pass(256 << 10);
+        assert!(sampling.take(0, false, |_| true).is_some());
+        sampling.trained(ObjectId(1), true);
+        pass(256 << 10);
         for (adopted, pause) in [(true, 1), (false, 2), (false, 4), (true, 1)] {
             pass(256 << 10);
             assert!(sampling.take(0, false, |_| true).is_some());
@@ -240,13 +325,13 @@ mod tests {
         for volume in 1..=5 {
             let units = if volume == 1 { 1 } else { 4 };
             for n in 0..units {
-                sampling.offer(ObjectId(volume), &unit(n));
+                sampling.offer(ObjectId(volume), BlockIndex(n as u64), &unit(n));
             }
         }
         assert!(sampling.take(1, false, |_| true).is_none());
         let taken = std::iter::from_fn(|| sampling.take(QUIET_NS + 1, false, |id| id != ObjectId(3)));
         assert_eq!(taken.map(|(id, _)| id.0).collect::<Vec<_>>(), [2, 4], "1 has too few, 3 is gone, 5 came too late");
-        sampling.offer(ObjectId(5), &unit(0));
+        sampling.offer(ObjectId(5), BlockIndex(0), &unit(0));
         assert!(sampling.take(0, true, |_| true).is_some());
     }
 

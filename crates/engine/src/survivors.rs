@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use codec::{Codec, CodecId, ZstdLevel};
+use codec::{Codec, CodecId, DictionaryNumber, ZstdLevel};
 use format::{
     BATCH_ALIGN, BATCH_FIXED_BYTES, Entry, FragmentEntry, FragmentIdentity, FragmentRef, MOVE_ENTRY_BYTES, Move,
     Stream, fragment_checksum, header_bytes,
@@ -243,8 +243,8 @@ impl Core {
         Collected::All
     }
 
-    /// Step 3: makes units of the live runs of a unit, compressed as it was; if it was with a dictionary, with the one in force now (others
-    /// are never used again), or without one. `false` if that would not make less of it.
+    /// Step 3: makes units of the live runs of a unit, compressed as it was; if it was with a dictionary that is not in force any more, with the
+    /// newest, or without one. `false` if that would not make less of it.
     fn cut(
         &self,
         object: &Object,
@@ -256,7 +256,10 @@ impl Core {
         let settings = *object.settings.read();
         let id = CodecId(whole.fragment.codec);
         let mut encoders = if id == CodecId::ZSTD_DICTIONARY { self.encoders(object, &settings) } else { None };
-        let helped = encoders.as_mut().and_then(|encoders| encoders.at(CUT_LEVEL).cloned());
+        let helped = encoders.as_mut().and_then(|encoders| {
+            let same = DictionaryNumber::split(payload).and_then(|(number, _)| encoders.find(number));
+            encoders.at(same.unwrap_or(encoders.count()), CUT_LEVEL).cloned()
+        });
         let known = Codec::all().find(|c| c.id() == id);
         let plain = known.or_else(|| (id == CodecId::ZSTD_DICTIONARY).then_some(Codec::Zstd(CUT_LEVEL)));
         let Some(codec) = plain else { return Ok(false) };

@@ -42,6 +42,8 @@ pub struct TraceRecord {
     pub device_ns_per_kib: f64,
     /// Whether writers wait, or nearly.
     pub pressed: bool,
+    /// What a busy CPU takes, and whose figure that is.
+    pub power: policy::Power,
 }
 
 /// Seconds after which nobody reads any more, and the trace ends by itself: whoever asked for it may have been killed.
@@ -136,6 +138,7 @@ mod tests {
             cpus: 2.0,
             device_ns_per_kib: 0.0,
             pressed: false,
+            power: policy::Power::NOMINAL,
         }
     }
 

@@ -2,10 +2,11 @@
 //! adopted when they pay.
 //!
 //! 1. Samples of a volume are complete (`samples`).
-//! 2. A dictionary is trained with three quarters of them.
-//! 3. The others are compressed as things stand, with the dictionary in force or none, and with the new one.
-//! 4. If that pays ([`policy::Adoption`]), and the volume still wants it, and there is room, the dictionary goes into the log: descriptor and content
-//!    in one batch. When it is applied, the volume's next small units use it.
+//! 2. Dictionaries are trained with three quarters of them: one with all, and one for each part of the volume, because a volume holds several kinds of
+//!    data, which lie in different places.
+//! 3. The others are compressed as things stand, with the best dictionary in force for their part or none, and with each new one.
+//! 4. Those that pay ([`policy::Adoption::select`]), if the volume still wants them, and there is room, go into the log: each its descriptor and content
+//!    in one batch. When it is applied, the volume's next small units may use it; which of them do, their regions find out ([`policy::Region`]).
 //!
 //! Old dictionaries stay, since fragments need them. Their number is bounded; what no fragment needs any more is given up at the end of a recompression
 //! (`dictionary_review`).
@@ -13,10 +14,10 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use codec::{Codec, DICTIONARY_BYTES_MAX, Evaluation, UNIT_BYTES_MAX, evaluate, train};
+use codec::{Codec, DICTIONARY_BYTES_MAX, UNIT_BYTES_MAX, evaluate, train};
 use format::{Entry, FragmentEntry, FragmentIdentity, ObjectDescriptor, ObjectState, encode_dictionary};
 use format::{fragment_checksum, header_bytes};
-use policy::{Settings, Trial, dst_limit, judging_level};
+use policy::{Part, Settings, dst_limit, judging_level};
 use surface::{ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, Epoch, ObjectId};
 
@@ -27,11 +28,14 @@ use crate::log::Purpose;
 use crate::object::Object;
 use crate::pool::Pool;
 use crate::prepared::Prepared;
-use crate::samples::Samples;
+use crate::samples::{SamplePart, Samples};
 use crate::scratch;
 
 /// Most dictionaries of one volume: each that is replaced stays.
-pub(crate) const DICTIONARIES_MAX: usize = 8;
+pub(crate) const DICTIONARIES_MAX: usize = 16;
+/// Most dictionaries that one training adopts: with those of the next one, all that are in force.
+const DICTIONARIES_PER_TRAINING: usize = 3;
+const _: () = assert!(DICTIONARIES_PER_TRAINING < policy::DICTIONARIES_IN_FORCE_MAX);
 /// Longest dictionary that is trained: what small units gain from a longer one does not pay for what it takes of the caches.
 const TRAINED_BYTES_MAX: usize = 64 << 10;
 const _: () = assert!(TRAINED_BYTES_MAX <= DICTIONARY_BYTES_MAX && DICTIONARY_BYTES_MAX < UNIT_BYTES_MAX);
@@ -68,55 +72,78 @@ impl Pool {
         self.core.check_failed()?;
         let mut adopted = 0;
         while let Some(one) = self.core.train_some(true)? {
-            adopted += u64::from(one);
+            adopted += one;
         }
         Ok(adopted)
     }
 }
 
 impl Core {
-    /// All steps for one volume whose samples are complete, or with `now` for one that has some. Whether its dictionary was adopted; `None`: there is no
+    /// All steps for one volume whose samples are complete, or with `now` for one that has some. How many dictionaries it got; `None`: there is no
     /// such volume.
-    pub(crate) fn train_some(&self, now: bool) -> Result<Option<bool>> {
+    pub(crate) fn train_some(&self, now: bool) -> Result<Option<u64>> {
         let _alone = self.dictionaries.training.lock();
         let alive = |id| self.objects.get(id).is_some_and(|object| object.is_live());
         let taken = self.dictionaries.sampling.take(self.env.clock.now_ns(), now, alive);
         let Some((id, samples)) = taken else { return Ok(None) };
-        let Some(object) = self.objects.get(id) else { return Ok(Some(false)) };
+        let Some(object) = self.objects.get(id) else { return Ok(Some(0)) };
         let settings = *object.settings.read();
-        let adopted = match self.trained(&object, &settings, &samples) {
-            Some(dictionary) => match self.adopt(&object, &dictionary) {
+        let mut adopted = 0;
+        for dictionary in self.trained(&object, &settings, &samples) {
+            adopted += match self.adopt(&object, &dictionary) {
                 // No room: there are more important things to keep.
-                Err(error) if error.kind() == ErrorKind::Full => false,
-                result => result?,
-            },
-            None => false,
-        };
-        self.dictionaries.sampling.trained(id, adopted);
+                Err(error) if error.kind() == ErrorKind::Full => 0,
+                result => u64::from(result?),
+            };
+        }
+        self.dictionaries.sampling.trained(id, adopted > 0);
         Ok(Some(adopted))
     }
 
-    /// Steps 2 and 3: a dictionary that pays.
-    fn trained(&self, object: &Object, settings: &Settings, samples: &Samples) -> Option<Vec<u8>> {
-        let level = judging_level(settings).filter(|_| settings.dictionary)?;
-        let (training, held_out) = samples.split();
+    /// Steps 2 and 3: dictionaries that pay.
+    fn trained(&self, object: &Object, settings: &Settings, samples: &Samples) -> Vec<Vec<u8>> {
+        let Some(level) = judging_level(settings).filter(|_| settings.dictionary) else { return Vec::new() };
+        let parts = samples.parts();
         let most = (self.geometry.extent_bytes as usize / EXTENT_DIVISOR).min(TRAINED_BYTES_MAX);
-        let worthy = training.iter().map(|sample| sample.len()).sum::<usize>() / SAMPLES_PER_BYTE;
-        let dictionary = train(&training, worthy.max(TRAINED_BYTES_MIN).min(most))?;
-        let judge = |dictionary: &[u8]| evaluate(dictionary, level, &held_out, |raw| dst_limit(raw, settings));
-        let Evaluation { raw_bytes, stored_without, stored_with } = judge(&dictionary)?;
-        let present = self
-            .encoders(object, settings)
-            .and_then(|present| self.load_dictionary(present.number(), Readers::Free).ok());
-        let stored_now = present.and_then(|present| judge(&present)).map_or(stored_without, |now| now.stored_with);
-        let trial = Trial {
-            raw_bytes,
-            stored_now,
-            stored_new: stored_with,
-            dictionary_bytes: dictionary.len() as u64,
-            written_bytes: samples.written_bytes,
+        let train = |samples: &[&[u8]]| {
+            let worthy = samples.iter().map(|sample| sample.len()).sum::<usize>() / SAMPLES_PER_BYTE;
+            train(samples, worthy.max(TRAINED_BYTES_MIN).min(most))
         };
-        self.options.training.adoption.adopts(&trial).then_some(dictionary)
+        let all: Vec<&[u8]> = parts.iter().flat_map(|part| part.train.iter().copied()).collect();
+        let mut new: Vec<Vec<u8>> = train(&all).into_iter().collect();
+        if parts.len() > 1 {
+            new.extend(parts.iter().filter_map(|part| train(&part.train)));
+        }
+        let judge = |dictionary: &[u8], part: &SamplePart<'_>| {
+            evaluate(dictionary, level, &part.held_out, |raw| dst_limit(raw, settings))
+        };
+        let present = self.dictionaries_in_force(object, settings);
+        let mut judged = Vec::new();
+        for part in &parts {
+            let mut stored_new = Vec::new();
+            let mut raw_bytes = 0;
+            let mut stored_now = u64::MAX;
+            for dictionary in &new {
+                let Some(result) = judge(dictionary, part) else { return Vec::new() };
+                raw_bytes = result.raw_bytes;
+                stored_now = result.stored_without;
+                stored_new.push(result.stored_with);
+            }
+            let with_present = present.iter().filter_map(|dictionary| judge(dictionary, part));
+            let stored_now = with_present.map(|result| result.stored_with).fold(stored_now, u64::min);
+            judged.push(Part { raw_bytes, stored_now, stored_new });
+        }
+        let lengths: Vec<u64> = new.iter().map(|dictionary| dictionary.len() as u64).collect();
+        let adoption = &self.options.training.adoption;
+        let selected = adoption.select(&judged, &lengths, samples.written_bytes, DICTIONARIES_PER_TRAINING);
+        selected.into_iter().filter_map(|index| new.get(index).cloned()).collect()
+    }
+
+    /// The bytes of those that the object's new units are compressed with, as far as they can be read.
+    fn dictionaries_in_force(&self, object: &Object, settings: &Settings) -> Vec<Vec<u8>> {
+        let encoders = self.encoders(object, settings);
+        let numbers = encoders.iter().flat_map(|all| (1..=all.count()).filter_map(|index| all.number(index)));
+        numbers.filter_map(|number| self.load_dictionary(number, Readers::Free).ok()).collect()
     }
 
     /// Step 4. `false`: the volume has gone or wants it no more, has too many, or there is no room.

@@ -196,6 +196,35 @@ fn it_is_not_adopted_where_it_does_not_pay() {
     }
 }
 
+/// Each region uses the dictionary that suits its data, whichever is the newest.
+#[test]
+fn a_volume_of_several_kinds_has_several_dictionaries() {
+    let world = World::new(&[("candidates", "zstd-3")]);
+    let region = 4 * MIB;
+    let mut best = Vec::new();
+    for kind in 0..2 {
+        world.write("v", kind as usize * region, &records(kind, 0, MIB));
+        assert_eq!((world.pool().train().unwrap(), world.dictionaries()), (1, kind + 1));
+        // Alone it has no choice.
+        let alone = World::new(&[("candidates", "zstd-3")]);
+        alone.write("v", 0, &records(kind, 0, MIB));
+        assert_eq!(alone.pool().train().unwrap(), 1);
+        best.push(alone.write("v", region, &records(kind, 7, MIB)));
+    }
+    let mut used = Vec::new();
+    for kind in [1, 0, 1, 0] {
+        let (at, new) = ((kind as usize + 2) * region - MIB, records(kind, 7, MIB));
+        let (stored, best) = (world.write("v", at, &new), best[kind as usize]);
+        assert!(stored as f64 <= best as f64 * 1.05, "kind {kind}: {stored} beside another, {best} alone");
+        let detail = world.pool().explain_region("v", at as u64).unwrap();
+        assert_eq!(detail.dictionaries, 2);
+        used.push(detail.dictionary.unwrap());
+        world.expect("v", at, &new);
+    }
+    assert!(used[0] == used[2] && used[1] == used[3] && used[0] > used[1], "{used:?}");
+    world.check();
+}
+
 #[test]
 fn the_property_holds_for_what_is_written_afterwards() {
     let world = World::trained();
@@ -415,17 +444,17 @@ fn readers_load_dictionaries_while_checkpoints_are_taken() {
 fn the_number_of_dictionaries_of_a_volume_is_bounded() {
     let world = World::new(&[]);
     let mut parts = Vec::new();
-    for kind in 0..12 {
-        let data = records(kind, 0, MIB);
-        world.write("v", kind as usize * MIB, &data);
+    for kind in 0..20 {
+        let data = records(kind, 0, MIB / 2);
+        world.write("v", kind as usize * MIB / 2, &data);
         world.pool().train().unwrap();
         // Written again, with it.
-        world.write("v", kind as usize * MIB, &data);
+        world.write("v", kind as usize * MIB / 2, &data);
         parts.push(data);
     }
-    assert_eq!(world.dictionaries(), 8);
+    assert_eq!(world.dictionaries(), 16);
     for (kind, data) in parts.iter().enumerate() {
-        world.expect("v", kind * MIB, data);
+        world.expect("v", kind * MIB / 2, data);
     }
     world.check();
 }

@@ -14,6 +14,7 @@ mod fjall_store;
 mod journal_tail;
 mod lock;
 mod map_store;
+mod rapl;
 pub mod testing;
 
 pub use aligned::AlignedBuf;
@@ -24,3 +25,4 @@ pub use file_disk::FileDisk;
 pub use fjall_store::{FjallOptions, FjallStore};
 pub use lock::PoolLock;
 pub use map_store::{MapBatch, MapError, MapStore, ScanStep};
+pub use rapl::Rapl;

@@ -8,7 +8,8 @@
 //!    *tested*: compressed with every candidate that might win, and the winner kept for the region. Tests have a budget; without any
 //!    left, the unit is treated like others, so that small regions lose a test, not their compression.
 //! 3. Other units are compressed with the region's winner, if they are of the class that was tested, else with what the
-//!    plan says for their class.
+//!    plan says for their class. Where the test found that nothing pays for dense data, one unit in four is tried all the same, and the codec is the region's
+//!    winner as soon as it saves enough.
 //! 4. What then saves too little is tried once more with the fallback, where that usually helps, else stored raw.
 
 use std::fmt;
@@ -25,7 +26,7 @@ pub enum Why {
     Fixed,
     /// It looks random.
     Random,
-    /// It looks random, but was tried with the fastest candidate all the same.
+    /// It looks random, or those before it did not compress, but it was tried all the same.
     Check,
     /// Those before it looked random, and it was not looked at.
     RandomRun,
@@ -69,7 +70,7 @@ impl fmt::Display for Why {
         f.write_str(match self {
             Self::Fixed => "the property compression names it",
             Self::Random => "it looks random",
-            Self::Check => "it looks random, and the fastest candidate was tried",
+            Self::Check => "it seemed not to pay, but was tried all the same",
             Self::RandomRun => "those before it looked random",
             Self::NothingPays => "no candidate pays for this class of data",
             Self::RegionWinner => "it won the region's last test",
@@ -151,9 +152,12 @@ pub fn decide(
     match (remembered, plan.winner) {
         // Times and loads of a test are past; `performance` goes by the present.
         (Some(Some(codec)), _) if mode != Mode::Performance => compress(codec, Why::RegionWinner),
-        // One unit's test is no reason to store a hundred raw that are usually compressible.
+        // One unit's test is no reason to store a hundred raw that are usually compressible; if they are hardly, one in four is tried.
         (Some(None), _) if class == Class::DENSE && mode != Mode::Performance => {
-            Decision::new(Action::Raw, Why::RegionWinner)
+            match plan.winner.filter(|_| region.wants_dense_check()) {
+                Some(codec) => Decision::new(Action::Compress { codec, fallback: None }, Why::Check),
+                None => Decision::new(Action::Raw, Why::RegionWinner),
+            }
         }
         (_, Some(codec)) => compress(codec, Why::ClassWinner),
         (_, None) if class.is_random() => match plan.check.filter(|_| region.wants_check()) {

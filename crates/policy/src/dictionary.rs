@@ -1,15 +1,20 @@
 //! When a dictionary takes part, and when one is worth keeping: pure functions of what was measured.
 //!
 //! A dictionary takes part in units of at most 16 KiB that `compression=auto` compresses with zstd: larger ones find in themselves what a
-//! dictionary would tell them. It is adopted if, on samples that it was not trained with, it saves a set part more than what is in
-//! force (another dictionary, or none), and if that would have paid its own size several times on what was written while the samples were taken.
+//! dictionary would tell them. A volume holds different kinds of data, so that it may have several dictionaries, of which each region uses the one that
+//! helps it most, or none. A new one is adopted if, on samples that it was not trained with, it saves a set part more than what is in
+//! force on those parts of the volume where it is the best, and if that would have paid its own size several times on what was written there while the
+//! samples were taken.
 
 use codec::{Codec, ZstdLevel};
 
-use crate::{Compression, Settings};
+use crate::{Candidates, Compression, Settings};
 
 /// Largest unit that is compressed with a dictionary.
 pub const DICTIONARY_UNIT_BYTES_MAX: usize = 16 << 10;
+
+/// Most dictionaries that new units of a volume are compressed with: a comparison compresses a unit with each.
+pub const DICTIONARIES_IN_FORCE_MAX: usize = 4;
 
 /// Whether units of that many bytes are compressed with a dictionary, if there is one and the codec is zstd.
 pub fn wants_dictionary(settings: &Settings, raw_len: usize) -> bool {
@@ -19,12 +24,14 @@ pub fn wants_dictionary(settings: &Settings, raw_len: usize) -> bool {
 /// The level at which dictionaries are judged: that of the candidate nearest to zstd-3, since others gain about the same; `None` if no codec
 /// that could be chosen takes a dictionary.
 pub fn judging_level(settings: &Settings) -> Option<ZstdLevel> {
+    if settings.compression == Compression::Auto { judging_level_of(&settings.candidates) } else { None }
+}
+
+/// The same, given that the codec is chosen among these.
+pub(crate) fn judging_level_of(candidates: &Candidates) -> Option<ZstdLevel> {
     /// Middle of the levels that are chosen for small units.
     const USUAL: u8 = 3;
-    if settings.compression != Compression::Auto {
-        return None;
-    }
-    let levels = settings.candidates.as_slice().iter().filter_map(|codec| match codec {
+    let levels = candidates.as_slice().iter().filter_map(|codec| match codec {
         Codec::Zstd(level) => Some(*level),
         _ => None,
     });
@@ -41,9 +48,10 @@ pub struct Adoption {
 }
 
 impl Adoption {
-    /// The usual rule. 15: what is gained must be well above what differs between one choice of samples and another (half a point at 256 samples). 2: half of
+    /// The usual rule. 10: what is gained must be above what differs between one choice of samples and another (half a point at 256 samples); what helps less
+    /// in some regions is not used there. 2: half of
     /// what was written may be overwritten before the dictionary has paid.
-    pub const USUAL: Self = Self { gain_permille_min: 15, payback_min: 2 };
+    pub const USUAL: Self = Self { gain_permille_min: 10, payback_min: 2 };
 }
 
 impl Default for Adoption {
@@ -53,7 +61,7 @@ impl Default for Adoption {
 }
 
 /// What held-out samples came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Trial {
     /// Their bytes.
     pub raw_bytes: u64,
@@ -81,6 +89,54 @@ impl Adoption {
         let gain = trial.gain_permille();
         let won = u128::from(trial.written_bytes) * gain.max(0).unsigned_abs() as u128 / 1000;
         gain >= self.gain_permille_min && won >= u128::from(self.payback_min) * u128::from(trial.dictionary_bytes)
+    }
+}
+
+/// Held-out samples of one part of a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// Their bytes.
+    pub raw_bytes: u64,
+    /// What they take as things stand.
+    pub stored_now: u64,
+    /// What they take with each of the new dictionaries.
+    pub stored_new: Vec<u64>,
+}
+
+impl Adoption {
+    /// Which of some new dictionaries of so many bytes are adopted, at most `most`: the one that gains most first, then what gains most beside it, and so
+    /// on. Of each only the parts count where it is the best. `written_bytes`: as in [`Trial`], of all parts together.
+    pub fn select(&self, parts: &[Part], dictionary_bytes: &[u64], written_bytes: u64, most: usize) -> Vec<usize> {
+        let raw_bytes: u64 = parts.iter().map(|part| part.raw_bytes).sum();
+        let mut now: Vec<u64> = parts.iter().map(|part| part.stored_now).collect();
+        let mut selected = Vec::new();
+        while selected.len() < most {
+            let trial = |index: usize| {
+                let mut trial = Trial { dictionary_bytes: dictionary_bytes[index], ..Trial::default() };
+                for (part, now) in parts.iter().zip(&now) {
+                    let new = part.stored_new.get(index).copied().unwrap_or(u64::MAX);
+                    if new < *now {
+                        trial.raw_bytes += part.raw_bytes;
+                        trial.stored_now += now;
+                        trial.stored_new += new;
+                    }
+                }
+                let share = u128::from(written_bytes) * u128::from(trial.raw_bytes) / u128::from(raw_bytes.max(1));
+                Trial { written_bytes: u64::try_from(share).unwrap_or(u64::MAX), ..trial }
+            };
+            let worthy = (0..dictionary_bytes.len()).map(|index| (index, trial(index)));
+            let worthy = worthy.filter(|(_, trial)| trial.raw_bytes > 0 && self.adopts(trial));
+            let Some((best, _)) =
+                worthy.max_by_key(|(index, trial)| (trial.stored_now - trial.stored_new, std::cmp::Reverse(*index)))
+            else {
+                break;
+            };
+            for (part, now) in parts.iter().zip(&mut now) {
+                *now = part.stored_new.get(best).map_or(*now, |new| (*now).min(*new));
+            }
+            selected.push(best);
+        }
+        selected
     }
 }
 
@@ -130,6 +186,28 @@ mod tests {
             ("is huge", Trial { dictionary_bytes: u64::MAX, ..trial }),
         ] {
             assert!(!rule.adopts(&refused), "{what}");
+        }
+        let part = |now: u64, new: &[u64]| Part { raw_bytes: 1_000_000, stored_now: now, stored_new: new.to_vec() };
+        let select =
+            |parts: &[Part], most| rule.select(parts, &[64_000, 24_000, 24_000], parts.len() as u64 * 4_000_000, most);
+        for (what, parts, expected) in [
+            ("one for all", vec![part(500, &[420, 415, 500]), part(500, &[420, 500, 415])], &[0][..]),
+            ("one more for what it suits", vec![part(500, &[420, 470, 490]), part(500, &[480, 500, 410])], &[0, 2]),
+            ("each its own", vec![part(500, &[495, 430, 500]), part(500, &[495, 500, 410])], &[2, 1]),
+            ("harm on one part is no matter", vec![part(500, &[600, 430, 600]), part(500, &[600, 700, 500])], &[1]),
+            ("nothing pays", vec![part(500, &[495, 490, 500]), part(500, &[495, 500, 500])], &[]),
+            ("there is nothing", vec![], &[]),
+        ] {
+            let parts: Vec<Part> = parts
+                .into_iter()
+                .map(|p| Part {
+                    stored_now: p.stored_now * 1000,
+                    stored_new: p.stored_new.iter().map(|n| n * 1000).collect(),
+                    ..p
+                })
+                .collect();
+            assert_eq!(select(&parts, 4), expected, "{what}");
+            assert_eq!(select(&parts, 1).len(), expected.len().min(1), "{what}");
         }
         let always = Adoption { gain_permille_min: i64::MIN, payback_min: 0 };
         assert!(always.adopts(&Trial { stored_new: 600_000, ..trial }));

@@ -9,6 +9,7 @@ mod candidates;
 mod cost;
 mod decide;
 mod dictionary;
+mod energy;
 mod learned;
 mod magic;
 mod mode;
@@ -26,11 +27,14 @@ mod zero;
 pub use candidates::{CANDIDATES_MAX, Candidates, ParseCandidatesError};
 pub use cost::{SAVING_MIN, Weights, ln_cost};
 pub use decide::{Action, Decision, Why, decide, wants_probe};
-pub use dictionary::{Adoption, DICTIONARY_UNIT_BYTES_MAX, Trial, judging_level, wants_dictionary};
+pub use dictionary::{
+    Adoption, DICTIONARIES_IN_FORCE_MAX, DICTIONARY_UNIT_BYTES_MAX, Part, Trial, judging_level, wants_dictionary,
+};
+pub use energy::{EnergySource, Power};
 pub use learned::{CELLS, CODEC_NUMBERS, Estimate, Key, Learned, PlainTable, SIZES, SizeClass, Table};
 pub use magic::{HEAD_BYTES, type_of_content, type_of_name};
 pub use mode::{ARCHIVE_CPU_MULTIPLE, Mode, ParseModeError};
-pub use plan::{Auto, ClassPlan, Contenders, Entrant, Facts, Pressure};
+pub use plan::{Auto, ClassPlan, Contenders, DECODE_NS_PER_KIB_MAX, Entrant, Facts, Pressure};
 pub use probe::{CLASSES, Class, Probe, probe};
 pub use properties::{
     CleanMarks, Compression, KEYS, Key as PropertyKey, PropertyError, Resolved, ResolvedProperty, Settings, Source,

@@ -1,7 +1,9 @@
 //! Which codec pays for a class of data, by what has been learned: a pure function of the facts.
 //!
+//! - No mode but `archive` chooses a candidate that is so slow to decode that a random read of a block would suffer ([`DECODE_NS_PER_KIB_MAX`]), unless all
+//!   candidates are.
 //! - `balanced`, `energy`, `archive`: the candidate of least cost ([`crate::ln_cost`]) with the mode's exponents; `archive` only among
-//!   those that take at most [`ARCHIVE_CPU_MULTIPLE`] times the CPU time of what `balanced` would choose.
+//!   those that take at most [`ARCHIVE_CPU_MULTIPLE`] times the CPU time of what `balanced` would choose, and save no less.
 //! - `performance`: the candidate that saves most among those that do not slow the writer. What a codec lets through is the
 //!   lesser of what the CPUs compress and what the device takes of its output; a writer who waits for neither is not slowed by
 //!   a codec that keeps up with him. Never a codec that takes more CPU time than `balanced`'s.
@@ -9,7 +11,7 @@
 //! **Modes are monotone**: for the same facts, what a mode chooses is expected to save at least what an earlier one chooses, in the order energy,
 //! balanced, archive; and `performance` never spends more CPU time than `balanced`. For let *a* be chosen with saving exponent *m* and *b*
 //! with *n > m*, time exponents equal. Then t(a)/s(a)^m <= t(b)/s(b)^m and t(b)/s(b)^n <= t(a)/s(a)^n; the product of both is
-//! (s(b)/s(a))^(n-m) >= 1. The bound of `archive` keeps `balanced`'s choice among those that it chooses from.
+//! (s(b)/s(a))^(n-m) >= 1. The bounds of `archive` keep `balanced`'s choice among those that it chooses from, and let none in that saves less.
 
 use codec::Codec;
 
@@ -17,6 +19,7 @@ use crate::candidates::{CANDIDATES_MAX, Candidates};
 use crate::cost::{SAVING_MIN, ln_cost};
 use crate::learned::{Estimate, Key, SizeClass, Table};
 use crate::mode::ARCHIVE_CPU_MULTIPLE;
+use crate::prior::decode_ns_per_kib;
 use crate::{Class, Mode};
 
 /// What `auto` was told by the properties.
@@ -56,6 +59,8 @@ impl Default for Pressure {
 const DEMAND_SHARE: f64 = 0.5;
 /// How much slower than the fastest way a codec may be in `performance`: measurements are no better.
 const SLOWER: f64 = 1.05;
+/// Time to decode a KiB from which on a codec is too slow to read from: 40 microseconds for a unit of the default size, of which a random read wants one block.
+pub const DECODE_NS_PER_KIB_MAX: f64 = 40_000.0 / 32.0;
 /// Samples from which on an average is believed.
 const SAMPLES_FEW: u64 = 4;
 /// Share of what it leaves that a codec might save more than its average says, when it is decided whether a test could show it as
@@ -129,7 +134,8 @@ impl<T: Table> Facts<'_, T> {
         for (slot, codec) in entrants.iter_mut().zip(self.auto.candidates.as_slice()) {
             *slot = Some(Entrant { codec: *codec, estimate: self.estimate(*codec, class) });
         }
-        let entrants = || entrants.iter().flatten().copied();
+        let quick = |e: &Entrant| self.auto.mode == Mode::Archive || self.is_quick_to_read(e.codec);
+        let entrants = || entrants.iter().flatten().copied().filter(quick);
         let winner = self.choose(entrants());
         let check = self.check(entrants());
         let mut contenders = Contenders::default();
@@ -158,18 +164,27 @@ impl<T: Table> Facts<'_, T> {
         Some(fastest.codec)
     }
 
+    /// Whether reading what a candidate stored is quick enough, or that of none is.
+    pub fn is_quick_to_read(&self, codec: Codec) -> bool {
+        let is_quick = |codec: &Codec| decode_ns_per_kib(codec.id()) <= DECODE_NS_PER_KIB_MAX;
+        is_quick(&codec) || !self.auto.candidates.as_slice().iter().any(is_quick)
+    }
+
     /// The winner among entrants; `None`: none pays.
     pub fn choose(&self, entrants: impl Iterator<Item = Entrant> + Clone) -> Option<Entrant> {
         let worth_it = |e: &Entrant| e.estimate.saving >= self.least_saving();
-        let balanced = self.cheapest(Mode::Balanced, entrants.clone().filter(worth_it));
+        let quick = entrants.clone().filter(worth_it).filter(|e| self.is_quick_to_read(e.codec));
+        let balanced = self.cheapest(Mode::Balanced, quick.clone());
         match self.auto.mode {
             Mode::Balanced => balanced,
-            Mode::Energy => self.cheapest(Mode::Energy, entrants.filter(worth_it)),
+            Mode::Energy => self.cheapest(Mode::Energy, quick),
             Mode::Archive => {
                 let limit = balanced.map_or(f64::INFINITY, |b| b.estimate.ns_per_kib * ARCHIVE_CPU_MULTIPLE);
-                self.cheapest(Mode::Archive, entrants.filter(worth_it).filter(|e| e.estimate.ns_per_kib <= limit))
+                let least = balanced.map_or(0.0, |b| b.estimate.saving);
+                let allowed = |e: &Entrant| e.estimate.ns_per_kib <= limit && e.estimate.saving >= least;
+                self.cheapest(Mode::Archive, entrants.filter(worth_it).filter(allowed))
             }
-            Mode::Performance => self.unhindering(balanced?, entrants.filter(worth_it)),
+            Mode::Performance => self.unhindering(balanced?, quick),
         }
     }
 

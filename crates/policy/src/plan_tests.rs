@@ -152,6 +152,32 @@ fn a_fallback_saves_more_for_a_bounded_time() {
     assert_eq!(of(Mode::Performance), named("lz4", None));
 }
 
+/// Candidates of which some are too slow to read from.
+const SLOW: &str = "gzip-1,zstd-1,lzjb,bzip2-2,zstd-19";
+
+#[test]
+fn what_is_slow_to_read_is_for_archives_unless_there_is_nothing_else() {
+    let table = known(&[
+        ("lzjb", 1000.0, 0.60),
+        ("gzip-1", 2000.0, 0.70),
+        ("zstd-1", 3000.0, 0.60),
+        ("zstd-19", 200_000.0, 0.61),
+        ("bzip2-2", 60_000.0, 0.80),
+    ]);
+    let chosen = |mode, candidates: &str| {
+        let auto = Auto { candidates: candidates.parse().unwrap(), ..auto(mode) };
+        let plan = Facts { auto, ..facts(mode, Pressure::default(), &table) }.plan(Class::DENSE);
+        let slow = plan.contenders.iter().filter(|codec| "gzip-1,lzjb,bzip2-2".contains(&codec.to_string())).count();
+        (plan.winner.map(|codec| codec.to_string()).unwrap_or_default(), slow)
+    };
+    for mode in [Mode::Performance, Mode::Energy, Mode::Balanced] {
+        assert_eq!(chosen(mode, SLOW), ("zstd-1".to_owned(), 0), "{mode}");
+    }
+    assert_eq!(chosen(Mode::Archive, SLOW).0, "bzip2-2");
+    assert_eq!(chosen(Mode::Balanced, "gzip-1,bzip2-2").0, "gzip-1");
+    assert_eq!(chosen(Mode::Balanced, "bzip2-2").0, "bzip2-2");
+}
+
 prop_compose! {
     fn estimates()(list in prop::collection::vec((1.0f64..1e6, 0.0f64..0.95, 0u64..20), 5)) -> Known {
         let codecs = auto(Mode::Balanced).candidates;
@@ -185,6 +211,26 @@ proptest! {
         prop_assert!(saving(Mode::Balanced) >= saving(Mode::Energy));
         prop_assert!(time(Mode::Performance) <= time(Mode::Balanced));
         prop_assert!(time(Mode::Archive) <= ARCHIVE_CPU_MULTIPLE * time(Mode::Balanced) || time(Mode::Balanced) == 0.0);
+    }
+
+    /// The same where the earlier modes leave out what is slow to read.
+    #[test]
+    fn archives_store_no_more_whatever_others_leave_out(
+        list in prop::collection::vec((1.0f64..1e6, 0.0f64..0.95), 5),
+        pressure in pressures(),
+    ) {
+        let names: Vec<&str> = SLOW.split(',').collect();
+        let entries: Vec<_> = names.iter().zip(&list).map(|(name, (ns, saving))| (*name, *ns, *saving)).collect();
+        let table = known(&entries);
+        let chosen = |mode| {
+            let auto = Auto { candidates: SLOW.parse().unwrap(), ..auto(mode) };
+            let facts = Facts { auto, ..facts(mode, pressure, &table) };
+            facts.plan(Class::DENSE).winner.map(|codec| facts.estimate(codec, Class::DENSE))
+        };
+        let saving = |mode| chosen(mode).map_or(0.0, |e| e.saving);
+        prop_assert!(saving(Mode::Archive) >= saving(Mode::Balanced));
+        prop_assert!(saving(Mode::Balanced) >= saving(Mode::Energy));
+        prop_assert!(chosen(Mode::Performance).map_or(0.0, |e| e.ns_per_kib) <= chosen(Mode::Balanced).map_or(0.0, |e| e.ns_per_kib));
     }
 
     /// A heavier load never makes performance spend more CPU time.

@@ -19,22 +19,25 @@ const RANDOM_RUN: u32 = 32;
 const LOOKS: [(u32, u32); 3] = [(RANDOM_RUN, 4), (RANDOM_RUN + 8, 8), (RANDOM_RUN + 16, 16)];
 /// Length of the run with which a region begins next to one that was random to its end.
 const NEIGHBOUR_RUN_MAX: u32 = RANDOM_RUN + 8;
-/// Of how many units that look random in a row one is tried all the same.
+/// Of how many units in a row that look random, or are dense where nothing paid, one is tried all the same.
 const CHECK_EVERY: u32 = 4;
 /// Units in a row that looked random and did not compress, after which the other modes, too, believe the probe for most of them.
 const CHECKED_RUN: u32 = 8;
 /// Failures in a row after which a fallback is not tried any more in this region.
 const FALLBACK_FAILURES_MAX: u32 = 2;
+/// Units after which dictionaries are compared again, by how often the same one was the best in a row.
+const DICTIONARY_PERIODS: [u32; 3] = [4, 16, 64];
 
 /// A region's memory.
 ///
 /// Bits: 0 to 7 number of the winning codec, 8 to 10 class of data tested, 11 whether there was a test, 12 to 21 average saving
-/// in thousandths, 22 to 28 units since the test, 29 to 31 strays, 32 to 37 random units in a row, 38 to 39 fallbacks that failed in a row.
+/// in thousandths, 22 to 28 units since the test, 29 to 31 strays, 32 to 37 random units in a row, 38 to 39 fallbacks that failed in a row,
+/// 40 to 42 dictionary, 43 to 44 how often it was found to be the best.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Region(u64);
 
 /// Bits of a region's memory that are used: the others are free for whoever keeps it.
-pub const REGION_BITS: u32 = 40;
+pub const REGION_BITS: u32 = 45;
 
 macro_rules! fields {
     ($($get:ident $set:ident $at:literal $bits:literal;)*) => {
@@ -61,6 +64,8 @@ impl Region {
         strays set_strays 29 3;
         random_run set_random_run 32 6;
         failures set_failures 38 2;
+        raw_dictionary set_raw_dictionary 40 3;
+        trust set_trust 43 2;
     }
 
     /// From the bits that [`bits`](Self::bits) gave; any bits will do.
@@ -103,11 +108,50 @@ impl Region {
     pub const fn wants_check(self) -> bool {
         self.random_run() < CHECKED_RUN || self.since().is_multiple_of(CHECK_EVERY)
     }
+    /// Whether a dense unit should be tried although the region's last test found nothing that pays.
+    pub const fn wants_dense_check(self) -> bool {
+        self.since() % CHECK_EVERY == CHECK_EVERY - 1
+    }
     /// The memory of a region of which nothing is known, next to this one: a run of random units goes on until the contrary is seen.
     #[must_use]
-    pub const fn neighbour(self) -> Self {
+    pub const fn random_neighbour(self) -> Self {
         let run = self.random_run();
         Self(0).set_random_run(if run < NEIGHBOUR_RUN_MAX { run } else { NEIGHBOUR_RUN_MAX })
+    }
+    /// The dictionary that helps here most, from 1; 0: none does; `None`: nobody has looked.
+    pub fn dictionary(self) -> Option<u8> {
+        (self.trust() > 0).then_some(self.raw_dictionary() as u8)
+    }
+    /// Whether the dictionaries are to be compared at the next unit: at a region's first, soon again while they are not trusted, and once
+    /// between two tests when they are.
+    pub const fn wants_dictionaries(self) -> bool {
+        match self.trust() {
+            0 => true,
+            trust => {
+                let period = DICTIONARY_PERIODS[trust as usize - 1];
+                self.since() % period == period - 1
+            }
+        }
+    }
+    /// After dictionaries were compared on a unit. One comparison against several says little.
+    #[must_use]
+    pub const fn after_dictionaries(self, best: u8) -> Self {
+        let trust = self.trust();
+        if trust > 0 && self.raw_dictionary() == best as u32 {
+            self.set_trust(trust + 1)
+        } else if trust > 1 {
+            self.set_trust(trust - 1)
+        } else {
+            self.set_raw_dictionary(best as u32).set_trust(1)
+        }
+    }
+    /// With the dictionary of the region next to it, if nothing is known of one here: what lies side by side is usually of one kind.
+    #[must_use]
+    pub const fn beside(self, before: Self) -> Self {
+        if self.trust() > 0 || before.trust() == 0 {
+            return self;
+        }
+        self.set_raw_dictionary(before.raw_dictionary()).set_trust(1)
     }
     /// Whether a fallback is worth trying.
     pub const fn trusts_fallback(self) -> bool {
@@ -118,6 +162,8 @@ impl Region {
     #[must_use]
     pub const fn after_test(self, class: Class, winner: CodecId, raw_len: usize, stored: usize) -> Self {
         Self(0)
+            .set_raw_dictionary(self.raw_dictionary())
+            .set_trust(self.trust())
             .set_winner(winner.0 as u32)
             .set_class(class.index() as u32)
             .set_tested(1)
@@ -220,13 +266,13 @@ mod tests {
         // It never stops looking, and never looks at all again before something else is seen.
         assert_eq!(looks(1600), 100);
         assert!(region.after_unit(TEXT, 4096, 1000).wants_look());
-        let mut next = region.neighbour();
+        let mut next = region.random_neighbour();
         assert!(next.winner().is_none() && next.wants_look(), "its first unit is looked at");
         next = next.after_random();
         assert!(!next.wants_look());
         assert!((0..20).all(|_| {
             next = next.after_unit(TEXT, 4096, 1000);
-            next.neighbour().after_unit(TEXT, 4096, 1000).wants_look()
+            next.random_neighbour().after_unit(TEXT, 4096, 1000).wants_look()
         }));
     }
 
@@ -239,6 +285,36 @@ mod tests {
         assert!(region.after_fallback(false).after_test(TEXT, CodecId::RAW, 1, 1).trusts_fallback());
     }
 
+    #[test]
+    fn a_region_finds_its_dictionary_and_keeps_it_against_one_that_was_lucky() {
+        let mut region = Region::default();
+        assert!(region.dictionary().is_none() && region.wants_dictionaries());
+        region = region.after_dictionaries(2);
+        assert_eq!(region.dictionary(), Some(2));
+        assert_eq!(region.after_dictionaries(0).dictionary(), Some(0), "the first says little");
+        region = region.after_dictionaries(2).after_dictionaries(2).after_dictionaries(1);
+        assert_eq!(region.dictionary(), Some(2));
+        region = region.after_dictionaries(1).after_dictionaries(1);
+        assert_eq!(region.dictionary(), Some(1));
+        assert_eq!(region.after_test(TEXT, CodecId::LZ4, 4096, 100).dictionary(), Some(1));
+
+        let mut looks = |trusted: u32| {
+            region = Region::default().after_test(TEXT, CodecId::LZ4, 4096, 2048);
+            (0..trusted).for_each(|_| region = region.after_dictionaries(3));
+            let looked = (0..UNITS_PER_TEST).filter(|_| {
+                let wants = region.wants_dictionaries();
+                region = region.after_unit(TEXT, 4096, 2048);
+                wants
+            });
+            looked.count()
+        };
+        assert_eq!([looks(1), looks(2), looks(3), looks(9)], [31, 7, 1, 1]);
+
+        assert_eq!(Region::default().beside(region).dictionary(), Some(3));
+        assert_eq!(region.beside(Region::default().after_dictionaries(1)).dictionary(), Some(3));
+        assert!(Region::default().beside(Region::default()).dictionary().is_none());
+    }
+
     proptest::proptest! {
         #[test]
         fn any_bits_are_a_region(bits: u64, raw in 0usize..200_000, stored in 0usize..300_000) {
@@ -248,6 +324,8 @@ mod tests {
                 region.after_random(),
                 region.after_test(TEXT, CodecId(255), raw, stored),
                 region.after_fallback(false),
+                region.after_dictionaries(7),
+                region.beside(Region::from_bits(!bits)),
             ] {
                 assert_eq!(Region::from_bits(after.bits()), after);
                 assert!(after.saving() <= 1.001 + 0.03);

@@ -4,6 +4,7 @@
 use codec::{Codec, CodecId};
 
 use crate::candidates::CANDIDATES_MAX;
+use crate::dictionary::judging_level_of;
 use crate::learned::{Key, SizeClass, Table};
 use crate::plan::{Auto, ClassPlan, Entrant, Facts, Pressure};
 use crate::probe::CLASSES;
@@ -51,9 +52,13 @@ pub trait Attempts {
     fn attempt(&mut self, codec: Codec, timed: bool) -> Attempt;
     /// What was attempted last is to be stored, unless something else is kept later.
     fn keep(&mut self);
-    /// Whether zstd is helped by a dictionary: then what it takes and saves is learned apart.
-    fn has_dictionary(&self) -> bool {
-        false
+    /// How many dictionaries there are that could help zstd: they have the numbers from 1 on, the newest the last one.
+    fn dictionaries(&self) -> u8 {
+        0
+    }
+    /// From now on zstd is helped by that dictionary; 0: by none.
+    fn help(&mut self, dictionary: u8) {
+        debug_assert_eq!(dictionary, 0);
     }
 }
 
@@ -132,19 +137,58 @@ impl<'a, T: Table> Planner<'a, T> {
             return stored;
         }
         let Probe { class, .. } = probe(raw);
-        let size = if attempts.has_dictionary() { SizeClass::WITH_DICTIONARY } else { SizeClass::of(raw.len()) };
+        let (region, dictionary, dictionary_ns) = self.help(raw.len(), class, region, may_test, attempts);
+        // What zstd takes and saves with one is learned apart.
+        let size = if dictionary > 0 { SizeClass::WITH_DICTIONARY } else { SizeClass::of(raw.len()) };
+        let stored = Stored { region: region.after_random(), ..stored };
         let plan = self.plan(size, class);
         let candidates = self.auto.candidates;
         let Decision { action, why } = decide(self.auto.mode, &plan, region, class, may_test, |id| candidates.find(id));
         let stored = Stored { class, why, ..stored };
-        match action {
+        let stored = match action {
             Action::Raw if class.is_random() => stored,
             Action::Raw => Stored { region: region.after_unit(class, raw.len(), raw.len()), ..stored },
             Action::Compress { codec, fallback } => {
                 self.compress(raw.len(), size, region, stored, (codec, fallback), timed, attempts)
             }
             Action::Test(contenders) => self.test(raw.len(), size, region, stored, contenders.iter(), attempts),
+        };
+        let (cpu_ns, test_ns) = (stored.cpu_ns + dictionary_ns, stored.test_ns + dictionary_ns);
+        Stored { cpu_ns, test_ns, ..stored }
+    }
+
+    /// Chooses the dictionary for a unit: its region's. Now and then all of them, and none, are compared on the unit. Also the CPU time that this took.
+    fn help(
+        &self,
+        raw_len: usize,
+        class: Class,
+        region: Region,
+        may_test: bool,
+        attempts: &mut impl Attempts,
+    ) -> (Region, u8, u64) {
+        let count = attempts.dictionaries();
+        let Some(level) = judging_level_of(&self.auto.candidates).filter(|_| count > 0) else { return (region, 0, 0) };
+        let mut region = region;
+        let mut cpu_ns = 0;
+        if may_test && !class.is_random() && region.wants_dictionaries() {
+            let mut least: Option<(usize, u8)> = None;
+            for dictionary in 0..=count {
+                attempts.help(dictionary);
+                let attempt = attempts.attempt(Codec::Zstd(level), true);
+                cpu_ns += attempt.cpu_ns.unwrap_or(0);
+                let stored = attempt.stored.unwrap_or(raw_len);
+                if least.is_none_or(|(bytes, _)| stored < bytes) {
+                    least = Some((stored, dictionary));
+                }
+            }
+            // What saves too little with any of them says nothing.
+            if let Some((_, best)) = least.filter(|(bytes, _)| *bytes < raw_len) {
+                region = region.after_dictionaries(best);
+            }
         }
+        let dictionary = region.dictionary().unwrap_or(count).min(count);
+        attempts.help(dictionary);
+        (region, dictionary, cpu_ns)
     }
 
     fn learn_time(&self, key: Key, raw_len: usize, attempt: Attempt) {
@@ -187,6 +231,9 @@ impl<'a, T: Table> Planner<'a, T> {
         }
         let region = if class.is_random() && stored.codec == CodecId::RAW {
             region.after_random()
+        } else if stored.why == Why::Check && class == Class::DENSE && stored.codec != CodecId::RAW {
+            // The last test was bad luck.
+            region.after_test(class, stored.codec, raw_len, stored.bytes)
         } else {
             region.after_unit(class, raw_len, stored.bytes)
         };

@@ -76,7 +76,7 @@ impl Run {
         let mut planner = Planner::new(auto, 1.0, pressure, &self.table);
         // As whoever stores units does: in the mode `performance`, a run of random ones goes on in the next region.
         let before = self.regions.get(&(self.at >> 22).wrapping_sub(1)).filter(|_| mode == Mode::Performance);
-        let fresh = before.map_or_else(Region::default, |before| before.neighbour());
+        let fresh = before.map_or_else(Region::default, |before| before.random_neighbour());
         let region = self.regions.entry(self.at >> 22).or_insert(fresh);
         let mut real = Real { workspace: &mut self.workspace, raw: unit, tried: Vec::new(), kept: None };
         let stored = planner.store(unit, *region, self.budget, true, &mut real);
@@ -257,6 +257,79 @@ fn a_later_mode_stores_no_more_and_performance_takes_no_more_time() {
             assert!(run.cpu_ns <= balanced.cpu_ns, "{} {} {:?}", run.cpu_ns, balanced.cpu_ns, run.whys);
         }
     }
+}
+
+/// Dictionaries that help with some data: of each it is said what share it leaves of what zstd makes of the unit alone.
+struct Helped<'a> {
+    workspace: &'a mut Workspace,
+    raw: &'a [u8],
+    leaves: &'a [f64],
+    helper: u8,
+    attempts: u32,
+    kept: Option<u8>,
+}
+
+impl Attempts for Helped<'_> {
+    fn attempt(&mut self, codec: Codec, timed: bool) -> Attempt {
+        self.attempts += 1;
+        let mut dst = vec![0; dst_limit_permille(self.raw.len(), MIN_SAVING_PERMILLE)];
+        let stored = self.workspace.compress(codec, self.raw, &mut dst);
+        let share = self.leaves.get(usize::from(self.helper).wrapping_sub(1)).filter(|_| codec != Codec::Lz4);
+        let stored = stored.map(|bytes| (bytes as f64 * share.unwrap_or(&1.0)) as usize);
+        Attempt { stored, cpu_ns: timed.then_some(40_000) }
+    }
+    fn keep(&mut self) {
+        self.kept = Some(self.helper);
+    }
+    fn dictionaries(&self) -> u8 {
+        self.leaves.len() as u8
+    }
+    fn help(&mut self, dictionary: u8) {
+        self.helper = dictionary;
+    }
+}
+
+#[test]
+fn each_region_gets_the_dictionary_that_helps_it_and_none_where_all_do_harm() {
+    let auto = Auto { mode: Mode::Balanced, candidates: candidates(), min_saving_permille: MIN_SAVING_PERMILLE };
+    for (leaves, best) in [(&[0.8, 0.9][..], 1), (&[1.1, 0.8, 0.9], 2), (&[1.05, 1.2], 0), (&[1.1, 1.2, 1.3, 0.9], 4)] {
+        let (table, mut workspace) = (PlainTable::default(), Workspace::new());
+        let mut planner = Planner::new(auto, 1.0, Pressure::default(), &table);
+        let (mut region, mut used, mut attempts, mut test_ns) = (Region::default(), 0, 0, 0);
+        for seed in 1..=600 {
+            let raw = &text(seed)[..4096];
+            let mut unit = Helped { workspace: &mut workspace, raw, leaves, helper: 9, attempts: 0, kept: None };
+            let stored = planner.store(raw, region, true, true, &mut unit);
+            region = stored.region;
+            used += u32::from(unit.kept == Some(best));
+            attempts += unit.attempts;
+            test_ns += stored.test_ns;
+            assert!(stored.test_ns <= stored.cpu_ns);
+        }
+        assert_eq!(region.dictionary(), Some(best), "{leaves:?}");
+        assert!(used >= 598, "{leaves:?}: {used} of 600");
+        let in_vain = attempts - 600;
+        assert!(
+            in_vain < 150 && test_ns >= u64::from(in_vain) * 40_000,
+            "{leaves:?}: {in_vain} more than there are units"
+        );
+    }
+}
+
+#[test]
+fn without_a_budget_the_newest_dictionary_helps() {
+    let auto = Auto { mode: Mode::Balanced, candidates: candidates(), min_saving_permille: MIN_SAVING_PERMILLE };
+    let (table, mut workspace) = (PlainTable::default(), Workspace::new());
+    let raw = &text(1)[..4096];
+    let leaves = &[0.7, 0.9];
+    let mut unit = Helped { workspace: &mut workspace, raw, leaves, helper: 9, attempts: 0, kept: None };
+    let stored =
+        Planner::new(auto, 1.0, Pressure::default(), &table).store(raw, Region::default(), false, false, &mut unit);
+    assert_eq!((unit.kept, unit.attempts, stored.region.dictionary()), (Some(2), 1, None));
+    let random = &random(1)[..4096];
+    let mut unit = Helped { workspace: &mut workspace, raw: random, leaves, helper: 9, attempts: 0, kept: None };
+    Planner::new(auto, 1.0, Pressure::default(), &table).store(random, Region::default(), true, false, &mut unit);
+    assert!(unit.attempts <= 1, "random data is no occasion to compare dictionaries");
 }
 
 #[test]

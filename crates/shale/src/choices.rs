@@ -83,6 +83,8 @@ pub struct Trial {
     pub expected_cpu_us: f64,
     /// Its cost as a multiple of the least one; none: it saves nothing.
     pub cost: Option<f64>,
+    /// Energy for that CPU time.
+    pub energy_uj: f64,
     /// Why it wins or loses.
     pub verdict: String,
 }
@@ -113,8 +115,14 @@ pub struct Detail {
     pub cpus: f64,
     /// Speed of the device while it is busy; none: not measured yet.
     pub device_bytes_per_s: Option<f64>,
-    /// Number of the dictionary that helps zstd with units of this size; none: there is none.
+    /// Watts that a busy CPU takes.
+    pub cpu_watts: f64,
+    /// Whose figure that is: `rapl` (counted by the processor at the last calibration) or `cpu-time` (CPU time at a nominal power).
+    pub energy_source: String,
+    /// Number of the dictionary that helps zstd with this unit; none: none does.
     pub dictionary: Option<u32>,
+    /// Dictionaries that the region chooses among.
+    pub dictionaries: u8,
     /// Every candidate, tried on the unit.
     pub trials: Vec<Trial>,
 }
@@ -129,6 +137,7 @@ impl From<engine::RegionDetail> for Detail {
             expected_saving_percent: 100.0 * t.expected_saving,
             expected_cpu_us: t.expected_ns_per_kib * kib / 1e3,
             cost: t.cost,
+            energy_uj: 1e6 * detail.power.joules(t.cpu_ns),
             verdict: t.verdict,
         };
         Self {
@@ -142,7 +151,10 @@ impl From<engine::RegionDetail> for Detail {
             why: detail.why,
             cpus: detail.cpus,
             device_bytes_per_s: (detail.device_ns_per_kib > 0.0).then(|| 1024e9 / detail.device_ns_per_kib),
+            cpu_watts: detail.power.watts(),
+            energy_source: detail.power.source().name().to_owned(),
             dictionary: detail.dictionary,
+            dictionaries: detail.dictionaries,
             trials: detail.trials.into_iter().map(trial).collect(),
             region: detail.region.into(),
         }
@@ -180,11 +192,17 @@ pub struct TraceLine {
     pub device_ns_per_kib: f64,
     /// Whether writers wait, or nearly.
     pub pressed: bool,
+    /// Energy for the CPU time of all attempts, in microjoules.
+    pub energy_uj: f64,
+    /// Watts that a busy CPU takes.
+    pub power: f64,
+    /// Whose figure that is: `rapl` or `cpu-time`.
+    pub energy_source: String,
 }
 
 impl TraceLine {
     /// Names of the columns, in the order of [`csv`](Self::csv).
-    pub const CSV_HEADER: &str = "number,unix_s,object,offset,raw_bytes,stored_bytes,codec,class,why,cpu_ns,test_ns,cpus,device_ns_per_kib,pressed";
+    pub const CSV_HEADER: &str = "number,unix_s,object,offset,raw_bytes,stored_bytes,codec,class,why,cpu_ns,test_ns,cpus,device_ns_per_kib,pressed,energy_uj,power,energy_source";
 
     /// As a line of CSV. No field can hold a comma or a quote.
     pub fn csv(&self) -> String {
@@ -204,8 +222,9 @@ impl TraceLine {
             ..
         } = self;
         let (device, pressed) = (self.device_ns_per_kib, self.pressed);
+        let (energy, power, source) = (self.energy_uj, self.power, &self.energy_source);
         format!(
-            "{number},{unix_s},{object},{offset},{raw_bytes},{stored_bytes},{codec},{class},{why},{cpu_ns},{test_ns},{cpus:.3},{device:.1},{pressed}"
+            "{number},{unix_s},{object},{offset},{raw_bytes},{stored_bytes},{codec},{class},{why},{cpu_ns},{test_ns},{cpus:.3},{device:.1},{pressed},{energy:.1},{power:.1},{source}"
         )
     }
 }
@@ -227,6 +246,59 @@ impl From<engine::TraceRecord> for TraceLine {
             cpus: r.cpus,
             device_ns_per_kib: r.device_ns_per_kib,
             pressed: r.pressed,
+            energy_uj: 1e6 * r.power.joules(r.cpu_ns),
+            power: r.power.watts(),
+            energy_source: r.power.source().name().to_owned(),
+        }
+    }
+}
+
+/// How fast one candidate is on this machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Speed {
+    /// The codec.
+    pub codec: String,
+    /// Length of the units.
+    pub unit_bytes: u64,
+    /// CPU nanoseconds for a KiB.
+    pub ns_per_kib: f64,
+    /// Of one CPU.
+    pub mb_per_second: f64,
+    /// Energy to compress a gigabyte.
+    pub joules_per_gb: f64,
+}
+
+/// What a calibration found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Calibrated {
+    /// Whose figure the power is: `rapl` or `cpu-time`.
+    pub energy_source: String,
+    /// Watts that a busy CPU takes.
+    pub cpu_watts: f64,
+    /// CPU time that it took.
+    pub cpu_seconds: f64,
+    /// By length of units and codec.
+    pub speeds: Vec<Speed>,
+}
+
+impl From<engine::Calibration> for Calibrated {
+    fn from(found: engine::Calibration) -> Self {
+        let power = found.power;
+        let speed = |s: engine::CodecSpeed| {
+            let ns_per_gb = s.ns_per_kib * 1e9 / 1024.0;
+            Speed {
+                codec: s.codec,
+                unit_bytes: s.unit_bytes,
+                ns_per_kib: s.ns_per_kib,
+                mb_per_second: 1e12 / ns_per_gb.max(1.0),
+                joules_per_gb: power.joules(ns_per_gb as u64),
+            }
+        };
+        Self {
+            energy_source: power.source().name().to_owned(),
+            cpu_watts: power.watts(),
+            cpu_seconds: found.cpu_ns as f64 / 1e9,
+            speeds: found.speeds.into_iter().map(speed).collect(),
         }
     }
 }

@@ -157,6 +157,11 @@ impl Service {
                 self.pool.set_trace(false);
                 Ok(Reply::Done)
             }
+            Request::Calibrate => {
+                let rapl = env::Rapl::open();
+                let found = self.pool.calibrate(&|| rapl.as_ref().and_then(env::Rapl::used_uj))?;
+                Ok(Reply::Calibrated(found.into()))
+            }
             Request::Receives => Ok(Reply::Receives(self.receives())),
             Request::Send(_) | Request::Receive(_) => {
                 Err(Error::new(ErrorKind::Invalid, "a stream needs a connection of its own"))

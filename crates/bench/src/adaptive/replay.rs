@@ -14,7 +14,7 @@ const REGION_BYTES: usize = 4 << 20;
 const BATCH_BYTES: usize = 1 << 20;
 /// Share of the CPU time of compressing that tests may take, and what they may take before.
 const TEST_SHARE: f64 = 0.02;
-const TEST_CREDIT_NS: f64 = 20e6;
+const TEST_CREDIT_NS: f64 = 16e6;
 
 /// What a way of choosing did.
 #[derive(Debug, Clone, Default)]

@@ -8,7 +8,7 @@ mod transfer;
 mod volume;
 
 pub use history::{CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};
-pub use policy::{ExplainArgs, RecompressArgs, TraceArgs, TraceFormat};
+pub use policy::{CalibrateArgs, ExplainArgs, RecompressArgs, TraceArgs, TraceFormat};
 pub use pool::{CheckArgs, CleanArgs, GrowArgs, InitArgs, ScrubArgs, ServeArgs, ShrinkArgs, StatusArgs};
 pub use streams::{ReceiveArgs, SendArgs};
 pub use transfer::{EstimateArgs, ExportArgs, ImportArgs};
@@ -110,6 +110,8 @@ pub enum Command {
     Recompress(RecompressArgs),
     /// Show how a volume is stored, which codec was chosen for what, and why
     Explain(ExplainArgs),
+    /// Measure how long codecs take on this machine, and what power a busy CPU takes
+    Calibrate(CalibrateArgs),
     /// Follow the choices of compression=auto, unit by unit
     Trace(TraceArgs),
     /// Print a completion script for a shell
@@ -215,6 +217,7 @@ mod tests {
             "shale recompress p v --mode archive --rate 20M",
             "shale recompress p v --report --json",
             "shale explain p v --region 1G --json",
+            "shale calibrate p --json",
             "shale trace p --limit 10 --idle 2 --format jsonl",
             "shale completions bash",
             "shale man out",

@@ -19,8 +19,9 @@ With --region, the unit at that offset (or the next one in the region) is compre
 times are those of this machine at this moment.
 JSON: a list of {offset, raw_bytes, stored_bytes, codecs, remembered}; codecs is a list of {codec, units, raw_bytes,
   stored_bytes}, remembered {winner, class, saving_percent, units_since_test} or null. With --region one such object, and in it
-  unit_offset, unit_bytes, bits_per_byte, class, compression, mode, chosen, why, cpus, device_bytes_per_s, dictionary, and trials, a list of
-  {codec, stored_bytes, cpu_us, expected_saving_percent, expected_cpu_us, cost, verdict}.")]
+  unit_offset, unit_bytes, bits_per_byte, class, compression, mode, chosen, why, cpus, device_bytes_per_s, cpu_watts, energy_source (rapl:
+  counted by the processor at the last calibration; cpu-time: CPU time at a nominal power), dictionary (number, or null), dictionaries (to choose from), and
+  trials, a list of {codec, stored_bytes, cpu_us, expected_saving_percent, expected_cpu_us, cost, energy_uj, verdict}.")]
 pub struct ExplainArgs {
     /// Directory of the pool
     pub pool: PathBuf,
@@ -53,7 +54,8 @@ Examples:
 Shows the units for which compression=auto chooses, from now on, until --limit or an interruption. The pool must be served: nobody writes to
 it otherwise. At most 65536 records wait to be read; a gap in the numbers tells that some were lost.
 Fields: number, unix_s, object, offset, raw_bytes, stored_bytes, codec, class (0 nearly constant to 7 looks random), why, cpu_ns (all
-  attempts), test_ns (the part that tests cost), cpus (that compression can get), device_ns_per_kib (0: not known), pressed (writers wait).")]
+  attempts), test_ns (the part that tests cost), cpus (that compression can get), device_ns_per_kib (0: not known), pressed (writers wait), energy_uj (for
+  cpu_ns), power (watts of a busy CPU), energy_source (rapl: counted by the processor at the last 'shale calibrate'; cpu-time: nominal).")]
 pub struct TraceArgs {
     /// Directory of the pool
     pub pool: PathBuf,
@@ -66,6 +68,27 @@ pub struct TraceArgs {
     /// How they are written
     #[arg(long, value_enum, default_value_t = TraceFormat::Csv)]
     pub format: TraceFormat,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`super::Command::Calibrate`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale calibrate /srv/pool
+  shale calibrate /srv/pool --json | jq '.speeds[] | select(.unit_bytes == 32768)'
+
+Compresses made data with every candidate of the pool and of its volumes, for some seconds on one CPU, and keeps the CPU times with what the pool
+has learned. A pool also learns them while it is used; after a move to another machine this is quicker. Where the processor counts its energy
+(RAPL, /sys/class/powercap, readable for root only) the power of a busy CPU is measured too, and joules in 'explain' and 'trace' follow it; elsewhere
+they are CPU time at a nominal power, and say so.
+
+JSON fields: energy_source (rapl, cpu-time), cpu_watts, cpu_seconds, speeds, a list of {codec, unit_bytes, ns_per_kib, mb_per_second, joules_per_gb}")]
+pub struct CalibrateArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
     /// How the pool is reached
     #[command(flatten)]
     pub access: Access,

@@ -92,9 +92,10 @@ codecs. What takes long is tried on every eighth sample and compared with zstd-1
 combined ratio estimate of stratified sampling, variance from successive differences, double sampling for slow settings.
 Blocks of zeroes are holes and count neither way. More samples make the margin smaller: four times as many halve it.
 
-JSON: {files, size_bytes, data_bytes, hole_bytes, unit_bytes, sampled_bytes, unreadable_samples, confidence, settings,
+JSON: {files, size_bytes, data_bytes, hole_bytes, unit_bytes, sampled_bytes, unreadable_samples, confidence,
+  cpu_watts, energy_source (rapl: counted by the processor meanwhile; cpu-time: CPU time at a nominal power), settings,
   types: [{type, files, size_bytes, data_bytes, samples, settings}]}, settings being a list of {setting, configured,
-  saving_percent, margin_percent, ratio, stored_bytes, cpu_seconds, mb_per_second} (speed and time of one core)."
+  saving_percent, margin_percent, ratio, stored_bytes, cpu_seconds, mb_per_second, joules} (speed and time of one core)."
 )]
 pub struct EstimateArgs {
     /// Files, directories, images or block devices; or a pool and one of its volumes

@@ -104,9 +104,28 @@ fn show_detail(d: &Detail) -> String {
         ("unit tried", format!("{} at {}", format_size(d.unit_bytes), format_size(d.unit_offset))),
         ("probe", format!("{:.2} bits per byte: class '{}'", d.bits_per_byte, d.class)),
         ("properties", format!("compression={} mode={}", d.compression, d.mode)),
-        ("dictionary", d.dictionary.map_or_else(|| "none".to_owned(), |number| format!("number {number}, for zstd"))),
+        (
+            "dictionary",
+            match (d.dictionary, d.dictionaries) {
+                (Some(number), count) => format!("number {number} of {count}, for zstd"),
+                (None, 0) => "none".to_owned(),
+                (None, count) => format!("none of {count} helps here"),
+            },
+        ),
         ("chosen now", format!("{}: {}", d.chosen, d.why)),
-        ("CPUs", format!("{:.1} to be had; CPU time is measured for each thread, energy follows it", d.cpus)),
+        ("CPUs", format!("{:.1} to be had", d.cpus)),
+        (
+            "energy",
+            format!(
+                "{:.1} W for a busy CPU, {}",
+                d.cpu_watts,
+                if d.energy_source == "rapl" {
+                    "counted by the processor (RAPL)"
+                } else {
+                    "nominal: CPU time is measured, energy is not"
+                }
+            ),
+        ),
         (
             "device",
             d.device_bytes_per_s.map_or_else(
@@ -116,7 +135,7 @@ fn show_detail(d: &Detail) -> String {
         ),
     ]);
     text.push('\n');
-    let header = ["CODEC", "STORED", "SAVED", "EXPECTED", "CPU TIME", "EXPECTED", "COST", "VERDICT"];
+    let header = ["CODEC", "STORED", "SAVED", "EXPECTED", "CPU TIME", "EXPECTED", "ENERGY", "COST", "VERDICT"];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
     for trial in &d.trials {
         rows.push(vec![
@@ -126,6 +145,7 @@ fn show_detail(d: &Detail) -> String {
             format!("{:.1} %", trial.expected_saving_percent),
             format!("{:.0} us", trial.cpu_us),
             format!("{:.0} us", trial.expected_cpu_us),
+            format!("{:.1} mJ", trial.energy_uj / 1e3),
             trial.cost.map_or_else(|| "-".to_owned(), |cost| format!("{cost:.2}x")),
             trial.verdict.clone(),
         ]);
@@ -171,6 +191,7 @@ mod tests {
             expected_saving_percent: 3.0,
             expected_cpu_us: 700.0,
             cost: None,
+            energy_uj: 8124.0,
             verdict: "saves less than min-saving".to_owned(),
         };
         let detail = Detail {
@@ -185,7 +206,10 @@ mod tests {
             why: "it looks random".to_owned(),
             cpus: 2.0,
             device_bytes_per_s: None,
+            cpu_watts: 10.0,
+            energy_source: "cpu-time".to_owned(),
             dictionary: Some(7),
+            dictionaries: 2,
             trials: vec![trial],
         };
         let text = show_detail(&detail);
@@ -195,7 +219,9 @@ mod tests {
             "812 us",
             "saves less than min-saving",
             "not measured yet",
-            "number 7",
+            "number 7 of 2",
+            "10.0 W for a busy CPU, nominal",
+            "8.1 mJ",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }

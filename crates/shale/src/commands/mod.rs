@@ -1,5 +1,6 @@
 //! What each command does: asks the pool through a [`Session`], and says what came of it.
 
+mod calibrate;
 mod check;
 mod clean;
 mod estimate;
@@ -56,6 +57,7 @@ pub fn run(command: Command, output: &Output) -> Outcome {
         Command::Scrub(args) => scrub::run(args, output),
         Command::Recompress(args) => recompress::run(args, output),
         Command::Explain(args) => explain::run(args, output),
+        Command::Calibrate(args) => calibrate::run(args, output),
         Command::Trace(args) => trace::run(args, output),
         Command::Send(args) => streams::send(args, output),
         Command::Receive(args) => streams::receive(args, output),

@@ -9,7 +9,7 @@ use std::io::BufRead;
 use serde::{Deserialize, Serialize};
 use surface::{Error, ErrorKind, Result};
 
-use crate::choices::{Detail, RecompressSlice, Region, TraceLine};
+use crate::choices::{Calibrated, Detail, RecompressSlice, Region, TraceLine};
 use crate::model::{
     CleanSlice, DiffReport, PropertyReport, ReceiveLine, ScrubSlice, ShrinkSlice, SnapshotReport, StatusReport,
     VolumeReport,
@@ -185,6 +185,8 @@ pub enum Request {
         /// At most so many records.
         count: usize,
     },
+    /// Measures candidates on this machine: [`Reply::Calibrated`].
+    Calibrate,
     /// Ends tracing.
     TraceEnd,
     /// Turns the connection into one that carries a stream out of the pool: [`Reply::Sending`], then what `streams` says.
@@ -235,6 +237,8 @@ pub enum Reply {
     Region(Box<Detail>),
     /// What has been traced.
     Trace(Vec<TraceLine>),
+    /// What a calibration found.
+    Calibrated(Calibrated),
     /// A stream follows.
     Sending(Sending),
     /// What is being received.
@@ -413,6 +417,7 @@ mod tests {
             Request::ExplainRegion { volume: "vm".to_owned(), offset: 4096 },
             Request::Trace { count: 100 },
             Request::TraceEnd,
+            Request::Calibrate,
             Request::Send(SendWish { snapshot: Some("vm@s".to_owned()), from: None, resume: Some("x".to_owned()) }),
             Request::Receive(ReceiveWish { volume: "vm".to_owned(), properties: BTreeMap::new(), force: true }),
             Request::Receives,

@@ -16,7 +16,7 @@ const FEW_SAMPLES: usize = 256;
 const SLOW_SAMPLES_MIN: usize = 12;
 /// Share of the CPU time of compressing that tests may take, and what they may take before: as in a pool.
 const TEST_SHARE: f64 = 0.02;
-const TEST_CREDIT_NS: f64 = 20e6;
+const TEST_CREDIT_NS: f64 = 16e6;
 
 /// Of how many samples a slow setting gets one, in a stratum of so many, of so many in all.
 pub fn slow_every(samples: usize, all: usize) -> usize {

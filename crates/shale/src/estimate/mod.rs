@@ -21,6 +21,8 @@ pub use population::{Population, Scanned};
 pub use report::{Report, show};
 pub use settings::{CODECS_DEFAULT, Plan};
 
+use env::{Clock, Rapl, SystemClock};
+use policy::Power;
 use surface::Result;
 
 /// What is read unless told otherwise: a margin of about one point where units differ as much as files of all kinds do.
@@ -54,6 +56,9 @@ pub fn run(
 ) -> Result<Report> {
     let drawn = draw::draw(population, sample_bytes, STRATUM_SAMPLES_MIN, seed);
     let total = drawn.iter().map(|d| d.len() as u64).sum::<u64>() * population.unit_bytes as u64;
+    let (rapl, clock) = (Rapl::open(), SystemClock::default());
+    let (counted, cpu_ns) = (|| rapl.as_ref().and_then(Rapl::used_uj), clock.thread_cpu_ns());
+    let before = counted();
     let mut meter = meter::Meter::new(plan);
     warm_up(population, plan, &drawn, &mut meter)?;
     let mut samples = Vec::with_capacity(drawn.len());
@@ -78,7 +83,9 @@ pub fn run(
         }
         samples.push(statistics::Stratum { windows: stratum.windows(), observations });
     }
-    Ok(report::report(population, plan, &samples, unreadable))
+    let used = before.zip(counted()).map(|(before, after)| after.saturating_sub(before));
+    let power = used.and_then(|used| Power::measured(used, clock.thread_cpu_ns().saturating_sub(cpu_ns)));
+    Ok(report::report(population, plan, &samples, unreadable, power.unwrap_or(Power::NOMINAL)))
 }
 
 /// Some of the samples, from everywhere.

@@ -1,5 +1,6 @@
 //! What an estimate says: the document behind `--json`, and the tables.
 
+use policy::Power;
 use serde::Serialize;
 use units::format_size;
 
@@ -23,6 +24,8 @@ pub struct Report {
     pub sampled_bytes: u64,
     pub unreadable_samples: u64,
     pub confidence: f64,
+    pub cpu_watts: f64,
+    pub energy_source: String,
     pub settings: Vec<Line>,
     pub types: Vec<TypeReport>,
 }
@@ -40,6 +43,7 @@ pub struct Line {
     pub stored_bytes: u64,
     pub cpu_seconds: f64,
     pub mb_per_second: Option<f64>,
+    pub joules: f64,
 }
 
 /// One type of file.
@@ -56,12 +60,13 @@ pub struct TypeReport {
 }
 
 /// Puts the estimates together.
-pub fn report(population: &Population, plan: &Plan, samples: &[Stratum], unreadable: u64) -> Report {
+pub fn report(population: &Population, plan: &Plan, samples: &[Stratum], unreadable: u64, power: Power) -> Report {
     let of = |strata: &[Stratum]| -> Vec<Line> {
         let shown = plan.settings.iter().enumerate().filter(|(_, setting)| setting.shown);
         shown
             .map(|(index, setting)| {
-                Line::new(setting.name.clone(), setting.configured, estimate(strata, index, plan.helper))
+                let found = estimate(strata, index, plan.helper);
+                Line::new(setting.name.clone(), setting.configured, found, power)
             })
             .collect()
     };
@@ -91,13 +96,15 @@ pub fn report(population: &Population, plan: &Plan, samples: &[Stratum], unreada
         sampled_bytes: observed.map(|observation| observation.raw).sum::<f64>() as u64,
         unreadable_samples: unreadable,
         confidence: CONFIDENCE,
+        cpu_watts: power.watts(),
+        energy_source: power.source().name().to_owned(),
         settings: of(samples),
         types,
     }
 }
 
 impl Line {
-    fn new(setting: String, configured: bool, estimate: Estimate) -> Self {
+    fn new(setting: String, configured: bool, estimate: Estimate, power: Power) -> Self {
         let ratio = (estimate.stored_bytes > 0.0).then(|| estimate.raw_bytes / estimate.stored_bytes);
         Self {
             setting,
@@ -108,6 +115,7 @@ impl Line {
             stored_bytes: estimate.stored_bytes.round() as u64,
             cpu_seconds: (estimate.cpu_ns / 1e6).round() / 1e3,
             mb_per_second: (estimate.cpu_ns > 0.0).then(|| hundredths(estimate.raw_bytes * 1e3 / estimate.cpu_ns)),
+            joules: hundredths(power.joules(estimate.cpu_ns as u64)),
         }
     }
 
@@ -150,7 +158,7 @@ pub fn show(report: &Report) -> String {
         format_size(report.sampled_bytes),
     );
     let words = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-    let mut rows = vec![words(&["SETTING", "SAVING", "RATIO", "STORED", "CPU", "SPEED"])];
+    let mut rows = vec![words(&["SETTING", "SAVING", "RATIO", "STORED", "CPU", "SPEED", "ENERGY"])];
     for line in &report.settings {
         rows.push(vec![
             format!("{}{}", line.setting, if line.configured { " (as set)" } else { "" }),
@@ -159,6 +167,7 @@ pub fn show(report: &Report) -> String {
             format_size(line.stored_bytes),
             format!("{:.1} s", line.cpu_seconds),
             line.mb_per_second.map_or_else(|| "-".to_owned(), |speed| format!("{speed:.0} MB/s")),
+            format!("{:.1} J", line.joules),
         ]);
     }
     text.push_str(&table(&rows));
@@ -175,7 +184,13 @@ pub fn show(report: &Report) -> String {
         rows.push(row);
     }
     text.push_str(&table(&rows));
-    text.push_str("\n± holds the true saving 95 times in 100. CPU and SPEED are of one core.\n");
+    let whose = match report.energy_source.as_str() {
+        "rapl" => format!("was counted by the processor (RAPL): {:.1} W for a busy CPU", report.cpu_watts),
+        _ => format!("is CPU time at a nominal {:.1} W for a busy CPU", report.cpu_watts),
+    };
+    text.push_str(&format!(
+        "\n± holds the true saving 95 times in 100. CPU and SPEED are of one core. ENERGY {whose}.\n"
+    ));
     if report.unreadable_samples > 0 {
         text.push_str(&format!("{} samples could not be read and were left out.\n", report.unreadable_samples));
     }
@@ -187,12 +202,14 @@ mod tests {
     use super::*;
 
     fn line(stored: f64, margin: f64) -> Line {
-        Line::new("zstd-3".to_owned(), true, Estimate { raw_bytes: 1000.0, stored_bytes: stored, margin, cpu_ns: 1e6 })
+        let estimate = Estimate { raw_bytes: 1000.0, stored_bytes: stored, margin, cpu_ns: 1e9 };
+        Line::new("zstd-3".to_owned(), true, estimate, Power::NOMINAL)
     }
 
     #[test]
     fn lines_round_and_say_when_nothing_is_known() {
         assert_eq!(line(400.0, 0.0123).saving(), "60.0 % ±1.2");
+        assert_eq!(line(400.0, 0.0123).joules, 10.0);
         assert_eq!(line(400.0, 0.0123).ratios(), "2.50x (2.43-2.58)");
         assert_eq!(line(400.0, f64::INFINITY).saving(), "60.0 % ±?");
         assert_eq!(line(400.0, f64::INFINITY).margin_percent, None);
