@@ -7,6 +7,7 @@ mod baseline;
 mod codecs;
 mod command;
 mod corpus;
+mod energy;
 mod engine;
 mod estimate;
 mod fio;
@@ -45,6 +46,9 @@ struct Options {
     /// Where pools are made: a directory on the disk to be measured. What is in it is removed.
     #[arg(long, global = true, value_name = "DIR", default_value = "/var/tmp/shale-bench")]
     dir: PathBuf,
+    /// A tree of many small files, for `adaptive`: such as `tools/public-data kernel DIR` makes.
+    #[arg(long, global = true, value_name = "DIR", default_value = "/var/tmp/corpus/source")]
+    tree: PathBuf,
     /// Where the figures go; figures of the same name are replaced.
     #[arg(long, global = true, value_name = "FILE", default_value = "bench/results/latest.json")]
     out: PathBuf,
@@ -118,6 +122,7 @@ impl Scale {
 struct Context {
     corpus: Corpus,
     corpus_dir: PathBuf,
+    tree: PathBuf,
     quick: bool,
     dir: PathBuf,
     out: PathBuf,
@@ -149,6 +154,7 @@ fn main() -> Outcome<()> {
     let context = Context {
         corpus,
         corpus_dir: options.corpus.clone(),
+        tree: options.tree.clone(),
         quick: options.quick,
         dir: options.dir.clone(),
         out: options.out.clone(),

@@ -5,7 +5,9 @@ mod live;
 mod matrix;
 mod plot;
 mod probe_table;
+mod read_cost;
 mod replay;
+mod small_files;
 mod tables;
 
 pub use live::Throttled;
@@ -48,6 +50,12 @@ pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
     }
     if context.wants("adaptive dictionaries") {
         dictionaries::run(context, report)?;
+    }
+    if context.wants("adaptive read") {
+        read_cost::run(context, &kinds, report)?;
+    }
+    if context.wants("adaptive small") {
+        small_files::run(context, report)?;
     }
     if context.wants("adaptive engine") {
         live::run(context, &kinds, report)?;

@@ -2,7 +2,7 @@
 //! its data twice and the second time counts: the first one is the calibration of a new pool.
 
 use codec::Codec;
-use policy::{Auto, Candidates, Mode, PlainTable, Settings};
+use policy::{Auto, Candidates, Mode, PlainTable, Power, Settings};
 
 use super::matrix::Matrix;
 use super::plot;
@@ -24,6 +24,9 @@ struct Stream {
 
 /// What was found on one stream.
 struct Found {
+    name: String,
+    /// Joules for a gigabyte of data, by way.
+    joules: Vec<(String, f64)>,
     archive_share: f64,
     archive_cpu: f64,
     balanced_ratio: f64,
@@ -34,6 +37,8 @@ struct Found {
 pub fn run(context: &Context, kinds: &Kinds, report: &mut Report) -> Outcome<()> {
     let candidates = Candidates::default();
     let min_saving_permille = Settings::default().min_saving_permille;
+    let power = crate::energy::power();
+    println!("joules: {power}");
     let units: &[usize] = if context.quick { &UNITS[1..2] } else { &UNITS };
     for unit_bytes in units.iter().copied() {
         let matrix = Matrix::measure(&kinds.data, unit_bytes, candidates.as_slice(), min_saving_permille);
@@ -42,10 +47,12 @@ pub fn run(context: &Context, kinds: &Kinds, report: &mut Report) -> Outcome<()>
         let mut singles = Vec::new();
         for stream in streams(&matrix, kinds) {
             println!("\n{}", stream.name);
-            let found = table(&matrix, kinds, &stream.order, candidates, min_saving_permille)?;
+            let mut found = table(&matrix, kinds, &stream.order, candidates, min_saving_permille, power)?;
+            found.name.clone_from(&stream.name);
             if stream.is_mix { mixes.push(found) } else { singles.push((stream.name, found)) }
         }
         figures(report, unit_bytes >> 10, &mixes, &singles)?;
+        energy(report, unit_bytes >> 10, &mixes, power)?;
         let mix = interleaved(&matrix, kinds, 128 << 10);
         let auto = Auto { mode: Mode::Balanced, candidates, min_saving_permille };
         plot::scatter(context, &matrix, kinds, &mix, auto)?;
@@ -98,6 +105,16 @@ fn figures(report: &mut Report, kib: usize, mixes: &[Found], singles: &[(String,
     report.at_most(&name("tests, share of the CPU time of compressing, worst mix"), deciding, "%", 3.0, how)
 }
 
+/// Joules on the first mix.
+fn energy(report: &mut Report, kib: usize, mixes: &[Found], power: Power) -> Outcome<()> {
+    let Some(mix) = mixes.first() else { return Ok(()) };
+    for (way, joules) in &mix.joules {
+        let how = format!("{}; {power}; `bench adaptive --only 'adaptive replay'`", mix.name);
+        report.info(&format!("energy, {kib} KiB, {way}: joules to compress a GB"), *joules, "J", &how)?;
+    }
+    Ok(())
+}
+
 /// All units, `grain` bytes of each kind in turn.
 fn interleaved(matrix: &Matrix, kinds: &Kinds, grain: usize) -> Vec<usize> {
     let mut order = Vec::new();
@@ -115,36 +132,57 @@ fn interleaved(matrix: &Matrix, kinds: &Kinds, grain: usize) -> Vec<usize> {
     order
 }
 
-fn line(name: &str, done: &Done) {
+fn line(name: &str, done: &Done, power: Power) {
     let mut codecs: Vec<_> = done.codecs.iter().map(|(codec, units)| format!("{codec} {units}")).collect();
     codecs.sort();
     println!(
-        "  {name:<20} ratio {:>7.3}  saved {:>6.2} %  {:>8.2} ns/B  tests {:>5.2} %   {}",
+        "  {name:<20} ratio {:>7.3}  saved {:>6.2} %  {:>8.2} ns/B {:>8.1} J/GB  tests {:>5.2} %   {}",
         done.ratio(),
         100.0 * done.saved() as f64 / done.raw as f64,
         done.cpu_ns as f64 / done.raw as f64,
+        joules(done, power),
         done.test_percent(),
         codecs.join(", "),
     );
 }
 
-fn table(matrix: &Matrix, kinds: &Kinds, order: &[usize], candidates: Candidates, permille: u32) -> Outcome<Found> {
+/// For a gigabyte of data.
+fn joules(done: &Done, power: Power) -> f64 {
+    power.joules(done.cpu_ns) * 1e9 / done.raw.max(1) as f64
+}
+
+fn table(
+    matrix: &Matrix,
+    kinds: &Kinds,
+    order: &[usize],
+    candidates: Candidates,
+    permille: u32,
+    power: Power,
+) -> Outcome<Found> {
     let fixed: Vec<(Codec, Done)> =
         matrix.codecs.iter().map(|codec| (*codec, replay::fixed(matrix, order, *codec))).collect();
     for (codec, done) in &fixed {
-        line(&codec.to_string(), done);
+        line(&codec.to_string(), done, power);
     }
-    let mut found =
-        Found { archive_share: 100.0, archive_cpu: 0.0, balanced_ratio: 100.0, deciding: 0.0, raw_bytes: 0 };
+    let mut found = Found {
+        name: String::new(),
+        joules: fixed.iter().map(|(codec, done)| (codec.to_string(), joules(done, power))).collect(),
+        archive_share: 100.0,
+        archive_cpu: 0.0,
+        balanced_ratio: 100.0,
+        deciding: 0.0,
+        raw_bytes: 0,
+    };
     for mode in [Mode::Energy, Mode::Balanced, Mode::Archive] {
         let auto = Auto { mode, candidates, min_saving_permille: permille };
         let oracle = replay::oracle(matrix, order, auto);
-        line(&format!("oracle {mode}"), &oracle);
+        line(&format!("oracle {mode}"), &oracle, power);
         let table = PlainTable::default();
         let mut replay = Replay::new(matrix, kinds, auto, &table);
         replay.run(order, |_, _| ());
         let done = replay.run(order, |_, _| ());
-        line(&format!("auto {mode}"), &done);
+        line(&format!("auto {mode}"), &done, power);
+        found.joules.push((format!("auto {mode}"), joules(&done, power)));
         found.raw_bytes = done.raw;
         found.deciding = done.test_percent().max(found.deciding);
         if mode == Mode::Archive {

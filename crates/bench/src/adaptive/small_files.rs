@@ -1,0 +1,105 @@
+//! Many small files, each an object of its own for the policy: what a directory tree is when files become objects. There are no shares yet; so each file
+//! lies at the beginning of a region of its own in one thin volume. Units, regions' memory (none: no region ever gets a second file), the budget for
+//! tests and what is learned are what they would be with an object for each file; only the objects' own records are left out, which no codec changes.
+
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use surface::{BlockDevice, WriteOptions};
+
+use crate::report::Report;
+use crate::world::World;
+use crate::{Context, Outcome};
+
+/// Files: quick, and in full, as many as the thesis had.
+const FILES: (usize, usize) = (12_000, 48_000);
+/// What is longer is no small file.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Distance of files in the volume: a region.
+const REGION_BYTES: u64 = 4 << 20;
+/// Fixed codecs: what `auto` chooses among.
+const RIVALS: [&str; 6] = ["lz4", "zstd-1", "zstd-3", "zstd-6", "zstd-9", "zstd-19"];
+
+/// What writing all files came to.
+#[derive(Debug, Clone, Copy)]
+struct Written {
+    ratio: f64,
+    cpu_seconds: f64,
+}
+
+/// Writes the files to a new pool.
+fn write(dir: &Path, files: &[Bytes], compression: &str, dictionary: &str) -> Outcome<Written> {
+    let (codec, mode) = compression.split_once(' ').unwrap_or((compression, "balanced"));
+    let world = World::create(dir, codec, "32K")?;
+    let pairs = [("mode", mode), ("dictionary", dictionary)];
+    let properties = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    world.pool.create_volume("v", files.len() as u64 * REGION_BYTES, &properties)?;
+    let volume = world.pool.volume("v")?;
+    let cpu = super::live::cpu_seconds();
+    for (index, file) in files.iter().enumerate() {
+        volume.write(index as u64 * REGION_BYTES, file.clone(), WriteOptions::default())?;
+    }
+    volume.flush()?;
+    let cpu_seconds = super::live::cpu_seconds() - cpu;
+    world.pool.checkpoint()?;
+    let stored = world.pool.status().fragment_bytes;
+    drop(volume);
+    world.close()?;
+    let raw: usize = files.iter().map(Bytes::len).sum();
+    let written = Written { ratio: raw as f64 / stored.max(1) as f64, cpu_seconds };
+    println!("  {compression:<20} dictionary={dictionary:<5} ratio {:.3}  {cpu_seconds:>7.2} CPU s", written.ratio);
+    Ok(written)
+}
+
+/// Paths of small files, sorted, at most so many.
+fn small_files(root: &Path, most: usize) -> Outcome<Vec<PathBuf>> {
+    let (mut found, mut directories) = (Vec::new(), vec![root.to_owned()]);
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(&directory)? {
+            let entry = entry?;
+            let metadata = entry.metadata()?;
+            if metadata.is_dir() {
+                directories.push(entry.path());
+            } else if metadata.is_file() && (1..=FILE_BYTES_MAX).contains(&metadata.len()) {
+                found.push(entry.path());
+            }
+        }
+    }
+    found.sort();
+    // From everywhere, in their order.
+    let step = found.len().div_ceil(most).max(1);
+    Ok(if found.len() > most { found.into_iter().step_by(step).collect() } else { found })
+}
+
+/// The rows.
+pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
+    let most = if context.quick { FILES.0 } else { FILES.1 };
+    let paths = small_files(&context.tree, most)?;
+    let mut files = Vec::with_capacity(paths.len());
+    for path in paths {
+        let mut bytes = std::fs::read(&path)?;
+        bytes.resize(bytes.len().next_multiple_of(units::BLOCK_BYTES), 0);
+        files.push(Bytes::from(bytes));
+    }
+    let raw: usize = files.iter().map(Bytes::len).sum();
+    let what = format!("{} files of {}, {}", files.len(), context.tree.display(), units::format_size(raw as u64));
+    println!("{what}");
+    let dir = context.dir.join("pool");
+    let rivals: Vec<(&str, Written)> =
+        RIVALS.iter().map(|rival| Ok((*rival, write(&dir, &files, rival, "off")?))).collect::<Outcome<_>>()?;
+    let how =
+        format!("{what}, each in a region of its own, without dictionaries; `bench adaptive --only 'adaptive small'`");
+    let best = |most: f64| {
+        let rivals = rivals.iter().filter(|(_, written)| written.cpu_seconds <= most);
+        rivals.map(|(_, written)| written.ratio).fold(1.0, f64::max)
+    };
+    for mode in ["balanced", "archive"] {
+        let ours = write(&dir, &files, &format!("auto {mode}"), "off")?;
+        let share = 100.0 * ours.ratio / best(if mode == "archive" { f64::INFINITY } else { ours.cpu_seconds });
+        let against =
+            if mode == "archive" { "the best fixed codec" } else { "the best fixed codec of no more CPU time" };
+        report.at_least(&format!("small files, {mode}: ratio against {against}"), share, "%", 99.0, &how)?;
+    }
+    let helped = write(&dir, &files, "auto balanced", "auto")?;
+    report.info("small files, balanced with dictionaries: ratio", helped.ratio, "", &how)
+}
