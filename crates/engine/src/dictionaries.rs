@@ -36,6 +36,9 @@ use crate::samples::Sampling;
 const CACHE_BYTES_MIN: u64 = 1 << 20;
 /// What a prepared dictionary takes, for the size of the caches' tables.
 const USUAL_BYTES: u64 = 128 << 10;
+/// What one takes that is prepared to compress at a quick level: as many as the cache holds are in force, so that it does not lose one while it makes
+/// room for another.
+const ENCODER_BYTES: u64 = 512 << 10;
 
 #[derive(Clone, Copy)]
 struct MemoryWeight;
@@ -65,6 +68,8 @@ pub(crate) enum Readers {
 pub(crate) struct Dictionaries {
     decoders: Cache<u32, Arc<DecodeDictionary>, MemoryWeight>,
     encoders: Cache<(u32, ZstdLevel), Arc<EncodeDictionary>, MemoryWeight>,
+    /// Most that new units of a volume are compressed with.
+    in_force_max: usize,
     /// Those that could not be loaded or are retired: nothing more is written with them.
     unusable: Mutex<BTreeSet<ObjectId>>,
     pub sampling: Sampling,
@@ -82,6 +87,7 @@ impl Dictionaries {
         Self {
             decoders: Cache::with_weighter(count, bytes, MemoryWeight),
             encoders: Cache::with_weighter(count, bytes, MemoryWeight),
+            in_force_max: ((bytes / ENCODER_BYTES) as usize).clamp(1, DICTIONARIES_IN_FORCE_MAX),
             unusable: Mutex::default(),
             sampling,
             in_use: RwLock::new(()),
@@ -144,7 +150,7 @@ impl Core {
             return None;
         }
         let unusable = self.dictionaries.unusable.lock();
-        let most = DICTIONARIES_IN_FORCE_MAX;
+        let most = self.dictionaries.in_force_max;
         let ids = self.objects.newest_dictionaries(object, most, |id| !unusable.contains(&id));
         let numbers: Vec<_> = ids.iter().filter_map(|id| u32::try_from(id.0).ok().map(DictionaryNumber)).collect();
         (!numbers.is_empty()).then_some(Encoders { core: self, numbers, made: Vec::new() })
