@@ -36,6 +36,13 @@ class Pool:
             words += ["--capacity", capacity]
         self.shale("init", *words)
 
+    @classmethod
+    def at(cls, t, path):
+        """One that is there already."""
+        pool = cls.__new__(cls)
+        pool.t, pool.path = t, path
+        return pool
+
     def shale(self, command, *arguments, **named):
         """Runs `shale COMMAND POOL ARGUMENTS`."""
         return self.t.run(BINARY, command, self.path, *arguments, **named)

@@ -19,6 +19,8 @@ use std::sync::Arc;
 use format::{Entry, FragmentEntry, FragmentRef, Move};
 use units::{BlockIndex, BlockMask, Epoch, GROUP_BLOCKS, GroupIndex};
 
+use crate::catalogue::Catalogue;
+use crate::geometry::Geometry;
 use crate::log::Sink;
 use crate::map::Map;
 use crate::objects::{Object, Objects};
@@ -32,11 +34,15 @@ pub(crate) struct Applier {
     pub map: Arc<Map>,
     pub objects: Arc<Objects>,
     pub buffer: Arc<WriteBuffer>,
+    pub catalogue: Arc<Catalogue>,
+    pub geometry: Geometry,
 }
 
 impl Sink for Applier {
     fn apply(&self, entries: &[Entry], payload: u64) {
         let overlay = self.map.active();
+        // A batch without payloads may end where its extent does.
+        self.catalogue.note(entries, self.geometry.extent_at(payload.saturating_sub(1)));
         let mut location = payload;
         for entry in entries {
             match entry {
@@ -67,6 +73,7 @@ impl Sink for Applier {
                 }
                 Entry::Object(descriptor) => self.objects.apply(descriptor),
                 Entry::PoolProperties(properties) => self.objects.apply_pool(properties),
+                Entry::Catalogue(_) => {}
             }
         }
     }

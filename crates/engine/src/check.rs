@@ -3,22 +3,18 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use codec::CodecId;
-use env::MapBatch;
+use env::{AlignedBuf, MapBatch};
 use format::{
     KEY_LEARNED, Record, RecordKey, USAGE_PAGE_EXTENTS, decode_learned, encode_usage_page, object_key_range,
     parse_object_key, parse_record_key, record_key, usage_key,
 };
 use surface::{Error, ErrorKind, Result};
-use units::{BLOCK_BYTES, Epoch, ExtentIndex};
+use units::{Epoch, ExtentIndex};
 
 use crate::core::Core;
-use crate::dictionaries::Readers;
 use crate::map::{Piece, store_error};
 use crate::objects::Object;
 use crate::pool::Pool;
-use crate::reader::verify;
-use crate::scratch;
 use crate::status::{CheckReport, Problem};
 use crate::superblock_io;
 
@@ -28,27 +24,33 @@ const PROBLEMS_MAX: usize = 1000;
 const RECORDS_MAX: usize = 4096;
 
 /// A fragment to be verified: where its record is, and what that says.
-struct Entry {
-    key: RecordKey,
-    piece: Piece,
+pub(crate) struct Entry {
+    pub key: RecordKey,
+    pub piece: Piece,
 }
 
-struct Checker<'a> {
-    core: &'a Core,
-    report: CheckReport,
-    /// Live bytes counted, by extent.
-    live: BTreeMap<ExtentIndex, u64>,
-    /// Ranges of payload that records refer to, by start: to find two that overlap.
-    ranges: Vec<(u64, u32)>,
-    repair: bool,
-    done_bytes: u64,
+/// What records refer to in an extent.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counted {
+    pub live_bytes: u64,
+    pub fragments: u64,
+}
+
+pub(crate) struct Checker<'a> {
+    pub core: &'a Core,
+    pub report: CheckReport,
+    pub counted: BTreeMap<ExtentIndex, Counted>,
+    pub repair: bool,
+    pub done_bytes: u64,
+    /// Room for an extent.
+    pub buf: AlignedBuf,
 }
 
 impl Pool {
     /// Verifies everything. The pool should be idle: what is written meanwhile may be reported as missing. `progress` gets bytes
     /// done and bytes to do.
     ///
-    /// With `repair`, a damaged superblock copy is rewritten, usage counts are corrected, and damaged records are removed (their
+    /// What opening the pool with [`repair`](crate::PoolOptions::repair) mended comes first. With `repair`, a damaged superblock copy is rewritten, usage counts are corrected, and damaged records are removed (their
     /// blocks read as zeroes, and are named in the report).
     ///
     /// # Errors
@@ -63,18 +65,20 @@ impl Pool {
         let mut checker = Checker {
             core: &self.core,
             report: CheckReport::default(),
-            live: BTreeMap::new(),
-            ranges: Vec::new(),
+            counted: BTreeMap::new(),
             repair,
             done_bytes: 0,
+            buf: AlignedBuf::new(0),
         };
+        checker.report.problems.append(&mut self.core.mended.lock());
         checker.superblock()?;
         checker.store()?;
         checker.objects()?;
-        checker.records(progress)?;
-        checker.overlaps();
+        checker.records()?;
+        checker.data(progress)?;
         checker.usage()?;
         checker.history()?;
+        checker.catalogue()?;
         checker.costs()?;
         if repair {
             self.core.env.store.persist().map_err(store_error)?;
@@ -84,7 +88,13 @@ impl Pool {
 }
 
 impl Checker<'_> {
-    fn problem(&mut self, kind: &'static str, place: Option<(&Object, u64)>, detail: String, repaired: bool) {
+    pub(crate) fn problem(
+        &mut self,
+        kind: &'static str,
+        place: Option<(&Object, u64)>,
+        detail: String,
+        repaired: bool,
+    ) {
         if self.report.problems.len() < PROBLEMS_MAX {
             let volume = place.map(|(object, _)| object.title());
             let offset = place.map(|(_, offset)| offset);
@@ -156,11 +166,9 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Goes through all records, a bounded number at a time.
-    fn records(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
-        let total = self.core.extents.lock().live_bytes();
+    /// Goes through all records, a bounded number at a time: what they refer to is counted, and read later.
+    fn records(&mut self) -> Result<()> {
         let mut from = vec![b'R'];
-        progress(0, total);
         loop {
             let mut page: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
             self.core
@@ -174,20 +182,13 @@ impl Checker<'_> {
             let Some((last, _)) = page.last() else { return Ok(()) };
             from.clone_from(last);
             from.push(0);
-            let mut entries = Vec::new();
             for (key, value) in &page {
-                self.record(key, value, &mut entries)?;
-            }
-            // In the order of the data file, which is how it is read fastest.
-            entries.sort_unstable_by_key(|e: &Entry| e.piece.fragment.location);
-            for entry in &entries {
-                self.fragment(entry)?;
-                progress(self.done_bytes, total.max(self.done_bytes));
+                self.record(key, value)?;
             }
         }
     }
 
-    fn record(&mut self, key: &[u8], value: &[u8], entries: &mut Vec<Entry>) -> Result<()> {
+    fn record(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let Some(id) = parse_record_key(key) else {
             self.problem("record", None, format!("key {key:02x?} is malformed"), false);
             return Ok(());
@@ -213,9 +214,9 @@ impl Checker<'_> {
         }
         for fragment in record.fragments {
             let extent = self.core.geometry.extent_at(fragment.location);
-            *self.live.entry(extent).or_default() += u64::from(fragment.live_bytes());
-            self.ranges.push((fragment.location, fragment.stored));
-            entries.push(Entry { key: id, piece: Piece { object: id.object, epoch: id.epoch, fragment } });
+            let counted = self.counted.entry(extent).or_default();
+            counted.live_bytes += u64::from(fragment.live_bytes());
+            counted.fragments += 1;
         }
         Ok(())
     }
@@ -228,63 +229,6 @@ impl Checker<'_> {
             self.core.map.drop_cache();
         }
         Ok(self.repair)
-    }
-
-    /// Reads, verifies and decodes one fragment.
-    fn fragment(&mut self, entry: &Entry) -> Result<()> {
-        let fragment = &entry.piece.fragment;
-        self.report.fragments += 1;
-        self.report.fragment_bytes += u64::from(fragment.stored);
-        self.done_bytes += u64::from(fragment.stored);
-        if let Err(detail) = self.verify(entry) {
-            let block = entry.key.group.first_block().0 + u64::from(fragment.live.0.trailing_zeros());
-            if let Some(object) = self.core.objects.get(entry.key.object) {
-                let blocks = fragment.live.count();
-                let text = format!("{blocks} blocks from here cannot be read: {detail}");
-                self.problem("fragment", Some((&object, block * BLOCK_BYTES as u64)), text, false);
-            }
-        }
-        Ok(())
-    }
-
-    fn verify(&self, entry: &Entry) -> std::result::Result<(), String> {
-        let fragment = &entry.piece.fragment;
-        if !self.core.geometry.holds(fragment.location, fragment.stored) {
-            return Err(format!(
-                "the record points at byte {} of the data file, which is no place for data",
-                fragment.location
-            ));
-        }
-        let align = self.core.env.disk.read_alignment() as u64;
-        let start = fragment.location / align * align;
-        let end = (fragment.location + u64::from(fragment.stored)).next_multiple_of(align);
-        scratch::with(|scratch| {
-            scratch.grow_io((end - start) as usize);
-            let len = (end - start) as usize;
-            self.core.env.disk.read_at(start, &mut scratch.io, len).map_err(|e| format!("reading it failed: {e}"))?;
-            let from = (fragment.location - start) as usize;
-            let payload = &scratch.io[from..from + fragment.stored as usize];
-            verify(entry.key.group, &entry.piece, payload)?;
-            let raw = &mut scratch.unit[..usize::from(fragment.count) * BLOCK_BYTES];
-            let Some(object) = self.core.objects.get(entry.key.object) else { return Ok(()) };
-            let (codec, raw_len) = (CodecId(fragment.codec), raw.len());
-            self.core
-                .decode(Readers::Free, &object, &mut scratch.codecs, (codec, payload), raw, raw_len)
-                .map_err(|e| e.to_string())
-        })
-    }
-
-    fn overlaps(&mut self) {
-        self.ranges.sort_unstable();
-        let mut found = Vec::new();
-        for pair in self.ranges.windows(2) {
-            if pair[0].0 + u64::from(pair[0].1) > pair[1].0 {
-                found.push(format!("two fragments claim byte {} of the data file", pair[1].0));
-            }
-        }
-        for detail in found {
-            self.problem("overlap", None, detail, false);
-        }
     }
 
     /// See [`Core::audit_history`].
@@ -307,7 +251,7 @@ impl Checker<'_> {
             let extents = self.core.extents.lock();
             for index in 0..self.core.geometry.extents() {
                 let extent = ExtentIndex(index);
-                let counted = self.live.get(&extent).copied().unwrap_or(0);
+                let counted = self.counted.get(&extent).map_or(0, |counted| counted.live_bytes);
                 let recorded = u64::from(extents.live_of(extent));
                 if counted != recorded {
                     wrong.push((extent, recorded, counted));
@@ -333,7 +277,7 @@ impl Checker<'_> {
             let first = extent.0 - extent.0 % USAGE_PAGE_EXTENTS as u32;
             let mut page = [0; USAGE_PAGE_EXTENTS];
             for (slot, index) in page.iter_mut().zip(first..) {
-                let live = self.live.get(&ExtentIndex(index)).copied().unwrap_or(0);
+                let live = self.counted.get(&ExtentIndex(index)).map_or(0, |counted| counted.live_bytes);
                 *slot = u32::try_from(live)
                     .map_err(|_| Error::new(ErrorKind::Corrupt, "an extent has impossible usage"))?;
             }

@@ -31,6 +31,7 @@ use format::{
 use surface::Result;
 use units::{ExtentIndex, ObjectId};
 
+use crate::catalogue::Pins;
 use crate::core::Core;
 use crate::extents::{ExtentPlan, UsageChanges};
 use crate::log::Position;
@@ -59,6 +60,7 @@ pub(crate) struct Captured {
     position: Position,
     next_object: u64,
     properties: BTreeMap<String, String>,
+    pins: Pins,
     /// Descriptors that changed since the last checkpoint.
     descriptors: Vec<ObjectDescriptor>,
     /// Who looked at whose records at the position. What has been destroyed since, however dead by now, may be alive again
@@ -141,10 +143,21 @@ impl Core {
         if let Some(captured) = state.unfinished.take() {
             self.run_checkpoint(state, Kind::Full, captured)?;
         }
+        self.renew_catalogue(false);
         let captured = self.capture(state.number + 1);
         let changes = self.map.settled().bytes() + self.map.freeze().bytes();
         let is_light = kind == Kind::Light && captured.reaping.is_empty() && changes <= self.shares.overlay;
-        self.run_checkpoint(state, if is_light { Kind::Light } else { Kind::Full }, captured)
+        let is_in_the_way = self.run_checkpoint(state, if is_light { Kind::Light } else { Kind::Full }, captured)?;
+        if is_in_the_way {
+            self.renew_catalogue(true);
+            let captured = self.capture(state.number + 1);
+            if self.run_checkpoint(state, Kind::Full, captured)? {
+                self.catalogue.give_up();
+                let captured = self.capture(state.number + 1);
+                self.run_checkpoint(state, Kind::Full, captured)?;
+            }
+        }
+        Ok(())
     }
 
     /// Makes the log go on after a failed write.
@@ -167,6 +180,7 @@ impl Core {
         let mut properties = BTreeMap::new();
         let mut timelines = Arc::default();
         let mut reaping = Vec::new();
+        let mut pins = Pins::default();
         let position = self.log.position(ExtentIndex(self.geometry.extents_usable()), || {
             next_object = self.objects.next_id();
             properties = self.objects.pool_properties();
@@ -176,17 +190,21 @@ impl Core {
             }
             timelines = self.objects.timelines();
             reaping = self.objects.reaping();
+            pins = self.catalogue.pins();
             self.map.freeze();
         });
-        Captured { position, next_object, properties, descriptors, timelines, reaping, evacuated }
+        self.catalogue.enter(position.incarnation, position.incarnation_first_seq);
+        pins.incarnations = self.catalogue.pins().incarnations;
+        Captured { position, next_object, properties, pins, descriptors, timelines, reaping, evacuated }
     }
 
+    /// Whether extents that are kept for the catalogue alone stand in the way now.
     fn run_checkpoint(
         &self,
         state: &mut parking_lot::MutexGuard<'_, CheckpointState>,
         kind: Kind,
         captured: Captured,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let result = self.prepare_checkpoint(state.number + 1, kind, &captured);
         let (mut merged, plan) = match result {
             Ok(prepared) => prepared,
@@ -210,10 +228,11 @@ impl Core {
             return Err(error);
         }
         state.number += 1;
+        self.catalogue.begin();
         let count = if kind == Kind::Full { &self.counters.checkpoints } else { &self.counters.light_checkpoints };
         count.add(1);
         self.publish(kind, &captured, merged, &plan);
-        Ok(())
+        Ok(!plan.idle.is_empty() && self.is_short_of_extents(self.extents_left()))
     }
 
     /// Steps 2 to 4, and the batch of step 5.
@@ -236,8 +255,10 @@ impl Core {
         let usage = std::mem::take(&mut merged.usage);
         let plan = {
             let mut extents = self.extents.lock();
+            let pinned = captured.pins.extents();
+            let target = self.list_target();
             let plan =
-                extents.plan(usage, position.passed.clone(), &position.dropped, &position.extents, self.list_target());
+                extents.plan(usage, position.passed.clone(), &position.dropped, &position.extents, pinned, target);
             let mut pages = BTreeSet::new();
             for extent in plan.usage.keys() {
                 if pages.insert(usage_key(*extent)) {
@@ -261,6 +282,7 @@ impl Core {
             next_object: captured.next_object,
             number,
             properties: captured.properties.clone(),
+            catalogue: captured.pins.stored(),
         };
         merged.batch.put(KEY_CHECKPOINT, checkpoint.encode());
         // Nothing depends on it; if this checkpoint fails, the next change brings it again.

@@ -11,6 +11,7 @@ use surface::{Error, ErrorKind, Result};
 use units::ExtentIndex;
 
 use crate::buffers::BufferPool;
+use crate::catalogue::Catalogue;
 use crate::checkpoint::CheckpointState;
 use crate::chooser::Chooser;
 use crate::clean_pass::Brake;
@@ -25,6 +26,7 @@ use crate::objects::Objects;
 use crate::options::{PoolEnv, PoolOptions};
 use crate::rewrites::Rewrites;
 use crate::samples::Sampling;
+use crate::status::Problem;
 use crate::unit_buffers::UnitBuffers;
 use crate::unit_cache::UnitCache;
 use crate::workers::Workers;
@@ -75,6 +77,7 @@ pub(crate) struct Core {
     pub buffer: Arc<WriteBuffer>,
     pub map: Arc<Map>,
     pub objects: Arc<Objects>,
+    pub catalogue: Arc<Catalogue>,
     pub log: Log,
     pub extents: Mutex<Extents>,
     /// Copy of `Extents::free`, to be read without the lock.
@@ -93,6 +96,8 @@ pub(crate) struct Core {
     pub brake: Brake,
     /// How far scrubbing has come, once it has been loaded.
     pub scrub: Mutex<Option<ScrubState>>,
+    /// What opening the pool has mended; whoever checks tells.
+    pub mended: Mutex<Vec<Problem>>,
     /// What cleaning could not move because it is damaged.
     pub damages: Mutex<Vec<String>>,
     pub checkpoint: Mutex<CheckpointState>,
@@ -143,6 +148,7 @@ pub(crate) struct Parts {
     pub buffer: Arc<WriteBuffer>,
     pub map: Arc<Map>,
     pub objects: Arc<Objects>,
+    pub catalogue: Arc<Catalogue>,
     pub log: Log,
     pub extents: Extents,
     pub checkpoint: CheckpointState,
@@ -167,6 +173,7 @@ impl Core {
             dipping: Mutex::new(()),
             brake: Brake::default(),
             scrub: Mutex::default(),
+            mended: Mutex::default(),
             damages: Mutex::default(),
             units: UnitCache::new(shares.units),
             unit_buffers: UnitBuffers::default(),
@@ -197,6 +204,7 @@ impl Core {
             buffer: parts.buffer,
             map: parts.map,
             objects: parts.objects,
+            catalogue: parts.catalogue,
             log: parts.log,
             extents: Mutex::new(parts.extents),
             checkpoint: Mutex::new(parts.checkpoint),

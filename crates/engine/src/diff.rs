@@ -60,7 +60,7 @@ impl Pool {
         }
     }
 
-    fn diff_page(&self, old: &[Level], new: &[Level], sizes: (u64, u64), start: u64) -> Result<DiffPage> {
+    pub(crate) fn diff_page(&self, old: &[Level], new: &[Level], sizes: (u64, u64), start: u64) -> Result<DiffPage> {
         let mut objects: Vec<ObjectId> = old.iter().chain(new).map(|level| level.object).collect();
         objects.sort_unstable();
         objects.dedup();

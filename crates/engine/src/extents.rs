@@ -6,7 +6,7 @@
 //! written in this state), then *used* (the log has passed it, as of a durable checkpoint), and *free* again once a
 //! checkpoint that no longer refers to it is durable and no reader is left in it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use format::USAGE_PAGE_EXTENTS;
 use units::ExtentIndex;
@@ -34,6 +34,8 @@ pub(crate) struct Extents {
     live_bytes: u64,
     /// Extents from this one on are given to nobody.
     mark: usize,
+    /// Kept although nothing lives there, as of the last checkpoint: see `catalogue`.
+    pinned: BTreeSet<ExtentIndex>,
     /// Where the search for free extents goes on, so that the log moves through the file in long runs.
     cursor: usize,
 }
@@ -58,6 +60,10 @@ pub(crate) struct ExtentPlan {
     pub passed: Vec<ExtentIndex>,
     /// Nothing live is left in them.
     pub freed: Vec<ExtentIndex>,
+    /// Nothing lives in them either, but they must be kept.
+    pub idle: Vec<ExtentIndex>,
+    /// All that must be kept.
+    pub pinned: BTreeSet<ExtentIndex>,
 }
 
 impl Extents {
@@ -85,6 +91,7 @@ impl Extents {
             free,
             live_bytes,
             mark: usize::MAX,
+            pinned: BTreeSet::new(),
             cursor: 1,
         }
     }
@@ -163,6 +170,19 @@ impl Extents {
         *slot = state;
     }
 
+    /// Enters the extents that a loaded checkpoint keeps.
+    pub(crate) fn pin(&mut self, extents: BTreeSet<ExtentIndex>) {
+        for extent in &extents {
+            self.set(*extent, State::Used);
+        }
+        self.pinned = extents;
+    }
+
+    /// Whether the extent is kept although nothing lives there.
+    pub(crate) fn is_idle(&self, extent: ExtentIndex) -> bool {
+        self.live_of(extent) == 0 && self.state.get(extent.0 as usize) == Some(&State::Used)
+    }
+
     /// Enters the list of a loaded checkpoint.
     pub(crate) fn list(&mut self, extents: impl Iterator<Item = ExtentIndex>) {
         for extent in extents {
@@ -171,13 +191,15 @@ impl Extents {
     }
 
     /// Decides what a checkpoint does: `usage` is what its merge changed, `passed` the extents that leave the log's
-    /// list, `dropped` those that were taken off it unused, `kept` those that stay on it, and `wanted` the length that the list should have.
+    /// list, `dropped` those that were taken off it unused, `kept` those that stay on it, `pinned` those that are not freed, and `wanted`
+    /// the length that the list should have.
     pub(crate) fn plan(
         &mut self,
         usage: UsageChanges,
         passed: Vec<ExtentIndex>,
         dropped: &[ExtentIndex],
         kept: &[ExtentIndex],
+        pinned: BTreeSet<ExtentIndex>,
         wanted: usize,
     ) -> ExtentPlan {
         let live_after = |extent: ExtentIndex| {
@@ -186,12 +208,14 @@ impl Extents {
         };
         let mut freed: Vec<_> = usage
             .keys()
+            .chain(&self.pinned)
             .copied()
             .filter(|e| self.state.get(e.0 as usize) == Some(&State::Used) && live_after(*e) == 0)
             .collect();
         freed.extend(passed.iter().chain(dropped).copied().filter(|e| live_after(*e) == 0));
         freed.sort_unstable();
         freed.dedup();
+        let (idle, freed): (Vec<_>, Vec<_>) = freed.into_iter().partition(|extent| pinned.contains(extent));
         let mut listed = Vec::new();
         let count = self.state.len();
         for step in 0..count {
@@ -208,7 +232,7 @@ impl Extents {
         if let Some(last) = listed.last() {
             self.cursor = last.0 as usize + 1;
         }
-        ExtentPlan { usage, listed, passed, freed }
+        ExtentPlan { usage, listed, passed, freed, idle, pinned }
     }
 
     /// The page of usage that holds `extent`, as it is once `usage` takes effect.
@@ -271,6 +295,7 @@ impl Extents {
             }
         }
         self.number += 1;
+        self.pinned.clone_from(&plan.pinned);
         for extent in &plan.passed {
             self.set(*extent, State::Used);
             self.now = self.now.saturating_add(1);
@@ -307,20 +332,36 @@ mod tests {
     fn a_freed_extent_is_free_only_after_release() {
         let mut extents = extents(4);
         assert_eq!(extents.free(), 3);
-        let plan = extents.plan(UsageChanges::new(), vec![], &[], &[], 1);
+        let plan = extents.plan(UsageChanges::new(), vec![], &[], &[], BTreeSet::new(), 1);
         assert_eq!(plan.listed, [ExtentIndex(1)]);
         extents.apply(&plan);
         assert_eq!(extents.free(), 2);
-        let plan = extents.plan([(ExtentIndex(1), 100)].into(), vec![ExtentIndex(1)], &[], &[], 1);
+        let plan = extents.plan([(ExtentIndex(1), 100)].into(), vec![ExtentIndex(1)], &[], &[], BTreeSet::new(), 1);
         assert!(plan.freed.is_empty());
         extents.apply(&plan);
         assert_eq!((extents.free(), extents.live_bytes()), (1, 100));
-        let plan = extents.plan([(ExtentIndex(1), -100)].into(), vec![], &[], &plan.listed, 1);
+        let plan = extents.plan([(ExtentIndex(1), -100)].into(), vec![], &[], &plan.listed, BTreeSet::new(), 1);
         assert_eq!(plan.freed, [ExtentIndex(1)]);
         extents.apply(&plan);
         assert_eq!((extents.free(), extents.live_bytes()), (1, 0));
         assert_eq!(extents.release(&plan), [ExtentIndex(1)]);
         assert_eq!(extents.free(), 2);
+    }
+
+    #[test]
+    fn a_pinned_extent_is_kept_until_a_checkpoint_lets_go_of_it() {
+        let mut extents = extents(4);
+        let pinned = BTreeSet::from([ExtentIndex(1)]);
+        let mut plan = |passed, pinned| {
+            let plan = extents.plan(UsageChanges::new(), passed, &[], &[], pinned, 0);
+            extents.apply(&plan);
+            extents.release(&plan);
+            (plan.freed, plan.idle, extents.free())
+        };
+        let one = vec![ExtentIndex(1)];
+        assert_eq!(plan(one.clone(), pinned.clone()), (vec![], one.clone(), 2));
+        assert_eq!(plan(vec![], pinned), (vec![], one.clone(), 2), "it is idle still");
+        assert_eq!(plan(vec![], BTreeSet::new()), (one, vec![], 3));
     }
 
     #[test]
@@ -349,11 +390,11 @@ mod tests {
     #[test]
     fn an_extent_freed_by_a_checkpoint_may_be_listed_by_it() {
         let mut extents = extents(2);
-        let plan = extents.plan(UsageChanges::new(), vec![], &[], &[], 8);
+        let plan = extents.plan(UsageChanges::new(), vec![], &[], &[], BTreeSet::new(), 8);
         extents.apply(&plan);
         assert_eq!((plan.listed.len(), extents.free()), (1, 0));
         // The log passed extent 1 and left nothing live in it.
-        let plan = extents.plan(UsageChanges::new(), vec![ExtentIndex(1)], &[], &[], 8);
+        let plan = extents.plan(UsageChanges::new(), vec![ExtentIndex(1)], &[], &[], BTreeSet::new(), 8);
         assert_eq!(plan.listed, [ExtentIndex(1)]);
         extents.apply(&plan);
         assert!(extents.release(&plan).is_empty());

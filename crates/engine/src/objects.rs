@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use format::{Cut, ObjectDescriptor, ObjectState, Origin, Reap};
+use format::{Cut, ObjectDescriptor, ObjectState, Origin, Reap, enter_undone};
 use parking_lot::RwLock;
 use policy::{CleanMarks, Settings};
 use surface::{Error, ErrorKind, Result};
@@ -76,7 +76,10 @@ impl Reaped {
     /// Enters it into the object's descriptor.
     pub(crate) fn enter(&self, descriptor: &mut ObjectDescriptor) {
         descriptor.reap = self.after;
-        descriptor.cuts.retain(|cut| !self.dropped.contains(cut));
+        let (dropped, cuts) = descriptor.cuts.iter().partition(|cut| self.dropped.contains(cut));
+        descriptor.cuts = cuts;
+        let dropped: Vec<Cut> = dropped;
+        dropped.into_iter().for_each(|cut| enter_undone(&mut descriptor.undone, cut));
     }
 }
 

@@ -70,8 +70,9 @@ pub struct PoolOptions {
     pub checkpoint_log_bytes: u64,
     /// Age in milliseconds at which a dirty block is drained even if nothing presses.
     pub age_limit_ms: u64,
-    /// Opens a pool whose log is damaged where it was durable, without what lies behind the damage. For repair only.
-    pub accept_log_damage: bool,
+    /// For `check --repair` only: mends the map store first, and opens a pool whose log is damaged where it was durable,
+    /// without what lies behind the damage. [`Pool::check`](crate::Pool::check) tells what was done.
+    pub repair: bool,
     /// How dictionaries are trained.
     pub training: Training,
 }
@@ -83,7 +84,7 @@ impl Default for PoolOptions {
             workers: 2,
             checkpoint_log_bytes: 768 << 20,
             age_limit_ms: 5000,
-            accept_log_damage: false,
+            repair: false,
             training: Training::default(),
         }
     }

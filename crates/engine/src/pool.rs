@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use env::MapBatch;
-use format::{Checkpoint, Entry, FORMAT_VERSION, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Superblock};
+use format::{
+    CatalogueRef, Checkpoint, Entry, FORMAT_VERSION, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Superblock,
+};
 use surface::{BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind, Result};
 use units::{
     BLOCK_BYTES, BlockIndex, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, ExtentIndex, OBJECT_BYTES_MAX, ObjectId, Seq,
@@ -12,6 +14,7 @@ use units::{
 
 use crate::apply::Applier;
 use crate::buffers::BufferPool;
+use crate::catalogue::{Catalogue, Pins};
 use crate::checkpoint::CheckpointState;
 use crate::chooser::Chooser;
 use crate::core::{Core, Parts, Shares};
@@ -25,11 +28,11 @@ use crate::objects::{Object, Objects, check_name};
 use crate::options::{FormatOptions, PoolEnv, PoolOptions, Properties};
 use crate::pressure::{Meter, MeteredDisk};
 use crate::properties::Owner;
-use crate::status::{PoolStatus, Property, VolumeStatus};
+use crate::status::{PoolStatus, Problem, Property, VolumeStatus};
 use crate::volume::Volume;
 use crate::workers::Workers;
 use crate::write_buffer::WriteBuffer;
-use crate::{properties, recovery, superblock_io};
+use crate::{mend, properties, recovery, superblock_io};
 
 /// Fewest extents of a pool: the superblock's, the reserve, and some to work with.
 pub(crate) const EXTENTS_MIN: u32 = 16;
@@ -88,6 +91,7 @@ impl Pool {
             next_object: 1,
             number: 0,
             properties: options.properties.clone(),
+            catalogue: CatalogueRef::default(),
         };
         let mut batch = MapBatch::default();
         batch.put(KEY_CHECKPOINT, checkpoint.encode());
@@ -118,6 +122,7 @@ impl Pool {
         let began = env.clock.now_ns();
         let superblock = superblock_io::choose(&superblock_io::read_copies(&*env.disk)?)?;
         let geometry = Geometry::new(superblock.extent_bytes, superblock.capacity_bytes);
+        let mut mended = if options.repair { mend::mend(&env, &superblock.pool, &geometry)? } else { Vec::new() };
         let loaded = recovery::load(&*env.store, &superblock.pool, &geometry)?;
         let checkpoint = loaded.checkpoint;
         let shares = Shares::of(options.memory_bytes);
@@ -127,17 +132,21 @@ impl Pool {
             map: Arc::new(Map::new(env.store.clone(), shares.groups, Arc::new(loaded.settled))),
             objects: objects.clone(),
             buffer: Arc::new(WriteBuffer::new()),
+            catalogue: Arc::new(Catalogue::new(Pins::of(&checkpoint.catalogue))),
+            geometry: geometry.clone(),
         });
         let mut extents = Extents::new(&geometry, loaded.usage, checkpoint.number);
+        extents.pin(applier.catalogue.pins().extents());
         extents.list(checkpoint.log_extents());
         let buffers = Arc::new(BufferPool::default());
         let replayed = recovery::replay(
             Source { disk: &*env.disk, geometry: &geometry, buffers: &buffers },
             &checkpoint,
             &applier,
-            options.accept_log_damage,
+            options.repair,
             options.workers > 0,
         )?;
+        mended.extend(replayed.accepted.clone().map(Problem::log_damage));
         let counters = Arc::new(Counters::default());
         counters.recovered_batches.set(replayed.batches);
         counters.recovered_bytes.set(replayed.bytes_read);
@@ -145,6 +154,10 @@ impl Pool {
         // Whatever lies behind the end of the log never happened.
         position.incarnation += 1;
         position.incarnation_first_seq = position.next_seq;
+        applier.catalogue.enter(position.incarnation, position.incarnation_first_seq);
+        if replayed.leaves_dead || !position.passed.is_empty() {
+            applier.catalogue.want();
+        }
         let sink: Arc<dyn Sink> = applier.clone();
         let meter = Arc::new(Meter::new(env.clock.clone(), options.workers));
         let learned = env.store.get(KEY_LEARNED).map_err(store_error)?;
@@ -170,12 +183,18 @@ impl Pool {
             buffer: applier.buffer.clone(),
             map: applier.map.clone(),
             objects,
+            catalogue: applier.catalogue.clone(),
             log,
             extents,
             checkpoint: CheckpointState::new(checkpoint.number, loaded.deltas),
             chooser,
         }));
+        *core.mended.lock() = mended;
         core.take_checkpoint()?;
+        // Only now: until here another opening could have got the same number, and nothing may be written under it.
+        if core.is_catalogue_due() {
+            core.take_checkpoint()?;
+        }
         core.counters.recovery_ns.set(core.env.clock.now_ns().saturating_sub(began));
         Workers::start(&core)?;
         Ok(Self { core })
@@ -293,9 +312,11 @@ impl Pool {
         let dictionaries = core.objects.dictionaries();
         let dictionary_bytes = dictionaries.iter().map(|object| object.stored_bytes()).sum::<u64>();
         let unlisted_bytes = unlisted.map(|object| object.stored_bytes()).sum::<u64>().saturating_sub(dictionary_bytes);
-        let (live_bytes, free) = {
+        let pins = core.catalogue.pins();
+        let (live_bytes, free, catalogue_extents) = {
             let extents = core.extents.lock();
-            (extents.live_bytes(), extents.free())
+            let idle = pins.extents().into_iter().filter(|extent| extents.is_idle(*extent)).count() as u64;
+            (extents.live_bytes(), extents.free(), idle)
         };
         let extents_total = u64::from(core.geometry.extents()) - 1;
         let extents_free = free + core.log.ahead() as u64;
@@ -331,6 +352,8 @@ impl Pool {
             cleaned_extents: c.cleaned_extents.get(),
             moved_bytes: c.moved_bytes.get(),
             cleaning_ns: c.cleaning_ns.get(),
+            catalogue_bytes: if pins.as_of.is_some() { pins.bytes } else { 0 },
+            catalogue_extents,
             damages: core.damages.lock().clone(),
             failed: core.failure(),
         }

@@ -8,6 +8,7 @@
 //! 3. If it is not there either, or not whole, the log has ended. A batch of any stream that was written when the missing one was
 //!    durable proves damage.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
@@ -43,10 +44,15 @@ pub(crate) struct Replayed {
     pub position: Position,
     pub batches: u64,
     pub bytes_read: u64,
+    /// Batches lie behind the end that never happened, and that do not show it themselves.
+    pub leaves_dead: bool,
+    /// Damage of the log that was accepted.
+    pub accepted: Option<String>,
 }
 
 fn damaged(error: format::FormatError) -> Error {
-    Error::with_source(ErrorKind::Corrupt, "the pool's metadata is damaged", error)
+    let text = "the pool's metadata is damaged (`check --repair` mends it, or says what else helps)";
+    Error::with_source(ErrorKind::Corrupt, text, error)
 }
 
 /// Loads the last checkpoint from the map store.
@@ -148,6 +154,7 @@ struct Replay<'a> {
     passed: Vec<ExtentIndex>,
     batches: u64,
     bytes_read: u64,
+    leaves_dead: Cell<bool>,
 }
 
 /// The extent that a stream fills.
@@ -200,8 +207,9 @@ pub(crate) fn replay(
         passed: Vec::new(),
         batches: 0,
         bytes_read: 0,
+        leaves_dead: Cell::new(false),
     };
-    std::thread::scope(|scope| {
+    let accepted = std::thread::scope(|scope| {
         let reads = LogReads::begin(source, &checkpoint.extents, threads.then_some(scope));
         replay.run(&reads, applier, accept_damage)
     })?;
@@ -215,11 +223,13 @@ pub(crate) fn replay(
         passed: replay.passed,
         dropped: Vec::new(),
     };
-    Ok(Replayed { position, batches: replay.batches, bytes_read: replay.bytes_read })
+    let leaves_dead = replay.leaves_dead.get();
+    Ok(Replayed { position, batches: replay.batches, bytes_read: replay.bytes_read, leaves_dead, accepted })
 }
 
 impl Replay<'_> {
-    fn run(&mut self, reads: &LogReads<'_>, applier: &Applier, accept_damage: bool) -> Result<()> {
+    /// Damage of the log that was accepted, if there was any.
+    fn run(&mut self, reads: &LogReads<'_>, applier: &Applier, accept_damage: bool) -> Result<Option<String>> {
         for stream in Stream::ALL {
             if let Some(OpenExtent { extent, offset }) = self.checkpoint.open[stream as usize] {
                 let bytes = self.source.read(extent);
@@ -241,17 +251,16 @@ impl Replay<'_> {
         if let Some(again) = again {
             applier.apply(&again.entries, again.payload);
         }
-        match self.proof()?.filter(|_| !accept_damage) {
-            Some(later) => Err(Error::new(
-                ErrorKind::Corrupt,
-                format!(
-                    "the log is damaged: batch {} was durable when batch {} was written, but there is {why}. \
-                     `check --repair` opens the pool without that batch and those behind it",
-                    self.next.0, later.0
-                ),
-            )),
-            None => Ok(()),
+        let Some(later) = self.proof()? else { return Ok(None) };
+        let what = format!(
+            "the log is damaged: batch {} was durable when batch {} was written, but there is {why}",
+            self.next.0, later.0
+        );
+        if accept_damage {
+            return Ok(Some(what));
         }
+        let text = format!("{what}. `check --repair` opens the pool without that batch and those behind it");
+        Err(Error::new(ErrorKind::Corrupt, text))
     }
 
     /// The next batch, or why there is none.
@@ -339,19 +348,30 @@ impl Replay<'_> {
             let bytes = self.source.read(extent);
             let tail = self.load(extent, bytes, 0, None)?;
             let proof = self.proof_in(&tail);
-            if proof.is_some() || (i > 0 && matches!(tail.found, Found::Other(_))) {
+            // Batches of older openings may go on behind it.
+            let head = decode_batch(tail.bytes()).map(|batch| (batch.header.pool, batch.header.seq));
+            let is_dead = head.is_ok_and(|(pool, seq)| pool == self.id.pool && seq >= self.next);
+            if proof.is_some() || (i > 0 && !is_dead) {
                 return Ok(proof);
             }
         }
         Ok(None)
     }
 
-    /// A batch at or behind the end of a tail that was written when the one that is missing was durable.
+    /// A batch at or behind the end of a tail that was written when the one that is missing was durable. Notes whether there are any
+    /// others that come too late.
     fn proof_in(&self, tail: &Tail) -> Option<Seq> {
-        (tail.at..tail.len).step_by(BATCH_ALIGN).find_map(|at| {
-            let header = decode_batch(&tail.bytes()[at..]).ok()?.header;
-            (self.id.has(&header, tail.extent) && header.durable_before > self.next).then_some(header.seq)
-        })
+        let mut proof = None;
+        for at in (tail.at..tail.len).step_by(BATCH_ALIGN) {
+            let Ok(header) = decode_batch(&tail.bytes()[at..]).map(|batch| batch.header) else { continue };
+            if (header.pool, header.extent) != (self.id.pool, tail.extent) || header.seq < self.next {
+                continue;
+            }
+            self.leaves_dead.set(true);
+            let is_proof = self.id.has(&header, tail.extent) && header.durable_before > self.next;
+            proof = proof.or(is_proof.then_some(header.seq));
+        }
+        proof
     }
 }
 

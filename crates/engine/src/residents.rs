@@ -96,6 +96,7 @@ impl Core {
         if live == victim.live || !is_current() {
             return Ok((residents, true));
         }
+        let made = Seq(self.log.applied_seq().0.saturating_sub(1));
         let mut residents = Vec::new();
         for (id, reference) in self.map.fragments_in(start, u64::from(self.geometry.extent_bytes))? {
             let Some(object) = self.objects.get(id.object) else { continue };
@@ -103,8 +104,9 @@ impl Core {
             let FragmentRef { count, codec, stored, checksum, location, .. } = reference;
             let fragment = FragmentEntry { first, count, codec, stored, checksum };
             let offset = (location - start) as usize;
-            // Older than whatever says how old it is.
-            let stored = Stored { object: id.object, epoch: id.epoch, fragment, made: Seq(0), offset };
+            // How old it is cannot be told any more. What was written before this look at the map is older than what the map says now;
+            // what is written from now on is newer than that.
+            let stored = Stored { object: id.object, epoch: id.epoch, fragment, made, offset };
             residents.push(Resident { object, stored, location, reference });
         }
         Ok((residents, false))

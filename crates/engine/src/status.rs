@@ -112,6 +112,10 @@ pub struct PoolStatus {
     pub moved_bytes: u64,
     /// See `cleaned_extents`.
     pub cleaning_ns: u64,
+    /// Bytes of the catalogue in the log, from which `salvage` would know names and sizes; 0: the pool is too full for one.
+    pub catalogue_bytes: u64,
+    /// Extents that are kept for it alone.
+    pub catalogue_extents: u64,
     /// What could not be moved because it is damaged, at most the first hundred.
     pub damages: Vec<String>,
     /// Set when a write to the data file failed for good: what failed. Writes are refused until the pool is reopened.
@@ -170,10 +174,19 @@ pub struct CheckReport {
     pub problems: Vec<Problem>,
 }
 
+impl Problem {
+    /// The log was damaged where it was durable, and the pool was opened without what lies behind.
+    pub(crate) fn log_damage(what: String) -> Self {
+        let detail = format!("{what}; the pool was opened without what lies behind the damage");
+        Self { kind: "log", volume: None, offset: None, detail, repaired: true }
+    }
+}
+
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// A stable name: `superblock`, `record`, `fragment`, `usage`, `overlap`, `object`, `history`, `costs`, `map-store`.
+    /// A stable name: `superblock`, `record`, `fragment`, `usage`, `overlap`, `object`, `history`,
+    /// `catalogue`, `costs`, `map-store`, `log`.
     pub kind: &'static str,
     /// Volume that is concerned, if any.
     pub volume: Option<String>,

@@ -361,7 +361,7 @@ const OPTIONS: PoolOptions = PoolOptions {
     memory_bytes: 4 << 20,
     checkpoint_log_bytes: 1 << 20,
     age_limit_ms: 5000,
-    accept_log_damage: false,
+    repair: false,
     training: engine::Training::USUAL,
 };
 

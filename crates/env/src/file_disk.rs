@@ -95,6 +95,18 @@ impl FileDisk {
     /// [`ErrorKind::ResourceBusy`] when it is in use (a mounted device too), [`ErrorKind::InvalidInput`] when it is neither
     /// a file nor a block device, and whatever the system says.
     pub fn open(path: &Path) -> Result<Self> {
+        Self::open_for(path, true)
+    }
+
+    /// Opens an existing file or block device so that every write to it fails. It is held like one that is written.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn open_read_only(path: &Path) -> Result<Self> {
+        Self::open_for(path, false)
+    }
+
+    fn open_for(path: &Path, write: bool) -> Result<Self> {
         let metadata = path.metadata().map_err(|e| context(e, format_args!("cannot open {}", path.display())))?;
         let kind = match metadata.file_type() {
             t if t.is_file() => Kind::File,
@@ -105,7 +117,7 @@ impl FileDisk {
             }
         };
         let exclusive = if kind == Kind::BlockDevice { libc::O_EXCL } else { 0 };
-        let open = |flags| OpenOptions::new().read(true).write(true).custom_flags(exclusive | flags).open(path);
+        let open = |flags| OpenOptions::new().read(true).write(write).custom_flags(exclusive | flags).open(path);
         let (file, direct) = match open(libc::O_DIRECT) {
             Ok(file) => (file, true),
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => (open(0).map_err(|e| refused(path, e))?, false),

@@ -6,7 +6,7 @@ use units::{BlockIndex, BlockMask, Epoch, ExtentIndex, ObjectId, Seq};
 use crate::cursor::{Cursor, put_uint};
 use crate::descriptor::{put_properties, read_properties};
 use crate::record::check_unit;
-use crate::{FormatError, ObjectDescriptor};
+use crate::{CataloguePart, FormatError, ObjectDescriptor};
 
 /// First four bytes of a batch.
 pub const BATCH_MAGIC: u32 = u32::from_le_bytes(*b"SHBT");
@@ -29,6 +29,7 @@ const TAG_HOLES: u8 = 2;
 const TAG_OBJECT: u8 = 3;
 const TAG_POOL_PROPERTIES: u8 = 4;
 const TAG_MOVES: u8 = 5;
+const TAG_CATALOGUE: u8 = 6;
 
 /// Number of streams. Each fills an extent of its own, so that what dies soon and what stays do not lie side by side.
 pub const STREAMS: usize = 2;
@@ -136,6 +137,8 @@ pub enum Entry {
     Object(ObjectDescriptor),
     /// The pool's properties as they are from here on.
     PoolProperties(std::collections::BTreeMap<String, String>),
+    /// A part of the catalogue. Changes nothing.
+    Catalogue(CataloguePart),
 }
 
 impl Entry {
@@ -175,6 +178,7 @@ pub fn header_bytes(entries: &[Entry]) -> usize {
             Entry::PoolProperties(properties) => {
                 5 + 2 + properties.iter().map(|(k, v)| 4 + k.len() + v.len()).sum::<usize>()
             }
+            Entry::Catalogue(part) => 5 + part.encode().len(),
         })
         .sum();
     BATCH_FIXED_BYTES + entries
@@ -257,6 +261,12 @@ fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
             let mut bytes = Vec::new();
             put_properties(&mut bytes, properties);
             out.push(TAG_POOL_PROPERTIES);
+            put_uint(out, bytes.len() as u64, 4);
+            out.extend_from_slice(&bytes);
+        }
+        Entry::Catalogue(part) => {
+            let bytes = part.encode();
+            out.push(TAG_CATALOGUE);
             put_uint(out, bytes.len() as u64, 4);
             out.extend_from_slice(&bytes);
         }
@@ -352,6 +362,10 @@ fn read_entry(cursor: &mut Cursor<'_>) -> Result<Entry, FormatError> {
             inner.end()?;
             Ok(Entry::PoolProperties(properties))
         }
+        TAG_CATALOGUE => {
+            let len = cursor.u32()? as usize;
+            Ok(Entry::Catalogue(CataloguePart::decode(cursor.bytes(len)?)?))
+        }
         other => Err(cursor.fail(format!("unknown entry tag {other}"))),
     }
 }
@@ -423,6 +437,15 @@ mod tests {
             },
             Entry::Holes { object: ObjectId(1), epoch: Epoch(0), ranges: vec![(BlockIndex(64), HOLE_BLOCKS_MAX)] },
             Entry::PoolProperties([("compression".to_owned(), "lz4".to_owned())].into()),
+            Entry::Catalogue(CataloguePart {
+                as_of: Seq(7),
+                part: 0,
+                parts: 1,
+                next_object: 2,
+                incarnations: vec![crate::Incarnation { number: 2, first_seq: Seq(5) }],
+                properties: std::collections::BTreeMap::new(),
+                descriptors: vec![ObjectDescriptor::volume(ObjectId(1), "v", 4096)],
+            }),
         ];
         (header, entries)
     }

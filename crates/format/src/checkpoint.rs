@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use units::{ExtentIndex, Seq};
 
-use crate::FormatError;
 use crate::batch::STREAMS;
 use crate::cursor::{Cursor, put_uint, seal, unseal};
 use crate::descriptor::{put_properties, read_properties};
+use crate::{CatalogueRef, FormatError};
 
 /// How far a stream has filled its extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +39,8 @@ pub struct Checkpoint {
     pub number: u64,
     /// Properties of the pool.
     pub properties: BTreeMap<String, String>,
+    /// Where the catalogue is.
+    pub catalogue: CatalogueRef,
 }
 
 impl Checkpoint {
@@ -48,7 +50,7 @@ impl Checkpoint {
     }
 
     /// Encodes: pool 16, incarnation 8, its first sequence number 8, next sequence number 8, per stream its open extent 4 (0: none) and
-    /// offset 4, next object 8, number 8, properties, number of extents 4, each 4, crc32c 4.
+    /// offset 4, next object 8, number 8, properties, catalogue, number of extents 4, each 4, crc32c 4.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(112 + 4 * self.extents.len());
         out.extend_from_slice(&self.pool);
@@ -62,6 +64,7 @@ impl Checkpoint {
         put_uint(&mut out, self.next_object, 8);
         put_uint(&mut out, self.number, 8);
         put_properties(&mut out, &self.properties);
+        self.catalogue.put(&mut out);
         put_uint(&mut out, self.extents.len() as u64, 4);
         for extent in &self.extents {
             put_uint(&mut out, extent.0.into(), 4);
@@ -97,6 +100,7 @@ impl Checkpoint {
             next_object: cursor.u64()?,
             number: cursor.u64()?,
             properties: read_properties(&mut cursor)?,
+            catalogue: CatalogueRef::read(&mut cursor)?,
             extents: Vec::new(),
         };
         let count = cursor.u32()? as usize;
@@ -153,6 +157,14 @@ mod tests {
             next_object: 17,
             number: 2,
             properties: BTreeMap::new(),
+            catalogue: CatalogueRef {
+                as_of: Seq(90),
+                bytes: 4096,
+                since_bytes: 100,
+                base: vec![ExtentIndex(3)],
+                since: vec![ExtentIndex(5), ExtentIndex(7)],
+                incarnations: vec![crate::Incarnation { number: 4, first_seq: Seq(100) }],
+            },
         };
         let bytes = checkpoint.encode();
         assert_eq!(Checkpoint::decode(&bytes).unwrap(), checkpoint);

@@ -80,6 +80,18 @@ impl Reap {
     }
 }
 
+/// Enters a cut within which nobody looks any more into a list of such, where it takes the place of those that lie within it.
+pub fn enter_undone(undone: &mut Vec<Cut>, new: Cut) {
+    undone.retain(|old| old.after < new.after || old.before > new.before);
+    let at = undone.partition_point(|old| old.before < new.before);
+    // One that ends there too reaches further back.
+    if undone.get(at).is_none_or(|old| old.before != new.before) {
+        undone.insert(at, new);
+    }
+    let over = undone.len().saturating_sub(UNDONE_MAX);
+    undone.drain(..over);
+}
+
 /// An object's descriptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectDescriptor {
@@ -101,6 +113,8 @@ pub struct ObjectDescriptor {
     pub scheduled: bool,
     /// What rollbacks took back, by `before`.
     pub cuts: Vec<Cut>,
+    /// Cuts within which nobody looks any more: the map has nothing there, but the log may. By `before`.
+    pub undone: Vec<Cut>,
     /// Work that is due on the object's records. Means nothing in a batch.
     pub reap: Option<Reap>,
     /// Seconds since 1970.
@@ -135,6 +149,9 @@ const FLAGS_KNOWN: u8 = 63;
 /// Most cuts of an object.
 pub const CUTS_MAX: usize = 32;
 
+/// Most cuts that are remembered behind their time; the oldest go first.
+pub const UNDONE_MAX: usize = 128;
+
 /// Longest name of an object, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 255;
 
@@ -151,6 +168,7 @@ impl ObjectDescriptor {
             parent: None,
             scheduled: false,
             cuts: Vec::new(),
+            undone: Vec::new(),
             reap: None,
             created_unix_s: 0,
             allocated_blocks: 0,
@@ -163,7 +181,7 @@ impl ObjectDescriptor {
 
     /// Encodes: id 8, state 1, name, size 8, epoch 4, flags 1 (has an origin, made by a schedule, reap is due, reap has
     /// wrapped, identity follows, receive state follows), origin object 8, origin epoch 4, parent 8 (0: none), reap's next group 8 and stop 8, number of cuts 1, per
-    /// cut after 4 and before 4, created 8, allocated blocks 8, stored bytes 8, properties, identity 16 if so, receive state 41 if so, crc32c 4.
+    /// cut after 4 and before 4, the same for those that are undone, created 8, allocated blocks 8, stored bytes 8, properties, identity 16 if so, receive state 41 if so, crc32c 4.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(160);
         put_uint(&mut out, self.id.0, 8);
@@ -194,10 +212,12 @@ impl ObjectDescriptor {
         let reap = self.reap.unwrap_or(Reap::from(GroupIndex(0)));
         put_uint(&mut out, reap.next.0, 8);
         put_uint(&mut out, reap.stop.0, 8);
-        out.push(self.cuts.len() as u8);
-        for cut in &self.cuts {
-            put_uint(&mut out, cut.after.0.into(), 4);
-            put_uint(&mut out, cut.before.0.into(), 4);
+        for cuts in [&self.cuts, &self.undone] {
+            out.push(cuts.len() as u8);
+            for cut in cuts {
+                put_uint(&mut out, cut.after.0.into(), 4);
+                put_uint(&mut out, cut.before.0.into(), 4);
+            }
         }
         put_uint(&mut out, self.created_unix_s, 8);
         put_uint(&mut out, self.allocated_blocks, 8);
@@ -250,7 +270,8 @@ impl ObjectDescriptor {
             parent: (parent != ObjectId(0)).then_some(parent),
             scheduled: flags & FLAG_SCHEDULED != 0,
             reap: (flags & FLAG_REAP != 0).then_some(reap),
-            cuts: read_cuts(&mut cursor)?,
+            cuts: read_cuts(&mut cursor, CUTS_MAX)?,
+            undone: read_cuts(&mut cursor, UNDONE_MAX)?,
             created_unix_s: cursor.u64()?,
             allocated_blocks: cursor.u64()?,
             stored_bytes: cursor.u64()?,
@@ -288,7 +309,7 @@ impl ObjectDescriptor {
 }
 
 /// A number of cuts (1), then each; their ends rise.
-fn read_cuts(cursor: &mut Cursor<'_>) -> Result<Vec<Cut>, FormatError> {
+fn read_cuts(cursor: &mut Cursor<'_>, max: usize) -> Result<Vec<Cut>, FormatError> {
     let count = usize::from(cursor.u8()?);
     let mut cuts: Vec<Cut> = Vec::new();
     for _ in 0..count {
@@ -298,7 +319,7 @@ fn read_cuts(cursor: &mut Cursor<'_>) -> Result<Vec<Cut>, FormatError> {
         }
         cuts.push(cut);
     }
-    if count > CUTS_MAX {
+    if count > max {
         return Err(cursor.fail(format!("{count} cuts")));
     }
     Ok(cuts)
@@ -343,6 +364,7 @@ mod tests {
             parent: Some(ObjectId(9)),
             scheduled: true,
             cuts: vec![Cut { after: Epoch(0), before: Epoch(2) }, Cut { after: Epoch(1), before: Epoch(3) }],
+            undone: vec![Cut { after: Epoch(4), before: Epoch(9) }],
             reap: Some(Reap { next: GroupIndex(77), stop: GroupIndex(8), wrapped: true }),
             created_unix_s: 1_790_000_000,
             allocated_blocks: 12,
@@ -391,6 +413,20 @@ mod tests {
         for (id, is_valid) in [(6, false), (7, true), (u64::from(u32::MAX), true), (1 << 32, false)] {
             assert_eq!(ObjectDescriptor::decode(&dictionary(id).encode()).is_ok(), is_valid, "{id}");
         }
+    }
+
+    #[test]
+    fn what_is_undone_twice_is_remembered_once() {
+        let mut undone = Vec::new();
+        for (after, before) in [(3, 6), (0, 2), (3, 9), (5, 9), (9, 12)] {
+            enter_undone(&mut undone, Cut { after: Epoch(after), before: Epoch(before) });
+        }
+        let told: Vec<_> = undone.iter().map(|cut| (cut.after.0, cut.before.0)).collect();
+        assert_eq!(told, [(0, 2), (3, 9), (9, 12)]);
+        for n in 0..2 * UNDONE_MAX as u32 {
+            enter_undone(&mut undone, Cut { after: Epoch(20 + 3 * n), before: Epoch(22 + 3 * n) });
+        }
+        assert_eq!(undone.len(), UNDONE_MAX);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! big-endian so that they sort.
 
 mod batch;
+mod catalogue;
 mod checkpoint;
 mod checksum;
 mod cursor;
@@ -23,11 +24,14 @@ pub use batch::{
     BATCH_ALIGN, BATCH_FIXED_BYTES, BATCH_MAGIC, Batch, BatchHeader, Entry, FRAGMENT_ENTRY_BYTES, FragmentEntry,
     HOLE_BLOCKS_MAX, HOLE_BYTES, MOVE_ENTRY_BYTES, Move, STREAMS, Stream, decode_batch, encode_batch, header_bytes,
 };
+pub use catalogue::{
+    CATALOGUE_FIXED_BYTES, CataloguePart, CatalogueRef, INCARNATIONS_MAX, Incarnation, enter_incarnation,
+};
 pub use checkpoint::{Checkpoint, OpenExtent, USAGE_PAGE_EXTENTS, decode_usage_page, encode_usage_page};
 pub use checksum::{FragmentIdentity, fragment_checksum, reseal};
 pub use cursor::FormatError;
 pub use delta::{DeltaWriter, decode_delta};
-pub use descriptor::{CUTS_MAX, Cut, ObjectDescriptor, ObjectState, Origin, Reap};
+pub use descriptor::{CUTS_MAX, Cut, ObjectDescriptor, ObjectState, Origin, Reap, UNDONE_MAX, enter_undone};
 pub use dictionary::{DICTIONARY_FRAME_BYTES, decode_dictionary, encode_dictionary};
 pub use keys::{
     KEY_CHECKPOINT, KEY_SCRUB, RecordKey, delta_key, delta_key_range, object_key, object_key_range, parse_delta_key,

@@ -22,9 +22,13 @@ Exit codes:
     9  unsupported by this version, kernel or file system
    10  read-only: a snapshot never changes
    11  conflict: a stream does not fit the volume that is to receive it
+   12  salvage is done, but something is lost: see its report
   130  interrupted by a signal
 With --json an error is printed on stdout as {\"error\":{\"kind\":...,\"message\":...}}, with the kind
 internal, invalid, not-found, in-use, full, corrupt, io, exists, unsupported, read-only, conflict or interrupted.";
+
+/// Exit code of a salvage that lost something.
+const LOSSY_CODE: u8 = 12;
 
 /// Why a command failed.
 #[derive(Debug)]
@@ -37,6 +41,8 @@ pub enum Failure {
     Interrupted(String),
     /// Everything was said already (a report on stdout): only the exit code is left.
     Reported(ErrorKind),
+    /// Salvage has said what is lost: only the exit code is left.
+    Lossy,
 }
 
 /// Result of a command.
@@ -57,6 +63,7 @@ impl Failure {
             Self::Internal(message) => Self::Internal(format!("{what}: {message}")),
             Self::Interrupted(message) => Self::Interrupted(format!("{what}: {message}")),
             Self::Reported(kind) => Self::Reported(kind),
+            Self::Lossy => Self::Lossy,
         }
     }
 
@@ -66,6 +73,7 @@ impl Failure {
             Self::Error(error) => code_of(error.kind()),
             Self::Reported(kind) => code_of(*kind),
             Self::Internal(_) => 1,
+            Self::Lossy => LOSSY_CODE,
             Self::Interrupted(_) => 130,
         }
     }
@@ -75,6 +83,7 @@ impl Failure {
             Self::Error(error) => error.kind().name(),
             Self::Reported(kind) => kind.name(),
             Self::Internal(_) => "internal",
+            Self::Lossy => "corrupt",
             Self::Interrupted(_) => "interrupted",
         }
     }
@@ -82,7 +91,7 @@ impl Failure {
     /// Tells the user, and gives the exit code.
     pub fn report(&self, output: &Output) -> ExitCode {
         match self {
-            Self::Reported(_) => {}
+            Self::Reported(_) | Self::Lossy => {}
             failure => output.error(failure.kind_name(), &failure.to_string()),
         }
         ExitCode::from(self.code())
@@ -95,6 +104,7 @@ impl fmt::Display for Failure {
             Self::Error(error) => error.fmt(f),
             Self::Internal(message) | Self::Interrupted(message) => f.write_str(message),
             Self::Reported(kind) => f.write_str(kind.name()),
+            Self::Lossy => f.write_str("something is lost"),
         }
     }
 }
@@ -166,7 +176,8 @@ mod tests {
 
     #[test]
     fn codes_are_distinct_and_documented() {
-        let mut seen = std::collections::BTreeSet::from([0, 1, 130]);
+        let mut seen = std::collections::BTreeSet::from([0, 1, LOSSY_CODE, 130]);
+        assert!(EXIT_CODES_HELP.contains(&format!("\n{LOSSY_CODE:>5}  ")));
         for kind in ALL {
             assert!(seen.insert(code_of(kind)), "{kind:?} shares its code");
             assert!(EXIT_CODES_HELP.contains(&format!("\n{:>5}  ", code_of(kind))), "{kind:?} is not documented");

@@ -206,6 +206,8 @@ pub struct StatusReport {
     pub moved_bytes: u64,
     pub cleaning_ms: f64,
     pub cleaning_bytes_per_s: Option<f64>,
+    pub catalogue_bytes: u64,
+    pub catalogue_extents: u64,
     pub damages: Vec<String>,
     pub receives: Vec<ReceiveLine>,
     pub memory_budget_bytes: u64,

@@ -54,7 +54,7 @@ impl Session {
             dir.ready_config()?;
             let holder = match dir.lock()? {
                 Ok(lock) => {
-                    let how = Opening { memory_bytes: access.memory, accept_log_damage: false };
+                    let how = Opening { memory_bytes: access.memory, repair: false };
                     return pool_dir::open_locked(dir, Arc::new(lock), how, output).map(Self::Direct);
                 }
                 Err(holder) => holder,

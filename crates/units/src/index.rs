@@ -23,7 +23,7 @@ pub struct Epoch(pub u32);
 pub struct ExtentIndex(pub u32);
 
 /// Sequence number of a batch: strictly increasing by one along the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(pub u64);
 
 /// A set of blocks of one group: bit `i` is block `i` of the group.

@@ -19,6 +19,8 @@ pub const OBJECT_BLOCKS_MAX: u64 = 1 << 38;
 /// Largest object in bytes.
 pub const OBJECT_BYTES_MAX: u64 = OBJECT_BLOCKS_MAX * BLOCK_BYTES as u64;
 /// Smallest and largest extent: below 32 KiB a raw unit no longer fits behind its header, above 16 MiB
+/// Bytes of an extent unless told otherwise.
+pub const EXTENT_BYTES_DEFAULT: u32 = 1 << 20;
 /// a batch's 32-bit lengths and the cleaner's reads become unwieldy.
 pub const EXTENT_BYTES_MIN: u32 = 32 << 10;
 /// See [`EXTENT_BYTES_MIN`].

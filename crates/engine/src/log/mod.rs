@@ -448,6 +448,17 @@ impl Log {
         self.state.lock().broken.is_some()
     }
 
+    /// Calls `look` with the number of the next batch to be applied, while none is.
+    pub(crate) fn while_still<R>(&self, look: impl FnOnce(Seq) -> R) -> R {
+        let state = self.state.lock();
+        look(state.applied_seq)
+    }
+
+    /// Whether extents have been filled since the last checkpoint.
+    pub(crate) fn has_passed(&self) -> bool {
+        self.state.lock().streams.has_passed()
+    }
+
     /// Where the log stands; `capture` runs while no batch can be applied. Of extents from `mark` on, none is opened any more, and those
     /// that are open are left as soon as nothing is under way there.
     pub(crate) fn position(&self, mark: ExtentIndex, capture: impl FnOnce()) -> Position {

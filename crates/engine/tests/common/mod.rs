@@ -8,6 +8,7 @@ pub mod apply;
 pub mod campaign;
 pub mod machine_env;
 pub mod ops;
+pub mod salvage;
 pub mod verify;
 pub mod world;
 

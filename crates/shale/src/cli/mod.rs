@@ -3,6 +3,7 @@
 mod history;
 mod policy;
 mod pool;
+mod salvage;
 mod streams;
 mod transfer;
 mod volume;
@@ -10,6 +11,7 @@ mod volume;
 pub use history::{CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};
 pub use policy::{CalibrateArgs, ExplainArgs, RecompressArgs, TraceArgs, TraceFormat};
 pub use pool::{CheckArgs, CleanArgs, GrowArgs, InitArgs, ScrubArgs, ServeArgs, ShrinkArgs, StatusArgs};
+pub use salvage::SalvageArgs;
 pub use streams::{ReceiveArgs, SendArgs};
 pub use transfer::{EstimateArgs, ExportArgs, ImportArgs};
 pub use volume::{CreateArgs, DestroyArgs, GetArgs, ListArgs, ResizeArgs, SetArgs};
@@ -98,6 +100,8 @@ pub enum Command {
     Receive(ReceiveArgs),
     /// Read and verify everything in a pool that is not served
     Check(CheckArgs),
+    /// Rebuild a pool whose map is lost, from its log, in a new pool
+    Salvage(SalvageArgs),
     /// Make a pool larger
     Grow(GrowArgs),
     /// Make a pool smaller
@@ -210,6 +214,7 @@ mod tests {
             "shale receive p v -i file -o unit=8K --force",
             "shale check p --repair",
             "shale shrink p 10G",
+            "shale salvage p --into q --capacity 10G -o mode=archive --json",
             "shale clean p --all",
             "shale scrub p --rate 50M --restart",
             "shale scrub p --rate max",

@@ -57,6 +57,8 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   dead_bytes, free_bytes, map_bytes        not yet reclaimed; free; taken by the map
   cleaned_extents, moved_bytes             emptied by the cleaner; bytes of fragments moved for that
   cleaning_ms, cleaning_bytes_per_s        time that took; extents' bytes emptied per second of it, or null
+  catalogue_bytes, catalogue_extents       size of the catalogue in the log, from which salvage would know names and sizes (0: no room
+                                           for one); extents that are kept for it alone
   damages                                  what the cleaner could not move because it is damaged: list of texts
   receives                                 snapshots that streams are bringing, or were until they broke off: list of
                                            {volume, snapshot, is_new, received_bytes, expected_bytes, token}
@@ -173,11 +175,12 @@ Examples:
   shale check /srv/pool --json | jq '.problems[].kind'
 
 Reads every record of the map and every fragment of data, and verifies every checksum. The pool must not be
-served. Exit code 6 if anything wrong is left.
+served. With --repair, usage is counted anew, and damaged descriptors and map records come back from the log, before
+the pool is opened; where that is not possible, it points to `shale salvage`. Exit code 6 if anything wrong is left.
 
 JSON fields: clean, records, fragments, fragment_bytes, seconds, problems: list of
   {kind, volume, offset, detail, repaired}; kind is superblock, record, fragment, usage, overlap, object,
-  checkpoint, costs, map-store or log; volume and offset (bytes) may be null.")]
+  history, catalogue, checkpoint, costs, map-store or log; volume and offset (bytes) may be null.")]
 pub struct CheckArgs {
     /// Directory of the pool
     pub pool: PathBuf,

@@ -1,9 +1,7 @@
 //! `shale check`.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use env::PoolLock;
 use surface::ErrorKind;
 use units::format_size;
 
@@ -11,7 +9,7 @@ use crate::cli::CheckArgs;
 use crate::exit::{Failure, Outcome};
 use crate::model::{CheckSummary, ProblemReport};
 use crate::output::Output;
-use crate::pool_dir::{self, OpenPool, Opening, PoolDir};
+use crate::pool_dir::{self, Opening, PoolDir};
 use crate::progress::Progress;
 
 /// Verifies a pool that nobody serves.
@@ -19,7 +17,9 @@ pub fn run(args: CheckArgs, output: &Output) -> Outcome {
     let started = Instant::now();
     let dir = PoolDir::new(&args.pool);
     let lock = pool_dir::lock_alone(&dir, &args.access)?;
-    let (pool, lost) = open(&dir, lock, &args, output)?;
+    // What opening it mends is among the problems that are found.
+    let how = Opening { memory_bytes: args.access.memory, repair: args.repair };
+    let pool = pool_dir::open_locked(&dir, lock, how, output)?;
     let progress = Progress::new(output, "checking", None);
     let report = pool.service.pool().check(args.repair, &mut |done, total| {
         progress.set_total(total);
@@ -27,39 +27,12 @@ pub fn run(args: CheckArgs, output: &Output) -> Outcome {
     });
     progress.finish();
     let closed = pool.close();
-    let mut summary = CheckSummary::new(report?, started.elapsed().as_secs_f64());
-    summary.problems.splice(0..0, lost);
+    let summary = CheckSummary::new(report?, started.elapsed().as_secs_f64());
     output.result(&summary, || show(&summary, args.repair));
     if !summary.clean {
         return Err(Failure::Reported(ErrorKind::Corrupt));
     }
     Ok(closed?)
-}
-
-/// Opens the pool; with `--repair` even one whose log is damaged where it was durable, which is then told as a problem:
-/// what lies behind the damage is lost.
-fn open(
-    dir: &PoolDir,
-    lock: Arc<PoolLock>,
-    args: &CheckArgs,
-    output: &Output,
-) -> Outcome<(OpenPool, Option<ProblemReport>)> {
-    let how = Opening { memory_bytes: args.access.memory, accept_log_damage: false };
-    match pool_dir::open_locked(dir, Arc::clone(&lock), how, output) {
-        Ok(pool) => Ok((pool, None)),
-        Err(error) if error.kind() == ErrorKind::Corrupt && args.repair => {
-            let pool = pool_dir::open_locked(dir, lock, Opening { accept_log_damage: true, ..how }, output)?;
-            let lost = ProblemReport {
-                kind: "log".to_owned(),
-                volume: None,
-                offset: None,
-                detail: format!("{error}; the pool was opened without what lies behind the damage"),
-                repaired: true,
-            };
-            Ok((pool, Some(lost)))
-        }
-        Err(error) => Err(error.into()),
-    }
 }
 
 fn show(summary: &CheckSummary, repair: bool) -> String {

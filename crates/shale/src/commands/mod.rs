@@ -14,6 +14,7 @@ mod init;
 mod pace;
 mod properties;
 mod recompress;
+mod salvage;
 mod scrub;
 mod serve;
 mod shrink;
@@ -54,6 +55,7 @@ pub fn run(command: Command, output: &Output) -> Outcome {
         Command::Clean(args) => clean::run(args, output),
         Command::Grow(args) => grow::run(args, output),
         Command::Shrink(args) => shrink::run(args, output),
+        Command::Salvage(args) => salvage::run(args, output),
         Command::Scrub(args) => scrub::run(args, output),
         Command::Recompress(args) => recompress::run(args, output),
         Command::Explain(args) => explain::run(args, output),

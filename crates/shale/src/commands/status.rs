@@ -96,6 +96,11 @@ fn show(s: &StatusReport) -> String {
             ),
         ));
     }
+    if s.catalogue_bytes == 0 {
+        let text =
+            "none: the pool is too full for one; if the map were lost now, salvage would not know all names and sizes";
+        lines.push(("catalogue", text.to_owned()));
+    }
     for damage in &s.damages {
         lines.push(("DAMAGED", format!("{damage}; see 'shale scrub'")));
     }

@@ -17,7 +17,7 @@ mod open;
 
 pub use config::{Config, State};
 pub use init::{InitOptions, Made, init};
-pub use open::{OpenPool, Opening, lock_alone, open_locked};
+pub use open::{OpenPool, Opening, environment, lock_alone, open_locked};
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};

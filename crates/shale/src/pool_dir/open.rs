@@ -47,8 +47,8 @@ const RETRY_EVERY: Duration = Duration::from_millis(20);
 pub struct Opening {
     /// Memory for buffers and caches.
     pub memory_bytes: u64,
-    /// See [`PoolOptions::accept_log_damage`].
-    pub accept_log_damage: bool,
+    /// See [`PoolOptions::repair`].
+    pub repair: bool,
 }
 
 /// Takes the lock of a pool for a command that cannot go through a server; waits for other commands as long as `access`
@@ -96,7 +96,7 @@ pub fn open_locked(dir: &PoolDir, lock: Arc<PoolLock>, how: Opening, output: &Ou
     let options = PoolOptions {
         memory_bytes: memory_bytes - store_bytes,
         workers: std::thread::available_parallelism().map_or(2, std::num::NonZero::get),
-        accept_log_damage: how.accept_log_damage,
+        repair: how.repair,
         ..PoolOptions::default()
     };
     let pool = Pool::open(environment, options)?;

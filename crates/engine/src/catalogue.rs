@@ -1,0 +1,290 @@
+//! The catalogue: what keeps names, sizes, snapshots and properties in the log, although the batches that told them are long gone.
+//! Owns which extents must be kept for that (*pins*); `format` has the bytes.
+//!
+//! Pinned are the extents that hold the newest durable catalogue, and those with entries since that change descriptors. Most of them hold
+//! live data anyway; one that does not is kept *idle*. A new catalogue lets go of all of them. It is made at the beginning of a
+//! checkpoint, whose sync makes it durable, and whose commit exchanges the pins:
+//! 1. *Whether*: there is none; entries since make as many bytes as a catalogue; idle extents make more than it; batches that tell which
+//!    openings are over may be freed, or there are none. So it costs as much as what caused it, whatever the number of objects.
+//! 2. *Capture* all descriptors while no batch is applied, and begin to note entries anew.
+//! 3. *Append* it in parts. Where they land is noted when they are applied.
+//!
+//! **Space.** A new one is made from space that nobody else needs. When little is left, what is idle stands in the way of writers: then
+//! it moves to the end of the open extent, by way of one more checkpoint; and if even that does not fit, it is given up: `salvage` would know
+//! less, and `status` says so, until there is room again. So no pin can ever keep a pool full.
+//!
+//! Replay notes entries as it meets them, and passes over parts: whatever catalogue the checkpoint names is still there.
+
+use std::collections::BTreeSet;
+
+use format::{
+    BATCH_FIXED_BYTES, CATALOGUE_FIXED_BYTES, CataloguePart, CatalogueRef, Entry, Incarnation, ObjectDescriptor,
+    enter_incarnation, header_bytes,
+};
+use parking_lot::Mutex;
+use units::{ExtentIndex, Seq};
+
+use crate::core::Core;
+use crate::log::Purpose;
+use crate::prepared::Prepared;
+
+/// Entries since a catalogue that are worth a new one, however small it is.
+const SINCE_BYTES_MIN: u64 = 64 << 10;
+/// Largest part, and the share of an extent that one takes: small enough to fit in the rest of most extents.
+const PART_BYTES_MAX: usize = 64 << 10;
+const PART_DIVISOR: usize = 4;
+/// Extents beside the reserve below which idle ones are not kept: the smallest pools have about as many in all.
+const SHORT_EXTENTS: u64 = 4;
+
+/// Extents that are kept for the catalogue, and what is in them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Pins {
+    /// The catalogue accounts for all batches before this one. `None`: there is none.
+    pub as_of: Option<Seq>,
+    pub bytes: u64,
+    pub base: BTreeSet<ExtentIndex>,
+    pub since: BTreeSet<ExtentIndex>,
+    pub since_bytes: u64,
+    /// The openings that the pool knows of, and how many of them the catalogue does.
+    pub incarnations: Vec<Incarnation>,
+    newest_told: u64,
+}
+
+impl Pins {
+    pub(crate) fn of(stored: &CatalogueRef) -> Self {
+        Self {
+            as_of: (stored.as_of != Seq(0)).then_some(stored.as_of),
+            bytes: stored.bytes,
+            since_bytes: stored.since_bytes,
+            base: stored.base.iter().copied().collect(),
+            since: stored.since.iter().copied().collect(),
+            incarnations: stored.incarnations.clone(),
+            newest_told: 0,
+        }
+    }
+
+    pub(crate) fn stored(&self) -> CatalogueRef {
+        CatalogueRef {
+            as_of: self.as_of.unwrap_or(Seq(0)),
+            bytes: self.bytes,
+            since_bytes: self.since_bytes,
+            base: self.base.iter().copied().collect(),
+            since: self.since.iter().copied().collect(),
+            incarnations: self.incarnations.clone(),
+        }
+    }
+
+    /// All pinned extents. None, if there is no catalogue: then what came since it does not help either.
+    pub(crate) fn extents(&self) -> BTreeSet<ExtentIndex> {
+        if self.as_of.is_none() { BTreeSet::new() } else { self.base.union(&self.since).copied().collect() }
+    }
+}
+
+/// A catalogue that is being appended.
+#[derive(Debug)]
+struct Growing {
+    as_of: Seq,
+    base: BTreeSet<ExtentIndex>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    pins: Pins,
+    growing: Option<Growing>,
+    /// The log must tell at once that earlier openings are over.
+    wanted: bool,
+    /// A checkpoint of this opening is durable. Before, nothing may be written: another opening could get the same number.
+    has_begun: bool,
+}
+
+/// The owner of the pins.
+#[derive(Debug, Default)]
+pub(crate) struct Catalogue {
+    state: Mutex<State>,
+}
+
+impl Catalogue {
+    pub(crate) fn new(pins: Pins) -> Self {
+        Self { state: Mutex::new(State { pins, ..State::default() }) }
+    }
+
+    /// A batch of these entries has been applied, which ends in `extent`.
+    pub(crate) fn note(&self, entries: &[Entry], extent: ExtentIndex) {
+        for entry in entries {
+            match entry {
+                Entry::Object(_) | Entry::PoolProperties(_) => {
+                    let bytes = header_bytes(std::slice::from_ref(entry)) - BATCH_FIXED_BYTES;
+                    let mut state = self.state.lock();
+                    state.pins.since.insert(extent);
+                    state.pins.since_bytes += bytes as u64;
+                }
+                Entry::Catalogue(part) => {
+                    if let Some(growing) = self.state.lock().growing.as_mut().filter(|g| g.as_of == part.as_of) {
+                        growing.base.insert(extent);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The log goes on under that opening.
+    pub(crate) fn enter(&self, number: u64, first_seq: Seq) {
+        enter_incarnation(&mut self.state.lock().pins.incarnations, Incarnation { number, first_seq });
+    }
+
+    /// The catalogue stands in the way, and is given up.
+    pub(crate) fn give_up(&self) {
+        let mut state = self.state.lock();
+        let incarnations = std::mem::take(&mut state.pins.incarnations);
+        state.pins = Pins { incarnations, ..Pins::default() };
+    }
+
+    /// The log tells with the next checkpoint that earlier openings are over: what they left behind its end never happened.
+    pub(crate) fn want(&self) {
+        self.state.lock().wanted = true;
+    }
+
+    /// A checkpoint is durable.
+    pub(crate) fn begin(&self) {
+        self.state.lock().has_begun = true;
+    }
+
+    /// See [`Pins`].
+    pub(crate) fn pins(&self) -> Pins {
+        self.state.lock().pins.clone()
+    }
+}
+
+impl Core {
+    /// Whether so few extents are left that idle ones must not be kept.
+    pub(crate) fn is_short_of_extents(&self, available: u64) -> bool {
+        available < self.geometry.reserve_extents() + SHORT_EXTENTS
+    }
+
+    /// Appends a new catalogue if one is due. `pressing`: idle extents stand in the way. If there is no room for it, or the log cannot be
+    /// written, the one that there is stays.
+    pub(crate) fn renew_catalogue(&self, pressing: bool) {
+        let has_begun = self.catalogue.state.lock().has_begun;
+        if !has_begun || self.log.is_broken() || !(pressing || self.is_catalogue_due()) {
+            return;
+        }
+        let spare = self.extents_spare();
+        let extent_bytes = u64::from(self.geometry.extent_bytes);
+        // Step 2. Whoever changes descriptors appends an entry: none is applied between the capture and the note.
+        let (mut parts, before) = self.log.while_still(|as_of| {
+            let descriptors = self.objects.all().iter().map(|object| object.descriptor.read().clone()).collect();
+            let mut state = self.catalogue.state.lock();
+            let parts = self.divide_catalogue(as_of, descriptors, &state.pins.incarnations);
+            let before = (std::mem::take(&mut state.pins.since), std::mem::take(&mut state.pins.since_bytes));
+            state.growing = Some(Growing { as_of, base: BTreeSet::new() });
+            (parts, before)
+        });
+        let bytes: u64 = parts.iter().map(|part| part.batch_bytes() as u64).sum();
+        let extents = bytes.div_ceil(extent_bytes - PART_BYTES_MAX.min(extent_bytes as usize / PART_DIVISOR) as u64);
+        let fits = if pressing { extents <= 1 || extents < spare } else { extents < spare };
+        let is_appended = if fits {
+            let _aside = self.set_aside(if pressing { 0 } else { bytes });
+            let purpose = if pressing { Purpose::Rescue } else { Purpose::Clean };
+            self.append_catalogue(parts.drain(..), purpose)
+        } else {
+            false
+        };
+        let mut state = self.catalogue.state.lock();
+        let growing = state.growing.take();
+        match (growing, is_appended) {
+            (Some(Growing { as_of, base }), true) => {
+                state.pins.as_of = Some(as_of);
+                state.pins.bytes = bytes;
+                state.pins.base = base;
+                state.pins.newest_told = state.pins.incarnations.last().map_or(0, |i| i.number);
+                state.wanted = false;
+            }
+            _ => {
+                state.pins.since.extend(before.0);
+                state.pins.since_bytes += before.1;
+                if std::mem::take(&mut state.wanted) {
+                    drop(state);
+                    // Any batch of this opening tells as much.
+                    let empty = Prepared::metadata(Vec::new(), &self.buffers);
+                    self.append_catalogue(std::iter::once(empty), Purpose::Rescue);
+                }
+            }
+        }
+    }
+
+    /// Step 1.
+    pub(crate) fn is_catalogue_due(&self) -> bool {
+        let has_passed = self.log.has_passed();
+        let state = self.catalogue.state.lock();
+        let pins = &state.pins;
+        if state.wanted || pins.as_of.is_none() {
+            return true;
+        }
+        let extents = self.extents.lock();
+        let idle = pins.extents().into_iter().filter(|e| extents.is_idle(*e)).count() as u64;
+        // What lies where the pool is being made smaller must go.
+        let is_beyond = pins.extents().last().is_some_and(|last| last.0 >= self.geometry.extents_usable());
+        let own = pins.bytes.div_ceil(self.geometry.extent_bytes.into());
+        pins.since_bytes >= pins.bytes.max(SINCE_BYTES_MIN)
+            || idle > own
+            || is_beyond
+            || has_passed && pins.incarnations.last().is_some_and(|newest| newest.number > pins.newest_told)
+    }
+
+    fn divide_catalogue(
+        &self,
+        as_of: Seq,
+        descriptors: Vec<ObjectDescriptor>,
+        incarnations: &[Incarnation],
+    ) -> Vec<Prepared> {
+        let max = PART_BYTES_MAX.min(self.geometry.extent_bytes as usize / PART_DIVISOR);
+        let properties = self.objects.pool_properties();
+        let part = CataloguePart {
+            as_of,
+            part: 0,
+            parts: 1,
+            next_object: self.objects.next_id(),
+            incarnations: incarnations.to_vec(),
+            properties,
+            descriptors: Vec::new(),
+        };
+        let mut bytes = BATCH_FIXED_BYTES + part.encode().len();
+        let mut parts = vec![part];
+        for mut descriptor in descriptors {
+            descriptor.reap = None;
+            let cost = 4 + descriptor.encode().len();
+            let Some(last) = parts.last_mut() else { break };
+            if bytes + cost <= max {
+                bytes += cost;
+                last.descriptors.push(descriptor);
+                continue;
+            }
+            bytes = BATCH_FIXED_BYTES + CATALOGUE_FIXED_BYTES + cost;
+            let part = CataloguePart {
+                part: last.part + 1,
+                incarnations: Vec::new(),
+                properties: std::collections::BTreeMap::new(),
+                descriptors: vec![descriptor],
+                ..*last
+            };
+            parts.push(part);
+        }
+        let count = parts.len() as u32;
+        let prepared =
+            |part| Prepared::metadata(vec![Entry::Catalogue(CataloguePart { parts: count, ..part })], &self.buffers);
+        parts.into_iter().map(prepared).collect()
+    }
+
+    /// Step 3. `false`: there is no room, or a part fits in no extent, or the log fails, which whoever writes next will meet.
+    fn append_catalogue(&self, parts: impl Iterator<Item = Prepared>, purpose: Purpose) -> bool {
+        let mut last = None;
+        for part in parts {
+            match self.log.append(part, purpose) {
+                Ok(ticket) => last = Some(ticket),
+                Err(_) => return false,
+            }
+        }
+        last.is_none_or(|ticket| self.log.wait_applied(ticket).is_ok())
+    }
+}

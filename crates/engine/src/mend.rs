@@ -1,0 +1,330 @@
+//! Mends a map store before the pool is opened, when `check --repair` asks for it: damaged descriptors, map records and usage pages, each of
+//! which keeps a pool from being opened.
+//!
+//! 1. *Find*: all descriptors, records and usage pages are decoded. The checkpoint, and changes that light checkpoints left, must be whole:
+//!    without them only `salvage` helps.
+//! 2. *Descriptors* come from the catalogue and the entries behind it, as of the checkpoint. Nothing else knows them.
+//! 3. *Records* come from the log, as of the checkpoint: all extents are read, and the newest facts about these groups count
+//!    ([`salvage`](crate::salvage)). What lies where the log goes on does not.
+//! 4. *Usage* is counted anew from all records, if a page was damaged or a record was rebuilt: an extent that is in use must not be
+//!    taken for free.
+//!
+//! All of it is durable before the pool is opened. Replay then applies to it what came behind the checkpoint, as ever.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+
+use env::{AlignedBuf, MapBatch};
+use format::{
+    Checkpoint, FragmentRef, KEY_CHECKPOINT, ObjectDescriptor, ObjectState, Reap, Record, RecordKey,
+    USAGE_PAGE_EXTENTS, decode_delta, decode_usage_page, delta_key_range, encode_usage_page, object_key,
+    object_key_range, parse_object_key, parse_record_key, record_key, usage_key, usage_key_range,
+};
+use surface::{Error, ErrorKind, Result};
+use units::{ExtentIndex, GroupIndex, ObjectId, Seq};
+
+use crate::geometry::Geometry;
+use crate::map::{absorb, store_error};
+use crate::options::PoolEnv;
+use crate::overlay::{GroupRecords, Overlay};
+use crate::salvage::{Rank, Scan, Told, counts, read_told, resolve};
+use crate::status::Problem;
+use crate::write_buffer::GroupKey;
+
+/// Damaged records that are rebuilt in one go; with more, the store is not worth trusting.
+const RECORDS_MAX: usize = 10_000;
+
+fn hopeless(what: impl std::fmt::Display) -> Error {
+    let text = format!(
+        "{what}; nothing in the map store can replace it: `shale salvage POOL --into NEW` rebuilds the pool from its log"
+    );
+    Error::new(ErrorKind::Corrupt, text)
+}
+
+/// What is wrong with a store.
+#[derive(Default)]
+struct Found {
+    descriptors: BTreeMap<ObjectId, ObjectDescriptor>,
+    damaged_descriptors: BTreeMap<ObjectId, String>,
+    damaged_records: BTreeMap<RecordKey, String>,
+    damaged_pages: Vec<String>,
+}
+
+struct Mender<'a> {
+    env: &'a PoolEnv,
+    geometry: &'a Geometry,
+    pool: u64,
+    checkpoint: Checkpoint,
+    found: Found,
+    problems: Vec<Problem>,
+}
+
+/// Mends what can be mended; tells what that was.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] for what cannot, and what store and disk fail with.
+pub(crate) fn mend(env: &PoolEnv, pool: &[u8; 16], geometry: &Geometry) -> Result<Vec<Problem>> {
+    let Some(bytes) = env.store.get(KEY_CHECKPOINT).map_err(store_error)? else { return Ok(Vec::new()) };
+    let checkpoint = Checkpoint::decode(&bytes).map_err(|error| hopeless(format!("the {error}")))?;
+    if checkpoint.pool != *pool {
+        // Whoever loads it says so.
+        return Ok(Vec::new());
+    }
+    let mut id = [0; 8];
+    id.copy_from_slice(&pool[..8]);
+    let found = Found::default();
+    let pool = u64::from_le_bytes(id);
+    let mut mender = Mender { env, geometry, pool, checkpoint, found, problems: Vec::new() };
+    mender.find()?;
+    mender.descriptors()?;
+    let rebuilt = mender.records()?;
+    if rebuilt || !mender.found.damaged_pages.is_empty() {
+        mender.usage()?;
+    }
+    env.store.persist().map_err(store_error)?;
+    Ok(mender.problems)
+}
+
+impl Mender<'_> {
+    fn problem(&mut self, kind: &'static str, place: Option<(String, u64)>, detail: String) {
+        let (volume, offset) = place.map_or((None, None), |(volume, offset)| (Some(volume), Some(offset)));
+        self.problems.push(Problem { kind, volume, offset, detail, repaired: true });
+    }
+
+    /// Step 1.
+    fn find(&mut self) -> Result<()> {
+        let found = &mut self.found;
+        let store = &self.env.store;
+        let (from, to) = object_key_range();
+        store
+            .scan(from, to, &mut |key, value| {
+                let Some(id) = parse_object_key(key) else { return ControlFlow::Continue(()) };
+                match ObjectDescriptor::decode(value) {
+                    Ok(descriptor) if descriptor.id == id => drop(found.descriptors.insert(id, descriptor)),
+                    Ok(other) => {
+                        let text = format!("it is that of object {}", other.id.0);
+                        found.damaged_descriptors.insert(id, text);
+                    }
+                    Err(error) => drop(found.damaged_descriptors.insert(id, error.to_string())),
+                }
+                ControlFlow::Continue(())
+            })
+            .map_err(store_error)?;
+        let mut last = None;
+        store
+            .scan(b"R", b"S", &mut |key, value| {
+                let Some(key) = parse_record_key(key) else { return ControlFlow::Continue(()) };
+                if last.replace(key.object) != Some(key.object) && !found.descriptors.contains_key(&key.object) {
+                    found.damaged_descriptors.entry(key.object).or_insert_with(|| "it is missing".to_owned());
+                }
+                if let Err(error) = Record::decode(value) {
+                    found.damaged_records.insert(key, error.to_string());
+                }
+                if found.damaged_records.len() <= RECORDS_MAX {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
+            })
+            .map_err(store_error)?;
+        if found.damaged_records.len() > RECORDS_MAX {
+            return Err(hopeless(format!("more than {RECORDS_MAX} map records are damaged")));
+        }
+        let (from, to) = usage_key_range();
+        store
+            .scan(from, to, &mut |_, value| {
+                found.damaged_pages.extend(decode_usage_page(value).err().map(|error| error.to_string()));
+                ControlFlow::Continue(())
+            })
+            .map_err(store_error)
+    }
+
+    /// Step 2.
+    fn descriptors(&mut self) -> Result<()> {
+        // What an origin leads to must be there as well.
+        let origins = self.found.descriptors.values().filter(|d| d.state != ObjectState::Deleting);
+        let needed: Vec<_> = origins.filter_map(|d| d.origin).map(|origin| origin.object).collect();
+        for id in needed.into_iter().filter(|id| !self.found.descriptors.contains_key(id)) {
+            self.found.damaged_descriptors.entry(id).or_insert_with(|| "it is missing".to_owned());
+        }
+        if self.found.damaged_descriptors.is_empty() {
+            return Ok(());
+        }
+        let mut told = Told::default();
+        let mut buf = AlignedBuf::new(self.geometry.extent_bytes as usize);
+        let pins: BTreeSet<_> = self.checkpoint.catalogue.base.iter().chain(&self.checkpoint.catalogue.since).collect();
+        for extent in pins.into_iter().filter(|extent| extent.0 < self.geometry.extents()) {
+            read_told(&*self.env.disk, self.geometry, self.pool, *extent, &mut buf, &mut told);
+        }
+        let table = told.table(self.checkpoint.next_seq);
+        let is_complete = self.checkpoint.catalogue.as_of > Seq(0)
+            && table.as_of.is_some_and(|as_of| as_of >= self.checkpoint.catalogue.as_of);
+        let mut batch = MapBatch::default();
+        for (id, why) in std::mem::take(&mut self.found.damaged_descriptors) {
+            let what = format!("the descriptor of object {} is damaged ({why})", id.0);
+            let Some(descriptor) = table.objects.get(&id).filter(|_| is_complete) else {
+                let why = if is_complete { "the catalogue does not know it" } else { "there is no whole catalogue" };
+                return Err(hopeless(format!("{what}, and {why}")));
+            };
+            // What nobody needs of it is looked for anew, and its figures are counted by `check`.
+            let reap = descriptor.state.has_records().then_some(Reap::from(GroupIndex(0)));
+            let descriptor = ObjectDescriptor { reap, allocated_blocks: 0, stored_bytes: 0, ..descriptor.clone() };
+            batch.put(object_key(id), descriptor.encode());
+            let detail = format!("{what}; that of the catalogue has taken its place, called '{}'", descriptor.name);
+            self.problem("object", None, detail);
+            self.found.descriptors.insert(id, descriptor);
+        }
+        self.env.store.commit(batch).map_err(store_error)
+    }
+
+    /// Step 3. Whether any was rebuilt.
+    fn records(&mut self) -> Result<bool> {
+        let damaged = std::mem::take(&mut self.found.damaged_records);
+        if damaged.is_empty() {
+            return Ok(false);
+        }
+        let mut facts = BTreeMap::new();
+        let mut scan = Scan::default();
+        scan.read_all(
+            &*self.env.disk,
+            self.geometry,
+            self.pool,
+            &mut |fact| {
+                if damaged.contains_key(&fact.key) && fact.seq < self.checkpoint.next_seq {
+                    facts.entry(fact.key).or_insert_with(Vec::new).push(fact);
+                }
+                Ok(())
+            },
+            &mut |_, _| (),
+        )?;
+        for (hole, ages) in &scan.wide {
+            for key in damaged.keys().filter(|key| (key.object, key.epoch) == (hole.object, hole.epoch)) {
+                let reaches = hole.first.group() <= key.group && key.group.first_block().0 < hole.end();
+                for (seq, incarnation) in ages.iter().filter(|(seq, _)| reaches && *seq < self.checkpoint.next_seq) {
+                    let fact = hole.fact(key.group, *seq, *incarnation);
+                    facts.entry(*key).or_insert_with(Vec::new).push(fact);
+                }
+            }
+        }
+        let ahead: BTreeSet<_> = self.checkpoint.extents.iter().copied().collect();
+        let certain_from = scan.certain_from();
+        let mut batch = MapBatch::default();
+        for (key, why) in &damaged {
+            let mut of_key = facts.remove(key).unwrap_or_default();
+            let is_data = |rank| matches!(rank, Rank::Intact | Rank::Damaged);
+            // Where the log goes on there is nothing that the checkpoint knows of.
+            let is_ahead = |fragment: &FragmentRef| ahead.contains(&self.geometry.extent_at(fragment.location));
+            of_key.retain(|fact| counts(&scan, fact) && !(is_data(fact.rank) && is_ahead(&fact.fragment)));
+            let resolved = resolve(&of_key, certain_from);
+            let record = &resolved.record;
+            let detail = format!(
+                "128 KiB from here: {why}; rebuilt from the log, with data in {} blocks, of which {} may have been discarded",
+                record.allocated().count(),
+                resolved.uncertain
+            );
+            if record.is_empty() {
+                batch.delete(record_key(key));
+            } else {
+                batch.put(record_key(key), record.encode());
+            }
+            let name = self.found.descriptors.get(&key.object).map(|d| d.name.clone());
+            let place = name.map(|name| (name, key.group.first_block().offset_bytes()));
+            self.problem("record", place, detail);
+        }
+        // What the log still has and nobody needs any more is looked for anew.
+        let concerned: BTreeSet<_> = damaged.keys().map(|key| key.object).collect();
+        for descriptor in concerned.iter().filter_map(|id| self.found.descriptors.get(id)) {
+            let reap = Some(Reap::from(GroupIndex(0)));
+            batch.put(object_key(descriptor.id), ObjectDescriptor { reap, ..descriptor.clone() }.encode());
+        }
+        self.env.store.commit(batch).map_err(store_error)?;
+        Ok(true)
+    }
+
+    /// Step 4.
+    fn usage(&mut self) -> Result<()> {
+        let settled = self.settled()?;
+        let mut live: BTreeMap<ExtentIndex, u64> = BTreeMap::new();
+        let mut seen: BTreeSet<GroupKey> = BTreeSet::new();
+        let mut open: Option<(GroupKey, GroupRecords)> = None;
+        let mut count = |key: GroupKey, mut records: GroupRecords| {
+            if let Some(changes) = settled.with(key, Clone::clone) {
+                absorb(&mut records, &changes, &mut |_, _| ());
+                seen.insert(key);
+            }
+            for fragment in records.iter().flat_map(|(_, record)| &record.fragments) {
+                *live.entry(self.geometry.extent_at(fragment.location)).or_default() +=
+                    u64::from(fragment.live_bytes());
+            }
+        };
+        self.env
+            .store
+            .scan(b"R", b"S", &mut |key, value| {
+                let (Some(key), Ok(record)) = (parse_record_key(key), Record::decode(value)) else {
+                    return ControlFlow::Continue(());
+                };
+                let group = GroupKey { object: key.object, group: key.group };
+                match &mut open {
+                    Some((known, records)) if *known == group => records.push((key.epoch, record)),
+                    _ => {
+                        if let Some((known, records)) = open.replace((group, vec![(key.epoch, record)])) {
+                            count(known, records);
+                        }
+                    }
+                }
+                ControlFlow::Continue(())
+            })
+            .map_err(store_error)?;
+        if let Some((known, records)) = open {
+            count(known, records);
+        }
+        for key in settled.keys() {
+            if !seen.contains(&key) {
+                let records = settled.with(key, Clone::clone).unwrap_or_default();
+                for fragment in records.iter().flat_map(|(_, record)| &record.fragments) {
+                    *live.entry(self.geometry.extent_at(fragment.location)).or_default() +=
+                        u64::from(fragment.live_bytes());
+                }
+            }
+        }
+        let mut batch = MapBatch::default();
+        for first in (0..self.geometry.extents()).step_by(USAGE_PAGE_EXTENTS) {
+            let mut page = [0; USAGE_PAGE_EXTENTS];
+            for (slot, index) in page.iter_mut().zip(first..) {
+                let bytes = live.get(&ExtentIndex(index)).copied().unwrap_or(0);
+                *slot =
+                    u32::try_from(bytes).map_err(|_| hopeless(format!("records claim {bytes} bytes of an extent")))?;
+            }
+            batch.put(usage_key(ExtentIndex(first)), encode_usage_page(&page));
+        }
+        self.env.store.commit(batch).map_err(store_error)?;
+        for why in std::mem::take(&mut self.found.damaged_pages) {
+            self.problem("usage", None, format!("{why}; live bytes were counted anew from all records"));
+        }
+        Ok(())
+    }
+
+    /// What light checkpoints left.
+    fn settled(&self) -> Result<Overlay> {
+        let settled = Overlay::default();
+        let mut failure = None;
+        let (from, to) = delta_key_range();
+        self.env
+            .store
+            .scan(from, to, &mut |_, value| match decode_delta(value) {
+                Ok(changes) => {
+                    for (key, change) in changes {
+                        let group = GroupKey { object: key.object, group: key.group };
+                        settled.change(group, key.epoch, |record| record.absorb(&change, &mut |_| ()));
+                    }
+                    ControlFlow::Continue(())
+                }
+                Err(error) => {
+                    failure = Some(error);
+                    ControlFlow::Break(())
+                }
+            })
+            .map_err(store_error)?;
+        failure.map_or(Ok(settled), |error| Err(hopeless(format!("a delta is damaged ({error})"))))
+    }
+}

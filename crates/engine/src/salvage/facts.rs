@@ -1,0 +1,245 @@
+//! Facts: what single batches say of single groups, kept in an ordered store on disk until all extents have been read, because only
+//! then can be told what counts. A key is the group's record key with other table byte, then how new the fact is; so the facts of a
+//! record lie side by side, oldest first.
+//!
+//! For each block the newest fact decides, by the number of the batch that wrote its data first. Of facts of the same age:
+//! 1. data that matches its checksum: a moved copy and what it was copied from are as good as each other;
+//! 2. a hole; 3. data that does not match; 4. data that was dead before its extent was used again (*left over*): that proves that
+//!    what is older is dead, too, and no more.
+
+use format::{FragmentRef, Record, RecordKey, record_key};
+use units::{BlockMask, Epoch, GROUP_BLOCKS, GroupIndex, ObjectId, Seq};
+
+/// Table byte of facts; none of the pool's own tables has it.
+const TABLE_FACT: u8 = b'F';
+/// Bytes of a key: a record's 21, made 8, rank 1, batch 8, place 8.
+const KEY_BYTES: usize = 46;
+/// Bytes of a value: incarnation 8, then for data first 1, count 1, codec 1, stored 4, checksum 4, live 4; for others live 4.
+const DATA_BYTES: usize = 23;
+
+/// What a fact is, in ascending order of what it counts among facts of the same age.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Rank {
+    LeftOver,
+    Damaged,
+    Hole,
+    Intact,
+}
+
+/// Something that a batch says of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fact {
+    pub key: RecordKey,
+    pub made: Seq,
+    pub rank: Rank,
+    /// The batch that says it.
+    pub seq: Seq,
+    pub incarnation: u64,
+    /// The fragment, its live mask the blocks that are spoken of. Of holes and leftovers only the mask means something.
+    pub fragment: FragmentRef,
+}
+
+/// A fragment that says only which blocks are spoken of.
+pub(crate) fn only_blocks(live: BlockMask) -> FragmentRef {
+    FragmentRef { live, first: 0, count: 1, codec: 0, stored: 0, checksum: 0, location: 0 }
+}
+
+impl Fact {
+    pub(crate) fn encode(&self) -> (Vec<u8>, Vec<u8>) {
+        let mut key = Vec::with_capacity(KEY_BYTES);
+        key.extend_from_slice(&record_key(&self.key));
+        key[0] = TABLE_FACT;
+        key.extend_from_slice(&self.made.0.to_be_bytes());
+        key.push(self.rank as u8);
+        key.extend_from_slice(&self.seq.0.to_be_bytes());
+        // Two facts of one batch and group differ in their place, or, if they are holes, in their blocks.
+        let place = if self.rank >= Rank::Hole && self.fragment.stored == 0 {
+            u64::from(self.fragment.live.0)
+        } else {
+            self.fragment.location
+        };
+        key.extend_from_slice(&place.to_be_bytes());
+        let mut value = Vec::with_capacity(DATA_BYTES);
+        value.extend_from_slice(&self.incarnation.to_le_bytes());
+        if matches!(self.rank, Rank::Damaged | Rank::Intact) {
+            let FragmentRef { first, count, codec, stored, checksum, .. } = self.fragment;
+            value.extend_from_slice(&[first, count, codec]);
+            value.extend_from_slice(&stored.to_le_bytes());
+            value.extend_from_slice(&checksum.to_le_bytes());
+        }
+        value.extend_from_slice(&self.fragment.live.0.to_le_bytes());
+        (key, value)
+    }
+
+    /// Inverse of [`encode`](Self::encode); `None` for anything else.
+    pub(crate) fn decode(key: &[u8], value: &[u8]) -> Option<Self> {
+        let (head, rest) = key.split_first_chunk::<21>()?;
+        let (made, rest) = rest.split_first_chunk::<8>()?;
+        let (rank, rest) = rest.split_first()?;
+        let (seq, place) = rest.split_first_chunk::<8>()?;
+        let rank = [Rank::LeftOver, Rank::Damaged, Rank::Hole, Rank::Intact].into_iter().find(|r| *r as u8 == *rank)?;
+        let location = u64::from_be_bytes(place.try_into().ok()?);
+        let (incarnation, value) = value.split_first_chunk::<8>()?;
+        let (value, live) = value.split_last_chunk::<4>()?;
+        let live = BlockMask(u32::from_le_bytes(*live));
+        let fragment = if matches!(rank, Rank::Damaged | Rank::Intact) {
+            let (stored, checksum) = (value.get(3..7)?.try_into().ok()?, value.get(7..11)?.try_into().ok()?);
+            FragmentRef {
+                live,
+                first: value[0],
+                count: value[1],
+                codec: value[2],
+                stored: u32::from_le_bytes(stored),
+                checksum: u32::from_le_bytes(checksum),
+                location,
+            }
+        } else {
+            only_blocks(live)
+        };
+        Some(Self {
+            key: parse(head)?,
+            made: Seq(u64::from_be_bytes(*made)),
+            rank,
+            seq: Seq(u64::from_be_bytes(*seq)),
+            incarnation: u64::from_le_bytes(*incarnation),
+            fragment,
+        })
+    }
+}
+
+fn parse(head: &[u8; 21]) -> Option<RecordKey> {
+    let mut id = *head;
+    id[0] = record_key(&RecordKey { object: ObjectId(0), group: GroupIndex(0), epoch: Epoch(0) })[0];
+    format::parse_record_key(&id)
+}
+
+/// The keys of all facts.
+pub(crate) const fn fact_range() -> (&'static [u8], &'static [u8]) {
+    (&[TABLE_FACT], &[TABLE_FACT + 1])
+}
+
+/// What the facts of a record come to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Resolved {
+    pub record: Record,
+    /// Blocks whose data is older than `certain_from`: what hid them may be gone.
+    pub uncertain: u32,
+    /// Newest number among the data that counts.
+    pub newest: Seq,
+}
+
+/// Decides for each block. Batches before `certain_from` are not all there.
+pub(crate) fn resolve(facts: &[Fact], certain_from: Seq) -> Resolved {
+    let mut winners: [Option<&Fact>; GROUP_BLOCKS] = [None; GROUP_BLOCKS];
+    for fact in facts {
+        for block in 0..GROUP_BLOCKS as u32 {
+            let winner = &mut winners[block as usize];
+            let age = |fact: &Fact| (fact.made, fact.rank, fact.seq);
+            if fact.fragment.live.has(block) && winner.is_none_or(|w| age(fact) >= age(w)) {
+                *winner = Some(fact);
+            }
+        }
+    }
+    let mut resolved = Resolved::default();
+    for fact in facts {
+        let mut live = BlockMask::EMPTY;
+        for (block, winner) in winners.iter().enumerate() {
+            if winner.is_some_and(|w| std::ptr::eq(w, fact)) {
+                live = live.or(BlockMask::run(block as u32, 1));
+            }
+        }
+        if live.is_empty() {
+            continue;
+        }
+        match fact.rank {
+            Rank::Intact | Rank::Damaged => {
+                resolved.record.put(FragmentRef { live, ..fact.fragment }, &mut |_| ());
+                resolved.newest = resolved.newest.max(fact.made);
+                if fact.made < certain_from {
+                    resolved.uncertain += live.count();
+                }
+            }
+            // The blocks are known to be dead: in this epoch there is nothing, which older epochs must not fill.
+            Rank::Hole | Rank::LeftOver => resolved.record.put_holes(live, &mut |_| ()),
+        }
+    }
+    resolved
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fact(made: u64, rank: Rank, seq: u64, live: u32, location: u64) -> Fact {
+        let key = RecordKey { object: ObjectId(3), group: GroupIndex(9), epoch: Epoch(2) };
+        let live = BlockMask(live);
+        let fragment = match rank {
+            Rank::Hole | Rank::LeftOver => only_blocks(live),
+            _ => FragmentRef { live, first: 0, count: 32, codec: 65, stored: 9000, checksum: 77, location },
+        };
+        Fact { key, made: Seq(made), rank, seq: Seq(seq), incarnation: 4, fragment }
+    }
+
+    #[test]
+    fn facts_round_trip_and_the_oldest_comes_first() {
+        let facts = [
+            fact(1, Rank::Intact, 1, 0xff, 4096),
+            fact(1, Rank::Intact, 9, 0xff, 8192),
+            fact(2, Rank::LeftOver, 2, 0xf, 0),
+            fact(2, Rank::Damaged, 2, 0xf, 70000),
+            fact(3, Rank::Hole, 3, 0x8000_0001, 0),
+        ];
+        let mut last = Vec::new();
+        for fact in facts {
+            let (key, value) = fact.encode();
+            assert!(key > last);
+            assert_eq!(Fact::decode(&key, &value), Some(fact));
+            assert_eq!(Fact::decode(&key[..key.len() - 1], &value), None);
+            assert_eq!(Fact::decode(&key, &value[..value.len() - 3]).filter(|f| *f == fact), None);
+            last = key;
+        }
+        let (from, to) = fact_range();
+        assert!(last.as_slice() > from && last.as_slice() < to);
+    }
+
+    fn places(resolved: &Resolved) -> Vec<(u64, u32)> {
+        let mut places: Vec<_> = resolved.record.fragments.iter().map(|f| (f.location, f.live.0)).collect();
+        places.sort_unstable();
+        places
+    }
+
+    #[test]
+    fn the_newest_data_counts_wherever_it_was_moved() {
+        // Block 0 was overwritten after the fragment at 4096 had been written and before it was moved to 8192.
+        let facts = [
+            fact(5, Rank::Intact, 5, 0xff, 4096),
+            fact(5, Rank::Intact, 9, 0xfe, 8192),
+            fact(7, Rank::Intact, 7, 1, 12288),
+        ];
+        let resolved = resolve(&facts, Seq(6));
+        assert_eq!(places(&resolved), [(8192, 0xfe), (12288, 1)]);
+        assert_eq!((resolved.uncertain, resolved.newest), (7, Seq(7)));
+    }
+
+    #[test]
+    fn a_whole_copy_is_taken_for_a_damaged_one_but_never_older_data() {
+        let facts = [
+            fact(1, Rank::Intact, 1, 0xff, 4096),
+            fact(5, Rank::Intact, 5, 0xf, 8192),
+            fact(5, Rank::Damaged, 9, 0xff, 12288),
+        ];
+        assert_eq!(places(&resolve(&facts, Seq(0))), [(8192, 0xf), (12288, 0xf0)]);
+    }
+
+    #[test]
+    fn leftovers_hide_what_is_older_and_not_their_own_moved_copies() {
+        let facts = [
+            fact(1, Rank::Intact, 1, 0xff, 4096),
+            fact(5, Rank::LeftOver, 5, 0xff, 0),
+            fact(5, Rank::Intact, 9, 0xf, 8192),
+        ];
+        let resolved = resolve(&facts, Seq(0));
+        assert_eq!(places(&resolved), [(8192, 0xf)]);
+        assert_eq!(resolved.record.holes, BlockMask(0xf0));
+    }
+}

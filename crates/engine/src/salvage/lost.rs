@@ -1,0 +1,83 @@
+//! What the table of objects lacks: objects that have data, or that others came from, and of which no descriptor was found.
+
+use std::collections::BTreeSet;
+
+use format::{ObjectDescriptor, ObjectState};
+use units::{BLOCK_BYTES, Epoch, OBJECT_BYTES_MAX, ObjectId};
+
+use super::scan::Scan;
+use super::told::Table;
+
+/// The table with all that is needed to read it, and which objects were added. They are called `lost-N`.
+pub(crate) fn complete(mut table: Table, scan: &Scan) -> (Table, BTreeSet<ObjectId>) {
+    let mut lost = BTreeSet::new();
+    let mut add = |table: &mut Table, id: ObjectId, least: Epoch| {
+        let (epoch, end) = scan.seen.get(&id).map_or((Epoch(0), 1), |(epoch, end)| (*epoch, end.0.max(1)));
+        let size_bytes = end.saturating_mul(BLOCK_BYTES as u64).min(OBJECT_BYTES_MAX);
+        let descriptor = ObjectDescriptor {
+            epoch: epoch.max(least),
+            ..ObjectDescriptor::volume(id, format!("lost-{}", id.0), size_bytes)
+        };
+        table.next_object = table.next_object.max(id.0.saturating_add(1));
+        table.objects.insert(id, descriptor);
+        lost.insert(id);
+    };
+    let unknown = |table: &Table, id: &ObjectId| id.0 >= table.gone_below && !table.objects.contains_key(id);
+    let seen: Vec<_> = scan.seen.keys().filter(|id| unknown(&table, id)).copied().collect();
+    for id in seen {
+        add(&mut table, id, Epoch(0));
+    }
+    let needs = |descriptor: &ObjectDescriptor| {
+        let origin = descriptor.origin.map(|origin| (origin.object, origin.epoch));
+        // Units are decoded with a dictionary whether its parent is there or not.
+        let parent = descriptor.parent.filter(|_| descriptor.state != ObjectState::Dictionary);
+        let parent = parent.map(|parent| (parent, Epoch(0)));
+        [origin, parent].into_iter().flatten().collect::<Vec<_>>()
+    };
+    // What nobody sees may have outlived where it came from.
+    let alive = |descriptor: &&ObjectDescriptor| descriptor.state != ObjectState::Deleting;
+    let needed: Vec<_> = table.objects.values().filter(alive).flat_map(needs).collect();
+    for (id, epoch) in needed {
+        if !table.objects.contains_key(&id) {
+            add(&mut table, id, Epoch(epoch.0.saturating_add(1)));
+        }
+    }
+    // A destroyed one that is needed may in turn need one that is not there: then nothing is below it.
+    let there: BTreeSet<_> = table.objects.keys().copied().collect();
+    for descriptor in table.objects.values_mut() {
+        descriptor.origin = descriptor.origin.filter(|origin| there.contains(&origin.object));
+    }
+    // What was undone has left the map long ago. The log has it still.
+    for descriptor in table.objects.values_mut() {
+        let undone = std::mem::take(&mut descriptor.undone);
+        descriptor.cuts.extend(undone);
+        descriptor.cuts.sort_unstable_by_key(|cut| cut.before);
+    }
+    rename_twins(&mut table);
+    (table, lost)
+}
+
+/// Of two volumes with the same name, or two such snapshots of one volume, the younger keeps it. A catalogue never has any; single entries of
+/// different times may.
+fn rename_twins(table: &mut Table) {
+    let mut names = BTreeSet::new();
+    for descriptor in table.objects.values_mut().rev() {
+        // All dictionaries have the same name, which nobody sees.
+        let is_named = !matches!(descriptor.state, ObjectState::Deleting | ObjectState::Dictionary);
+        if is_named && !names.insert((descriptor.parent, descriptor.name.clone())) {
+            descriptor.name = format!("lost-{}", descriptor.id.0);
+        }
+    }
+}
+
+/// The objects whose data shows where one has none: itself, then where it came from, and so on.
+pub(crate) fn chain(table: &Table, object: ObjectId) -> Vec<ObjectId> {
+    let mut chain = vec![object];
+    let mut at = object;
+    // An origin's number is smaller than the object's own: there is no circle.
+    while let Some(origin) = table.objects.get(&at).and_then(|d| d.origin) {
+        at = origin.object;
+        chain.push(at);
+    }
+    chain
+}

@@ -1,0 +1,116 @@
+//! Salvage: the volumes, snapshots and clones of a pool whose map is lost, from its log alone, into another pool.
+//!
+//! 1. The superblock tells the geometry; one good copy suffices.
+//! 2. All extents are read, once ([`scan`]). What their batches say of data goes, as facts, into a temporary store on disk
+//!    ([`records`]), so that memory is bounded however large the pool is; what they say of objects is kept ([`told`]).
+//! 3. Batches of openings that were over never happened. Of the facts of each block the newest counts, by the number of the batch
+//!    that *made* the data, wherever it was moved to: [`facts`]. That makes map records, in the same store.
+//! 4. The objects are those of the newest complete catalogue, changed by what came behind it. Data of objects that it does not know and
+//!    should becomes volumes of their own, `lost-N`.
+//! 5. On records and objects the engine's own reader works ([`view`]): it falls through epochs and origins, and verifies each fragment.
+//! 6. Volumes are rebuilt by what the other pool offers to everybody ([`rebuild`]): oldest snapshot first, differences, clones from their
+//!    origins. What cannot be read is left out and listed.
+//!
+//! What is not certain: a discard whose batch has been freed is not known any more, and data that was older than it, if its extent is
+//! still there, shows again. No batch can be missing that is newer than the oldest number from which on all are there
+//! ([`scan::Scan::certain_from`]); so only blocks with older data are concerned, and they are counted.
+//!
+//! The pool that is salvaged is only read.
+
+mod extent;
+mod facts;
+mod lost;
+mod rebuild;
+mod records;
+mod report;
+mod scan;
+mod told;
+mod view;
+
+use std::sync::Arc;
+
+use env::{AlignedBuf, Disk};
+use surface::Result;
+use units::{ExtentIndex, Seq};
+
+pub(crate) use facts::{Rank, resolve};
+pub(crate) use records::counts;
+pub(crate) use scan::Scan;
+pub(crate) use told::{Table, Told};
+
+pub use report::{DamagedRange, SalvageReport, SalvageStep, SalvagedVolume};
+
+use self::records::Facts;
+use self::view::ReadOnlyDisk;
+use crate::geometry::Geometry;
+use crate::options::{PoolEnv, PoolOptions};
+use crate::pool::Pool;
+use crate::superblock_io;
+
+/// Takes in what the batches in an extent tell of objects. What cannot be read tells nothing.
+pub(crate) fn read_told(
+    disk: &dyn Disk,
+    geometry: &Geometry,
+    pool: u64,
+    extent: ExtentIndex,
+    buf: &mut AlignedBuf,
+    told: &mut Told,
+) {
+    Scan::default().read_extent(disk, geometry.start(extent), buf);
+    for located in extent::read(pool, extent, buf).0.iter().filter(|located| !located.is_left_over) {
+        told.batch(&located.batch);
+    }
+}
+
+impl Pool {
+    /// Bytes that the pool on `disk` may use, if there is one that can be salvaged.
+    ///
+    /// # Errors
+    /// [`surface::ErrorKind::NotFound`], [`surface::ErrorKind::Corrupt`], [`surface::ErrorKind::Unsupported`].
+    pub fn capacity_of(disk: &dyn Disk) -> Result<u64> {
+        Ok(superblock_io::choose(&superblock_io::read_copies(disk)?)?.capacity_bytes)
+    }
+
+    /// Rebuilds in this pool what can be read of the one on `from.disk`, which is not changed. `from.store` is an empty store for
+    /// temporary use: about 100 bytes for each fragment. `progress` gets the step, how much of it is done, and how much there is.
+    ///
+    /// # Errors
+    /// [`surface::ErrorKind::NotFound`] without a superblock, [`surface::ErrorKind::Corrupt`] if both copies are damaged, and whatever
+    /// the temporary store or this pool fail with, [`surface::ErrorKind::Full`] among it. Damage in the other pool is reported, not returned.
+    pub fn salvage(
+        &self,
+        from: &PoolEnv,
+        options: &PoolOptions,
+        progress: &mut dyn FnMut(SalvageStep, u64, u64),
+    ) -> Result<SalvageReport> {
+        let env = PoolEnv { disk: Arc::new(ReadOnlyDisk(from.disk.clone())), ..from.clone() };
+        // Step 1.
+        let superblock = superblock_io::choose(&superblock_io::read_copies(&*env.disk)?)?;
+        let geometry = Geometry::new(superblock.extent_bytes, superblock.capacity_bytes);
+        let mut id = [0; 8];
+        id.copy_from_slice(&superblock.pool[..8]);
+        // Step 2.
+        let (mut scan, mut facts) = (Scan::default(), Facts::new(&*env.store));
+        scan.read_all(
+            &*env.disk,
+            &geometry,
+            u64::from_le_bytes(id),
+            &mut |fact| facts.put(&fact),
+            &mut |done, total| progress(SalvageStep::Scan, done, total),
+        )?;
+        // Step 4 comes before step 3, which leaves out what nobody needs.
+        let told = scan.told.table(Seq(u64::MAX));
+        let mut report = SalvageReport::new(&geometry, &scan, &told);
+        let (table, lost) = lost::complete(told, &scan);
+        facts.spread(&scan, |object| lost::chain(&table, object))?;
+        let objects = table.objects.len() as u64;
+        let figures = facts.resolve(&scan, |object| table.objects.contains_key(&object), &mut |object| {
+            progress(SalvageStep::Map, table.objects.range(..=object).count() as u64, objects)
+        })?;
+        report.uncertain_bytes = figures.values().map(|f| f.uncertain * units::BLOCK_BYTES as u64).sum();
+        // Steps 5 and 6.
+        let old = view::view(env, &superblock, &table, options)?;
+        rebuild::rebuild(&old, self, &lost, &figures, &mut report, progress)?;
+        Ok(report)
+    }
+}

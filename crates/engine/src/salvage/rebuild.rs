@@ -1,0 +1,337 @@
+//! Makes volumes, snapshots and clones in another pool as they are in a [`view`](super::view).
+//!
+//! A volume is rebuilt in these steps, which leave the other pool sound wherever they are interrupted:
+//! 1. It is made empty, or cloned from the snapshot that it came from, if that is another volume's.
+//! 2. For each of its snapshots, the oldest first: what differs from the moment before is copied, and the snapshot is taken.
+//! 3. What differs from there to the volume itself is copied.
+//! 4. It gets the quota and the reservation that it had, and the times at which all of this was made first.
+//!
+//! What differs is told by records ([`diff`](crate::diff)), so nothing is copied twice. A block that cannot be read becomes a hole. Its
+//! record is remembered: all later moments that see the same record see the same damage.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use format::{Entry, ObjectDescriptor};
+use surface::{Allocation, BlockDevice, Error, ErrorKind, Result, WriteOptions};
+use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, GroupIndex, ObjectId};
+
+use super::records::Figures;
+use super::report::{DamagedRange, SalvageReport, SalvageStep, SalvagedVolume};
+use crate::map::Level;
+use crate::objects::Object;
+use crate::options::Properties;
+use crate::pool::Pool;
+use crate::volume::Volume;
+
+/// Bytes copied in one go.
+const COPY_BYTES: u64 = 1 << 20;
+/// Ranges that are listed of a volume.
+const RANGES_MAX: usize = 1000;
+/// Records with damage that are remembered: beyond that, later moments do not list what they share.
+const BROKEN_MAX: usize = 1 << 16;
+/// Properties that limit or promise space: they come last.
+const SPACE_PROPERTIES: [&str; 2] = ["quota", "reservation"];
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// A record, and the object's group that it belongs to.
+type Broken = BTreeMap<(ObjectId, Epoch, GroupIndex), (BlockMask, String)>;
+
+struct Rebuild<'a> {
+    old: &'a Pool,
+    into: &'a Pool,
+    lost: &'a BTreeSet<ObjectId>,
+    figures: &'a BTreeMap<ObjectId, Figures>,
+    report: &'a mut SalvageReport,
+    progress: &'a mut dyn FnMut(SalvageStep, u64, u64),
+    broken: Broken,
+    /// Names that snapshots have in the other pool.
+    titles: HashMap<ObjectId, String>,
+    done_bytes: u64,
+    total_bytes: u64,
+}
+
+/// Rebuilds all volumes of `old` in `into`.
+///
+/// # Errors
+/// Those of `into`, and of the store below `old`.
+pub(crate) fn rebuild(
+    old: &Pool,
+    into: &Pool,
+    lost: &BTreeSet<ObjectId>,
+    figures: &BTreeMap<ObjectId, Figures>,
+    report: &mut SalvageReport,
+    progress: &mut dyn FnMut(SalvageStep, u64, u64),
+) -> Result<()> {
+    let objects = &old.core.objects;
+    let moments = |volume: &Arc<Object>| {
+        let snapshots = objects.snapshots_of(volume.id);
+        snapshots.iter().map(|snapshot| snapshot.size_bytes()).sum::<u64>() + volume.size_bytes()
+    };
+    let volumes = objects.volumes();
+    let total_bytes = volumes.iter().map(moments).sum();
+    let mut rebuild = Rebuild {
+        old,
+        into,
+        lost,
+        figures,
+        report,
+        progress,
+        broken: Broken::new(),
+        titles: HashMap::new(),
+        done_bytes: 0,
+        total_bytes,
+    };
+    rebuild.pool_properties();
+    rebuild.volumes(volumes)?;
+    into.checkpoint()
+}
+
+impl Rebuild<'_> {
+    /// What is set on the other pool already stays.
+    fn pool_properties(&mut self) {
+        let there = self.into.core.objects.pool_properties();
+        let mine = self.old.core.objects.pool_properties();
+        let missing = mine.into_iter().filter(|(key, _)| !there.contains_key(key));
+        for (key, value) in missing {
+            let change = (key.clone(), Some(value.clone()));
+            if let Err(error) = self.into.set_properties(None, &[change]) {
+                self.report.notes.push(format!("the pool's property {key}={value} was not set: {error}"));
+            }
+        }
+    }
+
+    /// Those first that others came from.
+    fn volumes(&mut self, mut left: Vec<Arc<Object>>) -> Result<()> {
+        let by_timeline = self.old.core.objects.snapshots_by_timeline();
+        while !left.is_empty() {
+            let origin = |volume: &Arc<Object>| Pool::origin_of(volume, &by_timeline);
+            let is_ready = |volume: &Arc<Object>| origin(volume).is_none_or(|s| self.titles.contains_key(&s.id));
+            // If each waits for another one, the oldest is copied whole.
+            let oldest = || left.iter().enumerate().min_by_key(|(_, volume)| volume.id).map(|(index, _)| index);
+            let Some(index) = left.iter().position(is_ready).or_else(oldest) else { break };
+            let volume = left.swap_remove(index);
+            let from = origin(&volume).filter(|snapshot| self.titles.contains_key(&snapshot.id));
+            self.volume(&volume, from)?;
+        }
+        Ok(())
+    }
+
+    fn volume(&mut self, volume: &Arc<Object>, from: Option<Arc<Object>>) -> Result<()> {
+        let descriptor = volume.descriptor.read().clone();
+        let name = self.free_name(&descriptor);
+        let snapshots = self.old.core.objects.snapshots_of(volume.id);
+        let mut properties = descriptor.properties.clone();
+        properties.retain(|key, _| !SPACE_PROPERTIES.contains(&key.as_str()));
+        // Step 1.
+        let mut levels: Arc<[Level]> = Arc::new([]);
+        let title = from.as_ref().and_then(|from| self.titles.get(&from.id)).cloned();
+        if let (Some(from), Some(title)) = (&from, title) {
+            self.into.clone_snapshot(&title, &name, &properties)?;
+            levels = from.levels();
+        } else {
+            let first = snapshots.first().unwrap_or(volume);
+            let made = self.into.create_volume(&name, first.size_bytes(), &properties);
+            match made {
+                Err(error) if error.kind() == ErrorKind::Invalid => {
+                    self.report.notes.push(format!("volume '{name}' was made without its properties: {error}"));
+                    self.into.create_volume(&name, first.size_bytes(), &Properties::new())?;
+                }
+                made => made?,
+            }
+        }
+        let target = self.into.volume(&name)?;
+        // Steps 2 and 3.
+        for snapshot in &snapshots {
+            let mut told = self.moment(snapshot, &levels, &target, &name)?;
+            let (own, scheduled) = {
+                let descriptor = snapshot.descriptor.read();
+                (descriptor.name.clone(), descriptor.scheduled)
+            };
+            told.name = format!("{name}@{own}");
+            self.into.take_snapshot(&name, &own, scheduled)?;
+            self.dress(&told.name, snapshot, None);
+            self.titles.insert(snapshot.id, told.name.clone());
+            self.report.volumes.push(told);
+            levels = snapshot.levels();
+        }
+        let told = self.moment(volume, &levels, &target, &name)?;
+        // Step 4.
+        self.into.flush()?;
+        self.dress(&name, volume, Some(&descriptor.properties));
+        let objects: BTreeSet<_> = levels.iter().chain(volume.levels().iter()).map(|level| level.object).collect();
+        let uncertain = |object: &ObjectId| self.figures.get(object).map_or(0, |figures| figures.uncertain * BLOCK);
+        let (is_lost, uncertain_bytes) = (self.lost.contains(&volume.id), objects.iter().map(uncertain).sum());
+        self.report.volumes.push(SalvagedVolume { name, is_lost, uncertain_bytes, ..told });
+        Ok(())
+    }
+
+    /// The name that a volume had, unless the other pool has one of that name.
+    fn free_name(&self, descriptor: &ObjectDescriptor) -> String {
+        let is_taken = |name: &str| self.into.core.objects.named(name).is_ok();
+        let numbered = |n: u64| format!("lost-{}-{n}", descriptor.id.0);
+        if !is_taken(&descriptor.name) {
+            return descriptor.name.clone();
+        }
+        (1..).map(numbered).find(|name| !is_taken(name)).unwrap_or_default()
+    }
+
+    /// Copies what differs from what `levels` sees to what `object` sees.
+    fn moment(
+        &mut self,
+        object: &Arc<Object>,
+        levels: &[Level],
+        target: &Arc<Volume>,
+        name: &str,
+    ) -> Result<SalvagedVolume> {
+        let size_bytes = object.size_bytes();
+        if target.size_bytes() != size_bytes {
+            self.into.resize_volume(name, size_bytes)?;
+        }
+        let source = Volume::new(self.old.core.clone(), object.clone());
+        let now = object.levels();
+        let mut told = SalvagedVolume { name: name.to_owned(), size_bytes, ..SalvagedVolume::default() };
+        let mut at = 0;
+        loop {
+            let page = self.old.diff_page(levels, &now, (size_bytes, size_bytes), at)?;
+            for change in page.changes {
+                match change.now {
+                    Allocation::Hole => target.discard(change.offset, change.length)?,
+                    Allocation::Data => self.copy(&source, target, change.offset, change.length, &mut told)?,
+                }
+            }
+            let Some(next) = page.next else { break };
+            (self.progress)(SalvageStep::Copy, self.done_bytes + next, self.total_bytes);
+            at = next;
+        }
+        self.done_bytes += size_bytes;
+        (self.progress)(SalvageStep::Copy, self.done_bytes, self.total_bytes);
+        self.damages(object, &mut told)?;
+        Ok(told)
+    }
+
+    fn copy(
+        &mut self,
+        source: &Volume,
+        target: &Volume,
+        offset: u64,
+        length: u64,
+        told: &mut SalvagedVolume,
+    ) -> Result<()> {
+        let (mut at, end) = (offset, offset + length);
+        while at < end {
+            let len = (end - at).min(COPY_BYTES - at % COPY_BYTES);
+            let mut buf = vec![0; len as usize];
+            match source.read(at, &mut buf) {
+                Ok(()) => {
+                    target.write(at, Bytes::from(buf), WriteOptions::default())?;
+                    told.copied_bytes += len;
+                }
+                Err(_) => self.copy_blocks(source, target, at, len, told)?,
+            }
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Block by block: some cannot be read.
+    fn copy_blocks(
+        &mut self,
+        source: &Volume,
+        target: &Volume,
+        offset: u64,
+        length: u64,
+        told: &mut SalvagedVolume,
+    ) -> Result<()> {
+        for at in (offset..offset + length).step_by(BLOCK_BYTES) {
+            let mut buf = vec![0; BLOCK_BYTES];
+            match source.read(at, &mut buf) {
+                Ok(()) => {
+                    target.write(at, Bytes::from(buf), WriteOptions::default())?;
+                    told.copied_bytes += BLOCK;
+                }
+                Err(error) => {
+                    // What the moment before had there must not show.
+                    target.discard(at, BLOCK)?;
+                    self.remember(&source.object, at, &error)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn remember(&mut self, object: &Object, at: u64, error: &Error) -> Result<()> {
+        let block = BlockIndex::containing(at);
+        let mask = BlockMask::run(block.in_group(), 1);
+        for piece in self.old.core.map.lookup(&object.levels(), block.group(), mask)? {
+            let key = (piece.object, piece.epoch, block.group());
+            if self.broken.len() < BROKEN_MAX || self.broken.contains_key(&key) {
+                let broken = self.broken.entry(key).or_insert_with(|| (BlockMask::EMPTY, error.to_string()));
+                broken.0 = broken.0.or(mask);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lists the damage that `object` sees.
+    fn damages(&mut self, object: &Object, told: &mut SalvagedVolume) -> Result<()> {
+        let levels = object.levels();
+        let mut ranges: BTreeMap<u64, (u64, &str)> = BTreeMap::new();
+        for ((owner, epoch, group), (mask, detail)) in &self.broken {
+            if !levels.iter().any(|level| level.object == *owner) {
+                continue;
+            }
+            for piece in self.old.core.map.lookup(&levels, *group, *mask)? {
+                if (piece.object, piece.epoch) != (*owner, *epoch) {
+                    continue;
+                }
+                for (first, count) in piece.fragment.live.runs() {
+                    let offset = BlockIndex(group.first_block().0 + u64::from(first)).offset_bytes();
+                    let length = (u64::from(count) * BLOCK).min(told.size_bytes.saturating_sub(offset));
+                    if length > 0 {
+                        ranges.insert(offset, (length, detail));
+                    }
+                }
+            }
+        }
+        for (offset, (length, detail)) in ranges {
+            told.damaged_bytes += length;
+            let room = told.damaged.len() < RANGES_MAX;
+            match told.damaged.last_mut() {
+                Some(last) if last.offset + last.length == offset => last.length += length,
+                _ if room => told.damaged.push(DamagedRange { offset, length, detail: detail.to_owned() }),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives what was made the time at which it was made first, and a volume its properties. That this fails costs no data.
+    fn dress(&mut self, title: &str, old: &Object, properties: Option<&Properties>) {
+        if let Err(error) = self.try_dress(title, old, properties) {
+            self.report.notes.push(format!("'{title}' is not dated back, or lacks some properties: {error}"));
+        }
+    }
+
+    fn try_dress(&self, title: &str, old: &Object, properties: Option<&Properties>) -> Result<()> {
+        let core = &self.into.core;
+        {
+            let _admin = core.admin.lock();
+            let object = core.objects.readable(title)?;
+            let created_unix_s = old.descriptor.read().created_unix_s;
+            let mut descriptor = object.descriptor.read().clone();
+            if created_unix_s > 0 {
+                descriptor.created_unix_s = created_unix_s;
+            }
+            // A clone has got those of the volume that it came from, too.
+            if let Some(own) = properties {
+                descriptor.properties.retain(|key, _| own.contains_key(key));
+            }
+            core.append_applied(vec![Entry::Object(descriptor)])?;
+        }
+        let space = properties.into_iter().flatten().filter(|(key, _)| SPACE_PROPERTIES.contains(&key.as_str()));
+        let changes: Vec<_> = space.map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
+        if changes.is_empty() { Ok(()) } else { self.into.set_properties(Some(title), &changes) }
+    }
+}

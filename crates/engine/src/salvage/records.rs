@@ -1,0 +1,193 @@
+//! From facts to map records, in a temporary store on disk: facts go in while extents are read, records come out when all have been.
+//!
+//! 1. Facts are put into the store in batches of a bounded size.
+//! 2. Wide ranges of holes become facts of those groups in which the object, or one that it came from, has any.
+//! 3. The facts of each record, which lie side by side, are resolved, and the record is put where the map has it.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use env::{MapBatch, MapStore};
+use format::{RecordKey, record_key};
+use surface::Result;
+use units::{GroupIndex, ObjectId, Seq};
+
+use super::facts::{Fact, Rank, fact_range, resolve};
+use super::scan::{Scan, WideHole};
+use crate::map::store_error;
+
+/// Facts in memory at the same time.
+const FACTS_MAX: usize = 16 << 10;
+
+/// What is known of an object's data.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Figures {
+    /// Blocks that hold data, in all epochs.
+    pub blocks: u64,
+    /// Those of them that may have been discarded since.
+    pub uncertain: u64,
+}
+
+/// A range of holes, and when it was made: by batch and opening.
+type Made<'a> = (WideHole, &'a Vec<(Seq, u64)>);
+
+/// The store, and what is not in it yet.
+pub(crate) struct Facts<'a> {
+    store: &'a dyn MapStore,
+    batch: MapBatch,
+}
+
+impl<'a> Facts<'a> {
+    pub(crate) fn new(store: &'a dyn MapStore) -> Self {
+        Self { store, batch: MapBatch::default() }
+    }
+
+    /// Step 1.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn put(&mut self, fact: &Fact) -> Result<()> {
+        let (key, value) = fact.encode();
+        self.batch.put(key, value);
+        if self.batch.changes.len() >= FACTS_MAX { self.flush() } else { Ok(()) }
+    }
+
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        if self.batch.changes.is_empty() {
+            return Ok(());
+        }
+        self.store.commit(std::mem::take(&mut self.batch)).map_err(store_error)
+    }
+
+    /// Step 2. `chain` gives the objects whose data shows where an object has none: itself, then its origins.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn spread(&mut self, scan: &Scan, chain: impl Fn(ObjectId) -> Vec<ObjectId>) -> Result<()> {
+        self.flush()?;
+        let mut by_object: BTreeMap<ObjectId, Vec<Made<'_>>> = BTreeMap::new();
+        for (hole, ages) in &scan.wide {
+            by_object.entry(hole.object).or_default().push((*hole, ages));
+        }
+        for (object, mut holes) in by_object {
+            holes.sort_unstable_by_key(|(hole, _)| hole.first);
+            for level in chain(object) {
+                self.spread_over(level, &holes)?;
+            }
+        }
+        self.flush()
+    }
+
+    fn spread_over(&mut self, level: ObjectId, holes: &[Made<'_>]) -> Result<()> {
+        let (mut next, mut open): (usize, Vec<usize>) = (0, Vec::new());
+        let mut known = None;
+        let (from, to) = object_range(level);
+        let store = self.store;
+        pages(store, &from, &to, &mut |facts| {
+            for fact in facts {
+                let group = fact.key.group;
+                if known.replace(group) == Some(group) {
+                    continue;
+                }
+                while holes.get(next).is_some_and(|(hole, _)| hole.first.group() <= group) {
+                    open.push(next);
+                    next += 1;
+                }
+                open.retain(|index| holes[*index].0.end() > group.first_block().0);
+                for index in &open {
+                    let (hole, ages) = &holes[*index];
+                    for (seq, incarnation) in ages.iter() {
+                        self.put(&hole.fact(group, *seq, *incarnation))?;
+                    }
+                }
+            }
+            self.flush()
+        })
+    }
+
+    /// Step 3, for the objects that `wanted` names. Returns their figures. `progress` gets objects done.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn resolve(
+        mut self,
+        scan: &Scan,
+        wanted: impl Fn(ObjectId) -> bool,
+        progress: &mut dyn FnMut(ObjectId),
+    ) -> Result<BTreeMap<ObjectId, Figures>> {
+        self.flush()?;
+        let certain_from = scan.certain_from();
+        let mut figures: BTreeMap<ObjectId, Figures> = BTreeMap::new();
+        let mut open: Vec<Fact> = Vec::new();
+        let store = self.store;
+        let (from, to) = fact_range();
+        pages(store, from, to, &mut |facts| {
+            for fact in facts {
+                if open.last().is_some_and(|last| last.key != fact.key) {
+                    self.close(&mut open, certain_from, &mut figures)?;
+                }
+                if counts(scan, fact) && wanted(fact.key.object) {
+                    progress(fact.key.object);
+                    open.push(*fact);
+                }
+            }
+            Ok(())
+        })?;
+        self.close(&mut open, certain_from, &mut figures)?;
+        self.flush()?;
+        Ok(figures)
+    }
+
+    fn close(
+        &mut self,
+        facts: &mut Vec<Fact>,
+        certain_from: Seq,
+        figures: &mut BTreeMap<ObjectId, Figures>,
+    ) -> Result<()> {
+        let Some(key) = facts.first().map(|fact| fact.key) else { return Ok(()) };
+        let resolved = resolve(facts, certain_from);
+        facts.clear();
+        let known = figures.entry(key.object).or_default();
+        known.blocks += u64::from(resolved.record.allocated().count());
+        known.uncertain += u64::from(resolved.uncertain);
+        self.batch.put(record_key(&key), resolved.record.encode());
+        if self.batch.changes.len() >= FACTS_MAX { self.flush() } else { Ok(()) }
+    }
+}
+
+/// Whether a fact counts: its batch happened, and it is not what a crash has torn.
+pub(crate) fn counts(scan: &Scan, fact: &Fact) -> bool {
+    let is_torn = fact.rank == Rank::Damaged && fact.seq >= scan.durable_before;
+    scan.told.openings.happened(fact.incarnation, fact.seq) && !is_torn
+}
+
+/// The keys of the facts of an object.
+fn object_range(object: ObjectId) -> (Vec<u8>, Vec<u8>) {
+    let start = |object| {
+        let epoch = units::Epoch(u32::MAX);
+        let mut key = record_key(&RecordKey { object, group: GroupIndex(0), epoch }).to_vec();
+        key[..1].copy_from_slice(fact_range().0);
+        key
+    };
+    (start(object), start(ObjectId(object.0.saturating_add(1))))
+}
+
+/// Hands on the facts in a range of keys, a bounded number at a time; the store may be changed in between.
+fn pages(store: &dyn MapStore, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[Fact]) -> Result<()>) -> Result<()> {
+    let mut from = from.to_vec();
+    loop {
+        let mut page = Vec::new();
+        let mut last = None;
+        store
+            .scan(&from, to, &mut |key, value| {
+                page.extend(Fact::decode(key, value));
+                last = Some(key.to_vec());
+                if page.len() < FACTS_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })
+            .map_err(store_error)?;
+        let Some(last) = last else { return Ok(()) };
+        visit(&page)?;
+        from = last;
+        from.push(0);
+    }
+}

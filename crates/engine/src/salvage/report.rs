@@ -1,0 +1,123 @@
+//! What salvage says of what it did.
+
+use units::format_size;
+
+use super::scan::{Place, Scan};
+use super::told::Table;
+use crate::geometry::Geometry;
+
+/// What salvage is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SalvageStep {
+    /// Reading the extents; in bytes.
+    Scan,
+    /// Rebuilding the map; in objects.
+    Map,
+    /// Copying volumes; in blocks of their sizes, in bytes.
+    Copy,
+}
+
+/// A range that could not be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DamagedRange {
+    /// First byte in the volume or snapshot.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Why.
+    pub detail: String,
+}
+
+/// A volume or a snapshot that was rebuilt.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SalvagedVolume {
+    /// Its name: `VOLUME` or `VOLUME@SNAPSHOT`.
+    pub name: String,
+    /// Its size in bytes.
+    pub size_bytes: u64,
+    /// Bytes of data that were copied for it, beside what it shares with an older snapshot or its origin.
+    pub copied_bytes: u64,
+    /// Bytes that could not be read, and read as zeroes now.
+    pub damaged_bytes: u64,
+    /// Where those are: the first thousand ranges.
+    pub damaged: Vec<DamagedRange>,
+    /// No descriptor was found: name, size and properties are not what they were.
+    pub is_lost: bool,
+    /// Of a volume: bytes of its data, that of its snapshots and of what it came from included, that are so old that a later discard
+    /// may be forgotten.
+    pub uncertain_bytes: u64,
+}
+
+/// What salvage found, copied and could not read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SalvageReport {
+    /// Extents that were read.
+    pub extents: u64,
+    /// Batches found in them.
+    pub batches: u64,
+    /// Whether a complete catalogue was found, and no newer incomplete one: then names, sizes, snapshots and properties are those of
+    /// the last moment.
+    pub has_catalogue: bool,
+    /// Volumes, each behind its snapshots.
+    pub volumes: Vec<SalvagedVolume>,
+    /// Bytes of the log that are not what was written there, so that nothing can be told of what they held.
+    pub log_damaged_bytes: u64,
+    /// Bytes of the data file that could not be read.
+    pub unreadable_bytes: u64,
+    /// Bytes of data in all that are so old that a later discard may be forgotten: at most so many show that should read as zeroes.
+    pub uncertain_bytes: u64,
+    /// What else is to be known, as sentences.
+    pub notes: Vec<String>,
+}
+
+impl SalvageReport {
+    pub(crate) fn new(geometry: &Geometry, scan: &Scan, told: &Table) -> Self {
+        let damaged = scan.damaged_places();
+        let bytes = |places: &[Place]| places.iter().map(|place| place.bytes).sum::<u64>();
+        let mut report = Self {
+            extents: u64::from(geometry.extents()) - 1,
+            batches: scan.batches,
+            has_catalogue: told.as_of.is_some() && !told.is_outdated,
+            log_damaged_bytes: bytes(&damaged),
+            unreadable_bytes: bytes(&scan.unreadable),
+            ..Self::default()
+        };
+        if told.as_of.is_none() {
+            report.notes.push(
+                "no complete catalogue was found: names and sizes are what single entries of the log told, some volumes may have \
+                 been destroyed long ago, and some may be missing"
+                    .to_owned(),
+            );
+        } else if told.is_outdated {
+            report.notes.push(
+                "the newest catalogue is damaged: volumes and snapshots are those of an older one and of what came behind it, as \
+                 far as that is there"
+                    .to_owned(),
+            );
+        }
+        for place in &damaged {
+            report.notes.push(format!(
+                "{} of the log at byte {} of the data file cannot be understood: what they held is lost, and older data may show \
+                 in its place",
+                format_size(place.bytes),
+                place.location
+            ));
+        }
+        for place in &scan.unreadable {
+            let (bytes, at) = (format_size(place.bytes), place.location);
+            report.notes.push(format!("{bytes} at byte {at} of the data file cannot be read"));
+        }
+        if scan.places_more > 0 {
+            report.notes.push(format!("{} more places like these", scan.places_more));
+        }
+        report
+    }
+
+    /// Whether anything is known to be lost. What is only uncertain does not count.
+    pub fn is_lossy(&self) -> bool {
+        !self.has_catalogue
+            || self.log_damaged_bytes > 0
+            || self.unreadable_bytes > 0
+            || self.volumes.iter().any(|volume| volume.is_lost || volume.damaged_bytes > 0)
+    }
+}

@@ -1,0 +1,273 @@
+//! Reads all extents of a pool, one at a time, and hands on what their batches say as [`Fact`]s.
+//!
+//! 1. An extent is read whole; if that fails, in pieces, so that as little as possible is missing. Nothing is written.
+//! 2. Its batches are told apart ([`extent`](super::extent)); entries about objects go to [`Told`].
+//! 3. Each fragment is verified against its checksum, and becomes a fact, as do holes. Ranges of holes over many groups are kept as
+//!    ranges: which of their groups hold something is known only at the end.
+//!
+//! Memory: one extent, what [`Told`] keeps, a few words for each stretch of batches with consecutive numbers and for each gap.
+
+use std::collections::BTreeMap;
+
+use env::{AlignedBuf, Disk};
+use format::{BATCH_ALIGN, Batch, Entry, FragmentEntry, FragmentRef, RecordKey};
+use surface::Result;
+use units::{BlockIndex, BlockMask, Epoch, ExtentIndex, GROUP_BLOCKS, GroupIndex, ObjectId, Seq};
+
+use super::extent::{self, Gap};
+use super::facts::{Fact, Rank, only_blocks};
+use super::told::Told;
+use crate::extent_scan::{self, Stored};
+use crate::geometry::Geometry;
+
+/// Groups of a hole range beyond which it is kept as a range.
+const HOLE_GROUPS_MAX: u64 = 64;
+/// An extent that cannot be read whole is read in pieces of this size.
+const PIECE_BYTES: usize = 64 << 10;
+/// Times at which the same wide range was made a hole that are remembered.
+const AGES_MAX: usize = 4;
+/// Gaps and unreadable pieces that are remembered one by one.
+const PLACES_MAX: usize = 1000;
+
+/// A range of holes over many groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct WideHole {
+    pub object: ObjectId,
+    pub epoch: Epoch,
+    pub first: BlockIndex,
+    pub count: u64,
+}
+
+/// Bytes of the data file of which nothing can be told, and the batch behind them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub location: u64,
+    pub bytes: u64,
+    pub before: Seq,
+    pub incarnation: u64,
+}
+
+/// Consecutive batches of one opening.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stretch {
+    incarnation: u64,
+    from: Seq,
+    /// Behind the last one.
+    to: Seq,
+}
+
+/// What reading all extents came to.
+#[derive(Debug, Default)]
+pub(crate) struct Scan {
+    pub told: Told,
+    /// When they were made, by batch and opening: the last few times of each.
+    pub wide: BTreeMap<WideHole, Vec<(Seq, u64)>>,
+    /// All batches before it were durable.
+    pub durable_before: Seq,
+    /// Objects that have data, their newest epoch, and the block behind their last one.
+    pub seen: BTreeMap<ObjectId, (Epoch, BlockIndex)>,
+    pub gaps: Vec<Place>,
+    pub unreadable: Vec<Place>,
+    /// Gaps and unreadable pieces beyond those that are listed.
+    pub places_more: u64,
+    pub batches: u64,
+    stretches: Vec<Stretch>,
+}
+
+/// Where facts go.
+pub(crate) type Sink<'a> = &'a mut dyn FnMut(Fact) -> Result<()>;
+
+impl Scan {
+    /// Reads all extents. `progress` gets bytes done and bytes to do.
+    ///
+    /// # Errors
+    /// Those of `sink`. What cannot be read is remembered.
+    pub(crate) fn read_all(
+        &mut self,
+        disk: &dyn Disk,
+        geometry: &Geometry,
+        pool: u64,
+        sink: Sink<'_>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<()> {
+        let extent_bytes = geometry.extent_bytes as usize;
+        let mut buf = AlignedBuf::new(extent_bytes);
+        let total = u64::from(geometry.extents()) * extent_bytes as u64;
+        for index in 1..geometry.extents() {
+            let extent = ExtentIndex(index);
+            progress(geometry.start(extent), total);
+            self.read_extent(disk, geometry.start(extent), &mut buf);
+            self.extent(geometry, pool, extent, &buf[..extent_bytes], sink)?;
+        }
+        progress(total, total);
+        Ok(())
+    }
+
+    /// Step 1.
+    pub(crate) fn read_extent(&mut self, disk: &dyn Disk, start: u64, buf: &mut AlignedBuf) {
+        let extent_bytes = buf.len();
+        if disk.read_at(start, buf, extent_bytes).is_ok() {
+            return;
+        }
+        let mut piece = AlignedBuf::new(PIECE_BYTES.min(extent_bytes));
+        for at in (0..extent_bytes).step_by(piece.len()) {
+            let len = piece.len().min(extent_bytes - at);
+            if disk.read_at(start + at as u64, &mut piece, len).is_ok() {
+                buf[at..at + len].copy_from_slice(&piece[..len]);
+            } else {
+                buf[at..at + len].fill(0);
+                let place = Place { location: start + at as u64, bytes: len as u64, before: Seq(0), incarnation: 0 };
+                self.remember(place, true);
+            }
+        }
+    }
+
+    fn remember(&mut self, place: Place, is_unreadable: bool) {
+        let list = if is_unreadable { &mut self.unreadable } else { &mut self.gaps };
+        if list.len() < PLACES_MAX {
+            list.push(place);
+        } else {
+            self.places_more += 1;
+        }
+    }
+
+    /// Steps 2 and 3.
+    pub(crate) fn extent(
+        &mut self,
+        geometry: &Geometry,
+        pool: u64,
+        extent: ExtentIndex,
+        bytes: &[u8],
+        sink: Sink<'_>,
+    ) -> Result<()> {
+        let start = geometry.start(extent);
+        let (found, gaps) = extent::read(pool, extent, bytes);
+        for gap in gaps {
+            let Gap { at, bytes, before, incarnation } = gap;
+            self.remember(Place { location: start + at as u64, bytes: bytes as u64, before, incarnation }, false);
+        }
+        for located in found {
+            let header = &located.batch.header;
+            self.batches += 1;
+            self.durable_before = self.durable_before.max(header.durable_before);
+            self.told.batch(&located.batch);
+            self.stretch(header.incarnation, header.seq);
+            self.data(start, located.at, &located.batch, bytes, located.is_left_over, sink)?;
+            self.holes(&located.batch, sink)?;
+        }
+        Ok(())
+    }
+
+    fn stretch(&mut self, incarnation: u64, seq: Seq) {
+        let to = Seq(seq.0.saturating_add(1));
+        match self.stretches.last_mut() {
+            Some(last) if last.incarnation == incarnation && last.to == seq => last.to = to,
+            _ => self.stretches.push(Stretch { incarnation, from: seq, to }),
+        }
+    }
+
+    fn data(
+        &mut self,
+        start: u64,
+        at: usize,
+        batch: &Batch,
+        bytes: &[u8],
+        is_left_over: bool,
+        sink: Sink<'_>,
+    ) -> Result<()> {
+        let moved = batch.entries.iter().flat_map(|entry| {
+            let moves = if let Entry::Moves { moves, .. } = entry { moves.as_slice() } else { &[] };
+            entry.payloads().enumerate().map(|(n, _)| moves.get(n).map(|m| m.live))
+        });
+        for (stored, moved) in extent_scan::fragments(at, batch).zip(moved) {
+            let Stored { object, epoch, made, fragment, .. } = stored;
+            let FragmentEntry { first, count, codec, stored: len, checksum } = fragment;
+            let seen = self.seen.entry(object).or_insert((epoch, BlockIndex(0)));
+            seen.0 = seen.0.max(epoch);
+            seen.1 = seen.1.max(BlockIndex(first.0 + u64::from(count)));
+            let in_group = first.in_group();
+            let live = moved.unwrap_or(BlockMask::run(in_group, count.into()));
+            let intact = || stored.payload(bytes).is_some_and(|payload| stored.is_intact(payload));
+            let (rank, fragment) = if is_left_over {
+                (Rank::LeftOver, only_blocks(live))
+            } else {
+                let location = start + stored.offset as u64;
+                let first = in_group as u8;
+                let whole = FragmentRef { live, first, count, codec, stored: len, checksum, location };
+                (if intact() { Rank::Intact } else { Rank::Damaged }, whole)
+            };
+            let key = RecordKey { object, group: first.group(), epoch };
+            sink(Fact { key, made, rank, seq: batch.header.seq, incarnation: batch.header.incarnation, fragment })?;
+        }
+        Ok(())
+    }
+
+    fn holes(&mut self, batch: &Batch, sink: Sink<'_>) -> Result<()> {
+        let (seq, incarnation) = (batch.header.seq, batch.header.incarnation);
+        for entry in &batch.entries {
+            let Entry::Holes { object, epoch, ranges } = entry else { continue };
+            for (first, count) in ranges.iter().filter(|(_, count)| *count > 0) {
+                let hole = WideHole { object: *object, epoch: *epoch, first: *first, count: u64::from(*count) };
+                if hole.groups().count() as u64 <= HOLE_GROUPS_MAX {
+                    for group in hole.groups() {
+                        sink(hole.fact(group, seq, incarnation))?;
+                    }
+                } else {
+                    let ages = self.wide.entry(hole).or_default();
+                    ages.push((seq, incarnation));
+                    ages.sort_unstable();
+                    // Not only the newest: it may be of a dead opening.
+                    if ages.len() > AGES_MAX {
+                        ages.remove(0);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The number from which on all batches are there: what an older one said may be lost with it.
+    pub(crate) fn certain_from(&self) -> Seq {
+        let clip = |s: &Stretch| (s.from, s.to.min(self.told.openings.end_of(s.incarnation)));
+        let mut stretches: Vec<_> = self.stretches.iter().map(clip).filter(|(from, to)| from < to).collect();
+        stretches.sort_unstable();
+        let mut from = Seq(0);
+        let mut to = Seq(1);
+        for stretch in stretches {
+            if stretch.0 > to {
+                from = stretch.0;
+            }
+            to = to.max(stretch.1);
+        }
+        from
+    }
+
+    /// Gaps that no crash can have left: before them lies what was durable, and so did what is missing.
+    pub(crate) fn damaged_places(&self) -> Vec<Place> {
+        let happened = |gap: &&Place| self.told.openings.happened(gap.incarnation, gap.before);
+        self.gaps.iter().filter(happened).filter(|gap| gap.before <= self.durable_before).copied().collect()
+    }
+}
+
+impl WideHole {
+    pub(crate) fn end(&self) -> u64 {
+        self.first.0.saturating_add(self.count)
+    }
+
+    /// The groups that it touches.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = GroupIndex> + use<> {
+        (self.first.group().0..=BlockIndex(self.end() - 1).group().0).map(GroupIndex)
+    }
+
+    /// What it says of one of them.
+    pub(crate) fn fact(&self, group: GroupIndex, seq: Seq, incarnation: u64) -> Fact {
+        let start = group.first_block().0;
+        let low = self.first.0.max(start) - start;
+        let high = self.end().min(start + GROUP_BLOCKS as u64).saturating_sub(start);
+        let live = BlockMask::run(low as u32, high.saturating_sub(low) as u32);
+        let key = RecordKey { object: self.object, group, epoch: self.epoch };
+        Fact { key, made: seq, rank: Rank::Hole, seq, incarnation, fragment: only_blocks(live) }
+    }
+}
+
+const _: () = assert!(PIECE_BYTES.is_multiple_of(BATCH_ALIGN));

@@ -1,0 +1,120 @@
+//! Salvages the pool of a world from a copy of its disk alone, into a pool on a machine of its own, and compares.
+
+use std::collections::BTreeSet;
+
+use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, SalvageReport};
+use sim::Machine;
+use surface::{BlockDevice, Error};
+
+use super::{Failure, World};
+
+/// What came out.
+pub struct Salvaged {
+    pub pool: Pool,
+    pub report: SalvageReport,
+    /// Kept because the pool lives on it.
+    pub machine: Machine,
+}
+
+fn environment(disk: &Machine, rest: &Machine) -> PoolEnv {
+    PoolEnv {
+        disk: disk.disk.handle(),
+        store: rest.store.handle(),
+        clock: std::sync::Arc::clone(&rest.clock) as _,
+        entropy: std::sync::Arc::clone(&rest.entropy) as _,
+    }
+}
+
+/// Salvages what is on the disk of `old`, which nobody else uses.
+pub fn salvage(old: &Machine, disk_bytes: u64, seed: u64) -> Result<Salvaged, Error> {
+    let temporary = Machine::new(4096, seed);
+    let new_bytes = 4 * disk_bytes + (16 << 20);
+    let machine = Machine::new(new_bytes, seed);
+    let env = environment(&machine, &machine);
+    let extent_bytes = [64 << 10, 256 << 10, 1 << 20][seed as usize % 3];
+    Pool::format(&env, &FormatOptions { capacity_bytes: new_bytes, extent_bytes, properties: Default::default() })?;
+    let options = PoolOptions { memory_bytes: 1 << 20, workers: 0, ..PoolOptions::default() };
+    let pool = Pool::open(env, options.clone())?;
+    let before = old.power.next_point();
+    let report = pool.salvage(&environment(old, &temporary), &options, &mut |_, done, total| assert!(done <= total))?;
+    assert_eq!(old.power.next_point(), before, "the pool that is salvaged must not change");
+    Ok(Salvaged { pool, report, machine })
+}
+
+impl World {
+    /// The pool can be salvaged, and what comes out is what must be there. Blocks that were discarded may hold what they
+    /// held before, no more of them than the report says. Returns how many did.
+    ///
+    /// Nothing is compared if the pool has no catalogue, or if it is not known what must be there.
+    pub fn verify_salvage(&mut self, had_catalogue: bool) -> Result<u64, Failure> {
+        let seed = self.rng.next_u64();
+        let copy = self.machine.duplicate(seed);
+        let salvaged = salvage(&copy, self.shape.capacity_bytes.next_multiple_of(4096), seed)
+            .map_err(|e| self.fail(format!("salvage: {e}")))?;
+        let report = &salvaged.report;
+        if !had_catalogue || self.model.is_in_doubt() {
+            return Ok(0);
+        }
+        // What the simulated disk leaves of an extent that was being punched is no more understood than damage is.
+        let is_damaged = report.volumes.iter().any(|v| v.is_lost || v.damaged_bytes > 0);
+        if !report.has_catalogue || is_damaged || report.unreadable_bytes > 0 {
+            return Err(self.fail(format!("salvage lost something: {report:?}")));
+        }
+        let found: BTreeSet<String> = report.volumes.iter().map(|v| v.name.clone()).collect();
+        let expected: BTreeSet<String> = self.model.all_names().into_iter().collect();
+        if found != expected {
+            return Err(self.fail(format!("salvage found {found:?}, expected {expected:?}")));
+        }
+        let mut worst = 0;
+        for name in expected {
+            let device = salvaged.pool.volume(&name).map_err(|e| self.fail(format!("salvaged {name}: {e}")))?;
+            let size = self.model.size_bytes(&name);
+            if device.size_bytes() != size {
+                return Err(self.fail(format!("salvaged {name} has {} bytes, not {size}", device.size_bytes())));
+            }
+            worst = worst.max(self.reappeared(&name, &*device, size)?);
+        }
+        if worst * 4096 > report.uncertain_bytes {
+            return Err(self.fail(format!("{worst} discarded blocks reappeared, more than {report:?} says")));
+        }
+        let check = salvaged.pool.check(false, &mut |_, _| ()).map_err(|e| self.fail(format!("check: {e}")))?;
+        if !check.problems.is_empty() {
+            return Err(self.fail(format!("the pool that was salvaged into: {:?}", check.problems)));
+        }
+        Ok(worst)
+    }
+
+    /// Blocks of a volume that hold something older than they must. Anything that nobody ever wrote there is an error.
+    pub fn reappeared(&mut self, name: &str, device: &dyn BlockDevice, size: u64) -> Result<u64, Failure> {
+        let mut model = self.model.clone();
+        let mut count = 0;
+        let mut at = 0;
+        while at < size {
+            // Large volumes are mostly holes.
+            let runs = device.allocation(at, size - at, 64).map_err(|e| self.fail(format!("salvaged {name}: {e}")))?;
+            for run in runs {
+                if run.allocation == surface::Allocation::Hole {
+                    if let Err(mismatch) = model.check_zeroes(name, at, run.length) {
+                        return Err(self.fail(format!("salvaged: {mismatch}")));
+                    }
+                    at += run.length;
+                    continue;
+                }
+                for offset in (at..at + run.length).step_by(4096) {
+                    let mut buf = [0xee; 4096];
+                    let buf = &mut buf[..(size - offset).min(4096) as usize];
+                    device.read(offset, buf).map_err(|e| self.fail(format!("salvaged {name} at {offset}: {e}")))?;
+                    if let Err(mismatch) = model.check_read(name, offset, buf) {
+                        let was_discarded = model.check_zeroes(name, offset, 4096).is_ok();
+                        if !was_discarded || !self.model.is_known(offset / 4096, buf) {
+                            return Err(self.fail(format!("salvaged: {mismatch}")));
+                        }
+                        count += 1;
+                    }
+                }
+                at += run.length;
+            }
+        }
+        Ok(count)
+    }
+}

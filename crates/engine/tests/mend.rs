@@ -1,0 +1,155 @@
+//! `check --repair` on a pool whose map store is damaged: usage is counted anew, descriptors come from the catalogue, map records from the
+//! log; what nothing can replace is refused, with a word of what helps.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::{Campaign, Ended, Failure, Op, Shape, Tally, World};
+use engine::{CheckReport, Pool, PoolOptions};
+use sim::Rng;
+use surface::ErrorKind;
+
+/// A pool with history, data on both sides of its last checkpoint, that nobody has open; and whether it has a catalogue.
+fn prepare(seed: u64) -> Result<(World, bool), Failure> {
+    let mut world = World::new(seed, |rng: &mut Rng| Shape { volumes_max: 3, ..Shape::small(rng) })?;
+    let work = |world: &mut World, ops: u64| -> Result<(), Failure> {
+        for _ in 0..ops {
+            if world.step()? == Ended::Full {
+                world.relieve()?;
+            }
+        }
+        Ok(())
+    };
+    work(&mut world, 60)?;
+    world.apply(&Op::Checkpoint)?;
+    work(&mut world, 12)?;
+    let _ = world.apply(&Op::FlushPool)?;
+    let has_catalogue = world.pool().status().catalogue_bytes > 0;
+    world.abandon();
+    world.machine.restart();
+    world.model.crashed();
+    Ok((world, has_catalogue))
+}
+
+fn keys(world: &World, table: u8) -> Vec<Vec<u8>> {
+    world.machine.store.dump().into_iter().map(|(key, _)| key).filter(|key| key[0] == table).collect()
+}
+
+/// Opens the damaged copy: without repair, which must not work (`refused`), or must be told of; then with it.
+fn repair(world: &mut World, refused: bool) -> Result<CheckReport, Failure> {
+    if refused {
+        match Pool::open(world.env(), world.pool_options()) {
+            Ok(_) => return Err(world.fail("a damaged store was opened")),
+            Err(error) if error.kind() == ErrorKind::Corrupt => {}
+            Err(error) => return Err(world.fail(format!("open: {error}"))),
+        }
+    }
+    let options = PoolOptions { repair: true, ..world.pool_options() };
+    let pool = Pool::open(world.env(), options).map_err(|e| world.fail(format!("open for repair: {e}")))?;
+    let report = pool.check(true, &mut |_, _| ()).map_err(|e| world.fail(format!("check --repair: {e}")))?;
+    pool.close().map_err(|e| world.fail(format!("close: {e}")))?;
+    world.machine.restart();
+    if let Some(left) = report.problems.iter().find(|problem| !problem.repaired) {
+        return Err(world.fail(format!("not repaired: {left:?}")));
+    }
+    Ok(report)
+}
+
+fn expect(world: &World, report: &CheckReport, kind: &str) -> Result<(), Failure> {
+    if report.problems.iter().any(|problem| problem.kind == kind) {
+        return Ok(());
+    }
+    Err(world.fail(format!("no word of '{kind}': {:?}", report.problems)))
+}
+
+/// Everything is there, and `check` is content. Returns blocks that show what had been discarded.
+fn compare(world: &mut World) -> Result<u64, Failure> {
+    world.open()?;
+    world.verify_table()?;
+    let mut reappeared = 0;
+    for name in world.model.all_names() {
+        let device = world.device(&name)?;
+        let size = world.model.size_bytes(&name);
+        reappeared += world.reappeared(&name, &*device, size)?;
+    }
+    world.verify_check()?;
+    Ok(reappeared)
+}
+
+fn flip(world: &mut World, key: &[u8]) {
+    let len = world.machine.store.dump().into_iter().find(|(k, _)| k == key).map_or(1, |(_, value)| value.len());
+    let (byte, bit) = (world.rng.index(len), world.rng.below(8) as u8);
+    world.machine.store.flip_bit(key, byte, bit);
+}
+
+fn every_kind(seed: u64) -> Result<Tally, Failure> {
+    let (base, has_catalogue) = prepare(seed)?;
+    let mut tally = Tally { ops: base.op_number, ..Tally::default() };
+    // Usage, which is counted from records.
+    for key in keys(&base, b'U') {
+        let mut world = base.fork(seed);
+        flip(&mut world, &key);
+        let report = repair(&mut world, true)?;
+        expect(&world, &report, "usage")?;
+        if compare(&mut world)? > 0 {
+            return Err(world.fail("discarded blocks show"));
+        }
+        tally.faults += 1;
+    }
+    // Descriptors, which the log knows; one is gone altogether.
+    for (index, key) in keys(&base, b'O').into_iter().enumerate() {
+        let mut world = base.fork(seed + index as u64);
+        flip(&mut world, &key);
+        if !has_catalogue {
+            let options = PoolOptions { repair: true, ..world.pool_options() };
+            let error = Pool::open(world.env(), options).map(|_| ()).unwrap_err();
+            assert!(error.to_string().contains("salvage"), "{error}");
+            continue;
+        }
+        let report = repair(&mut world, true)?;
+        expect(&world, &report, "object")?;
+        if compare(&mut world)? > 0 {
+            return Err(world.fail("discarded blocks show"));
+        }
+        tally.faults += 1;
+    }
+    // Records, several at once.
+    let records = keys(&base, b'R');
+    for round in 0..3 {
+        let mut world = base.fork(seed + round);
+        if records.is_empty() {
+            break;
+        }
+        for _ in 0..1 + world.rng.below(4) {
+            let key = world.rng.pick(&records).clone();
+            flip(&mut world, &key);
+        }
+        // What nobody touches is not missed when the pool is opened.
+        let report = repair(&mut world, false)?;
+        // The same bit twice is none.
+        if !report.problems.is_empty() {
+            expect(&world, &report, "record")?;
+        }
+        let reappeared = compare(&mut world)?;
+        let told = report.problems.iter().filter(|p| p.kind == "record").any(|p| !p.detail.contains("which 0 may"));
+        if reappeared > 0 && !told {
+            return Err(world.fail(format!("{reappeared} discarded blocks show: {:?}", report.problems)));
+        }
+        tally.faults += 1;
+    }
+    // The checkpoint cannot be replaced.
+    let mut world = base.fork(seed);
+    flip(&mut world, format::KEY_CHECKPOINT);
+    let options = PoolOptions { repair: true, ..world.pool_options() };
+    let error = Pool::open(world.env(), options).map(|_| ()).unwrap_err();
+    assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains("salvage"), "{error}");
+    Ok(tally)
+}
+
+#[test]
+fn damage_of_every_kind_in_the_map_store_is_mended() {
+    let campaign =
+        Campaign { binary: "mend", test: "damage_of_every_kind_in_the_map_store_is_mended", seeds: 60, soaks: false };
+    let total = campaign.run(every_kind);
+    campaign.demand(total.faults > 300, "300 damages mended");
+}

@@ -1,0 +1,154 @@
+//! The map is gone, and the log tells everything: volumes, snapshots and clones come out of it as they were, after any history, cleaning
+//! and crashes; of a damaged log what is left, and what is not is named.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::salvage::salvage;
+use common::{Campaign, Ended, Failure, Shape, Tally, World};
+use sim::{Fault, Rng};
+use surface::BlockDevice;
+
+/// Blocks that showed what had been discarded.
+static REAPPEARED: AtomicU64 = AtomicU64::new(0);
+/// Salvages that were compared.
+static COMPARED: AtomicU64 = AtomicU64::new(0);
+
+fn has_catalogue(world: &World) -> bool {
+    world.pool.as_ref().is_some_and(|pool| pool.status().catalogue_bytes > 0)
+}
+
+fn verify(world: &mut World, had_catalogue: bool) -> Result<(), Failure> {
+    let reappeared = world.verify_salvage(had_catalogue)?;
+    REAPPEARED.fetch_add(reappeared, Ordering::Relaxed);
+    COMPARED.fetch_add(u64::from(had_catalogue && !world.model.is_in_doubt()), Ordering::Relaxed);
+    Ok(())
+}
+
+/// Works until the power fails or the operations end.
+fn work(world: &mut World, ops: u64) -> Result<(), Failure> {
+    for _ in 0..ops {
+        match world.step()? {
+            Ended::Dark => break,
+            Ended::Full => {
+                if world.relieve()? == Ended::Dark {
+                    break;
+                }
+            }
+            Ended::Well | Ended::Disturbed => {}
+        }
+    }
+    Ok(())
+}
+
+fn without_map(seed: u64) -> Result<Tally, Failure> {
+    let mut world = World::new(seed, Shape::small)?;
+    without_map_with(&mut world)?;
+    Ok(Tally { ops: world.op_number, crashes: world.crashes, fulls: world.fulls, faults: 0 })
+}
+
+fn without_map_with(world: &mut World) -> Result<(), Failure> {
+    for _ in 0..4 {
+        let crashes = world.rng.coin();
+        if crashes {
+            let point = world.machine.power.next_point() + world.rng.below(60);
+            world.machine.power.plan(point, Fault::Crash);
+        }
+        work(world, 40)?;
+        let had_catalogue = has_catalogue(world);
+        if crashes {
+            // As the power failure left it, before any recovery: the end of the log may be torn.
+            world.machine.power.cut();
+            world.abandon();
+            world.machine.power.clear_plan();
+            world.machine.power_cycle();
+            world.model.crashed();
+            verify(world, had_catalogue)?;
+            world.crash()?;
+        }
+        if world.pool().flush().is_ok() {
+            world.model.flushed_all();
+        } else {
+            continue;
+        }
+        let had_catalogue = has_catalogue(world);
+        verify(world, had_catalogue)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn everything_comes_out_of_the_log_alone() {
+    let campaign =
+        Campaign { binary: "salvage", test: "everything_comes_out_of_the_log_alone", seeds: 200, soaks: true };
+    campaign.run(without_map);
+    let (compared, reappeared) = (COMPARED.load(Ordering::Relaxed), REAPPEARED.load(Ordering::Relaxed));
+    println!("{compared} salvages compared, {reappeared} discarded blocks reappeared");
+    campaign.demand(compared > 500, "800 salvages compared");
+}
+
+/// Bits turn over anywhere: what comes out is what was written once, or is listed.
+fn damaged(seed: u64) -> Result<Tally, Failure> {
+    let mut world = World::new(seed, Shape::small)?;
+    work(&mut world, 80)?;
+    let _ = world.pool().flush();
+    world.abandon();
+    world.machine.restart();
+    let bytes = world.shape.capacity_bytes;
+    for round in 0..6 {
+        let copy = world.fork(seed ^ round);
+        let mut rng = Rng::new(seed * 7 + round);
+        let superblock = 64 << 10;
+        for _ in 0..1 + rng.below(20) {
+            match rng.below(4) {
+                0 => {
+                    let noise: Vec<u8> = (0..4096).map(|_| rng.next_u64() as u8).collect();
+                    let at = superblock + rng.below((bytes - superblock) / 4096 - 1) * 4096;
+                    copy.machine.disk.poke(at, &noise);
+                }
+                1 => {
+                    let at = superblock + rng.below(bytes - superblock - 65536);
+                    copy.machine.disk.break_reads(at..at + 4096);
+                }
+                _ => copy.machine.disk.flip_bit(superblock + rng.below(bytes - superblock), rng.below(8) as u8),
+            }
+        }
+        // One copy of the superblock is enough.
+        copy.machine.disk.flip_bit([0, 16384][rng.index(2)] + rng.below(4096), 3);
+        let salvaged = salvage(&copy.machine, bytes.next_multiple_of(4096), seed)
+            .map_err(|e| world.fail(format!("salvage: {e}")))?;
+        for told in &salvaged.report.volumes {
+            let device = salvaged.pool.volume(&told.name).map_err(|e| world.fail(e))?;
+            if told.size_bytes != device.size_bytes() || told.size_bytes > 2 << 20 {
+                continue;
+            }
+            let mut content = vec![0; told.size_bytes as usize];
+            device.read(0, &mut content).map_err(|e| world.fail(e))?;
+            for (block, data) in content.chunks(4096).enumerate() {
+                if data.len() == 4096 && !world.model.is_known(block as u64, data) {
+                    return Err(world.fail(format!("{} block {block} holds what nobody wrote there", told.name)));
+                }
+            }
+            for range in &told.damaged {
+                let data = &content[range.offset as usize..(range.offset + range.length) as usize];
+                if data.iter().any(|byte| *byte != 0) {
+                    return Err(world.fail(format!("{} is said to be damaged at {}", told.name, range.offset)));
+                }
+            }
+        }
+    }
+    Ok(Tally { ops: world.op_number, crashes: 0, fulls: world.fulls, faults: 0 })
+}
+
+#[test]
+fn a_damaged_log_gives_what_was_written_or_says_what_is_missing() {
+    let campaign = Campaign {
+        binary: "salvage",
+        test: "a_damaged_log_gives_what_was_written_or_says_what_is_missing",
+        seeds: 100,
+        soaks: false,
+    };
+    campaign.run(damaged);
+}

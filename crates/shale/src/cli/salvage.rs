@@ -1,0 +1,48 @@
+//! The command that rebuilds a pool whose map is lost.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::Access;
+use crate::names;
+
+/// See [`super::Command::Salvage`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale salvage /srv/pool --into /srv/new
+  shale salvage /dev/nvme0n1p4 --into /srv/new --capacity 2T
+  shale salvage /srv/pool --into /srv/new --json | jq '.volumes[] | select(.damaged_bytes > 0)'
+
+For a pool whose metadata directory is lost or damaged: rebuilds volumes, snapshots and clones from the log alone, into a
+new pool. The old one is only read; name its directory, or its data file or device if the directory is gone. Needs
+room for the data, and for a temporary index of about 100 bytes for each piece of it in NEW. Exit code 12 if anything is
+known to be lost: see the report.
+
+What cannot be read is left out (it reads as zeroes) and listed. Data of volumes of which no description is found becomes
+volumes named lost-N. Not certain is only what was discarded long ago: if the log has forgotten the discard, but not the data,
+it shows again; uncertain_bytes says how much that can be at most.
+
+JSON fields: into, extents, batches, has_catalogue (names, sizes and properties are those of the last moment),
+log_damaged_bytes, unreadable_bytes, uncertain_bytes, lossy, seconds, notes (texts), volumes: list of
+  {name, size_bytes, copied_bytes, damaged_bytes, damaged: list of {offset, length, detail}, lost, uncertain_bytes}")]
+pub struct SalvageArgs {
+    /// Directory of the pool, or its data file or device
+    pub pool: PathBuf,
+    /// Directory for the new pool: empty or absent
+    #[arg(long, value_name = "NEW")]
+    pub into: PathBuf,
+    /// Data file or block device of the new pool [default: NEW/data]
+    #[arg(long, value_name = "FILE_OR_BLOCK_DEVICE")]
+    pub data: Option<PathBuf>,
+    /// Bytes of data that the new pool may hold [default: the block device's size, or 80 % of the free space]
+    #[arg(long, value_name = "SIZE", value_parser = names::size)]
+    pub capacity: Option<u64>,
+    /// Property of the new pool, which the old one's does not replace; may be repeated
+    #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
+    pub properties: Vec<(String, String)>,
+    /// How the pools are opened
+    #[command(flatten)]
+    pub access: Access,
+}

@@ -1,0 +1,107 @@
+//! `shale salvage`: the real binary on real files, with the map gone.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+
+use serde_json::Value;
+use support::{Dir, on, padded, path, real_data, run};
+
+/// Imports bytes into a volume.
+fn import(dir: &Dir, volume: &str, bytes: &[u8], words: &[&str]) {
+    let file = dir.join("source");
+    std::fs::write(&file, bytes).unwrap();
+    let mut all = vec![volume, path(&file)];
+    all.extend(words);
+    on(dir, "import", &all).ok();
+}
+
+fn export(pool: &std::path::Path, volume: &str, to: &std::path::Path) -> Vec<u8> {
+    run(["export", path(pool), volume, path(to), "--force"]).ok();
+    std::fs::read(to).unwrap()
+}
+
+/// A pool with a volume, a snapshot of it, and a clone of that; what each holds.
+fn pool_with_history() -> (Dir, [(&'static str, Vec<u8>); 3]) {
+    let dir = Dir::with_pool("256M");
+    let first = padded(real_data(3 << 20));
+    let mut second = first.clone();
+    second[1 << 20..(1 << 20) + 65536].fill(7);
+    let mut third = first.clone();
+    third[..8192].fill(9);
+    import(&dir, "vm", &first, &["-o", "compression=zstd-3"]);
+    on(&dir, "snapshot", &["vm@monday"]).ok();
+    import(&dir, "vm", &second, &["--overwrite"]);
+    on(&dir, "clone", &["vm@monday", "copy"]).ok();
+    import(&dir, "copy", &third, &["--overwrite"]);
+    (dir, [("vm@monday", first), ("vm", second), ("copy", third)])
+}
+
+#[test]
+fn a_pool_without_its_map_is_rebuilt_with_all_its_history() {
+    let (dir, expected) = pool_with_history();
+    std::fs::remove_dir_all(dir.pool().join("map")).unwrap();
+    std::fs::remove_file(dir.pool().join("pool.json")).unwrap();
+    let before = std::fs::read(dir.pool().join("data")).unwrap();
+    let new = dir.join("new");
+    let report = run(["--json", "salvage", path(&dir.pool()), "--into", path(&new), "--capacity", "256M"]).ok().json();
+    assert_eq!((&report["lossy"], &report["has_catalogue"]), (&Value::Bool(false), &Value::Bool(true)), "{report}");
+    assert!(before == std::fs::read(dir.pool().join("data")).unwrap(), "the old pool must not change");
+    assert!(!new.join("salvage.tmp").exists());
+    for (volume, content) in &expected {
+        assert!(export(&new, volume, &dir.join("out")) == *content, "{volume}");
+    }
+    let list = run(["--json", "list", "-r", path(&new)]).ok().json();
+    let of = |name: &str| list.as_array().unwrap().iter().find(|v| v["name"] == name).unwrap().clone();
+    assert_eq!(of("vm")["properties"]["compression"], "zstd-3", "{list}");
+    assert_eq!(of("copy")["origin"], "vm@monday", "{list}");
+    run(["check", path(&new)]).ok();
+}
+
+#[test]
+fn what_cannot_be_read_is_listed_and_changes_the_exit_code() {
+    let (dir, expected) = pool_with_history();
+    std::fs::remove_dir_all(dir.pool().join("map")).unwrap();
+    let data = OpenOptions::new().read(true).write(true).open(dir.pool().join("data")).unwrap();
+    // In the midst of the payload of the first data.
+    let at = (1 << 20) + 200_000;
+    let mut bytes = [0; 64];
+    data.read_exact_at(&mut bytes, at).unwrap();
+    data.write_all_at(&bytes.map(|byte| !byte), at).unwrap();
+    // One copy of the superblock is enough.
+    data.write_all_at(&[0xff; 512], 0).unwrap();
+    let new = dir.join("new");
+    let ran = run(["--json", "salvage", path(&dir.pool().join("data")), "--into", path(&new), "--capacity", "256M"]);
+    let report = ran.code(12).json();
+    let damaged: Vec<_> =
+        report["volumes"].as_array().unwrap().iter().filter(|v| v["damaged_bytes"].as_u64() > Some(0)).collect();
+    assert!(!damaged.is_empty(), "{report}");
+    for (volume, content) in &expected {
+        let found = export(&new, volume, &dir.join("out"));
+        let told = report["volumes"].as_array().unwrap().iter().find(|v| v["name"] == **volume).unwrap();
+        let ranges: Vec<(u64, u64)> = told["damaged"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|r| (r["offset"].as_u64().unwrap(), r["length"].as_u64().unwrap()))
+            .collect();
+        for (index, (is, should)) in found.chunks(4096).zip(content.chunks(4096)).enumerate() {
+            let offset = index as u64 * 4096;
+            let is_listed = ranges.iter().any(|(from, length)| (*from..from + length).contains(&offset));
+            assert!(if is_listed { is.iter().all(|b| *b == 0) } else { is == should }, "{volume} at {offset}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_pool_and_what_is_in_use_is_refused() {
+    let dir = Dir::with_pool("64M");
+    let new = dir.join("new");
+    let file = dir.join("empty");
+    File::create(&file).unwrap().set_len(1 << 20).unwrap();
+    run(["salvage", path(&file), "--into", path(&new), "--capacity", "64M"]).code(3);
+    let _held = env::PoolLock::acquire(&dir.pool()).unwrap();
+    run(["salvage", path(&dir.pool()), "--into", path(&dir.join("other"))]).code(4).says("in use");
+}
