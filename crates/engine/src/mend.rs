@@ -6,7 +6,9 @@
 //! 2. *Descriptors* come from the catalogue and the entries behind it, as of the checkpoint. Nothing else knows them.
 //! 3. *Records* come from the log, as of the checkpoint: all extents are read, and the newest facts about these groups count
 //!    ([`salvage`](crate::salvage)). What lies where the log goes on does not.
-//! 4. *Usage* is counted anew from all records, if a page was damaged or a record was rebuilt: an extent that is in use must not be
+//! 4. *Holes* above them come back, too: the map forgets a hole when nothing is left below it, and a record that is rebuilt may have again
+//!    what had been removed from it, until that is looked for anew.
+//! 5. *Usage* is counted anew from all records, if a page was damaged or a record was rebuilt: an extent that is in use must not be
 //!    taken for free.
 //!
 //! All of it is durable before the pool is opened. Replay then applies to it what came behind the checkpoint, as ever.
@@ -27,7 +29,7 @@ use crate::geometry::Geometry;
 use crate::map::{absorb, store_error};
 use crate::options::PoolEnv;
 use crate::overlay::{GroupRecords, Overlay};
-use crate::salvage::{Rank, Scan, Told, counts, read_told, resolve};
+use crate::salvage::{Fact, Rank, Scan, Told, counts, read_told, resolve};
 use crate::status::Problem;
 use crate::write_buffer::GroupKey;
 
@@ -177,12 +179,13 @@ impl Mender<'_> {
         self.env.store.commit(batch).map_err(store_error)
     }
 
-    /// Step 3. Whether any was rebuilt.
+    /// Steps 3 and 4. Whether any was rebuilt.
     fn records(&mut self) -> Result<bool> {
         let damaged = std::mem::take(&mut self.found.damaged_records);
         if damaged.is_empty() {
             return Ok(false);
         }
+        let above = self.above(&damaged);
         let mut facts = BTreeMap::new();
         let mut scan = Scan::default();
         scan.read_all(
@@ -190,7 +193,7 @@ impl Mender<'_> {
             self.geometry,
             self.pool,
             &mut |fact| {
-                if damaged.contains_key(&fact.key) && fact.seq < self.checkpoint.next_seq {
+                if above.contains(&(fact.key.object, fact.key.group)) && fact.seq < self.checkpoint.next_seq {
                     facts.entry(fact.key).or_insert_with(Vec::new).push(fact);
                 }
                 Ok(())
@@ -198,24 +201,29 @@ impl Mender<'_> {
             &mut |_, _| (),
         )?;
         for (hole, ages) in &scan.wide {
-            for key in damaged.keys().filter(|key| (key.object, key.epoch) == (hole.object, hole.epoch)) {
-                let reaches = hole.first.group() <= key.group && key.group.first_block().0 < hole.end();
-                for (seq, incarnation) in ages.iter().filter(|(seq, _)| reaches && *seq < self.checkpoint.next_seq) {
-                    let fact = hole.fact(key.group, *seq, *incarnation);
-                    facts.entry(*key).or_insert_with(Vec::new).push(fact);
+            let groups = above.range((hole.object, hole.first.group())..).map(|(object, group)| (*object, *group));
+            let within =
+                |(object, group): &(ObjectId, GroupIndex)| *object == hole.object && group.first_block().0 < hole.end();
+            for (object, group) in groups.take_while(within) {
+                let key = RecordKey { object, group, epoch: hole.epoch };
+                for (seq, incarnation) in ages.iter().filter(|(seq, _)| *seq < self.checkpoint.next_seq) {
+                    facts.entry(key).or_insert_with(Vec::new).push(hole.fact(group, *seq, *incarnation));
                 }
             }
         }
         let ahead: BTreeSet<_> = self.checkpoint.extents.iter().copied().collect();
         let certain_from = scan.certain_from();
         let mut batch = MapBatch::default();
+        let is_data = |rank| matches!(rank, Rank::Intact | Rank::Damaged);
+        // Where the log goes on there is nothing that the checkpoint knows of.
+        let is_ahead = |fragment: &FragmentRef| ahead.contains(&self.geometry.extent_at(fragment.location));
+        let resolved = |mut facts: Vec<Fact>| {
+            facts.retain(|fact| counts(&scan, fact) && !(is_data(fact.rank) && is_ahead(&fact.fragment)));
+            resolve(&facts, certain_from)
+        };
+        let mut concerned: BTreeSet<ObjectId> = damaged.keys().map(|key| key.object).collect();
         for (key, why) in &damaged {
-            let mut of_key = facts.remove(key).unwrap_or_default();
-            let is_data = |rank| matches!(rank, Rank::Intact | Rank::Damaged);
-            // Where the log goes on there is nothing that the checkpoint knows of.
-            let is_ahead = |fragment: &FragmentRef| ahead.contains(&self.geometry.extent_at(fragment.location));
-            of_key.retain(|fact| counts(&scan, fact) && !(is_data(fact.rank) && is_ahead(&fact.fragment)));
-            let resolved = resolve(&of_key, certain_from);
+            let resolved = resolved(facts.remove(key).unwrap_or_default());
             let record = &resolved.record;
             let detail = format!(
                 "128 KiB from here: {why}; rebuilt from the log, with data in {} blocks, of which {} may have been discarded",
@@ -231,8 +239,18 @@ impl Mender<'_> {
             let place = name.map(|name| (name, key.group.first_block().offset_bytes()));
             self.problem("record", place, detail);
         }
+        // Step 4.
+        for (key, facts) in facts {
+            let stored = self.env.store.get(&record_key(&key)).map_err(store_error)?;
+            let Ok(mut record) = stored.map_or(Ok(Record::default()), |bytes| Record::decode(&bytes)) else { continue };
+            let missing = resolved(facts).record.holes.minus(record.known());
+            if !missing.is_empty() && self.found.descriptors.contains_key(&key.object) {
+                record.put_holes(missing, &mut |_| ());
+                batch.put(record_key(&key), record.encode());
+                concerned.insert(key.object);
+            }
+        }
         // What the log still has and nobody needs any more is looked for anew.
-        let concerned: BTreeSet<_> = damaged.keys().map(|key| key.object).collect();
         for descriptor in concerned.iter().filter_map(|id| self.found.descriptors.get(id)) {
             let reap = Some(Reap::from(GroupIndex(0)));
             batch.put(object_key(descriptor.id), ObjectDescriptor { reap, ..descriptor.clone() }.encode());
@@ -241,7 +259,27 @@ impl Mender<'_> {
         Ok(true)
     }
 
-    /// Step 4.
+    /// The groups through which damaged records are seen: of their objects, and of what came from these.
+    fn above(&self, damaged: &BTreeMap<RecordKey, String>) -> BTreeSet<(ObjectId, GroupIndex)> {
+        let mut came_from: BTreeMap<ObjectId, Vec<ObjectId>> = BTreeMap::new();
+        for descriptor in self.found.descriptors.values().filter(|d| d.state.has_records()) {
+            if let Some(origin) = descriptor.origin {
+                came_from.entry(origin.object).or_default().push(descriptor.id);
+            }
+        }
+        let mut above = BTreeSet::new();
+        for key in damaged.keys() {
+            let mut left = vec![key.object];
+            while let Some(object) = left.pop() {
+                if above.insert((object, key.group)) {
+                    left.extend(came_from.get(&object).into_iter().flatten());
+                }
+            }
+        }
+        above
+    }
+
+    /// Step 5.
     fn usage(&mut self) -> Result<()> {
         let settled = self.settled()?;
         let mut live: BTreeMap<ExtentIndex, u64> = BTreeMap::new();

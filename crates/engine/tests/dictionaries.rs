@@ -6,7 +6,7 @@
 mod machine_env;
 
 use bytes::Bytes;
-use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties, Training};
+use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties, SalvageReport, Training};
 use sim::{ContentKind, Machine, Rng, fill_content};
 use surface::{BlockDevice, DeviceSet, ErrorKind, WriteOptions};
 
@@ -416,6 +416,91 @@ fn a_damaged_dictionary_gives_errors_that_name_it_and_never_wrong_bytes() {
     world.machine.store.poke(&record.0, None);
     world.open();
     assert_eq!(read(&world, &mut block).len() as u64, helped);
+}
+
+/// Rebuilds the world's pool, which nobody has open, from its disk alone; with the machine that the new pool lives on.
+fn salvage(world: &World) -> (SalvageReport, Pool, Machine) {
+    let (temporary, machine) = (Machine::new(4096, 3), Machine::new(192 << 20, 4));
+    let env = |machine: &Machine, store: &Machine| PoolEnv {
+        disk: machine.disk.handle(),
+        store: store.store.handle(),
+        clock: Arc::clone(&store.clock) as _,
+        entropy: Arc::clone(&store.entropy) as _,
+    };
+    let format = FormatOptions { capacity_bytes: 192 << 20, extent_bytes: EXTENT, properties: Properties::new() };
+    Pool::format(&env(&machine, &machine), &format).unwrap();
+    let options = PoolOptions { memory_bytes: 64 << 20, workers: 0, ..PoolOptions::default() };
+    let pool = Pool::open(env(&machine, &machine), options.clone()).unwrap();
+    let report = pool.salvage(&env(&world.machine, &temporary), &options, &mut |_, _, _| ()).unwrap();
+    (report, pool, machine)
+}
+
+fn assert_reads(pool: &Pool, volume: &str, at: usize, data: &[u8]) {
+    let mut back = vec![0; data.len()];
+    pool.volume(volume).unwrap().read(at as u64, &mut back).unwrap();
+    assert!(back == data, "{volume} at byte {at} was salvaged");
+}
+
+/// The dictionary of the volume itself, and that of a volume that has been destroyed since. A snapshot may be called as they are.
+#[test]
+fn salvage_reads_what_needs_a_dictionary() {
+    for destroyed in [false, true] {
+        let mut world = World::trained();
+        let data = records(1, 1, 2 * MIB);
+        world.write("v", 0, &data);
+        world.pool().snapshot("v", "dictionary").unwrap();
+        world.pool().clone_snapshot("v@dictionary", "c", &Properties::new()).unwrap();
+        let own = records(1, 2, MIB);
+        world.write("c", 4 * MIB, &own);
+        assert!(world.helped("c") > 200);
+        if destroyed {
+            world.pool().promote("c").unwrap();
+            world.pool().destroy("v", true).unwrap();
+            world.settle();
+        }
+        world.pool.take().unwrap().close().unwrap();
+        world.machine.restart();
+        let (report, pool, _machine) = salvage(&world);
+        assert!(!report.is_lossy() && report.notes.is_empty(), "{report:?}");
+        let names: Vec<_> = report.volumes.iter().map(|volume| volume.name.as_str()).collect();
+        let expected: &[&str] = if destroyed { &["c@dictionary", "c"] } else { &["v@dictionary", "v", "c"] };
+        assert_eq!(names, expected);
+        assert_reads(&pool, "c", 0, &data);
+        assert_reads(&pool, "c", 4 * MIB, &own);
+        if !destroyed {
+            assert_reads(&pool, "v", 0, &data);
+        }
+        let check = pool.check(false, &mut |_, _| ()).unwrap();
+        assert!(check.problems.is_empty(), "{:?}", check.problems);
+    }
+}
+
+#[test]
+fn salvage_lists_what_needs_a_dictionary_that_is_damaged() {
+    let mut world = World::trained();
+    let data = records(1, 1, 2 * MIB);
+    world.write("v", 0, &data);
+    let helped = world.helped("v");
+    world.reopen();
+    let dump = world.machine.store.dump();
+    let is_dictionary = |key: &[u8]| format::parse_record_key(key).is_some_and(|key| key.object.0 == 2);
+    let (_, record) = dump.iter().find(|(key, _)| is_dictionary(key)).unwrap();
+    let location = format::Record::decode(record).unwrap().fragments[0].location;
+    world.machine.disk.flip_bit(location + 100, 3);
+    world.pool.take().unwrap().close().unwrap();
+    world.machine.restart();
+    let (report, pool, _machine) = salvage(&world);
+    let told = &report.volumes[0];
+    assert!(report.is_lossy() && report.volumes.len() == 1, "{report:?}");
+    assert_eq!((told.name.as_str(), told.damaged_bytes), ("v", helped * 4096));
+    assert!(told.damaged.iter().all(|range| range.detail.contains("dictionary 2")), "{:?}", told.damaged[0]);
+    let mut block = vec![0; 4096];
+    for (index, expected) in data.chunks(4096).enumerate() {
+        let at = index as u64 * 4096;
+        pool.volume("v").unwrap().read(at, &mut block).unwrap();
+        let is_damaged = told.damaged.iter().any(|range| at >= range.offset && at < range.offset + range.length);
+        assert!(if is_damaged { block.iter().all(|byte| *byte == 0) } else { block == expected }, "byte {at}");
+    }
 }
 
 /// A reader is in the middle of a read when he finds that he needs a dictionary, while a checkpoint waits for him.
