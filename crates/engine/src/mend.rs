@@ -244,7 +244,9 @@ impl Mender<'_> {
             let stored = self.env.store.get(&record_key(&key)).map_err(store_error)?;
             let Ok(mut record) = stored.map_or(Ok(Record::default()), |bytes| Record::decode(&bytes)) else { continue };
             let missing = resolved(facts).record.holes.minus(record.known());
-            if !missing.is_empty() && self.found.descriptors.contains_key(&key.object) {
+            // In epochs that were undone the map has nothing, and what it had there is nobody's any more.
+            let undone = |d: &ObjectDescriptor| d.undone.iter().any(|c| c.after < key.epoch && key.epoch < c.before);
+            if !missing.is_empty() && self.found.descriptors.get(&key.object).is_some_and(|d| !undone(d)) {
                 record.put_holes(missing, &mut |_| ());
                 batch.put(record_key(&key), record.encode());
                 concerned.insert(key.object);

@@ -11,8 +11,9 @@ use super::told::Table;
 /// The table with all that is needed to read it, and which objects were added. They are called `lost-N`.
 pub(crate) fn complete(mut table: Table, scan: &Scan) -> (Table, BTreeSet<ObjectId>) {
     let mut lost = BTreeSet::new();
+    let seen = scan.seen();
     let mut add = |table: &mut Table, id: ObjectId, least: Epoch| {
-        let (epoch, end) = scan.seen.get(&id).map_or((Epoch(0), 1), |(epoch, end)| (*epoch, end.0.max(1)));
+        let (epoch, end) = seen.get(&id).map_or((Epoch(0), 1), |(epoch, end)| (*epoch, end.0.max(1)));
         let size_bytes = end.saturating_mul(BLOCK_BYTES as u64).min(OBJECT_BYTES_MAX);
         let descriptor = ObjectDescriptor {
             epoch: epoch.max(least),
@@ -22,9 +23,9 @@ pub(crate) fn complete(mut table: Table, scan: &Scan) -> (Table, BTreeSet<Object
         table.objects.insert(id, descriptor);
         lost.insert(id);
     };
-    let unknown = |table: &Table, id: &ObjectId| id.0 >= table.gone_below && !table.objects.contains_key(id);
-    let seen: Vec<_> = scan.seen.keys().filter(|id| unknown(&table, id)).copied().collect();
-    for id in seen {
+    let is_unknown = |table: &Table, id: &ObjectId| id.0 >= table.gone_below && !table.objects.contains_key(id);
+    let unknown: Vec<_> = seen.keys().filter(|id| is_unknown(&table, id)).copied().collect();
+    for id in unknown {
         add(&mut table, id, Epoch(0));
     }
     let needs = |descriptor: &ObjectDescriptor| {

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use env::{AlignedBuf, Disk};
-use format::{BATCH_ALIGN, Batch, Entry, FragmentEntry, FragmentRef, RecordKey};
+use format::{BATCH_ALIGN, Batch, BatchHeader, Entry, FragmentEntry, FragmentRef, RecordKey};
 use surface::Result;
 use units::{BlockIndex, BlockMask, Epoch, ExtentIndex, GROUP_BLOCKS, GroupIndex, ObjectId, Seq};
 
@@ -56,6 +56,16 @@ struct Stretch {
     to: Seq,
 }
 
+/// What an opening wrote of an object.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    /// The first batches with data that is whole, and with data that is not.
+    intact: Seq,
+    damaged: Seq,
+    epoch: Epoch,
+    end: BlockIndex,
+}
+
 /// What reading all extents came to.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
@@ -64,8 +74,7 @@ pub(crate) struct Scan {
     pub wide: BTreeMap<WideHole, Vec<(Seq, u64)>>,
     /// All batches before it were durable.
     pub durable_before: Seq,
-    /// Objects that have data, their newest epoch, and the block behind their last one.
-    pub seen: BTreeMap<ObjectId, (Epoch, BlockIndex)>,
+    seen: BTreeMap<(ObjectId, u64), Seen>,
     pub gaps: Vec<Place>,
     pub unreadable: Vec<Place>,
     /// Gaps and unreadable pieces beyond those that are listed.
@@ -182,9 +191,6 @@ impl Scan {
         for (stored, moved) in extent_scan::fragments(at, batch).zip(moved) {
             let Stored { object, epoch, made, fragment, .. } = stored;
             let FragmentEntry { first, count, codec, stored: len, checksum } = fragment;
-            let seen = self.seen.entry(object).or_insert((epoch, BlockIndex(0)));
-            seen.0 = seen.0.max(epoch);
-            seen.1 = seen.1.max(BlockIndex(first.0 + u64::from(count)));
             let in_group = first.in_group();
             let live = moved.unwrap_or(BlockMask::run(in_group, count.into()));
             let intact = || stored.payload(bytes).is_some_and(|payload| stored.is_intact(payload));
@@ -196,10 +202,39 @@ impl Scan {
                 let whole = FragmentRef { live, first, count, codec, stored: len, checksum, location };
                 (if intact() { Rank::Intact } else { Rank::Damaged }, whole)
             };
+            self.see(&batch.header, object, epoch, BlockIndex(first.0 + u64::from(count)), rank);
             let key = RecordKey { object, group: first.group(), epoch };
             sink(Fact { key, made, rank, seq: batch.header.seq, incarnation: batch.header.incarnation, fragment })?;
         }
         Ok(())
+    }
+
+    fn see(&mut self, header: &BatchHeader, object: ObjectId, epoch: Epoch, end: BlockIndex, rank: Rank) {
+        let never = Seen { intact: Seq(u64::MAX), damaged: Seq(u64::MAX), epoch, end };
+        let seen = self.seen.entry((object, header.incarnation)).or_insert(never);
+        match rank {
+            Rank::Intact => seen.intact = seen.intact.min(header.seq),
+            Rank::Damaged => seen.damaged = seen.damaged.min(header.seq),
+            // That it is gone is known.
+            Rank::Hole | Rank::LeftOver => {}
+        }
+        seen.epoch = seen.epoch.max(epoch);
+        seen.end = seen.end.max(end);
+    }
+
+    /// Objects with data that counts, their newest epoch, and the block behind their last one.
+    pub(crate) fn seen(&self) -> BTreeMap<ObjectId, (Epoch, BlockIndex)> {
+        let mut objects = BTreeMap::new();
+        for ((object, incarnation), seen) in &self.seen {
+            let is_torn = seen.damaged >= self.durable_before;
+            let first = if is_torn { seen.intact } else { seen.intact.min(seen.damaged) };
+            // An opening that is not over has no end.
+            if first < Seq(u64::MAX) && self.told.openings.happened(*incarnation, first) {
+                let known = objects.entry(*object).or_insert((seen.epoch, seen.end));
+                *known = (known.0.max(seen.epoch), known.1.max(seen.end));
+            }
+        }
+        objects
     }
 
     fn holes(&mut self, batch: &Batch, sink: Sink<'_>) -> Result<()> {
