@@ -1,11 +1,11 @@
 //! The catalogue: what keeps names, sizes, snapshots and properties in the log, although the batches that told them are long gone.
 //! Owns which extents must be kept for that (*pins*); `format` has the bytes.
 //!
-//! Pinned are the extents that hold the newest durable catalogue, and those with entries since that change descriptors. Most of them hold
-//! live data anyway; one that does not is kept *idle*. A new catalogue lets go of all of them. It is made at the beginning of a
-//! checkpoint, whose sync makes it durable, and whose commit exchanges the pins:
-//! 1. *Whether*: there is none; entries since make as many bytes as a catalogue; idle extents make more than it; batches that tell which
-//!    openings are over may be freed, or there are none. So it costs as much as what caused it, whatever the number of objects.
+//! Pinned are the extents that hold the newest durable catalogue, and those with entries since that change descriptors or mark an opening
+//! (below). Most of them hold live data anyway; one that does not is kept *idle*. A new catalogue lets go of all of them. It is made at the
+//! beginning of a checkpoint, whose sync makes it durable, and whose commit exchanges the pins:
+//! 1. *Whether*: there is none; entries since make as many bytes as a catalogue; idle extents make more than it. So it costs as much as
+//!    what caused it, whatever the number of objects.
 //! 2. *Capture* all descriptors while no batch is applied, and begin to note entries anew.
 //! 3. *Append* it in parts. Where they land is noted when they are applied.
 //!
@@ -14,6 +14,19 @@
 //! less, and `status` says so, until there is room again. So no pin can ever keep a pool full.
 //!
 //! Replay notes entries as it meets them, and passes over parts: whatever catalogue the checkpoint names is still there.
+//!
+//! **Openings.** Recovery ends at the first batch that is not whole. Behind that end, anywhere in the extents that were on the list, may lie
+//! whole batches of the opening that died: they never happened, and the map store knows that; the log alone must know it too, or salvage
+//! would bring back what users have seen undone. Where they lie cannot be told without reading all of the list (heads may be torn), so
+//! it is not asked. Instead each opening *marks* itself: behind its first checkpoint it appends an empty batch, whose header has
+//! the opening's number and its first sequence number *f*, and syncs it before anybody is served.
+//! - Whoever has been served knows a state without the dead batches, and the mark is durable. It is pinned until a catalogue tells the opening.
+//!   So the log tells *f*, and salvage leaves out whatever earlier openings wrote from *f* on.
+//! - A crash before the mark is durable: nobody has been served since the crash before, so nothing that was not durable then was promised;
+//!   the dead batches hold only such things, and salvage may show them or not. Recovery ends at *f* once more (the checkpoint of the dead
+//!   opening says so, and nothing else was written under it), and its mark hides them from then on.
+//! - A log that goes on under another number after a failed write marks that as well, with the next checkpoint; what was given back then
+//!   was never acknowledged, and is written again, under the new number, before any flush is.
 
 use std::collections::BTreeSet;
 
@@ -45,9 +58,8 @@ pub(crate) struct Pins {
     pub base: BTreeSet<ExtentIndex>,
     pub since: BTreeSet<ExtentIndex>,
     pub since_bytes: u64,
-    /// The openings that the pool knows of, and how many of them the catalogue does.
+    /// The openings that the pool knows of.
     pub incarnations: Vec<Incarnation>,
-    newest_told: u64,
 }
 
 impl Pins {
@@ -59,7 +71,6 @@ impl Pins {
             base: stored.base.iter().copied().collect(),
             since: stored.since.iter().copied().collect(),
             incarnations: stored.incarnations.clone(),
-            newest_told: 0,
         }
     }
 
@@ -76,7 +87,8 @@ impl Pins {
 
     /// All pinned extents. None, if there is no catalogue: then what came since it does not help either.
     pub(crate) fn extents(&self) -> BTreeSet<ExtentIndex> {
-        if self.as_of.is_none() { BTreeSet::new() } else { self.base.union(&self.since).copied().collect() }
+        let is_kept = self.as_of.is_some() && !cfg!(feature = "canary-catalogue-not-kept");
+        if is_kept { self.base.union(&self.since).copied().collect() } else { BTreeSet::new() }
     }
 }
 
@@ -91,8 +103,10 @@ struct Growing {
 struct State {
     pins: Pins,
     growing: Option<Growing>,
-    /// The log must tell at once that earlier openings are over.
+    /// Whether a new one is asked for, whatever the one that there is.
     wanted: bool,
+    /// The log does not tell yet of the opening that it goes on under.
+    unmarked: bool,
     /// A checkpoint of this opening is durable. Before, nothing may be written: another opening could get the same number.
     has_begun: bool,
 }
@@ -108,8 +122,13 @@ impl Catalogue {
         Self { state: Mutex::new(State { pins, ..State::default() }) }
     }
 
-    /// A batch of these entries has been applied, which ends in `extent`.
+    /// A batch of these entries has been applied, which lies in `extent`.
     pub(crate) fn note(&self, entries: &[Entry], extent: ExtentIndex) {
+        if entries.is_empty() {
+            let mut state = self.state.lock();
+            state.pins.since.insert(extent);
+            state.pins.since_bytes += BATCH_FIXED_BYTES as u64;
+        }
         for entry in entries {
             match entry {
                 Entry::Object(_) | Entry::PoolProperties(_) => {
@@ -130,7 +149,10 @@ impl Catalogue {
 
     /// The log goes on under that opening.
     pub(crate) fn enter(&self, number: u64, first_seq: Seq) {
-        enter_incarnation(&mut self.state.lock().pins.incarnations, Incarnation { number, first_seq });
+        let mut state = self.state.lock();
+        let is_new = state.pins.incarnations.last().is_none_or(|newest| newest.number < number);
+        state.unmarked |= is_new;
+        enter_incarnation(&mut state.pins.incarnations, Incarnation { number, first_seq });
     }
 
     /// The catalogue stands in the way, and is given up.
@@ -140,7 +162,7 @@ impl Catalogue {
         state.pins = Pins { incarnations, ..Pins::default() };
     }
 
-    /// The log tells with the next checkpoint that earlier openings are over: what they left behind its end never happened.
+    /// The next checkpoint makes a new one.
     pub(crate) fn want(&self) {
         self.state.lock().wanted = true;
     }
@@ -160,6 +182,18 @@ impl Core {
     /// Whether so few extents are left that idle ones must not be kept.
     pub(crate) fn is_short_of_extents(&self, available: u64) -> bool {
         available < self.geometry.reserve_extents() + SHORT_EXTENTS
+    }
+
+    /// Tells the log which opening it goes on under, unless it has been told. Without room for that the next checkpoint tries again.
+    pub(crate) fn mark_opening(&self) {
+        let is_due = {
+            let state = self.catalogue.state.lock();
+            state.has_begun && state.unmarked && !cfg!(feature = "canary-opening-without-mark")
+        };
+        let mark = || std::iter::once(Prepared::metadata(Vec::new(), &self.buffers));
+        if is_due && !self.log.is_broken() && self.append_batches(mark(), Purpose::Rescue) {
+            self.catalogue.state.lock().unmarked = false;
+        }
     }
 
     /// Appends a new catalogue if one is due. `pressing`: idle extents stand in the way. If there is no room for it, or the log cannot be
@@ -186,7 +220,7 @@ impl Core {
         let is_appended = if fits {
             let _aside = self.set_aside(if pressing { 0 } else { bytes });
             let purpose = if pressing { Purpose::Rescue } else { Purpose::Clean };
-            self.append_catalogue(parts.drain(..), purpose)
+            self.append_batches(parts.drain(..), purpose)
         } else {
             false
         };
@@ -197,25 +231,17 @@ impl Core {
                 state.pins.as_of = Some(as_of);
                 state.pins.bytes = bytes;
                 state.pins.base = base;
-                state.pins.newest_told = state.pins.incarnations.last().map_or(0, |i| i.number);
                 state.wanted = false;
             }
             _ => {
                 state.pins.since.extend(before.0);
                 state.pins.since_bytes += before.1;
-                if std::mem::take(&mut state.wanted) {
-                    drop(state);
-                    // Any batch of this opening tells as much.
-                    let empty = Prepared::metadata(Vec::new(), &self.buffers);
-                    self.append_catalogue(std::iter::once(empty), Purpose::Rescue);
-                }
             }
         }
     }
 
     /// Step 1.
     pub(crate) fn is_catalogue_due(&self) -> bool {
-        let has_passed = self.log.has_passed();
         let state = self.catalogue.state.lock();
         let pins = &state.pins;
         if state.wanted || pins.as_of.is_none() {
@@ -226,10 +252,7 @@ impl Core {
         // What lies where the pool is being made smaller must go.
         let is_beyond = pins.extents().last().is_some_and(|last| last.0 >= self.geometry.extents_usable());
         let own = pins.bytes.div_ceil(self.geometry.extent_bytes.into());
-        pins.since_bytes >= pins.bytes.max(SINCE_BYTES_MIN)
-            || idle > own
-            || is_beyond
-            || has_passed && pins.incarnations.last().is_some_and(|newest| newest.number > pins.newest_told)
+        pins.since_bytes >= pins.bytes.max(SINCE_BYTES_MIN) || idle > own || is_beyond
     }
 
     fn divide_catalogue(
@@ -277,7 +300,7 @@ impl Core {
     }
 
     /// Step 3. `false`: there is no room, or a part fits in no extent, or the log fails, which whoever writes next will meet.
-    fn append_catalogue(&self, parts: impl Iterator<Item = Prepared>, purpose: Purpose) -> bool {
+    fn append_batches(&self, parts: impl Iterator<Item = Prepared>, purpose: Purpose) -> bool {
         let mut last = None;
         for part in parts {
             match self.log.append(part, purpose) {

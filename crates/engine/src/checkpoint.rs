@@ -143,6 +143,7 @@ impl Core {
         if let Some(captured) = state.unfinished.take() {
             self.run_checkpoint(state, Kind::Full, captured)?;
         }
+        self.mark_opening();
         self.renew_catalogue(false);
         let captured = self.capture(state.number + 1);
         let changes = self.map.settled().bytes() + self.map.freeze().bytes();

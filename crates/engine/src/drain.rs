@@ -282,7 +282,19 @@ impl Core {
     }
 
     /// Appends entries without payload and waits until they hold.
+    ///
+    /// # Errors
+    /// Those of the log; [`ErrorKind::Invalid`] for a descriptor that nobody could read back: a batch with one would end the log for
+    /// recovery, and take all that is flushed behind it along.
     pub(crate) fn append_applied(&self, entries: Vec<Entry>) -> Result<()> {
+        for entry in &entries {
+            if let Entry::Object(descriptor) = entry {
+                format::ObjectDescriptor::decode(&descriptor.encode()).map_err(|error| {
+                    let text = format!("'{}' cannot be changed like that; this is a bug of Shale", descriptor.name);
+                    Error::with_source(ErrorKind::Invalid, text, error)
+                })?;
+            }
+        }
         self.check_failed()?;
         self.heal()?;
         let ticket = self.append(Prepared::metadata(entries, &self.buffers), Purpose::Metadata)?;

@@ -223,7 +223,9 @@ impl Pool {
             let (mut entries, mut gates) = (Vec::new(), Vec::new());
             let mut bytes = 0;
             for object in rest {
-                let descriptor = ObjectDescriptor { state: ObjectState::Deleting, ..object.descriptor.read().clone() };
+                let held = object.descriptor.read().clone();
+                // What had come of it is of no use to anybody.
+                let descriptor = ObjectDescriptor { state: ObjectState::Deleting, receive: None, ..held };
                 let entry = Entry::Object(descriptor);
                 bytes += header_bytes(std::slice::from_ref(&entry)) - BATCH_FIXED_BYTES;
                 if !entries.is_empty() && bytes > self.step_bytes_max() {

@@ -155,9 +155,6 @@ impl Pool {
         position.incarnation += 1;
         position.incarnation_first_seq = position.next_seq;
         applier.catalogue.enter(position.incarnation, position.incarnation_first_seq);
-        if replayed.leaves_dead || !position.passed.is_empty() {
-            applier.catalogue.want();
-        }
         let sink: Arc<dyn Sink> = applier.clone();
         let meter = Arc::new(Meter::new(env.clock.clone(), options.workers));
         let learned = env.store.get(KEY_LEARNED).map_err(store_error)?;
@@ -192,8 +189,11 @@ impl Pool {
         *core.mended.lock() = mended;
         core.take_checkpoint()?;
         // Only now: until here another opening could have got the same number, and nothing may be written under it.
+        core.mark_opening();
         if core.is_catalogue_due() {
             core.take_checkpoint()?;
+        } else {
+            core.log.sync()?;
         }
         core.counters.recovery_ns.set(core.env.clock.now_ns().saturating_sub(began));
         Workers::start(&core)?;

@@ -8,7 +8,6 @@
 //! 3. If it is not there either, or not whole, the log has ended. A batch of any stream that was written when the missing one was
 //!    durable proves damage.
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
@@ -29,6 +28,10 @@ use crate::map::store_error;
 use crate::overlay::Overlay;
 use crate::write_buffer::GroupKey;
 
+/// Listed extents without a head, one after the other, behind which nobody looks for proof of damage: as many as one event may take, and few
+/// enough that opening a pool reads only a little more than its log.
+const HEADLESS_MAX: usize = 8;
+
 /// What the map store says.
 pub(crate) struct Loaded {
     pub checkpoint: Checkpoint,
@@ -44,8 +47,6 @@ pub(crate) struct Replayed {
     pub position: Position,
     pub batches: u64,
     pub bytes_read: u64,
-    /// Batches lie behind the end that never happened, and that do not show it themselves.
-    pub leaves_dead: bool,
     /// Damage of the log that was accepted.
     pub accepted: Option<String>,
 }
@@ -154,7 +155,6 @@ struct Replay<'a> {
     passed: Vec<ExtentIndex>,
     batches: u64,
     bytes_read: u64,
-    leaves_dead: Cell<bool>,
 }
 
 /// The extent that a stream fills.
@@ -207,7 +207,6 @@ pub(crate) fn replay(
         passed: Vec::new(),
         batches: 0,
         bytes_read: 0,
-        leaves_dead: Cell::new(false),
     };
     let accepted = std::thread::scope(|scope| {
         let reads = LogReads::begin(source, &checkpoint.extents, threads.then_some(scope));
@@ -223,8 +222,7 @@ pub(crate) fn replay(
         passed: replay.passed,
         dropped: Vec::new(),
     };
-    let leaves_dead = replay.leaves_dead.get();
-    Ok(Replayed { position, batches: replay.batches, bytes_read: replay.bytes_read, leaves_dead, accepted })
+    Ok(Replayed { position, batches: replay.batches, bytes_read: replay.bytes_read, accepted })
 }
 
 impl Replay<'_> {
@@ -343,35 +341,27 @@ impl Replay<'_> {
             }
         }
         // The missing batch may be the one that the next extent should begin with: its head tells nothing. Extents are opened in their
-        // order: behind another one that does not begin with a batch there is nothing.
-        for (i, extent) in self.checkpoint.extents.iter().copied().skip(self.opened).enumerate() {
+        // order, but a crash or damage may have taken the heads of several.
+        let mut headless = 0;
+        for extent in self.checkpoint.extents.iter().copied().skip(self.opened) {
             let bytes = self.source.read(extent);
             let tail = self.load(extent, bytes, 0, None)?;
             let proof = self.proof_in(&tail);
-            // Batches of older openings may go on behind it.
-            let head = decode_batch(tail.bytes()).map(|batch| (batch.header.pool, batch.header.seq));
-            let is_dead = head.is_ok_and(|(pool, seq)| pool == self.id.pool && seq >= self.next);
-            if proof.is_some() || (i > 0 && !is_dead) {
+            headless = if matches!(tail.found, Found::Other(_)) { headless + 1 } else { 0 };
+            self.source.buffers.put(tail.buf);
+            if proof.is_some() || headless == HEADLESS_MAX {
                 return Ok(proof);
             }
         }
         Ok(None)
     }
 
-    /// A batch at or behind the end of a tail that was written when the one that is missing was durable. Notes whether there are any
-    /// others that come too late.
+    /// A batch at or behind the end of a tail that was written when the one that is missing was durable.
     fn proof_in(&self, tail: &Tail) -> Option<Seq> {
-        let mut proof = None;
-        for at in (tail.at..tail.len).step_by(BATCH_ALIGN) {
-            let Ok(header) = decode_batch(&tail.bytes()[at..]).map(|batch| batch.header) else { continue };
-            if (header.pool, header.extent) != (self.id.pool, tail.extent) || header.seq < self.next {
-                continue;
-            }
-            self.leaves_dead.set(true);
-            let is_proof = self.id.has(&header, tail.extent) && header.durable_before > self.next;
-            proof = proof.or(is_proof.then_some(header.seq));
-        }
-        proof
+        (tail.at..tail.len).step_by(BATCH_ALIGN).find_map(|at| {
+            let header = decode_batch(&tail.bytes()[at..]).ok()?.header;
+            (self.id.has(&header, tail.extent) && header.durable_before > self.next).then_some(header.seq)
+        })
     }
 }
 

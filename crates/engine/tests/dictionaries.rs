@@ -421,12 +421,7 @@ fn a_damaged_dictionary_gives_errors_that_name_it_and_never_wrong_bytes() {
 /// Rebuilds the world's pool, which nobody has open, from its disk alone; with the machine that the new pool lives on.
 fn salvage(world: &World) -> (SalvageReport, Pool, Machine) {
     let (temporary, machine) = (Machine::new(4096, 3), Machine::new(192 << 20, 4));
-    let env = |machine: &Machine, store: &Machine| PoolEnv {
-        disk: machine.disk.handle(),
-        store: store.store.handle(),
-        clock: Arc::clone(&store.clock) as _,
-        entropy: Arc::clone(&store.entropy) as _,
-    };
+    let env = |disk: &Machine, rest: &Machine| PoolEnv { disk: disk.disk.handle(), ..machine_env::env(rest) };
     let format = FormatOptions { capacity_bytes: 192 << 20, extent_bytes: EXTENT, properties: Properties::new() };
     Pool::format(&env(&machine, &machine), &format).unwrap();
     let options = PoolOptions { memory_bytes: 64 << 20, workers: 0, ..PoolOptions::default() };
@@ -543,4 +538,53 @@ fn the_number_of_dictionaries_of_a_volume_is_bounded() {
         world.expect("v", kind * MIB / 2, data);
     }
     world.check();
+}
+
+/// Where batches with entries of a kind begin in the data file, whatever opening wrote them.
+fn batches_with(world: &World, is_meant: impl Fn(&format::Entry) -> bool) -> Vec<u64> {
+    let mut bytes = vec![0; 96 * MIB];
+    world.machine.disk.peek(0, &mut bytes);
+    let places = (EXTENT as usize..bytes.len()).step_by(4096);
+    let has = |at: &usize| format::decode_batch(&bytes[*at..]).is_ok_and(|batch| batch.entries.iter().any(&is_meant));
+    places.filter(has).map(|at| at as u64).collect()
+}
+
+/// No descriptor is left anywhere, and the cleaner has moved the dictionary: data of volumes shows under other names, read with the
+/// dictionary; the dictionary itself is no volume, be it used, unused or damaged.
+#[test]
+fn salvage_takes_no_dictionary_without_a_descriptor_for_a_volume() {
+    for case in ["used", "unused", "damaged"] {
+        let mut world = World::trained();
+        let data = records(1, 1, 2 * MIB);
+        if case != "unused" {
+            world.write("v", 0, &data);
+            assert!(world.helped("v") > 200);
+        } else {
+            world.write("v", 0, &content(3, ContentKind::Random, 2 * MIB));
+        }
+        world.pool().clean(true, 100).unwrap();
+        world.pool.take().unwrap().close().unwrap();
+        world.machine.restart();
+        let is_move = |entry: &format::Entry| matches!(entry, format::Entry::Moves { object, .. } if object.0 == 2);
+        assert!(!batches_with(&world, is_move).is_empty(), "the dictionary was moved");
+        let describes = |entry: &format::Entry| matches!(entry, format::Entry::Object(_) | format::Entry::Catalogue(_));
+        for at in batches_with(&world, describes) {
+            world.machine.disk.poke(at, &[0; 4096]);
+        }
+        if case == "damaged" {
+            let dump = world.machine.store.dump();
+            let is_dictionary = |key: &[u8]| format::parse_record_key(key).is_some_and(|key| key.object.0 == 2);
+            let (_, record) = dump.iter().find(|(key, _)| is_dictionary(key)).unwrap();
+            let location = format::Record::decode(record).unwrap().fragments[0].location;
+            world.machine.disk.flip_bit(location + 100, 3);
+        }
+        let (report, pool, _machine) = salvage(&world);
+        let names: Vec<_> = report.volumes.iter().map(|volume| volume.name.as_str()).collect();
+        assert_eq!(names, ["lost-1"], "{case}");
+        assert!(report.is_lossy() && report.volumes[0].is_lost && !report.has_catalogue);
+        assert_eq!(report.volumes[0].damaged_bytes > 0, case == "damaged");
+        if case == "used" {
+            assert_reads(&pool, "lost-1", 0, &data);
+        }
+    }
 }

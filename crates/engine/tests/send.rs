@@ -536,6 +536,32 @@ fn a_stream_that_is_cut_anywhere_shows_nothing_and_can_go_on() {
     }
 }
 
+/// Giving up a new volume left a batch that could not be read back: recovery ended there, and what had been flushed since was gone.
+#[test]
+fn what_is_flushed_behind_a_stream_that_was_given_up_survives_a_crash() {
+    for checkpoint in [false, true] {
+        let pair = Pair::new(1 << 20, 256 << 10);
+        let chunks = pair.chunks("v@a", None);
+        assert!(pair.receive("w", &chunks[..4]).unwrap().is_none());
+        pair.copy.destroy("w", false).unwrap();
+        pair.copy.create_volume("x", 1 << 20, &BTreeMap::new()).unwrap();
+        pair.copy.volume("x").unwrap().write(0, text(5, 4096), WriteOptions::default()).unwrap();
+        if checkpoint {
+            pair.copy.checkpoint().unwrap()
+        } else {
+            pair.copy.flush().unwrap()
+        }
+        let Pair { machines: [_, mut machine], copy, .. } = pair;
+        drop(copy);
+        machine.power.cut();
+        machine.power_cycle();
+        let copy = Pool::open(env(&machine), OPTIONS).unwrap();
+        assert_eq!(image(&copy, "x").unwrap()[..4096], text(5, 4096)[..]);
+        let check = copy.check(false, &mut |_, _| ()).unwrap();
+        assert!(copy.receives().is_empty() && check.problems.is_empty(), "{:?}", check.problems);
+    }
+}
+
 #[test]
 fn what_does_not_fit_is_refused_with_what_to_do() {
     let pair = Pair::new(1 << 20, 256 << 10);

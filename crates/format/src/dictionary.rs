@@ -34,6 +34,25 @@ pub fn decode_dictionary(content: &[u8]) -> Result<&[u8], FormatError> {
     cursor.bytes(cursor.remaining())
 }
 
+/// How many bytes the content at the start of `padded` has, if there is one and nothing but zeroes behind it: for whoever has lost the
+/// descriptor, and knows blocks only. At most `padding` bytes are taken for zeroes behind it.
+pub fn dictionary_content_bytes(padded: &[u8], padding: usize) -> Option<usize> {
+    if !padded.starts_with(&MAGIC) {
+        return None;
+    }
+    let sealed = size_of::<u32>();
+    let least = padded.len().saturating_sub(padding).max(DICTIONARY_FRAME_BYTES + 1);
+    let mut sum = crc32c::crc32c(padded.get(..least - sealed)?);
+    for length in least..=padded.len() {
+        let (body, rest) = padded.split_at(length - sealed);
+        if rest.starts_with(&sum.to_le_bytes()) && rest[sealed..].iter().all(|byte| *byte == 0) {
+            return decode_dictionary(&padded[..length]).is_ok().then_some(length);
+        }
+        sum = crc32c::crc32c_append(sum, &padded[body.len()..=body.len()]);
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,5 +71,23 @@ mod tests {
         }
         assert!(decode_dictionary(&encode_dictionary(b"")).is_err());
         assert!((0..100).all(|length| decode_dictionary(&vec![0; length]).is_err()));
+    }
+
+    #[test]
+    fn the_content_is_found_in_front_of_zeroes_and_of_nothing_else() {
+        // One of them has a checksum that ends in a zero.
+        for bytes in 1..600 {
+            let content = encode_dictionary(&vec![7; bytes]);
+            for padding in [0, 1, 5, 300] {
+                let mut padded = content.clone();
+                padded.resize(content.len() + padding, 0);
+                assert_eq!(dictionary_content_bytes(&padded, 300), Some(content.len()));
+                padded.push(1);
+                assert_eq!(dictionary_content_bytes(&padded, 400), None);
+            }
+        }
+        assert_eq!(dictionary_content_bytes(&[0; 100], 100), None);
+        let short = encode_dictionary(b"");
+        assert!((0..=short.len()).all(|length| dictionary_content_bytes(&short[..length], 100).is_none()));
     }
 }

@@ -32,7 +32,7 @@ pub use checksum::{FragmentIdentity, fragment_checksum, reseal};
 pub use cursor::FormatError;
 pub use delta::{DeltaWriter, decode_delta};
 pub use descriptor::{CUTS_MAX, Cut, ObjectDescriptor, ObjectState, Origin, Reap, UNDONE_MAX, enter_undone};
-pub use dictionary::{DICTIONARY_FRAME_BYTES, decode_dictionary, encode_dictionary};
+pub use dictionary::{DICTIONARY_FRAME_BYTES, decode_dictionary, dictionary_content_bytes, encode_dictionary};
 pub use keys::{
     KEY_CHECKPOINT, KEY_SCRUB, RecordKey, delta_key, delta_key_range, object_key, object_key_range, parse_delta_key,
     parse_object_key, parse_record_key, parse_usage_key, record_key, record_key_range, usage_key, usage_key_range,

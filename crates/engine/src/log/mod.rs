@@ -454,11 +454,6 @@ impl Log {
         look(state.applied_seq)
     }
 
-    /// Whether extents have been filled since the last checkpoint.
-    pub(crate) fn has_passed(&self) -> bool {
-        self.state.lock().streams.has_passed()
-    }
-
     /// Where the log stands; `capture` runs while no batch can be applied. Of extents from `mark` on, none is opened any more, and those
     /// that are open are left as soon as nothing is under way there.
     pub(crate) fn position(&self, mark: ExtentIndex, capture: impl FnOnce()) -> Position {

@@ -178,11 +178,6 @@ impl Streams {
         (self.applied, self.listed.iter().copied().collect(), self.passed.clone())
     }
 
-    /// Whether anything has been passed since a checkpoint was told.
-    pub(super) fn has_passed(&self) -> bool {
-        !self.passed.is_empty()
-    }
-
     /// A checkpoint knows of the first `passed` passed extents, and has put others on the list.
     pub(super) fn extend(&mut self, passed: usize, listed: &[ExtentIndex]) {
         self.passed.drain(..passed);

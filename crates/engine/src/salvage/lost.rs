@@ -1,12 +1,17 @@
 //! What the table of objects lacks: objects that have data, or that others came from, and of which no descriptor was found.
+//!
+//! Most of them are volumes. One is a dictionary (whose descriptor goes with the batch that brought it, when the cleaner has moved its content)
+//! if units that are whole were made with it, because a number is given once; or if its content is one to the last byte.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use format::{ObjectDescriptor, ObjectState};
+use codec::DICTIONARY_BYTES_MAX;
+use format::{DICTIONARY_FRAME_BYTES, ObjectDescriptor, ObjectState, dictionary_content_bytes};
 use units::{BLOCK_BYTES, Epoch, OBJECT_BYTES_MAX, ObjectId};
 
 use super::scan::Scan;
 use super::told::Table;
+use crate::pool::Pool;
 
 /// The table with all that is needed to read it, and which objects were added. They are called `lost-N`.
 pub(crate) fn complete(mut table: Table, scan: &Scan) -> (Table, BTreeSet<ObjectId>) {
@@ -56,6 +61,36 @@ pub(crate) fn complete(mut table: Table, scan: &Scan) -> (Table, BTreeSet<Object
     }
     rename_twins(&mut table);
     (table, lost)
+}
+
+/// Which of the lost objects are dictionaries, and the bytes of their contents. `old` has all of them as volumes.
+pub(crate) fn dictionaries(old: &Pool, lost: &BTreeSet<ObjectId>, scan: &Scan) -> BTreeMap<ObjectId, u64> {
+    let helpers = scan.dictionaries();
+    let mut found = BTreeMap::new();
+    for id in lost {
+        let Some(object) = old.core.objects.get(*id) else { continue };
+        let padded = object.size_bytes();
+        if padded > (DICTIONARY_BYTES_MAX + DICTIONARY_FRAME_BYTES).next_multiple_of(BLOCK_BYTES) as u64 {
+            continue;
+        }
+        let mut content = vec![0; padded as usize];
+        let is_read = old.core.read(&object, 0, &mut content).is_ok();
+        let bytes = dictionary_content_bytes(&content, BLOCK_BYTES).filter(|_| is_read);
+        // A damaged one is one all the same: whatever was made with it is reported as damaged.
+        if let Some(bytes) = bytes.map(|bytes| bytes as u64).or(helpers.contains(id).then_some(padded)) {
+            found.insert(*id, bytes);
+        }
+    }
+    found
+}
+
+/// Enters these as what they are. They have no parent, which matters to nobody who only reads.
+pub(crate) fn enter_dictionaries(table: &mut Table, lost: &mut BTreeSet<ObjectId>, found: BTreeMap<ObjectId, u64>) {
+    for (id, size_bytes) in found {
+        let state = ObjectState::Dictionary;
+        table.objects.insert(id, ObjectDescriptor { state, ..ObjectDescriptor::volume(id, "dictionary", size_bytes) });
+        lost.remove(&id);
+    }
 }
 
 /// Of two volumes with the same name, or two such snapshots of one volume, the younger keeps it. A catalogue never has any; single entries of

@@ -6,7 +6,7 @@
 //! 3. Batches of openings that were over never happened. Of the facts of each block the newest counts, by the number of the batch
 //!    that *made* the data, wherever it was moved to: [`facts`]. That makes map records, in the same store.
 //! 4. The objects are those of the newest complete catalogue, changed by what came behind it. Data of objects that it does not know and
-//!    should becomes volumes of their own, `lost-N`.
+//!    should becomes volumes of their own, `lost-N`, unless it is a dictionary ([`lost`]).
 //! 5. On records and objects the engine's own reader works ([`view`]): it falls through epochs and origins, and verifies each fragment.
 //! 6. Volumes are rebuilt by what the other pool offers to everybody ([`rebuild`]): oldest snapshot first, differences, clones from their
 //!    origins. What cannot be read is left out and listed.
@@ -101,7 +101,7 @@ impl Pool {
         // Step 4 comes before step 3, which leaves out what nobody needs.
         let told = scan.told.table(Seq(u64::MAX));
         let mut report = SalvageReport::new(&geometry, &scan, &told);
-        let (table, lost) = lost::complete(told, &scan);
+        let (mut table, mut lost) = lost::complete(told, &scan);
         facts.spread(&scan, |object| lost::chain(&table, object))?;
         let objects = table.objects.len() as u64;
         let figures = facts.resolve(&scan, |object| table.objects.contains_key(&object), &mut |object| {
@@ -109,7 +109,12 @@ impl Pool {
         })?;
         report.uncertain_bytes = figures.values().map(|f| f.uncertain * units::BLOCK_BYTES as u64).sum();
         // Steps 5 and 6.
-        let old = view::view(env, &superblock, &table, options)?;
+        let mut old = view::view(env.clone(), &superblock, &table, options)?;
+        let dictionaries = lost::dictionaries(&old, &lost, &scan);
+        if !dictionaries.is_empty() {
+            lost::enter_dictionaries(&mut table, &mut lost, dictionaries);
+            old = view::view(env, &superblock, &table, options)?;
+        }
         rebuild::rebuild(&old, self, &lost, &figures, &mut report, progress)?;
         Ok(report)
     }

@@ -7,8 +7,9 @@
 //!
 //! Memory: one extent, what [`Told`] keeps, a few words for each stretch of batches with consecutive numbers and for each gap.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use codec::{CodecId, DictionaryNumber};
 use env::{AlignedBuf, Disk};
 use format::{BATCH_ALIGN, Batch, BatchHeader, Entry, FragmentEntry, FragmentRef, RecordKey};
 use surface::Result;
@@ -75,6 +76,8 @@ pub(crate) struct Scan {
     /// All batches before it were durable.
     pub durable_before: Seq,
     seen: BTreeMap<(ObjectId, u64), Seen>,
+    /// Objects that units were made with, and the first batch of each opening with such a unit that is whole.
+    helpers: BTreeMap<(ObjectId, u64), Seq>,
     pub gaps: Vec<Place>,
     pub unreadable: Vec<Place>,
     /// Gaps and unreadable pieces beyond those that are listed.
@@ -193,14 +196,21 @@ impl Scan {
             let FragmentEntry { first, count, codec, stored: len, checksum } = fragment;
             let in_group = first.in_group();
             let live = moved.unwrap_or(BlockMask::run(in_group, count.into()));
-            let intact = || stored.payload(bytes).is_some_and(|payload| stored.is_intact(payload));
+            let whole = || stored.payload(bytes).filter(|payload| stored.is_intact(payload));
             let (rank, fragment) = if is_left_over {
                 (Rank::LeftOver, only_blocks(live))
             } else {
                 let location = start + stored.offset as u64;
                 let first = in_group as u8;
-                let whole = FragmentRef { live, first, count, codec, stored: len, checksum, location };
-                (if intact() { Rank::Intact } else { Rank::Damaged }, whole)
+                let fragment = FragmentRef { live, first, count, codec, stored: len, checksum, location };
+                let payload = whole();
+                let helped = payload.filter(|_| CodecId(codec) == CodecId::ZSTD_DICTIONARY);
+                if let Some((number, _)) = helped.and_then(DictionaryNumber::split) {
+                    let helper = (ObjectId(number.0.into()), batch.header.incarnation);
+                    let first = self.helpers.entry(helper).or_insert(batch.header.seq);
+                    *first = batch.header.seq.min(*first);
+                }
+                (if payload.is_some() { Rank::Intact } else { Rank::Damaged }, fragment)
             };
             self.see(&batch.header, object, epoch, BlockIndex(first.0 + u64::from(count)), rank);
             let key = RecordKey { object, group: first.group(), epoch };
@@ -235,6 +245,13 @@ impl Scan {
             }
         }
         objects
+    }
+
+    /// Objects that are dictionaries, because units were made with them.
+    pub(crate) fn dictionaries(&self) -> BTreeSet<ObjectId> {
+        let happened =
+            |((_, incarnation), first): &(&(ObjectId, u64), &Seq)| self.told.openings.happened(*incarnation, **first);
+        self.helpers.iter().filter(happened).map(|((object, _), _)| *object).collect()
     }
 
     fn holes(&mut self, batch: &Batch, sink: Sink<'_>) -> Result<()> {

@@ -6,6 +6,7 @@ use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, SalvageReport};
 use sim::Machine;
 use surface::{BlockDevice, Error};
 
+use super::machine_env::env;
 use super::{Failure, World};
 
 /// What came out.
@@ -17,12 +18,7 @@ pub struct Salvaged {
 }
 
 fn environment(disk: &Machine, rest: &Machine) -> PoolEnv {
-    PoolEnv {
-        disk: disk.disk.handle(),
-        store: rest.store.handle(),
-        clock: std::sync::Arc::clone(&rest.clock) as _,
-        entropy: std::sync::Arc::clone(&rest.entropy) as _,
-    }
+    PoolEnv { disk: disk.disk.handle(), ..env(rest) }
 }
 
 /// Salvages what is on the disk of `old`, which nobody else uses.
