@@ -160,7 +160,7 @@ fn item_bytes(entry: &Entry) -> usize {
     match entry {
         Entry::Fragments { fragments, .. } => FRAGMENT_ENTRY_BYTES * fragments.len(),
         Entry::Moves { moves, .. } => MOVE_ENTRY_BYTES * moves.len(),
-        Entry::Holes { .. } | Entry::Object(_) | Entry::PoolProperties(_) => 0,
+        Entry::Holes { .. } | Entry::Object(_) | Entry::PoolProperties(_) | Entry::Catalogue(_) => 0,
     }
 }
 
