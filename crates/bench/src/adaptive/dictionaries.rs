@@ -12,7 +12,7 @@ use crate::{Context, Outcome};
 
 /// Most bytes of a kind, and the least that makes sense: half of it has to be enough to learn from.
 const KIND_BYTES: usize = 32 << 20;
-const KIND_BYTES_MIN: usize = 9 << 20;
+const KIND_BYTES_MIN: usize = 8 << 20;
 const REQUEST_BYTES: usize = 128 << 10;
 const STRIPE_BYTES: usize = 1 << 20;
 const UNITS: [&str; 2] = ["4K", "16K"];
