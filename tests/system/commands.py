@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import struct
 import subprocess
@@ -327,3 +328,40 @@ def import_by_rule(t):
     pool.shale("set", "rule.nc=")
     t.equal(imported("later", "data.nc"), "auto", "no rule any more")
     pool.check()
+
+
+@test()
+def sorting_a_served_volume(t):
+    """a volume overwritten block by block is sorted while it is served: the same bytes, less to store, nothing to do a second time, also after kill -9"""
+    size, block = 64 << 20, 4096
+    source = t.dir / "source"
+    data.real_file(source, size)
+    pool = Pool(t, capacity="512M")
+    pool.shale("import", "vol", source)
+    server = pool.serve(mount=True)
+    scattered = random.Random(1)
+    with open(source, "r+b") as copy, open(server.file("vol"), "r+b", buffering=0) as volume:
+        for _ in range(2 * size // block):
+            copy.seek(scattered.randrange(size // block) * block)
+            content = copy.read(block)
+            place = scattered.randrange(size // block) * block
+            copy.seek(place)
+            copy.write(content)
+            os.pwrite(volume.fileno(), content, place)
+        os.fsync(volume.fileno())
+    expected = digest(source)
+    refused = pool.shale("clean", "--restart", status=EXIT["usage"])
+    t.expect("--sort" in refused.stderr, f"--restart alone: {refused.stderr}")
+    t.expect("not been sorted" in pool.shale("clean", "--sort", "--report").stdout, "it has not been sorted yet")
+    done = json.loads(pool.shale("clean", "--sort", "--all", "--rate", "max", "--json").stdout)
+    t.expect(done["sort"]["finished"] and done["sort"]["bytes_done"] == size, f"not finished: {done}")
+    t.expect(done["sort"]["rewritten_bytes"] > size // 2, f"little was scattered: {done}")
+    t.equal(digest(server.file("vol")), expected, "sha256 of the sorted volume")
+    again = json.loads(pool.shale("clean", "--sort", "--json").stdout)
+    t.expect(again["sort"]["rewritten_bytes"] < size // 20, f"it did not stay sorted: {again}")
+    server.kill()
+    server = pool.serve(mount=True)
+    t.equal(digest(server.file("vol")), expected, "sha256 after kill -9")
+    server.stop()
+    pool.check()
+    t.note(f"{done['sort']['rewritten_bytes'] >> 20} of {size >> 20} MiB written anew, {again['sort']['rewritten_bytes'] >> 10} KiB a second time")

@@ -127,6 +127,12 @@ pub(crate) struct Core {
     pub shrinking: Mutex<Option<crate::shrink::Shrinking>>,
     /// Held by whoever recompresses.
     pub recompressing: Mutex<()>,
+    /// Held by whoever sorts.
+    pub sorting: Mutex<()>,
+    /// Held shared while a large range is made a hole past the write buffer; exclusively, for a moment, by whoever relies on none being.
+    pub punching: RwLock<()>,
+    /// Large ranges that were made holes.
+    pub punches: AtomicU64,
     /// Bytes that were admitted and are not in the write buffer yet.
     pub admitting: AtomicU64,
     /// Applied sequence number at which the pool was found full.
@@ -188,6 +194,9 @@ impl Core {
             admin: Mutex::new(()),
             shrinking: Mutex::new(None),
             recompressing: Mutex::new(()),
+            sorting: Mutex::new(()),
+            punching: RwLock::new(()),
+            punches: AtomicU64::new(0),
             admitting: AtomicU64::new(0),
             full_at: AtomicU64::new(u64::MAX),
             aging: Mutex::new((0, 0)),

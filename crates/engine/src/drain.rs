@@ -23,7 +23,7 @@ use crate::log::{Purpose, Refusal, Ticket};
 use crate::prepared::Prepared;
 use crate::regions::RegionKey;
 use crate::scratch::{self, Scratch};
-use crate::write_buffer::{DirtyRun, Taken};
+use crate::write_buffer::{DirtyRun, GroupKey, Taken};
 
 /// Raw bytes of a batch: enough that its padding (2 KiB on average) and the tail of an extent it cannot fill are below one per cent
 /// at the usual ratios, little enough that two workers share a burst and that a batch fits in a default extent.
@@ -112,6 +112,13 @@ impl Core {
 
     /// Step 4.
     fn separate(&self, mut prepared: Prepared) -> Vec<Prepared> {
+        // What is sorted has been there for long, and shall lie together.
+        let is_sorted = |taken: &&Taken| taken.runs.iter().any(|run| run.is_sorted);
+        let sorted: Vec<_> = prepared.taken.iter().filter(is_sorted).map(|taken| taken.key).collect();
+        if !sorted.is_empty() && sorted.len() == prepared.taken.len() {
+            prepared.stream = Stream::Cold;
+            return vec![prepared];
+        }
         if !self.is_short_of_space() {
             return vec![prepared];
         }
@@ -120,8 +127,12 @@ impl Core {
         let mut bytes = [0, 0];
         for (object, _, fragment) in prepared.entries.iter().flat_map(Entry::payloads) {
             let blocks = fragment.first.0..fragment.first.0 + u64::from(fragment.count);
-            let rewritten = blocks.filter(|block| self.rewrites.note(object, BlockIndex(*block))).count();
-            let is_hot = 2 * rewritten >= usize::from(fragment.count);
+            let key = GroupKey { object, group: fragment.first.group() };
+            // Groups are taken in the order of their keys.
+            let is_hot = sorted.binary_search(&key).is_err() && {
+                let rewritten = blocks.filter(|block| self.rewrites.note(object, BlockIndex(*block))).count();
+                2 * rewritten >= usize::from(fragment.count)
+            };
             hot.push(is_hot);
             bytes[usize::from(is_hot)] += fragment.stored as usize;
         }

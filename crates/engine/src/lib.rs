@@ -69,6 +69,7 @@ mod scrub;
 mod send;
 mod send_pages;
 mod shrink;
+mod sort;
 mod space;
 mod status;
 mod superblock_io;
@@ -96,6 +97,7 @@ pub use salvage::{DamagedRange, SalvageReport, SalvageStep, SalvagedVolume};
 pub use scrub::ScrubReport;
 pub use send::Sender;
 pub use shrink::ShrinkReport;
+pub use sort::SortReport;
 pub use status::{
     CheckReport, CleanReport, PoolStatus, Problem, Property, PropertySource, SnapshotStatus, SnapshotUsage,
     VolumeStatus,

@@ -74,6 +74,11 @@ impl Regions {
         }
     }
 
+    /// Whether the region is read in pieces, for whoever writes nothing there.
+    pub(crate) fn seems_read_in_pieces(&self, key: RegionKey) -> bool {
+        self.pieces[self.place(key)].load(Ordering::Relaxed) >= PIECES_MANY
+    }
+
     /// Whether the region is read in pieces. Asked once for each group that is written, which makes it forget.
     pub(crate) fn is_read_in_pieces(&self, key: RegionKey) -> bool {
         let count = &self.pieces[self.place(key)];

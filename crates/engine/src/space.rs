@@ -68,6 +68,11 @@ impl Core {
         Admitted { core: self, bytes }
     }
 
+    /// The same for data of so many groups, with what they may cost beside.
+    pub(crate) fn set_aside_groups(&self, bytes: u64, groups: u64) -> Admitted<'_> {
+        self.set_aside(bytes + groups * GROUP_COST_BYTES)
+    }
+
     /// Extents that only overwriting may take: a pool that is full for new data goes on taking changes of what it holds, because
     /// cleaning wins back what they leave dead. Small pools cannot afford it.
     fn overwrite_extents(&self) -> u64 {

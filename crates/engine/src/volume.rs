@@ -1,6 +1,7 @@
 //! A volume as front ends see it: byte ranges become blocks here.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use format::Entry;
@@ -110,11 +111,13 @@ impl Volume {
             let (first, count) = (start + from as u8, (to - from) as u8);
             if from == 0 && to == blocks {
                 // By far the most frequent case: nothing is sliced, and so no reference is counted.
-                self.core.buffer.insert(key, DirtyRun { first, count, data: (!hole).then_some(data) });
+                self.core
+                    .buffer
+                    .insert(key, DirtyRun { first, count, data: (!hole).then_some(data), is_sorted: false });
                 return;
             }
             let data = (!hole).then(|| data.slice(from * BLOCK_BYTES..to * BLOCK_BYTES));
-            self.core.buffer.insert(key, DirtyRun { first, count, data });
+            self.core.buffer.insert(key, DirtyRun { first, count, data, is_sorted: false });
             from = to;
         }
     }
@@ -132,7 +135,7 @@ impl Volume {
             content[skip..skip + data.len()].copy_from_slice(data);
             let hole = !keep_zeroes && policy::is_zero(&content);
             let data = (!hole).then(|| Bytes::from(content));
-            let run = DirtyRun { first: block.in_group() as u8, count: 1, data };
+            let run = DirtyRun { first: block.in_group() as u8, count: 1, data, is_sorted: false };
             if self.core.buffer.insert_if(key, run, version) {
                 return Ok(());
             }
@@ -188,7 +191,7 @@ impl Volume {
         while at < to {
             let count = (GROUP_BLOCKS as u64 - u64::from(at.in_group())).min(to.0 - at.0);
             self.core.throttle()?;
-            let run = DirtyRun { first: at.in_group() as u8, count: count as u8, data: None };
+            let run = DirtyRun { first: at.in_group() as u8, count: count as u8, data: None, is_sorted: false };
             self.core.buffer.insert(self.key(at.group()), run);
             at = BlockIndex(at.0 + count);
         }
@@ -204,6 +207,14 @@ impl Core {
     ///
     /// A write to the range that comes at the same time is ordered before or after it, block by block.
     pub(crate) fn punch_range(&self, object: &Object, from: BlockIndex, to: BlockIndex) -> Result<()> {
+        let _punching = self.punching.read();
+        let result = self.append_holes(object, from, to);
+        // Even if it failed: a part of it may hold.
+        self.punches.fetch_add(1, Ordering::AcqRel);
+        result
+    }
+
+    fn append_holes(&self, object: &Object, from: BlockIndex, to: BlockIndex) -> Result<()> {
         self.drain_all()?;
         let mut at = from;
         while at < to {

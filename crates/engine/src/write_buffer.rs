@@ -54,6 +54,8 @@ pub(crate) struct DirtyRun {
     pub count: u8,
     /// `count` x 4 KiB, or `None` for a hole.
     pub data: Option<Bytes>,
+    /// Nobody has written it: it is on its way to a better place (see `sort`).
+    pub is_sorted: bool,
 }
 
 impl DirtyRun {
@@ -67,7 +69,7 @@ impl DirtyRun {
     fn part(&self, first: u8, count: u8) -> Self {
         let start = usize::from(first - self.first) * BLOCK_BYTES;
         let data = self.data.as_ref().map(|d| d.slice(start..start + usize::from(count) * BLOCK_BYTES));
-        Self { first, count, data }
+        Self { first, count, data, is_sorted: self.is_sorted }
     }
 }
 

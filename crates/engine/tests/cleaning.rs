@@ -73,6 +73,10 @@ fn overwrite(world: &mut World) -> Result<Ended, Failure> {
         78..82 => world.apply(&Op::Discard { volume: volume(), offset, len }),
         82..86 => world.apply(&Op::Flush { volume: volume() }),
         86..90 => {
+            if world.rng.percent(25) {
+                let (bytes, restart) = (1 + world.rng.below(4 << 20), world.rng.coin());
+                return world.apply(&Op::Sort { bytes, restart });
+            }
             let all = world.rng.percent(30);
             world.apply(&Op::Clean { all })
         }

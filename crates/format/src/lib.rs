@@ -16,6 +16,7 @@ mod receive;
 mod recompress;
 mod record;
 mod scrub;
+mod sort;
 mod stream;
 mod stream_token;
 mod superblock;
@@ -42,6 +43,7 @@ pub use receive::{ReceiveState, SnapshotIdentity};
 pub use recompress::{KEY_RECOMPRESS, RecompressState};
 pub use record::{FragmentRef, Record};
 pub use scrub::{ScrubDamage, ScrubState};
+pub use sort::{KEY_SORT, SortState};
 pub use stream::{
     STREAM_BODY_BYTES_MAX, STREAM_HEAD_BYTES, STREAM_MAGIC, STREAM_VERSION, StreamBegin, StreamChunk, StreamData,
     StreamEnd, StreamHead, StreamReader, StreamWriter, stream_checksum,

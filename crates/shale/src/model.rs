@@ -278,6 +278,33 @@ impl From<engine::CleanReport> for CleanSlice {
     }
 }
 
+/// How far sorting is. See [`engine::SortReport`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct SortSlice {
+    pub finished: bool,
+    pub started_unix_s: u64,
+    pub bytes_done: u64,
+    pub bytes_total: u64,
+    pub rewritten_bytes: u64,
+    pub damaged_groups: u64,
+    pub foreground_bytes: u64,
+}
+
+impl From<engine::SortReport> for SortSlice {
+    fn from(report: engine::SortReport) -> Self {
+        Self {
+            finished: report.is_finished,
+            started_unix_s: report.started_unix_s,
+            bytes_done: report.bytes_done,
+            bytes_total: report.bytes_total,
+            rewritten_bytes: report.rewritten_bytes,
+            damaged_groups: report.damaged_groups,
+            foreground_bytes: report.foreground_bytes,
+        }
+    }
+}
+
 /// How far shrinking is. See [`engine::ShrinkReport`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]

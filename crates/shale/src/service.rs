@@ -138,6 +138,7 @@ impl Service {
             }
             Request::Checkpoint => self.pool.checkpoint().map(|()| Reply::Done),
             Request::Clean { all, rounds } => Ok(Reply::Cleaned(self.pool.clean(all, rounds)?.into())),
+            Request::Sort { bytes, restart } => Ok(Reply::Sorted(self.pool.sort(bytes, restart)?.into())),
             Request::Scrub { bytes, restart } => Ok(Reply::Scrubbed(Box::new(self.pool.scrub(bytes, restart)?.into()))),
             Request::Recompress { volume, mode, bytes, restart } => {
                 let report = self.pool.recompress(&volume, mode.as_deref(), bytes, restart)?;

@@ -118,6 +118,11 @@ impl World {
                     other => self.judge(op, other.map(|_| ()), false),
                 }
             }
+            Op::Sort { bytes, restart } => match self.pool().sort(*bytes, *restart) {
+                // It needs room for the new before the old is given back.
+                Err(error) if error.kind() == ErrorKind::Full => Ok(Ended::Well),
+                other => self.judge(op, other.map(|_| ()), false),
+            },
             Op::Scrub { bytes, restart } => {
                 let mut result = self.pool().scrub(*bytes, *restart);
                 self.notice_faults();

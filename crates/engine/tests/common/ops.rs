@@ -70,6 +70,11 @@ pub enum Op {
         bytes: u64,
         restart: bool,
     },
+    /// Sorting goes on, or begins anew.
+    Sort {
+        bytes: u64,
+        restart: bool,
+    },
     Allocation {
         volume: String,
         offset: u64,
@@ -199,7 +204,8 @@ impl Op {
             80..86 => Self::Tick { ms: *rng.pick(&[0, 10, 1000, 6000, 6000]) },
             86..87 if rng.percent(60) => Self::LightCheckpoint,
             86..87 => Self::DropCaches,
-            87..88 => Self::Clean { all: rng.coin() },
+            87..88 if rng.coin() => Self::Clean { all: rng.coin() },
+            87..88 => Self::Sort { bytes: 1 + rng.below(4 << 20), restart: rng.coin() },
             88..89 if rng.coin() => {
                 let mode = *rng.pick(&[None, Some("archive"), Some("energy"), Some("balanced")]);
                 Self::Recompress { volume, mode, bytes: rng.below(1 << 20), restart: rng.coin() }

@@ -3,6 +3,7 @@
 
 mod freed;
 mod full;
+mod sorted;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

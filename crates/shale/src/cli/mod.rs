@@ -216,6 +216,8 @@ mod tests {
             "shale shrink p 10G",
             "shale salvage p --into q --capacity 10G -o mode=archive --json",
             "shale clean p --all",
+            "shale clean p --sort --rate 50M --restart",
+            "shale clean p --sort --report --json",
             "shale scrub p --rate 50M --restart",
             "shale scrub p --rate max",
             "shale scrub p --report",

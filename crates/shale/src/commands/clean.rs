@@ -1,20 +1,25 @@
-//! `shale clean`.
+//! `shale clean`: with `--sort`, asks for slice after slice of sorting first, and rests between them as the rate or the pool's users demand. How
+//! far that came is kept with the pool, so that interrupting this command pauses it.
 
 use std::time::Instant;
 
 use serde::Serialize;
 use units::format_size;
 
+use super::pace::rest;
 use crate::cli::CleanArgs;
 use crate::control::{Reply, Request};
 use crate::exit::Outcome;
-use crate::model::CleanSlice;
+use crate::model::{CleanSlice, SortSlice};
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::session::Session;
 
 /// Rounds of one request: a second or so, so that the bar moves and an interruption is soon noticed.
 const ROUNDS: u32 = 16;
+
+/// Bytes of volumes of one slice of sorting: a fraction of a second.
+const SORT_BYTES: u64 = 8 << 20;
 
 /// What cleaning did.
 #[derive(Debug, Serialize)]
@@ -25,14 +30,21 @@ struct Summary {
     extents_free: u64,
     extents_todo: u64,
     seconds: f64,
+    sort: Option<SortSlice>,
 }
 
 /// Cleans a pool until it is clean enough.
 pub fn run(args: CleanArgs, output: &Output) -> Outcome {
     let started = Instant::now();
     let mut done = CleanSlice::default();
-    let mut first = None;
+    let (mut first, mut sorted) = (None, None);
     Session::with(&args.pool, &args.access, output, |session| {
+        if args.sort {
+            sorted = Some(sort(&args, session, output)?);
+        }
+        if args.report {
+            return Ok(());
+        }
         let progress = Progress::new(output, "cleaning", None);
         while !done.finished {
             let slice = match session.call(Request::Clean { all: args.all, rounds: ROUNDS })? {
@@ -58,16 +70,98 @@ pub fn run(args: CleanArgs, output: &Output) -> Outcome {
         extents_free: done.extents_free,
         extents_todo: done.extents_todo,
         seconds: started.elapsed().as_secs_f64(),
+        sort: sorted,
     };
     output.result(&summary, || {
-        format!(
-            "emptied {} extents, moved {} for that in {:.1} s; {} extents are free, {} were\n",
-            summary.extents_cleaned,
-            format_size(summary.bytes_moved),
-            summary.seconds,
-            summary.extents_free,
-            summary.extents_free_before
-        )
+        let sorted = summary.sort.as_ref().map(show).unwrap_or_default();
+        if args.report {
+            return sorted;
+        }
+        sorted
+            + &format!(
+                "emptied {} extents, moved {} for that in {:.1} s; {} extents are free, {} were\n",
+                summary.extents_cleaned,
+                format_size(summary.bytes_moved),
+                summary.seconds,
+                summary.extents_free,
+                summary.extents_free_before
+            )
     });
     Ok(())
+}
+
+/// Sorts to the end, or tells how far that is.
+fn sort(args: &CleanArgs, session: &Session, output: &Output) -> Outcome<SortSlice> {
+    let call = |bytes, restart| -> Outcome<SortSlice> {
+        match session.call(Request::Sort { bytes, restart })? {
+            Reply::Sorted(slice) => Ok(slice),
+            other => Err(other.unexpected().into()),
+        }
+    };
+    let mut slice = call(0, false)?;
+    if args.report {
+        return Ok(slice);
+    }
+    // One that was finished is history.
+    let mut restart = args.restart || slice.finished;
+    let progress = Progress::new(output, "sorting", Some(slice.bytes_total));
+    while restart || !slice.finished {
+        let (began, before) = (Instant::now(), slice.foreground_bytes);
+        slice = call(SORT_BYTES, restart)?;
+        restart = false;
+        progress.set_total(slice.bytes_total);
+        progress.set(slice.bytes_done);
+        progress.say(format!("{} written anew", format_size(slice.rewritten_bytes)));
+        if !slice.finished {
+            let is_busy = slice.foreground_bytes != before;
+            std::thread::sleep(rest(SORT_BYTES, args.rate, began.elapsed(), is_busy));
+        }
+    }
+    progress.finish();
+    Ok(slice)
+}
+
+fn show(slice: &SortSlice) -> String {
+    if slice.started_unix_s == 0 {
+        return "this pool has not been sorted\n".to_owned();
+    }
+    let far = if slice.finished {
+        "all volumes".to_owned()
+    } else {
+        format!("{} of {} so far", format_size(slice.bytes_done), format_size(slice.bytes_total))
+    };
+    let damaged = match slice.damaged_groups {
+        0 => String::new(),
+        groups => format!(
+            "; {groups} groups of 128 KiB hold something damaged and stay as they are: 'shale scrub' tells what"
+        ),
+    };
+    format!("sorted {far}: {} written anew{damaged}\n", format_size(slice.rewritten_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_tells_how_far_sorting_came() {
+        assert!(show(&SortSlice::default()).contains("not been sorted"));
+        let slice = SortSlice {
+            started_unix_s: 1,
+            bytes_done: 1 << 30,
+            bytes_total: 4 << 30,
+            rewritten_bytes: 5 << 20,
+            damaged_groups: 2,
+            ..SortSlice::default()
+        };
+        let text = show(&slice);
+        assert!(
+            text.contains("1 GiB of 4 GiB") && text.contains("5 MiB written") && text.contains("2 groups"),
+            "{text}"
+        );
+        assert!(
+            show(&SortSlice { finished: true, damaged_groups: 0, ..slice })
+                .ends_with("all volumes: 5 MiB written anew\n")
+        );
+    }
 }

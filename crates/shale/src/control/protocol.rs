@@ -11,8 +11,8 @@ use surface::{Error, ErrorKind, Result};
 
 use crate::choices::{Calibrated, Detail, RecompressSlice, Region, TraceLine};
 use crate::model::{
-    CleanSlice, DiffReport, PropertyReport, ReceiveLine, ScrubSlice, ShrinkSlice, SnapshotReport, StatusReport,
-    VolumeReport,
+    CleanSlice, DiffReport, PropertyReport, ReceiveLine, ScrubSlice, ShrinkSlice, SnapshotReport, SortSlice,
+    StatusReport, VolumeReport,
 };
 use crate::stream_io::{ReceiveWish, SendWish, Sending};
 
@@ -146,6 +146,13 @@ pub enum Request {
         /// At most so many rounds.
         rounds: u32,
     },
+    /// Sorts for a while: [`Reply::Sorted`].
+    Sort {
+        /// At least so many bytes of volumes; with 0 it only tells how far it is.
+        bytes: u64,
+        /// Begins anew.
+        restart: bool,
+    },
     /// Scrubs for a while: [`Reply::Scrubbed`].
     Scrub {
         /// At least so many bytes of extents; with 0 it only tells how far it is.
@@ -220,6 +227,8 @@ pub enum Reply {
     Properties(Vec<PropertyReport>),
     /// What was cleaned.
     Cleaned(CleanSlice),
+    /// How far sorting is.
+    Sorted(SortSlice),
     /// How far shrinking is.
     Shrunk(ShrinkSlice),
     /// How far scrubbing is.
@@ -411,6 +420,7 @@ mod tests {
             Request::Set { volume: Some("a".to_owned()), changes: vec![("unit".to_owned(), None)] },
             Request::Checkpoint,
             Request::Clean { all: true, rounds: 3 },
+            Request::Sort { bytes: 1 << 30, restart: true },
             Request::Scrub { bytes: 1 << 30, restart: true },
             Request::Recompress { volume: "vm".to_owned(), mode: Some("archive".to_owned()), bytes: 7, restart: true },
             Request::Explain { volume: "vm".to_owned(), from: 1 << 40, count: 7 },

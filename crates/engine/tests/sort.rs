@@ -1,0 +1,218 @@
+//! Sorting: what was scattered lies together again, in whole units; what snapshots share stays; and it goes on where it stopped.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "common/machine_env.rs"]
+mod machine_env;
+
+use bytes::Bytes;
+use engine::{FormatOptions, Pool, PoolOptions, Properties, SortReport};
+use sim::{ContentKind, Machine, Rng, fill_content};
+use surface::{BlockDevice, ErrorKind, WriteOptions};
+
+const BLOCK: usize = 4096;
+const EXTENT: u64 = 256 << 10;
+const CAPACITY: u64 = 64 << 20;
+const VOLUME: usize = 8 << 20;
+/// Bytes of a slice.
+const SLICE: u64 = 1 << 20;
+
+struct World {
+    machine: Machine,
+    pool: Option<Pool>,
+    rng: Rng,
+    /// What the volume `v` holds.
+    data: Vec<u8>,
+}
+
+impl World {
+    /// A pool with a volume that was written in order and then, if it shall be, block by block at random.
+    fn new(capacity: u64, overwrites: usize) -> Self {
+        let machine = Machine::new(capacity, 5);
+        let mut world = Self { machine, pool: None, rng: Rng::new(1), data: vec![0; VOLUME] };
+        let properties = Properties::from([("compression".into(), "lz4".into()), ("unit".into(), "32K".into())]);
+        let format = FormatOptions { capacity_bytes: capacity, extent_bytes: EXTENT as u32, properties };
+        Pool::format(&machine_env::env(&world.machine), &format).unwrap();
+        world.open();
+        world.pool().create_volume("v", VOLUME as u64, &Properties::new()).unwrap();
+        for block in world.data.chunks_mut(BLOCK) {
+            fill_content(&mut world.rng, ContentKind::Text, block);
+        }
+        for at in (0..VOLUME).step_by(128 << 10) {
+            world.put(at, &world.data[at..at + (128 << 10)]);
+        }
+        world.pool().checkpoint().unwrap();
+        world.overwrite(overwrites);
+        world
+    }
+
+    fn open(&mut self) {
+        let options = PoolOptions { memory_bytes: 8 << 20, workers: 0, ..PoolOptions::default() };
+        self.pool = Some(Pool::open(machine_env::env(&self.machine), options).unwrap());
+    }
+
+    fn reopen(&mut self) {
+        self.pool.take().unwrap().close().unwrap();
+        self.machine.restart();
+        self.open();
+    }
+
+    fn pool(&self) -> &Pool {
+        self.pool.as_ref().unwrap()
+    }
+
+    fn put(&self, at: usize, data: &[u8]) {
+        let volume = self.pool().volume("v").unwrap();
+        volume.write(at as u64, Bytes::copy_from_slice(data), WriteOptions::default()).unwrap();
+    }
+
+    fn overwrite(&mut self, count: usize) {
+        for index in 0..count {
+            let at = self.rng.below((VOLUME / BLOCK) as u64) as usize * BLOCK;
+            let mut block = vec![0; BLOCK];
+            fill_content(&mut self.rng, ContentKind::Text, &mut block);
+            self.put(at, &block);
+            self.data[at..at + BLOCK].copy_from_slice(&block);
+            if index % 64 == 0 {
+                self.pool().flush().unwrap();
+            }
+        }
+        self.pool().checkpoint().unwrap();
+    }
+
+    fn sort(&self) -> SortReport {
+        let mut report = self.pool().sort(SLICE, true).unwrap();
+        while !report.is_finished {
+            report = self.pool().sort(SLICE, false).unwrap();
+        }
+        self.pool().checkpoint().unwrap();
+        report
+    }
+
+    fn stored(&self) -> u64 {
+        self.pool().checkpoint().unwrap();
+        self.pool().status().live_bytes
+    }
+
+    /// Bytes that reading the volume in order takes from the disk, and whether it is what it should be.
+    fn read(&self) -> u64 {
+        self.pool().drop_caches();
+        let before = self.pool().status().read_disk_bytes;
+        let volume = self.pool().volume("v").unwrap();
+        let mut data = vec![0; VOLUME];
+        volume.read(0, &mut data).unwrap();
+        assert!(data == self.data, "HARNESS: the volume is not what was written");
+        self.pool().status().read_disk_bytes - before
+    }
+
+    fn check(&self) {
+        let report = self.pool().check(false, &mut |_, _| ()).unwrap();
+        assert!(report.problems.is_empty(), "HARNESS: {:?}", report.problems);
+    }
+}
+
+#[test]
+fn what_was_scattered_lies_together_again_and_stays_so() {
+    let fresh = World::new(CAPACITY, 0);
+    let (fresh_stored, fresh_read) = (fresh.stored(), fresh.read());
+    assert_eq!(fresh.sort().rewritten_bytes, 0, "what is in order is left alone");
+    let world = World::new(CAPACITY, 4 * VOLUME / BLOCK);
+    let (worn_stored, worn_read) = (world.stored(), world.read());
+    let report = world.sort();
+    println!("{report:?}");
+    assert!(report.is_finished && report.bytes_done == VOLUME as u64 && report.bytes_total == VOLUME as u64);
+    assert!(report.rewritten_bytes > VOLUME as u64 * 9 / 10, "{report:?}");
+    let (stored, read) = (world.stored(), world.read());
+    println!(
+        "stored {fresh_stored} fresh, {worn_stored} worn, {stored} sorted; read {fresh_read}, {worn_read}, {read}"
+    );
+    // Blocks alone compress worse than units of eight.
+    assert!(stored < worn_stored * 97 / 100 && stored < fresh_stored * 103 / 100);
+    assert!(read < fresh_read * 105 / 100);
+    assert_eq!(world.sort().rewritten_bytes, 0, "a second pass has nothing to do");
+    world.check();
+}
+
+#[test]
+fn what_a_snapshot_shares_stays_where_it_is() {
+    let mut world = World::new(CAPACITY, 2 * VOLUME / BLOCK);
+    let old = world.data.clone();
+    world.pool().snapshot("v", "s").unwrap();
+    let shared = world.stored();
+    assert_eq!(world.sort().rewritten_bytes, 0, "all of it is shared");
+    assert_eq!(world.stored(), shared);
+    world.overwrite(VOLUME / BLOCK);
+    let before = world.stored();
+    let report = world.sort();
+    assert!(report.rewritten_bytes > VOLUME as u64 / 2 && report.rewritten_bytes < VOLUME as u64 * 3 / 4, "{report:?}");
+    assert!(world.stored() <= before, "HARNESS: sorting made data larger");
+    world.read();
+    world.pool().clone_snapshot("v@s", "c", &Properties::new()).unwrap();
+    let mut seen = vec![0; VOLUME];
+    world.pool().volume("c").unwrap().read(0, &mut seen).unwrap();
+    assert!(seen == old, "HARNESS: the snapshot changed");
+    world.check();
+}
+
+#[test]
+fn it_goes_on_after_a_restart_and_newer_writes_and_holes_win() {
+    let mut world = World::new(CAPACITY, 2 * VOLUME / BLOCK);
+    let half = world.pool().sort(VOLUME as u64 / 2, false).unwrap();
+    assert!(!half.is_finished && half.bytes_done == VOLUME as u64 / 2 && half.rewritten_bytes > 0, "{half:?}");
+    // On its way, not flushed, where it goes on.
+    world.put(5 << 20, &[7; 40 << 10]);
+    world.data[5 << 20..][..40 << 10].fill(7);
+    world.pool().volume("v").unwrap().discard(6 << 20, 256 << 10).unwrap();
+    world.data[6 << 20..][..256 << 10].fill(0);
+    world.reopen();
+    let known = world.pool().sort(0, false).unwrap();
+    assert_eq!(SortReport { foreground_bytes: half.foreground_bytes, ..known.clone() }, half);
+    let mut report = known;
+    while !report.is_finished {
+        report = world.pool().sort(SLICE, false).unwrap();
+    }
+    assert!(report.rewritten_bytes > half.rewritten_bytes);
+    world.read();
+    let allocated = world.pool().volume("v").unwrap().allocated_bytes();
+    assert_eq!(allocated, (VOLUME - (256 << 10)) as u64, "HARNESS: a hole holds data again");
+    // Done is done, until it is begun anew.
+    let again = world.pool().sort(SLICE, false).unwrap();
+    assert_eq!(again, SortReport { foreground_bytes: again.foreground_bytes, ..report });
+    world.read();
+    world.check();
+}
+
+#[test]
+fn a_pool_without_room_says_so_and_keeps_everything() {
+    // What lives fills the pool nearly, so that little can be written anew before the old is given back: it is, over and over.
+    let world = World::new(9 << 20, 2 * VOLUME / BLOCK);
+    let mut report = world.pool().sort(SLICE, true);
+    while report.as_ref().is_ok_and(|report| !report.is_finished) {
+        report = world.pool().sort(SLICE, false);
+    }
+    assert!(
+        report.as_ref().map_or_else(|error| error.kind() == ErrorKind::Full, |report| report.is_finished),
+        "{report:?}"
+    );
+    world.read();
+    world.check();
+}
+
+#[test]
+fn damage_stays_where_it_is_and_is_counted() {
+    let world = World::new(CAPACITY, VOLUME / BLOCK);
+    // A bit of the newest extent that holds data of the volume.
+    let mut hit = 0;
+    for at in (EXTENT..CAPACITY).step_by(EXTENT as usize) {
+        let mut byte = [0];
+        world.machine.disk.peek(at + EXTENT / 2, &mut byte);
+        if byte[0] != 0 {
+            hit = at + EXTENT / 2;
+        }
+    }
+    world.machine.disk.flip_bit(hit, 3);
+    let damaged = world.pool().scrub(CAPACITY, true).unwrap().found;
+    let report = world.sort();
+    assert!(report.is_finished && report.damaged_groups <= damaged, "{report:?} for {damaged}");
+    assert!(report.rewritten_bytes > VOLUME as u64 / 2, "{report:?}");
+    assert_eq!(world.pool().scrub(CAPACITY, true).unwrap().found, damaged, "HARNESS: damage was lost, or spread");
+}
