@@ -198,7 +198,7 @@ pub struct CheckArgs {
 Examples:
   shale clean /srv/pool
   shale clean /srv/pool --all --json | jq .extents_free
-  shale clean /srv/pool --sort              so that volumes read in order as fast as when they were new
+  shale clean /srv/pool --sort              so that volumes read in order as when new
   shale clean /srv/pool --sort --rate 50M
   shale clean /srv/pool --sort --report     how far the last sorting came
 
@@ -206,14 +206,16 @@ The pool cleans itself, as late as it can, because that is cheapest. This does i
 more than a twentieth is dead, until as much of the pool is free as the property clean-high says, or with --all until none is left. It can be
 interrupted at any time. The pool may be served.
 
-With --sort, what random overwriting has scattered is first written anew, in order and in whole units, compressed as its volume's properties
-have it now; what lies in order already is left alone, and so is what snapshots and clones share. It leaves nine tenths of the time to
-others while they are at work, unless --rate says otherwise, and goes on where it stopped when it is started again, be it after a restart;
---restart begins anew.
+With --sort, what random overwriting has scattered is first written anew, in order and in whole
+units, compressed as its volume's properties have it now; what lies in order already is left alone,
+and so is what snapshots and clones share. It leaves nine tenths of the time to others while they
+are at work, unless --rate says otherwise, and goes on where it stopped when it is started again,
+be it after a restart; --restart begins anew.
 
 JSON fields: extents_cleaned, bytes_moved, extents_free, extents_free_before, extents_todo (left with more than a
-twentieth dead: what lives there would take as much space elsewhere), seconds, sort: null, or {finished, started_unix_s, bytes_done,
-bytes_total (of volumes gone through), rewritten_bytes, damaged_groups (of 128 KiB, left as they are: see shale scrub)}")]
+twentieth dead: what lives there would take as much space elsewhere), seconds, sort: null, or
+  {finished, started_unix_s, bytes_done, bytes_total (of volumes gone through), rewritten_bytes,
+  damaged_groups (of 128 KiB, left as they are: see shale scrub), foreground_bytes}")]
 pub struct CleanArgs {
     /// Directory of the pool
     pub pool: PathBuf,

@@ -6,8 +6,8 @@ use std::time::Instant;
 use serde::Serialize;
 use units::format_size;
 
-use super::pace::rest;
-use crate::cli::CleanArgs;
+use super::pace::{Standing, in_slices};
+use crate::cli::{CleanArgs, Pacing};
 use crate::control::{Reply, Request};
 use crate::exit::Outcome;
 use crate::model::{CleanSlice, SortSlice};
@@ -98,27 +98,18 @@ fn sort(args: &CleanArgs, session: &Session, output: &Output) -> Outcome<SortSli
             other => Err(other.unexpected().into()),
         }
     };
-    let mut slice = call(0, false)?;
-    if args.report {
-        return Ok(slice);
+    let pacing = Pacing { rate: args.rate, restart: args.restart, report: args.report };
+    in_slices("sorting", SORT_BYTES, &pacing, output, call, standing)
+}
+
+fn standing(slice: &SortSlice) -> Standing {
+    Standing {
+        finished: slice.finished,
+        bytes_done: slice.bytes_done,
+        bytes_total: slice.bytes_total,
+        foreground_bytes: slice.foreground_bytes,
+        said: format!("{} written anew", format_size(slice.rewritten_bytes)),
     }
-    // One that was finished is history.
-    let mut restart = args.restart || slice.finished;
-    let progress = Progress::new(output, "sorting", Some(slice.bytes_total));
-    while restart || !slice.finished {
-        let (began, before) = (Instant::now(), slice.foreground_bytes);
-        slice = call(SORT_BYTES, restart)?;
-        restart = false;
-        progress.set_total(slice.bytes_total);
-        progress.set(slice.bytes_done);
-        progress.say(format!("{} written anew", format_size(slice.rewritten_bytes)));
-        if !slice.finished {
-            let is_busy = slice.foreground_bytes != before;
-            std::thread::sleep(rest(SORT_BYTES, args.rate, began.elapsed(), is_busy));
-        }
-    }
-    progress.finish();
-    Ok(slice)
 }
 
 fn show(slice: &SortSlice) -> String {

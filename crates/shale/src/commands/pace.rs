@@ -16,9 +16,8 @@ const REST_MAX: Duration = Duration::from_secs(2);
 /// How far the work is, after a slice of it.
 pub struct Standing {
     pub finished: bool,
-    pub extents_done: u64,
-    pub extents_total: u64,
-    pub extent_bytes: u64,
+    pub bytes_done: u64,
+    pub bytes_total: u64,
     /// Bytes that users of the pool have read and written.
     pub foreground_bytes: u64,
     /// What the progress bar says of it.
@@ -45,13 +44,14 @@ pub fn in_slices<S>(
     let mut is = standing(&slice);
     // One that was finished is history.
     let mut restart = pacing.restart || is.finished;
-    let progress = Progress::new(output, title, Some(is.extents_total * is.extent_bytes));
+    let progress = Progress::new(output, title, Some(is.bytes_total));
     while restart || !is.finished {
         let (began, before) = (Instant::now(), is.foreground_bytes);
         slice = call(slice_bytes, restart)?;
         restart = false;
         is = standing(&slice);
-        progress.set(is.extents_done * is.extent_bytes);
+        progress.set_total(is.bytes_total);
+        progress.set(is.bytes_done);
         progress.say(is.said);
         if !is.finished {
             std::thread::sleep(rest(slice_bytes, pacing.rate, began.elapsed(), is.foreground_bytes != before));

@@ -46,9 +46,8 @@ fn standing(slice: &RecompressSlice) -> Standing {
     let (before, after) = (format_size(slice.before_bytes), format_size(slice.after_bytes));
     Standing {
         finished: slice.finished,
-        extents_done: slice.extents_done,
-        extents_total: slice.extents_total,
-        extent_bytes: slice.extent_bytes,
+        bytes_done: slice.extents_done * slice.extent_bytes,
+        bytes_total: slice.extents_total * slice.extent_bytes,
         foreground_bytes: slice.foreground_bytes,
         said: format!("{before} rewritten as {after}"),
     }

@@ -45,9 +45,8 @@ pub fn run(args: ScrubArgs, output: &Output) -> Outcome {
 fn standing(slice: &ScrubSlice) -> Standing {
     Standing {
         finished: slice.finished,
-        extents_done: slice.extents_done,
-        extents_total: slice.extents_total,
-        extent_bytes: slice.extent_bytes,
+        bytes_done: slice.extents_done * slice.extent_bytes,
+        bytes_total: slice.extents_total * slice.extent_bytes,
         foreground_bytes: slice.foreground_bytes,
         said: format!("{} verified, {} damaged", format_size(slice.bytes), slice.found),
     }
