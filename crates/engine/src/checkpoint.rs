@@ -328,7 +328,14 @@ impl Core {
         Ok(())
     }
 
-    /// Step 3 of a light one.
+    /// Step 3 of a light one. Every change gets a delta, but those of objects that are gone: `thaw` lays all of `frozen` over what is settled, and
+    /// what has no delta must never be counted as one by the next full checkpoint. It is not:
+    ///
+    /// - An object that is there is seen. One that is not is due for reaping from the moment when the last point went (`Table::lost_a_point`,
+    ///   `Table::enter`) until the full checkpoint that removes it; while anything is due, checkpoints are full (`checkpoint_with`).
+    /// - One that is gone may have changes: a move of what it held that was decided between the capture and the end of that full
+    ///   checkpoint. Reaping has counted the old place as dead, nothing counts the new one, nobody looks there, and the next full
+    ///   checkpoint drops the change (`merge` passes over objects that are gone). Object identifiers are never used again.
     fn settle(&self, number: u64, frozen: &Overlay, captured: &Captured, merged: &mut Merged) -> Result<()> {
         let mut object: Option<Arc<Object>> = None;
         let mut writer = DeltaWriter::default();
@@ -337,6 +344,10 @@ impl Core {
                 object = self.objects.get(key.object);
             }
             let is_seen = captured.timelines.get(&key.object).is_some_and(|timeline| !timeline.is_dead());
+            debug_assert!(
+                object.is_none() || is_seen,
+                "{key:?}: a light checkpoint has met an object that nobody sees"
+            );
             let (Some(object), true) = (&object, is_seen) else { continue };
             let Some(changes) = frozen.with(key, Clone::clone) else { continue };
             let (_, cached, records) = self.change_group(object, key, &changes, merged)?;

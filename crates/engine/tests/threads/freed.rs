@@ -14,8 +14,9 @@ use surface::{BlockDevice, WriteOptions};
 
 use crate::common::machine_env::env;
 
-/// How long the reader waits for somebody to write where it is going to read. Nobody may, so each test takes that long.
-const PATIENCE: Duration = Duration::from_millis(300);
+/// How long the reader waits after the last write for another one, in the hope of one to where it is going to read. Nobody may write there, and
+/// whoever would has to wait for the reader, so the test takes that long; on a slow machine, as long as its writes take beside.
+const PATIENCE: Duration = Duration::from_millis(500);
 const EXTENT: u64 = 32 << 10;
 
 #[derive(Debug, Default)]
@@ -24,10 +25,12 @@ struct Gate {
     armed: bool,
     /// Where the reader that is held up is going to read.
     held: Option<u64>,
+    /// Writes since then.
+    writes: u64,
     overwritten: bool,
 }
 
-/// A disk that holds one read up until its place is written, or for as long as [`PATIENCE`].
+/// A disk that holds one read up until its place is written, or nobody has written for as long as [`PATIENCE`].
 struct HoldingDisk {
     below: Arc<dyn Disk>,
     gate: Arc<(Mutex<Gate>, Condvar)>,
@@ -43,8 +46,16 @@ impl DiskLayer for HoldingDisk {
         if std::mem::take(&mut state.armed) {
             state.held = Some(offset);
             changed.notify_all();
-            let waited = changed.wait_timeout_while(state, PATIENCE, |gate| !gate.overwritten).unwrap();
-            drop(waited);
+            loop {
+                let seen = state.writes;
+                let is_quiet = |gate: &mut Gate| !gate.overwritten && gate.writes == seen;
+                let (next, waited) = changed.wait_timeout_while(state, PATIENCE, is_quiet).unwrap();
+                state = next;
+                if state.overwritten || waited.timed_out() {
+                    break;
+                }
+            }
+            drop(state);
         } else {
             drop(state);
         }
@@ -54,8 +65,9 @@ impl DiskLayer for HoldingDisk {
         self.below.write_at(offset, buf, len)?;
         let (gate, changed) = &*self.gate;
         let mut state = gate.lock().unwrap();
-        if state.held.is_some_and(|held| offset <= held && held < offset + len as u64) {
-            state.overwritten = true;
+        if let Some(held) = state.held {
+            state.writes += 1;
+            state.overwritten |= offset <= held && held < offset + len as u64;
             changed.notify_all();
         }
         Ok(())
