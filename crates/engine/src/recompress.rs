@@ -133,6 +133,11 @@ impl Core {
         let extent_bytes = self.geometry.extent_bytes;
         let mut left = bytes;
         while left > 0 && state.next.0 < self.geometry.extents() {
+            // What is empty is not read, and does not count against the rate: a large pool may hold little.
+            if self.extents.lock().live_of(state.next) == 0 {
+                state.next = ExtentIndex(state.next.0 + 1);
+                continue;
+            }
             let mut tries = 0;
             while !self.recompress_extent(state, settings)? {
                 tries += 1;

@@ -122,6 +122,17 @@ fn what_would_become_larger_is_not_touched() {
 }
 
 #[test]
+fn empty_extents_do_not_count_against_the_rate() {
+    let world = World::new(64 << 20);
+    let data = world.fill("v", ContentKind::Text, 1 << 20);
+    // A slice of a sixteenth of the pool, which holds less than that.
+    let report = world.pool().recompress("v", Some("archive"), 4 << 20, false).unwrap();
+    assert!(report.is_finished && report.rewritten > 0, "{report:?}");
+    assert_eq!(report.extents_done, report.extents_total);
+    assert!(world.content("v", data.len()) == data);
+}
+
+#[test]
 fn it_goes_on_after_a_restart_and_newer_writes_win() {
     let mut world = World::new(64 << 20);
     let mut data = world.fill("v", ContentKind::Text, 4 << 20);

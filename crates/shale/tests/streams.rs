@@ -87,7 +87,7 @@ fn a_stream_that_breaks_off_goes_on_where_it_stopped() {
     let done = on(&from, "send", &["v@a", "-o", path(&stream), "--json"]).ok().json();
     let bytes = std::fs::read(&stream).unwrap();
     assert_eq!(done["stream_bytes"].as_u64().unwrap(), bytes.len() as u64);
-    on(&from, "send", &["v@a", "-o", path(&stream)]).code(8);
+    on(&from, "send", &["v@a", "-o", path(&stream)]).code(8).says("--force");
     let pool = to.pool();
     let receive = |file: &std::path::Path| run(["receive", path(&pool), "w", "-i", path(file), "--json"]);
     for served in [false, true] {

@@ -54,7 +54,7 @@ pub struct SendArgs {
 Examples:
   shale receive /srv/pool vm < /backup/vm-monday.shale
   ssh prod shale send /srv/pool vm@tuesday --from monday | shale receive /srv/pool vm
-  shale receive /srv/pool vm -i vm-monday.shale -o compression=archive
+  shale receive /srv/pool vm -i vm-monday.shale -o mode=archive
 
 A stream of a whole snapshot makes the volume, with the properties that it had (but its reservation and its snapshot
 schedule; -o sets others). A stream of a difference needs the volume with the snapshot from which it goes out as its newest,

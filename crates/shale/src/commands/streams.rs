@@ -68,7 +68,12 @@ impl Target {
         let mut options = File::options();
         options.write(true).create_new(!force).create(force).truncate(force);
         let made = (!path.exists()).then(|| path.to_owned());
-        let file = options.open(path).map_err(|error| path_error("cannot write", path, error))?;
+        let file = options.open(path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::AlreadyExists => {
+                Error::new(ErrorKind::Exists, format!("{} exists; overwrite it with --force", path.display()))
+            }
+            _ => path_error("cannot write", path, error),
+        })?;
         Ok(Self { file, name: path.display().to_string(), made })
     }
 
