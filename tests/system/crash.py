@@ -40,6 +40,13 @@ class FileVolume:
         self.file = None
 
 
+def seed_of_run(t):
+    """What all chances of a test come from: new each time, or as it is told."""
+    seed = int(os.environ.get("SHALE_SEED") or random.SystemRandom().randrange(1 << 32))
+    t.log(f"seed {seed}")
+    return seed
+
+
 class NbdVolume:
     """A volume through NBD."""
 
@@ -73,8 +80,7 @@ class Kills:
 
     def __init__(self, t, rounds, **pool):
         # SHALE_SEED replays; else a new one each time, which the log names.
-        self.seed = int(os.environ.get("SHALE_SEED") or random.SystemRandom().randrange(1 << 32))
-        t.log(f"seed {self.seed}")
+        self.seed = seed_of_run(t)
         self.t, self.rounds, self.chance = t, rounds, random.Random(self.seed)
         self.pool = Pool(t, **pool)
         self.slowest_s = 0.0

@@ -13,8 +13,7 @@ from system.crash import MEMORY, SLOTS, NbdVolume, seed_of_run
 @test(seconds_max=300)
 def salvage_after_kill(t):
     """kill -9 under a writer, with snapshots and a clone; the map is lost; every record that was durable is salvaged"""
-    seed = seed_of_run()
-    t.log(f"seed {seed}")
+    seed = seed_of_run(t)
     chance = random.Random(seed)
     pool = Pool(t, capacity="1G", extent="256K")
     pool.create("vol", SLOTS * RECORD_BYTES)

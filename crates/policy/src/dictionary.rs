@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(trial.gain_permille(), 80);
         assert!(rule.adopts(&trial));
         for (what, refused) in [
-            ("gains too little", Trial { stored_new: 490_000, ..trial }),
+            ("gains too little", Trial { stored_new: 491_000, ..trial }),
             ("does harm", Trial { stored_new: 510_000, ..trial }),
             ("does not pay its size", Trial { written_bytes: 1_500_000, ..trial }),
             ("has nothing to show", Trial { raw_bytes: 0, stored_now: 0, stored_new: 0, ..trial }),
