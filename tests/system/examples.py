@@ -37,10 +37,14 @@ BEFORE = [
     # Not 20 GiB of zeroes.
     (r"export \S+ vm (-|\S+ --force)", "shale destroy -r /srv/pool vm; shale import /srv/pool vm small"),
     (r"shale init", "rm -rf /srv/pool"),
+    (r"salvage /dev/nvme0n1p4", "rm -rf /srv/pool /srv/new; shale init /srv/pool --data /dev/nvme0n1p4 --force;"
+                                "shale create /srv/pool vm --size 1G"),
+    (r"salvage /srv/pool", "rm -rf /srv/new"),
 ]
 
 # Paths of the examples, longest first, and where they are here.
-PATHS = {"/mnt/shale": "mnt", "/srv/pool": "pool", "/backup": "backup", "/home": "home", "/mnt/vm": "fs", "/run": "run", "/big": "big"}
+PATHS = {"/mnt/shale": "mnt", "/srv/pool": "pool", "/srv/new": "new", "/backup": "backup", "/home": "home", "/mnt/vm": "fs",
+         "/run": "run", "/big": "big"}
 
 
 def translated(t, text):

@@ -13,7 +13,7 @@ use crate::names;
 Examples:
   shale salvage /srv/pool --into /srv/new
   shale salvage /dev/nvme0n1p4 --into /srv/new --capacity 2T
-  shale salvage /srv/pool --into /srv/new --json | jq '.volumes[] | select(.damaged_bytes > 0)'
+  shale salvage /srv/pool --into /srv/new --json
 
 For a pool whose metadata directory is lost or damaged: rebuilds volumes, snapshots and clones from the log alone, into a
 new pool. The old one is only read; name its directory, or its data file or device if the directory is gone. Needs
