@@ -4,7 +4,7 @@ use env::AlignedBuf;
 use parking_lot::Mutex;
 
 /// Bytes kept: for each batch that may wait for a writer with the default budget, and those that are being filled or read.
-const KEPT_BYTES_MAX: usize = 32 << 20;
+const KEPT_BYTES_MAX: usize = 12 << 20;
 /// Larger buffers are not kept: they come from unusual extents.
 const BUFFER_BYTES_MAX: usize = 2 << 20;
 /// Smallest buffer.
@@ -67,7 +67,7 @@ mod tests {
         pool.put(buf);
         assert_eq!(pool.get(1 << 10).len(), BUFFER_BYTES_MIN);
         assert_eq!(pool.get(512 << 10)[0], 7, "used again");
-        let many: Vec<_> = (0..40).map(|_| pool.get(1 << 20)).collect();
+        let many: Vec<_> = (0..20).map(|_| pool.get(1 << 20)).collect();
         many.into_iter().for_each(|buf| pool.put(buf));
         assert_eq!(pool.kept.lock().bytes, KEPT_BYTES_MAX);
         pool.put(pool.get(3 << 20));
