@@ -6,10 +6,10 @@ use crate::testing::TempDir;
 /// Opens a disk that was just closed. A child that another test starts meanwhile holds copies of our descriptors, and so the lock, until
 /// it becomes its program.
 fn reopen(path: &std::path::Path) -> FileDisk {
-    for _ in 0..1000 {
+    for _ in 0..1_000_000 {
         match FileDisk::open(path) {
             Err(error) if error.kind() == ErrorKind::ResourceBusy => {
-                std::thread::sleep(std::time::Duration::from_millis(10));
+                std::thread::yield_now();
             }
             opened => return opened.unwrap(),
         }
