@@ -10,6 +10,7 @@ use parking_lot::{Mutex, RwLock};
 use surface::{Error, ErrorKind, Result};
 use units::ExtentIndex;
 
+use crate::apply::Applier;
 use crate::buffers::BufferPool;
 use crate::catalogue::Catalogue;
 use crate::checkpoint::CheckpointState;
@@ -27,7 +28,6 @@ use crate::options::{PoolEnv, PoolOptions};
 use crate::rewrites::Rewrites;
 use crate::samples::Sampling;
 use crate::status::Problem;
-use crate::unit_buffers::UnitBuffers;
 use crate::unit_cache::UnitCache;
 use crate::workers::Workers;
 use crate::write_buffer::WriteBuffer;
@@ -110,7 +110,6 @@ pub(crate) struct Core {
     /// Held shared while a reader uses locations, exclusively for a moment before extents are used again.
     pub readers: RwLock<()>,
     pub units: UnitCache,
-    pub unit_buffers: UnitBuffers,
     /// What `compression=auto` knows.
     pub chooser: Chooser,
     /// What was written lately.
@@ -147,14 +146,11 @@ pub(crate) struct Core {
 pub(crate) struct Parts {
     pub env: PoolEnv,
     pub options: PoolOptions,
-    pub geometry: Geometry,
+    /// Geometry, write buffer, map, objects and catalogue are the core's too.
+    pub applier: Arc<Applier>,
     pub pool_id: [u8; 16],
     pub counters: Arc<Counters>,
     pub buffers: Arc<BufferPool>,
-    pub buffer: Arc<WriteBuffer>,
-    pub map: Arc<Map>,
-    pub objects: Arc<Objects>,
-    pub catalogue: Arc<Catalogue>,
     pub log: Log,
     pub extents: Extents,
     pub checkpoint: CheckpointState,
@@ -164,7 +160,8 @@ pub(crate) struct Parts {
 impl Core {
     pub(crate) fn new(parts: Parts) -> Self {
         let shares = Shares::of(parts.options.memory_bytes);
-        let capacity_bytes = u64::from(parts.geometry.extents()) * u64::from(parts.geometry.extent_bytes);
+        let geometry = parts.applier.geometry.clone();
+        let capacity_bytes = u64::from(geometry.extents()) * u64::from(geometry.extent_bytes);
         Self {
             shares,
             extents_free: AtomicU64::new(parts.extents.free()),
@@ -182,7 +179,6 @@ impl Core {
             mended: Mutex::default(),
             damages: Mutex::default(),
             units: UnitCache::new(shares.units),
-            unit_buffers: UnitBuffers::default(),
             rewrites: Rewrites::new(capacity_bytes, parts.options.memory_bytes),
             dictionaries: Dictionaries::new(
                 shares.dictionaries,
@@ -206,14 +202,14 @@ impl Core {
             chooser: parts.chooser,
             env: parts.env,
             options: parts.options,
-            geometry: parts.geometry,
+            geometry,
             pool_id: parts.pool_id,
             counters: parts.counters,
             buffers: parts.buffers,
-            buffer: parts.buffer,
-            map: parts.map,
-            objects: parts.objects,
-            catalogue: parts.catalogue,
+            buffer: parts.applier.buffer.clone(),
+            map: parts.applier.map.clone(),
+            objects: parts.applier.objects.clone(),
+            catalogue: parts.applier.catalogue.clone(),
             log: parts.log,
             extents: Mutex::new(parts.extents),
             checkpoint: Mutex::new(parts.checkpoint),

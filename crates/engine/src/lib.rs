@@ -78,7 +78,6 @@ mod syncs;
 mod timeline;
 mod trace;
 mod training;
-mod unit_buffers;
 mod unit_cache;
 mod victim_reads;
 mod volume;

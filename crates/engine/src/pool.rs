@@ -130,7 +130,7 @@ impl Pool {
         objects.load(&loaded.objects)?;
         let applier = Arc::new(Applier {
             map: Arc::new(Map::new(env.store.clone(), shares.groups, Arc::new(loaded.settled))),
-            objects: objects.clone(),
+            objects,
             buffer: Arc::new(WriteBuffer::new()),
             catalogue: Arc::new(Catalogue::new(Pins::of(&checkpoint.catalogue))),
             geometry: geometry.clone(),
@@ -173,14 +173,10 @@ impl Pool {
         let core = Arc::new(Core::new(Parts {
             env,
             options,
-            geometry,
+            applier,
             pool_id: superblock.pool,
             counters,
             buffers,
-            buffer: applier.buffer.clone(),
-            map: applier.map.clone(),
-            objects,
-            catalogue: applier.catalogue.clone(),
             log,
             extents,
             checkpoint: CheckpointState::new(checkpoint.number, loaded.deltas),

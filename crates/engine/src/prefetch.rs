@@ -11,6 +11,7 @@ use codec::CodecId;
 use surface::Result;
 use units::BLOCK_BYTES;
 
+use crate::buffers::UnitBuffer;
 use crate::core::Core;
 use crate::dictionaries::Readers;
 use crate::objects::Object;
@@ -59,7 +60,7 @@ impl Core {
                 self.with_payloads(object, &wanted[done..done + count], scratch, &mut |index, payload, codecs, _| {
                     let fragment = &wanted[done + index].piece.fragment;
                     let (codec, raw_len) = (CodecId(fragment.codec), usize::from(fragment.count) * BLOCK_BYTES);
-                    let mut unit = self.unit_buffers.get(raw_len);
+                    let mut unit = UnitBuffer::new(&self.buffers, raw_len);
                     self.decode(Readers::Held, object, codecs, (codec, payload), unit.bytes(), raw_len)?;
                     if let Some(claim) = claims[done + index].take() {
                         claim.fill(Unit { bytes: Bytes::from_owner(unit), passing });

@@ -105,6 +105,14 @@ impl World {
         }
     }
 
+    /// All that was destroyed is gone, and the pool is whole.
+    fn expect_nothing_left(&self, when: &str) {
+        self.settle();
+        let status = self.pool().status();
+        assert_eq!((status.dictionaries, status.live_bytes, status.reaping), (0, 0, 0), "{when}: {status:?}");
+        self.check();
+    }
+
     /// A world whose volume has a dictionary for kind 1, and no data.
     fn trained() -> Self {
         let world = Self::new(&[]);
@@ -308,10 +316,7 @@ fn a_clone_uses_its_origins_and_keeps_it() {
         world.crash();
     }
     world.pool().destroy("c", true).unwrap();
-    world.settle();
-    let status = world.pool().status();
-    assert_eq!((status.dictionaries, status.live_bytes, status.reaping), (0, 0, 0), "{status:?}");
-    world.check();
+    world.expect_nothing_left("after the last volume");
 }
 
 /// The volume's last records go with one checkpoint, its dictionary with a later one; a crash comes between any two steps.
@@ -327,10 +332,7 @@ fn a_destroyed_volume_takes_its_dictionary_with_it_at_every_crash_point() {
         }
         world.machine.power.clear_plan();
         world.crash();
-        world.settle();
-        let status = world.pool().status();
-        assert_eq!((status.dictionaries, status.live_bytes, status.reaping), (0, 0, 0), "point {point}: {status:?}");
-        world.check();
+        world.expect_nothing_left(&format!("point {point}"));
     }
 }
 

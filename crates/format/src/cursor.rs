@@ -85,6 +85,17 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// Asserts that the bytes are refused with any one bit of them wrong.
+#[cfg(test)]
+pub(crate) fn expect_every_bit_to_count(bytes: &[u8], is_refused: impl Fn(&[u8]) -> bool) {
+    let mut bytes = bytes.to_vec();
+    for bit in 0..bytes.len() * 8 {
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert!(is_refused(&bytes), "bit {bit}");
+        bytes[bit / 8] ^= 1 << (bit % 8);
+    }
+}
+
 /// Appends the low `width` bytes of `value`.
 pub(crate) fn put_uint(out: &mut Vec<u8>, value: u64, width: usize) {
     debug_assert!(width == 8 || value >> (8 * width) == 0, "{value} does not fit {width} bytes");

@@ -222,21 +222,14 @@ impl Rebuild<'_> {
         let (mut at, end) = (offset, offset + length);
         while at < end {
             let len = (end - at).min(COPY_BYTES - at % COPY_BYTES);
-            let mut buf = vec![0; len as usize];
-            match source.read(at, &mut buf) {
-                Ok(()) => {
-                    target.write(at, Bytes::from(buf), WriteOptions::default())?;
-                    told.copied_bytes += len;
-                }
-                Err(_) => self.copy_blocks(source, target, at, len, told)?,
-            }
+            self.copy_piece(source, target, at, len, told)?;
             at += len;
         }
         Ok(())
     }
 
-    /// Block by block: some cannot be read.
-    fn copy_blocks(
+    /// At once, or block by block if some cannot be read.
+    fn copy_piece(
         &mut self,
         source: &Volume,
         target: &Volume,
@@ -244,18 +237,21 @@ impl Rebuild<'_> {
         length: u64,
         told: &mut SalvagedVolume,
     ) -> Result<()> {
-        for at in (offset..offset + length).step_by(BLOCK_BYTES) {
-            let mut buf = vec![0; BLOCK_BYTES];
-            match source.read(at, &mut buf) {
-                Ok(()) => {
-                    target.write(at, Bytes::from(buf), WriteOptions::default())?;
-                    told.copied_bytes += BLOCK;
+        let mut buf = vec![0; length as usize];
+        match source.read(offset, &mut buf) {
+            Ok(()) => {
+                target.write(offset, Bytes::from(buf), WriteOptions::default())?;
+                told.copied_bytes += length;
+            }
+            Err(_) if length > BLOCK => {
+                for at in (offset..offset + length).step_by(BLOCK_BYTES) {
+                    self.copy_piece(source, target, at, BLOCK, told)?;
                 }
-                Err(error) => {
-                    // What the moment before had there must not show.
-                    target.discard(at, BLOCK)?;
-                    self.remember(&source.object, at, &error)?;
-                }
+            }
+            Err(error) => {
+                // What the moment before had there must not show.
+                target.discard(offset, BLOCK)?;
+                self.remember(&source.object, offset, &error)?;
             }
         }
         Ok(())

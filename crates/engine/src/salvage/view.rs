@@ -76,7 +76,7 @@ pub(crate) fn view(env: PoolEnv, superblock: &Superblock, table: &Table, options
     objects.load(&descriptors)?;
     let applier = Arc::new(Applier {
         map: Arc::new(Map::new(env.store.clone(), shares.groups, Arc::default())),
-        objects: objects.clone(),
+        objects,
         buffer: Arc::new(WriteBuffer::new()),
         catalogue: Arc::new(Catalogue::default()),
         geometry: geometry.clone(),
@@ -107,16 +107,12 @@ pub(crate) fn view(env: PoolEnv, superblock: &Superblock, table: &Table, options
     let core = Core::new(Parts {
         env,
         options,
+        applier,
         pool_id: superblock.pool,
         counters,
         buffers,
-        buffer: applier.buffer.clone(),
-        map: applier.map.clone(),
-        objects,
-        catalogue: applier.catalogue.clone(),
         log,
         extents: Extents::new(&geometry, std::collections::BTreeMap::new(), 0),
-        geometry,
         checkpoint: CheckpointState::new(0, Vec::new()),
         chooser,
     });
