@@ -107,6 +107,14 @@ def refuses_unknown_features(t):
 
 
 @test()
+def the_binary_has_no_planted_bugs(t):
+    """what chooses a planted bug in the tests' build is not in the binary that is shipped"""
+    content = Path(BINARY).read_bytes()
+    t.expect(b"no-sync-before-checkpoint" not in content and b"SHALE_CANARY" not in content, "the binary can plant bugs")
+    t.expect(b"NOTIFY_SOCKET" in content, "the name of another variable is not found either: this test looks in the wrong place")
+
+
+@test()
 def one_process_at_a_time(t):
     """a second server and an offline check are refused with the first one's pid; after kill -9 the pool is free"""
     pool = Pool(t)

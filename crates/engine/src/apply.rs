@@ -19,6 +19,7 @@ use std::sync::Arc;
 use format::{Entry, FragmentEntry, FragmentRef, Move};
 use units::{BlockIndex, BlockMask, Epoch, GROUP_BLOCKS, GroupIndex};
 
+use crate::canary::Canary;
 use crate::catalogue::Catalogue;
 use crate::geometry::Geometry;
 use crate::log::Sink;
@@ -109,7 +110,7 @@ impl Applier {
     /// See the head of this file.
     fn take_over(&self, overlay: &Overlay, object: &Object, epoch: Epoch, moved: &Move, location: u64) {
         let key = GroupKey { object: object.id, group: moved.fragment.first.group() };
-        let live = if cfg!(feature = "canary-move-over-newer-write") {
+        let live = if Canary::MoveOverNewerWrite.is_planted() {
             moved.live
         } else {
             self.map.unmoved(key, epoch, moved.from, moved.live)
@@ -118,7 +119,7 @@ impl Applier {
             let fragment = FragmentRef { live, ..reference(&moved.fragment, location) };
             // What is allocated stays what it was.
             overlay.change(key, epoch, |record| {
-                if cfg!(feature = "canary-cleaner-drops-snapshot-fragment") && epoch != object.epoch() {
+                if Canary::CleanerDropsSnapshotFragment.is_planted() && epoch != object.epoch() {
                     record.put_holes(live, &mut |_| ());
                 } else {
                     record.put(fragment, &mut |_| ());

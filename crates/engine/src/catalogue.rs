@@ -37,6 +37,7 @@ use format::{
 use parking_lot::Mutex;
 use units::{ExtentIndex, Seq};
 
+use crate::canary::Canary;
 use crate::core::Core;
 use crate::log::Purpose;
 use crate::prepared::Prepared;
@@ -87,7 +88,7 @@ impl Pins {
 
     /// All pinned extents. None, if there is no catalogue: then what came since it does not help either.
     pub(crate) fn extents(&self) -> BTreeSet<ExtentIndex> {
-        let is_kept = self.as_of.is_some() && !cfg!(feature = "canary-catalogue-not-kept");
+        let is_kept = self.as_of.is_some() && !Canary::CatalogueNotKept.is_planted();
         if is_kept { self.base.union(&self.since).copied().collect() } else { BTreeSet::new() }
     }
 }
@@ -188,7 +189,7 @@ impl Core {
     pub(crate) fn mark_opening(&self) {
         let is_due = {
             let state = self.catalogue.state.lock();
-            state.has_begun && state.unmarked && !cfg!(feature = "canary-opening-without-mark")
+            state.has_begun && state.unmarked && !Canary::OpeningWithoutMark.is_planted()
         };
         let mark = || std::iter::once(Prepared::metadata(Vec::new(), &self.buffers));
         if is_due && !self.log.is_broken() && self.append_batches(mark(), Purpose::Rescue) {

@@ -31,6 +31,7 @@ use format::{
 use surface::Result;
 use units::{ExtentIndex, ObjectId};
 
+use crate::canary::Canary;
 use crate::catalogue::Pins;
 use crate::core::Core;
 use crate::extents::{ExtentPlan, UsageChanges};
@@ -219,10 +220,11 @@ impl Core {
             state.deltas.drain(..).for_each(|(number, part)| batch.delete(delta_key(number, part)));
         }
         state.deltas.append(&mut merged.deltas);
-        let committed =
-            self.env.store.commit(batch).and_then(|()| {
-                if cfg!(feature = "canary-early-extent-reuse") { Ok(()) } else { self.env.store.persist() }
-            });
+        let committed = self
+            .env
+            .store
+            .commit(batch)
+            .and_then(|()| if Canary::EarlyExtentReuse.is_planted() { Ok(()) } else { self.env.store.persist() });
         if let Err(error) = committed {
             let error = store_error(error);
             self.fail(&error);
@@ -238,7 +240,7 @@ impl Core {
 
     /// Steps 2 to 4, and the batch of step 5.
     fn prepare_checkpoint(&self, number: u64, kind: Kind, captured: &Captured) -> Result<(Merged, ExtentPlan)> {
-        if !cfg!(feature = "canary-no-sync-before-checkpoint") {
+        if !Canary::NoSyncBeforeCheckpoint.is_planted() {
             self.log.sync().inspect_err(|error| self.fail(error))?;
         }
         let frozen = self.map.freeze();
@@ -435,7 +437,7 @@ impl Core {
         }
         self.counters.published.add(1);
         // Whoever looked up a location before the thaw has read it when this lock is granted.
-        if !cfg!(feature = "canary-extent-freed-under-reader") {
+        if !Canary::ExtentFreedUnderReader.is_planted() {
             drop(self.readers.write());
         }
         let freed = {

@@ -20,6 +20,7 @@ use format::{Entry, ObjectDescriptor, ObjectState, RecordKey, record_key};
 use surface::Result;
 use units::{Epoch, GroupIndex, ObjectId};
 
+use crate::canary::Canary;
 use crate::core::Core;
 use crate::map::Piece;
 use crate::object::Object;
@@ -108,7 +109,7 @@ impl Core {
         needed.is_unknown |= scanned.is_err();
         pieces.sort_unstable_by_key(|(_, piece)| piece.fragment.location);
         for (group, piece) in &pieces {
-            if cfg!(feature = "canary-dictionary-given-up-unseen") {
+            if Canary::DictionaryGivenUpUnseen.is_planted() {
                 break;
             }
             match self.dictionary_needed(*group, piece) {

@@ -11,6 +11,7 @@ mod apply;
 mod backing;
 mod buffers;
 mod calibration;
+mod canary;
 mod catalogue;
 mod check;
 mod check_catalogue;

@@ -12,6 +12,7 @@ use format::{Entry, FragmentEntry, ObjectDescriptor, StreamData, header_bytes, s
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, Epoch, GROUP_BLOCKS};
 
+use crate::canary::Canary;
 use crate::checkpoint::Kind;
 use crate::core::Core;
 use crate::log::Purpose;
@@ -139,7 +140,7 @@ impl Core {
                 let text = format!("codec {} is not known to this version", fragment.codec);
                 return Err(at_block(ErrorKind::Unsupported, fragment.first, &text));
             }
-            if !cfg!(feature = "canary-skip-checksum") && stream_checksum(fragment, payload) != fragment.checksum {
+            if !Canary::SkipChecksum.is_planted() && stream_checksum(fragment, payload) != fragment.checksum {
                 return Err(at_block(ErrorKind::Corrupt, fragment.first, "the fragment does not match its checksum"));
             }
             if usize::from(fragment.count) <= units_max {

@@ -21,6 +21,7 @@ use surface::{Error, ErrorKind, Result};
 use units::{ExtentIndex, Seq};
 
 use crate::apply::Applier;
+use crate::canary::Canary;
 use crate::geometry::Geometry;
 use crate::log::{Position, Sink as _};
 use crate::log_reads::{LogReads, Source};
@@ -239,7 +240,7 @@ impl Replay<'_> {
             match self.advance(reads)? {
                 Ok(taken) => {
                     applier.apply(&taken.entries, taken.payload);
-                    if cfg!(feature = "canary-double-apply") && again.is_none() {
+                    if Canary::DoubleApply.is_planted() && again.is_none() {
                         again = Some(taken);
                     }
                 }
@@ -275,7 +276,7 @@ impl Replay<'_> {
                     Found::Batch(batch) if tail.has(self.next) && tail.is_whole(batch) => {
                         let stream = batch.header.stream as usize;
                         self.opened += 1;
-                        if cfg!(feature = "canary-recovery-forgets-a-stream") {
+                        if Canary::RecoveryForgetsAStream.is_planted() {
                             self.open = Default::default();
                         }
                         let before = self.open[stream].replace(tail);

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use format::{Cut, FragmentRef, ObjectDescriptor, ObjectState};
 use units::{BlockMask, Epoch, ObjectId};
 
+use crate::canary::Canary;
 use crate::overlay::GroupRecords;
 
 /// Who looks at one object.
@@ -104,7 +105,7 @@ impl Timeline {
             let needed = self.needed(records);
             for ((epoch, record), needed) in records.iter_mut().zip(needed) {
                 let mut gone = record.known().minus(needed);
-                if cfg!(feature = "canary-snapshot-delete-loses-neighbour") && !gone.is_empty() {
+                if Canary::SnapshotDeleteLosesNeighbour.is_planted() && !gone.is_empty() {
                     gone = gone.or(BlockMask(needed.0 & needed.0.wrapping_neg()));
                 }
                 if !gone.is_empty() {
@@ -183,7 +184,7 @@ pub(crate) fn points_of(
 ) -> (Option<Epoch>, Option<(ObjectId, Epoch)>) {
     let has_head = match descriptor.state {
         ObjectState::Volume => true,
-        ObjectState::Dictionary => has_parent || cfg!(feature = "canary-dictionary-outlived"),
+        ObjectState::Dictionary => has_parent || Canary::DictionaryOutlived.is_planted(),
         ObjectState::Snapshot | ObjectState::Partial | ObjectState::Incoming | ObjectState::Deleting => false,
     };
     let head = has_head.then_some(descriptor.epoch);

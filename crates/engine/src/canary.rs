@@ -1,0 +1,88 @@
+//! Bugs that are planted on purpose, so that the tests can be shown to notice them (`tools/canaries`).
+//!
+//! 1. Where a bug is planted, the code asks [`Canary::is_planted`]. Without the feature `canaries` that is the constant `false`,
+//!    and the compiler leaves nothing of the bug.
+//! 2. With the feature, `SHALE_CANARY=NAME` in the environment chooses one bug for the life of the process; without that
+//!    variable the program is what it is without the feature.
+//! 3. A name that does not exist ends whoever asks first: a run that plants nothing must not look like one that found nothing.
+//!
+//! The feature does not compile without debug assertions, which no release profile of ours has, and no crate asks for it.
+
+#[cfg(all(feature = "canaries", not(debug_assertions)))]
+compile_error!("the feature `canaries` plants bugs: it is for tests with debug assertions, never for a release build");
+
+macro_rules! canaries {
+    ($($name:ident = $text:literal, $what:literal;)+) => {
+        /// One planted bug.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Canary {
+            $(#[doc = $what] $name,)+
+        }
+
+        impl Canary {
+            /// All of them, by the name that `SHALE_CANARY` takes.
+            const NAMES: &[(&str, Self)] = &[$(($text, Self::$name)),+];
+        }
+    };
+}
+
+canaries! {
+    NoSyncBeforeCheckpoint = "no-sync-before-checkpoint", "A checkpoint is handed to the store before the log it refers to is durable.";
+    EarlyExtentReuse = "early-extent-reuse", "Freed extents are used again before the checkpoint that frees them is durable.";
+    SkipChecksum = "skip-checksum", "What is read is not verified.";
+    DoubleApply = "double-apply", "Recovery applies a batch twice.";
+    RecoveryForgetsAStream = "recovery-forgets-a-stream", "Recovery loses the other stream when one changes its extent.";
+    MoveOverNewerWrite = "move-over-newer-write", "A moved copy takes effect even if something newer was written.";
+    ExtentFreedUnderReader = "extent-freed-under-reader", "Extents are freed without waiting for who reads them.";
+    SnapshotDeleteLosesNeighbour = "snapshot-delete-loses-neighbour", "The removal of a snapshot takes a block that is needed.";
+    CleanerDropsSnapshotFragment = "cleaner-drops-snapshot-fragment", "The cleaner drops what only a snapshot holds.";
+    DictionaryGivenUpUnseen = "dictionary-given-up-unseen", "A dictionary is given up without a look at who needs it.";
+    DictionaryOutlived = "dictionary-outlived", "A dictionary stays when its volume has gone.";
+    OpeningWithoutMark = "opening-without-mark", "An opening is not marked in the log.";
+    CatalogueNotKept = "catalogue-not-kept", "The extents of the catalogue are freed like any others.";
+}
+
+impl Canary {
+    /// Whether this bug is to be made.
+    #[inline]
+    pub(crate) fn is_planted(self) -> bool {
+        cfg!(feature = "canaries") && chosen() == Some(self)
+    }
+}
+
+/// The bug of this process.
+fn chosen() -> Option<Canary> {
+    static CHOSEN: std::sync::OnceLock<Option<Canary>> = std::sync::OnceLock::new();
+    *CHOSEN.get_or_init(|| std::env::var_os("SHALE_CANARY").map(|name| named(&name.to_string_lossy())))
+}
+
+/// # Panics
+/// If there is no canary of that name.
+#[allow(clippy::panic, reason = "only in builds with planted bugs, and they must not go on with none")]
+fn named(name: &str) -> Canary {
+    let found = Canary::NAMES.iter().find(|(text, _)| *text == name);
+    found.map(|(_, canary)| *canary).unwrap_or_else(|| {
+        let names: Vec<_> = Canary::NAMES.iter().map(|(text, _)| *text).collect();
+        panic!("SHALE_CANARY={name}: there is no such canary; there are: {}", names.join(" "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_its_own() {
+        for (text, canary) in Canary::NAMES {
+            assert_eq!(named(text), *canary, "two canaries are called {text}");
+        }
+    }
+
+    #[test]
+    #[should_panic(
+        expected = "SHALE_CANARY=no-such: there is no such canary; there are: no-sync-before-checkpoint early"
+    )]
+    fn a_wrong_name_is_refused_loudly() {
+        named("no-such");
+    }
+}
