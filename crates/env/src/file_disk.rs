@@ -60,6 +60,18 @@ impl FileDisk {
     /// [`ErrorKind::AlreadyExists`] when it is a file that is not empty, [`ErrorKind::ResourceBusy`] when it is in use,
     /// [`ErrorKind::InvalidInput`] when it is a device that is too small, and whatever the system says.
     pub fn create(path: &Path, capacity_bytes: u64) -> Result<Self> {
+        Self::make(path, capacity_bytes, false)
+    }
+
+    /// As [`create`](Self::create), but a file that holds something is emptied: only when it is held, so that nobody else's is.
+    ///
+    /// # Errors
+    /// Those of [`create`](Self::create), but for [`ErrorKind::AlreadyExists`].
+    pub fn create_over(path: &Path, capacity_bytes: u64) -> Result<Self> {
+        Self::make(path, capacity_bytes, true)
+    }
+
+    fn make(path: &Path, capacity_bytes: u64, empties: bool) -> Result<Self> {
         let in_context = |what: &str, error: Error| context(error, format_args!("{what} {}", path.display()));
         if !path.try_exists()? {
             OpenOptions::new().write(true).create_new(true).open(path).map_err(|e| in_context("cannot create", e))?;
@@ -74,14 +86,18 @@ impl FileDisk {
                 ));
             }
             Kind::BlockDevice => {}
-            Kind::File if size > 0 => {
+            Kind::File if size > 0 && !empties => {
                 return Err(Error::new(
                     ErrorKind::AlreadyExists,
                     format!("{} exists and holds {size} bytes; remove it or name another file", path.display()),
                 ));
             }
             Kind::File => {
-                disk.file.set_len(capacity_bytes).map_err(|e| in_context("cannot set the size of", e))?;
+                disk.file.set_len(0).map_err(|e| in_context("cannot empty", e))?;
+                disk.file.set_len(capacity_bytes).map_err(|e| {
+                    let what = format!("the file system takes no file of {capacity_bytes} bytes:");
+                    in_context(if e.kind() == ErrorKind::FileTooLarge { &what } else { "cannot set the size of" }, e)
+                })?;
                 disk.file.sync_all().map_err(|e| in_context("cannot sync", e))?;
                 sync_parent(path).map_err(|e| in_context("cannot sync the directory of", e))?;
             }

@@ -102,6 +102,24 @@ fn create_clobbers_nothing() {
     assert_eq!(FileDisk::create(&path, 1 << 20).unwrap().size_bytes().unwrap(), 1 << 20);
 }
 
+/// An `init --force` onto the data of a pool that was served emptied it, and only then found it held.
+#[test]
+fn what_another_holds_is_not_emptied() {
+    let dir = TempDir::new("disk-over");
+    let path = dir.path().join("data");
+    let disk = FileDisk::create(&path, 1 << 20).unwrap();
+    disk.write_at(4096, &filled(4096, 7), 4096).unwrap();
+    assert_eq!(FileDisk::create_over(&path, 1 << 21).unwrap_err().kind(), ErrorKind::ResourceBusy);
+    let mut buf = AlignedBuf::new(4096);
+    disk.read_at(4096, &mut buf, 4096).unwrap();
+    assert_eq!(buf[..], filled(4096, 7)[..]);
+    drop(disk);
+    let disk = FileDisk::create_over(&path, 1 << 21).unwrap();
+    assert_eq!(disk.size_bytes().unwrap(), 1 << 21);
+    disk.read_at(4096, &mut buf, 4096).unwrap();
+    assert!(buf.iter().all(|byte| *byte == 0));
+}
+
 #[test]
 fn it_is_held_by_one_at_a_time() {
     let dir = TempDir::new("disk-held");

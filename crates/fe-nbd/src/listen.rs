@@ -103,6 +103,9 @@ impl fmt::Display for Listen {
     }
 }
 
+/// Most bytes of a socket's path, the terminating zero not counted (`sun_path` of unix(7)).
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
 /// A bound, listening, non-blocking socket.
 pub struct Listener {
     socket: OwnedFd,
@@ -141,6 +144,14 @@ impl Listener {
                 Ok(Self { socket: listener.into(), address, file: None })
             }
             Listen::Unix(path) => {
+                let bytes = path.as_os_str().len();
+                if bytes > SOCKET_PATH_BYTES_MAX {
+                    let message = format!(
+                        "cannot listen on {listen}: a socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes, this one {bytes}; \
+                         choose a shorter one"
+                    );
+                    return Err(Error::new(ErrorKind::Invalid, message));
+                }
                 remove_stale(path)?;
                 let listener = UnixListener::bind(path).map_err(fail)?;
                 listener.set_nonblocking(true).map_err(fail)?;

@@ -131,7 +131,11 @@ pub fn report_usage(error: &clap::Error) -> ExitCode {
     // The flags could not be parsed, so --json is looked for by hand.
     let json = !asked_for && std::env::args_os().any(|arg| arg == "--json");
     if json {
-        Output::new(true, false).error(ErrorKind::Invalid.name(), error.to_string().trim_end());
+        let text = error.to_string();
+        // What is wrong, without the words for people behind it.
+        let message = text.split("\n\n").next().unwrap_or(&text);
+        let message = message.strip_prefix("error: ").unwrap_or(message).trim_end();
+        Output::new(true, false).error(ErrorKind::Invalid.name(), message);
     } else if error.print().is_err() {
         return ExitCode::from(1);
     }
@@ -144,7 +148,9 @@ pub fn kind_of(error: &std::io::Error) -> ErrorKind {
     match error.kind() {
         Io::NotFound => ErrorKind::NotFound,
         Io::AlreadyExists => ErrorKind::Exists,
-        Io::InvalidInput | Io::IsADirectory | Io::NotADirectory | Io::InvalidFilename => ErrorKind::Invalid,
+        Io::InvalidInput | Io::IsADirectory | Io::NotADirectory | Io::InvalidFilename | Io::FileTooLarge => {
+            ErrorKind::Invalid
+        }
         Io::WouldBlock | Io::ResourceBusy | Io::AddrInUse => ErrorKind::InUse,
         Io::Unsupported => ErrorKind::Unsupported,
         Io::StorageFull | Io::QuotaExceeded => ErrorKind::Full,

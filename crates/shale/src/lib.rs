@@ -42,7 +42,7 @@ pub fn run() -> ExitCode {
         Err(error) => return exit::report_usage(&error),
     };
     let output = output::Output::new(cli.json, cli.quiet);
-    match commands::run(cli.command, &output) {
+    match commands::run(cli.command, &output).and_then(|()| output::all_was_written()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(&output),
     }

@@ -1,8 +1,12 @@
 //! What goes to stdout and stderr: results on stdout (text, or one JSON document), notes and errors on stderr.
 
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::sync::OnceLock;
 
 use serde::Serialize;
+use surface::Error;
+
+use crate::exit::Outcome;
 
 /// Where a command's words go.
 #[derive(Debug, Clone, Copy)]
@@ -63,7 +67,7 @@ impl Output {
 
     /// An error: on stderr, and with `--json` as a document on stdout instead.
     pub fn error(&self, kind: &str, message: &str) {
-        if self.json {
+        if self.json && UNWRITTEN.get().is_none() {
             self.json(&serde_json::json!({ "error": { "kind": kind, "message": message } }));
         } else {
             write_stderr(&format!("shale: {message}\n"));
@@ -71,11 +75,24 @@ impl Output {
     }
 }
 
-/// A reader that went away (`shale list | head -1`) is no error of ours, and there is nobody left to tell.
+/// The first result that could not be written to stdout: a script that keeps it must not take half of it for all.
+static UNWRITTEN: OnceLock<std::io::Error> = OnceLock::new();
+
+/// Whether all results reached stdout. A reader that went away (`shale list | head -1`) is no error of ours.
+///
+/// # Errors
+/// What writing to stdout failed with.
+pub fn all_was_written() -> Outcome {
+    let Some(error) = UNWRITTEN.get() else { return Ok(()) };
+    let kind = crate::exit::kind_of(error);
+    Err(Error::new(kind, format!("the command is done, but its result cannot be written to stdout: {error}")).into())
+}
+
 fn write_stdout(bytes: &[u8]) {
     let mut stdout = std::io::stdout().lock();
-    if stdout.write_all(bytes).and_then(|()| stdout.flush()).is_err() {
-        // Nothing to be done: the exit code still tells whether the command did its work.
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => drop(UNWRITTEN.set(error)),
+        _ => {}
     }
 }
 

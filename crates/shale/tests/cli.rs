@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use support::{Dir, SHALE, on, path, run};
+use support::{Dir, Ran, SHALE, on, path, run};
 
 #[test]
 fn help_version_and_usage() {
@@ -230,6 +230,57 @@ fn an_output_that_is_closed_early_is_no_crash() {
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_result_that_cannot_be_written_is_a_failure() {
+    let dir = Dir::with_pool("64M");
+    for words in [&["status"][..], &["list"], &["list", "--json"], &["create", "v", "--size", "1M", "--json"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = Command::new(SHALE)
+            .args([words[0], path(&dir.pool())])
+            .args(&words[1..])
+            .stdout(full)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+            .wait_with_output()
+            .unwrap();
+        Ran::of(output).code(5).says("cannot be written to stdout");
+    }
+    // It was done all the same, and said so.
+    assert_eq!(names(&dir), ["v"]);
+}
+
+#[test]
+fn a_usage_error_as_json_is_one_sentence() {
+    for words in [&["list", "p", "--json", "--json"][..], &["create", "p", "v", "--size", "x", "--json"], &["--json"]] {
+        let error = run(words).code(2).json();
+        let message = error["error"]["message"].as_str().unwrap();
+        assert!(!message.starts_with("error:") && !message.contains("Usage:"), "{message}");
+    }
+}
+
+#[test]
+fn a_map_that_is_lost_is_told_with_the_way_out() {
+    let dir = Dir::with_pool("64M");
+    let map = dir.pool().join("map");
+    std::fs::rename(&map, dir.join("away")).unwrap();
+    for command in ["status", "check"] {
+        on(&dir, command, &[]).code(6).says("shale salvage");
+    }
+    std::fs::rename(dir.join("away"), &map).unwrap();
+    for entry in std::fs::read_dir(&map).unwrap() {
+        let entry = entry.unwrap().path();
+        if entry.is_file() {
+            std::fs::File::options().write(true).open(entry).unwrap().set_len(3).unwrap();
+        }
+    }
+    on(&dir, "status", &[]).code(6).says("shale salvage");
+    on(&dir, "check", &["--repair"]).code(6).says("shale salvage");
+    // Nothing is said of a flag that salvage does not have.
+    let said = on(&dir, "salvage", &["--into", path(&dir.pool())]).code(8).stderr;
+    assert!(said.contains("empty directory") && !said.contains("--force"), "{said}");
 }
 
 #[test]

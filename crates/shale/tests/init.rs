@@ -5,7 +5,7 @@ mod support;
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use support::{Dir, Ran, noise, on, path, run};
+use support::{Dir, Ran, Server, content, noise, on, padded, path, run};
 
 /// After a failure that came too late for the old pool, `init` can be done again.
 #[test]
@@ -145,4 +145,39 @@ fn a_pool_that_is_open_is_not_made_again() {
     on(&dir, "init", &["--capacity", "64M", "--force"]).code(4).says(&std::process::id().to_string());
     drop(lock);
     on(&dir, "list", &[]).ok();
+}
+
+/// `init --force` with the data of a pool that is open emptied it, and only then found it in use.
+#[test]
+fn the_data_of_a_served_pool_is_not_emptied() {
+    let dir = Dir::with_pool("64M");
+    let source = dir.join("source");
+    std::fs::write(&source, noise(3 << 20)).unwrap();
+    on(&dir, "import", &["v", path(&source)]).ok();
+    let server = Server::start(&dir, &[]);
+    let data = dir.pool().join("data");
+    let other = dir.join("other");
+    run(["init", path(&other), "--data", path(&data), "--force", "--capacity", "64M"]).code(4).says("in use");
+    run(["export", path(&dir.pool()), "v", path(&data), "--force"]).code(4);
+    assert!(!other.exists(), "init left something");
+    server.stop();
+    on(&dir, "check", &[]).ok();
+    assert!(content(&dir, "v") == padded(std::fs::read(&source).unwrap()), "the content differs");
+}
+
+/// The result was shown by a macro that panics over such a path, after the pool had been made.
+#[test]
+fn a_pool_may_lie_where_the_path_is_no_utf8() {
+    use std::ffi::{OsStr, OsString};
+    use std::os::unix::ffi::OsStrExt;
+    let dir = Dir::new();
+    let pool: OsString = dir.path().join(OsStr::from_bytes(b"p\xff")).into();
+    let on_it = |words: &[&str]| {
+        let (command, rest) = words.split_first().unwrap();
+        run([OsStr::new(command), &pool].into_iter().chain(rest.iter().map(OsStr::new)))
+    };
+    on_it(&["init", "--capacity", "64M", "--json"]).ok().json();
+    on_it(&["create", "v", "--size", "1M"]).ok();
+    on_it(&["status", "--json"]).ok().json();
+    on_it(&["check"]).ok();
 }

@@ -7,7 +7,7 @@ use units::{EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, format_size};
 use crate::cli::InitArgs;
 use crate::exit::Outcome;
 use crate::output::Output;
-use crate::pool_dir::{self, InitOptions, PoolDir};
+use crate::pool_dir::{self, InitOptions, Overwrite, PoolDir};
 
 /// Makes a pool.
 pub fn run(args: InitArgs, output: &Output) -> Outcome {
@@ -29,7 +29,7 @@ pub fn run(args: InitArgs, output: &Output) -> Outcome {
         capacity_bytes: args.capacity,
         extent_bytes: args.extent,
         properties: args.properties.into_iter().collect(),
-        force: args.force,
+        overwrite: if args.force { Overwrite::Forced } else { Overwrite::Refused },
     };
     let dir = PoolDir::new(&args.pool);
     let made = pool_dir::init(&dir, &options)?;
@@ -37,8 +37,8 @@ pub fn run(args: InitArgs, output: &Output) -> Outcome {
         output.note("an init that had been interrupted was done again");
     }
     let document = json!({
-        "pool": dir.root(),
-        "data": made.data,
+        "pool": dir.root().display().to_string(),
+        "data": made.data.display().to_string(),
         "capacity_bytes": made.capacity_bytes,
         "extent_bytes": options.extent_bytes,
     });

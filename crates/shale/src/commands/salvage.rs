@@ -16,7 +16,7 @@ use units::{EXTENT_BYTES_DEFAULT, format_size};
 use crate::cli::SalvageArgs;
 use crate::exit::{Failure, Outcome, kind_of};
 use crate::output::Output;
-use crate::pool_dir::{self, InitOptions, Opening, PoolDir};
+use crate::pool_dir::{self, InitOptions, Opening, Overwrite, PoolDir};
 use crate::progress::Progress;
 
 /// Name of the temporary store in the new pool's directory.
@@ -25,7 +25,7 @@ const TEMPORARY: &str = "salvage.tmp";
 /// What came of it.
 #[derive(Debug, Serialize)]
 struct Summary {
-    into: PathBuf,
+    into: String,
     extents: u64,
     batches: u64,
     has_catalogue: bool,
@@ -73,7 +73,7 @@ impl Summary {
             uncertain_bytes: v.uncertain_bytes,
         });
         Self {
-            into: into.to_owned(),
+            into: into.display().to_string(),
             extents: report.extents,
             batches: report.batches,
             has_catalogue: report.has_catalogue,
@@ -121,7 +121,7 @@ pub fn run(args: SalvageArgs, output: &Output) -> Outcome {
         capacity_bytes: args.capacity,
         extent_bytes: EXTENT_BYTES_DEFAULT,
         properties: args.properties.into_iter().collect(),
-        force: false,
+        overwrite: Overwrite::Never,
     };
     pool_dir::init(&dir, &options)?;
     let lock = pool_dir::lock_alone(&dir, &args.access)?;

@@ -39,8 +39,29 @@ pub struct InitOptions {
     pub extent_bytes: u32,
     /// Properties of the pool.
     pub properties: Properties,
-    /// Overwrite what is there.
-    pub force: bool,
+    /// What happens to what is there.
+    pub overwrite: Overwrite,
+}
+
+/// Whether what is there may be overwritten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overwrite {
+    /// Never: the command has no flag for it.
+    Never,
+    /// Not without `--force`.
+    Refused,
+    /// With `--force`, yes.
+    Forced,
+}
+
+impl Overwrite {
+    /// What a user who meets something can do, behind "choose an empty directory" or the like.
+    const fn advice(self) -> &'static str {
+        match self {
+            Self::Never => "",
+            Self::Refused | Self::Forced => ", or overwrite with --force",
+        }
+    }
 }
 
 /// What was made.
@@ -94,9 +115,10 @@ fn init_locked(dir: &PoolDir, options: &InitOptions) -> Result<Made> {
         Some(path) => absolute(path)?,
     };
     let redone = matches!(found, Found::Unfinished(_));
-    let may_overwrite = options.force || matches!(&found, Found::Unfinished(old) if *old == data);
+    let may_overwrite =
+        options.overwrite == Overwrite::Forced || matches!(&found, Found::Unfinished(old) if *old == data);
     let data_path = dir.root().join(&data);
-    let target = Target::examine(&data_path, may_overwrite)?;
+    let target = Target::examine(&data_path, may_overwrite, options.overwrite)?;
     let (capacity_bytes, capacity_from) = capacity(&target, &data_path, options)?;
 
     let mut config = Config { state: State::Initialising, data, created_unix_s: system::unix_s() };
@@ -118,9 +140,9 @@ fn init_locked(dir: &PoolDir, options: &InitOptions) -> Result<Made> {
 /// What is in the directory, if `init` may go on with it.
 fn admit(dir: &PoolDir, options: &InitOptions) -> Result<Found> {
     match examine(dir)? {
-        Found::Occupied(what) if !options.force => {
-            let message =
-                format!("{} {what}; choose an empty directory, or overwrite with --force", dir.root().display());
+        Found::Occupied(what) if options.overwrite != Overwrite::Forced => {
+            let advice = options.overwrite.advice();
+            let message = format!("{} {what}; choose an empty directory{advice}", dir.root().display());
             Err(Error::new(ErrorKind::Exists, message))
         }
         found => Ok(found),
@@ -178,7 +200,7 @@ enum Target {
 }
 
 impl Target {
-    fn examine(path: &Path, may_overwrite: bool) -> Result<Self> {
+    fn examine(path: &Path, may_overwrite: bool, overwrite: Overwrite) -> Result<Self> {
         let metadata = match std::fs::metadata(path) {
             // A file there would be in memory, and gone with the next boot: what is meant is a device.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && is_of_devices(path) => {
@@ -189,7 +211,7 @@ impl Target {
             Ok(metadata) => metadata,
         };
         let refuse = |why: &str| {
-            let message = format!("{} {why}; overwrite it with --force", path.display());
+            let message = format!("{} {why}; name another place{}", path.display(), overwrite.advice());
             Err(Error::new(ErrorKind::Exists, message))
         };
         let kind = metadata.file_type();
@@ -258,16 +280,12 @@ fn make(dir: &PoolDir, data: &Path, target: &Target, capacity_bytes: u64, option
         }
         _ => {}
     }
-    if matches!(target, Target::File { .. }) {
-        // Emptied first: nothing of what was there may be taken for a batch of the new log.
-        std::fs::OpenOptions::new()
-            .write(true)
-            .open(data)
-            .and_then(|file| file.set_len(0))
-            .map_err(|error| path_error("cannot empty", data, error))?;
-    }
-    let disk =
-        FileDisk::create(data, capacity_bytes).map_err(|error| Error::new(kind_of(&error), error.to_string()))?;
+    // A file is emptied: nothing of what was there may be taken for a batch of the new log.
+    let disk = FileDisk::create_over(data, capacity_bytes).map_err(|error| {
+        let is_too_large = error.kind() == std::io::ErrorKind::FileTooLarge;
+        let advice = if is_too_large { "; choose a smaller --capacity, or a block device as --data" } else { "" };
+        Error::new(kind_of(&error), format!("{error}{advice}"))
+    })?;
     if matches!(target, Target::BlockDevice { .. }) {
         // An old superblock must not outlive this step: it would make a half-made pool look like the old one.
         let zeroes = AlignedBuf::new(BLANK_BYTES);

@@ -16,7 +16,7 @@ mod init;
 mod open;
 
 pub use config::{Config, State};
-pub use init::{InitOptions, Made, init};
+pub use init::{InitOptions, Made, Overwrite, init};
 pub use open::{OpenPool, Opening, environment, lock_alone, open_locked};
 
 use std::os::unix::ffi::OsStrExt;
@@ -105,8 +105,20 @@ impl PoolDir {
         match PoolLock::acquire(&self.root) {
             Ok(lock) => Ok(Ok(lock)),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(Err(error.to_string())),
+            Err(error) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => {
+                let message = format!(
+                    "{error}; opening a pool writes to it: copy it elsewhere, or get its volumes out with: shale salvage {} --into NEW",
+                    self.root.display()
+                );
+                Err(Error::new(kind_of(&error), message))
+            }
             Err(error) => Err(Error::new(kind_of(&error), error.to_string())),
         }
+    }
+
+    /// What to do about a map that is lost or beyond repair.
+    pub fn salvage_advice(&self) -> String {
+        format!("rebuild the pool from its log with: shale salvage {} --into NEW", self.root.display())
     }
 }
 

@@ -86,12 +86,17 @@ pub fn open_locked(dir: &PoolDir, lock: Arc<PoolLock>, how: Opening, output: &Ou
     let store_bytes = (memory_bytes / 8).clamp(FjallOptions::MEMORY_BYTES_MIN, STORE_MEMORY_BYTES_MAX);
     let map = dir.map_path();
     if !map.is_dir() {
-        let message = format!("the pool has lost its map: {} is no directory", map.display());
+        let advice = dir.salvage_advice();
+        let message = format!("the pool has lost its map: {} is no directory; {advice}", map.display());
         return Err(Error::new(ErrorKind::Corrupt, message));
     }
     let disk = FileDisk::open(&data)
         .map_err(|error| Error::new(kind_of(&error), error.to_string()).context("the pool's data cannot be opened"))?;
-    let store = FjallStore::open(&map, FjallOptions { memory_bytes: store_bytes }).map_err(store_error)?;
+    let store =
+        FjallStore::open(&map, FjallOptions { memory_bytes: store_bytes }).map_err(|error| match error.corrupt {
+            true => Error::new(ErrorKind::Corrupt, format!("{error}; {}", dir.salvage_advice())),
+            false => store_error(error),
+        })?;
     let environment = environment(disk, store);
     let options = PoolOptions {
         memory_bytes: memory_bytes - store_bytes,
