@@ -48,6 +48,26 @@ def import_export_gigabytes(t):
     t.note(f"import {done['bytes_per_second'] / 1e6:.0f} MB/s, ratio {done['ratio']:.2f}")
 
 
+@test()
+def served_export_meets_a_full_file_system(t):
+    """the server writes a client's file to a file system without room: the client is told, its file goes, the server goes on"""
+    pool = Pool(t)
+    noise = data.random_file(t.dir / "noise", 24 << 20)
+    server = pool.serve()
+    pool.shale("import", "vol", noise)
+    small = t.mount("small", "small", "-t", "tmpfs", "-o", "size=8M")
+    done = pool.shale("export", "vol", small / "target", "--json", status=EXIT["full"])
+    error = json.loads(done.stdout)["error"]
+    t.expect(error["kind"] == "full" and str(small / "target") in error["message"], f"what was said: {error}")
+    t.equal(list(small.iterdir()), [], "what the failed export left")
+    # Nothing of the client's is open any more, so it can be unmounted.
+    t.wait_for(lambda: t.run("umount", small, status=None).returncode == 0, "the end of the server's use of the file", 15)
+    pool.shale("export", "vol", t.dir / "target")
+    t.equal(digest(t.dir / "target"), digest(noise), "what came out afterwards")
+    server.stop()
+    pool.check()
+
+
 def crc32c_table():
     """Castagnoli, reflected."""
     table = []

@@ -76,6 +76,31 @@ pub fn read_up_to(from: impl AsFd, length: usize) -> Result<Vec<u8>> {
     Ok(data)
 }
 
+/// Reads exactly `length` bytes from `offset` into memory of their own, with room for `capacity` in all, without clearing it first.
+///
+/// # Errors
+/// Of pread, and `UnexpectedEof` when there are fewer.
+pub fn read_exact_at(from: impl AsFd, offset: u64, length: usize, capacity: usize) -> Result<Vec<u8>> {
+    let mut data = Vec::with_capacity(capacity.max(length));
+    while data.len() < length {
+        let done = data.len();
+        match rustix::io::pread(&from, &mut data.spare_capacity_mut()[..length - done], offset + done as u64) {
+            Ok(([], _)) => {
+                let message = format!("the data ends before byte {}", offset + length as u64);
+                return Err(Error::new(ErrorKind::UnexpectedEof, message));
+            }
+            Ok((filled, _)) => {
+                let more = filled.len();
+                // SAFETY: pread filled that many bytes behind those that were there, which is within the capacity.
+                unsafe { data.set_len(done + more) };
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(data)
+}
+
 /// Waits until there is something to read (or the end), for a moment at most; whether there is.
 ///
 /// # Errors

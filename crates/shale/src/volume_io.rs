@@ -1,5 +1,6 @@
 //! What import and export need of a volume, whoever has the pool open.
 
+use std::fs::File;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,6 +20,21 @@ pub trait VolumeIo: Send + Sync {
     fn allocation(&self, offset: u64, length: u64, runs_max: u32) -> Result<Vec<Run>>;
     /// Makes what was written durable.
     fn flush(&self) -> Result<()>;
+    /// The same volume, copying to and from `file` by itself; none where that saves nothing, because the volume is in this process.
+    ///
+    /// # Errors
+    /// When the file cannot be passed on.
+    fn with_file(&self, _file: &File) -> Result<Option<Box<dyn FileCopier>>> {
+        Ok(None)
+    }
+}
+
+/// Copies between a volume and a file, at the same offsets on both sides. All calls may be made from several threads at once.
+pub trait FileCopier: Send + Sync {
+    /// Volume to file.
+    fn copy_out(&self, offset: u64, length: u64) -> Result<()>;
+    /// File to volume; the last block is filled up with zeroes.
+    fn copy_in(&self, offset: u64, length: u64) -> Result<()>;
 }
 
 /// A volume of a pool that this process has open.

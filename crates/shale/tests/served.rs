@@ -53,6 +53,38 @@ fn a_served_pool_is_cleaned_and_scrubbed() {
     on(&dir, "check", &[]).ok();
 }
 
+/// Frames that copy need a file, and nothing but a file is taken for one; the connection goes on.
+#[test]
+fn copies_without_a_usable_file_are_refused() {
+    let dir = Dir::with_pool("64M");
+    let server = Server::start(&dir, &[]);
+    on(&dir, "create", &["v", "--size", "1M"]).ok();
+    let client = Client::connect(&dir.pool().join("control.sock")).unwrap();
+    let volume = client.volume("v").unwrap();
+    let (reader, _writer) = std::io::pipe().unwrap();
+    let pipe = std::fs::File::from(std::os::fd::OwnedFd::from(reader));
+    let Err(refused) = volume.with_file(&pipe) else { panic!("a pipe was taken") };
+    assert!(refused.to_string().contains("regular file"), "{refused}");
+
+    // A file that was opened for reading only is not written to; one that is too short is not read beyond its end.
+    let place = dir.join("short");
+    std::fs::write(&place, noise(5000)).unwrap();
+    let file = std::fs::File::open(&place).unwrap();
+    let copier = volume.with_file(&file).unwrap().unwrap();
+    assert!(copier.copy_out(0, 4096).is_err());
+    let beyond = copier.copy_in(4096, 4096).unwrap_err();
+    assert!(beyond.to_string().contains("shorter"), "{beyond}");
+    copier.copy_in(0, 5000).unwrap();
+    assert!(copier.copy_in(100, 100).is_err(), "an offset that is no block's was taken");
+    assert!(copier.copy_in(1 << 20, 4096).is_err(), "a copy behind the end of the volume");
+    assert_eq!(std::fs::read(&place).unwrap(), noise(5000));
+    let mut bytes = vec![0; 8192];
+    volume.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, padded(noise(5000)));
+    server.stop();
+    on(&dir, "check", &[]).ok();
+}
+
 #[test]
 fn commands_give_the_same_served_and_unserved() {
     let unserved = Dir::with_pool("256M");

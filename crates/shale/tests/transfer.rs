@@ -221,3 +221,83 @@ fn a_full_pool_is_told_through_the_server_too() {
     server.stop();
     on(&dir, "check", &[]).ok();
 }
+
+/// Waits for what nothing announces; how long it takes is nobody's promise, but it must come.
+#[track_caller]
+fn until(what: &str, come: impl Fn() -> bool) {
+    let give_up = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !come() {
+        assert!(std::time::Instant::now() < give_up, "waited in vain until {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Through a server, files are copied by the server itself; what comes out is what an import without a server gives.
+#[test]
+fn a_server_copies_files_and_they_are_the_same() {
+    let dir = Dir::with_pool("256M");
+    let (source, bytes) = sparse_file(&dir);
+    let server = Server::start(&dir, &[]);
+    let done = on(&dir, "import", &["v", path(&source), "--json"]).ok().json();
+    assert_eq!(done["copied_bytes"].as_u64().unwrap() + done["hole_bytes"].as_u64().unwrap(), bytes.len() as u64);
+    assert!(done["hole_bytes"].as_u64().unwrap() > 30 << 20, "{done}");
+    assert!(done["allocated_bytes"].as_u64().unwrap() < 5 << 20, "zeroes are stored: {done}");
+    assert!(content(&dir, "v") == padded(bytes.clone()), "the content differs");
+    // Over old content: holes are made in the volume, and in a file that held something.
+    std::fs::write(dir.join("old"), noise(40 << 20)).unwrap();
+    on(&dir, "import", &["w", path(&dir.join("old")), "--size", "48M"]).ok();
+    on(&dir, "import", &["w", path(&source), "--overwrite"]).ok();
+    let mut larger = bytes.clone();
+    larger.resize(48 << 20, 0);
+    assert!(content(&dir, "w") == larger, "something of the old content is left");
+    let target = dir.join("old");
+    let done = on(&dir, "export", &["v", path(&target), "--force", "--json"]).ok().json();
+    assert!(padded(bytes) == std::fs::read(&target).unwrap(), "the content differs");
+    assert!(std::fs::metadata(&target).unwrap().blocks() * 512 < 6 << 20, "the exported file has no holes");
+    assert!(done["hole_bytes"].as_u64().unwrap() > 30 << 20, "{done}");
+    // The client's descriptors go with its connections.
+    until("the server has closed the client's files", || {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap();
+        let to = |fd: std::io::Result<std::fs::DirEntry>| std::fs::read_link(fd.unwrap().path()).unwrap_or_default();
+        open.map(to).all(|to| to != target && to != source)
+    });
+    server.stop();
+    on(&dir, "check", &[]).ok();
+}
+
+/// The client is killed in the middle: the server lets go of its file and of its own half-written volume, and goes on.
+#[test]
+fn a_client_that_dies_in_the_middle_leaves_a_server_that_works() {
+    let dir = Dir::with_pool("512M");
+    let source = dir.join("source");
+    std::fs::write(&source, real_data(192 << 20)).unwrap();
+    let server = Server::start(&dir, &[]);
+    on(&dir, "import", &["v", path(&source)]).ok();
+    for words in [&["import", "w"][..], &["export", "v"]] {
+        let target = if words[0] == "import" { source.clone() } else { dir.join("target") };
+        let mut child = Command::new(SHALE)
+            .args([words[0], path(&dir.pool()), words[1], path(&target)])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let begun = |bytes: u64| match words[0] {
+            "import" => on(&dir, "status", &["--json"]).ok().json()["written_bytes"].as_u64().unwrap() > bytes,
+            _ => std::fs::metadata(&target).is_ok_and(|m| m.blocks() > 0),
+        };
+        while !begun((192 << 20) + (8 << 20)) && child.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        drop(child.kill());
+        child.wait().unwrap();
+    }
+    until("the server has seen that its clients are gone", || {
+        let list = on(&dir, "list", &["--json"]).ok().json();
+        list.as_array().unwrap().iter().all(|volume| volume["clients"] == 0)
+    });
+    assert!(content(&dir, "v") == padded(std::fs::read(&source).unwrap()), "the content differs");
+    on(&dir, "import", &["w", path(&source), "--overwrite"]).ok();
+    assert!(content(&dir, "w") == padded(std::fs::read(&source).unwrap()), "the content differs");
+    server.stop();
+    on(&dir, "check", &[]).ok();
+}

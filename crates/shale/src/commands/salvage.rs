@@ -195,7 +195,7 @@ fn show(summary: &Summary) -> String {
     text.push_str(&format!(
         "{} volumes and snapshots in {}, from {} batches, in {:.1} s: {}\n",
         summary.volumes.len(),
-        summary.into.display(),
+        summary.into,
         summary.batches,
         summary.seconds,
         if summary.lossy { "SOMETHING IS LOST" } else { "nothing is lost" }

@@ -8,7 +8,7 @@
 //! | 0 | 4 | operation |
 //! | 4 | 4 | for `allocation` the number of runs wanted, else 0 |
 //! | 8 | 8 | offset in the volume |
-//! | 16 | 8 | length; for `write` that many bytes follow |
+//! | 16 | 8 | length; for `write` that many bytes follow, for `lend` one byte with a file descriptor (see `lent`) |
 //!
 //! | reply: offset | size | field |
 //! | --- | --- | --- |
@@ -46,10 +46,26 @@ pub enum Operation {
     Flush,
     /// Tell the volume's size.
     Size,
+    /// Take the file whose descriptor follows, for the copies of this connection.
+    Lend,
+    /// Copy `length` bytes from the volume to the file.
+    CopyOut,
+    /// Copy `length` bytes from the file to the volume, the last block filled up with zeroes.
+    CopyIn,
 }
 
 impl Operation {
-    const ALL: [Self; 6] = [Self::Read, Self::Write, Self::Discard, Self::Allocation, Self::Flush, Self::Size];
+    const ALL: [Self; 9] = [
+        Self::Read,
+        Self::Write,
+        Self::Discard,
+        Self::Allocation,
+        Self::Flush,
+        Self::Size,
+        Self::Lend,
+        Self::CopyOut,
+        Self::CopyIn,
+    ];
 
     const fn number(self) -> u32 {
         match self {
@@ -59,7 +75,15 @@ impl Operation {
             Self::Allocation => 4,
             Self::Flush => 5,
             Self::Size => 6,
+            Self::Lend => 7,
+            Self::CopyOut => 8,
+            Self::CopyIn => 9,
         }
+    }
+
+    /// Whether a frame's length is bytes that somebody buffers.
+    const fn moves_data(self) -> bool {
+        matches!(self, Self::Read | Self::Write | Self::CopyOut | Self::CopyIn)
     }
 }
 
@@ -104,7 +128,7 @@ impl Frame {
             .find(|operation| operation.number() == number)
             .ok_or_else(|| invalid(format!("bulk operation {number} is not known")))?;
         let frame = Self { operation, runs_max: u32_at(4), offset: u64_at(8), length: u64_at(16) };
-        if matches!(operation, Operation::Read | Operation::Write) && frame.length > DATA_BYTES_MAX {
+        if operation.moves_data() && frame.length > DATA_BYTES_MAX {
             return Err(invalid(format!("a bulk frame of {} bytes exceeds {DATA_BYTES_MAX}", frame.length)));
         }
         if operation == Operation::Allocation && frame.runs_max > RUNS_MAX {
@@ -215,7 +239,9 @@ mod tests {
         let frame = |operation, runs_max, length| Frame { operation, runs_max, offset: 0, length }.encode();
         assert!(Frame::decode(&frame(Operation::Write, 0, DATA_BYTES_MAX)).is_ok());
         assert!(Frame::decode(&frame(Operation::Write, 0, DATA_BYTES_MAX + 1)).is_err());
-        assert!(Frame::decode(&frame(Operation::Read, 0, u64::MAX)).is_err());
+        for operation in [Operation::Read, Operation::CopyOut, Operation::CopyIn] {
+            assert!(Frame::decode(&frame(operation, 0, u64::MAX)).is_err());
+        }
         assert!(Frame::decode(&frame(Operation::Discard, 0, u64::MAX)).is_ok());
         assert!(Frame::decode(&frame(Operation::Allocation, RUNS_MAX + 1, 1)).is_err());
         assert!(Frame::decode(&[0xff; FRAME_BYTES]).is_err());

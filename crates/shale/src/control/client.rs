@@ -1,5 +1,6 @@
 //! The command's side of the control socket.
 
+use std::fs::File;
 use std::io::{BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -10,12 +11,13 @@ use parking_lot::Mutex;
 use surface::{Error, ErrorKind, Result, Run};
 
 use super::bulk::{self, Frame, Operation};
+use super::lent;
 use super::protocol::{Reply, Request, decode_reply, encode_request, read_line};
 use super::streams::{RemoteSink, RemoteSource};
 use crate::pool_dir::short_socket_path;
 use crate::stream_io::{ReceiveWish, SendWish};
 use crate::system::read_vec;
-use crate::volume_io::VolumeIo;
+use crate::volume_io::{FileCopier, VolumeIo};
 
 /// A connection to the server of a pool. Requests go one at a time; there is no time limit, because a checkpoint or a
 /// resize takes as long as it takes, and a server that dies closes the connection.
@@ -47,7 +49,10 @@ impl Client {
         stream.set_read_timeout(Some(HELLO_PATIENCE)).map_err(silent)?;
         let client = Self { socket: socket.to_owned(), stream: Mutex::new(BufReader::new(stream)) };
         client.call(&Request::Hello).map_err(|error| match error.kind() {
-            ErrorKind::Io => Error::with_source(ErrorKind::InUse, "its control socket does not answer", error),
+            ErrorKind::Io => {
+                let patience = HELLO_PATIENCE.as_secs();
+                Error::new(ErrorKind::InUse, format!("its control socket does not answer within {patience} s"))
+            }
             _ => error,
         })?;
         client.stream.lock().get_ref().set_read_timeout(None).map_err(silent)?;
@@ -100,7 +105,8 @@ impl Client {
     /// # Errors
     /// What the server says: the volume is not there, or too many connections are.
     pub fn volume(&self, name: &str) -> Result<RemoteVolume> {
-        let volume = RemoteVolume { socket: self.socket.clone(), name: name.to_owned(), idle: Mutex::default() };
+        let volume =
+            RemoteVolume { socket: self.socket.clone(), name: name.to_owned(), file: None, idle: Mutex::default() };
         let first = volume.connect()?;
         volume.idle.lock().push(first);
         Ok(volume)
@@ -112,17 +118,25 @@ impl Client {
 pub struct RemoteVolume {
     socket: PathBuf,
     name: String,
+    /// What each connection is told to copy from and to.
+    file: Option<File>,
     idle: Mutex<Vec<UnixStream>>,
 }
 
 impl RemoteVolume {
     fn connect(&self) -> Result<UnixStream> {
         let client = Client::connect(&self.socket)?;
-        match client.call(&Request::Bulk { volume: self.name.clone() })? {
+        let mut stream = match client.call(&Request::Bulk { volume: self.name.clone() })? {
             // The server sends nothing unasked, so the line reader holds nothing that belongs to the frames.
-            Reply::Bulk { .. } => Ok(client.stream.into_inner().into_inner()),
-            other => Err(other.unexpected()),
+            Reply::Bulk { .. } => client.stream.into_inner().into_inner(),
+            other => return Err(other.unexpected()),
+        };
+        if let Some(file) = &self.file {
+            stream.write_all(&frame(Operation::Lend, 0, 0).encode()).map_err(gone)?;
+            lent::pass(&stream, file).map_err(gone)?;
+            Self::take_reply(&mut stream, Self::take_nothing).map_err(gone)??;
         }
+        Ok(stream)
     }
 
     /// Sends one frame and takes its reply. A connection that failed is not used again.
@@ -139,14 +153,18 @@ impl RemoteVolume {
         };
         stream.write_all(&frame.encode()).map_err(gone)?;
         stream.write_all(data).map_err(gone)?;
-        let (ok, length) = bulk::read_reply_head(&mut stream).map_err(gone)?;
-        let result = if ok {
-            Ok(take(&mut stream, length).map_err(gone)?)
-        } else {
-            Err(bulk::decode_error(&read_vec(&stream, length).map_err(gone)?))
-        };
+        let result = Self::take_reply(&mut stream, take).map_err(gone)?;
         self.idle.lock().push(stream);
         result
+    }
+
+    /// Takes a reply: the outer error is that of the connection, the inner one what the server says.
+    fn take_reply<T>(
+        stream: &mut UnixStream,
+        take: impl FnOnce(&mut UnixStream, usize) -> std::io::Result<T>,
+    ) -> std::io::Result<Result<T>> {
+        let (ok, length) = bulk::read_reply_head(stream)?;
+        if ok { take(stream, length).map(Ok) } else { Ok(Err(bulk::decode_error(&read_vec(&*stream, length)?))) }
     }
 
     fn take_nothing(_: &mut UnixStream, length: usize) -> std::io::Result<()> {
@@ -199,5 +217,25 @@ impl VolumeIo for RemoteVolume {
 
     fn flush(&self) -> Result<()> {
         self.exchange(frame(Operation::Flush, 0, 0), &[], Self::take_nothing)
+    }
+
+    fn with_file(&self, file: &File) -> Result<Option<Box<dyn FileCopier>>> {
+        let file = file.try_clone().map_err(|error| Error::from_io("cannot pass the file to the server", error))?;
+        let (socket, name) = (self.socket.clone(), self.name.clone());
+        let volume = Self { socket, name, file: Some(file), idle: Mutex::default() };
+        // Now, so that a server that takes no files says so before anything is copied.
+        let first = volume.connect()?;
+        volume.idle.lock().push(first);
+        Ok(Some(Box::new(volume)))
+    }
+}
+
+impl FileCopier for RemoteVolume {
+    fn copy_out(&self, offset: u64, length: u64) -> Result<()> {
+        self.exchange(frame(Operation::CopyOut, offset, length), &[], Self::take_nothing)
+    }
+
+    fn copy_in(&self, offset: u64, length: u64) -> Result<()> {
+        self.exchange(frame(Operation::CopyIn, offset, length), &[], Self::take_nothing)
     }
 }

@@ -5,6 +5,7 @@
 //! and returns when all threads are done.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{BufReader, Result as IoResult, Write};
 use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
@@ -20,6 +21,7 @@ use parking_lot::{Condvar, Mutex};
 use surface::{BlockDevice, Error, ErrorKind, Result, WriteOptions};
 
 use super::bulk::{self, Frame, Operation};
+use super::lent;
 use super::protocol::{Reply, Request, decode_request, encode_reply, read_line};
 use super::streams::{serve_receive, serve_send};
 use crate::exit::path_error;
@@ -232,8 +234,9 @@ fn converse(stream: UnixStream, shared: &Shared) -> IoResult<()> {
 
 fn serve_frames(stream: &mut UnixStream, device: &dyn BlockDevice) -> IoResult<()> {
     let mut buffer = Vec::new();
+    let mut file = None;
     while let Some(frame) = Frame::read(stream)? {
-        let result = answer(frame, stream, device, &mut buffer)?;
+        let result = answer(frame, stream, device, &mut file, &mut buffer)?;
         bulk::write_reply(stream, result.as_ref().map(|length| &buffer[..*length]))?;
     }
     Ok(())
@@ -244,9 +247,10 @@ fn answer(
     frame: Frame,
     stream: &UnixStream,
     device: &dyn BlockDevice,
+    file: &mut Option<File>,
     buffer: &mut Vec<u8>,
 ) -> IoResult<Result<usize>> {
-    // `Frame::decode` bounds the length of reads and writes.
+    // `Frame::decode` bounds the length of what moves data.
     let length = usize::try_from(frame.length).unwrap_or(usize::MAX);
     Ok(match frame.operation {
         Operation::Read => {
@@ -271,5 +275,11 @@ fn answer(
             *buffer = device.size_bytes().to_le_bytes().to_vec();
             Ok(buffer.len())
         }
+        Operation::Lend => lent::take(stream)?.map(|taken| {
+            *file = Some(taken);
+            0
+        }),
+        Operation::CopyOut => lent::copy_out(device, file.as_ref(), (frame.offset, length), buffer).map(|()| 0),
+        Operation::CopyIn => lent::copy_in(device, file.as_ref(), (frame.offset, length)).map(|()| 0),
     })
 }

@@ -1,5 +1,6 @@
 //! Copying a volume to a sink: one thread plans from the volume's allocation, several read. What has places to write to is
-//! written by the readers, in any order; for a stream they take turns, and hand over what they read to one writer.
+//! written by the readers, in any order (or by the pool's server, if there is one and the file is passed to it); for a stream they take
+//! turns, and hand over what they read to one writer.
 
 use std::fs::File;
 use std::io::Write;
@@ -11,7 +12,7 @@ use surface::{Allocation, Error, ErrorKind, Result};
 use super::sink::{Target, stream_zeroes};
 use super::{Moved, PIECE_BYTES, QUEUED_PIECES_MAX, REPORT_EVERY, Shared, Sink, THREADS};
 use crate::exit::Outcome;
-use crate::volume_io::VolumeIo;
+use crate::volume_io::{FileCopier, VolumeIo};
 
 /// Runs asked for at a time: a reply of 64 KiB.
 const RUNS_MAX: u32 = 8192;
@@ -43,6 +44,8 @@ enum Output {
 /// Those of the volume and of the sink, and an interruption.
 pub fn export(plan: &Export<'_>, sink: &Sink, report: &mut dyn FnMut(u64)) -> Outcome<Moved> {
     let shared = Shared::new(plan.interrupted);
+    let copier = sink.target().map(|target| plan.volume.with_file(target.file())).transpose()?.flatten();
+    let copier = copier.as_deref();
     // Nothing is ever sent: it is closed when the last thread that holds a sender ends.
     let (alive, all_done) = bounded::<()>(0);
     std::thread::scope(|scope| {
@@ -56,7 +59,7 @@ pub fn export(plan: &Export<'_>, sink: &Sink, report: &mut dyn FnMut(u64)) -> Ou
                 for _ in 0..THREADS {
                     let (receive, alive) = (receive.clone(), alive.clone());
                     scope.spawn(move || {
-                        stop_on_error(shared, copy_pieces(plan, target, keeps_old, &receive, shared));
+                        stop_on_error(shared, copy_pieces(plan, copier, target, keeps_old, &receive, shared));
                         drop(alive);
                     });
                 }
@@ -139,20 +142,27 @@ fn make_jobs(plan: &Export<'_>, queues: &[Sender<Job>], shared: &Shared<'_>) -> 
 
 fn copy_pieces(
     plan: &Export<'_>,
+    copier: Option<&dyn FileCopier>,
     target: &Target,
     keeps_old: bool,
     jobs: &Receiver<Job>,
     shared: &Shared<'_>,
 ) -> Result<()> {
-    let mut buffer = vec![0; PIECE_BYTES];
+    let mut buffer = Vec::new();
     for job in jobs {
         if !shared.go_on() {
             break;
         }
         match job {
             Job::Data { offset, length } => {
-                plan.volume.read(offset, &mut buffer[..length])?;
-                target.write(offset, &buffer[..length])?;
+                if let Some(copier) = copier {
+                    let what = || format!("{}", target.path().display());
+                    copier.copy_out(offset, length as u64).map_err(|error| error.context(what()))?;
+                } else {
+                    buffer.resize(PIECE_BYTES, 0);
+                    plan.volume.read(offset, &mut buffer[..length])?;
+                    target.write(offset, &buffer[..length])?;
+                }
                 shared.copied.fetch_add(length as u64, Ordering::Relaxed);
             }
             Job::Hole { offset, length } => {

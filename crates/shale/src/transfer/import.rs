@@ -1,13 +1,15 @@
-//! Copying a source into a volume: one thread reads, several write, in any order.
+//! Copying a source into a volume: one thread reads, several write, in any order. If the pool has a server and the source is a file, the
+//! server gets the file, and nothing but places goes over the socket.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use surface::{Error, ErrorKind, Result};
+use units::BLOCK_BYTES;
 
 use super::{Moved, Piece, QUEUED_PIECES_MAX, REPORT_EVERY, Shared, Source, THREADS};
 use crate::exit::Outcome;
-use crate::volume_io::VolumeIo;
+use crate::volume_io::{FileCopier, VolumeIo};
 
 /// What is copied where.
 pub struct Import<'a> {
@@ -29,6 +31,11 @@ pub struct Import<'a> {
 /// Those of the source and of the volume, `Invalid` when the source is larger than the volume, and an interruption.
 pub fn import(plan: &Import<'_>, source: &mut Source, report: &mut dyn FnMut(u64)) -> Outcome<Moved> {
     let shared = Shared::new(plan.interrupted);
+    let copier = source.file().map(|file| plan.volume.with_file(file)).transpose()?.flatten();
+    let copier = copier.as_deref();
+    if copier.is_some() {
+        source.leave_unread();
+    }
     let (send, receive) = bounded::<Piece>(QUEUED_PIECES_MAX);
     // Nothing is ever sent: it is closed when the last thread that holds a sender ends.
     let (alive, all_done) = bounded::<()>(0);
@@ -36,7 +43,7 @@ pub fn import(plan: &Import<'_>, source: &mut Source, report: &mut dyn FnMut(u64
         for _ in 0..THREADS {
             let (receive, shared, alive) = (receive.clone(), &shared, alive.clone());
             scope.spawn(move || {
-                write_pieces(plan, &receive, shared);
+                write_pieces(plan, copier, &receive, shared);
                 drop(alive);
             });
         }
@@ -60,8 +67,8 @@ fn read_pieces(plan: &Import<'_>, source: &mut Source, send: &Sender<Piece>, sha
     let mut size_bytes = plan.size_bytes;
     while shared.go_on() {
         let Some(piece) = source.next(&|| shared.go_on())? else { return Ok(()) };
-        if let Piece::Data { offset, data, .. } = &piece {
-            let end = offset + data.len() as u64;
+        if let Piece::Data { offset, own_bytes, .. } | Piece::Range { offset, own_bytes } = &piece {
+            let end = (offset + own_bytes).next_multiple_of(BLOCK_BYTES as u64);
             if end > size_bytes {
                 size_bytes = match plan.grow {
                     Some(grow) => grow(end)?,
@@ -82,13 +89,20 @@ fn too_large(name: &str, size_bytes: u64) -> Error {
     Error::new(ErrorKind::Invalid, format!("{name} has more data than the volume's {size}; make the volume larger"))
 }
 
-fn write_pieces(plan: &Import<'_>, receive: &Receiver<Piece>, shared: &Shared<'_>) {
+fn write_pieces(plan: &Import<'_>, copier: Option<&dyn FileCopier>, receive: &Receiver<Piece>, shared: &Shared<'_>) {
     for piece in receive {
         if !shared.go_on() {
             return;
         }
         let (result, counter, bytes) = match piece {
             Piece::Data { offset, data, own_bytes } => (plan.volume.write(offset, data), &shared.copied, own_bytes),
+            Piece::Range { offset, own_bytes } => {
+                let copied = copier.map_or_else(
+                    || Err(Error::new(ErrorKind::Invalid, "a piece came unread, and nobody is there to read it")),
+                    |copier| copier.copy_in(offset, own_bytes),
+                );
+                (copied, &shared.copied, own_bytes)
+            }
             Piece::Hole { offset, length } => {
                 // The last hole of a file may be filled up beyond the end of a volume that is not whole blocks.
                 let inside = length.min(plan.size_bytes.saturating_sub(offset));

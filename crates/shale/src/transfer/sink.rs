@@ -86,6 +86,14 @@ impl Sink {
         Target { file, path: path.to_owned(), created: false }.sized(size_bytes).map(Self::File)
     }
 
+    /// The file, if it can be written anywhere.
+    pub fn target(&self) -> Option<&Target> {
+        match self {
+            Self::File(target) | Self::Device(target) => Some(target),
+            Self::Stream(_) => None,
+        }
+    }
+
     /// Makes what was written durable (a stream: hands it on).
     ///
     /// # Errors
@@ -117,6 +125,16 @@ impl Target {
             drop(std::fs::remove_file(&self.path));
         }
         sized.map(|()| self)
+    }
+
+    /// The file itself.
+    pub(super) const fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Its name.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Writes at an offset.

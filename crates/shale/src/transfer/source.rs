@@ -26,6 +26,13 @@ pub enum Piece {
         /// How many of them are the source's own.
         own_bytes: u64,
     },
+    /// Bytes at an offset that were not read: whoever takes the piece reads them.
+    Range {
+        /// Where they are, and where they belong.
+        offset: u64,
+        /// How many of them there are; the last block is to be filled up with zeroes.
+        own_bytes: u64,
+    },
     /// Nothing is stored here.
     Hole {
         /// Where it begins.
@@ -47,6 +54,8 @@ pub struct Source {
     data_end: u64,
     /// The file system tells where holes are.
     tells_holes: bool,
+    /// Pieces are given unread.
+    unread: bool,
 }
 
 impl Source {
@@ -88,9 +97,17 @@ impl Source {
         };
         if position > 0 {
             // Offsets would not be those of the volume: read it as a stream.
-            return Ok(Self { file, name, size_bytes: None, position: 0, data_end: 0, tells_holes: false });
+            return Ok(Self {
+                file,
+                name,
+                size_bytes: None,
+                position: 0,
+                data_end: 0,
+                tells_holes: false,
+                unread: false,
+            });
         }
-        Ok(Self { file, name, size_bytes, position: 0, data_end: 0, tells_holes: kind.is_file() })
+        Ok(Self { file, name, size_bytes, position: 0, data_end: 0, tells_holes: kind.is_file(), unread: false })
     }
 
     /// What to call it.
@@ -109,6 +126,16 @@ impl Source {
     /// Its size; none for a stream, which ends when it ends.
     pub const fn size_bytes(&self) -> Option<u64> {
         self.size_bytes
+    }
+
+    /// The file, if it can be read anywhere.
+    pub fn file(&self) -> Option<&File> {
+        self.size_bytes.map(|_| &self.file)
+    }
+
+    /// From now on a file's data is not read: pieces are [`Piece::Range`]s. A stream is always read.
+    pub fn leave_unread(&mut self) {
+        self.unread = self.size_bytes.is_some();
     }
 
     /// The next piece; none at the end. `go_on` is asked while a stream keeps us waiting; when it says no, that is
@@ -147,6 +174,10 @@ impl Source {
         // Up to the next multiple of a piece's size, so that no unit of the volume is cut in the middle.
         let room = PIECE_BYTES as u64 - offset % PIECE_BYTES as u64;
         let own_bytes = (end - offset).min(room);
+        if self.unread {
+            self.position = offset + own_bytes;
+            return Ok(Piece::Range { offset, own_bytes });
+        }
         let length = usize::try_from(own_bytes).unwrap_or(PIECE_BYTES);
         self.file.seek(SeekFrom::Start(offset)).map_err(|error| self.read_error(error))?;
         let data = system::read_up_to(&self.file, length).map_err(|error| self.read_error(error))?;
@@ -246,6 +277,7 @@ mod tests {
         for piece in pieces(source) {
             let (offset, length) = match &piece {
                 Piece::Hole { offset, length } => (*offset, *length),
+                Piece::Range { .. } => panic!("nobody asked for unread pieces"),
                 Piece::Data { offset, data, own_bytes } => {
                     data_bytes += own_bytes;
                     assert_eq!(data.len() % BLOCK_BYTES, 0);
@@ -327,6 +359,27 @@ mod tests {
         assert_eq!(source.head(3), b"CDF");
         assert_eq!(source.head(1000).len(), 14);
         assert!(matches!(source.next(&|| true).unwrap(), Some(Piece::Data { offset: 0, own_bytes: 14, .. })));
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn unread_pieces_are_those_that_would_be_read() {
+        let (path, file) = temporary("unread");
+        file.set_len(5 << 20).unwrap();
+        file.write_all_at(&[1; (1 << 20) + 5000], 1 << 20).unwrap();
+        file.write_all_at(&[2; 100], 5 << 20).unwrap();
+        let read = pieces(Source::open(&path).unwrap());
+        let mut unread = Source::open(&path).unwrap();
+        unread.leave_unread();
+        let as_ranges: Vec<_> = read
+            .into_iter()
+            .map(|piece| match piece {
+                Piece::Data { offset, own_bytes, .. } => Piece::Range { offset, own_bytes },
+                other => other,
+            })
+            .collect();
+        assert!(as_ranges.iter().any(|piece| matches!(piece, Piece::Range { .. })));
+        assert_eq!(pieces(unread), as_ranges);
         std::fs::remove_file(path).unwrap();
     }
 
