@@ -37,7 +37,7 @@ use crate::victim_reads::VictimReads;
 const VICTIMS_MAX: usize = 64;
 /// Most bytes that one round moves: bounds its memory, and for how long a checkpoint may have to wait for it.
 const ROUND_BYTES_MAX: u64 = 8 << 20;
-/// Extents that a round may fill from which on young survivors and old ones go to different ones.
+/// Extents that a round may fill from which on hot survivors and others go to different ones.
 const APART_EXTENTS_MIN: u64 = CLEAN_EXTENTS + 2;
 /// A round must win at least this share of the extents that it cleans: below that, it costs more than 32 times what it brings.
 pub(crate) const GAIN_DIVISOR: u64 = 32;
@@ -247,7 +247,7 @@ impl Core {
             };
             match collected {
                 Collected::All if apart => {
-                    survivors.tell_young(mark, |object, block| self.rewrites.is_recent(object, block));
+                    survivors.tell_hot(mark, |object, block| self.rewrites.is_hot(object, block));
                 }
                 Collected::All => {}
                 Collected::Left(why) => {
@@ -276,7 +276,7 @@ impl Core {
         let mut packed = survivors.measure(self.geometry.extent_bytes).bytes;
         if apart && !wins(packed) {
             // The end of the one part and of the other may leave an extent's worth that neither needs.
-            survivors.forget_young();
+            survivors.forget_hot();
             packed = survivors.measure(self.geometry.extent_bytes).bytes;
         }
         if !wins(packed) && !rule.away {

@@ -4,7 +4,7 @@
 //! 2. Their consecutive blocks become units, in the order of (object, block).
 //! 3. Each unit is compressed straight into the batch, behind room for the header, with the codec that its properties name or that
 //!    `chooser` picks; one that saves too little is stored raw. The checksum is taken while the bytes are hot.
-//! 4. In a pool that the cleaner has to work for, what was not written lately is divided off, for the log's cold stream (`rewrites`).
+//! 4. In a pool that the cleaner has to work for, what is not written often is divided off, for the log's cold stream (`rewrites`).
 //! 5. The batch, or both, are appended; when the last one is applied, the groups leave the buffer.
 //!
 //! Any number of threads do this at the same time, each with groups of its own.
@@ -23,6 +23,7 @@ use crate::log::{Purpose, Refusal, Ticket};
 use crate::prepared::Prepared;
 use crate::regions::RegionKey;
 use crate::scratch::{self, Scratch};
+use crate::sorted::{came_from, compress_as_before, sorted_blocks, sorted_bytes};
 use crate::write_buffer::{DirtyRun, GroupKey, Taken};
 
 /// Raw bytes of a batch: enough that its padding (2 KiB on average) and the tail of an extent it cannot fill are below one per cent
@@ -105,16 +106,17 @@ impl Core {
         if taken.is_empty() {
             return Ok(Some(Vec::new()));
         }
+        let sorted = sorted_blocks(&taken);
         let prepared = scratch::with(|scratch| self.compress(scratch, &mut runs, taken));
-        self.counters.fragment_bytes.add(prepared.payload_bytes() as u64);
-        Ok(Some(self.separate(prepared)))
+        let moved_bytes = sorted_bytes(&prepared.entries, &sorted);
+        self.counters.moved_bytes.add(moved_bytes);
+        self.counters.fragment_bytes.add(prepared.payload_bytes() as u64 - moved_bytes);
+        Ok(Some(self.separate(prepared, &sorted)))
     }
 
     /// Step 4.
-    fn separate(&self, mut prepared: Prepared) -> Vec<Prepared> {
+    fn separate(&self, mut prepared: Prepared, sorted: &[(GroupKey, BlockMask)]) -> Vec<Prepared> {
         // What is sorted has been there for long, and shall lie together.
-        let is_sorted = |taken: &&Taken| taken.runs.iter().any(|run| run.is_sorted);
-        let sorted: Vec<_> = prepared.taken.iter().filter(is_sorted).map(|taken| taken.key).collect();
         if !sorted.is_empty() && sorted.len() == prepared.taken.len() {
             prepared.stream = Stream::Cold;
             return vec![prepared];
@@ -129,9 +131,10 @@ impl Core {
             let blocks = fragment.first.0..fragment.first.0 + u64::from(fragment.count);
             let key = GroupKey { object, group: fragment.first.group() };
             // Groups are taken in the order of their keys.
-            let is_hot = sorted.binary_search(&key).is_err() && {
-                let rewritten = blocks.filter(|block| self.rewrites.note(object, BlockIndex(*block))).count();
-                2 * rewritten >= usize::from(fragment.count)
+            let is_hot = sorted.binary_search_by_key(&key, |(key, _)| *key).is_err() && {
+                let each = u64::from(fragment.stored) / u64::from(fragment.count);
+                let hot = blocks.filter(|block| self.rewrites.note(object, BlockIndex(*block), each)).count();
+                2 * hot >= usize::from(fragment.count)
             };
             hot.push(is_hot);
             bytes[usize::from(is_hot)] += fragment.stored as usize;
@@ -232,6 +235,11 @@ impl Core {
                         (done.codec, done.stored)
                     }
                 };
+                let blocks = BlockMask::run(unit.first, unit.count);
+                let again = came_from(&group.runs, blocks)
+                    .filter(|(bytes, _)| stored > *bytes)
+                    .and_then(|(_, before)| compress_as_before(codecs, before, raw, target, stored));
+                let (codec, stored) = again.unwrap_or((codec, stored));
                 let identity = FragmentIdentity {
                     object: run.object,
                     epoch: run.epoch,

@@ -71,6 +71,7 @@ mod send;
 mod send_pages;
 mod shrink;
 mod sort;
+mod sorted;
 mod space;
 mod status;
 mod superblock_io;

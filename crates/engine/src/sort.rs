@@ -8,7 +8,8 @@
 //! 2. Room for all of them is set aside, as for data, never from the reserve; the cleaner is waited for.
 //! 3. Group by group, they are read (and verified), and put into the write buffer as if they were written again: only if nobody has written to
 //!    the group, or punched a large hole anywhere, since step 1 was repeated for it. The rest is as for every write: they become units of the
-//!    volume's size, compressed as its properties have it, in one batch; what they replace is dead, and the cleaner's.
+//!    volume's size, compressed as its properties have it or as they were, whatever takes less (`sorted`), in one batch; what they replace is dead, and
+//!    the cleaner's. What is written counts as moved, as what the cleaner moves does.
 //!
 //! So at every crash point a block has its old place or its new one, with the same content, and nothing is promised that a flush had not
 //! promised before. What a snapshot or a clone shares is older than the newest epoch: it has one owner, and stays where it is; a second copy
@@ -33,6 +34,7 @@ use crate::map::{Piece, store_error};
 use crate::object::Object;
 use crate::pool::Pool;
 use crate::regions::RegionKey;
+use crate::sorted::Sorted;
 use crate::space::Admitted;
 use crate::write_buffer::{DirtyRun, GroupKey};
 
@@ -232,7 +234,7 @@ impl Core {
             }
             let punches = self.punches.load(Ordering::Acquire);
             let mut version = self.buffer.version(key);
-            let (own, _) = self.own_blocks(volume, group)?;
+            let (own, pieces) = self.own_blocks(volume, group)?;
             let mut runs = Vec::new();
             for (first, count) in own.runs() {
                 let mut content = vec![0; count as usize * BLOCK_BYTES];
@@ -240,7 +242,9 @@ impl Core {
                 let _in_extents = self.readers.read();
                 self.read_guarded(volume, offset, &mut content, false)?;
                 let data = Some(Bytes::from(content));
-                runs.push(DirtyRun { first: first as u8, count: count as u8, data, is_sorted: true });
+                let fragments = pieces.iter().map(|piece| &piece.fragment);
+                let sorted = Some(Sorted::of(BlockMask::run(first, count), fragments));
+                runs.push(DirtyRun { first: first as u8, count: count as u8, data, sorted });
             }
             let _no_punching = self.punching.write();
             if self.punches.load(Ordering::Acquire) != punches {

@@ -84,7 +84,7 @@ pub struct PoolStatus {
     pub map_bytes: u64,
     /// Bytes that front ends wrote.
     pub written_bytes: u64,
-    /// Bytes of compressed fragments that were appended.
+    /// Bytes of compressed fragments that were appended for users.
     pub fragment_bytes: u64,
     /// Bytes written to the data file, headers and padding included.
     pub log_bytes: u64,
@@ -106,7 +106,7 @@ pub struct PoolStatus {
     pub recovered_bytes: u64,
     /// Nanoseconds that recovery took.
     pub recovery_ns: u64,
-    /// Extents that were cleaned, bytes of fragments that were moved for it, and nanoseconds that it took.
+    /// Extents that were cleaned, bytes of fragments that were moved for it (or written anew by sorting), and nanoseconds that it took.
     pub cleaned_extents: u64,
     /// See `cleaned_extents`.
     pub moved_bytes: u64,

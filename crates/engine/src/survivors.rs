@@ -6,7 +6,7 @@
 //!    that could still be saved is lost, and its readers are told.
 //! 3. *Cut*: a unit of which blocks have been overwritten is decoded, and the runs that are left become units of their own, if
 //!    that makes less of it. Whole units move as they are: their checksum covers who they are, not where.
-//! 4. *Order*: by object and block over all extents of a round, so that neighbours come together again; what was written lately apart.
+//! 4. *Order*: by object and block over all extents of a round, so that neighbours come together again; what is written often apart (`rewrites`).
 //! 5. *Pack* into batches of at most an extent, of one stream each.
 
 use std::ops::Range;
@@ -49,8 +49,8 @@ pub(crate) struct Survivor {
     pub moved: Move,
     /// The fragment that it was taken from.
     was: FragmentEntry,
-    /// Written lately: it goes to the hot stream again.
-    is_young: bool,
+    /// Written often: it goes to the hot stream again.
+    is_hot: bool,
     /// Its payload in [`Survivors::bytes`].
     payload: Range<usize>,
 }
@@ -102,20 +102,20 @@ impl Survivors {
         self.bytes.len()
     }
 
-    /// Tells of those collected since the mark which are young.
-    pub(crate) fn tell_young(&mut self, mark: (usize, usize), is_young: impl Fn(ObjectId, BlockIndex) -> bool) {
+    /// Tells of those collected since the mark which are hot.
+    pub(crate) fn tell_hot(&mut self, mark: (usize, usize), is_hot: impl Fn(ObjectId, BlockIndex) -> bool) {
         for survivor in self.list.iter_mut().skip(mark.0) {
             let start = survivor.moved.fragment.first.group().first_block().0;
             let live = survivor.moved.live;
             let runs = live.runs().flat_map(|(first, count)| u64::from(first)..u64::from(first + count));
-            let young = runs.filter(|block| is_young(survivor.object, BlockIndex(start + block))).count();
-            survivor.is_young = 2 * young >= live.count() as usize;
+            let hot = runs.filter(|block| is_hot(survivor.object, BlockIndex(start + block))).count();
+            survivor.is_hot = 2 * hot >= live.count() as usize;
         }
     }
 
     /// Treats all of them alike.
-    pub(crate) fn forget_young(&mut self) {
-        self.list.iter_mut().for_each(|survivor| survivor.is_young = false);
+    pub(crate) fn forget_hot(&mut self) {
+        self.list.iter_mut().for_each(|survivor| survivor.is_hot = false);
     }
 
     /// Keeps of each survivor the blocks that `still` says, and only survivors of which some are left.
@@ -134,17 +134,17 @@ impl Survivors {
         let begin = self.bytes.len();
         self.bytes.extend_from_slice(payload);
         let Stored { object, epoch, fragment: was, .. } = *was;
-        self.list.push(Survivor { object, epoch, moved, was, is_young: false, payload: begin..self.bytes.len() });
+        self.list.push(Survivor { object, epoch, moved, was, is_hot: false, payload: begin..self.bytes.len() });
     }
 
     /// Step 4.
     fn ordered(&self) -> Vec<&Survivor> {
         let mut ordered: Vec<_> = self.list.iter().collect();
-        ordered.sort_unstable_by_key(|s| (s.is_young, s.object, s.moved.fragment.first, s.epoch));
+        ordered.sort_unstable_by_key(|s| (s.is_hot, s.object, s.moved.fragment.first, s.epoch));
         ordered
     }
 
-    /// Divides ordered survivors into batches of at most `max` bytes, none of which has both young and old ones.
+    /// Divides ordered survivors into batches of at most `max` bytes, none of which has both hot ones and others.
     fn divide(ordered: &[&Survivor], max: usize) -> Vec<(Range<usize>, usize)> {
         let head = header_bytes(&[Entry::Moves { object: ObjectId(0), epoch: Epoch(0), moves: Vec::new() }]);
         let head = head - BATCH_FIXED_BYTES;
@@ -154,7 +154,7 @@ impl Survivors {
             let who = Some((survivor.object, survivor.epoch));
             let item = MOVE_ENTRY_BYTES + survivor.payload.len();
             let cost = item + if run == who { 0 } else { head };
-            let is_other = index > begin && ordered[index - 1].is_young != survivor.is_young;
+            let is_other = index > begin && ordered[index - 1].is_hot != survivor.is_hot;
             if (bytes + cost > max || is_other) && index > begin {
                 batches.push((begin..index, bytes.next_multiple_of(BATCH_ALIGN)));
                 (begin, bytes) = (index, BATCH_FIXED_BYTES + head + item);
@@ -346,8 +346,8 @@ impl Core {
             buf[at..at + len].copy_from_slice(&bytes[survivor.payload.clone()]);
             at += len;
         }
-        let is_young = survivors.first().is_some_and(|survivor| survivor.is_young);
-        let stream = if is_young { Stream::Hot } else { Stream::Cold };
+        let is_hot = survivors.first().is_some_and(|survivor| survivor.is_hot);
+        let stream = if is_hot { Stream::Hot } else { Stream::Cold };
         let mut prepared = Prepared::new(entries, payload, buf, Vec::new());
         prepared.stream = stream;
         prepared
@@ -360,7 +360,7 @@ mod tests {
     use units::Seq;
 
     #[test]
-    fn young_and_old_survivors_never_share_a_batch_and_each_kind_is_in_order() {
+    fn hot_survivors_and_others_never_share_a_batch_and_each_kind_is_in_order() {
         let mut survivors = Survivors::default();
         for first in [9, 4, 7, 2, 6, 1, 8, 3] {
             let first = BlockIndex(first);
@@ -375,9 +375,9 @@ mod tests {
             divided.into_iter().map(|(r, _)| ordered[r].iter().map(|s| s.moved.fragment.first.0).collect()).collect()
         };
         assert_eq!(batches(&survivors), [[1, 2, 3, 4, 6, 7, 8, 9]]);
-        survivors.tell_young((0, 0), |_, block| block.0 % 2 == 0);
+        survivors.tell_hot((0, 0), |_, block| block.0 % 2 == 0);
         assert_eq!(batches(&survivors), [[1, 3, 7, 9], [2, 4, 6, 8]]);
-        survivors.forget_young();
+        survivors.forget_hot();
         assert_eq!(batches(&survivors).len(), 1);
     }
 }

@@ -111,13 +111,11 @@ impl Volume {
             let (first, count) = (start + from as u8, (to - from) as u8);
             if from == 0 && to == blocks {
                 // By far the most frequent case: nothing is sliced, and so no reference is counted.
-                self.core
-                    .buffer
-                    .insert(key, DirtyRun { first, count, data: (!hole).then_some(data), is_sorted: false });
+                self.core.buffer.insert(key, DirtyRun { first, count, data: (!hole).then_some(data), sorted: None });
                 return;
             }
             let data = (!hole).then(|| data.slice(from * BLOCK_BYTES..to * BLOCK_BYTES));
-            self.core.buffer.insert(key, DirtyRun { first, count, data, is_sorted: false });
+            self.core.buffer.insert(key, DirtyRun { first, count, data, sorted: None });
             from = to;
         }
     }
@@ -135,7 +133,7 @@ impl Volume {
             content[skip..skip + data.len()].copy_from_slice(data);
             let hole = !keep_zeroes && policy::is_zero(&content);
             let data = (!hole).then(|| Bytes::from(content));
-            let run = DirtyRun { first: block.in_group() as u8, count: 1, data, is_sorted: false };
+            let run = DirtyRun { first: block.in_group() as u8, count: 1, data, sorted: None };
             if self.core.buffer.insert_if(key, run, version) {
                 return Ok(());
             }
@@ -191,7 +189,7 @@ impl Volume {
         while at < to {
             let count = (GROUP_BLOCKS as u64 - u64::from(at.in_group())).min(to.0 - at.0);
             self.core.throttle()?;
-            let run = DirtyRun { first: at.in_group() as u8, count: count as u8, data: None, is_sorted: false };
+            let run = DirtyRun { first: at.in_group() as u8, count: count as u8, data: None, sorted: None };
             self.core.buffer.insert(self.key(at.group()), run);
             at = BlockIndex(at.0 + count);
         }

@@ -23,6 +23,7 @@ use parking_lot::{Condvar, Mutex};
 use units::{BLOCK_BYTES, BlockMask, GroupIndex, ObjectId};
 
 use crate::hash::{FastHash, MULTIPLIER};
+use crate::sorted::Sorted;
 
 /// Shards of the buffer: enough that two cores rarely meet, few enough to walk.
 const SHARDS: usize = 64;
@@ -54,8 +55,8 @@ pub(crate) struct DirtyRun {
     pub count: u8,
     /// `count` x 4 KiB, or `None` for a hole.
     pub data: Option<Bytes>,
-    /// Nobody has written it: it is on its way to a better place (see `sort`).
-    pub is_sorted: bool,
+    /// Set if nobody has written it: it is on its way to a better place.
+    pub sorted: Option<Sorted>,
 }
 
 impl DirtyRun {
@@ -69,7 +70,7 @@ impl DirtyRun {
     fn part(&self, first: u8, count: u8) -> Self {
         let start = usize::from(first - self.first) * BLOCK_BYTES;
         let data = self.data.as_ref().map(|d| d.slice(start..start + usize::from(count) * BLOCK_BYTES));
-        Self { first, count, data, is_sorted: self.is_sorted }
+        Self { first, count, data, sorted: self.sorted }
     }
 }
 

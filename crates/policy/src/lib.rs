@@ -35,6 +35,7 @@ pub use learned::{CELLS, CODEC_NUMBERS, Estimate, Key, Learned, PlainTable, SIZE
 pub use magic::{HEAD_BYTES, type_of_content, type_of_name};
 pub use mode::{ARCHIVE_CPU_MULTIPLE, Mode, ParseModeError};
 pub use plan::{Auto, ClassPlan, Contenders, DECODE_NS_PER_KIB_MAX, Entrant, Facts, Pressure};
+pub use prior::strength;
 pub use probe::{CLASSES, Class, Probe, probe};
 pub use properties::{
     CleanMarks, Compression, KEYS, Key as PropertyKey, PropertyError, Resolved, ResolvedProperty, Settings, Source,

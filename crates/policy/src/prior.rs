@@ -77,6 +77,11 @@ pub(crate) fn decode_ns_per_kib(codec: CodecId) -> f64 {
     usual(codec).decode_ns_per_kib
 }
 
+/// How much of what an ideal coder would save of usual data the codec saves: 0 of one that saves nothing, about 1 of a strong one.
+pub fn strength(codec: CodecId) -> f64 {
+    usual(codec).strength
+}
+
 #[cfg(test)]
 mod tests {
     use codec::Codec;

@@ -55,7 +55,7 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
                                            is still coming back
   dictionaries, dictionary_bytes           trained dictionaries of volumes, and what they take of stored_bytes
   dead_bytes, free_bytes, map_bytes        not yet reclaimed; free; taken by the map
-  cleaned_extents, moved_bytes             emptied by the cleaner; bytes of fragments moved for that
+  cleaned_extents, moved_bytes             emptied by the cleaner; bytes moved for that and by clean --sort
   cleaning_ms, cleaning_bytes_per_s        time that took; extents' bytes emptied per second of it, or null
   catalogue_bytes, catalogue_extents       size of the catalogue in the log, from which salvage would know names and sizes (0: no room
                                            for one); extents that are kept for it alone
@@ -207,8 +207,8 @@ more than a twentieth is dead, until as much of the pool is free as the property
 interrupted at any time. The pool may be served.
 
 With --sort, what random overwriting has scattered is first written anew, in order and in whole
-units, compressed as its volume's properties have it now; what lies in order already is left alone,
-and so is what snapshots and clones share. It leaves nine tenths of the time to others while they
+units, compressed as its volume's properties have it now, or as it was if that takes less; what lies
+in order already is left alone, and so is what snapshots and clones share. It leaves nine tenths of the time to others while they
 are at work, unless --rate says otherwise, and goes on where it stopped when it is started again,
 be it after a restart; --restart begins anew.
 
