@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use env::{AlignedBuf, MapBatch};
+use env::MapBatch;
 use format::{
     KEY_LEARNED, Record, RecordKey, USAGE_PAGE_EXTENTS, decode_learned, encode_usage_page, object_key_range,
     parse_object_key, parse_record_key, record_key, usage_key,
@@ -42,8 +42,6 @@ pub(crate) struct Checker<'a> {
     pub counted: BTreeMap<ExtentIndex, Counted>,
     pub repair: bool,
     pub done_bytes: u64,
-    /// Room for an extent.
-    pub buf: AlignedBuf,
 }
 
 impl Pool {
@@ -68,7 +66,6 @@ impl Pool {
             counted: BTreeMap::new(),
             repair,
             done_bytes: 0,
-            buf: AlignedBuf::new(0),
         };
         checker.report.problems.append(&mut self.core.mended.lock());
         checker.superblock()?;

@@ -3,11 +3,12 @@
 //! 1. Records have been gone through once, and the fragments in each extent counted.
 //! 2. So many extents are taken that their fragments fit in a share of the memory budget; records are gone through again, and those
 //!    fragments collected and put in the order of the data file. That two claim the same byte shows here.
-//! 3. Each extent is read as far as fragments reach, and all of them are verified and decoded. What cannot be read whole is read
-//!    fragment by fragment.
+//! 3. Each extent is read whole, a few ahead (`victim_reads`), and all fragments in it are verified and decoded. What cannot be read whole is
+//!    read fragment by fragment.
 //!
 //! So the data file is read in its order, and the map as often as its fragments fill that share: twice for most pools.
 
+use std::io;
 use std::ops::ControlFlow;
 
 use codec::CodecId;
@@ -19,9 +20,11 @@ use units::{BLOCK_BYTES, ExtentIndex};
 use crate::check::{Checker, Entry};
 use crate::core::Core;
 use crate::dictionaries::Readers;
+use crate::extents::Victim;
 use crate::map::{Piece, store_error};
 use crate::reader::verify;
 use crate::scratch;
+use crate::victim_reads::VictimReads;
 
 /// Share of the memory budget that collected fragments may take, and the least number of them.
 const MEMORY_DIVISOR: u64 = 4;
@@ -49,8 +52,12 @@ impl Checker<'_> {
             self.overlaps(&entries);
             let geometry = self.core.geometry.clone();
             let extent_of = |entry: &Entry| geometry.extent_at(entry.piece.fragment.location);
-            for of_extent in entries.chunk_by(|a, b| extent_of(a) == extent_of(b)) {
-                self.extent(of_extent);
+            let of_extents: Vec<_> = entries.chunk_by(|a, b| extent_of(a) == extent_of(b)).collect();
+            let victim = |entries: &&[Entry]| Victim { extent: extent_of(&entries[0]), live: 0 };
+            let mut reads = VictimReads::new(self.core, of_extents.iter().map(victim).collect());
+            for of_extent in of_extents {
+                let Some((victim, read)) = reads.next() else { break };
+                self.extent(victim.extent, of_extent, read);
                 progress(self.done_bytes, total.max(self.done_bytes));
             }
         }
@@ -92,34 +99,27 @@ impl Checker<'_> {
     }
 
     /// Step 3.
-    fn extent(&mut self, entries: &[Entry]) {
+    fn extent(&mut self, extent: ExtentIndex, entries: &[Entry], read: io::Result<AlignedBuf>) {
         let geometry = &self.core.geometry;
-        let holds = |entry: &&Entry| geometry.holds(entry.piece.fragment.location, entry.piece.fragment.stored);
-        let align = self.core.env.disk.read_alignment() as u64;
-        let start = entries.iter().filter(holds).map(|e| e.piece.fragment.location).min().unwrap_or(0) / align * align;
-        let ends = entries.iter().filter(holds).map(|e| e.piece.fragment.location + u64::from(e.piece.fragment.stored));
-        let len = (ends.max().unwrap_or(start).next_multiple_of(align) - start) as usize;
-        let mut buf = std::mem::replace(&mut self.buf, AlignedBuf::new(0));
-        if buf.len() < len {
-            buf = AlignedBuf::new(geometry.extent_bytes as usize);
-        }
-        let is_read = len <= buf.len() && self.core.env.disk.read_at(start, &mut buf, len).is_ok();
+        let start = geometry.start(extent);
         for entry in entries {
             let fragment = &entry.piece.fragment;
-            let found = match holds(&entry).then_some(is_read) {
-                None => Err(format!(
+            let found = match (geometry.holds(fragment.location, fragment.stored), &read) {
+                (false, _) => Err(format!(
                     "the record points at byte {} of the data file, which is no place for data",
                     fragment.location
                 )),
-                Some(true) => {
+                (true, Ok(buf)) => {
                     let from = (fragment.location - start) as usize;
                     decode(self.core, entry, &buf[from..from + fragment.stored as usize])
                 }
-                Some(false) => self.read_alone(entry),
+                (true, Err(_)) => self.read_alone(entry),
             };
             self.verified(entry, found);
         }
-        self.buf = buf;
+        if let Ok(buf) = read {
+            self.core.buffers.put(buf);
+        }
     }
 
     /// Reads, verifies and decodes one fragment.

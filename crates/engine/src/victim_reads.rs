@@ -1,4 +1,4 @@
-//! Reads the extents that are to be cleaned or scrubbed, a few ahead of who looks at them, so that the device works meanwhile.
+//! Reads the extents that are to be cleaned, scrubbed or checked, a few ahead of who looks at them, so that the device works meanwhile.
 //!
 //! The reader threads do it. What they drop because they have too much to do, or where there are none, is read by whoever wants it.
 

@@ -1,0 +1,228 @@
+//! Several things are broken at once: payloads, headers, sectors that cannot be read, values of the map store, or all of it. Whatever the
+//! combination: a read gives what was written there once or an error, `check` and `check --repair` come to an end, and what salvage takes out
+//! of the log is what was written, or is listed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::anatomy::Anatomy;
+use common::salvage::salvage;
+use common::{Campaign, Ended, Failure, Op, Shape, Tally, World};
+use engine::{Pool, PoolOptions};
+use sim::Rng;
+use surface::{BlockDevice, Error, ErrorKind};
+
+const SECTOR: u64 = 4096;
+/// Most damages of each kind at once.
+const EACH_MAX: u64 = 4;
+/// Combinations for each pool.
+const ROUNDS: u64 = 8;
+
+static OPENED: AtomicU64 = AtomicU64::new(0);
+static REPAIRED: AtomicU64 = AtomicU64::new(0);
+
+/// A pool with history, data on both sides of its last checkpoint, that nobody has open.
+fn prepare(seed: u64) -> Result<World, Failure> {
+    let mut world = World::new(seed, |rng: &mut Rng| Shape { volumes_max: 3, ..Shape::small(rng) })?;
+    let work = |world: &mut World, ops: u64| -> Result<(), Failure> {
+        for _ in 0..ops {
+            if world.step()? == Ended::Full {
+                world.relieve()?;
+            }
+        }
+        Ok(())
+    };
+    work(&mut world, 60)?;
+    world.apply(&Op::Checkpoint)?;
+    work(&mut world, 12)?;
+    let _ = world.apply(&Op::FlushPool)?;
+    world.abandon();
+    world.machine.restart();
+    world.model.crashed();
+    Ok(world)
+}
+
+/// What was broken.
+#[derive(Debug, Default)]
+struct Damage {
+    what: Vec<String>,
+    /// Sectors cannot be read.
+    unreadable: bool,
+}
+
+impl Damage {
+    /// Two to four kinds of damage at once.
+    fn inflict(world: &World, anatomy: &Anatomy, rng: &mut Rng) -> Self {
+        let mut damage = Self::default();
+        let superblocks = 64 << 10;
+        let bytes = world.shape.capacity_bytes / SECTOR * SECTOR;
+        for _ in 0..2 + rng.below(3) {
+            let count = 1 + rng.below(EACH_MAX);
+            match rng.below(9) {
+                0..=2 if !anatomy.fragments.is_empty() => {
+                    for _ in 0..count {
+                        let fragment = &anatomy.fragments[rng.index(anatomy.fragments.len())].fragment;
+                        let at = fragment.location + rng.below(fragment.stored.into());
+                        world.machine.disk.flip_bit(at, rng.below(8) as u8);
+                        damage.what.push(format!("a payload's bit at {at}"));
+                    }
+                }
+                3 => {
+                    let at = superblocks + rng.below((bytes - superblocks) / SECTOR) * SECTOR;
+                    let noise: Vec<u8> = (0..SECTOR).map(|_| rng.next_u64() as u8).collect();
+                    world.machine.disk.poke(at, &noise);
+                    damage.what.push(format!("noise at {at}"));
+                }
+                4 => {
+                    let at = superblocks + rng.below((bytes - superblocks) / SECTOR) * SECTOR;
+                    world.machine.disk.break_reads(at..at + SECTOR);
+                    damage.unreadable = true;
+                    damage.what.push(format!("unreadable at {at}"));
+                }
+                5 => {
+                    for _ in 0..count {
+                        let at = superblocks + rng.below(bytes - superblocks);
+                        world.machine.disk.flip_bit(at, rng.below(8) as u8);
+                        damage.what.push(format!("a bit at {at}"));
+                    }
+                }
+                kind => {
+                    let tables: &[u8] = if kind == 6 { b"U" } else { b"RRUODL" };
+                    let table = *rng.pick(tables);
+                    let values = world.machine.store.dump();
+                    let mut values: Vec<_> = values.into_iter().filter(|(key, _)| key[0] == table).collect();
+                    for _ in 0..count {
+                        if values.is_empty() {
+                            break;
+                        }
+                        let (key, value) = values.swap_remove(rng.index(values.len()));
+                        world.machine.store.flip_bit(&key, rng.index(value.len()), rng.below(8) as u8);
+                        damage.what.push(format!("a bit of {key:02x?}"));
+                    }
+                }
+            }
+        }
+        damage
+    }
+
+    fn is_expected(&self, error: &Error) -> bool {
+        error.kind() == ErrorKind::Corrupt || self.unreadable && error.kind() == ErrorKind::Io
+    }
+}
+
+/// All that a volume or snapshot of the pool gives is something that was written there once, or zeroes; what it does not give is said to be
+/// damaged.
+fn honest(world: &World, pool: &Pool, damage: &Damage) -> Result<(), Failure> {
+    for name in pool.volumes().into_iter().map(|volume| volume.name) {
+        let device = pool.volume(&name).map_err(|e| world.fail(format!("{name}: {e}; {damage:?}")))?;
+        let mut at = 0;
+        let size = device.size_bytes();
+        while at < size {
+            let runs = match device.allocation(at, size - at, 64) {
+                Ok(runs) => runs,
+                // A record that cannot be understood: block by block, what it does not concern is read.
+                Err(error) if damage.is_expected(&error) => {
+                    let length = size.min(at + (128 << 10)) - at;
+                    vec![surface::Run { length, allocation: surface::Allocation::Data }]
+                }
+                Err(error) => return Err(world.fail(format!("{name} at {at}: {error}; {damage:?}"))),
+            };
+            for run in runs {
+                if run.allocation == surface::Allocation::Data {
+                    for offset in (at..at + run.length).step_by(SECTOR as usize) {
+                        let mut buf = [0xee; SECTOR as usize];
+                        let buf = &mut buf[..(size - offset).min(SECTOR) as usize];
+                        match device.read(offset, buf) {
+                            Ok(()) if buf.len() < SECTOR as usize => {}
+                            Ok(()) if world.model.is_known(offset / SECTOR, buf) => {}
+                            Ok(()) => {
+                                return Err(
+                                    world.fail(format!("{name} at {offset} holds what nobody wrote there; {damage:?}"))
+                                );
+                            }
+                            Err(error) if damage.is_expected(&error) => {}
+                            Err(error) => {
+                                return Err(world.fail(format!("{name} at {offset}: {error}; {damage:?}")));
+                            }
+                        }
+                    }
+                }
+                at += run.length;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn combined(seed: u64) -> Result<Tally, Failure> {
+    let base = prepare(seed)?;
+    let anatomy = Anatomy::of(&base);
+    let mut tally = Tally { ops: base.op_number, ..Tally::default() };
+    for round in 0..ROUNDS {
+        let mut rng = Rng::new(seed << 8 | round);
+        let broken = base.fork(seed ^ round);
+        let damage = Damage::inflict(&broken, &anatomy, &mut rng);
+        tally.faults += damage.what.len() as u64;
+        // As it is.
+        let world = broken.fork(seed);
+        match Pool::open(world.env(), world.pool_options()) {
+            Ok(pool) => {
+                OPENED.fetch_add(1, Ordering::Relaxed);
+                honest(&world, &pool, &damage)?;
+                pool.check(false, &mut |_, _| ()).map_err(|e| world.fail(format!("check: {e}; {damage:?}")))?;
+                honest(&world, &pool, &damage)?;
+            }
+            Err(error) if damage.is_expected(&error) => {}
+            Err(error) => return Err(world.fail(format!("open: {error}; {damage:?}"))),
+        }
+        // Repaired: after that it opens, and is as honest.
+        let mut world = broken.fork(seed);
+        match Pool::open(world.env(), PoolOptions { repair: true, ..world.pool_options() }) {
+            Ok(pool) => {
+                let report =
+                    pool.check(true, &mut |_, _| ()).map_err(|e| world.fail(format!("repair: {e}; {damage:?}")))?;
+                pool.close().map_err(|e| world.fail(format!("close after {report:?}: {e}; {damage:?}")))?;
+                world.machine.restart();
+                let pool = Pool::open(world.env(), world.pool_options())
+                    .map_err(|e| world.fail(format!("open after {report:?}: {e}; {damage:?}")))?;
+                honest(&world, &pool, &damage)?;
+                let again = pool.check(false, &mut |_, _| ()).map_err(|e| world.fail(format!("check: {e}")))?;
+                // What cannot be mended is payloads that are gone, and was told before.
+                let left = again.problems.iter().find(|p| p.kind != "fragment");
+                if let Some(left) = left {
+                    return Err(world.fail(format!("left by repair: {left:?}; by it {report:?}; {damage:?}")));
+                }
+                REPAIRED.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(error) if damage.is_expected(&error) => {}
+            Err(error) => return Err(world.fail(format!("open for repair: {error}; {damage:?}"))),
+        }
+        // The map is lost on top of it.
+        let world = broken;
+        let bytes = world.shape.capacity_bytes.next_multiple_of(SECTOR);
+        let salvaged =
+            salvage(&world.machine, bytes, seed).map_err(|e| world.fail(format!("salvage: {e}; {damage:?}")))?;
+        honest(&world, &salvaged.pool, &Damage { unreadable: false, ..Damage::default() })?;
+        let check = salvaged.pool.check(false, &mut |_, _| ()).map_err(|e| world.fail(format!("check: {e}")))?;
+        if !check.problems.is_empty() {
+            return Err(world.fail(format!("the pool that was salvaged into: {:?}; {damage:?}", check.problems)));
+        }
+    }
+    Ok(tally)
+}
+
+#[test]
+fn several_damages_at_once_never_show_wrong_data() {
+    let campaign = Campaign {
+        binary: "combined_damage",
+        test: "several_damages_at_once_never_show_wrong_data",
+        seeds: 40,
+        soaks: true,
+    };
+    let total = campaign.run(combined);
+    let (opened, repaired) = (OPENED.load(Ordering::Relaxed), REPAIRED.load(Ordering::Relaxed));
+    println!("{opened} pools opened as they were, {repaired} repaired");
+    campaign.demand(total.faults > 1000 && opened > 50 && repaired > 50, "1000 damages, 50 pools opened, 50 repaired");
+}
