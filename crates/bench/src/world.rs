@@ -70,6 +70,12 @@ impl World {
         Self::create_on(dir, compression, unit, capacity_bytes, None, cores())
     }
 
+    /// A pool with the default codec and unit in `dir`, with room for so many bytes, and with so much memory.
+    pub fn create_for(dir: &Path, capacity_bytes: u64, memory_bytes: u64) -> Outcome<Self> {
+        drop(Self::create_sized(dir, "lz4", "32K", capacity_bytes)?.close());
+        Self::open(dir, memory_bytes)
+    }
+
     /// The same without any thread of its own: everything happens in one order, and again in the same.
     pub fn create_alone(dir: &Path, compression: &str, unit: &str) -> Outcome<Self> {
         Self::create_on(dir, compression, unit, CAPACITY_BYTES, None, 0)
@@ -126,6 +132,12 @@ impl World {
         self.pool.drop_caches();
         drop_page_cache()
     }
+}
+
+/// What the pool whose data file lies in `dir` is salvaged from, with a temporary store in `temporary`.
+pub fn salvage_environment(dir: &Path, temporary: &Path, memory_bytes: u64) -> Outcome<PoolEnv> {
+    let store = FjallStore::create(temporary, FjallOptions { memory_bytes })?;
+    Ok(environment(TimedDisk::new(FileDisk::open_read_only(&dir.join("data"))?), store))
 }
 
 impl TimedDisk {
@@ -186,6 +198,13 @@ pub fn drop_page_cache() -> Outcome<()> {
 /// Bytes that this process has caused to be written to storage.
 pub fn written_bytes() -> Outcome<u64> {
     proc_number("/proc/self/io", "write_bytes:")
+}
+
+/// Forgets the largest resident size so far, and returns the present one, in bytes.
+pub fn reset_resident_bytes_max() -> Outcome<u64> {
+    // See proc(5): 5 resets the peak.
+    std::fs::write("/proc/self/clear_refs", "5")?;
+    Ok(proc_number("/proc/self/status", "VmRSS:")? * 1024)
 }
 
 /// Largest resident size so far, in bytes.

@@ -2,6 +2,7 @@
 
 mod history;
 mod overwrite;
+mod rescue;
 mod scrub;
 pub mod soak;
 mod theory;
@@ -25,6 +26,12 @@ pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
     }
     if context.wants("space scrub cost") {
         scrub::cost(context, report)?;
+    }
+    if context.wants("space check and salvage, written in order") {
+        rescue::measure(context, report, false)?;
+    }
+    if context.wants("space check and salvage, written at random") {
+        rescue::measure(context, report, true)?;
     }
     if context.wants("space snapshots") {
         history::snapshots(context, report)?;

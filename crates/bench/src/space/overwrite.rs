@@ -70,13 +70,25 @@ pub struct Written {
     pub p99_us: f64,
 }
 
-/// Writes `count` blocks, numbers `first` and on, each where `place` says; prints a curve.
+/// Writes `count` blocks of data that have nothing to do with their places, numbers `first` and on, each where `place` says; prints a curve.
 pub fn write(
     context: &Context,
     volume: &Arc<Volume>,
     count: u64,
     first: u64,
     place: &(dyn Fn(u64) -> u64 + Sync),
+) -> Outcome<Written> {
+    write_what(context, volume, count, first, place, &|number| scattered(number, 2, 1 << 40))
+}
+
+/// The same of the data's blocks that `what` names.
+fn write_what(
+    context: &Context,
+    volume: &Arc<Volume>,
+    count: u64,
+    first: u64,
+    place: &(dyn Fn(u64) -> u64 + Sync),
+    what: &(dyn Fn(u64) -> u64 + Sync),
 ) -> Outcome<Written> {
     let latencies: Mutex<Vec<u32>> = Mutex::default();
     let curve: Mutex<Vec<u64>> = Mutex::default();
@@ -94,7 +106,7 @@ pub fn write(
     let began = Instant::now();
     let state = || Mine { latencies: Vec::new(), all: &latencies };
     let done = drive(WRITERS, count, f64::INFINITY, state, |mine, index| {
-        let data = context.corpus.slice(scattered(first + index, 2, 1 << 40) * BLOCK, BLOCK as usize);
+        let data = context.corpus.slice(what(first + index) * BLOCK, BLOCK as usize);
         let start = Instant::now();
         volume.write(place(first + index) * BLOCK, data, WriteOptions::default())?;
         mine.latencies.push(u32::try_from(start.elapsed().as_micros()).unwrap_or(u32::MAX));
@@ -269,8 +281,11 @@ pub fn locality(context: &Context, report: &mut Report) -> Outcome<()> {
     }
     world.pool.checkpoint()?;
     let fresh = read(&world, &volume, bytes)?;
+    let live_fresh = world.pool.status().live_bytes;
     let blocks = bytes / BLOCK;
-    write(context, &volume, 20 * blocks, 0, &move |index| scattered(index, 1, blocks))?;
+    // With the same data, so that what is read in the end is what was read when it was fresh, and compresses to as much.
+    let place = move |number| scattered(number, 1, blocks);
+    write_what(context, &volume, 20 * blocks, 0, &place, &place)?;
     let worn = read(&world, &volume, bytes)?;
     let live_worn = world.pool.status().live_bytes;
     let began = Instant::now();
@@ -283,11 +298,12 @@ pub fn locality(context: &Context, report: &mut Report) -> Outcome<()> {
     let after = read(&world, &volume, bytes)?;
     let what = format!(
         "{:.0} MB/s fresh, {:.0} after 20 x overwriting 4 KiB at random, {:.0} after `clean --sort` ({} written anew in {sort_seconds:.1} s, {} \
-         live before, {} after)",
+         live when fresh, {} worn, {} after)",
         fresh / 1e6,
         worn / 1e6,
         after / 1e6,
         format_size(sorted.rewritten_bytes),
+        format_size(live_fresh),
         format_size(live_worn),
         format_size(world.pool.status().live_bytes)
     );

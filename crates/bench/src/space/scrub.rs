@@ -54,7 +54,7 @@ fn scrub(world: &World) -> Outcome<f64> {
 }
 
 /// Bytes a second of reading the same extents in order, one request of an extent's size at a time.
-fn raw_read(world: &World) -> Outcome<f64> {
+pub fn raw_read(world: &World) -> Outcome<f64> {
     drop_page_cache()?;
     let status = world.pool.status();
     let (len, used) = (status.extent_bytes, status.live_bytes.div_ceil(status.extent_bytes));
