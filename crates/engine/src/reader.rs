@@ -3,15 +3,14 @@
 //! 1. Dirty blocks come from the write buffer.
 //! 2. The map tells where the others lie; what it does not know reads as zeroes.
 //! 3. Decoded units in the cache are copied; those that were read ahead leave it when the request has had their end. The other
-//!    fragments are read exactly, neighbours in one read.
+//!    fragments are read exactly, neighbours in one read; while the cache has plenty of room, neighbours that nobody asked for, too.
 //! 4. Each checksum is verified before anything else looks at the bytes; then the unit is decoded, straight into the caller's
 //!    buffer if all of it was asked for.
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use codec::{CodecId, Workspace};
-use format::{FragmentIdentity, fragment_checksum};
+use format::{FragmentIdentity, FragmentRef, fragment_checksum};
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
 
@@ -144,6 +143,12 @@ impl Core {
         if wanted.is_empty() {
             return Ok(());
         }
+        if keep && self.units.has_plenty_of_room() {
+            self.read_around(object, &mut wanted, |w, unit| {
+                self.note_piece(object, w);
+                copy_live(w.group, &w.piece, &unit.bytes, &mut request);
+            })?;
+        }
         wanted.sort_unstable_by_key(|w| w.piece.fragment.location);
         scratch::with(|scratch| {
             let mut rest = &wanted[..];
@@ -229,11 +234,11 @@ impl Core {
     pub(crate) fn span(&self, wanted: &[Wanted]) -> usize {
         let Some(first) = wanted.first() else { return 0 };
         let start = first.piece.fragment.location;
-        let mut end = start + u64::from(first.piece.fragment.stored);
+        let mut end = end_of(&first.piece.fragment);
         let mut count = 1;
         for next in &wanted[1..] {
             let fragment = &next.piece.fragment;
-            let next_end = fragment.location + u64::from(fragment.stored);
+            let next_end = end_of(fragment);
             if fragment.location > end + GAP_BYTES_MAX || next_end - start > READ_BYTES_MAX as u64 {
                 break;
             }
@@ -265,25 +270,31 @@ impl Core {
                 Some((0, target)) if whole && target.len() == raw_len => {
                     self.decode(Readers::Held, object, codecs, (codec, payload), target, raw_len)?;
                     if kept {
-                        self.units.insert(key, Bytes::copy_from_slice(target));
+                        self.units.insert(key, target);
                     }
                 }
                 _ => {
-                    if fragment.live.count() * PIECE_SHARE <= u32::from(fragment.count) {
-                        self.chooser.regions.read_piece(RegionKey::of(object.id, group.first_block()));
-                    }
+                    self.note_piece(object, &span[index]);
                     // Up to the last block that is wanted, unless the rest will be wanted soon.
                     let last = (32 - fragment.live.0.leading_zeros()) as usize - usize::from(fragment.first);
                     let needed = if kept { raw_len } else { last * BLOCK_BYTES };
                     self.decode(Readers::Held, object, codecs, (codec, payload), &mut unit[..raw_len], needed)?;
                     copy_live(*group, piece, &unit[..needed], request);
                     if kept {
-                        self.units.insert(key, Bytes::copy_from_slice(&unit[..raw_len]));
+                        self.units.insert(key, &unit[..raw_len]);
                     }
                 }
             }
             Ok(())
         })
+    }
+
+    /// Tells the choice of unit sizes when little of a unit is read.
+    fn note_piece(&self, object: &Object, wanted: &Wanted) {
+        let fragment = &wanted.piece.fragment;
+        if fragment.live.count() * PIECE_SHARE <= u32::from(fragment.count) {
+            self.chooser.regions.read_piece(RegionKey::of(object.id, wanted.group.first_block()));
+        }
     }
 
     /// Reads the fragments of a span in one go, verifies each, and hands its payload to `each`.
@@ -306,7 +317,7 @@ impl Core {
                 );
                 return Err(name(first, ErrorKind::Corrupt, text));
             }
-            end = end.max(fragment.location + u64::from(fragment.stored));
+            end = end.max(end_of(fragment));
         }
         let align = self.env.disk.read_alignment() as u64;
         let start = first.piece.fragment.location / align * align;
@@ -327,6 +338,16 @@ impl Core {
         }
         Ok(())
     }
+}
+
+/// The byte of the data file behind a fragment.
+fn end_of(fragment: &FragmentRef) -> u64 {
+    fragment.location + u64::from(fragment.stored)
+}
+
+/// Whether the second of two fragments, which lies behind the first, is read with it.
+pub(crate) fn is_beside(first: &FragmentRef, second: &FragmentRef) -> bool {
+    second.location <= end_of(first) + GAP_BYTES_MAX
 }
 
 /// Copies the live blocks of a decoded unit.

@@ -4,13 +4,17 @@
 //! read for the second time within a short while: random reads over much data would only push one another out, and then
 //! decoding no more of a unit than was asked for is cheaper than decoding all of it.
 //!
+//! Units lie in an arena of their own: see there. What it has no room for, as units are cut from it in powers of two, lies on the heap.
+//!
 //! What was read ahead of a stream leaves when the stream has passed it: who reads much in order seldom comes back, and memory that
 //! was in use a moment ago is faster than any that was not.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use env::{Arena, ArenaBuf};
 use quick_cache::sync::{Cache, DefaultLifecycle, GuardResult, PlaceholderGuard};
 use quick_cache::{DefaultHashBuilder, Weighter};
 use units::{GroupIndex, ObjectId};
@@ -75,8 +79,35 @@ impl Claim<'_> {
     }
 }
 
+/// Room for a decoded unit.
+pub(crate) enum UnitBuffer {
+    Arena(ArenaBuf),
+    Heap(Vec<u8>),
+}
+
+impl UnitBuffer {
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        match self {
+            Self::Arena(buf) => buf,
+            Self::Heap(bytes) => bytes,
+        }
+    }
+}
+
+impl AsRef<[u8]> for UnitBuffer {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Arena(buf) => buf,
+            Self::Heap(bytes) => bytes,
+        }
+    }
+}
+
 /// Recent first reads that are remembered: those of about a second at full speed, in 128 KiB.
 const RECENT: usize = 16384;
+
+/// A part of the cache's size by which its arena is larger, for units that are being read, or still read after they left the cache.
+const ARENA_SPARE_SHARE: usize = 8;
 
 pub(crate) struct UnitCache {
     /// Fingerprints of units that were read and not kept, by hash.
@@ -85,6 +116,8 @@ pub(crate) struct UnitCache {
     /// Bytes put in to stay since the cache was empty.
     taken: AtomicU64,
     cache: Cache<UnitKey, Unit, UnitWeight>,
+    /// `None` where there is no address space for it.
+    arena: Option<Arc<Arena>>,
 }
 
 impl UnitCache {
@@ -92,7 +125,13 @@ impl UnitCache {
         // Sized for 4 KiB units; larger ones are fewer.
         let recent = (0..RECENT).map(|_| AtomicU64::new(0)).collect();
         let cache = Cache::with_weighter((bytes / 8192).max(16), bytes as u64, UnitWeight);
-        Self { recent, bytes: bytes as u64, taken: AtomicU64::new(0), cache }
+        let arena = Arena::reserve(bytes + bytes / ARENA_SPARE_SHARE).ok();
+        Self { recent, bytes: bytes as u64, taken: AtomicU64::new(0), cache, arena }
+    }
+    /// Exactly `len` bytes with any content.
+    pub(crate) fn buffer(&self, len: usize) -> UnitBuffer {
+        let buf = self.arena.as_ref().and_then(|arena| arena.buffer(len));
+        buf.map_or_else(|| UnitBuffer::Heap(vec![0; len]), UnitBuffer::Arena)
     }
     pub(crate) fn get(&self, key: &UnitKey) -> Option<Unit> {
         self.cache.get(key)
@@ -118,8 +157,15 @@ impl UnitCache {
         let again = self.recent[slot as usize % RECENT].swap(mark, Ordering::Relaxed) == mark;
         again || self.taken.load(Ordering::Relaxed) < self.bytes
     }
-    pub(crate) fn insert(&self, key: UnitKey, bytes: Bytes) {
-        let unit = Unit { bytes, passing: false };
+    /// Whether units may be read for which nobody has asked.
+    pub(crate) fn has_plenty_of_room(&self) -> bool {
+        self.taken.load(Ordering::Relaxed) < self.bytes / 2
+    }
+    /// Keeps a copy of a unit.
+    pub(crate) fn insert(&self, key: UnitKey, bytes: &[u8]) {
+        let mut copy = self.buffer(bytes.len());
+        copy.bytes().copy_from_slice(bytes);
+        let unit = Unit { bytes: Bytes::from_owner(copy), passing: false };
         self.taken.fetch_add(unit.weight(), Ordering::Relaxed);
         self.cache.insert(key, unit);
     }
@@ -164,7 +210,7 @@ mod tests {
         let key = |location| UnitKey { location, object: ObjectId(1), group: GroupIndex(0), checksum: 7 };
         for i in 0..32 {
             assert!(cache.is_wanted(&key(i << 40)), "{i}");
-            cache.insert(key(i << 40), Bytes::from(vec![7; 32 << 10]));
+            cache.insert(key(i << 40), &[7; 32 << 10]);
         }
         assert!(!cache.is_wanted(&key(4096)));
         assert!(cache.is_wanted(&key(4096)));

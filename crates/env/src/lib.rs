@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod aligned;
+mod arena;
 mod block_device;
 mod clock;
 mod disk;
@@ -18,6 +19,7 @@ mod rapl;
 pub mod testing;
 
 pub use aligned::AlignedBuf;
+pub use arena::{Arena, ArenaBuf};
 pub use clock::{Clock, SystemClock};
 pub use disk::{Disk, DiskLayer};
 pub use entropy::{Entropy, SystemEntropy};
