@@ -70,6 +70,12 @@ enum What {
     Engine,
     /// NBD and FUSE, through the real server.
     Transport,
+    /// Uses so many bytes of memory, and ends: done before measurements.
+    #[command(hide = true)]
+    UseMemory {
+        /// How many.
+        bytes: usize,
+    },
     /// btrfs, nbdkit and qcow2 on the same disk.
     Peers,
     /// `compression=auto`: against fixed codecs and the oracle.
@@ -149,6 +155,10 @@ fn main() -> Outcome<()> {
         let out = options.out.with_file_name("codecs.json");
         let page = page.as_deref();
         return codecs::run(&codecs::Request { corpus: &options.corpus, out: &out, page, quick: options.quick });
+    }
+    if let What::UseMemory { bytes } = options.what {
+        std::hint::black_box(vec![1u8; bytes]);
+        return Ok(());
     }
     let corpus = Corpus::load(&options.corpus)?;
     let context = Context {

@@ -89,7 +89,8 @@ impl Core {
                 }
             }
         }
-        self.load(object, loads, false)?;
+        // What is damaged here may be nothing that was asked for; if it is, reading just that tells.
+        let _ = self.load(object, loads, false);
         wanted.retain(|w| match self.units.get(&UnitKey::new(&w.piece, w.group)) {
             Some(unit) => {
                 use_unit(w, &unit);
