@@ -84,8 +84,10 @@ impl Core {
             };
             for near in pieces.chunk_by(|a, b| is_beside(&a.fragment, &b.fragment)) {
                 if near.len() > 1 && near.iter().any(is_wanted) {
-                    let units = near.iter().map(|piece| (piece, self.units.claim(&UnitKey::new(piece, *group))));
-                    loads.extend(units.filter_map(|(piece, claim)| Some((Wanted { group: *group, piece: *piece }, claim?))));
+                    loads.extend(near.iter().filter_map(|piece| {
+                        let claim = self.units.claim(&UnitKey::new(piece, *group))?;
+                        Some((Wanted { group: *group, piece: *piece }, claim))
+                    }));
                 }
             }
         }
