@@ -57,6 +57,7 @@ bench-adaptive: build ## Measure compression=auto against fixed codecs and the o
 	@tools/setup build bench
 	corpus=$$(tools/bench-corpus '$(CORPUS)') && \
 	    cargo run --release --locked --package bench -- adaptive --corpus "$$corpus" --out bench/results/adaptive.json $(ARGS)
+	tools/performance-table
 
 bench-codecs: build ## Every codec by kind of data, dictionaries, estimates; fills docs/CODECS.md (CORPUS=DIR, ARGS=--quick)
 	@tools/setup build bench

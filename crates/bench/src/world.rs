@@ -10,7 +10,6 @@ use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties};
 use env::{AlignedBuf, Disk, DiskLayer, FileDisk, FjallOptions, FjallStore, SystemClock, SystemEntropy};
 
 use crate::Outcome;
-use crate::adaptive::Throttled;
 use crate::load::cores;
 
 /// A disk that adds up how long reads took, over all threads.
@@ -40,6 +39,9 @@ impl DiskLayer for TimedDisk {
     }
 }
 
+/// Makes another disk of one.
+pub type Layer<'a> = &'a dyn Fn(Arc<dyn Disk>) -> Arc<dyn Disk>;
+
 /// An open pool.
 pub struct World {
     /// The pool.
@@ -67,7 +69,7 @@ impl World {
 
     /// The same, of another size.
     pub fn create_sized(dir: &Path, compression: &str, unit: &str, capacity_bytes: u64) -> Outcome<Self> {
-        Self::create_on(dir, compression, unit, capacity_bytes, None, cores())
+        Self::create_on(dir, compression, unit, capacity_bytes, &|disk| disk, cores())
     }
 
     /// A pool with the default codec and unit in `dir`, with room for so many bytes, and with so much memory.
@@ -78,12 +80,12 @@ impl World {
 
     /// The same without any thread of its own: everything happens in one order, and again in the same.
     pub fn create_alone(dir: &Path, compression: &str, unit: &str) -> Outcome<Self> {
-        Self::create_on(dir, compression, unit, CAPACITY_BYTES, None, 0)
+        Self::create_on(dir, compression, unit, CAPACITY_BYTES, &|disk| disk, 0)
     }
 
-    /// The same, on a device that takes so many bytes a second.
-    pub fn create_throttled(dir: &Path, compression: &str, unit: &str, throttle: Option<f64>) -> Outcome<Self> {
-        Self::create_on(dir, compression, unit, CAPACITY_BYTES, throttle, cores())
+    /// The same, on what is made of its disk.
+    pub fn create_layered(dir: &Path, compression: &str, unit: &str, layer: Layer<'_>) -> Outcome<Self> {
+        Self::create_on(dir, compression, unit, CAPACITY_BYTES, layer, cores())
     }
 
     fn create_on(
@@ -91,16 +93,14 @@ impl World {
         compression: &str,
         unit: &str,
         capacity_bytes: u64,
-        throttle: Option<f64>,
+        layer: Layer<'_>,
         workers: usize,
     ) -> Outcome<Self> {
         recreate(dir)?;
         let disk = TimedDisk::new(FileDisk::create(&dir.join("data"), capacity_bytes)?);
         let store = FjallStore::create(&dir.join("map"), FjallOptions { memory_bytes: store_bytes(MEMORY_BYTES) })?;
         let mut environment = environment(disk.clone(), store);
-        if let Some(bytes_per_second) = throttle {
-            environment.disk = Arc::new(Throttled::new(disk.clone(), bytes_per_second));
-        }
+        environment.disk = layer(environment.disk);
         let properties = Properties::from([("compression".into(), compression.into()), ("unit".into(), unit.into())]);
         let format = FormatOptions { capacity_bytes, extent_bytes: EXTENT_BYTES, properties };
         Pool::format(&environment, &format)?;

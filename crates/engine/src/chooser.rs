@@ -13,7 +13,10 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use codec::{Codec, CodecId, Workspace};
 use env::Clock;
-use policy::{Attempt, Attempts, Auto, Mode, Planner, Settings, Stored, dst_limit, wants_probe};
+use policy::{
+    Attempt, Attempts, Auto, Mode, Planner, Settings, Stored, TEST_CREDIT_NS, dst_limit, test_credit_earned,
+    wants_probe,
+};
 use units::{BlockIndex, ObjectId};
 
 use crate::costs::Costs;
@@ -22,10 +25,6 @@ use crate::pressure::Meter;
 use crate::regions::{RegionKey, Regions};
 use crate::trace::{Trace, TraceRecord};
 
-/// CPU time that tests may take as a share of that of compressing: with the probe, deciding stays below 3 %.
-const TEST_SHARE: i64 = 50;
-/// What a pool may spend on tests before it has compressed anything: its calibration. Also the most that is saved up.
-const TEST_CREDIT_NS: i64 = 16_000_000;
 /// Of how many units the CPU time of one is measured.
 const TIMED_EVERY: u64 = 16;
 
@@ -207,11 +206,9 @@ impl<'a> Batch<'a> {
         let wall_ns = chooser.clock.now_ns().saturating_sub(self.began.0);
         let cpu_ns = chooser.clock.thread_cpu_ns().saturating_sub(self.began.1);
         chooser.meter.compressed(wall_ns, cpu_ns);
-        let credit = i64::try_from(cpu_ns.saturating_sub(self.test_ns)).unwrap_or(0) / TEST_SHARE;
-        let saved = chooser.credit_ns.fetch_add(credit, Ordering::Relaxed) + credit;
-        if saved > TEST_CREDIT_NS {
-            chooser.credit_ns.fetch_sub(saved - TEST_CREDIT_NS, Ordering::Relaxed);
-        }
+        let saved = chooser.credit_ns.load(Ordering::Relaxed);
+        let earned = test_credit_earned(saved, cpu_ns.saturating_sub(self.test_ns));
+        chooser.credit_ns.fetch_add(earned, Ordering::Relaxed);
     }
 }
 

@@ -10,8 +10,9 @@
 //!
 //! When all extents are done, dictionaries that nothing needs any more are given up (`dictionary_review`).
 //!
-//! Data never becomes larger, since what does not become smaller is not moved. Units keep their size and their epoch: snapshots see what
-//! they saw. What is left behind is dead, and the cleaner's. Space for the new place comes from what data may use, never from the reserve.
+//! Data never becomes larger, since what does not become smaller is not moved. Units that are larger than the property `unit` has it are divided, if they
+//! become smaller all the same; small ones are not joined, because a move has one place that it comes from (`sort` does that). They keep their epoch: snapshots
+//! see what they saw. What is left behind is dead, and the cleaner's. Space for the new place comes from what data may use, never from the reserve.
 
 use std::sync::atomic::Ordering;
 
@@ -20,9 +21,9 @@ use env::MapBatch;
 use format::{
     FragmentEntry, FragmentIdentity, KEY_RECOMPRESS, MOVE_ENTRY_BYTES, Move, RecompressState, fragment_checksum,
 };
-use policy::{Compression, Mode, Settings, wants_dictionary};
+use policy::{Compression, Mode, Settings, plan_units, wants_dictionary};
 use surface::{Error, ErrorKind, Result};
-use units::{BLOCK_BYTES, BlockIndex, BlockMask, ExtentIndex, ObjectId};
+use units::{BLOCK_BYTES, BlockIndex, ExtentIndex, GROUP_BLOCKS, ObjectId};
 
 use crate::chooser;
 use crate::core::Core;
@@ -226,7 +227,6 @@ impl Core {
         }
         let payload = stored.payload(extent).filter(|payload| stored.is_intact(payload))?;
         let before = format::FragmentRef { live, ..*reference }.live_bytes() as usize;
-        let mark = survivors.mark();
         let raw_len = usize::from(stored.fragment.count) * BLOCK_BYTES;
         let codec = CodecId(stored.fragment.codec);
         // What needs an old dictionary is rewritten wherever that costs nothing: then the old one can be given up.
@@ -234,44 +234,50 @@ impl Core {
         let is_outdated = codec == CodecId::ZSTD_DICTIONARY
             && DictionaryNumber::split(payload).is_some_and(|(number, _)| Some(number) != newest);
         let least_gain = if is_outdated { 0 } else { before / GAIN_DIVISOR };
-        let mut after = 0;
-        let decoded = scratch::with(|scratch| {
+        // In units as large as the property has them; if that wins too little, in one as it is.
+        let sizes = [settings.unit_blocks.max(1), GROUP_BLOCKS as u32];
+        let sizes = if u32::from(stored.fragment.count) > sizes[0] { &sizes[..] } else { &sizes[1..] };
+        let has_won = scratch::with(|scratch| {
             let scratch::Scratch { codecs, unit, spare, .. } = scratch;
             let raw = &mut unit[..raw_len];
             self.decode(Readers::Free, volume, codecs, (codec, payload), raw, raw_len).ok()?;
             let mut target = vec![0; raw_len];
-            for (first, blocks) in live.runs() {
-                let block = BlockIndex(resident.key().group.first_block().0 + u64::from(first));
-                let skip = (block.0 - stored.fragment.first.0) as usize * BLOCK_BYTES;
-                let raw = &raw[skip..skip + blocks as usize * BLOCK_BYTES];
-                let target = &mut target[..raw.len()];
-                let (id, len) = match settings.compression {
-                    Compression::Fixed(codec) => compress_with(codecs, codec, raw, target, settings),
-                    Compression::Auto => {
-                        let object = ObjectId(stored.object.0 | APART);
-                        let dictionaries = dictionaries.as_mut().filter(|_| wants_dictionary(settings, raw.len()));
-                        let (first, afresh) = (block, is_outdated);
-                        let unit = chooser::Unit { object, first, raw, settings, dictionaries, afresh, target };
-                        let done = batch.store(unit, codecs, spare);
-                        (done.codec, done.stored)
-                    }
-                };
-                let (count, codec) = (blocks as u8, id.0);
-                let identity =
-                    FragmentIdentity { object: stored.object, epoch: stored.epoch, first: block, count, codec };
-                let checksum = fragment_checksum(&identity, &target[..len]);
-                let fragment = FragmentEntry { first: block, count, codec, stored: len as u32, checksum };
-                let moved = Move { fragment, live: BlockMask::run(first, blocks), from: *location, made: stored.made };
-                after += len + MOVE_ENTRY_BYTES;
-                survivors.push(stored, moved, &target[..len]);
-            }
-            Some(())
+            sizes.iter().find(|unit_blocks| {
+                let mark = survivors.mark();
+                let mut after = 0;
+                for unit in plan_units(live, **unit_blocks) {
+                    let block = BlockIndex(resident.key().group.first_block().0 + u64::from(unit.first));
+                    let skip = (block.0 - stored.fragment.first.0) as usize * BLOCK_BYTES;
+                    let raw = &raw[skip..skip + unit.count as usize * BLOCK_BYTES];
+                    let target = &mut target[..raw.len()];
+                    let (id, len) = match settings.compression {
+                        Compression::Fixed(codec) => compress_with(codecs, codec, raw, target, settings),
+                        Compression::Auto => {
+                            let object = ObjectId(stored.object.0 | APART);
+                            let dictionaries = dictionaries.as_mut().filter(|_| wants_dictionary(settings, raw.len()));
+                            let (first, afresh) = (block, is_outdated);
+                            let unit = chooser::Unit { object, first, raw, settings, dictionaries, afresh, target };
+                            let done = batch.store(unit, codecs, spare);
+                            (done.codec, done.stored)
+                        }
+                    };
+                    let (count, codec) = (unit.count as u8, id.0);
+                    let identity =
+                        FragmentIdentity { object: stored.object, epoch: stored.epoch, first: block, count, codec };
+                    let checksum = fragment_checksum(&identity, &target[..len]);
+                    let fragment = FragmentEntry { first: block, count, codec, stored: len as u32, checksum };
+                    let moved = Move { fragment, live: unit.mask(), from: *location, made: stored.made };
+                    after += len + MOVE_ENTRY_BYTES;
+                    survivors.push(stored, moved, &target[..len]);
+                }
+                let wins = after + least_gain <= before;
+                if !wins {
+                    survivors.cut_back(mark);
+                }
+                wins
+            })
         });
-        if decoded.is_none() || after + least_gain > before {
-            survivors.cut_back(mark);
-            return None;
-        }
-        Some(before)
+        has_won.map(|_| before)
     }
 
     fn recompress_report(&self, state: &RecompressState) -> RecompressReport {

@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
+use policy::{SamplePart, divide_samples};
 use units::{BlockIndex, ObjectId};
 
 use crate::options::Training;
@@ -29,15 +30,10 @@ const SPAN: u64 = 4;
 const SAMPLES_WANTED: usize = 64;
 /// Shortest piece: what is shorter teaches nothing.
 const PIECE_BYTES_MIN: usize = 256;
-/// Of so many samples one is held out to judge by.
-const HELD_OUT: usize = 4;
 /// Least part of the budget that quiet samples must fill to be complete.
 const QUIET_PART: usize = 8;
 /// How long a volume has been quiet then.
 const QUIET_NS: u64 = 5_000_000_000;
-/// Most parts that samples are divided into, and fewest samples of one: three quarters of them have to be enough to train with.
-const PARTS_MAX: usize = 8;
-const PART_SAMPLES_MIN: usize = 64;
 /// The first pause of a volume, as a part of the usual one.
 const FIRST_PAUSE_DIVISOR: u64 = 4;
 /// Doublings of the pause after trainings that brought nothing.
@@ -89,7 +85,7 @@ impl Samples {
         self.stride = self.stride.max(1) * 2;
     }
 
-    /// The samples in up to [`PARTS_MAX`] parts of the volume, each of whole regions and of some size: what lies together is usually of one kind.
+    /// The samples in parts of the volume, each of whole regions: what lies together is usually of one kind.
     pub(crate) fn parts(&self) -> Vec<SamplePart<'_>> {
         let mut begin = 0;
         let pieces = self.ends.iter().map(|(end, first)| {
@@ -97,43 +93,7 @@ impl Samples {
             begin = *end;
             (first.0 / REGION_BLOCKS, piece)
         });
-        let mut pieces: Vec<_> = pieces.collect();
-        // Stable: within a region in the order of writing.
-        pieces.sort_by_key(|(region, _)| *region);
-        let least = pieces.len().div_ceil(PARTS_MAX).max(PART_SAMPLES_MIN);
-        let mut parts: Vec<SamplePart<'_>> = Vec::new();
-        let mut last = None;
-        for (index, (region, piece)) in pieces.iter().enumerate() {
-            let is_full = parts.last().is_none_or(|part| part.samples() >= least);
-            // What would be left for the last part may be too little for one.
-            if parts.is_empty() || is_full && last != Some(*region) && pieces.len() - index >= PART_SAMPLES_MIN {
-                parts.push(SamplePart::default());
-            }
-            last = Some(*region);
-            if let Some(part) = parts.last_mut() {
-                part.add(piece);
-            }
-        }
-        parts
-    }
-}
-
-/// Samples of one part of a volume.
-#[derive(Debug, Default)]
-pub(crate) struct SamplePart<'a> {
-    /// To train with.
-    pub train: Vec<&'a [u8]>,
-    /// To judge by.
-    pub held_out: Vec<&'a [u8]>,
-}
-
-impl<'a> SamplePart<'a> {
-    fn samples(&self) -> usize {
-        self.train.len() + self.held_out.len()
-    }
-
-    fn add(&mut self, sample: &'a [u8]) {
-        if self.samples() % HELD_OUT == HELD_OUT - 1 { self.held_out.push(sample) } else { self.train.push(sample) }
+        divide_samples(pieces.collect())
     }
 }
 
@@ -293,7 +253,7 @@ mod tests {
         }
         let mut samples = Samples::default();
         (0..4000).for_each(|n| samples.offer(BlockIndex(n * REGION_BLOCKS), &unit(7), 64 << 20));
-        assert_eq!(samples.parts().len(), PARTS_MAX);
+        assert_eq!(samples.parts().len(), 8);
     }
 
     #[test]

@@ -14,10 +14,10 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use codec::{Codec, DICTIONARY_BYTES_MAX, UNIT_BYTES_MAX, evaluate, train};
+use codec::Codec;
 use format::{Entry, FragmentEntry, FragmentIdentity, ObjectDescriptor, ObjectState, encode_dictionary};
 use format::{fragment_checksum, header_bytes};
-use policy::{Part, Settings, dst_limit, judging_level};
+use policy::{Settings, dst_limit, judging_level, train_dictionaries};
 use surface::{ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, Epoch, ObjectId};
 
@@ -28,21 +28,11 @@ use crate::log::Purpose;
 use crate::object::Object;
 use crate::pool::Pool;
 use crate::prepared::Prepared;
-use crate::samples::{SamplePart, Samples};
+use crate::samples::Samples;
 use crate::scratch;
 
 /// Most dictionaries of one volume: each that is replaced stays.
 pub(crate) const DICTIONARIES_MAX: usize = 16;
-/// Most dictionaries that one training adopts: with those of the next one, all that are in force.
-const DICTIONARIES_PER_TRAINING: usize = 3;
-const _: () = assert!(DICTIONARIES_PER_TRAINING < policy::DICTIONARIES_IN_FORCE_MAX);
-/// Longest dictionary that is trained: what small units gain from a longer one does not pay for what it takes of the caches.
-const TRAINED_BYTES_MAX: usize = 64 << 10;
-const _: () = assert!(TRAINED_BYTES_MAX <= DICTIONARY_BYTES_MAX && DICTIONARY_BYTES_MAX < UNIT_BYTES_MAX);
-/// Bytes of samples for each byte of a dictionary: fewer teach it accidents.
-const SAMPLES_PER_BYTE: usize = 32;
-/// Shortest dictionary.
-const TRAINED_BYTES_MIN: usize = 1 << 10;
 /// A dictionary takes at most this part of an extent, because it goes into the log in one piece.
 const EXTENT_DIVISOR: usize = 4;
 /// The codec of a dictionary's own content: it is compressed once.
@@ -103,40 +93,11 @@ impl Core {
     /// Steps 2 and 3: dictionaries that pay.
     fn trained(&self, object: &Object, settings: &Settings, samples: &Samples) -> Vec<Vec<u8>> {
         let Some(level) = judging_level(settings).filter(|_| settings.dictionary) else { return Vec::new() };
-        let parts = samples.parts();
-        let most = (self.geometry.extent_bytes as usize / EXTENT_DIVISOR).min(TRAINED_BYTES_MAX);
-        let train = |samples: &[&[u8]]| {
-            let worthy = samples.iter().map(|sample| sample.len()).sum::<usize>() / SAMPLES_PER_BYTE;
-            train(samples, worthy.max(TRAINED_BYTES_MIN).min(most))
-        };
-        let all: Vec<&[u8]> = parts.iter().flat_map(|part| part.train.iter().copied()).collect();
-        let mut new: Vec<Vec<u8>> = train(&all).into_iter().collect();
-        if parts.len() > 1 {
-            new.extend(parts.iter().filter_map(|part| train(&part.train)));
-        }
-        let judge = |dictionary: &[u8], part: &SamplePart<'_>| {
-            evaluate(dictionary, level, &part.held_out, |raw| dst_limit(raw, settings))
-        };
+        let most = self.geometry.extent_bytes as usize / EXTENT_DIVISOR;
         let present = self.dictionaries_in_force(object, settings);
-        let mut judged = Vec::new();
-        for part in &parts {
-            let mut stored_new = Vec::new();
-            let mut raw_bytes = 0;
-            let mut stored_now = u64::MAX;
-            for dictionary in &new {
-                let Some(result) = judge(dictionary, part) else { return Vec::new() };
-                raw_bytes = result.raw_bytes;
-                stored_now = result.stored_without;
-                stored_new.push(result.stored_with);
-            }
-            let with_present = present.iter().filter_map(|dictionary| judge(dictionary, part));
-            let stored_now = with_present.map(|result| result.stored_with).fold(stored_now, u64::min);
-            judged.push(Part { raw_bytes, stored_now, stored_new });
-        }
-        let lengths: Vec<u64> = new.iter().map(|dictionary| dictionary.len() as u64).collect();
+        let limit = |raw| dst_limit(raw, settings);
         let adoption = &self.options.training.adoption;
-        let selected = adoption.select(&judged, &lengths, samples.written_bytes, DICTIONARIES_PER_TRAINING);
-        selected.into_iter().filter_map(|index| new.get(index).cloned()).collect()
+        train_dictionaries(&samples.parts(), &present, (level, &limit), most, samples.written_bytes, adoption)
     }
 
     /// The bytes of those that the object's new units are compressed with, as far as they can be read.

@@ -16,6 +16,7 @@ const MIB: usize = 1 << 20;
 struct World {
     machine: Machine,
     training: Training,
+    memory_bytes: u64,
     pool: Option<Pool>,
 }
 
@@ -27,7 +28,7 @@ impl World {
     /// A pool of units of 4 KiB and a volume `v`.
     fn new(pairs: &[(&str, &str)]) -> Self {
         let training = Training { sample_bytes: 256 << 10, pause_bytes: 0, ..Training::default() };
-        let mut world = Self { machine: Machine::new(96 << 20, 11), training, pool: None };
+        let mut world = Self { machine: Machine::new(96 << 20, 11), training, memory_bytes: 64 << 20, pool: None };
         let mut all = properties(&[("unit", "4K"), ("candidates", "zstd-1,zstd-3")]);
         all.extend(properties(pairs));
         let format = FormatOptions { capacity_bytes: 96 << 20, extent_bytes: EXTENT, properties: all };
@@ -42,8 +43,12 @@ impl World {
     }
 
     fn open(&mut self) {
-        let options =
-            PoolOptions { memory_bytes: 64 << 20, workers: 0, training: self.training, ..PoolOptions::default() };
+        let options = PoolOptions {
+            memory_bytes: self.memory_bytes,
+            workers: 0,
+            training: self.training,
+            ..PoolOptions::default()
+        };
         self.pool = Some(Pool::open(self.env(), options).unwrap());
     }
 
@@ -521,6 +526,42 @@ fn readers_load_dictionaries_while_checkpoints_are_taken() {
             world.pool().checkpoint().unwrap();
         }
     });
+}
+
+#[test]
+fn one_training_adopts_a_dictionary_for_each_kind_and_each_region_uses_its_own() {
+    const KIND: usize = 4 * MIB;
+    let train = |kinds: &[u64]| {
+        let mut world = World::new(&[]);
+        // Some hundred samples: fewer are not divided.
+        (world.training.sample_bytes, world.memory_bytes) = (2 * MIB, 512 << 20);
+        world.reopen();
+        // Each kind in a region of its own: that is how they are told apart.
+        for (region, kind) in kinds.iter().enumerate() {
+            world.write("v", region * KIND, &records(*kind, 1, 2 * MIB));
+        }
+        let adopted = world.pool().train().unwrap();
+        (world, adopted)
+    };
+    let (one, adopted) = train(&[1, 1, 1]);
+    assert_eq!(adopted, 1, "one kind needs one, wherever it lies");
+    let (world, adopted) = train(&[1, 2, 3]);
+    assert!((2..=3).contains(&adopted), "{adopted} dictionaries for three kinds");
+    assert_eq!(world.dictionaries(), adopted);
+    // What is written now is helped, in every region: about as much as where there is only one kind.
+    let fresh = |kind: u64| records(kind, 2, MIB);
+    let least = one.write("v", 2 * MIB, &fresh(1));
+    for (region, kind) in [1, 2, 3].into_iter().enumerate() {
+        let before = world.helped("v");
+        let stored = world.write("v", region * KIND + 2 * MIB, &fresh(kind));
+        assert!(world.helped("v") - before >= 240, "kind {kind}: {} units of 256", world.helped("v") - before);
+        assert!(stored < least * 5 / 4, "kind {kind}: {stored} bytes, {least} where it is alone");
+    }
+    for (region, kind) in [1, 2, 3].into_iter().enumerate() {
+        world.expect("v", region * KIND, &records(kind, 1, 2 * MIB));
+        world.expect("v", region * KIND + 2 * MIB, &fresh(kind));
+    }
+    world.check();
 }
 
 #[test]

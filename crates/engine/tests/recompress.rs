@@ -122,6 +122,33 @@ fn what_would_become_larger_is_not_touched() {
 }
 
 #[test]
+fn units_become_as_small_as_the_property_has_them_where_nothing_grows() {
+    let world = World::new(64 << 20);
+    let set = |key: &str, value: &str| {
+        world.pool().set_properties(None, &[(key.to_owned(), Some(value.to_owned()))]).unwrap();
+    };
+    set("unit", "128K");
+    let data = world.fill("v", ContentKind::Text, 4 << 20);
+    let random = world.fill("r", ContentKind::Random, 1 << 20);
+    let units = |name: &str| -> u64 {
+        let (regions, _) = world.pool().explain(name, 0, 100).unwrap();
+        regions.iter().flat_map(|region| &region.codecs).map(|used| used.units).sum()
+    };
+    let before = world.stored("v");
+    assert_eq!((units("v"), units("r")), (32, 8));
+    // At the same codec small units take more: they stay.
+    set("unit", "16K");
+    assert_eq!((world.all("v", None).rewritten, units("v")), (0, 32));
+    // A stronger one makes up for it.
+    set("compression", "zstd-9");
+    assert_eq!((world.all("v", None).rewritten, units("v")), (32, 256));
+    assert_eq!((world.all("r", None).rewritten, units("r")), (0, 8));
+    assert!(world.stored("v") < before);
+    assert!(world.content("v", data.len()) == data && world.content("r", random.len()) == random);
+    world.check();
+}
+
+#[test]
 fn empty_extents_do_not_count_against_the_rate() {
     let world = World::new(64 << 20);
     let data = world.fill("v", ContentKind::Text, 1 << 20);

@@ -5,6 +5,7 @@
 //! learned of each codec on it; [`ln_cost`] weighs time against saving as the [`Mode`] wants; [`Facts::plan`] says what pays for a class;
 //! [`Region`] remembers what a region's last test showed; [`decide`] joins them for one unit.
 
+mod budget;
 mod candidates;
 mod cost;
 mod decide;
@@ -21,9 +22,11 @@ mod region;
 mod rules;
 mod schedule;
 mod store_unit;
+mod training;
 mod units_plan;
 mod zero;
 
+pub use budget::{TEST_CREDIT_NS, test_credit_earned};
 pub use candidates::{CANDIDATES_MAX, Candidates, ParseCandidatesError};
 pub use cost::{SAVING_MIN, Weights, ln_cost};
 pub use decide::{Action, Decision, Why, decide, wants_probe};
@@ -47,5 +50,6 @@ pub use rules::{
 };
 pub use schedule::{Due, Period, Schedule, scheduled_name};
 pub use store_unit::{Attempt, Attempts, Planner, Stored};
+pub use training::{DICTIONARY_BYTES_TRAINED_MAX, SamplePart, divide_samples, train_dictionaries};
 pub use units_plan::{Unit, dst_limit, dst_limit_permille, plan_units, unit_blocks};
 pub use zero::is_zero;

@@ -145,6 +145,11 @@ impl Region {
             self.set_raw_dictionary(best as u32).set_trust(1)
         }
     }
+    /// As if that dictionary had been found to be the best again and again; 0: none.
+    #[must_use]
+    pub const fn with_dictionary(self, best: u8) -> Self {
+        self.set_raw_dictionary(best as u32).set_trust(DICTIONARY_PERIODS.len() as u32)
+    }
     /// With the dictionary of the region next to it, if nothing is known of one here: what lies side by side is usually of one kind.
     #[must_use]
     pub const fn beside(self, before: Self) -> Self {

@@ -183,6 +183,13 @@ pub struct Rules {
     set: BTreeMap<String, (Rule, Source)>,
 }
 
+impl RuleMatch {
+    /// Whether nobody set it and it names zstd: then `auto` does better where units are small enough for dictionaries, which only it has.
+    pub fn yields_to_dictionaries(&self) -> bool {
+        self.source == Source::Default && matches!(self.choice, RuleChoice::Codec(Codec::Zstd(_)))
+    }
+}
+
 /// A rule that counts for a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleMatch {
@@ -328,6 +335,13 @@ mod tests {
             ("x.exe", b"MZ", Mode::Balanced, None),
             ("", b"", Mode::Balanced, None),
         ] {
+            let yields = rules.find(name, head, mode).is_some_and(|found| found.yields_to_dictionaries());
+            let names_zstd = |choice: &str| choice.starts_with("zstd");
+            assert_eq!(
+                yields,
+                expected.is_some_and(|(_, source, c)| source == Source::Default && names_zstd(c)),
+                "{name}"
+            );
             let found = rules.find(name, head, mode);
             let expected = expected.map(|(word, source, choice)| (word.to_owned(), source, choice.to_owned()));
             assert_eq!(found.map(|m| (m.word, m.source, m.choice.to_string())), expected, "{name} {head:?} {mode}");

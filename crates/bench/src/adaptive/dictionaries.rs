@@ -49,6 +49,21 @@ fn write(context: &Context, data: &bytes::Bytes, unit: &str, dictionary: &str) -
     })
 }
 
+/// Bytes of fragments that a volume in units of 4 KiB makes of data that it has written before and trained its dictionaries with.
+pub fn stored_with_dictionaries(context: &Context, data: &bytes::Bytes, candidates: &str) -> Outcome<u64> {
+    let world = World::create_alone(&context.dir.join("pool"), "auto", "4K")?;
+    let properties = Properties::from([("candidates".to_owned(), candidates.to_owned())]);
+    world.pool.create_volume("v", data.len() as u64, &properties)?;
+    let write = || put(&world.pool, data, 0).and_then(|()| put(&world.pool, data, STRIPE_BYTES));
+    write()?;
+    world.pool.train()?;
+    let before = world.pool.status().fragment_bytes;
+    write()?;
+    let stored = world.pool.status().fragment_bytes - before;
+    world.close()?;
+    Ok(stored)
+}
+
 /// Writes every other stripe, from the one at `first` on.
 fn put(pool: &Pool, data: &bytes::Bytes, first: usize) -> Outcome<()> {
     let volume = pool.volume("v")?;

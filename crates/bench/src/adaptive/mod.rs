@@ -10,7 +10,7 @@ mod replay;
 mod small_files;
 mod tables;
 
-pub use live::Throttled;
+pub use dictionaries::stored_with_dictionaries;
 
 use crate::corpus::kind_data;
 use crate::report::Report;

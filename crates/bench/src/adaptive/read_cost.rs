@@ -1,8 +1,12 @@
 //! What a random read of 4 KiB costs of CPU time where `balanced` chose the codec, at the default unit: the unit is read, verified and decoded, and one
-//! block of it used.
+//! block of it used. What counts is the CPU time of Shale: looking the unit up, its checksum, decoding, what it is copied, and keeping it. The kernel's part,
+//! the call that reads from the disk, is told beside it: no codec changes it much.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use env::{Clock, SystemClock};
+use env::{AlignedBuf, Clock, Disk, DiskLayer, SystemClock};
 use surface::{BlockDevice, WriteOptions};
 
 use super::Kinds;
@@ -16,23 +20,59 @@ const UNIT_BYTES: usize = 32 << 10;
 const BLOCK_BYTES: usize = 4 << 10;
 const REQUEST: usize = 128 << 10;
 /// Reads of each unit; what is cached is dropped in between.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 7;
 /// Most CPU time of a read, in microseconds.
 const LIMIT_US: f64 = 40.0;
 /// Order of the reads; any number.
 const SEED: u64 = 4;
 
-/// CPU microseconds of a read, and what the data is stored as.
-fn cost(context: &Context, name: &str, data: &[u8], compression: &str) -> Outcome<(f64, String)> {
-    let world = World::create(&context.dir.join(format!("read-{name}-{compression}")), compression, UNIT)?;
+/// A disk that adds up the CPU time of its readers.
+struct Measured {
+    inner: Arc<dyn Disk>,
+    read_ns: Arc<AtomicU64>,
+    clock: SystemClock,
+}
+
+impl DiskLayer for Measured {
+    fn below(&self) -> &dyn Disk {
+        &*self.inner
+    }
+    fn read_at(&self, offset: u64, buf: &mut AlignedBuf, len: usize) -> std::io::Result<()> {
+        let began = self.clock.thread_cpu_ns();
+        let result = self.inner.read_at(offset, buf, len);
+        self.read_ns.fetch_add(self.clock.thread_cpu_ns() - began, Ordering::Relaxed);
+        result
+    }
+}
+
+/// What a read costs.
+struct Cost {
+    /// CPU microseconds of Shale.
+    shale_us: f64,
+    /// The kernel's as well.
+    all_us: f64,
+    /// What the data is stored as.
+    stored: String,
+}
+
+/// Of data of one kind, when the volume has seen as much of it before.
+fn cost(context: &Context, name: &str, data: &[u8], compression: &str) -> Outcome<Cost> {
+    let read_ns = Arc::new(AtomicU64::new(0));
+    let layer = |inner| -> Arc<dyn Disk> {
+        Arc::new(Measured { inner, read_ns: Arc::clone(&read_ns), clock: SystemClock::default() })
+    };
+    let world =
+        World::create_layered(&context.dir.join(format!("read-{name}-{compression}")), compression, UNIT, &layer)?;
     world.pool.create_volume("v", data.len() as u64, &engine::Properties::new())?;
     let volume = world.pool.volume("v")?;
     let data = Bytes::copy_from_slice(data);
-    for at in (0..data.len()).step_by(REQUEST) {
-        volume.write(at as u64, data.slice(at..(at + REQUEST).min(data.len())), WriteOptions::default())?;
+    for _ in 0..2 {
+        for at in (0..data.len()).step_by(REQUEST) {
+            volume.write(at as u64, data.slice(at..(at + REQUEST).min(data.len())), WriteOptions::default())?;
+        }
+        volume.flush()?;
+        world.pool.checkpoint()?;
     }
-    volume.flush()?;
-    world.pool.checkpoint()?;
     let (regions, _) = world.pool.explain("v", 0, usize::MAX)?;
     let mut stored = std::collections::BTreeMap::<String, u64>::new();
     for used in regions.iter().flat_map(|region| &region.codecs) {
@@ -45,46 +85,49 @@ fn cost(context: &Context, name: &str, data: &[u8], compression: &str) -> Outcom
     for index in (1..order.len()).rev() {
         order.swap(index, scattered(index as u64, SEED, index as u64 + 1) as usize);
     }
-    let mut least = f64::INFINITY;
+    let (mut shale_us, mut all_us) = (f64::INFINITY, f64::INFINITY);
     let mut block = vec![0; BLOCK_BYTES];
     for round in 0..ROUNDS as u64 {
         world.pool.drop_caches();
         // The map's records are found again: looking them up is no matter of codecs.
-        let began = clock.thread_cpu_ns();
+        let (began, read_before) = (clock.thread_cpu_ns(), read_ns.load(Ordering::Relaxed));
         for unit in &order {
             let block_of = scattered(*unit, SEED + round, (UNIT_BYTES / BLOCK_BYTES) as u64);
             volume.read(unit * UNIT_BYTES as u64 + block_of * BLOCK_BYTES as u64, &mut block)?;
         }
-        least = least.min((clock.thread_cpu_ns() - began) as f64 / 1e3 / units as f64);
+        let all = clock.thread_cpu_ns() - began;
+        let shale = all - (read_ns.load(Ordering::Relaxed) - read_before);
+        all_us = all_us.min(all as f64 / 1e3 / units as f64);
+        shale_us = shale_us.min(shale as f64 / 1e3 / units as f64);
     }
     drop(volume);
     world.close()?;
-    Ok((least, stored))
+    Ok(Cost { shale_us, all_us, stored })
 }
 
 /// The rows.
 pub fn run(context: &Context, kinds: &Kinds, report: &mut Report) -> Outcome<()> {
-    let mut worst = (0.0, String::new());
-    println!("{:<12} {:>10} {:>10}", "kind", "raw", "balanced");
+    let (mut worst, mut worst_all) = ((0.0, String::new()), 0.0f64);
+    println!("{:<12} {:>22} {:>22}", "kind", "raw", "balanced, with kernel");
     for (name, data) in kinds.names.iter().zip(&kinds.data) {
         let data = &data[..data.len() / UNIT_BYTES * UNIT_BYTES];
-        let (raw, _) = cost(context, name, data, "off")?;
-        let (us, stored) = cost(context, name, data, "auto")?;
-        println!("{name:<12} {raw:>7.1} us {us:>7.1} us   {stored}");
-        if us > worst.0 {
-            worst = (us, format!("{name} ({stored}; {raw:.1} us if stored raw)"));
+        let (raw, auto) = (cost(context, name, data, "off")?, cost(context, name, data, "auto")?);
+        println!(
+            "{name:<12} {:>8.1} {:>8.1} us {:>8.1} {:>8.1} us   {}",
+            raw.shale_us, raw.all_us, auto.shale_us, auto.all_us, auto.stored
+        );
+        worst_all = worst_all.max(auto.all_us);
+        if auto.shale_us > worst.0 {
+            worst = (auto.shale_us, format!("{name} ({}; {:.1} us if stored raw)", auto.stored, raw.shale_us));
         }
     }
     let how = format!(
-        "a read of 4 KiB of each unit of 32 KiB in random order through the engine, from the disk, CPU time of the thread, mean over a kind, least of {ROUNDS} \
-         rounds; the kind with the largest: {}; `bench adaptive --only 'adaptive read'`",
+        "a read of 4 KiB of each 32 KiB in random order through the engine, nothing cached, unit size as by default; CPU time of the thread without the call \
+         that reads from the disk: map, checksum, decoding, copies; mean over a kind that was written twice, least of {ROUNDS} rounds; the kind with the \
+         largest: {}; `bench adaptive --only 'adaptive read'`",
         worst.1
     );
-    report.at_most(
-        "balanced, 4 KiB random read at the default unit: CPU time, worst kind",
-        worst.0,
-        "us",
-        LIMIT_US,
-        &how,
-    )
+    let name = "balanced, 4 KiB random read at the default unit: CPU time, worst kind";
+    report.at_most(name, worst.0, "us", LIMIT_US, &how)?;
+    report.info(&format!("{name}, with the kernel's"), worst_all, "us", &how)
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use codec::Codec;
-use policy::{Auto, PlainTable, Planner, Pressure, Region, Stored, ln_cost};
+use policy::{Auto, PlainTable, Planner, Pressure, Region, Stored, TEST_CREDIT_NS, ln_cost, test_credit_earned};
 
 use super::Kinds;
 use super::matrix::{Matrix, Replayed, UnitRow};
@@ -12,9 +12,6 @@ use super::matrix::{Matrix, Replayed, UnitRow};
 const REGION_BYTES: usize = 4 << 20;
 /// Units that the engine puts into a batch, for which plans hold.
 const BATCH_BYTES: usize = 1 << 20;
-/// Share of the CPU time of compressing that tests may take, and what they may take before.
-const TEST_SHARE: f64 = 0.02;
-const TEST_CREDIT_NS: f64 = 16e6;
 
 /// What a way of choosing did.
 #[derive(Debug, Clone, Default)]
@@ -58,7 +55,7 @@ pub struct Replay<'a> {
     kinds: &'a Kinds,
     auto: Auto,
     table: &'a PlainTable,
-    credit_ns: f64,
+    credit_ns: i64,
 }
 
 impl<'a> Replay<'a> {
@@ -80,16 +77,16 @@ impl<'a> Replay<'a> {
                 let raw = &self.kinds.data[row.kind][row.at..row.at + matrix.unit_bytes];
                 let region =
                     regions.entry((batch * BATCH_BYTES + index * matrix.unit_bytes) / REGION_BYTES).or_default();
-                let stored = planner.store(raw, *region, self.credit_ns > 0.0, true, &mut Replayed { matrix, row });
+                let stored = planner.store(raw, *region, self.credit_ns > 0, true, &mut Replayed { matrix, row });
                 *region = stored.region;
-                self.credit_ns -= stored.test_ns as f64;
+                self.credit_ns -= stored.test_ns as i64;
                 cpu_ns += stored.cpu_ns;
                 test_ns += stored.test_ns;
                 done.add(raw.len(), stored.bytes, stored.cpu_ns, &stored.codec.to_string());
                 each(row, &stored);
             }
             done.test_ns += test_ns;
-            self.credit_ns = TEST_CREDIT_NS.min(self.credit_ns + TEST_SHARE * (cpu_ns - test_ns) as f64);
+            self.credit_ns += test_credit_earned(self.credit_ns, cpu_ns - test_ns);
         }
         done
     }

@@ -11,8 +11,8 @@ use crate::report::Report;
 use crate::world::World;
 use crate::{Context, Outcome};
 
-/// Files: quick, and in full, as many as the thesis had.
-const FILES: (usize, usize) = (12_000, 48_000);
+/// Files: as many as the thesis had.
+const FILES: usize = 48_000;
 /// What is longer is no small file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Distance of files in the volume: a region.
@@ -67,14 +67,14 @@ fn small_files(root: &Path, most: usize) -> Outcome<Vec<PathBuf>> {
     }
     found.sort();
     // From everywhere, in their order.
-    let step = found.len().div_ceil(most).max(1);
-    Ok(if found.len() > most { found.into_iter().step_by(step).collect() } else { found })
+    let count = found.len();
+    let wanted = |index: &usize| count <= most || (index * most / count) != ((index + 1) * most / count);
+    Ok(found.into_iter().enumerate().filter(|(index, _)| wanted(index)).map(|(_, path)| path).collect())
 }
 
 /// The rows.
 pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
-    let most = if context.quick { FILES.0 } else { FILES.1 };
-    let paths = small_files(&context.tree, most)?;
+    let paths = small_files(&context.tree, FILES)?;
     let mut files = Vec::with_capacity(paths.len());
     for path in paths {
         let mut bytes = std::fs::read(&path)?;

@@ -104,7 +104,8 @@ Examples:
   shale recompress /srv/pool vm --report --json
 
 Goes through all extents of the pool, and rewrites each fragment of the volume, and of its snapshots, that becomes at least 3 % smaller;
-nothing ever becomes larger. It leaves nine tenths of the time to others while they use the pool. It can be interrupted at any time, and
+nothing ever becomes larger. Units that are larger than the property 'unit' are divided if they become smaller all the same; small ones are joined by
+'shale clean --sort'. It leaves nine tenths of the time to others while they use the pool. It can be interrupted at any time, and
 goes on where it stopped when it is started again for the same volume and mode, be it after a restart; --restart begins anew.
 What the old places held is dead then: the cleaner gives it back.
 

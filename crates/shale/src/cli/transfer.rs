@@ -90,7 +90,8 @@ holds now. A few windows of one unit each are drawn at random, more of what ther
 would compress them, by the settings that are set (-o, and those of the pool and the volume), in each mode of auto, and with some
 codecs. What takes long is tried on every eighth sample and compared with zstd-1 there. The margin is a confidence interval of 95 %:
 combined ratio estimate of stratified sampling, variance from successive differences, double sampling for slow settings.
-Blocks of zeroes are holes and count neither way. More samples make the margin smaller: four times as many halve it.
+Blocks of zeroes are holes and count neither way. Units of up to 16K are estimated with the dictionaries that a volume would train for
+them. More samples make the margin smaller: four times as many halve it.
 
 JSON: {files, size_bytes, data_bytes, hole_bytes, unit_bytes, sampled_bytes, unreadable_samples, confidence,
   cpu_watts, energy_source (rapl: counted by the processor meanwhile; cpu-time: CPU time at a nominal power), settings,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use policy::{Compression, HEAD_BYTES, RuleChoice, RuleMatch};
+use policy::{Compression, HEAD_BYTES, RuleChoice, RuleMatch, wants_dictionary};
 use surface::{Error, ErrorKind};
 use units::{BLOCK_BYTES, OBJECT_BYTES_MAX, format_size};
 
@@ -228,7 +228,9 @@ fn rule_for(session: &Session, own: &BTreeMap<String, String>, source: &Source) 
         return Ok(None);
     }
     let rule = resolved.rules.find(source.name(), &source.head(HEAD_BYTES), resolved.settings.mode);
-    Ok(rule.filter(|rule| rule.choice != RuleChoice::Auto))
+    let unit_bytes = resolved.settings.unit_blocks as usize * BLOCK_BYTES;
+    let has_dictionaries = wants_dictionary(&resolved.settings, unit_bytes);
+    Ok(rule.filter(|rule| rule.choice != RuleChoice::Auto && !(has_dictionaries && rule.yields_to_dictionaries())))
 }
 
 fn too_small(volume: &str, size_bytes: u64, source: &Source) -> Error {

@@ -2,9 +2,13 @@
 
 use codec::{Codec, UNIT_BYTES_MAX, Workspace};
 use env::{Clock, SystemClock};
-use policy::{Attempt, Attempts, Auto, Mode, PlainTable, Planner, Pressure, Region, dst_limit_permille, is_zero};
+use policy::{
+    Attempt, Attempts, Auto, Mode, PlainTable, Planner, Pressure, Region, TEST_CREDIT_NS, dst_limit_permille, is_zero,
+    test_credit_earned,
+};
 use units::BLOCK_BYTES;
 
+use super::dictionaries::Dictionaries;
 use super::settings::{How, Plan, Setting};
 use super::statistics::Observation;
 
@@ -14,9 +18,6 @@ const SLOW_EVERY: usize = 8;
 const FEW_SAMPLES: usize = 256;
 /// Samples of a stratum that a slow setting gets at least.
 const SLOW_SAMPLES_MIN: usize = 12;
-/// Share of the CPU time of compressing that tests may take, and what they may take before: as in a pool.
-const TEST_SHARE: f64 = 0.02;
-const TEST_CREDIT_NS: f64 = 16e6;
 
 /// Of how many samples a slow setting gets one, in a stratum of so many, of so many in all.
 pub fn slow_every(samples: usize, all: usize) -> usize {
@@ -42,20 +43,21 @@ struct Bench {
     workspace: Workspace,
     table: PlainTable,
     region: Region,
-    credit_ns: f64,
+    credit_ns: i64,
 }
 
 /// Measures.
 pub struct Meter<'a> {
     plan: &'a Plan,
     benches: Vec<Bench>,
+    dictionaries: Dictionaries,
     dst: Vec<u8>,
     clock: SystemClock,
 }
 
 impl<'a> Meter<'a> {
-    /// For the settings of a plan.
-    pub fn new(plan: &'a Plan) -> Self {
+    /// For the settings of a plan, and the dictionaries that its small units would get.
+    pub fn new(plan: &'a Plan, dictionaries: Dictionaries) -> Self {
         let fresh = |_| Bench {
             workspace: Workspace::new(),
             table: PlainTable::default(),
@@ -65,6 +67,7 @@ impl<'a> Meter<'a> {
         Self {
             plan,
             benches: plan.settings.iter().map(fresh).collect(),
+            dictionaries,
             dst: vec![0; UNIT_BYTES_MAX],
             clock: SystemClock::default(),
         }
@@ -75,7 +78,7 @@ impl<'a> Meter<'a> {
     pub fn warm_up(&mut self, samples: &[Sample]) {
         self.observe(samples);
         for bench in &mut self.benches {
-            bench.credit_ns = bench.credit_ns.min(0.0);
+            bench.credit_ns = bench.credit_ns.min(0);
         }
     }
 
@@ -88,7 +91,10 @@ impl<'a> Meter<'a> {
         let nothing =
             |units: &Vec<&[u8]>| Observation { raw: raw(units), stored: vec![None; count], cpu_ns: vec![None; count] };
         let mut observations: Vec<Observation> = units.iter().map(nothing).collect();
+        let all: Vec<&[u8]> = units.iter().flatten().copied().collect();
+        let dictionary = self.dictionaries.best(&all, self.plan);
         for (index, setting) in self.plan.settings.iter().enumerate() {
+            self.benches[index].region = self.benches[index].region.with_dictionary(dictionary);
             for ((sample, units), observation) in samples.iter().zip(&units).zip(&mut observations) {
                 if setting.is_slow() && !sample.slow {
                     continue;
@@ -116,10 +122,12 @@ impl<'a> Meter<'a> {
             (None, How::Auto(auto)) => {
                 let Bench { workspace, table, region, credit_ns } = &mut self.benches[index];
                 let mut planner = Planner::new(auto, 1.0, Pressure::default(), table);
-                let mut attempts = Tried { workspace, dst, unit, clock: &self.clock };
-                let stored = planner.store(unit, *region, *credit_ns > 0.0, true, &mut attempts);
+                let dictionaries = &mut self.dictionaries;
+                let mut attempts = Tried { workspace, dst, unit, clock: &self.clock, dictionaries, helper: 0 };
+                let stored = planner.store(unit, *region, *credit_ns > 0, true, &mut attempts);
                 *region = stored.region;
-                *credit_ns += TEST_SHARE * stored.cpu_ns.saturating_sub(stored.test_ns) as f64 - stored.test_ns as f64;
+                *credit_ns -= stored.test_ns as i64;
+                *credit_ns += test_credit_earned(*credit_ns, stored.cpu_ns.saturating_sub(stored.test_ns));
                 stored.bytes
             }
         }
@@ -132,19 +140,36 @@ struct Tried<'a> {
     dst: &'a mut [u8],
     unit: &'a [u8],
     clock: &'a SystemClock,
+    dictionaries: &'a mut Dictionaries,
+    /// Which of them helps, from 1; 0: none.
+    helper: u8,
 }
 
 impl Attempts for Tried<'_> {
     fn attempt(&mut self, codec: Codec, timed: bool) -> Attempt {
+        // Preparing a dictionary is not the unit's work.
+        let helped = match codec {
+            Codec::Zstd(level) => self.dictionaries.at(self.helper, level),
+            _ => None,
+        };
         let began = if timed { self.clock.thread_cpu_ns() } else { 0 };
-        let stored = self.workspace.compress(codec, self.unit, self.dst);
+        let stored = match helped {
+            Some(dictionary) => self.workspace.compress_with(dictionary, self.unit, self.dst),
+            None => self.workspace.compress(codec, self.unit, self.dst),
+        };
         Attempt { stored, cpu_ns: timed.then(|| self.clock.thread_cpu_ns() - began) }
     }
     fn keep(&mut self) {}
+    fn dictionaries(&self) -> u8 {
+        self.dictionaries.count()
+    }
+    fn help(&mut self, dictionary: u8) {
+        self.helper = dictionary;
+    }
 }
 
 /// The units of a window: what lies between blocks of zeroes, as when it is written to a volume.
-fn units_of(window: &[u8]) -> Vec<&[u8]> {
+pub(super) fn units_of(window: &[u8]) -> Vec<&[u8]> {
     let mut units = Vec::new();
     let mut begin = None;
     for at in (0..window.len()).step_by(BLOCK_BYTES) {

@@ -4,12 +4,14 @@
 //!    out; grouped by type of file into strata.
 //! 2. `draw` picks windows: each stratum is divided into as many strips as it gets samples, in the order of its files, and one
 //!    window is drawn from each strip at random.
-//! 3. `meter` compresses each drawn window with every setting, through the same code as a pool does; slow settings get every
+//! 3. If units are small enough for dictionaries, `dictionaries` trains some, as a volume does.
+//! 4. `meter` compresses each drawn window with every setting, through the same code as a pool does; slow settings get every
 //!    eighth window only.
-//! 4. `statistics` makes estimates with confidence intervals of it, `report` the tables.
+//! 5. `statistics` makes estimates with confidence intervals of it, `report` the tables.
 //!
 //! Nothing is written, and memory does not grow with the amount of data but with the number of files.
 
+mod dictionaries;
 mod draw;
 mod meter;
 mod population;
@@ -59,7 +61,7 @@ pub fn run(
     let (rapl, clock) = (Rapl::open(), SystemClock::default());
     let (counted, cpu_ns) = (|| rapl.as_ref().and_then(Rapl::used_uj), clock.thread_cpu_ns());
     let before = counted();
-    let mut meter = meter::Meter::new(plan);
+    let mut meter = meter::Meter::new(plan, dictionaries::Dictionaries::train(population, plan, seed)?);
     warm_up(population, plan, &drawn, &mut meter)?;
     let mut samples = Vec::with_capacity(drawn.len());
     let mut unreadable = 0;

@@ -114,9 +114,13 @@ pub struct Window<'a> {
 impl Window<'_> {
     /// What the rules say of its file.
     pub fn rules_of(&self, plan: &Plan) -> RuleOfModes {
-        Mode::ALL.map(|mode| match plan.rules.find(self.name, self.head, mode)?.choice {
-            RuleChoice::Codec(codec) => Some(codec),
-            RuleChoice::Auto => None,
+        Mode::ALL.map(|mode| {
+            let rule = plan.rules.find(self.name, self.head, mode)?;
+            match rule.choice {
+                RuleChoice::Codec(_) if plan.dictionary_level.is_some() && rule.yields_to_dictionaries() => None,
+                RuleChoice::Codec(codec) => Some(codec),
+                RuleChoice::Auto => None,
+            }
         })
     }
 }

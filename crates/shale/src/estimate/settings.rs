@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use codec::Codec;
-use policy::{Auto, Compression, Mode, Rules};
+use codec::{Codec, ZstdLevel};
+use policy::{Auto, Compression, Mode, Rules, Settings, judging_level, wants_dictionary};
 use surface::{Error, ErrorKind, Result};
 use units::BLOCK_BYTES;
 
@@ -55,6 +55,8 @@ pub struct Plan {
     pub unit_bytes: usize,
     /// Least saving for which a unit is stored compressed, in thousandths.
     pub min_saving_permille: u32,
+    /// The level at which dictionaries are judged; `None`: units are too large for any, or they are switched off, or no candidate takes one.
+    pub dictionary_level: Option<ZstdLevel>,
     /// What is compared.
     pub settings: Vec<Setting>,
     /// File-type rules, for `auto`.
@@ -85,9 +87,12 @@ impl Plan {
         let settings = resolved.settings;
         let min_saving_permille = settings.min_saving_permille;
 
+        let unit_bytes = settings.unit_blocks as usize * BLOCK_BYTES;
+        let auto = Settings { compression: Compression::Auto, ..settings };
         let mut plan = Self {
-            unit_bytes: settings.unit_blocks as usize * BLOCK_BYTES,
+            unit_bytes,
             min_saving_permille,
+            dictionary_level: judging_level(&auto).filter(|_| wants_dictionary(&auto, unit_bytes)),
             settings: Vec::new(),
             rules: resolved.rules,
             helper: 0,

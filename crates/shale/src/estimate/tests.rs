@@ -231,3 +231,52 @@ fn of_a_thin_volume_only_the_data_is_read() {
     assert_eq!(margin, 0.0);
     assert!((estimate - truth(&[data], "zstd-1", plan.unit_bytes)).abs() < 0.01);
 }
+
+/// Records that share their words: little that repeats within 4 KiB, much among them.
+fn records(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = 0x1234_5678_9abc_def1u64;
+    let mut next = |salt: u64| {
+        state = (state ^ salt).wrapping_mul(0xd134_2543_de82_ef95).rotate_left(23).wrapping_add(0x9e37_79b9);
+        state
+    };
+    let words: Vec<u64> = (0..150).map(|_| next(0)).collect();
+    let mut bytes = Vec::with_capacity(len + 32);
+    while bytes.len() < len {
+        let word = words[next(seed) as usize % words.len()];
+        bytes.extend_from_slice(format!("{word:x}={:06x}\n", next(seed) & 0xff_ffff).as_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+#[test]
+fn small_units_are_estimated_with_the_dictionary_that_they_would_get() {
+    let scratch = Scratch::new("dictionaries");
+    let data = records(3, 8 << 20);
+    scratch.file("records.xyz", &data);
+    let estimate = |pairs: &[(&str, &str)]| {
+        let mut wanted = vec![("candidates", "zstd-3")];
+        wanted.extend(pairs);
+        let plan = plan(&wanted, "zstd-3");
+        let (population, _) =
+            Population::of_paths(std::slice::from_ref(&scratch.0), plan.unit_bytes, &mut |_| ()).unwrap();
+        let report = run(&population, &plan, 2 << 20, 1, &mut |_, _| ()).unwrap();
+        (saving(&report, "auto, balanced").0, saving(&report, "zstd-3").0)
+    };
+    // In truth: trained with other records of the kind, and tried on these.
+    let other = records(4, 4 << 20);
+    let level = codec::ZstdLevel::new(3).unwrap();
+    let dictionary = codec::train(&other.chunks(4096).collect::<Vec<_>>(), 64 << 10).unwrap();
+    let units: Vec<&[u8]> = data.chunks(4096).collect();
+    let truth = codec::evaluate(&dictionary, level, &units, |len| dst_limit_permille(len, 125)).unwrap();
+    let share = |stored: u64| 100.0 * (1.0 - stored as f64 / truth.raw_bytes as f64);
+    assert!(truth.gain_permille() > 50, "{truth:?}");
+
+    let (with, fixed) = estimate(&[("unit", "4K")]);
+    assert!((with - share(truth.stored_with)).abs() < 2.0, "{with}, in truth {}", share(truth.stored_with));
+    assert!((fixed - share(truth.stored_without)).abs() < 2.0, "{fixed}, in truth {}", share(truth.stored_without));
+    let (off, _) = estimate(&[("unit", "4K"), ("dictionary", "off")]);
+    assert!((off - fixed).abs() < 1.0, "{off}, {fixed} with the codec alone");
+    let (large, fixed) = estimate(&[("unit", "32K")]);
+    assert!((large - fixed).abs() < 1.0, "large units have none: {large}, {fixed}");
+}
