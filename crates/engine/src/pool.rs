@@ -55,12 +55,11 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl Pool {
-    /// Makes a pool: superblock, first checkpoint. Refuses data that already carries a superblock; to make a pool there all the same,
-    /// overwrite its first 32 KiB with zeroes.
+    /// Whether there can be such a pool, for whoever must know it before anything is touched.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for impossible sizes and properties, [`ErrorKind::Exists`], and whatever the storage fails with.
-    pub fn format(env: &PoolEnv, options: &FormatOptions) -> Result<()> {
+    /// [`ErrorKind::Invalid`] for impossible sizes and properties.
+    pub fn check_format(options: &FormatOptions) -> Result<()> {
         let extent = options.extent_bytes;
         if !extent.is_power_of_two() || !(EXTENT_BYTES_MIN..=EXTENT_BYTES_MAX).contains(&extent) {
             let text = format!("an extent cannot have {extent} bytes: use a power of two from 32K to 16M");
@@ -75,7 +74,16 @@ impl Pool {
                 format!("a pool of {size} cannot have extents of {extent}: with those it takes {least} to {most}");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
-        properties::check(Owner::Pool, &options.properties)?;
+        properties::check(Owner::Pool, &options.properties)
+    }
+
+    /// Makes a pool: superblock, first checkpoint. Refuses data that already carries a superblock; to make a pool there all the same,
+    /// overwrite its first 32 KiB with zeroes.
+    ///
+    /// # Errors
+    /// Those of [`check_format`](Self::check_format), [`ErrorKind::Exists`], and whatever the storage fails with.
+    pub fn format(env: &PoolEnv, options: &FormatOptions) -> Result<()> {
+        Self::check_format(options)?;
         if superblock_io::hold_pool(&superblock_io::read_copies(&*env.disk)?) {
             return Err(Error::new(ErrorKind::Exists, "the data file holds a Shale pool already"));
         }
@@ -104,7 +112,7 @@ impl Pool {
             features_ro_compat: 0,
             features_compat: 0,
             pool,
-            extent_bytes: extent,
+            extent_bytes: options.extent_bytes,
             capacity_bytes: options.capacity_bytes,
             created_unix_s: env.clock.unix_s(),
             generation: 1,

@@ -54,24 +54,67 @@ pub struct FileDisk {
 }
 
 impl FileDisk {
+    /// As [`create`](Self::create), but a file that holds something is emptied: only when it is held, so that nobody else's is.
+    ///
+    /// # Errors
+    /// Those of [`create`](Self::create), but for [`ErrorKind::AlreadyExists`].
+    pub fn create_over(path: &Path, capacity_bytes: u64) -> Result<Self> {
+        if !path.try_exists()? {
+            return Self::create(path, capacity_bytes);
+        }
+        let disk = Self::claim(path, capacity_bytes)?;
+        disk.empty(capacity_bytes)?;
+        Ok(disk)
+    }
+
+    /// Holds what is there, and makes sure that it takes `capacity_bytes`, without touching what it holds: a file may become longer. For whoever
+    /// must know that before it does away with something else.
+    ///
+    /// # Errors
+    /// As for [`create_over`](Self::create_over), and [`ErrorKind::NotFound`].
+    pub fn claim(path: &Path, capacity_bytes: u64) -> Result<Self> {
+        let disk = Self::open(path)?;
+        let size = disk.size_bytes()?;
+        if size < capacity_bytes {
+            match disk.kind {
+                Kind::BlockDevice => return Err(too_small(path, size, capacity_bytes)),
+                Kind::File => disk.set_len(capacity_bytes)?,
+            }
+        }
+        Ok(disk)
+    }
+
+    /// Empties a file, and gives it the length of `capacity_bytes`, sparse. A device stays as it is.
+    ///
+    /// # Errors
+    /// Whatever the system says.
+    pub fn empty(&self, capacity_bytes: u64) -> Result<()> {
+        let in_context = |what: &str, error: Error| context(error, format_args!("{what} {}", self.path.display()));
+        if self.kind == Kind::File {
+            self.file.set_len(0).map_err(|e| in_context("cannot empty", e))?;
+            self.set_len(capacity_bytes)?;
+            self.file.sync_all().map_err(|e| in_context("cannot sync", e))?;
+            sync_parent(&self.path).map_err(|e| in_context("cannot sync the directory of", e))?;
+        }
+        Ok(())
+    }
+
+    fn set_len(&self, bytes: u64) -> Result<()> {
+        self.file.set_len(bytes).map_err(|error| {
+            let what = match error.kind() {
+                ErrorKind::FileTooLarge => format!("the file system takes no file of {bytes} bytes:"),
+                _ => "cannot set the size of".to_owned(),
+            };
+            context(error, format_args!("{what} {}", self.path.display()))
+        })
+    }
+
     /// Makes `path` hold `capacity_bytes`: a new sparse file, or an existing empty one, or a block device that is large enough.
     ///
     /// # Errors
     /// [`ErrorKind::AlreadyExists`] when it is a file that is not empty, [`ErrorKind::ResourceBusy`] when it is in use,
     /// [`ErrorKind::InvalidInput`] when it is a device that is too small, and whatever the system says.
     pub fn create(path: &Path, capacity_bytes: u64) -> Result<Self> {
-        Self::make(path, capacity_bytes, false)
-    }
-
-    /// As [`create`](Self::create), but a file that holds something is emptied: only when it is held, so that nobody else's is.
-    ///
-    /// # Errors
-    /// Those of [`create`](Self::create), but for [`ErrorKind::AlreadyExists`].
-    pub fn create_over(path: &Path, capacity_bytes: u64) -> Result<Self> {
-        Self::make(path, capacity_bytes, true)
-    }
-
-    fn make(path: &Path, capacity_bytes: u64, empties: bool) -> Result<Self> {
         let in_context = |what: &str, error: Error| context(error, format_args!("{what} {}", path.display()));
         if !path.try_exists()? {
             OpenOptions::new().write(true).create_new(true).open(path).map_err(|e| in_context("cannot create", e))?;
@@ -79,30 +122,13 @@ impl FileDisk {
         let disk = Self::open(path)?;
         let size = disk.size_bytes()?;
         match disk.kind {
-            Kind::BlockDevice if size < capacity_bytes => {
-                return Err(Error::new(
-                    ErrorKind::InvalidInput,
-                    format!("{} has {size} bytes, fewer than the capacity of {capacity_bytes}", path.display()),
-                ));
-            }
-            Kind::BlockDevice => {}
-            Kind::File if size > 0 && !empties => {
-                return Err(Error::new(
-                    ErrorKind::AlreadyExists,
-                    format!("{} exists and holds {size} bytes; remove it or name another file", path.display()),
-                ));
-            }
-            Kind::File => {
-                disk.file.set_len(0).map_err(|e| in_context("cannot empty", e))?;
-                disk.file.set_len(capacity_bytes).map_err(|e| {
-                    let what = format!("the file system takes no file of {capacity_bytes} bytes:");
-                    in_context(if e.kind() == ErrorKind::FileTooLarge { &what } else { "cannot set the size of" }, e)
-                })?;
-                disk.file.sync_all().map_err(|e| in_context("cannot sync", e))?;
-                sync_parent(path).map_err(|e| in_context("cannot sync the directory of", e))?;
-            }
+            Kind::BlockDevice if size < capacity_bytes => Err(too_small(path, size, capacity_bytes)),
+            Kind::File if size > 0 => Err(Error::new(
+                ErrorKind::AlreadyExists,
+                format!("{} exists and holds {size} bytes; remove it or name another file", path.display()),
+            )),
+            Kind::BlockDevice | Kind::File => disk.empty(capacity_bytes).map(|()| disk),
         }
-        Ok(disk)
     }
 
     /// Opens an existing file or block device.
@@ -200,6 +226,11 @@ impl FileDisk {
         }
         Err(ErrorKind::StorageFull.into())
     }
+}
+
+fn too_small(path: &Path, bytes: u64, capacity_bytes: u64) -> Error {
+    let text = format!("{} has {bytes} bytes, fewer than the capacity of {capacity_bytes}", path.display());
+    Error::new(ErrorKind::InvalidInput, text)
 }
 
 impl Disk for FileDisk {

@@ -120,6 +120,30 @@ fn what_another_holds_is_not_emptied() {
     assert!(buf.iter().all(|byte| *byte == 0));
 }
 
+/// An `init --force` whose size was refused had emptied the old pool's data by then.
+#[test]
+fn what_is_claimed_is_not_emptied_yet() {
+    let dir = TempDir::new("disk-claim");
+    let path = dir.path().join("data");
+    let disk = FileDisk::create(&path, 1 << 20).unwrap();
+    disk.write_at(4096, &filled(4096, 7), 4096).unwrap();
+    drop(disk);
+    // Longer than any file: nothing happens to what is there.
+    for claims in [FileDisk::claim, FileDisk::create_over] {
+        claims(&path, 1 << 63).unwrap_err();
+    }
+    let disk = FileDisk::claim(&path, 1 << 21).unwrap();
+    assert_eq!(disk.size_bytes().unwrap(), 1 << 21);
+    let mut buf = AlignedBuf::new(4096);
+    disk.read_at(4096, &mut buf, 4096).unwrap();
+    assert_eq!(buf[..], filled(4096, 7)[..]);
+    disk.empty(1 << 19).unwrap();
+    assert_eq!(disk.size_bytes().unwrap(), 1 << 19);
+    disk.read_at(4096, &mut buf, 4096).unwrap();
+    assert!(buf.iter().all(|byte| *byte == 0));
+    assert_eq!(FileDisk::claim(&path, 1 << 20).unwrap_err().kind(), ErrorKind::ResourceBusy);
+}
+
 #[test]
 fn it_is_held_by_one_at_a_time() {
     let dir = TempDir::new("disk-held");

@@ -13,10 +13,50 @@ fn a_failed_overwrite_is_an_unfinished_init() {
     let dir = Dir::with_pool("64M");
     on(&dir, "init", &["--capacity", "64M", "-o", "compression=magic", "--force"]).code(2);
     on(&dir, "list", &[]).ok();
-    on(&dir, "init", &["--capacity", "1M", "--force"]).code(2);
+    // What lies there is no map, and nobody's to remove.
+    std::fs::rename(dir.pool().join("map"), dir.join("old")).unwrap();
+    std::fs::write(dir.pool().join("map"), "").unwrap();
+    assert!(on(&dir, "init", &["--capacity", "64M", "--force"]).code != 0);
     on(&dir, "list", &[]).code(3).says("never finished");
+    std::fs::remove_file(dir.pool().join("map")).unwrap();
     on(&dir, "init", &["--capacity", "64M"]).ok();
     on(&dir, "list", &[]).ok();
+}
+
+/// `init --force` did away with the old pool before it found that the new one was too small, or its data in use.
+#[test]
+fn a_refused_overwrite_leaves_the_old_pool() {
+    let dir = Dir::with_pool("64M");
+    let source = dir.join("source");
+    std::fs::write(&source, noise(3 << 20)).unwrap();
+    on(&dir, "import", &["v", path(&source)]).ok();
+    let is_there = || {
+        on(&dir, "check", &[]).ok();
+        assert!(content(&dir, "v") == padded(std::fs::read(&source).unwrap()), "the content differs");
+    };
+    on(&dir, "init", &["--capacity", "1M", "--force"]).code(2).says("16 MiB");
+    on(&dir, "init", &["--capacity", "300M", "--extent", "32K", "--data", path(dir.path()), "--force"]).code(2);
+    is_there();
+    // More than a file may have here; once over the old data, once in a file that is not there yet.
+    let limited = "trap '' XFSZ; ulimit -f 262144; exec \"$0\" \"$@\"";
+    for data in ["data", "fresh"] {
+        let data = dir.pool().join(data);
+        let output = std::process::Command::new("sh")
+            .args(["-c", limited, support::SHALE, "init", path(&dir.pool()), "--data", path(&data)])
+            .args(["--capacity", "4G", "--force"])
+            .output()
+            .unwrap();
+        Ran::of(output).code(2).says("smaller --capacity");
+        is_there();
+    }
+    assert!(!dir.pool().join("fresh").exists(), "init left something");
+    // Another's data.
+    let other = Dir::with_pool("64M");
+    let server = Server::start(&other, &[]);
+    let data = other.pool().join("data");
+    on(&dir, "init", &["--data", path(&data), "--force", "--capacity", "64M"]).code(4).says("in use");
+    is_there();
+    server.stop();
 }
 
 fn config(dir: &Dir) -> serde_json::Value {

@@ -1,7 +1,8 @@
 //! Making a pool.
 //!
 //! Steps, each of which a crash may follow:
-//! 1. The directory is made, and its lock taken.
+//! 1. The directory is made, its lock taken, sizes and properties are looked at, and the data is held: what is refused is refused here, and what
+//!    `--force` would overwrite is as it was.
 //! 2. `pool.json` says `initialising` and names the data. From here on `init` may be repeated and may overwrite it.
 //! 3. The data file is made, and the engine writes its superblock and the first checkpoint into data and `map/`.
 //! 4. `pool.json` says `ready`.
@@ -121,9 +122,15 @@ fn init_locked(dir: &PoolDir, options: &InitOptions) -> Result<Made> {
     let target = Target::examine(&data_path, may_overwrite, options.overwrite)?;
     let (capacity_bytes, capacity_from) = capacity(&target, &data_path, options)?;
 
+    // What can be known to fail must fail before an old pool is touched.
+    let format =
+        FormatOptions { capacity_bytes, extent_bytes: options.extent_bytes, properties: options.properties.clone() };
+    Pool::check_format(&format)?;
+    let claimed = claim(dir, &data_path, &target, capacity_bytes)?;
+
     let mut config = Config { state: State::Initialising, data, created_unix_s: system::unix_s() };
     config.write(&dir.config_path())?;
-    let made = make(dir, &data_path, &target, capacity_bytes, options).and_then(|()| {
+    let made = make(dir, &data_path, &target, claimed, &format).and_then(|()| {
         config.state = State::Ready;
         config.write(&dir.config_path())
     });
@@ -272,7 +279,24 @@ fn capacity(target: &Target, path: &Path, options: &InitOptions) -> Result<(u64,
     }
 }
 
-fn make(dir: &PoolDir, data: &Path, target: &Target, capacity_bytes: u64, options: &InitOptions) -> Result<()> {
+/// Holds the data, without touching what it holds, so that whatever it refuses comes before an old pool is gone. A file that is not there is made
+/// only where a pool.json says whose it is.
+fn claim(dir: &PoolDir, data: &Path, target: &Target, capacity_bytes: u64) -> Result<Option<FileDisk>> {
+    let claimed = match target {
+        Target::Absent if !dir.config_path().exists() => return Ok(None),
+        Target::Absent => FileDisk::create(data, capacity_bytes).inspect_err(|_| drop(std::fs::remove_file(data))),
+        Target::File { .. } | Target::BlockDevice { .. } => FileDisk::claim(data, capacity_bytes),
+    };
+    claimed.map(Some).map_err(refused)
+}
+
+fn refused(error: std::io::Error) -> Error {
+    let is_too_large = error.kind() == std::io::ErrorKind::FileTooLarge;
+    let advice = if is_too_large { "; choose a smaller --capacity, or a block device as --data" } else { "" };
+    Error::new(kind_of(&error), format!("{error}{advice}"))
+}
+
+fn make(dir: &PoolDir, data: &Path, target: &Target, claimed: Option<FileDisk>, format: &FormatOptions) -> Result<()> {
     let map = dir.map_path();
     match std::fs::remove_dir_all(&map) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -281,11 +305,11 @@ fn make(dir: &PoolDir, data: &Path, target: &Target, capacity_bytes: u64, option
         _ => {}
     }
     // A file is emptied: nothing of what was there may be taken for a batch of the new log.
-    let disk = FileDisk::create_over(data, capacity_bytes).map_err(|error| {
-        let is_too_large = error.kind() == std::io::ErrorKind::FileTooLarge;
-        let advice = if is_too_large { "; choose a smaller --capacity, or a block device as --data" } else { "" };
-        Error::new(kind_of(&error), format!("{error}{advice}"))
-    })?;
+    let disk = match claimed {
+        Some(disk) => disk.empty(format.capacity_bytes).map(|()| disk),
+        None => FileDisk::create(data, format.capacity_bytes),
+    };
+    let disk = disk.map_err(refused)?;
     if matches!(target, Target::BlockDevice { .. }) {
         // An old superblock must not outlive this step: it would make a half-made pool look like the old one.
         let zeroes = AlignedBuf::new(BLANK_BYTES);
@@ -295,9 +319,7 @@ fn make(dir: &PoolDir, data: &Path, target: &Target, capacity_bytes: u64, option
     }
     let store_options = FjallOptions { memory_bytes: FjallOptions::MEMORY_BYTES_MIN };
     let store = FjallStore::create(&map, store_options).map_err(store_error)?;
-    let format =
-        FormatOptions { capacity_bytes, extent_bytes: options.extent_bytes, properties: options.properties.clone() };
-    Pool::format(&environment(disk, store), &format)?;
+    Pool::format(&environment(disk, store), format)?;
     for path in [data.parent().unwrap_or(Path::new("/")), dir.root()] {
         sync_dir(path).map_err(|error| path_error("cannot sync", path, error))?;
     }
