@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 
 use env::MapBatch;
 use format::{
-    KEY_LEARNED, Record, RecordKey, USAGE_PAGE_EXTENTS, decode_learned, encode_usage_page, object_key_range,
-    parse_object_key, parse_record_key, record_key, usage_key,
+    Checkpoint, KEY_CHECKPOINT, KEY_LEARNED, Record, RecordKey, USAGE_PAGE_EXTENTS, decode_learned, encode_usage_page,
+    object_key_range, parse_object_key, parse_record_key, record_key, usage_key,
 };
 use surface::{Error, ErrorKind, Result};
 use units::{Epoch, ExtentIndex};
@@ -82,6 +83,10 @@ impl Pool {
         }
         Ok(checker.report)
     }
+}
+
+fn usage_of_extent(bytes: u64) -> Result<u32> {
+    u32::try_from(bytes).map_err(|_| Error::new(ErrorKind::Corrupt, "an extent has impossible usage"))
 }
 
 impl Checker<'_> {
@@ -269,19 +274,30 @@ impl Checker<'_> {
     }
 
     fn rewrite_usage(&mut self, wrong: &[(ExtentIndex, u64, u64)]) -> Result<()> {
+        let store = &self.core.env.store;
         let mut batch = MapBatch::default();
         for (extent, _, _) in wrong {
             let first = extent.0 - extent.0 % USAGE_PAGE_EXTENTS as u32;
             let mut page = [0; USAGE_PAGE_EXTENTS];
             for (slot, index) in page.iter_mut().zip(first..) {
                 let live = self.counted.get(&ExtentIndex(index)).map_or(0, |counted| counted.live_bytes);
-                *slot = u32::try_from(live)
-                    .map_err(|_| Error::new(ErrorKind::Corrupt, "an extent has impossible usage"))?;
+                *slot = usage_of_extent(live)?;
             }
             batch.put(usage_key(*extent), encode_usage_page(&page));
         }
-        self.core.env.store.commit(batch).and_then(|()| self.core.env.store.persist()).map_err(store_error)?;
-        // The counts in memory are the old ones: whoever repairs closes the pool and opens it again.
-        Ok(())
+        // No checkpoint is taken meanwhile: this is still the last one, and the extents are as of it.
+        let mut extents = self.core.extents.lock();
+        for (extent, _, counted) in wrong {
+            extents.recount(*extent, usage_of_extent(*counted)?);
+        }
+        let last = store.get(KEY_CHECKPOINT).map_err(store_error)?;
+        if let Some(mut last) = last.and_then(|bytes| Checkpoint::decode(&bytes).ok()) {
+            last.live_bytes = extents.live_bytes();
+            batch.put(KEY_CHECKPOINT, last.encode());
+        }
+        self.core.extents_free.store(extents.free(), Ordering::Relaxed);
+        self.core.live_bytes.store(extents.live_bytes(), Ordering::Relaxed);
+        drop(extents);
+        store.commit(batch).and_then(|()| store.persist()).map_err(store_error)
     }
 }

@@ -207,7 +207,7 @@ impl Core {
         kind: Kind,
         captured: Captured,
     ) -> Result<bool> {
-        let result = self.prepare_checkpoint(state.number + 1, kind, &captured);
+        let result = self.prepare_checkpoint(state, kind, &captured);
         let (mut merged, plan) = match result {
             Ok(prepared) => prepared,
             Err(error) => {
@@ -239,7 +239,13 @@ impl Core {
     }
 
     /// Steps 2 to 4, and the batch of step 5.
-    fn prepare_checkpoint(&self, number: u64, kind: Kind, captured: &Captured) -> Result<(Merged, ExtentPlan)> {
+    fn prepare_checkpoint(
+        &self,
+        state: &CheckpointState,
+        kind: Kind,
+        captured: &Captured,
+    ) -> Result<(Merged, ExtentPlan)> {
+        let number = state.number + 1;
         if !Canary::NoSyncBeforeCheckpoint.is_planted() {
             self.log.sync().inspect_err(|error| self.fail(error))?;
         }
@@ -256,7 +262,7 @@ impl Core {
         self.put_descriptors(captured, &mut merged);
         let position = &captured.position;
         let usage = std::mem::take(&mut merged.usage);
-        let plan = {
+        let (plan, live_bytes) = {
             let mut extents = self.extents.lock();
             let pinned = captured.pins.extents();
             let target = self.list_target();
@@ -269,8 +275,10 @@ impl Core {
                     merged.batch.put(usage_key(*extent), encode_usage_page(&page));
                 }
             }
-            plan
+            let live_bytes = extents.live_bytes_after(&plan.usage);
+            (plan, live_bytes)
         };
+        let deltas_kept = if kind == Kind::Full { 0 } else { state.deltas.len() };
         let extents: Vec<_> = position.extents.iter().chain(&plan.listed).copied().collect();
         if extents.is_empty() && position.open.iter().all(Option::is_none) {
             return Err(self.full_error());
@@ -284,6 +292,8 @@ impl Core {
             extents,
             next_object: captured.next_object,
             number,
+            live_bytes,
+            deltas: (deltas_kept + merged.deltas.len()) as u32,
             properties: captured.properties.clone(),
             catalogue: captured.pins.stored(),
         };

@@ -170,6 +170,17 @@ impl Extents {
         *slot = state;
     }
 
+    /// Live bytes were counted anew: what is live in `extent` is `live`. If that is nothing, the extent is free after the next opening: who knows
+    /// who is in it now.
+    pub(crate) fn recount(&mut self, extent: ExtentIndex, live: u32) {
+        let Some(slot) = self.live.get_mut(extent.0 as usize) else { return };
+        self.live_bytes = self.live_bytes - u64::from(*slot) + u64::from(live);
+        *slot = live;
+        if live > 0 && self.is_free(extent) {
+            self.set(extent, State::Used);
+        }
+    }
+
     /// Enters the extents that a loaded checkpoint keeps.
     pub(crate) fn pin(&mut self, extents: BTreeSet<ExtentIndex>) {
         for extent in &extents {
@@ -235,15 +246,28 @@ impl Extents {
         ExtentPlan { usage, listed, passed, freed, idle, pinned }
     }
 
+    /// Live bytes of one extent once `usage` takes effect.
+    fn live_after(&self, extent: ExtentIndex, usage: &UsageChanges) -> u32 {
+        let change = usage.get(&extent).copied().unwrap_or(0);
+        let live = i64::from(self.live_of(extent)) + change;
+        debug_assert!((0..=i64::from(u32::MAX)).contains(&live), "extent {} has {live} live bytes", extent.0);
+        live.clamp(0, i64::from(u32::MAX)) as u32
+    }
+
+    /// Bytes of live payload once `usage` takes effect: the sum over all pages then.
+    pub(crate) fn live_bytes_after(&self, usage: &UsageChanges) -> u64 {
+        let known = usage.keys().filter(|extent| (extent.0 as usize) < self.live.len());
+        known.fold(self.live_bytes, |sum, extent| {
+            sum - u64::from(self.live_of(*extent)) + u64::from(self.live_after(*extent, usage))
+        })
+    }
+
     /// The page of usage that holds `extent`, as it is once `usage` takes effect.
     pub(crate) fn page_after(&self, extent: ExtentIndex, usage: &UsageChanges) -> [u32; USAGE_PAGE_EXTENTS] {
         let first = extent.0 - extent.0 % USAGE_PAGE_EXTENTS as u32;
         let mut page = [0; USAGE_PAGE_EXTENTS];
         for (slot, index) in page.iter_mut().zip(first..) {
-            let change = usage.get(&ExtentIndex(index)).copied().unwrap_or(0);
-            let live = i64::from(self.live_of(ExtentIndex(index))) + change;
-            debug_assert!((0..=i64::from(u32::MAX)).contains(&live), "extent {index} has {live} live bytes");
-            *slot = live.clamp(0, i64::from(u32::MAX)) as u32;
+            *slot = self.live_after(ExtentIndex(index), usage);
         }
         page
     }

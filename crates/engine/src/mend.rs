@@ -1,14 +1,14 @@
 //! Mends a map store before the pool is opened, when `check --repair` asks for it: damaged descriptors, map records and usage pages, each of
 //! which keeps a pool from being opened.
 //!
-//! 1. *Find*: all descriptors, records and usage pages are decoded. The checkpoint, and changes that light checkpoints left, must be whole:
-//!    without them only `salvage` helps.
+//! 1. *Find*: all descriptors, records and usage pages are decoded; whether all pages are there, the checkpoint's live bytes tell. The checkpoint,
+//!    and changes that light checkpoints left, must be whole: without them only `salvage` helps.
 //! 2. *Descriptors* come from the catalogue and the entries behind it, as of the checkpoint. Nothing else knows them.
 //! 3. *Records* come from the log, as of the checkpoint: all extents are read, and the newest facts about these groups count
 //!    ([`salvage`](crate::salvage)). What lies where the log goes on does not.
 //! 4. *Holes* above them come back, too: the map forgets a hole when nothing is left below it, and a record that is rebuilt may have again
 //!    what had been removed from it, until that is looked for anew.
-//! 5. *Usage* is counted anew from all records, if a page was damaged or a record was rebuilt: an extent that is in use must not be
+//! 5. *Usage* is counted anew from all records, if a page was damaged or missing or a record was rebuilt: an extent that is in use must not be
 //!    taken for free.
 //!
 //! All of it is durable before the pool is opened. Replay then applies to it what came behind the checkpoint, as ever.
@@ -20,7 +20,7 @@ use env::{AlignedBuf, MapBatch};
 use format::{
     Checkpoint, FragmentRef, KEY_CHECKPOINT, ObjectDescriptor, ObjectState, Reap, Record, RecordKey,
     USAGE_PAGE_EXTENTS, decode_delta, decode_usage_page, delta_key_range, encode_usage_page, object_key,
-    object_key_range, parse_object_key, parse_record_key, record_key, usage_key, usage_key_range,
+    object_key_range, parse_object_key, parse_record_key, parse_usage_key, record_key, usage_key, usage_key_range,
 };
 use surface::{Error, ErrorKind, Result};
 use units::{ExtentIndex, GroupIndex, ObjectId, Seq};
@@ -29,6 +29,7 @@ use crate::geometry::Geometry;
 use crate::map::{absorb, store_error};
 use crate::options::PoolEnv;
 use crate::overlay::{GroupRecords, Overlay};
+use crate::recovery::{deltas_differ, usage_bytes, usage_differs};
 use crate::salvage::{Fact, Rank, Scan, Told, counts, read_told, resolve};
 use crate::status::Problem;
 use crate::write_buffer::GroupKey;
@@ -50,6 +51,7 @@ struct Found {
     damaged_descriptors: BTreeMap<ObjectId, String>,
     damaged_records: BTreeMap<RecordKey, String>,
     damaged_pages: Vec<String>,
+    pages: BTreeMap<u32, [u32; USAGE_PAGE_EXTENTS]>,
 }
 
 struct Mender<'a> {
@@ -77,6 +79,7 @@ pub(crate) fn mend(env: &PoolEnv, pool: &[u8; 16], geometry: &Geometry) -> Resul
     let found = Found::default();
     let pool = u64::from_le_bytes(id);
     let mut mender = Mender { env, geometry, pool, checkpoint, found, problems: Vec::new() };
+    mender.deltas()?;
     mender.find()?;
     mender.descriptors()?;
     let rebuilt = mender.records()?;
@@ -134,11 +137,37 @@ impl Mender<'_> {
         }
         let (from, to) = usage_key_range();
         store
-            .scan(from, to, &mut |_, value| {
-                found.damaged_pages.extend(decode_usage_page(value).err().map(|error| error.to_string()));
+            .scan(from, to, &mut |key, value| {
+                match (parse_usage_key(key), decode_usage_page(value)) {
+                    (Some(first), Ok(page)) => drop(found.pages.insert(first.0, page)),
+                    (_, Err(error)) => found.damaged_pages.push(error.to_string()),
+                    (None, Ok(_)) => {}
+                }
                 ControlFlow::Continue(())
             })
-            .map_err(store_error)
+            .map_err(store_error)?;
+        let live = usage_bytes(&found.pages, self.geometry);
+        if found.damaged_pages.is_empty() && live != self.checkpoint.live_bytes {
+            found.damaged_pages.push(usage_differs(live, self.checkpoint.live_bytes));
+        }
+        Ok(())
+    }
+
+    /// Changes that light checkpoints left are nowhere else: all of them must be there.
+    fn deltas(&self) -> Result<()> {
+        let mut found = 0;
+        let (from, to) = delta_key_range();
+        self.env
+            .store
+            .scan(from, to, &mut |_, _| {
+                found += 1;
+                ControlFlow::Continue(())
+            })
+            .map_err(store_error)?;
+        if found == self.checkpoint.deltas as usize {
+            return Ok(());
+        }
+        Err(hopeless(deltas_differ(found, self.checkpoint.deltas)))
     }
 
     /// Step 2.
@@ -328,6 +357,7 @@ impl Mender<'_> {
             }
         }
         let mut batch = MapBatch::default();
+        self.checkpoint.live_bytes = 0;
         for first in (0..self.geometry.extents()).step_by(USAGE_PAGE_EXTENTS) {
             let mut page = [0; USAGE_PAGE_EXTENTS];
             for (slot, index) in page.iter_mut().zip(first..) {
@@ -336,7 +366,9 @@ impl Mender<'_> {
                     u32::try_from(bytes).map_err(|_| hopeless(format!("records claim {bytes} bytes of an extent")))?;
             }
             batch.put(usage_key(ExtentIndex(first)), encode_usage_page(&page));
+            self.checkpoint.live_bytes += usage_bytes(&BTreeMap::from([(first, page)]), self.geometry);
         }
+        batch.put(KEY_CHECKPOINT, self.checkpoint.encode());
         self.env.store.commit(batch).map_err(store_error)?;
         for why in std::mem::take(&mut self.found.damaged_pages) {
             self.problem("usage", None, format!("{why}; live bytes were counted anew from all records"));

@@ -98,6 +98,8 @@ impl Pool {
             extents: vec![ExtentIndex(1)],
             next_object: 1,
             number: 0,
+            live_bytes: 0,
+            deltas: 0,
             properties: options.properties.clone(),
             catalogue: CatalogueRef::default(),
         };

@@ -57,10 +57,15 @@ fn damaged(error: format::FormatError) -> Error {
     Error::with_source(ErrorKind::Corrupt, text, error)
 }
 
+fn gone(what: String) -> Error {
+    let text = format!("the pool's metadata is damaged: {what} (`check --repair` mends it, or says what else helps)");
+    Error::new(ErrorKind::Corrupt, text)
+}
+
 /// Loads the last checkpoint from the map store.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] if it is missing, damaged, or that of another pool.
+/// [`ErrorKind::Corrupt`] if it is missing, damaged, or that of another pool, and if usage pages or deltas are missing that it counts.
 pub(crate) fn load(store: &dyn MapStore, pool: &[u8; 16], geometry: &Geometry) -> Result<Loaded> {
     let Some(bytes) = store.get(KEY_CHECKPOINT).map_err(store_error)? else {
         let text = "the map store holds no checkpoint: the metadata directory is not that of this pool, or `init` was interrupted";
@@ -127,7 +132,31 @@ pub(crate) fn load(store: &dyn MapStore, pool: &[u8; 16], geometry: &Geometry) -
             (None, _) => ControlFlow::Continue(()),
         })
         .map_err(store_error)?;
-    failure.map_or(Ok(Loaded { checkpoint, objects, usage, settled, deltas }), |error| Err(damaged(error)))
+    if let Some(error) = failure {
+        return Err(damaged(error));
+    }
+    let live = usage_bytes(&usage, geometry);
+    if live != checkpoint.live_bytes {
+        return Err(gone(usage_differs(live, checkpoint.live_bytes)));
+    }
+    if deltas.len() != checkpoint.deltas as usize {
+        return Err(gone(deltas_differ(deltas.len(), checkpoint.deltas)));
+    }
+    Ok(Loaded { checkpoint, objects, usage, settled, deltas })
+}
+
+/// Live bytes by all pages.
+pub(crate) fn usage_bytes(pages: &BTreeMap<u32, [u32; USAGE_PAGE_EXTENTS]>, geometry: &Geometry) -> u64 {
+    let live = pages.iter().flat_map(|(first, page)| (*first..).zip(page));
+    live.filter(|(extent, _)| *extent < geometry.extents()).map(|(_, live)| u64::from(*live)).sum()
+}
+
+pub(crate) fn usage_differs(found: u64, expected: u64) -> String {
+    format!("usage pages count {found} live bytes, and should {expected}: a page is gone, or an old one")
+}
+
+pub(crate) fn deltas_differ(found: usize, expected: u32) -> String {
+    format!("{found} deltas lie over the map records, and should be {expected}")
 }
 
 /// What tells the batches of a log from others.

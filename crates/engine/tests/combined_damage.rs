@@ -89,7 +89,13 @@ impl Damage {
                     }
                 }
                 kind => {
-                    let tables: &[u8] = if kind == 6 { b"U" } else { b"RRUODL" };
+                    let removes = rng.percent(33);
+                    // A descriptor that is gone without a trace is not noticed if nothing leads to it.
+                    let tables: &[u8] = match kind {
+                        6 => b"U",
+                        _ if removes => b"RRUDL",
+                        _ => b"RRUODL",
+                    };
                     let table = *rng.pick(tables);
                     let values = world.machine.store.dump();
                     let mut values: Vec<_> = values.into_iter().filter(|(key, _)| key[0] == table).collect();
@@ -98,8 +104,13 @@ impl Damage {
                             break;
                         }
                         let (key, value) = values.swap_remove(rng.index(values.len()));
-                        world.machine.store.flip_bit(&key, rng.index(value.len()), rng.below(8) as u8);
-                        damage.what.push(format!("a bit of {key:02x?}"));
+                        if removes {
+                            world.machine.store.poke(&key, None);
+                            damage.what.push(format!("{key:02x?} is gone"));
+                        } else {
+                            world.machine.store.flip_bit(&key, rng.index(value.len()), rng.below(8) as u8);
+                            damage.what.push(format!("a bit of {key:02x?}"));
+                        }
                     }
                 }
             }

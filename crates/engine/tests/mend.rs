@@ -1,25 +1,31 @@
-//! `check --repair` on a pool whose map store is damaged: usage is counted anew, descriptors come from the catalogue, map records from the
+//! `check --repair` on a pool whose map store is damaged or has lost values: usage is counted anew, descriptors come from the catalogue, map records from the
 //! log; what nothing can replace is refused, with a word of what helps.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{Campaign, Ended, Failure, Op, Shape, Tally, World};
 use engine::{CheckReport, Pool, PoolOptions};
 use sim::Rng;
 use surface::ErrorKind;
 
+/// Deltas that were taken away.
+static DELTAS: AtomicU64 = AtomicU64::new(0);
+
+fn work(world: &mut World, ops: u64) -> Result<(), Failure> {
+    for _ in 0..ops {
+        if world.step()? == Ended::Full {
+            world.relieve()?;
+        }
+    }
+    Ok(())
+}
+
 /// A pool with history, data on both sides of its last checkpoint, that nobody has open; and whether it has a catalogue.
 fn prepare(seed: u64) -> Result<(World, bool), Failure> {
     let mut world = World::new(seed, |rng: &mut Rng| Shape { volumes_max: 3, ..Shape::small(rng) })?;
-    let work = |world: &mut World, ops: u64| -> Result<(), Failure> {
-        for _ in 0..ops {
-            if world.step()? == Ended::Full {
-                world.relieve()?;
-            }
-        }
-        Ok(())
-    };
     work(&mut world, 60)?;
     world.apply(&Op::Checkpoint)?;
     work(&mut world, 12)?;
@@ -96,6 +102,39 @@ fn every_kind(seed: u64) -> Result<Tally, Failure> {
         }
         tally.faults += 1;
     }
+    // Pages that are gone without a trace: what lives there must not be taken for free.
+    for key in keys(&base, b'U') {
+        let mut world = base.fork(seed);
+        let page = world.machine.store.dump().into_iter().find(|(k, _)| *k == key).map(|(_, value)| value).unwrap();
+        world.machine.store.poke(&key, None);
+        let counts = format::decode_usage_page(&page).unwrap().iter().any(|live| *live > 0);
+        let report = repair(&mut world, counts)?;
+        if counts {
+            expect(&world, &report, "usage")?;
+        }
+        if compare(&mut world)? > 0 {
+            return Err(world.fail("discarded blocks show"));
+        }
+        tally.faults += 1;
+    }
+    // Changes that light checkpoints left, and nothing else knows: not even with repair.
+    let mut light = base.fork(seed);
+    light.open()?;
+    work(&mut light, 6)?;
+    light.apply(&Op::LightCheckpoint)?;
+    light.abandon();
+    light.machine.restart();
+    for key in keys(&light, b'D') {
+        let world = light.fork(seed);
+        world.machine.store.poke(&key, None);
+        for repair in [false, true] {
+            let error =
+                Pool::open(world.env(), PoolOptions { repair, ..world.pool_options() }).map(|_| ()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+            assert!(!repair || error.to_string().contains("salvage"), "{error}");
+        }
+        DELTAS.fetch_add(1, Ordering::Relaxed);
+    }
     // Descriptors, which the log knows; one is gone altogether.
     for (index, key) in keys(&base, b'O').into_iter().enumerate() {
         let mut world = base.fork(seed + index as u64);
@@ -151,5 +190,6 @@ fn damage_of_every_kind_in_the_map_store_is_mended() {
     let campaign =
         Campaign { binary: "mend", test: "damage_of_every_kind_in_the_map_store_is_mended", seeds: 60, soaks: false };
     let total = campaign.run(every_kind);
-    campaign.demand(total.faults > 300, "300 damages mended");
+    let deltas = DELTAS.load(Ordering::Relaxed);
+    campaign.demand(total.faults > 350 && deltas > 10, "350 damages mended, 10 deltas missed");
 }
