@@ -1,4 +1,4 @@
-//! Human-readable sizes. `K`, `M`, `G`, `T`, `P` (with or without `iB`) are powers of 1024, as in lvm and
+//! Human-readable sizes. `K`, `M`, `G`, `T`, `P`, `E` (with or without `iB`) are powers of 1024, as in lvm and
 //! qemu; `KB`, `MB`, ... are powers of 1000.
 
 /// What is wrong with a size that a user gave.
@@ -10,13 +10,13 @@ pub struct ParseSizeError {
 
 impl std::fmt::Display for ParseSizeError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "size '{}' {}; write a number with K, M, G, T or P, such as 10G or 1.5TiB", self.text, self.why)
+        write!(f, "size '{}' {}; write a number with K, M, G, T, P or E, such as 10G or 1.5TiB", self.text, self.why)
     }
 }
 
 impl std::error::Error for ParseSizeError {}
 
-const SUFFIXES: &str = "kmgtp";
+const SUFFIXES: &str = "kmgtpe";
 
 /// Parses a size in bytes: `4096`, `64K`, `10G`, `1.5TiB`, `20GB`.
 ///
@@ -81,6 +81,9 @@ mod tests {
             ("64k", 65536),
             ("10G", 10 << 30),
             ("10 GiB", 10 << 30),
+            // What is shown of the largest ones is understood, too.
+            ("5.5 EiB", 11 << 59),
+            ("7E", 7 << 60),
             ("1.5TiB", 3 << 39),
             (".5K", 512),
             ("20GB", 20_000_000_000),
