@@ -4,14 +4,16 @@
 #![no_main]
 
 use format::{
-    Checkpoint, DeltaWriter, Entry, ObjectDescriptor, RecompressState, Record, SUPERBLOCK_BYTES, Superblock, decode_batch, decode_delta, decode_learned, decode_usage_page, encode_batch, encode_learned,
-    encode_usage_page, header_bytes, parse_object_key, parse_record_key, parse_usage_key, record_key,
+    CataloguePart, Checkpoint, DeltaWriter, Entry, ObjectDescriptor, RecompressState, Record, SUPERBLOCK_BYTES, ScrubState, SortState,
+    Superblock, decode_batch, decode_delta, decode_dictionary, decode_learned, decode_usage_page, dictionary_content_bytes, encode_batch,
+    encode_dictionary, encode_learned, encode_usage_page, header_bytes, parse_delta_key, parse_object_key, parse_record_key,
+    parse_usage_key, record_key,
 };
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
     let Some((which, body)) = input.split_first() else { return };
-    match which % 10 {
+    match which % 14 {
         0 => superblock(body),
         1 => batch(body),
         2 => {
@@ -59,8 +61,24 @@ fuzz_target!(|input: &[u8]| {
                 assert_eq!(decode_learned(&encode_learned(&cells)), Ok(cells));
             }
         }
+        10 => {
+            if let Ok(state) = SortState::decode(&sealed(body)) {
+                assert_eq!(SortState::decode(&state.encode()), Ok(state));
+            }
+        }
+        11 => {
+            if let Ok(state) = ScrubState::decode(&sealed(body)) {
+                assert_eq!(ScrubState::decode(&state.encode()), Ok(state));
+            }
+        }
+        12 => {
+            if let Ok(part) = CataloguePart::decode(&sealed(body)) {
+                assert_eq!(CataloguePart::decode(&part.encode()), Ok(part));
+            }
+        }
+        13 => dictionary(body),
         _ => {
-            let _ = (parse_object_key(body), parse_usage_key(body));
+            let _ = (parse_object_key(body), parse_usage_key(body), parse_delta_key(body));
             if let Some(key) = parse_record_key(body) {
                 assert_eq!(record_key(&key)[..], *body);
             }
@@ -73,6 +91,19 @@ fn sealed(body: &[u8]) -> Vec<u8> {
     let mut bytes = body.to_vec();
     bytes.extend_from_slice(&crc32c::crc32c(body).to_le_bytes());
     bytes
+}
+
+/// The content of a dictionary's object: as it is, and found in front of zeroes by whoever has lost its length.
+fn dictionary(body: &[u8]) {
+    let content = sealed(body);
+    let Ok(bytes) = decode_dictionary(&content) else { return };
+    assert_eq!(encode_dictionary(bytes), content);
+    let padding = body.first().map_or(0, |byte| usize::from(*byte));
+    let mut padded = content.clone();
+    padded.resize(content.len() + padding, 0);
+    let found = dictionary_content_bytes(&padded, padding).expect("a whole dictionary is found");
+    // A shorter one, whose rest is zeroes, would do as well: it has the same checksum over other bytes.
+    assert!(decode_dictionary(&padded[..found]).is_ok());
 }
 
 fn superblock(body: &[u8]) {

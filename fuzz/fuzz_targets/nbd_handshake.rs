@@ -60,7 +60,7 @@ const NAMES: [&str; 3] = ["a", "volume", "c.2"];
 
 impl DeviceSet for Devices {
     fn list(&self) -> Result<Vec<DeviceInfo>> {
-        let info = |name: &&str| DeviceInfo { name: (*name).to_owned(), size_bytes: 1 << 20, created_unix_s: 0 };
+        let info = |name: &&str| DeviceInfo { name: (*name).to_owned(), size_bytes: 1 << 20, created_unix_s: 0, read_only: false };
         Ok(NAMES[..self.0].iter().map(info).collect())
     }
     fn open(&self, name: &str) -> Result<Arc<dyn BlockDevice>> {
