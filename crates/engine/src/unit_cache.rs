@@ -4,7 +4,8 @@
 //! read for the second time within a short while: random reads over much data would only push one another out, and then
 //! decoding no more of a unit than was asked for is cheaper than decoding all of it.
 //!
-//! Units lie in an arena of their own: see there. What it has no room for, as units are cut from it in powers of two, lies on the heap.
+//! The units of a large cache lie in an arena of their own: see there. What it has no room for, as units are cut from it in powers of two, lies on the
+//! heap, and so do those of a small cache: who reads much writes little, so that they use memory that the write buffer leaves.
 //!
 //! What was read ahead of a stream leaves when the stream has passed it: who reads much in order seldom comes back, and memory that
 //! was in use a moment ago is faster than any that was not.
@@ -106,6 +107,8 @@ impl AsRef<[u8]> for UnitBuffer {
 /// Recent first reads that are remembered: those of about a second at full speed, in 128 KiB.
 const RECENT: usize = 16384;
 
+/// Caches of this size and more have an arena: the first use of a smaller one is soon over.
+const ARENA_BYTES_MIN: usize = 256 << 20;
 /// A part of the cache's size by which its arena is larger, for units that are being read, or still read after they left the cache.
 const ARENA_SPARE_SHARE: usize = 8;
 
@@ -116,7 +119,7 @@ pub(crate) struct UnitCache {
     /// Bytes put in to stay since the cache was empty.
     taken: AtomicU64,
     cache: Cache<UnitKey, Unit, UnitWeight>,
-    /// `None` where there is no address space for it.
+    /// `None` in a small cache, and where there is no address space for it.
     arena: Option<Arc<Arena>>,
 }
 
@@ -125,7 +128,8 @@ impl UnitCache {
         // Sized for 4 KiB units; larger ones are fewer.
         let recent = (0..RECENT).map(|_| AtomicU64::new(0)).collect();
         let cache = Cache::with_weighter((bytes / 8192).max(16), bytes as u64, UnitWeight);
-        let arena = Arena::reserve(bytes + bytes / ARENA_SPARE_SHARE).ok();
+        let arena =
+            (bytes >= ARENA_BYTES_MIN).then(|| Arena::reserve(bytes + bytes / ARENA_SPARE_SHARE).ok()).flatten();
         Self { recent, bytes: bytes as u64, taken: AtomicU64::new(0), cache, arena }
     }
     /// Exactly `len` bytes with any content.
@@ -202,6 +206,18 @@ mod tests {
             drop(claim);
             assert!(waiter.join().unwrap().is_none());
         });
+    }
+
+    #[test]
+    fn a_large_cache_has_an_arena_and_what_does_not_fit_lies_on_the_heap() {
+        let is_in_arena = |buffer: &UnitBuffer| matches!(buffer, UnitBuffer::Arena(_));
+        assert!(!is_in_arena(&UnitCache::new(ARENA_BYTES_MIN - 1).buffer(4096)));
+        let cache = UnitCache::new(ARENA_BYTES_MIN);
+        let held: Vec<_> = (0..ARENA_BYTES_MIN / (128 << 10) * 2).map(|_| cache.buffer(128 << 10)).collect();
+        assert!(is_in_arena(&held[0]) && !is_in_arena(&held[held.len() - 1]));
+        assert!(held.iter().all(|buffer| buffer.as_ref().len() == 128 << 10));
+        drop(held);
+        assert!(is_in_arena(&cache.buffer(5000)), "all of it came back");
     }
 
     #[test]
