@@ -1,5 +1,7 @@
 //! Aligned buffers that are used again: allocating and clearing a megabyte for each batch would cost as much as copying it.
 
+use std::sync::Arc;
+
 use env::AlignedBuf;
 use parking_lot::Mutex;
 
@@ -54,6 +56,39 @@ impl BufferPool {
     }
 }
 
+/// A buffer of some length; it goes back when it is dropped.
+pub(crate) struct PooledBuf {
+    /// `None` only while it is dropped.
+    buf: Option<AlignedBuf>,
+    len: usize,
+    home: Arc<BufferPool>,
+}
+
+impl PooledBuf {
+    /// Exactly `len` bytes with any content.
+    pub(crate) fn new(home: &Arc<BufferPool>, len: usize) -> Self {
+        Self { buf: Some(home.get(len)), len, home: home.clone() }
+    }
+
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        self.buf.as_deref_mut().map_or(&mut [], |buf| &mut buf[..self.len])
+    }
+}
+
+impl AsRef<[u8]> for PooledBuf {
+    fn as_ref(&self) -> &[u8] {
+        self.buf.as_deref().map_or(&[], |buf| &buf[..self.len])
+    }
+}
+
+impl Drop for PooledBuf {
+    fn drop(&mut self) {
+        if let Some(buf) = self.buf.take() {
+            self.home.put(buf);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,5 +108,17 @@ mod tests {
         pool.put(pool.get(3 << 20));
         pool.put(AlignedBuf::new(12 << 10));
         assert_eq!(pool.kept.lock().bytes, KEPT_BYTES_MAX, "neither is of a class");
+    }
+
+    #[test]
+    fn the_buffer_of_a_unit_comes_back_when_nobody_reads_it_any_more() {
+        let pool = Arc::new(BufferPool::default());
+        let mut unit = PooledBuf::new(&pool, 5000);
+        unit.bytes().fill(7);
+        let part = bytes::Bytes::from_owner(unit).slice(1..);
+        assert_eq!(pool.get(5000)[0], 0, "it is in use");
+        assert_eq!(part, vec![7; 4999]);
+        drop(part);
+        assert_eq!(pool.get(8192)[..5000], [7; 5000]);
     }
 }

@@ -178,7 +178,7 @@ impl Core {
             scrub: Mutex::default(),
             mended: Mutex::default(),
             damages: Mutex::default(),
-            units: UnitCache::new(shares.units),
+            units: UnitCache::new(shares.units, parts.buffers.clone()),
             rewrites: Rewrites::new(capacity_bytes, parts.options.memory_bytes),
             dictionaries: Dictionaries::new(
                 shares.dictionaries,

@@ -5,7 +5,8 @@
 //! decoding no more of a unit than was asked for is cheaper than decoding all of it.
 //!
 //! The units of a large cache lie in an arena of their own: see there. What it has no room for, as units are cut from it in powers of two, lies on the
-//! heap, and so do those of a small cache: who reads much writes little, so that they use memory that the write buffer leaves.
+//! heap, and so do those of a small cache: who reads much writes little, so that they use memory that the write buffer leaves. What is read ahead comes
+//! and goes, so there it takes buffers that are used again.
 //!
 //! What was read ahead of a stream leaves when the stream has passed it: who reads much in order seldom comes back, and memory that
 //! was in use a moment ago is faster than any that was not.
@@ -20,6 +21,7 @@ use quick_cache::sync::{Cache, DefaultLifecycle, GuardResult, PlaceholderGuard};
 use quick_cache::{DefaultHashBuilder, Weighter};
 use units::{GroupIndex, ObjectId};
 
+use crate::buffers::{BufferPool, PooledBuf};
 use crate::map::Piece;
 
 /// A unit by its place and by what it is: an extent that was used again holds other units under other keys.
@@ -83,14 +85,14 @@ impl Claim<'_> {
 /// Room for a decoded unit.
 pub(crate) enum UnitBuffer {
     Arena(ArenaBuf),
-    Heap(Vec<u8>),
+    Pooled(PooledBuf),
 }
 
 impl UnitBuffer {
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         match self {
             Self::Arena(buf) => buf,
-            Self::Heap(bytes) => bytes,
+            Self::Pooled(buf) => buf.bytes(),
         }
     }
 }
@@ -99,7 +101,7 @@ impl AsRef<[u8]> for UnitBuffer {
     fn as_ref(&self) -> &[u8] {
         match self {
             Self::Arena(buf) => buf,
-            Self::Heap(bytes) => bytes,
+            Self::Pooled(buf) => buf.as_ref(),
         }
     }
 }
@@ -121,21 +123,25 @@ pub(crate) struct UnitCache {
     cache: Cache<UnitKey, Unit, UnitWeight>,
     /// `None` in a small cache, and where there is no address space for it.
     arena: Option<Arc<Arena>>,
+    buffers: Arc<BufferPool>,
 }
 
 impl UnitCache {
-    pub(crate) fn new(bytes: usize) -> Self {
+    pub(crate) fn new(bytes: usize, buffers: Arc<BufferPool>) -> Self {
         // Sized for 4 KiB units; larger ones are fewer.
         let recent = (0..RECENT).map(|_| AtomicU64::new(0)).collect();
         let cache = Cache::with_weighter((bytes / 8192).max(16), bytes as u64, UnitWeight);
         let arena =
             (bytes >= ARENA_BYTES_MIN).then(|| Arena::reserve(bytes + bytes / ARENA_SPARE_SHARE).ok()).flatten();
-        Self { recent, bytes: bytes as u64, taken: AtomicU64::new(0), cache, arena }
+        Self { recent, bytes: bytes as u64, taken: AtomicU64::new(0), cache, arena, buffers }
+    }
+    fn in_arena(&self, len: usize) -> Option<ArenaBuf> {
+        self.arena.as_ref()?.buffer(len)
     }
     /// Exactly `len` bytes with any content.
     pub(crate) fn buffer(&self, len: usize) -> UnitBuffer {
-        let buf = self.arena.as_ref().and_then(|arena| arena.buffer(len));
-        buf.map_or_else(|| UnitBuffer::Heap(vec![0; len]), UnitBuffer::Arena)
+        let pooled = || UnitBuffer::Pooled(PooledBuf::new(&self.buffers, len));
+        self.in_arena(len).map_or_else(pooled, UnitBuffer::Arena)
     }
     pub(crate) fn get(&self, key: &UnitKey) -> Option<Unit> {
         self.cache.get(key)
@@ -167,9 +173,15 @@ impl UnitCache {
     }
     /// Keeps a copy of a unit.
     pub(crate) fn insert(&self, key: UnitKey, bytes: &[u8]) {
-        let mut copy = self.buffer(bytes.len());
-        copy.bytes().copy_from_slice(bytes);
-        let unit = Unit { bytes: Bytes::from_owner(copy), passing: false };
+        // It stays, so that outside of the arena it takes no more than it is long.
+        let copy = match self.in_arena(bytes.len()) {
+            Some(mut copy) => {
+                copy.copy_from_slice(bytes);
+                Bytes::from_owner(copy)
+            }
+            None => Bytes::copy_from_slice(bytes),
+        };
+        let unit = Unit { bytes: copy, passing: false };
         self.taken.fetch_add(unit.weight(), Ordering::Relaxed);
         self.cache.insert(key, unit);
     }
@@ -188,7 +200,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_a_claimed_unit_gets_it_or_is_told_to_read_it() {
-        let cache = UnitCache::new(1 << 20);
+        let cache = UnitCache::new(1 << 20, Arc::default());
         let key = UnitKey { location: 4096, object: ObjectId(1), group: GroupIndex(0), checksum: 7 };
         let patience = Duration::from_secs(60);
         assert!(cache.wait_for(&key, patience).is_none(), "nobody is reading it");
@@ -209,10 +221,10 @@ mod tests {
     }
 
     #[test]
-    fn a_large_cache_has_an_arena_and_what_does_not_fit_lies_on_the_heap() {
+    fn a_large_cache_has_an_arena_and_what_does_not_fit_lies_in_the_pool() {
         let is_in_arena = |buffer: &UnitBuffer| matches!(buffer, UnitBuffer::Arena(_));
-        assert!(!is_in_arena(&UnitCache::new(ARENA_BYTES_MIN - 1).buffer(4096)));
-        let cache = UnitCache::new(ARENA_BYTES_MIN);
+        assert!(!is_in_arena(&UnitCache::new(ARENA_BYTES_MIN - 1, Arc::default()).buffer(4096)));
+        let cache = UnitCache::new(ARENA_BYTES_MIN, Arc::default());
         let held: Vec<_> = (0..ARENA_BYTES_MIN / (128 << 10) * 2).map(|_| cache.buffer(128 << 10)).collect();
         assert!(is_in_arena(&held[0]) && !is_in_arena(&held[held.len() - 1]));
         assert!(held.iter().all(|buffer| buffer.as_ref().len() == 128 << 10));
@@ -222,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_unit_is_wanted_while_there_is_room_and_then_the_second_time() {
-        let cache = UnitCache::new(1 << 20);
+        let cache = UnitCache::new(1 << 20, Arc::default());
         let key = |location| UnitKey { location, object: ObjectId(1), group: GroupIndex(0), checksum: 7 };
         for i in 0..32 {
             assert!(cache.is_wanted(&key(i << 40)), "{i}");

@@ -107,6 +107,12 @@ impl DerefMut for ArenaBuf {
     }
 }
 
+impl AsRef<[u8]> for ArenaBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
 impl Drop for ArenaBuf {
     fn drop(&mut self) {
         self.home.free.lock().dealloc(self.page, self.len.div_ceil(PAGE_BYTES).max(1));

@@ -54,24 +54,11 @@ pub struct FileDisk {
 }
 
 impl FileDisk {
-    /// As [`create`](Self::create), but a file that holds something is emptied: only when it is held, so that nobody else's is.
-    ///
-    /// # Errors
-    /// Those of [`create`](Self::create), but for [`ErrorKind::AlreadyExists`].
-    pub fn create_over(path: &Path, capacity_bytes: u64) -> Result<Self> {
-        if !path.try_exists()? {
-            return Self::create(path, capacity_bytes);
-        }
-        let disk = Self::claim(path, capacity_bytes)?;
-        disk.empty(capacity_bytes)?;
-        Ok(disk)
-    }
-
     /// Holds what is there, and makes sure that it takes `capacity_bytes`, without touching what it holds: a file may become longer. For whoever
     /// must know that before it does away with something else.
     ///
     /// # Errors
-    /// As for [`create_over`](Self::create_over), and [`ErrorKind::NotFound`].
+    /// Those of [`create`](Self::create), but for [`ErrorKind::AlreadyExists`], and [`ErrorKind::NotFound`].
     pub fn claim(path: &Path, capacity_bytes: u64) -> Result<Self> {
         let disk = Self::open(path)?;
         let size = disk.size_bytes()?;

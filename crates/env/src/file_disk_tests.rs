@@ -102,6 +102,13 @@ fn create_clobbers_nothing() {
     assert_eq!(FileDisk::create(&path, 1 << 20).unwrap().size_bytes().unwrap(), 1 << 20);
 }
 
+/// What `init --force` does to data that are there.
+fn claim_and_empty(path: &Path, capacity_bytes: u64) -> Result<FileDisk> {
+    let disk = FileDisk::claim(path, capacity_bytes)?;
+    disk.empty(capacity_bytes)?;
+    Ok(disk)
+}
+
 /// An `init --force` onto the data of a pool that was served emptied it, and only then found it held.
 #[test]
 fn what_another_holds_is_not_emptied() {
@@ -109,12 +116,12 @@ fn what_another_holds_is_not_emptied() {
     let path = dir.path().join("data");
     let disk = FileDisk::create(&path, 1 << 20).unwrap();
     disk.write_at(4096, &filled(4096, 7), 4096).unwrap();
-    assert_eq!(FileDisk::create_over(&path, 1 << 21).unwrap_err().kind(), ErrorKind::ResourceBusy);
+    assert_eq!(claim_and_empty(&path, 1 << 21).unwrap_err().kind(), ErrorKind::ResourceBusy);
     let mut buf = AlignedBuf::new(4096);
     disk.read_at(4096, &mut buf, 4096).unwrap();
     assert_eq!(buf[..], filled(4096, 7)[..]);
     drop(disk);
-    let disk = FileDisk::create_over(&path, 1 << 21).unwrap();
+    let disk = claim_and_empty(&path, 1 << 21).unwrap();
     assert_eq!(disk.size_bytes().unwrap(), 1 << 21);
     disk.read_at(4096, &mut buf, 4096).unwrap();
     assert!(buf.iter().all(|byte| *byte == 0));
@@ -129,7 +136,7 @@ fn what_is_claimed_is_not_emptied_yet() {
     disk.write_at(4096, &filled(4096, 7), 4096).unwrap();
     drop(disk);
     // Longer than any file: nothing happens to what is there.
-    for claims in [FileDisk::claim, FileDisk::create_over] {
+    for claims in [FileDisk::claim, claim_and_empty] {
         claims(&path, 1 << 63).unwrap_err();
     }
     let disk = FileDisk::claim(&path, 1 << 21).unwrap();
