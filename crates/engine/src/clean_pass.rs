@@ -398,29 +398,41 @@ impl Core {
         let rule = self.rule(0, true);
         let soft = self.brake.soft.load(Ordering::Relaxed);
         let enough = |core: &Self| core.has_room_before(core.soft_wall() + kept + soft / 2);
-        let mut stuck = 0;
         // Each round that cleans leaves fewer extents in use; this many cannot be needed.
         let mut rounds = 2 * GAIN_DIVISOR * u64::from(self.geometry.extents());
-        while !enough(self) && rounds > 0 && stuck <= STUCK_MAX {
-            rounds -= 1;
-            match self.clean_round(rule)? {
-                Round::Idle => break,
-                Round::Shunned | Round::Busy => continue,
-                Round::NeedsCheckpoint => stuck += 1,
-                Round::Cleaned { .. } => stuck = 0,
+        loop {
+            let mut stuck = 0;
+            let mut is_exhausted = false;
+            while !enough(self) && !is_exhausted {
+                rounds = rounds.saturating_sub(1);
+                is_exhausted = rounds == 0;
+                match self.clean_round(rule)? {
+                    Round::Idle => {
+                        is_exhausted = true;
+                        continue;
+                    }
+                    Round::Shunned | Round::Busy => continue,
+                    Round::NeedsCheckpoint => stuck += 1,
+                    Round::Cleaned { .. } => stuck = 0,
+                }
+                is_exhausted |= stuck > STUCK_MAX;
+                // What was won is of use only behind a checkpoint, and each costs as much as many extents.
+                if stuck > 0 || self.evacuated.load(Ordering::Relaxed) >= soft {
+                    self.take_light_checkpoint()?;
+                }
             }
-            // What was won is of use only behind a checkpoint, and each costs as much as many extents.
-            if stuck > 0 || self.evacuated.load(Ordering::Relaxed) >= soft {
+            if self.evacuated.load(Ordering::Relaxed) > 0 {
                 self.take_light_checkpoint()?;
             }
+            if is_exhausted && !enough(self) {
+                // Waiting before the soft wall wins nothing now. The background cleaner will set it up again.
+                self.brake.soft.store(0, Ordering::Relaxed);
+            }
+            let has_room = self.has_room_before(self.geometry.reserve_extents() + kept);
+            // Other writers may have been quicker to take what was won: that does not make the pool full.
+            if has_room || is_exhausted {
+                return Ok(has_room);
+            }
         }
-        if self.evacuated.load(Ordering::Relaxed) > 0 {
-            self.take_light_checkpoint()?;
-        }
-        if !enough(self) {
-            // Waiting before the soft wall wins nothing now. The background cleaner will set it up again.
-            self.brake.soft.store(0, Ordering::Relaxed);
-        }
-        Ok(self.has_room_before(self.geometry.reserve_extents() + kept))
     }
 }
