@@ -1,16 +1,16 @@
 //! `check`: reads and verifies every structure and every checksum, and compares what the map says with what it counts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 use env::MapBatch;
 use format::{
-    Checkpoint, KEY_CHECKPOINT, KEY_LEARNED, Record, RecordKey, USAGE_PAGE_EXTENTS, decode_learned, encode_usage_page,
-    object_key_range, parse_object_key, parse_record_key, record_key, usage_key,
+    Checkpoint, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Record, RecordKey, decode_learned, object_key,
+    object_key_range, parse_object_key, parse_record_key, record_key,
 };
-use surface::{Error, ErrorKind, Result};
-use units::{Epoch, ExtentIndex};
+use surface::Result;
+use units::{Epoch, ExtentIndex, ObjectId};
 
 use crate::core::Core;
 use crate::map::{Piece, store_error};
@@ -18,6 +18,7 @@ use crate::objects::Object;
 use crate::pool::Pool;
 use crate::status::{CheckReport, Problem};
 use crate::superblock_io;
+use crate::usage::{put_pages, usage_of_extent};
 
 /// Problems that are listed one by one; beyond them only the count matters.
 const PROBLEMS_MAX: usize = 1000;
@@ -85,10 +86,6 @@ impl Pool {
     }
 }
 
-fn usage_of_extent(bytes: u64) -> Result<u32> {
-    u32::try_from(bytes).map_err(|_| Error::new(ErrorKind::Corrupt, "an extent has impossible usage"))
-}
-
 impl Checker<'_> {
     pub(crate) fn problem(
         &mut self,
@@ -143,29 +140,44 @@ impl Checker<'_> {
         Ok(())
     }
 
+    /// Descriptors in the store, against those in memory. One that is damaged or gone is written anew.
     fn objects(&mut self) -> Result<()> {
-        let mut damaged = Vec::new();
+        let store = &self.core.env.store;
+        let mut wrong: BTreeMap<ObjectId, String> = BTreeMap::new();
+        let mut there = BTreeSet::new();
         let (from, to) = object_key_range();
-        self.core
-            .env
-            .store
+        store
             .scan(from, to, &mut |key, value| {
-                match (parse_object_key(key), format::ObjectDescriptor::decode(value)) {
-                    (Some(id), Ok(descriptor)) if descriptor.id == id => {}
-                    (id, Ok(descriptor)) => {
-                        damaged.push(format!("descriptor of {} under the key of {id:?}", descriptor.id.0))
-                    }
-                    (id, Err(error)) => {
-                        damaged.push(format!("descriptor of object {}: {error}", id.map_or(0, |i| i.0)))
-                    }
+                let id = parse_object_key(key).unwrap_or(ObjectId(0));
+                match ObjectDescriptor::decode(value) {
+                    Ok(descriptor) if descriptor.id == id => drop(there.insert(id)),
+                    Ok(descriptor) => drop(wrong.insert(id, format!("it is that of object {}", descriptor.id.0))),
+                    Err(error) => drop(wrong.insert(id, error.to_string())),
                 }
                 ControlFlow::Continue(())
             })
             .map_err(store_error)?;
-        for detail in damaged {
-            self.problem("object", None, detail, false);
+        // Those of objects that were made since the checkpoint come with the next one.
+        let last = store.get(KEY_CHECKPOINT).map_err(store_error)?;
+        let next_object = last.and_then(|bytes| Checkpoint::decode(&bytes).ok()).map_or(0, |last| last.next_object);
+        let mut batch = MapBatch::default();
+        for object in self.core.objects.all().into_iter().filter(|object| object.id.0 < next_object) {
+            if there.contains(&object.id) {
+                continue;
+            }
+            let why = wrong.remove(&object.id).unwrap_or_else(|| "it is missing".to_owned());
+            if self.repair {
+                let (allocated_blocks, stored_bytes) = object.settled();
+                let descriptor = ObjectDescriptor { allocated_blocks, stored_bytes, ..object.captured() };
+                batch.put(object_key(object.id), descriptor.encode());
+            }
+            let detail = format!("the descriptor of '{}' in the map store: {why}", object.title());
+            self.problem("object", None, detail, self.repair);
         }
-        Ok(())
+        for (id, why) in wrong {
+            self.problem("object", None, format!("descriptor of object {}: {why}", id.0), false);
+        }
+        store.commit(batch).map_err(store_error)
     }
 
     /// Goes through all records, a bounded number at a time: what they refer to is counted, and read later.
@@ -276,15 +288,8 @@ impl Checker<'_> {
     fn rewrite_usage(&mut self, wrong: &[(ExtentIndex, u64, u64)]) -> Result<()> {
         let store = &self.core.env.store;
         let mut batch = MapBatch::default();
-        for (extent, _, _) in wrong {
-            let first = extent.0 - extent.0 % USAGE_PAGE_EXTENTS as u32;
-            let mut page = [0; USAGE_PAGE_EXTENTS];
-            for (slot, index) in page.iter_mut().zip(first..) {
-                let live = self.counted.get(&ExtentIndex(index)).map_or(0, |counted| counted.live_bytes);
-                *slot = usage_of_extent(live)?;
-            }
-            batch.put(usage_key(*extent), encode_usage_page(&page));
-        }
+        let counted = |extent| self.counted.get(&extent).map_or(0, |counted| counted.live_bytes);
+        put_pages(&mut batch, wrong.iter().map(|(extent, _, _)| extent.0), counted)?;
         // No checkpoint is taken meanwhile: this is still the last one, and the extents are as of it.
         let mut extents = self.core.extents.lock();
         for (extent, _, counted) in wrong {

@@ -60,6 +60,8 @@ pub(crate) enum Kind {
 pub(crate) struct Captured {
     position: Position,
     next_object: u64,
+    /// Objects that there are.
+    objects: usize,
     properties: BTreeMap<String, String>,
     pins: Pins,
     /// Descriptors that changed since the last checkpoint.
@@ -178,7 +180,7 @@ impl Core {
         self.captured.store(number, Ordering::Release);
         let evacuated = self.evacuated.load(Ordering::Relaxed);
         let mut descriptors = Vec::new();
-        let mut next_object = 0;
+        let (mut next_object, mut objects) = (0, 0);
         let mut properties = BTreeMap::new();
         let mut timelines = Arc::default();
         let mut reaping = Vec::new();
@@ -186,7 +188,9 @@ impl Core {
         let position = self.log.position(ExtentIndex(self.geometry.extents_usable()), || {
             next_object = self.objects.next_id();
             properties = self.objects.pool_properties();
-            for object in self.objects.all() {
+            let all = self.objects.all();
+            objects = all.len();
+            for object in all {
                 object.freeze_estimate();
                 descriptors.extend(object.capture());
             }
@@ -197,7 +201,7 @@ impl Core {
         });
         self.catalogue.enter(position.incarnation, position.incarnation_first_seq);
         pins.incarnations = self.catalogue.pins().incarnations;
-        Captured { position, next_object, properties, pins, descriptors, timelines, reaping, evacuated }
+        Captured { position, next_object, objects, properties, pins, descriptors, timelines, reaping, evacuated }
     }
 
     /// Whether extents that are kept for the catalogue alone stand in the way now.
@@ -278,6 +282,8 @@ impl Core {
             let live_bytes = extents.live_bytes_after(&plan.usage);
             (plan, live_bytes)
         };
+        // Every object that was captured has a descriptor in the store: it came there when it was new, or comes with this batch.
+        let gone = merged.reaped.iter().filter(|reaped| reaped.is_gone).count();
         let deltas_kept = if kind == Kind::Full { 0 } else { state.deltas.len() };
         let extents: Vec<_> = position.extents.iter().chain(&plan.listed).copied().collect();
         if extents.is_empty() && position.open.iter().all(Option::is_none) {
@@ -292,6 +298,7 @@ impl Core {
             extents,
             next_object: captured.next_object,
             number,
+            objects: captured.objects.saturating_sub(gone) as u32,
             live_bytes,
             deltas: (deltas_kept + merged.deltas.len()) as u32,
             properties: captured.properties.clone(),

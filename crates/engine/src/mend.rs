@@ -1,9 +1,10 @@
 //! Mends a map store before the pool is opened, when `check --repair` asks for it: damaged descriptors, map records and usage pages, each of
 //! which keeps a pool from being opened.
 //!
-//! 1. *Find*: all descriptors, records and usage pages are decoded; whether all pages are there, the checkpoint's live bytes tell. The checkpoint,
+//! 1. *Find*: all descriptors, records and usage pages are decoded; whether all are there, the checkpoint's counts tell. The checkpoint,
 //!    and changes that light checkpoints left, must be whole: without them only `salvage` helps.
-//! 2. *Descriptors* come from the catalogue and the entries behind it, as of the checkpoint. Nothing else knows them.
+//! 2. *Descriptors*, damaged and missing ones, come from the catalogue and the entries behind it, as of the checkpoint (`mend_objects`).
+//!    Nothing else knows them.
 //! 3. *Records* come from the log, as of the checkpoint: all extents are read, and the newest facts about these groups count
 //!    ([`salvage`](crate::salvage)). What lies where the log goes on does not.
 //! 4. *Holes* above them come back, too: the map forgets a hole when nothing is left below it, and a record that is rebuilt may have again
@@ -16,50 +17,55 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
-use env::{AlignedBuf, MapBatch};
+use env::MapBatch;
 use format::{
-    Checkpoint, FragmentRef, KEY_CHECKPOINT, ObjectDescriptor, ObjectState, Reap, Record, RecordKey,
-    USAGE_PAGE_EXTENTS, decode_delta, decode_usage_page, delta_key_range, encode_usage_page, object_key,
-    object_key_range, parse_object_key, parse_record_key, parse_usage_key, record_key, usage_key, usage_key_range,
+    Checkpoint, FragmentRef, KEY_CHECKPOINT, ObjectDescriptor, Reap, Record, RecordKey, decode_usage_page, object_key,
+    object_key_range, parse_object_key, parse_record_key, parse_usage_key, record_key, usage_key_range,
 };
 use surface::{Error, ErrorKind, Result};
-use units::{ExtentIndex, GroupIndex, ObjectId, Seq};
+use units::{ExtentIndex, GroupIndex, ObjectId};
 
+use crate::deltas::read_deltas;
 use crate::geometry::Geometry;
 use crate::map::{absorb, store_error};
 use crate::options::PoolEnv;
 use crate::overlay::{GroupRecords, Overlay};
-use crate::recovery::{deltas_differ, usage_bytes, usage_differs};
-use crate::salvage::{Fact, Rank, Scan, Told, counts, read_told, resolve};
+use crate::salvage::{Fact, Rank, Scan, counts, resolve};
 use crate::status::Problem;
+use crate::usage::{Pages, put_pages, usage_bytes, usage_differs};
 use crate::write_buffer::GroupKey;
 
 /// Damaged records that are rebuilt in one go; with more, the store is not worth trusting.
 const RECORDS_MAX: usize = 10_000;
 
-fn hopeless(what: impl std::fmt::Display) -> Error {
+pub(crate) fn hopeless(what: impl std::fmt::Display) -> Error {
     let text = format!(
         "{what}; nothing in the map store can replace it: `shale salvage POOL --into NEW` rebuilds the pool from its log"
     );
     Error::new(ErrorKind::Corrupt, text)
 }
 
-/// What is wrong with a store.
+/// What a store holds, and what is wrong with it.
 #[derive(Default)]
-struct Found {
-    descriptors: BTreeMap<ObjectId, ObjectDescriptor>,
-    damaged_descriptors: BTreeMap<ObjectId, String>,
+pub(crate) struct Found {
+    pub descriptors: BTreeMap<ObjectId, ObjectDescriptor>,
+    /// Why each cannot be used.
+    pub damaged_descriptors: BTreeMap<ObjectId, String>,
+    /// Objects that the map knows something of.
+    pub owners: BTreeSet<ObjectId>,
     damaged_records: BTreeMap<RecordKey, String>,
     damaged_pages: Vec<String>,
-    pages: BTreeMap<u32, [u32; USAGE_PAGE_EXTENTS]>,
+    pages: Pages,
+    /// What light checkpoints left.
+    settled: Overlay,
 }
 
-struct Mender<'a> {
-    env: &'a PoolEnv,
-    geometry: &'a Geometry,
-    pool: u64,
-    checkpoint: Checkpoint,
-    found: Found,
+pub(crate) struct Mender<'a> {
+    pub env: &'a PoolEnv,
+    pub geometry: &'a Geometry,
+    pub pool: u64,
+    pub checkpoint: Checkpoint,
+    pub found: Found,
     problems: Vec<Problem>,
 }
 
@@ -76,12 +82,12 @@ pub(crate) fn mend(env: &PoolEnv, pool: &[u8; 16], geometry: &Geometry) -> Resul
     }
     let mut id = [0; 8];
     id.copy_from_slice(&pool[..8]);
-    let found = Found::default();
+    let settled = read_deltas(&*env.store, checkpoint.deltas)?.map_err(hopeless)?.settled;
+    let found = Found { settled, ..Found::default() };
     let pool = u64::from_le_bytes(id);
     let mut mender = Mender { env, geometry, pool, checkpoint, found, problems: Vec::new() };
-    mender.deltas()?;
     mender.find()?;
-    mender.descriptors()?;
+    mender.objects()?;
     let rebuilt = mender.records()?;
     if rebuilt || !mender.found.damaged_pages.is_empty() {
         mender.usage()?;
@@ -91,7 +97,7 @@ pub(crate) fn mend(env: &PoolEnv, pool: &[u8; 16], geometry: &Geometry) -> Resul
 }
 
 impl Mender<'_> {
-    fn problem(&mut self, kind: &'static str, place: Option<(String, u64)>, detail: String) {
+    pub(crate) fn problem(&mut self, kind: &'static str, place: Option<(String, u64)>, detail: String) {
         let (volume, offset) = place.map_or((None, None), |(volume, offset)| (Some(volume), Some(offset)));
         self.problems.push(Problem { kind, volume, offset, detail, repaired: true });
     }
@@ -115,13 +121,11 @@ impl Mender<'_> {
                 ControlFlow::Continue(())
             })
             .map_err(store_error)?;
-        let mut last = None;
+        found.owners = found.settled.keys().into_iter().map(|key| key.object).collect();
         store
             .scan(b"R", b"S", &mut |key, value| {
                 let Some(key) = parse_record_key(key) else { return ControlFlow::Continue(()) };
-                if last.replace(key.object) != Some(key.object) && !found.descriptors.contains_key(&key.object) {
-                    found.damaged_descriptors.entry(key.object).or_insert_with(|| "it is missing".to_owned());
-                }
+                found.owners.insert(key.object);
                 if let Err(error) = Record::decode(value) {
                     found.damaged_records.insert(key, error.to_string());
                 }
@@ -151,61 +155,6 @@ impl Mender<'_> {
             found.damaged_pages.push(usage_differs(live, self.checkpoint.live_bytes));
         }
         Ok(())
-    }
-
-    /// Changes that light checkpoints left are nowhere else: all of them must be there.
-    fn deltas(&self) -> Result<()> {
-        let mut found = 0;
-        let (from, to) = delta_key_range();
-        self.env
-            .store
-            .scan(from, to, &mut |_, _| {
-                found += 1;
-                ControlFlow::Continue(())
-            })
-            .map_err(store_error)?;
-        if found == self.checkpoint.deltas as usize {
-            return Ok(());
-        }
-        Err(hopeless(deltas_differ(found, self.checkpoint.deltas)))
-    }
-
-    /// Step 2.
-    fn descriptors(&mut self) -> Result<()> {
-        // What an origin leads to must be there as well.
-        let origins = self.found.descriptors.values().filter(|d| d.state != ObjectState::Deleting);
-        let needed: Vec<_> = origins.filter_map(|d| d.origin).map(|origin| origin.object).collect();
-        for id in needed.into_iter().filter(|id| !self.found.descriptors.contains_key(id)) {
-            self.found.damaged_descriptors.entry(id).or_insert_with(|| "it is missing".to_owned());
-        }
-        if self.found.damaged_descriptors.is_empty() {
-            return Ok(());
-        }
-        let mut told = Told::default();
-        let mut buf = AlignedBuf::new(self.geometry.extent_bytes as usize);
-        let pins: BTreeSet<_> = self.checkpoint.catalogue.base.iter().chain(&self.checkpoint.catalogue.since).collect();
-        for extent in pins.into_iter().filter(|extent| extent.0 < self.geometry.extents()) {
-            read_told(&*self.env.disk, self.geometry, self.pool, *extent, &mut buf, &mut told);
-        }
-        let table = told.table(self.checkpoint.next_seq);
-        let is_complete = self.checkpoint.catalogue.as_of > Seq(0)
-            && table.as_of.is_some_and(|as_of| as_of >= self.checkpoint.catalogue.as_of);
-        let mut batch = MapBatch::default();
-        for (id, why) in std::mem::take(&mut self.found.damaged_descriptors) {
-            let what = format!("the descriptor of object {} is damaged ({why})", id.0);
-            let Some(descriptor) = table.objects.get(&id).filter(|_| is_complete) else {
-                let why = if is_complete { "the catalogue does not know it" } else { "there is no whole catalogue" };
-                return Err(hopeless(format!("{what}, and {why}")));
-            };
-            // What nobody needs of it is looked for anew, and its figures are counted by `check`.
-            let reap = descriptor.state.has_records().then_some(Reap::from(GroupIndex(0)));
-            let descriptor = ObjectDescriptor { reap, allocated_blocks: 0, stored_bytes: 0, ..descriptor.clone() };
-            batch.put(object_key(id), descriptor.encode());
-            let detail = format!("{what}; that of the catalogue has taken its place, called '{}'", descriptor.name);
-            self.problem("object", None, detail);
-            self.found.descriptors.insert(id, descriptor);
-        }
-        self.env.store.commit(batch).map_err(store_error)
     }
 
     /// Steps 3 and 4. Whether any was rebuilt.
@@ -312,7 +261,7 @@ impl Mender<'_> {
 
     /// Step 5.
     fn usage(&mut self) -> Result<()> {
-        let settled = self.settled()?;
+        let settled = &self.found.settled;
         let mut live: BTreeMap<ExtentIndex, u64> = BTreeMap::new();
         let mut seen: BTreeSet<GroupKey> = BTreeSet::new();
         let mut open: Option<(GroupKey, GroupRecords)> = None;
@@ -357,46 +306,14 @@ impl Mender<'_> {
             }
         }
         let mut batch = MapBatch::default();
-        self.checkpoint.live_bytes = 0;
-        for first in (0..self.geometry.extents()).step_by(USAGE_PAGE_EXTENTS) {
-            let mut page = [0; USAGE_PAGE_EXTENTS];
-            for (slot, index) in page.iter_mut().zip(first..) {
-                let bytes = live.get(&ExtentIndex(index)).copied().unwrap_or(0);
-                *slot =
-                    u32::try_from(bytes).map_err(|_| hopeless(format!("records claim {bytes} bytes of an extent")))?;
-            }
-            batch.put(usage_key(ExtentIndex(first)), encode_usage_page(&page));
-            self.checkpoint.live_bytes += usage_bytes(&BTreeMap::from([(first, page)]), self.geometry);
-        }
+        let extents = self.geometry.extents();
+        put_pages(&mut batch, 0..extents, |extent| live.get(&extent).copied().unwrap_or(0))?;
+        self.checkpoint.live_bytes = live.range(..ExtentIndex(extents)).map(|(_, bytes)| bytes).sum();
         batch.put(KEY_CHECKPOINT, self.checkpoint.encode());
         self.env.store.commit(batch).map_err(store_error)?;
         for why in std::mem::take(&mut self.found.damaged_pages) {
             self.problem("usage", None, format!("{why}; live bytes were counted anew from all records"));
         }
         Ok(())
-    }
-
-    /// What light checkpoints left.
-    fn settled(&self) -> Result<Overlay> {
-        let settled = Overlay::default();
-        let mut failure = None;
-        let (from, to) = delta_key_range();
-        self.env
-            .store
-            .scan(from, to, &mut |_, value| match decode_delta(value) {
-                Ok(changes) => {
-                    for (key, change) in changes {
-                        let group = GroupKey { object: key.object, group: key.group };
-                        settled.change(group, key.epoch, |record| record.absorb(&change, &mut |_| ()));
-                    }
-                    ControlFlow::Continue(())
-                }
-                Err(error) => {
-                    failure = Some(error);
-                    ControlFlow::Break(())
-                }
-            })
-            .map_err(store_error)?;
-        failure.map_or(Ok(settled), |error| Err(hopeless(format!("a delta is damaged ({error})"))))
     }
 }

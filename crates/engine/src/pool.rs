@@ -98,6 +98,7 @@ impl Pool {
             extents: vec![ExtentIndex(1)],
             next_object: 1,
             number: 0,
+            objects: 0,
             live_bytes: 0,
             deltas: 0,
             properties: options.properties.clone(),
@@ -139,7 +140,7 @@ impl Pool {
         let objects = Arc::new(Objects::new(checkpoint.properties.clone(), checkpoint.next_object));
         objects.load(&loaded.objects)?;
         let applier = Arc::new(Applier {
-            map: Arc::new(Map::new(env.store.clone(), shares.groups, Arc::new(loaded.settled))),
+            map: Arc::new(Map::new(env.store.clone(), shares.groups, Arc::new(loaded.deltas.settled))),
             objects,
             buffer: Arc::new(WriteBuffer::new()),
             catalogue: Arc::new(Catalogue::new(Pins::of(&checkpoint.catalogue))),
@@ -189,7 +190,7 @@ impl Pool {
             buffers,
             log,
             extents,
-            checkpoint: CheckpointState::new(checkpoint.number, loaded.deltas),
+            checkpoint: CheckpointState::new(checkpoint.number, loaded.deltas.keys),
             chooser,
         }));
         *core.mended.lock() = mended;

@@ -14,20 +14,20 @@ use std::ops::ControlFlow;
 use env::{AlignedBuf, MapStore};
 use format::{
     BATCH_ALIGN, Batch, BatchHeader, Checkpoint, Entry, FragmentEntry, FragmentIdentity, KEY_CHECKPOINT,
-    ObjectDescriptor, OpenExtent, STREAMS, Stream, USAGE_PAGE_EXTENTS, decode_batch, decode_delta, decode_usage_page,
-    delta_key_range, fragment_checksum, object_key_range, parse_delta_key, parse_usage_key, usage_key_range,
+    ObjectDescriptor, OpenExtent, STREAMS, Stream, decode_batch, decode_usage_page, fragment_checksum,
+    object_key_range, parse_object_key, parse_usage_key, usage_key_range,
 };
 use surface::{Error, ErrorKind, Result};
 use units::{ExtentIndex, Seq};
 
 use crate::apply::Applier;
 use crate::canary::Canary;
+use crate::deltas::{Deltas, read_deltas};
 use crate::geometry::Geometry;
 use crate::log::{Position, Sink as _};
 use crate::log_reads::{LogReads, Source};
 use crate::map::store_error;
-use crate::overlay::Overlay;
-use crate::write_buffer::GroupKey;
+use crate::usage::{Pages, usage_bytes, usage_differs};
 
 /// Listed extents without a head, one after the other, behind which nobody looks for proof of damage: as many as one event may take, and few
 /// enough that opening a pool reads only a little more than its log.
@@ -37,10 +37,9 @@ const HEADLESS_MAX: usize = 8;
 pub(crate) struct Loaded {
     pub checkpoint: Checkpoint,
     pub objects: Vec<ObjectDescriptor>,
-    pub usage: BTreeMap<u32, [u32; USAGE_PAGE_EXTENTS]>,
-    /// Changes that light checkpoints put beside the records, and their keys.
-    pub settled: Overlay,
-    pub deltas: Vec<(u64, u32)>,
+    pub usage: Pages,
+    /// Changes that light checkpoints put beside the records.
+    pub deltas: Deltas,
 }
 
 /// What replaying the log came to.
@@ -65,7 +64,8 @@ fn gone(what: String) -> Error {
 /// Loads the last checkpoint from the map store.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] if it is missing, damaged, or that of another pool, and if usage pages or deltas are missing that it counts.
+/// [`ErrorKind::Corrupt`] if it is missing, damaged, or that of another pool, and if descriptors, usage pages or deltas are missing that it
+/// counts.
 pub(crate) fn load(store: &dyn MapStore, pool: &[u8; 16], geometry: &Geometry) -> Result<Loaded> {
     let Some(bytes) = store.get(KEY_CHECKPOINT).map_err(store_error)? else {
         let text = "the map store holds no checkpoint: the metadata directory is not that of this pool, or `init` was interrupted";
@@ -85,19 +85,28 @@ pub(crate) fn load(store: &dyn MapStore, pool: &[u8; 16], geometry: &Geometry) -
     }
     let mut objects = Vec::new();
     let mut failure = None;
+    let mut misplaced = None;
     let (from, to) = object_key_range();
     store
-        .scan(from, to, &mut |_, value| match ObjectDescriptor::decode(value) {
-            Ok(object) => {
+        .scan(from, to, &mut |key, value| match (parse_object_key(key), ObjectDescriptor::decode(value)) {
+            (Some(id), Ok(object)) if object.id == id => {
                 objects.push(object);
                 ControlFlow::Continue(())
             }
-            Err(error) => {
+            (Some(id), Ok(object)) => {
+                misplaced = Some((id, object.id));
+                ControlFlow::Break(())
+            }
+            (_, Err(error)) => {
                 failure = Some(error);
                 ControlFlow::Break(())
             }
+            (None, _) => ControlFlow::Continue(()),
         })
         .map_err(store_error)?;
+    if let Some((at, found)) = misplaced {
+        return Err(gone(format!("where the descriptor of object {} should be lies that of object {}", at.0, found.0)));
+    }
     let mut usage = BTreeMap::new();
     let (from, to) = usage_key_range();
     store
@@ -113,50 +122,22 @@ pub(crate) fn load(store: &dyn MapStore, pool: &[u8; 16], geometry: &Geometry) -
             (None, _) => ControlFlow::Continue(()),
         })
         .map_err(store_error)?;
-    let (settled, mut deltas) = (Overlay::default(), Vec::new());
-    let (from, to) = delta_key_range();
-    store
-        .scan(from, to, &mut |key, value| match (parse_delta_key(key), decode_delta(value)) {
-            (Some(id), Ok(changes)) => {
-                deltas.push(id);
-                for (key, change) in changes {
-                    let group = GroupKey { object: key.object, group: key.group };
-                    settled.change(group, key.epoch, |record| record.absorb(&change, &mut |_| ()));
-                }
-                ControlFlow::Continue(())
-            }
-            (_, Err(error)) => {
-                failure = Some(error);
-                ControlFlow::Break(())
-            }
-            (None, _) => ControlFlow::Continue(()),
-        })
-        .map_err(store_error)?;
     if let Some(error) = failure {
         return Err(damaged(error));
+    }
+    if objects.len() != checkpoint.objects as usize {
+        return Err(gone(objects_differ(objects.len(), checkpoint.objects)));
     }
     let live = usage_bytes(&usage, geometry);
     if live != checkpoint.live_bytes {
         return Err(gone(usage_differs(live, checkpoint.live_bytes)));
     }
-    if deltas.len() != checkpoint.deltas as usize {
-        return Err(gone(deltas_differ(deltas.len(), checkpoint.deltas)));
-    }
-    Ok(Loaded { checkpoint, objects, usage, settled, deltas })
+    let deltas = read_deltas(store, checkpoint.deltas)?.map_err(gone)?;
+    Ok(Loaded { checkpoint, objects, usage, deltas })
 }
 
-/// Live bytes by all pages.
-pub(crate) fn usage_bytes(pages: &BTreeMap<u32, [u32; USAGE_PAGE_EXTENTS]>, geometry: &Geometry) -> u64 {
-    let live = pages.iter().flat_map(|(first, page)| (*first..).zip(page));
-    live.filter(|(extent, _)| *extent < geometry.extents()).map(|(_, live)| u64::from(*live)).sum()
-}
-
-pub(crate) fn usage_differs(found: u64, expected: u64) -> String {
-    format!("usage pages count {found} live bytes, and should {expected}: a page is gone, or an old one")
-}
-
-pub(crate) fn deltas_differ(found: usize, expected: u32) -> String {
-    format!("{found} deltas lie over the map records, and should be {expected}")
+pub(crate) fn objects_differ(found: usize, expected: u32) -> String {
+    format!("there are descriptors of {found} objects, and should be of {expected}")
 }
 
 /// What tells the batches of a log from others.

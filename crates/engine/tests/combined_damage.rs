@@ -5,14 +5,17 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::anatomy::Anatomy;
 use common::salvage::salvage;
 use common::{Campaign, Ended, Failure, Op, Shape, Tally, World};
 use engine::{Pool, PoolOptions};
+use format::{ObjectDescriptor, ObjectState};
 use sim::Rng;
 use surface::{BlockDevice, Error, ErrorKind};
+use units::ObjectId;
 
 const SECTOR: u64 = 4096;
 /// Most damages of each kind at once.
@@ -90,12 +93,7 @@ impl Damage {
                 }
                 kind => {
                     let removes = rng.percent(33);
-                    // A descriptor that is gone without a trace is not noticed if nothing leads to it.
-                    let tables: &[u8] = match kind {
-                        6 => b"U",
-                        _ if removes => b"RRUDL",
-                        _ => b"RRUODL",
-                    };
+                    let tables: &[u8] = if kind == 6 { b"U" } else { b"RRUODL" };
                     let table = *rng.pick(tables);
                     let values = world.machine.store.dump();
                     let mut values: Vec<_> = values.into_iter().filter(|(key, _)| key[0] == table).collect();
@@ -167,9 +165,27 @@ fn honest(world: &World, pool: &Pool, damage: &Damage) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Volumes and snapshots in the map store of a world.
+fn readable_objects(world: &World) -> BTreeSet<ObjectId> {
+    let values = world.machine.store.dump().into_iter().filter(|(key, _)| key[0] == b'O');
+    let descriptors = values.map(|(_, value)| ObjectDescriptor::decode(&value).unwrap());
+    descriptors.filter(|d| matches!(d.state, ObjectState::Volume | ObjectState::Snapshot)).map(|d| d.id).collect()
+}
+
+/// Volumes and snapshots that the last checkpoint knew, and that are there when the undamaged pool is opened: whatever of the log behind the
+/// checkpoint is lost, they are there.
+fn lasting(base: &World, seed: u64) -> Result<BTreeSet<ObjectId>, Failure> {
+    let before = readable_objects(base);
+    let world = base.fork(seed);
+    let pool = Pool::open(world.env(), world.pool_options()).map_err(|e| world.fail(format!("open: {e}")))?;
+    pool.close().map_err(|e| world.fail(format!("close: {e}")))?;
+    Ok(before.intersection(&readable_objects(&world)).copied().collect())
+}
+
 fn combined(seed: u64) -> Result<Tally, Failure> {
     let base = prepare(seed)?;
     let anatomy = Anatomy::of(&base);
+    let lasting = lasting(&base, seed)?;
     let mut tally = Tally { ops: base.op_number, ..Tally::default() };
     for round in 0..ROUNDS {
         let mut rng = Rng::new(seed << 8 | round);
@@ -195,6 +211,10 @@ fn combined(seed: u64) -> Result<Tally, Failure> {
                 let report =
                     pool.check(true, &mut |_, _| ()).map_err(|e| world.fail(format!("repair: {e}; {damage:?}")))?;
                 pool.close().map_err(|e| world.fail(format!("close after {report:?}: {e}; {damage:?}")))?;
+                let lost: Vec<_> = lasting.difference(&readable_objects(&world)).copied().collect();
+                if !lost.is_empty() {
+                    return Err(world.fail(format!("repair lost {lost:?}: {report:?}; {damage:?}")));
+                }
                 world.machine.restart();
                 let pool = Pool::open(world.env(), world.pool_options())
                     .map_err(|e| world.fail(format!("open after {report:?}: {e}; {damage:?}")))?;

@@ -14,6 +14,16 @@ use surface::ErrorKind;
 /// Deltas that were taken away.
 static DELTAS: AtomicU64 = AtomicU64::new(0);
 
+/// Descriptors that were taken away.
+static GONE: AtomicU64 = AtomicU64::new(0);
+
+/// What happened to a value of the map store.
+#[derive(Clone, Copy)]
+enum Damage {
+    Flip,
+    Gone,
+}
+
 fn work(world: &mut World, ops: u64) -> Result<(), Failure> {
     for _ in 0..ops {
         if world.step()? == Ended::Full {
@@ -135,16 +145,36 @@ fn every_kind(seed: u64) -> Result<Tally, Failure> {
         }
         DELTAS.fetch_add(1, Ordering::Relaxed);
     }
-    // Descriptors, which the log knows; one is gone altogether.
-    for (index, key) in keys(&base, b'O').into_iter().enumerate() {
+    // Descriptors, which the log knows: damaged, or gone altogether.
+    let damages = [Damage::Flip, Damage::Gone];
+    let descriptors: Vec<_> =
+        keys(&base, b'O').into_iter().flat_map(|key| damages.map(|how| (key.clone(), how))).collect();
+    for (index, (key, how)) in descriptors.into_iter().enumerate() {
         let mut world = base.fork(seed + index as u64);
-        flip(&mut world, &key);
+        match how {
+            Damage::Flip => flip(&mut world, &key),
+            Damage::Gone => {
+                world.machine.store.poke(&key, None);
+                GONE.fetch_add(1, Ordering::Relaxed);
+            }
+        }
         if !has_catalogue {
             let options = PoolOptions { repair: true, ..world.pool_options() };
             let error = Pool::open(world.env(), options).map(|_| ()).unwrap_err();
             assert!(error.to_string().contains("salvage"), "{error}");
             continue;
         }
+        let report = repair(&mut world, true)?;
+        expect(&world, &report, "object")?;
+        if compare(&mut world)? > 0 {
+            return Err(world.fail("discarded blocks show"));
+        }
+        tally.faults += 1;
+    }
+    // All of them: the log knows how many there were, and what.
+    let mut world = base.fork(seed);
+    keys(&base, b'O').iter().for_each(|key| world.machine.store.poke(key, None));
+    if has_catalogue && !keys(&base, b'O').is_empty() {
         let report = repair(&mut world, true)?;
         expect(&world, &report, "object")?;
         if compare(&mut world)? > 0 {
@@ -190,6 +220,10 @@ fn damage_of_every_kind_in_the_map_store_is_mended() {
     let campaign =
         Campaign { binary: "mend", test: "damage_of_every_kind_in_the_map_store_is_mended", seeds: 60, soaks: false };
     let total = campaign.run(every_kind);
-    let deltas = DELTAS.load(Ordering::Relaxed);
-    campaign.demand(total.faults > 350 && deltas > 10, "350 damages mended, 10 deltas missed");
+    let (deltas, gone) = (DELTAS.load(Ordering::Relaxed), GONE.load(Ordering::Relaxed));
+    println!("{deltas} deltas and {gone} descriptors were taken away");
+    campaign.demand(
+        total.faults > 700 && deltas > 10 && gone > 150,
+        "700 damages mended, 10 deltas and 150 descriptors missed",
+    );
 }

@@ -39,6 +39,8 @@ pub struct Checkpoint {
     pub number: u64,
     /// Properties of the pool.
     pub properties: BTreeMap<String, String>,
+    /// Objects: there are as many descriptors beside it. One that is gone would be a volume that was never there.
+    pub objects: u32,
     /// Live bytes of all extents: the sum over the usage pages. Pages that are gone have left too few.
     pub live_bytes: u64,
     /// Deltas that lie over the records.
@@ -54,9 +56,9 @@ impl Checkpoint {
     }
 
     /// Encodes: pool 16, incarnation 8, its first sequence number 8, next sequence number 8, per stream its open extent 4 (0: none) and
-    /// offset 4, next object 8, number 8, live bytes 8, deltas 4, properties, catalogue, number of extents 4, each 4, crc32c 4.
+    /// offset 4, next object 8, number 8, objects 4, live bytes 8, deltas 4, properties, catalogue, number of extents 4, each 4, crc32c 4.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(124 + 4 * self.extents.len());
+        let mut out = Vec::with_capacity(128 + 4 * self.extents.len());
         out.extend_from_slice(&self.pool);
         put_uint(&mut out, self.incarnation, 8);
         put_uint(&mut out, self.incarnation_first_seq.0, 8);
@@ -67,6 +69,7 @@ impl Checkpoint {
         }
         put_uint(&mut out, self.next_object, 8);
         put_uint(&mut out, self.number, 8);
+        put_uint(&mut out, self.objects.into(), 4);
         put_uint(&mut out, self.live_bytes, 8);
         put_uint(&mut out, self.deltas.into(), 4);
         put_properties(&mut out, &self.properties);
@@ -105,6 +108,7 @@ impl Checkpoint {
             open,
             next_object: cursor.u64()?,
             number: cursor.u64()?,
+            objects: cursor.u32()?,
             live_bytes: cursor.u64()?,
             deltas: cursor.u32()?,
             properties: read_properties(&mut cursor)?,
@@ -164,6 +168,7 @@ mod tests {
             extents: vec![ExtentIndex(5), ExtentIndex(9)],
             next_object: 17,
             number: 2,
+            objects: 5,
             live_bytes: 1 << 40,
             deltas: 3,
             properties: BTreeMap::new(),
