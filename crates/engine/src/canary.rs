@@ -39,6 +39,8 @@ canaries! {
     DictionaryGivenUpUnseen = "dictionary-given-up-unseen", "A dictionary is given up without a look at who needs it.";
     DictionaryOutlived = "dictionary-outlived", "A dictionary stays when its volume has gone.";
     OpeningWithoutMark = "opening-without-mark", "An opening is not marked in the log.";
+    SortDropsANewerWrite = "sort-drops-a-newer-write", "What is sorted takes the place of what was written since it was read.";
+    SortFillsAHole = "sort-fills-a-hole", "What is sorted comes back after a large discard.";
     CatalogueNotKept = "catalogue-not-kept", "The extents of the catalogue are freed like any others.";
 }
 

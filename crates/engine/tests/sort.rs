@@ -4,8 +4,12 @@
 #[path = "common/machine_env.rs"]
 mod machine_env;
 
+use std::io;
+use std::sync::{Arc, Mutex};
+
 use bytes::Bytes;
-use engine::{FormatOptions, Pool, PoolOptions, Properties, SortReport};
+use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties, SortReport, Volume};
+use env::{AlignedBuf, Disk, DiskLayer};
 use sim::{ContentKind, Machine, Rng, fill_content};
 use surface::{BlockDevice, ErrorKind, WriteOptions};
 
@@ -15,11 +19,35 @@ const CAPACITY: u64 = 64 << 20;
 const VOLUME: usize = 8 << 20;
 const UNIT: usize = 32 << 10;
 const GROUP: usize = 128 << 10;
+/// More than a discard that goes through the write buffer, which is up to 64 groups.
+const LARGE_DISCARD: usize = 80 * GROUP;
 /// Bytes of a slice.
 const SLICE: u64 = 1 << 20;
 
+/// What happens once, in the middle of the next read of the disk.
+type Interruption = Box<dyn FnOnce() + Send>;
+
+/// A disk on which something happens between a read and its return.
+struct InterruptedDisk {
+    below: Arc<dyn Disk>,
+    next: Arc<Mutex<Option<Interruption>>>,
+}
+
+impl DiskLayer for InterruptedDisk {
+    fn below(&self) -> &dyn Disk {
+        &*self.below
+    }
+    fn read_at(&self, offset: u64, buf: &mut AlignedBuf, len: usize) -> io::Result<()> {
+        self.below.read_at(offset, buf, len)?;
+        let next = self.next.lock().unwrap().take();
+        next.into_iter().for_each(|interruption| interruption());
+        Ok(())
+    }
+}
+
 struct World {
     machine: Machine,
+    interruption: Arc<Mutex<Option<Interruption>>>,
     pool: Option<Pool>,
     rng: Rng,
     /// What the volume `v` holds.
@@ -30,10 +58,11 @@ impl World {
     /// A pool with a volume that was written in order and then, if it shall be, block by block at random.
     fn new(capacity: u64, overwrites: usize) -> Self {
         let machine = Machine::new(capacity, 5);
-        let mut world = Self { machine, pool: None, rng: Rng::new(1), data: vec![0; VOLUME] };
+        let mut world =
+            Self { machine, interruption: Arc::default(), pool: None, rng: Rng::new(1), data: vec![0; VOLUME] };
         let properties = Properties::from([("compression".into(), "lz4".into()), ("unit".into(), "32K".into())]);
         let format = FormatOptions { capacity_bytes: capacity, extent_bytes: EXTENT as u32, properties };
-        Pool::format(&machine_env::env(&world.machine), &format).unwrap();
+        Pool::format(&world.env(), &format).unwrap();
         world.open();
         world.pool().create_volume("v", VOLUME as u64, &Properties::new()).unwrap();
         for block in world.data.chunks_mut(BLOCK) {
@@ -47,9 +76,28 @@ impl World {
         world
     }
 
+    fn env(&self) -> PoolEnv {
+        let disk = InterruptedDisk { below: self.machine.disk.handle(), next: Arc::clone(&self.interruption) };
+        PoolEnv { disk: Arc::new(disk), ..machine_env::env(&self.machine) }
+    }
+
+    /// Sorts; between the first read of the disk for that and its return, `change` happens to the volume, and to what it must hold then.
+    fn sort_interrupted(&mut self, change: impl FnOnce(&Volume) + Send + 'static) {
+        self.pool().drop_caches();
+        let volume = self.pool().volume("v").unwrap();
+        *self.interruption.lock().unwrap() = Some(Box::new(move || change(&volume)));
+        let report = self.sort();
+        assert!(self.interruption.lock().unwrap().is_none(), "HARNESS: nothing was read");
+        println!("{report:?}");
+        self.read();
+        self.reopen();
+        self.read();
+        self.check();
+    }
+
     fn open(&mut self) {
         let options = PoolOptions { memory_bytes: 8 << 20, workers: 0, ..PoolOptions::default() };
-        self.pool = Some(Pool::open(machine_env::env(&self.machine), options).unwrap());
+        self.pool = Some(Pool::open(self.env(), options).unwrap());
     }
 
     fn reopen(&mut self) {
@@ -290,4 +338,33 @@ fn what_is_sorted_counts_as_moved() {
     let moved = after.moved_bytes - before.moved_bytes;
     assert!(moved > report.rewritten_bytes / 10 && moved < report.rewritten_bytes, "{moved} of {report:?}");
     assert!(after.log_bytes - before.log_bytes >= moved);
+}
+
+/// A writer comes between the read of a group and its way back into the write buffer; once more with a flush, after which nothing of the
+/// group is dirty any more.
+#[test]
+fn what_is_written_while_a_group_is_read_wins() {
+    for flushes in [false, true] {
+        let mut world = World::new(CAPACITY, 4 * VOLUME / BLOCK);
+        let at = 5 * BLOCK;
+        world.data[at..at + 2 * BLOCK].fill(7);
+        world.sort_interrupted(move |volume| {
+            volume.write(at as u64, Bytes::from(vec![7; 2 * BLOCK]), WriteOptions { fua: flushes }).unwrap();
+        });
+    }
+}
+
+/// The same with a discard: a small one goes through the write buffer, a large one past it.
+#[test]
+fn what_is_punched_while_a_group_is_read_stays_a_hole() {
+    for length in [3 * BLOCK, LARGE_DISCARD] {
+        let mut world = World::new(CAPACITY, 4 * VOLUME / BLOCK);
+        world.pool().resize_volume("v", 2 * LARGE_DISCARD as u64).unwrap();
+        let at = 5 * BLOCK;
+        let end = VOLUME.min(at + length);
+        world.data[at..end].fill(0);
+        world.sort_interrupted(move |volume| volume.discard(at as u64, length as u64).unwrap());
+        let allocated = world.pool().volume("v").unwrap().allocated_bytes();
+        assert_eq!(allocated, (VOLUME - (end - at)) as u64, "HARNESS: a hole holds data again");
+    }
 }
