@@ -214,12 +214,7 @@ impl Core {
     fn room_to_sort(&self, bytes: u64, groups: usize) -> Result<Admitted<'_>> {
         let admitted = self.set_aside_groups(bytes, groups as u64);
         let has_room = |core: &Self| core.has_room_before(core.soft_wall());
-        if has_room(self) || self.wait_for_cleaner(0, has_room) {
-            return Ok(admitted);
-        }
-        self.drain_all()?;
-        self.take_light_checkpoint()?;
-        if has_room(self) || self.clean_for_room(0)? {
+        if has_room(self) || self.wait_for_cleaner(0, has_room) || self.find_room(0, has_room)? {
             return Ok(admitted);
         }
         Err(Error::new(ErrorKind::Full, "the pool has no room to write data anew before the old is given back"))

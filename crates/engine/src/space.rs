@@ -141,13 +141,22 @@ impl Core {
         if !hopeless && self.wait_for_cleaner(kept, has_room) {
             return Ok(admitted);
         }
+        if self.find_room(kept, has_room)? {
+            return Ok(admitted);
+        }
+        self.full_at.store(self.log.applied_seq().0, Ordering::Relaxed);
+        Err(self.full_error())
+    }
+
+    /// Makes room by all means that there are, for one caller at a time; whether there is any then. `kept`: see [`Self::extents_kept`].
+    pub(crate) fn find_room(&self, kept: u64, has_room: impl Fn(&Self) -> bool) -> Result<bool> {
         let _making_room = self.making_room.lock();
         if has_room(self) {
-            return Ok(admitted);
+            return Ok(true);
         }
         self.drain_all()?;
         if has_room(self) {
-            return Ok(admitted);
+            return Ok(true);
         }
         self.take_light_checkpoint()?;
         // Deleted volumes give their space back over several checkpoints.
@@ -155,16 +164,13 @@ impl Core {
             self.take_checkpoint()?;
         }
         if has_room(self) || self.clean_for_room(kept)? {
-            return Ok(admitted);
+            return Ok(true);
+        }
+        if self.map.settled().is_empty() {
+            return Ok(false);
         }
         // Merging may show that more is dead.
-        if !self.map.settled().is_empty() {
-            self.take_checkpoint()?;
-            if has_room(self) || self.clean_for_room(kept)? {
-                return Ok(admitted);
-            }
-        }
-        self.full_at.store(self.log.applied_seq().0, Ordering::Relaxed);
-        Err(self.full_error())
+        self.take_checkpoint()?;
+        Ok(has_room(self) || self.clean_for_room(kept)?)
     }
 }
