@@ -57,9 +57,8 @@ impl Core {
     /// Groups of which the write buffer or the map knows something.
     pub(crate) fn known_groups(&self, object: &Object, from: GroupIndex, to: GroupIndex) -> Result<Vec<GroupIndex>> {
         let mut groups = Vec::new();
-        for level in object.levels().iter() {
-            groups.extend(self.map.groups_in(level.object, from, to)?);
-        }
+        // The buffer comes first, as for a reader: what leaves it is in the map by then. The other way round, what is drained between the two
+        // looks would be in neither, and be taken for a hole.
         if self.buffer.groups() > 0 {
             for group in (from.0..to.0).map(GroupIndex) {
                 let key = GroupKey { object: object.id, group };
@@ -67,6 +66,9 @@ impl Core {
                     groups.push(group);
                 }
             }
+        }
+        for level in object.levels().iter() {
+            groups.extend(self.map.groups_in(level.object, from, to)?);
         }
         groups.sort_unstable();
         groups.dedup();

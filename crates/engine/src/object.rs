@@ -21,6 +21,9 @@ pub(crate) struct Object {
     pub settings: RwLock<Settings>,
     /// Held shared by every request, and exclusively by a resize, a snapshot, a rollback or a deletion.
     pub gate: RwLock<()>,
+    /// Held shared by whoever reads a block to change a part of it, exclusively while a large range is made a hole past the write buffer: the
+    /// rest of the block would be written back as it was before.
+    pub parts: RwLock<()>,
     /// The name that users know: that of a volume, or `VOLUME@SNAPSHOT`.
     title: RwLock<String>,
     levels: RwLock<Arc<[Level]>>,
@@ -52,6 +55,7 @@ impl Object {
             changed: AtomicBool::new(false),
             settings: RwLock::new(settings),
             gate: RwLock::new(()),
+            parts: RwLock::new(()),
             title: RwLock::new(descriptor.name.clone()),
             levels: RwLock::new(Arc::new([])),
             size_bytes: AtomicU64::new(0),

@@ -120,12 +120,14 @@ impl Volume {
         }
     }
 
-    /// A part of one block: reads the rest of it, and tries again if somebody wrote nearby meanwhile.
+    /// A part of one block: reads the rest of it, and tries again if somebody wrote nearby meanwhile. A large hole, which goes past the write
+    /// buffer, comes before it or after it.
     fn write_part(&self, offset: u64, data: &[u8], keep_zeroes: bool) -> Result<()> {
         let block = BlockIndex::containing(offset);
         let key = self.key(block.group());
         let skip = (offset - block.offset_bytes()) as usize;
         self.core.throttle()?;
+        let _no_hole = self.object.parts.read();
         loop {
             let version = self.core.buffer.version(key);
             let mut content = vec![0; BLOCK_BYTES];
@@ -203,9 +205,11 @@ impl Core {
     /// 1. What is dirty by now is drained, so that the log keeps the order.
     /// 2. The ranges are appended, a bounded piece each, and applied.
     ///
-    /// A write to the range that comes at the same time is ordered before or after it, block by block.
+    /// A write to the range that comes at the same time is ordered before or after it, block by block; one of a part of a block waits: it
+    /// would bring back what it has read of the rest.
     pub(crate) fn punch_range(&self, object: &Object, from: BlockIndex, to: BlockIndex) -> Result<()> {
         let _punching = self.punching.read();
+        let _no_parts = object.parts.write();
         let result = self.append_holes(object, from, to);
         // Even if it failed: a part of it may hold.
         self.punches.fetch_add(1, Ordering::AcqRel);

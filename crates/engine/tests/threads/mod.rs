@@ -3,6 +3,7 @@
 
 mod freed;
 mod full;
+mod halves;
 mod sorted;
 
 use std::collections::HashMap;
