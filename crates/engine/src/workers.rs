@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use surface::{Error, ErrorKind, Result};
 
 use crate::core::Core;
-use crate::log::Log;
+use crate::log::{Log, Wrote};
 use crate::write_buffer::WriteBuffer;
 
 /// Jobs that may wait: more read-ahead than this would be stale before it ran.
@@ -258,10 +258,10 @@ fn read(core: &Weak<Core>) {
 /// A writer: batches that wait to be written.
 fn write(core: &Weak<Core>) {
     while let Some(core) = core.upgrade() {
-        if core.log.write_queued(KEEPER_PERIOD) {
-            core.workers.tell_room(&core);
-        } else if core.workers.state.lock().stop {
-            return;
+        match core.log.write_queued(KEEPER_PERIOD) {
+            Wrote::Batch => core.workers.tell_room(&core),
+            Wrote::Nothing => {}
+            Wrote::Stopped => return,
         }
     }
 }

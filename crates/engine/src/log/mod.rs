@@ -37,6 +37,7 @@ use crate::write_buffer::Taken;
 
 use self::streams::{Place, Streams};
 use self::writers::Writers;
+pub(crate) use self::writers::Wrote;
 
 /// What becomes of batches. Called under the log's lock, in the log's order.
 pub(crate) trait Sink: Send + Sync {

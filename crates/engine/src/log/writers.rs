@@ -11,6 +11,24 @@ use surface::Error;
 use super::{Log, Placed, Purpose, Refusal, Ticket};
 use crate::prepared::Prepared;
 
+/// What a writer finds to do.
+pub(crate) enum Next {
+    Batch(Placed),
+    /// Nothing came within its patience.
+    Nothing,
+    /// Nothing will come any more.
+    Stopped,
+}
+
+/// What a writer did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wrote {
+    Batch,
+    Nothing,
+    /// It can end.
+    Stopped,
+}
+
 #[derive(Default)]
 struct State {
     queue: VecDeque<Placed>,
@@ -39,22 +57,31 @@ impl Writers {
         }
     }
 
-    /// Hands a batch to the writers.
-    pub(crate) fn push(&self, batch: Placed) {
+    /// Hands a batch to the writers; back if there may be none any more.
+    pub(crate) fn push(&self, batch: Placed) -> std::result::Result<(), Placed> {
         let mut state = self.state.lock();
+        if state.stop {
+            return Err(batch);
+        }
         state.bytes += batch.bytes();
         state.queue.push_back(batch);
         drop(state);
         self.work.notify_one();
+        Ok(())
     }
 
-    /// The next batch to write, in the order of the log. `None` if none came within `patience`.
-    pub(crate) fn pop(&self, patience: Duration) -> Option<Placed> {
+    /// The next batch to write, in the order of the log.
+    pub(crate) fn pop(&self, patience: Duration) -> Next {
         let mut state = self.state.lock();
         if state.queue.is_empty() && !state.stop {
             self.work.wait_for(&mut state, patience);
         }
-        state.queue.pop_front()
+        match state.queue.pop_front() {
+            Some(batch) => Next::Batch(batch),
+            // Looked at together with the queue: nothing can come behind it.
+            None if state.stop => Next::Stopped,
+            None => Next::Nothing,
+        }
     }
 
     /// A batch of so many bytes has been written, or has failed.
@@ -63,7 +90,7 @@ impl Writers {
         self.room.notify_all();
     }
 
-    /// No more batches will come; those that wait are still to be written.
+    /// No more batches are taken; those that wait are still to be written.
     pub(crate) fn stop(&self) {
         self.state.lock().stop = true;
         self.work.notify_all();
@@ -73,13 +100,16 @@ impl Writers {
 
 impl Log {
     /// Like [`append`](Self::append), but returns when all of it has its place; writer threads do the rest. If that
-    /// fails, what was taken goes back, and [`take_failure`](Self::take_failure) tells why.
+    /// fails, what was taken goes back, and [`take_failure`](Self::take_failure) tells why. When the pool is being closed the caller writes it
+    /// himself: a batch that has its place and is never written would keep all behind it waiting.
     pub(crate) fn enqueue(&self, mut prepared: Prepared, purpose: Purpose) -> std::result::Result<Ticket, Refusal> {
         loop {
             self.writers.wait_for_room();
             let (placed, rest) = self.place_or_refuse(prepared, purpose)?;
             let ticket = placed.ticket;
-            self.writers.push(placed);
+            if let Err(placed) = self.writers.push(placed) {
+                self.write_and_remember(placed);
+            }
             match rest {
                 Some(rest) => prepared = rest,
                 None => return Ok(ticket),
@@ -87,16 +117,24 @@ impl Log {
         }
     }
 
-    /// Writes the next batch that waits for a writer thread; `false` if none came within `patience`.
-    pub(crate) fn write_queued(&self, patience: Duration) -> bool {
-        let Some(placed) = self.writers.pop(patience) else { return false };
+    /// Writes the next batch that waits for a writer thread.
+    pub(crate) fn write_queued(&self, patience: Duration) -> Wrote {
+        let placed = match self.writers.pop(patience) {
+            Next::Batch(placed) => placed,
+            Next::Nothing => return Wrote::Nothing,
+            Next::Stopped => return Wrote::Stopped,
+        };
         self.reserve_early();
         let bytes = placed.bytes();
+        self.write_and_remember(placed);
+        self.writers.done(bytes);
+        Wrote::Batch
+    }
+
+    fn write_and_remember(&self, placed: Placed) {
         if let Err(error) = self.write_placed(placed) {
             self.state.lock().unreported.get_or_insert(error);
         }
-        self.writers.done(bytes);
-        true
     }
 
     /// Lets the writer threads come to their end.
@@ -107,5 +145,37 @@ impl Log {
     /// Why a batch that was enqueued could not be written, once for each failure of the log.
     pub(crate) fn take_failure(&self) -> Option<Error> {
         self.state.lock().unreported.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use sim::Machine;
+
+    use super::*;
+    use crate::options::{FormatOptions, PoolEnv, PoolOptions};
+    use crate::pool::Pool;
+
+    /// A cleaner, or a worker, may come to its batch when the writers have ended already.
+    #[test]
+    fn what_comes_when_the_writers_have_ended_is_written_all_the_same() {
+        let machine = Machine::new(8 << 20, 1);
+        let env = PoolEnv {
+            disk: machine.disk.handle(),
+            store: machine.store.handle(),
+            clock: Arc::clone(&machine.clock) as _,
+            entropy: Arc::clone(&machine.entropy) as _,
+        };
+        let options = FormatOptions { capacity_bytes: 8 << 20, extent_bytes: 64 << 10, properties: Default::default() };
+        Pool::format(&env, &options).unwrap();
+        let core = Pool::open(env, PoolOptions { workers: 1, ..PoolOptions::default() }).unwrap().core;
+        core.workers.stop(&core.log);
+        let before = core.log.applied_seq();
+        let batch = Prepared::metadata(Vec::new(), &core.buffers);
+        let Ok(ticket) = core.log.enqueue(batch, Purpose::Metadata) else { panic!("it was refused") };
+        assert_eq!(core.log.applied_seq().0, before.0 + 1, "it has its place, and waits for ever");
+        core.log.wait_applied(ticket).unwrap();
     }
 }
