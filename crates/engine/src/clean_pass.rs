@@ -27,6 +27,7 @@ use units::ExtentIndex;
 use crate::cleaner::{Cleaner, GAIN_DIVISOR, Round, Rule};
 use crate::core::Core;
 use crate::pool::Pool;
+use crate::space::Admitted;
 use crate::status::CleanReport;
 
 /// Extents before the wall below which the cleaner is pressed, and up to which it goes on, as parts of what could be free at best; and
@@ -178,10 +179,10 @@ impl Core {
         self.soft_wall() + self.brake.kept.load(Ordering::Relaxed)
     }
 
-    /// Waits until the cleaner has made room as `has_room` says. `false`: it wins nothing, or there is none.
-    pub(crate) fn wait_for_cleaner(&self, kept: u64, has_room: impl Fn(&Self) -> bool) -> bool {
+    /// Waits until the cleaner has made the room that `take` takes. `None`: it wins nothing, or there is none.
+    pub(crate) fn wait_for_cleaner<T>(&self, kept: u64, take: impl Fn() -> Option<T>) -> Option<T> {
         if self.is_inline() {
-            return false;
+            return None;
         }
         if kept > 0 {
             self.brake.kept.store(kept, Ordering::Relaxed);
@@ -191,15 +192,17 @@ impl Core {
         self.workers.wake_cleaner();
         let mut futile = self.brake.futile.lock();
         let before = *futile;
+        let mut taken = None;
         for _ in 0..WAITS_MAX {
-            if has_room(self) || *futile != before || self.check_failed().is_err() {
+            taken = take();
+            if taken.is_some() || *futile != before || self.check_failed().is_err() {
                 break;
             }
             self.brake.room.wait_for(&mut futile, WAIT);
         }
         drop(futile);
         self.brake.waiting.fetch_sub(1, Ordering::AcqRel);
-        has_room(self)
+        taken.or_else(take)
     }
 
     /// Whether the cleaner has to work for this pool, or soon will: then it pays to care where data goes.
@@ -388,16 +391,16 @@ impl Core {
         Ok(report)
     }
 
-    /// Cleans until a writer, from whom `kept` extents are kept back beside the reserve, has room before the soft wall and some more
-    /// lies before it, or until cleaning wins nothing. `false`: not even up to the wall is there room, the pool is full.
+    /// Cleans until a writer of `bytes`, from whom `kept` extents are kept back beside the reserve, has room before the soft wall and some
+    /// more lies before it, or until cleaning wins nothing. Returns his room; `None`: not even up to the wall is there any, the pool is full.
     ///
     /// # Errors
     /// Whatever storage and map fail with.
-    pub(crate) fn clean_for_room(&self, kept: u64) -> Result<bool> {
+    pub(crate) fn clean_for_room(&self, bytes: u64, kept: u64) -> Result<Option<Admitted<'_>>> {
         let _alone = self.cleaning.write();
         let rule = self.rule(0, true);
         let soft = self.brake.soft.load(Ordering::Relaxed);
-        let enough = |core: &Self| core.has_room_before(core.soft_wall() + kept + soft / 2);
+        let enough = |core: &Self| core.has_room_for(bytes, core.soft_wall() + kept + soft / 2);
         // Each round that cleans leaves fewer extents in use; this many cannot be needed.
         let mut rounds = 2 * GAIN_DIVISOR * u64::from(self.geometry.extents());
         loop {
@@ -428,10 +431,14 @@ impl Core {
                 // Waiting before the soft wall wins nothing now. The background cleaner will set it up again.
                 self.brake.soft.store(0, Ordering::Relaxed);
             }
-            let has_room = self.has_room_before(self.geometry.reserve_extents() + kept);
+            let admitted = {
+                // See `is_surely_full`.
+                let _still = self.checkpoint.lock();
+                self.try_set_aside(bytes, self.geometry.reserve_extents() + kept)
+            };
             // Other writers may have been quicker to take what was won: that does not make the pool full.
-            if has_room || is_exhausted {
-                return Ok(has_room);
+            if admitted.is_some() || is_exhausted {
+                return Ok(admitted);
             }
         }
     }

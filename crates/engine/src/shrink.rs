@@ -130,7 +130,10 @@ impl Pool {
         // Whether the superblock says the new size is unknown after an error: nothing may be written behind it.
         superblock_io::write(&*core.env.disk, &superblock).inspect_err(|error| core.fail(error))?;
         core.extents.lock().shrink(extents as usize);
+        let gone = core.geometry.extents().saturating_sub(extents);
         core.geometry.shrink(extents);
+        // When the pool grows again, what is there then has no space below.
+        core.log.backing.loses(ExtentIndex(extents), gone as usize);
         *shrinking = None;
         // Space that is not given back now is only that; the pool does not look there any more.
         let _ = core.env.disk.shrink(capacity_bytes);
@@ -199,7 +202,7 @@ impl Core {
         let below = Rule { within: (ExtentIndex(0), ExtentIndex(extents)), ..self.rule(0, true) };
         let mut stuck = 0;
         while idle(self) < enough {
-            let round = self.clean_round(below)?;
+            let round = self.clean_round_beside(below)?;
             stuck = if matches!(round, Round::Cleaned { .. }) { 0 } else { stuck + 1 };
             self.take_checkpoint()?;
             if stuck > STUCK_MAX {
@@ -225,7 +228,7 @@ impl Core {
                 (0, _) => return Ok(true),
                 // The log has some of them open or listed.
                 (_, 0) => Round::Idle,
-                _ => self.clean_round(away)?,
+                _ => self.clean_round_beside(away)?,
             };
             match round {
                 Round::Cleaned { .. } => {
@@ -253,7 +256,7 @@ impl Core {
                     self.take_checkpoint()?;
                     stuck += 1;
                     if stuck > 1 {
-                        let round = self.clean_round(below)?;
+                        let round = self.clean_round_beside(below)?;
                         if let Round::Cleaned { .. } = round {
                             self.take_checkpoint()?;
                             stuck = 1;
@@ -271,6 +274,13 @@ impl Core {
             }
         }
         Ok(left(self) == (0, 0))
+    }
+
+    /// A round of the cleaner that counts as one in the background: a writer that wants to know what can be won at all keeps it out, else its
+    /// victims would be missing in what he finds.
+    fn clean_round_beside(&self, rule: Rule) -> Result<Round> {
+        let _shared = self.cleaning.read();
+        self.clean_round(rule)
     }
 
     /// Takes checkpoints until the log has left what it had open or listed beyond the mark, as far as a write to each stream makes it.

@@ -36,7 +36,7 @@ use crate::object::Object;
 use crate::pool::Pool;
 use crate::regions::RegionKey;
 use crate::sorted::Sorted;
-use crate::space::Admitted;
+use crate::space::{Admitted, GROUP_COST_BYTES};
 use crate::write_buffer::{DirtyRun, GroupKey};
 
 /// Groups of a window: what is drained as one batch.
@@ -212,12 +212,14 @@ impl Core {
 
     /// Step 2.
     fn room_to_sort(&self, bytes: u64, groups: usize) -> Result<Admitted<'_>> {
-        let admitted = self.set_aside_groups(bytes, groups as u64);
-        let has_room = |core: &Self| core.has_room_before(core.soft_wall());
-        if has_room(self) || self.wait_for_cleaner(0, has_room) || self.find_room(0, has_room)? {
+        let bytes = bytes + groups as u64 * GROUP_COST_BYTES;
+        let try_now = || self.try_set_aside(bytes, self.soft_wall());
+        if let Some(admitted) = try_now().or_else(|| self.wait_for_cleaner(0, try_now)) {
             return Ok(admitted);
         }
-        Err(Error::new(ErrorKind::Full, "the pool has no room to write data anew before the old is given back"))
+        self.find_room(bytes, 0)?.ok_or_else(|| {
+            Error::new(ErrorKind::Full, "the pool has no room to write data anew before the old is given back")
+        })
     }
 
     /// Step 3 for a group: bytes of blocks that are on their way to a new place.

@@ -16,7 +16,7 @@ const OVERWRITE_MIN: u64 = 16;
 /// Extents that must have been filled since the pool was opened before they tell how much an extent holds.
 const OPENED_KNOWN: u64 = 32;
 /// What a group may cost in the log beside its data: in the worst case a batch of its own, padded.
-const GROUP_COST_BYTES: u64 = BLOCK_BYTES as u64;
+pub(crate) const GROUP_COST_BYTES: u64 = BLOCK_BYTES as u64;
 
 /// Room for data that is being put into the write buffer; dropped when it is there and counted as dirty.
 pub(crate) struct Admitted<'a> {
@@ -37,7 +37,12 @@ impl Core {
     /// last one: read in this order, none is missed.
     pub(crate) fn committed_bytes(&self) -> u64 {
         let admitting = self.admitting.load(Ordering::Acquire);
-        admitting + self.buffer.bytes() as u64 + self.buffer.groups() as u64 * GROUP_COST_BYTES
+        admitting + self.dirty_cost()
+    }
+
+    /// Bytes that what is dirty may cost in the log.
+    fn dirty_cost(&self) -> u64 {
+        self.buffer.bytes() as u64 + self.buffer.groups() as u64 * GROUP_COST_BYTES
     }
 
     /// Extents that can be written before another one is freed, the reserve included.
@@ -58,19 +63,33 @@ impl Core {
 
     /// Whether it fits so that `wall` extents are left.
     pub(crate) fn has_room_before(&self, wall: u64) -> bool {
-        let committed = self.committed_bytes();
+        self.has_room_for(0, wall)
+    }
+
+    /// Whether `bytes` more would fit so that `wall` extents are left.
+    pub(crate) fn has_room_for(&self, bytes: u64, wall: u64) -> bool {
+        let committed = self.committed_bytes() + bytes;
         self.extents_left().saturating_sub(wall) * self.geometry.usable_bytes_min() >= committed
+    }
+
+    /// Counts `bytes` as on their way to the log until what is returned is dropped, if they fit so that `wall` extents are left. Who
+    /// asks in vain was never counted: several that together are too many do not refuse one another.
+    pub(crate) fn try_set_aside(&self, bytes: u64, wall: u64) -> Option<Admitted<'_>> {
+        let fits = |admitting: u64| {
+            let committed = admitting + self.dirty_cost() + bytes;
+            let room = self.extents_left().saturating_sub(wall) * self.geometry.usable_bytes_min();
+            (room >= committed).then_some(admitting + bytes)
+        };
+        self.admitting.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok()?;
+        let admitted = Admitted { core: self, bytes };
+        // Between the look and the entry as many bytes may have come as have left, and those that left have not been seen anywhere.
+        self.has_room_before(wall).then_some(admitted)
     }
 
     /// Counts `bytes` as on their way to the log until what is returned is dropped, whether there is room for them or not.
     pub(crate) fn set_aside(&self, bytes: u64) -> Admitted<'_> {
         self.admitting.fetch_add(bytes, Ordering::AcqRel);
         Admitted { core: self, bytes }
-    }
-
-    /// The same for data of so many groups, with what they may cost beside.
-    pub(crate) fn set_aside_groups(&self, bytes: u64, groups: u64) -> Admitted<'_> {
-        self.set_aside(bytes + groups * GROUP_COST_BYTES)
     }
 
     /// Extents that only overwriting may take: a pool that is full for new data goes on taking changes of what it holds, because
@@ -85,17 +104,19 @@ impl Core {
     /// What is promised need not lie idle. As long as twice as much could be won by cleaning, nothing is kept; from there on it grows until
     /// all of it is kept when no more than that could be won. So new data finds the pool full at the same point as if it were always kept,
     /// and a log of which a fifth is dead is not cleaned as if it were fuller than it is, which would cost every write.
-    fn extents_kept(&self, object: &Object) -> u64 {
+    ///
+    /// `bytes`: what asks for room.
+    fn extents_kept(&self, object: &Object, bytes: u64) -> u64 {
         let promised = self.overwrite_extents() + self.extents_reserved_against(object);
-        if promised == 0 { 0 } else { promised.min((2 * promised).saturating_sub(self.extents_winnable())) }
+        if promised == 0 { 0 } else { promised.min((2 * promised).saturating_sub(self.extents_winnable(bytes))) }
     }
 
     /// Extents before the reserve that would be free if all that is dead were cleaned, cautiously: what is on its way counts in full,
-    /// and what has been written since the last checkpoint as if nothing died for it.
-    fn extents_winnable(&self) -> u64 {
+    /// `asking` included, and what has been written since the last checkpoint as if nothing died for it.
+    fn extents_winnable(&self, asking: u64) -> u64 {
         let extents = u64::from(self.geometry.extents_usable()).saturating_sub(1 + self.geometry.reserve_extents());
         let live = self.live_bytes.load(Ordering::Relaxed);
-        let coming = self.committed_bytes() + self.log.bytes_since_checkpoint();
+        let coming = self.committed_bytes() + asking + self.log.bytes_since_checkpoint();
         let opened = self.counters.opened_extents.get();
         let taken = if opened < OPENED_KNOWN {
             (live + coming).div_ceil(self.geometry.usable_bytes_min())
@@ -122,55 +143,69 @@ impl Core {
         self.charge(object, offset, length)?;
         self.brake(length);
         // A part of a block makes a block of data.
-        let admitted = self.set_aside(length.next_multiple_of(BLOCK_BYTES as u64) + GROUP_COST_BYTES);
+        let bytes = length.next_multiple_of(BLOCK_BYTES as u64) + GROUP_COST_BYTES;
         let promised = self.overwrite_extents() + self.extents_reserved_against(object);
-        if self.has_room_before(self.soft_wall() + promised) {
+        if let Some(admitted) = self.try_set_aside(bytes, self.soft_wall() + promised) {
             return Ok(admitted);
         }
-        let kept = self.extents_kept(object);
+        let kept = self.extents_kept(object, bytes);
         let kept = if kept > 0 && self.is_allocated(object, offset, length)? { 0 } else { kept };
-        let has_room = |core: &Self| core.has_room_before(core.soft_wall() + kept);
-        if has_room(self) {
+        let try_now = || self.try_set_aside(bytes, self.soft_wall() + kept);
+        if let Some(admitted) = try_now() {
             return Ok(admitted);
         }
         // Nothing could be won when it was tried last.
         let hopeless = self.full_at.load(Ordering::Relaxed) == self.log.applied_seq().0;
-        if hopeless && self.buffer.bytes() == 0 && !self.has_room() {
+        if hopeless && self.buffer.bytes() == 0 && self.is_surely_full(bytes) {
             return Err(self.full_error());
         }
-        if !hopeless && self.wait_for_cleaner(kept, has_room) {
+        if !hopeless && let Some(admitted) = self.wait_for_cleaner(kept, try_now) {
             return Ok(admitted);
         }
-        if self.find_room(kept, has_room)? {
+        if let Some(admitted) = self.find_room(bytes, kept)? {
             return Ok(admitted);
         }
         self.full_at.store(self.log.applied_seq().0, Ordering::Relaxed);
         Err(self.full_error())
     }
 
-    /// Makes room by all means that there are, for one caller at a time; whether there is any then. `kept`: see [`Self::extents_kept`].
-    pub(crate) fn find_room(&self, kept: u64, has_room: impl Fn(&Self) -> bool) -> Result<bool> {
+    /// Makes room for `bytes` by all means that there are, for one caller at a time; `None`: there is none. `kept`: see
+    /// [`Self::extents_kept`].
+    pub(crate) fn find_room(&self, bytes: u64, kept: u64) -> Result<Option<Admitted<'_>>> {
+        let try_now = || self.try_set_aside(bytes, self.soft_wall() + kept);
         let _making_room = self.making_room.lock();
-        if has_room(self) {
-            return Ok(true);
+        if let Some(admitted) = try_now() {
+            return Ok(Some(admitted));
         }
         self.drain_all()?;
-        if has_room(self) {
-            return Ok(true);
+        if let Some(admitted) = try_now() {
+            return Ok(Some(admitted));
         }
         self.take_light_checkpoint()?;
         // Deleted volumes give their space back over several checkpoints.
-        while !has_room(self) && self.objects.has_reaping() {
+        loop {
+            if let Some(admitted) = try_now() {
+                return Ok(Some(admitted));
+            }
+            if !self.objects.has_reaping() {
+                break;
+            }
             self.take_checkpoint()?;
         }
-        if has_room(self) || self.clean_for_room(kept)? {
-            return Ok(true);
+        if let Some(admitted) = self.clean_for_room(bytes, kept)? {
+            return Ok(Some(admitted));
         }
         if self.map.settled().is_empty() {
-            return Ok(false);
+            return Ok(None);
         }
         // Merging may show that more is dead.
         self.take_checkpoint()?;
-        Ok(has_room(self) || self.clean_for_room(kept)?)
+        self.clean_for_room(bytes, kept)
+    }
+
+    /// Whether `bytes` do not even fit before the reserve. `false` while a checkpoint is under way: the extents that it puts on the log's list
+    /// are for a moment neither free nor there.
+    fn is_surely_full(&self, bytes: u64) -> bool {
+        self.checkpoint.try_lock().is_some_and(|_still| !self.has_room_for(bytes, self.geometry.reserve_extents()))
     }
 }

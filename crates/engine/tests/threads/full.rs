@@ -136,3 +136,51 @@ fn threads_overwrite_a_full_pool() {
     let report = pool.check(false, &mut |_, _| ()).unwrap();
     assert!(report.problems.is_empty(), "HARNESS: check: {:?}", report.problems);
 }
+
+/// Bytes that become free again in a full pool, what somebody writes there piece by piece, and what others ask for in vain meanwhile.
+const FREED_BYTES: u64 = 6 << 20;
+const SMALL_BYTES: u64 = 1 << 20;
+const LARGE_BYTES: usize = 16 << 20;
+
+/// Requests that are too large for what is left of a pool are refused, whatever their number; small ones that fit are not.
+#[test]
+fn large_requests_that_are_refused_refuse_no_small_one() {
+    let machine = Machine::new(CAPACITY_BYTES, 1);
+    let options =
+        FormatOptions { capacity_bytes: CAPACITY_BYTES, extent_bytes: 256 << 10, properties: Default::default() };
+    Pool::format(&env(&machine), &options).unwrap();
+    let options = PoolOptions { memory_bytes: 24 << 20, checkpoint_log_bytes: 4 << 20, ..PoolOptions::default() };
+    let pool = Pool::open(env(&machine), options).unwrap();
+    pool.create_volume("v", 4 * CAPACITY_BYTES, &Default::default()).unwrap();
+    let device = pool.volume("v").unwrap();
+    let mut end = 0;
+    while device.write(end, Bytes::from(content(end)), WriteOptions::default()).is_ok() {
+        end += REQUEST_BYTES;
+    }
+    assert!((CAPACITY_BYTES / 2..CAPACITY_BYTES).contains(&end), "HARNESS: {end} bytes were taken");
+    device.discard(0, FREED_BYTES).unwrap();
+    pool.checkpoint().unwrap();
+    pool.checkpoint().unwrap();
+    let large = Bytes::from((0..LARGE_BYTES as u64 / REQUEST_BYTES).flat_map(content).collect::<Vec<_>>());
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 1..=3 {
+            let (device, large, is_done) = (pool.volume("v").unwrap(), large.clone(), &is_done);
+            scope.spawn(move || {
+                while !is_done.load(Ordering::Relaxed) {
+                    let taken = device.write(thread * CAPACITY_BYTES, large.clone(), WriteOptions::default());
+                    let error = taken.expect_err("HARNESS: a request larger than what is free was taken");
+                    assert_eq!(error.kind(), ErrorKind::Full, "HARNESS: {error}");
+                }
+            });
+        }
+        let block = Bytes::from(content(1)).slice(..4096);
+        let refused = (0..SMALL_BYTES)
+            .step_by(4096)
+            .map(|at| device.write(at, block.clone(), WriteOptions { fua: at % (64 << 10) == 0 }))
+            .find_map(|written| written.err());
+        is_done.store(true, Ordering::Relaxed);
+        assert!(refused.is_none(), "HARNESS: refused with {FREED_BYTES} bytes free: {refused:?}");
+    });
+    pool.close().unwrap();
+}
