@@ -30,10 +30,12 @@ impl Pool {
             let text = format!("the pool has {now} and cannot be made {wanted} large: it can only grow");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
-        let extents = u32::try_from(capacity_bytes / extent_bytes).map_err(|_| {
-            let most = format_size(u64::from(u32::MAX) * extent_bytes);
-            Error::new(ErrorKind::Invalid, format!("with extents of this size a pool has at most {most}"))
-        })?;
+        let most = format::capacity_bytes_max(core.geometry.extent_bytes) / extent_bytes * extent_bytes;
+        let extents = u32::try_from(capacity_bytes / extent_bytes).ok().filter(|_| capacity_bytes <= most);
+        let Some(extents) = extents else {
+            let text = format!("with extents of this size a pool has at most {}", format_size(most));
+            return Err(Error::new(ErrorKind::Invalid, text));
+        };
         core.env.disk.grow(capacity_bytes).map_err(|e| Error::from_io("the data file or device cannot grow", e))?;
         let mut superblock = superblock_io::choose(&superblock_io::read_copies(&*core.env.disk)?)?;
         superblock.capacity_bytes = capacity_bytes;

@@ -66,9 +66,9 @@ impl Pool {
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         let geometry = Geometry::new(extent, options.capacity_bytes);
-        if geometry.extents() < EXTENTS_MIN || options.capacity_bytes / u64::from(extent) > u64::from(u32::MAX) {
+        if geometry.extents() < EXTENTS_MIN || options.capacity_bytes > format::capacity_bytes_max(extent) {
             let least = format_size(u64::from(EXTENTS_MIN) * u64::from(extent));
-            let most = format_size(u64::from(u32::MAX) * u64::from(extent));
+            let most = format_size(format::capacity_bytes_max(extent) / u64::from(extent) * u64::from(extent));
             let (size, extent) = (format_size(options.capacity_bytes), format_size(extent.into()));
             let text =
                 format!("a pool of {size} cannot have extents of {extent}: with those it takes {least} to {most}");

@@ -240,3 +240,23 @@ fn the_cleaner_works_between_the_marks_that_are_set() {
     let marks: Vec<_> = pool.properties(None).unwrap().into_iter().filter(|p| p.key.starts_with("clean-")).collect();
     assert_eq!(marks.iter().map(|p| p.value.as_str()).collect::<Vec<_>>(), ["60", "70"]);
 }
+
+#[test]
+fn a_pool_is_no_larger_than_the_places_in_its_map_reach() {
+    let most = 1 << 48;
+    let check = |extent_bytes, capacity_bytes| {
+        Pool::check_format(&FormatOptions { capacity_bytes, extent_bytes, properties: Properties::new() })
+    };
+    check(1 << 20, most).unwrap();
+    for (extent_bytes, capacity_bytes) in [(1 << 20, most + (1 << 20)), (16 << 20, 1 << 55)] {
+        let error = check(extent_bytes, capacity_bytes).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("256 TiB"), "{error}");
+    }
+    // Smaller extents run out of numbers before.
+    check(32 << 10, (1 << 47) - 1).unwrap();
+    assert_eq!(check(32 << 10, 1 << 47).unwrap_err().kind(), ErrorKind::Invalid);
+    let machine = Machine::new(64 << 20, 1);
+    let error = pool(&machine, 64 << 20).grow(most + (1 << 20)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+}

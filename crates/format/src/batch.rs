@@ -5,7 +5,7 @@ use units::{BlockIndex, BlockMask, Epoch, ExtentIndex, ObjectId, Seq};
 
 use crate::cursor::{Cursor, put_uint};
 use crate::descriptor::{put_properties, read_properties};
-use crate::record::check_unit;
+use crate::record::{LOCATION_BYTES, check_unit};
 use crate::{CataloguePart, FormatError, ObjectDescriptor};
 
 /// First four bytes of a batch.
@@ -240,7 +240,7 @@ fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
             for moved in moves {
                 put_fragment(out, &moved.fragment);
                 put_uint(out, moved.live.0.into(), 4);
-                put_uint(out, moved.from, 6);
+                put_uint(out, moved.from, LOCATION_BYTES);
                 put_uint(out, moved.made.0, 8);
             }
         }
@@ -339,7 +339,7 @@ fn read_entry(cursor: &mut Cursor<'_>) -> Result<Entry, FormatError> {
                 if live.is_empty() || !live.minus(unit).is_empty() {
                     return Err(cursor.fail(format!("live mask {:#010x} of a move is impossible", live.0)));
                 }
-                moves.push(Move { fragment, live, from: cursor.uint(6)?, made: Seq(cursor.u64()?) });
+                moves.push(Move { fragment, live, from: cursor.uint(LOCATION_BYTES)?, made: Seq(cursor.u64()?) });
             }
             Ok(Entry::Moves { object, epoch, moves })
         }

@@ -50,5 +50,6 @@ pub use stream::{
 };
 pub use stream_token::ResumeToken;
 pub use superblock::{
-    FORMAT_VERSION, INCOMPAT_KNOWN, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS, Superblock, SuperblockError,
+    FORMAT_VERSION, INCOMPAT_KNOWN, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS, Superblock,
+    SuperblockError, capacity_bytes_max,
 };

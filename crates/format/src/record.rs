@@ -8,6 +8,9 @@ use units::{BlockMask, GROUP_BYTES};
 use crate::FormatError;
 use crate::cursor::{Cursor, put_uint, seal, unseal};
 
+/// Bytes of a place in the data file.
+pub(crate) const LOCATION_BYTES: usize = 6;
+
 /// A reference to a stored fragment, and the blocks of the group for which it is the truth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FragmentRef {
@@ -128,7 +131,7 @@ impl Record {
             out.push(fragment.codec);
             put_uint(&mut out, fragment.stored.into(), 3);
             put_uint(&mut out, fragment.checksum.into(), 4);
-            put_uint(&mut out, fragment.location, 6);
+            put_uint(&mut out, fragment.location, LOCATION_BYTES);
             if partial {
                 put_uint(&mut out, fragment.live.0.into(), 4);
             }
@@ -161,7 +164,7 @@ impl Record {
                 codec: cursor.u8()?,
                 stored: cursor.uint(3)? as u32,
                 checksum: cursor.u32()?,
-                location: cursor.uint(6)?,
+                location: cursor.uint(LOCATION_BYTES)?,
             };
             check_unit(&cursor, fragment.first, fragment.count, fragment.stored)?;
             fragment.live = if first & PARTIAL == 0 { fragment.unit() } else { BlockMask(cursor.u32()?) };

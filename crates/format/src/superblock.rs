@@ -1,6 +1,7 @@
 //! The superblock: what a data file says of itself. Two copies, so that a torn rewrite leaves one.
 
 use crate::cursor::{Cursor, put_uint, seal, unseal};
+use crate::record::LOCATION_BYTES;
 
 /// Bytes of a copy.
 pub const SUPERBLOCK_BYTES: usize = 4096;
@@ -57,6 +58,14 @@ pub struct Superblock {
     pub created_unix_s: u64,
     /// Raised by each rewrite; the higher copy counts.
     pub generation: u64,
+}
+
+/// Most bytes that a pool with extents of so many bytes can have: what the numbers of extents reach, and the places in records.
+pub const fn capacity_bytes_max(extent_bytes: u32) -> u64 {
+    // Behind the last whole extent there may be a part of one, which is not used.
+    let by_extents = ((u32::MAX as u64) + 1) * extent_bytes as u64 - 1;
+    let by_places = 1 << (8 * LOCATION_BYTES);
+    if by_extents < by_places { by_extents } else { by_places }
 }
 
 impl Superblock {
@@ -125,7 +134,7 @@ impl Superblock {
         if !extent.is_power_of_two() || !(units::EXTENT_BYTES_MIN..=units::EXTENT_BYTES_MAX).contains(&extent) {
             return Err(SuperblockError::Damaged(format!("extents of {extent} bytes")));
         }
-        if superblock.capacity_bytes / u64::from(extent) > u64::from(u32::MAX) {
+        if superblock.capacity_bytes > capacity_bytes_max(extent) {
             return Err(SuperblockError::Damaged(format!("capacity of {} bytes", superblock.capacity_bytes)));
         }
         Ok(superblock)
