@@ -291,3 +291,75 @@ impl Core {
         self.take_checkpoint()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::atomic::AtomicU32;
+    use std::sync::{Arc, OnceLock, Weak};
+
+    use bytes::Bytes;
+    use env::{AlignedBuf, Disk, DiskLayer};
+    use sim::{ContentKind, Machine, Rng, fill_content};
+    use surface::{BlockDevice, WriteOptions};
+
+    use super::*;
+    use crate::options::{FormatOptions, PoolEnv, PoolOptions};
+
+    const EXTENT: u64 = 64 << 10;
+    /// Extents that are left.
+    const LEFT: u64 = 96;
+
+    /// Sees to it, whenever an extent is read whole, that nobody could be alone with the cleaner now.
+    struct WatchedDisk {
+        below: Arc<dyn Disk>,
+        core: OnceLock<Weak<Core>>,
+        seen: AtomicU32,
+    }
+
+    impl DiskLayer for WatchedDisk {
+        fn below(&self) -> &dyn Disk {
+            &*self.below
+        }
+        fn read_at(&self, offset: u64, buf: &mut AlignedBuf, len: usize) -> io::Result<()> {
+            if let Some(core) = self.core.get().and_then(Weak::upgrade).filter(|_| len as u64 == EXTENT) {
+                assert!(core.cleaning.try_write().is_none(), "a round that nobody could wait for");
+                self.seen.fetch_add(1, Ordering::Relaxed);
+            }
+            self.below.read_at(offset, buf, len)
+        }
+    }
+
+    /// Else a writer would count the victims of a round as nothing that could be won, and be told that the pool is full.
+    #[test]
+    fn a_round_keeps_out_whoever_must_know_what_can_be_won_at_all() {
+        let capacity_bytes = 256 * EXTENT;
+        let machine = Machine::new(capacity_bytes, 1);
+        let disk = WatchedDisk { below: machine.disk.handle(), core: OnceLock::new(), seen: AtomicU32::new(0) };
+        let disk = Arc::new(disk);
+        let env = PoolEnv {
+            disk: Arc::clone(&disk) as _,
+            store: machine.store.handle(),
+            clock: Arc::clone(&machine.clock) as _,
+            entropy: Arc::clone(&machine.entropy) as _,
+        };
+        let format = FormatOptions { capacity_bytes, extent_bytes: EXTENT as u32, properties: Default::default() };
+        Pool::format(&env, &format).unwrap();
+        let pool = Pool::open(env, PoolOptions { workers: 0, ..PoolOptions::default() }).unwrap();
+        pool.create_volume("v", capacity_bytes, &Default::default()).unwrap();
+        let volume = pool.volume("v").unwrap();
+        let mut data = vec![0; EXTENT as usize];
+        // Twice, so that what lives lies in the second quarter of the pool and behind it.
+        for i in 0..128 {
+            fill_content(&mut Rng::new(i), ContentKind::Random, &mut data);
+            volume.write(i % 64 * EXTENT, Bytes::from(data.clone()), WriteOptions { fua: true }).unwrap();
+        }
+        volume.discard(0, 56 * EXTENT).unwrap();
+        pool.checkpoint().unwrap();
+        disk.core.set(Arc::downgrade(&pool.core)).unwrap();
+        let slices = (0..100).map(|_| pool.shrink(LEFT * EXTENT, 4).unwrap());
+        assert!(slices.take_while(|report| !report.is_finished).count() < 100);
+        assert!(disk.seen.load(Ordering::Relaxed) > 0, "nothing had to be moved");
+        assert!(!pool.core.log.backing.has(ExtentIndex(LEFT as u32), 1), "what was cut off seems to have space below");
+    }
+}

@@ -58,6 +58,8 @@ pub(crate) struct Ticket {
 
 /// Smallest rest of an extent that is worth a batch of its own when the whole does not fit.
 const SPLIT_BYTES_MIN: usize = 2 * BATCH_ALIGN;
+/// Failures that are remembered: each takes a write that failed and a checkpoint, and nobody who waits sleeps through as many.
+const RESETS_MAX: usize = 1024;
 /// How often a failing write is tried in all.
 const WRITE_TRIES: u32 = 3;
 
@@ -112,6 +114,9 @@ struct State {
     broken: Option<(ErrorKind, String)>,
     /// That checkpoint's position has been taken.
     reset: bool,
+    /// The incarnations under which the log went on after failures, and their first sequence numbers: for those who wait for a batch that was
+    /// given back.
+    resets: VecDeque<(u64, Seq)>,
     /// A failure that no caller has seen yet.
     unreported: Option<Error>,
     bytes_since_checkpoint: u64,
@@ -181,6 +186,7 @@ impl Log {
             flights: VecDeque::new(),
             broken: None,
             reset: false,
+            resets: VecDeque::new(),
             unreported: None,
             bytes_since_checkpoint: 0,
         };
@@ -419,8 +425,9 @@ impl Log {
     pub(crate) fn wait_applied(&self, ticket: Ticket) -> Result<()> {
         let mut state = self.state.lock();
         loop {
-            // Sequence numbers of failed batches are given out again by the next incarnation.
-            let given_back = state.incarnation != ticket.incarnation && state.incarnation_first_seq <= ticket.seq;
+            // Sequence numbers of failed batches are given out again by the next incarnation. It may have failed as well by now.
+            let mut later = state.resets.iter().filter(|(incarnation, _)| *incarnation > ticket.incarnation);
+            let given_back = later.any(|(_, first_seq)| *first_seq <= ticket.seq);
             if state.applied_seq > ticket.seq && !given_back {
                 return Ok(());
             }
@@ -470,6 +477,11 @@ impl Log {
             state.incarnation += 1;
             state.next_seq = state.applied_seq;
             state.incarnation_first_seq = state.applied_seq;
+            let reset = (state.incarnation, state.applied_seq);
+            state.resets.push_back(reset);
+            if state.resets.len() > RESETS_MAX {
+                state.resets.pop_front();
+            }
             state.streams.abandon();
             self.ahead.store(state.streams.ahead(), Ordering::Relaxed);
         }
@@ -542,3 +554,7 @@ enum Step {
     Placed(Placed, Option<Prepared>),
     NoExtent(Prepared),
 }
+
+#[cfg(test)]
+#[path = "failure_tests.rs"]
+mod tests;
