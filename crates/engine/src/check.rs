@@ -279,7 +279,9 @@ impl Checker<'_> {
             self.rewrite_usage(&wrong)?;
         }
         for (extent, recorded, counted) in wrong {
-            let detail = format!("extent {} is said to have {recorded} live bytes, and has {counted}", extent.0);
+            let hint =
+                if counted < recorded { ": a map record is gone, and what it told of reads as zeroes" } else { "" };
+            let detail = format!("extent {} is said to have {recorded} live bytes, and has {counted}{hint}", extent.0);
             self.problem("usage", None, detail, self.repair);
         }
         Ok(())

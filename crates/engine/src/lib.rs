@@ -42,6 +42,7 @@ mod log;
 mod log_reads;
 mod map;
 mod mend;
+mod mend_missing;
 mod mend_objects;
 mod object;
 mod objects;

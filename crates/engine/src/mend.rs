@@ -6,7 +6,8 @@
 //! 2. *Descriptors*, damaged and missing ones, come from the catalogue and the entries behind it, as of the checkpoint (`mend_objects`).
 //!    Nothing else knows them.
 //! 3. *Records* come from the log, as of the checkpoint: all extents are read, and the newest facts about these groups count
-//!    ([`salvage`](crate::salvage)). What lies where the log goes on does not.
+//!    ([`salvage`](crate::salvage)). What lies where the log goes on does not. Records that are gone are missed by the usage pages, which count
+//!    what they referred to (`mend_missing`).
 //! 4. *Holes* above them come back, too: the map forgets a hole when nothing is left below it, and a record that is rebuilt may have again
 //!    what had been removed from it, until that is looked for anew.
 //! 5. *Usage* is counted anew from all records, if a page was damaged or missing or a record was rebuilt: an extent that is in use must not be
@@ -28,6 +29,7 @@ use units::{ExtentIndex, GroupIndex, ObjectId};
 use crate::deltas::read_deltas;
 use crate::geometry::Geometry;
 use crate::map::{absorb, store_error};
+use crate::mend_missing::Shortage;
 use crate::options::PoolEnv;
 use crate::overlay::{GroupRecords, Overlay};
 use crate::salvage::{Fact, Rank, Scan, counts, resolve};
@@ -54,8 +56,8 @@ pub(crate) struct Found {
     /// Objects that the map knows something of.
     pub owners: BTreeSet<ObjectId>,
     damaged_records: BTreeMap<RecordKey, String>,
-    damaged_pages: Vec<String>,
-    pages: Pages,
+    pub damaged_pages: Vec<String>,
+    pub pages: Pages,
     /// What light checkpoints left.
     settled: Overlay,
 }
@@ -88,7 +90,8 @@ pub(crate) fn mend(env: &PoolEnv, pool: &[u8; 16], geometry: &Geometry) -> Resul
     let mut mender = Mender { env, geometry, pool, checkpoint, found, problems: Vec::new() };
     mender.find()?;
     mender.objects()?;
-    let rebuilt = mender.records()?;
+    let damaged = std::mem::take(&mut mender.found.damaged_records);
+    let rebuilt = if damaged.is_empty() { mender.missing_records()? } else { mender.records(&damaged, None)? };
     if rebuilt || !mender.found.damaged_pages.is_empty() {
         mender.usage()?;
     }
@@ -157,13 +160,9 @@ impl Mender<'_> {
         Ok(())
     }
 
-    /// Steps 3 and 4. Whether any was rebuilt.
-    fn records(&mut self) -> Result<bool> {
-        let damaged = std::mem::take(&mut self.found.damaged_records);
-        if damaged.is_empty() {
-            return Ok(false);
-        }
-        let above = self.above(&damaged);
+    /// Steps 3 and 4 for these records. With `short` they may be missing: those count of which `short` is the sum. Whether any was rebuilt.
+    pub(crate) fn records(&mut self, damaged: &BTreeMap<RecordKey, String>, short: Option<Shortage>) -> Result<bool> {
+        let above = self.above(damaged);
         let mut facts = BTreeMap::new();
         let mut scan = Scan::default();
         scan.read_all(
@@ -199,9 +198,14 @@ impl Mender<'_> {
             facts.retain(|fact| counts(&scan, fact) && !(is_data(fact.rank) && is_ahead(&fact.fragment)));
             resolve(&facts, certain_from)
         };
-        let mut concerned: BTreeSet<ObjectId> = damaged.keys().map(|key| key.object).collect();
-        for (key, why) in &damaged {
-            let resolved = resolved(facts.remove(key).unwrap_or_default());
+        let rebuilt = damaged.iter().map(|(key, why)| (key, why, resolved(facts.remove(key).unwrap_or_default())));
+        let is_wanted = |record: &Record| short.as_ref().is_none_or(|short| short.fits(record, self.geometry));
+        let rebuilt: Vec<_> = rebuilt.filter(|(_, _, resolved)| is_wanted(&resolved.record)).collect();
+        if let Some(short) = short {
+            short.explained(rebuilt.iter().map(|(_, _, resolved)| &resolved.record), self.geometry)?;
+        }
+        let mut concerned: BTreeSet<ObjectId> = rebuilt.iter().map(|(key, _, _)| key.object).collect();
+        for (key, why, resolved) in &rebuilt {
             let record = &resolved.record;
             let detail = format!(
                 "128 KiB from here: {why}; rebuilt from the log, with data in {} blocks, of which {} may have been discarded",
@@ -259,8 +263,8 @@ impl Mender<'_> {
         above
     }
 
-    /// Step 5.
-    fn usage(&mut self) -> Result<()> {
+    /// Live bytes of extents by all records and what lies over them.
+    pub(crate) fn live(&self) -> Result<BTreeMap<ExtentIndex, u64>> {
         let settled = &self.found.settled;
         let mut live: BTreeMap<ExtentIndex, u64> = BTreeMap::new();
         let mut seen: BTreeSet<GroupKey> = BTreeSet::new();
@@ -305,6 +309,12 @@ impl Mender<'_> {
                 }
             }
         }
+        Ok(live)
+    }
+
+    /// Step 5.
+    fn usage(&mut self) -> Result<()> {
+        let live = self.live()?;
         let mut batch = MapBatch::default();
         let extents = self.geometry.extents();
         put_pages(&mut batch, 0..extents, |extent| live.get(&extent).copied().unwrap_or(0))?;

@@ -4,14 +4,14 @@
 //! 1. *Whether*: a descriptor is damaged, or there are not as many as the checkpoint counts.
 //! 2. *Which* are missing: of a destroyed object nobody can tell from the log whether it is gone already. So missing are those that are not
 //!    destroyed; and of the destroyed ones those of which the map has anything, and those from which one came that is seen.
-//! 3. *Restored*, they must be as many as the checkpoint counts. Anything else means that the log is damaged, too, and has another history than the
-//!    map, or that what is missing is a destroyed object that was all but removed: then guessing would lose a volume, or make one that was
-//!    destroyed reappear empty.
+//! 3. *Restored*, they must be as many as the checkpoint counts. If there are fewer, and at least as many destroyed objects that are not there,
+//!    then it is these that are missing, and nobody misses them: they were all but removed, and count as removed. Anything else means that the
+//!    log is damaged, too, and has another history than the map: then guessing would lose a volume, or make one that was destroyed reappear empty.
 
 use std::collections::BTreeSet;
 
 use env::{AlignedBuf, MapBatch};
-use format::{ObjectDescriptor, ObjectState, Reap, object_key};
+use format::{KEY_CHECKPOINT, ObjectDescriptor, ObjectState, Reap, object_key};
 use surface::Result;
 use units::{GroupIndex, ObjectId, Seq};
 
@@ -85,11 +85,7 @@ impl Mender<'_> {
             self.problem("object", None, detail);
             self.found.descriptors.insert(id, descriptor);
         }
-        let found = self.found.descriptors.len();
-        if found != expected {
-            let what = objects_differ(found, self.checkpoint.objects);
-            return Err(hopeless(format!("with those that the catalogue knows {what}")));
-        }
+        self.settle_count(&table, &mut batch)?;
         self.env.store.commit(batch).map_err(store_error)
     }
 
@@ -102,5 +98,23 @@ impl Mender<'_> {
             read_told(&*self.env.disk, self.geometry, self.pool, *extent, &mut buf, &mut told);
         }
         told.table(self.checkpoint.next_seq)
+    }
+
+    /// Step 3.
+    fn settle_count(&mut self, table: &Table, batch: &mut MapBatch) -> Result<()> {
+        let (found, expected) = (self.found.descriptors.len(), self.checkpoint.objects as usize);
+        if found == expected {
+            return Ok(());
+        }
+        let unmissed = table.objects.keys().filter(|id| !self.found.descriptors.contains_key(id)).count();
+        if found > expected || expected - found > unmissed {
+            let what = objects_differ(found, self.checkpoint.objects);
+            return Err(hopeless(format!("with those that the catalogue knows {what}")));
+        }
+        let text = "descriptors of destroyed objects are gone, and nothing else is left of these: they count as removed";
+        self.problem("object", None, format!("{} {text}", expected - found));
+        self.checkpoint.objects = found as u32;
+        batch.put(KEY_CHECKPOINT, self.checkpoint.encode());
+        Ok(())
     }
 }

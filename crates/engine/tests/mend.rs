@@ -14,6 +14,11 @@ use surface::ErrorKind;
 /// Deltas that were taken away.
 static DELTAS: AtomicU64 = AtomicU64::new(0);
 
+/// Repairs that found a descriptor gone that nobody misses.
+static UNMISSED: AtomicU64 = AtomicU64::new(0);
+/// Records that were taken away: those that were rebuilt, and pools in which that could not be.
+static RECORDS_REBUILT: AtomicU64 = AtomicU64::new(0);
+static RECORDS_REFUSED: AtomicU64 = AtomicU64::new(0);
 /// Descriptors that were taken away.
 static GONE: AtomicU64 = AtomicU64::new(0);
 
@@ -68,6 +73,8 @@ fn repair(world: &mut World, refused: bool) -> Result<CheckReport, Failure> {
     if let Some(left) = report.problems.iter().find(|problem| !problem.repaired) {
         return Err(world.fail(format!("not repaired: {left:?}")));
     }
+    let is_unmissed = |problem: &engine::Problem| problem.detail.contains("count as removed");
+    UNMISSED.fetch_add(report.problems.iter().any(is_unmissed).into(), Ordering::Relaxed);
     Ok(report)
 }
 
@@ -206,6 +213,38 @@ fn every_kind(seed: u64) -> Result<Tally, Failure> {
         }
         tally.faults += 1;
     }
+    // Records that are gone: rebuilt exactly, or refused with a word of what helps. Never are they forgotten.
+    // (What counts nothing is not missed: a record that has only holes.)
+    let counts = |value: &[u8]| !format::Record::decode(value).unwrap().fragments.is_empty();
+    let values = base.machine.store.dump().into_iter().filter(|(key, value)| key[0] == b'R' && counts(value));
+    let with_data: Vec<_> = values.map(|(key, _)| key).collect();
+    for round in 0..3 {
+        let mut world = base.fork(seed + round);
+        if with_data.is_empty() {
+            break;
+        }
+        for _ in 0..1 + round {
+            let key = world.rng.pick(&with_data).clone();
+            world.machine.store.poke(&key, None);
+        }
+        let options = PoolOptions { repair: true, ..world.pool_options() };
+        match Pool::open(world.fork(seed).env(), options) {
+            Err(error) if error.kind() == ErrorKind::Corrupt && error.to_string().contains("salvage") => {
+                RECORDS_REFUSED.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            Err(error) => return Err(world.fail(format!("open for repair: {error}"))),
+            Ok(_) => {}
+        }
+        let report = repair(&mut world, false)?;
+        let rebuilt = report.problems.iter().filter(|problem| problem.kind == "record").count() as u64;
+        RECORDS_REBUILT.fetch_add(rebuilt, Ordering::Relaxed);
+        let holes_are_certain = report.problems.iter().all(|p| p.kind != "record" || p.detail.contains("which 0 may"));
+        if compare(&mut world)? > 0 && holes_are_certain {
+            return Err(world.fail(format!("discarded blocks show: {:?}", report.problems)));
+        }
+        tally.faults += 1;
+    }
     // The checkpoint cannot be replaced.
     let mut world = base.fork(seed);
     flip(&mut world, format::KEY_CHECKPOINT);
@@ -221,9 +260,19 @@ fn damage_of_every_kind_in_the_map_store_is_mended() {
         Campaign { binary: "mend", test: "damage_of_every_kind_in_the_map_store_is_mended", seeds: 60, soaks: false };
     let total = campaign.run(every_kind);
     let (deltas, gone) = (DELTAS.load(Ordering::Relaxed), GONE.load(Ordering::Relaxed));
-    println!("{deltas} deltas and {gone} descriptors were taken away");
-    campaign.demand(
-        total.faults > 700 && deltas > 10 && gone > 150,
-        "700 damages mended, 10 deltas and 150 descriptors missed",
+    let (rebuilt, refused) = (RECORDS_REBUILT.load(Ordering::Relaxed), RECORDS_REFUSED.load(Ordering::Relaxed));
+    println!(
+        "{deltas} deltas and {gone} descriptors were taken away; {rebuilt} records rebuilt, {refused} pools refused"
     );
+    campaign.demand(
+        total.faults > 700 && deltas > 10 && gone > 150 && rebuilt > 100,
+        "700 damages mended, 10 deltas and 150 descriptors missed, 100 missing records rebuilt",
+    );
+}
+
+/// The descriptor that is gone is that of a destroyed object of which nothing else is left: nobody misses it, and repair goes on.
+#[test]
+fn a_destroyed_object_that_is_all_but_removed_is_not_missed() {
+    every_kind(962).unwrap_or_else(|Failure(text)| panic!("HARNESS: {text}"));
+    assert!(UNMISSED.load(Ordering::Relaxed) > 0, "HARNESS: this seed does not show it any more");
 }

@@ -17,7 +17,7 @@ const CHECK_EVERY: u64 = 5;
 
 /// Bytes of the pool.
 fn pool_bytes(context: &Context) -> u64 {
-    if context.quick { 512 << 20 } else { 4 << 30 }
+    context.pool_bytes.unwrap_or(if context.quick { 512 << 20 } else { 4 << 30 })
 }
 
 /// The soak.
