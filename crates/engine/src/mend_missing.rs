@@ -9,7 +9,7 @@
 //!    short, to the byte: then it is all that is missing, because what is missing is among it, and every one of it counts for something. Otherwise
 //!    none is taken: old data that reappears would be worse than a refusal, and `salvage` has the same log.
 //!
-//! A record that has only holes counts for nothing, and is not missed.
+//! A record of which only holes count is not missed.
 
 use std::collections::BTreeMap;
 

@@ -111,7 +111,8 @@ impl Mender<'_> {
             let what = objects_differ(found, self.checkpoint.objects);
             return Err(hopeless(format!("with those that the catalogue knows {what}")));
         }
-        let text = "descriptors of destroyed objects are gone, and nothing else is left of these: they count as removed";
+        let text =
+            "descriptors of destroyed objects are gone, and nothing else is left of these: they count as removed";
         self.problem("object", None, format!("{} {text}", expected - found));
         self.checkpoint.objects = found as u32;
         batch.put(KEY_CHECKPOINT, self.checkpoint.encode());
