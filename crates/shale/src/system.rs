@@ -155,7 +155,7 @@ impl Termination {
         }
     }
 
-    /// Starts a thread that calls `first` when a signal comes, and ends the process when a second one does.
+    /// Starts a thread that calls `first` when a signal comes, and ends the process when somebody insists ([`Insistence`]).
     ///
     /// # Errors
     /// When the thread cannot be started.
@@ -163,15 +163,19 @@ impl Termination {
         let body = move || {
             // An error of sigwait means that its arguments are wrong, which `block` has seen to.
             let Ok(signal) = self.wait() else { return };
+            let mut insistence = Insistence::default();
+            insistence.takes(signal);
             first(signal);
-            if self.wait().is_ok() {
-                exit_now(EXIT_INTERRUPTED);
+            while let Ok(signal) = self.wait() {
+                if insistence.takes(signal) {
+                    exit_now(EXIT_INTERRUPTED);
+                }
             }
         };
         std::thread::Builder::new().name("signals".to_owned()).spawn(body).map(drop)
     }
 
-    /// A flag that is set when a signal comes; a second one ends the process.
+    /// A flag that is set when a signal comes; see [`watch`](Self::watch) for a second one.
     ///
     /// # Errors
     /// When the thread that waits for signals cannot be started.
@@ -181,6 +185,29 @@ impl Termination {
         self.watch(move |_| for_thread.store(true, Ordering::SeqCst))?;
         Ok(flag)
     }
+}
+
+/// Whether somebody insists that a process which was asked to end does so at once, whatever is lost: the second SIGINT or SIGTERM. SIGHUP
+/// asks, and never insists: a terminal that is closed sends it twice (the shell to its jobs, the kernel to the foreground), and systemd
+/// can be told to send it right behind SIGTERM.
+#[derive(Debug, Default)]
+struct Insistence {
+    deliberate: u32,
+}
+
+impl Insistence {
+    /// Takes a signal; whether that was one too many.
+    fn takes(&mut self, signal: i32) -> bool {
+        self.deliberate += u32::from(signal != libc::SIGHUP);
+        self.deliberate > 1
+    }
+}
+
+/// From now on a write behind the largest size that this process may give a file (`ulimit -f`) fails, as one to a full disk does, instead of
+/// ending the process.
+pub fn survive_file_size_limit() {
+    // SAFETY: SIG_IGN runs no code of ours, and the signal's number is valid.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
 /// Exit code of a process that a signal ended before its time.
@@ -226,6 +253,17 @@ fn notify_socket(name: &std::ffi::OsStr, state: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_terminal_that_is_closed_asks_and_does_not_insist() {
+        let insists = |signals: &[i32]| {
+            let mut insistence = Insistence::default();
+            signals.iter().map(|signal| insistence.takes(*signal)).collect::<Vec<_>>()
+        };
+        assert_eq!(insists(&[libc::SIGHUP, libc::SIGHUP, libc::SIGTERM]), [false, false, false]);
+        assert_eq!(insists(&[libc::SIGTERM, libc::SIGHUP, libc::SIGINT]), [false, false, true]);
+        assert_eq!(insists(&[libc::SIGINT, libc::SIGINT]), [false, true]);
+    }
 
     #[test]
     fn a_manager_is_notified_by_path_and_by_abstract_name() {

@@ -471,11 +471,51 @@ fn a_client_that_takes_no_reply_does_not_keep_the_server() {
 fn a_server_that_hangs_is_told_from_one_that_is_gone() {
     let dir = Dir::with_pool("64M");
     let server = Server::start(&dir, &[]);
-    server.signal(libc::SIGSTOP);
+    server.halt();
     on(&dir, "list", &["--wait", "0"]).code(4).says(&server.child.id().to_string()).says("does not answer");
     server.signal(libc::SIGCONT);
     on(&dir, "list", &[]).ok();
     server.stop();
+}
+
+/// Whoever clears the directory away must not keep a server from making everything durable when it is stopped.
+#[test]
+fn a_server_whose_socket_was_removed_can_be_stopped() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["v", "--size", "4M"]).ok();
+    let server = Server::start(&dir, &[]);
+    let control = dir.pool().join("control.sock");
+    Client::connect(&control).unwrap().volume("v").unwrap().write(0, noise(4096).into()).unwrap();
+    std::fs::remove_file(&control).unwrap();
+    server.stop();
+    assert_eq!(content(&dir, "v")[..4096], noise(4096));
+}
+
+/// `ulimit -f`, or LimitFSIZE of a service: writes fail, the server goes on.
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_and_not_the_end() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["v", "--size", "32M"]).ok();
+    let mut command = Command::new("sh");
+    // Blocks of 512 bytes, or 1024 in some shells.
+    command.args(["-c", "ulimit -f 16384 && exec \"$@\"", "sh", SHALE, "serve", path(&dir.pool())]);
+    let mut server = Server::of(command);
+    let control = dir.pool().join("control.sock");
+    let volume = Client::connect(&control).unwrap().volume("v").unwrap();
+    volume.write(0, noise(4096).into()).unwrap();
+    volume.flush().unwrap();
+    let piece = bytes::Bytes::from(noise(1 << 20));
+    let writes = (1..32).map(|i| volume.write(i << 20, piece.clone()).and_then(|()| volume.flush()));
+    let refused = writes.filter_map(Result::err).next().expect("nothing was refused");
+    assert!(refused.to_string().contains("writing the log failed"), "{refused}");
+    let mut data = vec![0; 4096];
+    volume.read(0, &mut data).unwrap();
+    assert_eq!(data, noise(4096));
+    on(&dir, "list", &[]).ok();
+    assert_eq!(server.child.try_wait().unwrap(), None);
+    drop(server);
+    assert_eq!(content(&dir, "v")[..4096], noise(4096));
+    on(&dir, "check", &[]).ok();
 }
 
 #[test]

@@ -95,7 +95,7 @@ Examples:
 
 Once everything answers, the addresses are printed on stdout, the last line being 'ready'. SIGTERM, SIGINT or
 SIGHUP stops the server in order, and everything is durable then. It does not wait for those who have files of the mount
-open; file systems on loop devices on these are synced, and lose their device. A second signal stops it at once, which is as
+open; file systems on loop devices on these are synced, and lose their device. A second SIGINT or SIGTERM stops it at once, which is as
 safe as a power cut: nothing that was flushed is lost.")]
 pub struct ServeArgs {
     /// Directory of the pool

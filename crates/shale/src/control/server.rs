@@ -58,6 +58,9 @@ struct Connection {
 /// A control socket that is listened on.
 pub struct ControlServer {
     socket: PathBuf,
+    /// The acceptor's, to end its waiting: a connection could not be made for that once somebody has removed the socket, or all descriptors are
+    /// taken.
+    listener: Arc<UnixListener>,
     shared: Arc<Shared>,
     acceptor: JoinHandle<()>,
 }
@@ -68,26 +71,26 @@ impl ControlServer {
     /// # Errors
     /// When the socket cannot be made.
     pub fn start(socket: &Path, service: Arc<Service>) -> Result<Self> {
-        let listener = listen(socket).map_err(|error| path_error("cannot listen on", socket, error))?;
+        let listener = Arc::new(listen(socket).map_err(|error| path_error("cannot listen on", socket, error))?);
         let shared = Arc::new(Shared {
             service,
             stopping: AtomicBool::new(false),
             connections: Mutex::default(),
             ended: Condvar::new(),
         });
-        let for_thread = Arc::clone(&shared);
+        let for_thread = (Arc::clone(&listener), Arc::clone(&shared));
         let acceptor = std::thread::Builder::new()
             .name("control".to_owned())
-            .spawn(move || accept(&listener, &for_thread))
+            .spawn(move || accept(&for_thread.0, &for_thread.1))
             .map_err(|error| Error::from_io("cannot start a thread for the control socket", error))?;
-        Ok(Self { socket: socket.to_owned(), shared, acceptor })
+        Ok(Self { socket: socket.to_owned(), listener, shared, acceptor })
     }
 
     /// Stops listening, ends all connections, and removes the socket.
     pub fn stop(self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        // Wakes the acceptor; a failure means that it is gone already.
-        drop(short_socket_path(&self.socket).and_then(|short| UnixStream::connect(short.path())));
+        // Wakes the acceptor, and refuses who has not been accepted; a listening socket can always be shut down.
+        let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
         drop(std::fs::remove_file(&self.socket));
         if self.acceptor.join().is_err() {
             // It panicked, which was reported; there is nothing left to stop.

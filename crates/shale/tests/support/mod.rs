@@ -149,6 +149,15 @@ impl Server {
         rustix::process::kill_process(pid, rustix::process::Signal::from_named_raw(signal).unwrap()).unwrap();
     }
 
+    /// Stops it where it is, until it gets SIGCONT. A signal is only on its way when kill(2) returns, and until the last thread has stopped the
+    /// others go on.
+    pub fn halt(&self) {
+        self.signal(libc::SIGSTOP);
+        let pid = rustix::process::WaitId::Pid(rustix::process::Pid::from_child(&self.child));
+        let status = rustix::process::waitid(pid, rustix::process::WaitIdOptions::STOPPED).unwrap();
+        assert!(status.is_some_and(|status| status.stopped()));
+    }
+
     /// SIGTERM; it must end with 0. What it said on stderr.
     #[track_caller]
     pub fn stop(mut self) -> String {
