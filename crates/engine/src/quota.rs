@@ -90,12 +90,12 @@ impl Core {
 
     /// Counts what is left of reservations; called when properties or stored bytes have changed.
     pub(crate) fn count_reservations(&self) {
-        let mut total = 0;
+        let mut total = 0_u64;
         for object in self.objects.volumes() {
             let reserved = object.settings.read().reservation_bytes;
             let unmet = reserved.saturating_sub(object.stored_bytes());
             object.quota.unmet.store(unmet, Ordering::Relaxed);
-            total += unmet;
+            total = unmet.saturating_add(total);
         }
         self.reserved_unmet.store(total, Ordering::Relaxed);
     }
@@ -123,9 +123,10 @@ impl Core {
         let live = self.extents.lock().live_bytes();
         let mut wanted = bytes.saturating_sub(self.objects.get(id).map_or(0, |object| object.stored_bytes()));
         for object in self.objects.volumes().into_iter().filter(|object| object.id != id) {
-            wanted += object.settings.read().reservation_bytes.saturating_sub(object.stored_bytes());
+            let unmet = object.settings.read().reservation_bytes.saturating_sub(object.stored_bytes());
+            wanted = wanted.saturating_add(unmet);
         }
-        if live + wanted <= room {
+        if live.saturating_add(wanted) <= room {
             return Ok(());
         }
         let (bytes, left) = (format_size(bytes), format_size(room.saturating_sub(live)));

@@ -260,3 +260,20 @@ fn a_pool_is_no_larger_than_the_places_in_its_map_reach() {
     let error = pool(&machine, 64 << 20).grow(most + (1 << 20)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
 }
+
+#[test]
+fn no_reservation_is_so_large_that_it_fits_again() {
+    let machine = Machine::new(64 << 20, 1);
+    let pool = pool(&machine, 64 << 20);
+    pool.create_volume("v", 32 << 20, &Properties::new()).unwrap();
+    pool.create_volume("w", 32 << 20, &Properties::new()).unwrap();
+    set(&pool, "v", "reservation", "4M").unwrap();
+    for bytes in [u64::MAX, u64::MAX - (4 << 20) + 1, u64::MAX - (2 << 20)] {
+        let refused = set(&pool, "w", "reservation", &bytes.to_string()).unwrap_err();
+        assert!(matches!(refused.kind(), ErrorKind::Full | ErrorKind::Invalid), "{bytes}: {refused}");
+    }
+    // What is reserved for the one is still kept from the other.
+    let (taken, _) = fill(&pool, "w", 32 << 20);
+    write(&pool, "v", 0, 2 << 20, ContentKind::Random, 1).unwrap();
+    assert!(taken > 0);
+}

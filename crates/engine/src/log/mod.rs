@@ -15,6 +15,7 @@
 
 mod reserve;
 mod streams;
+mod waits;
 mod writers;
 
 use std::collections::VecDeque;
@@ -418,25 +419,6 @@ impl Log {
         }
         for flight in state.flights.drain(..) {
             self.sink.failed(&flight.taken);
-        }
-    }
-
-    /// Waits until a batch is applied.
-    pub(crate) fn wait_applied(&self, ticket: Ticket) -> Result<()> {
-        let mut state = self.state.lock();
-        loop {
-            // Sequence numbers of failed batches are given out again by the next incarnation. It may have failed as well by now.
-            let mut later = state.resets.iter().filter(|(incarnation, _)| *incarnation > ticket.incarnation);
-            let given_back = later.any(|(_, first_seq)| *first_seq <= ticket.seq);
-            if state.applied_seq > ticket.seq && !given_back {
-                return Ok(());
-            }
-            if given_back || (state.broken.is_some() && state.flights.is_empty()) {
-                let text = "a write to the data file failed; what was asked for did not happen".to_owned();
-                let (kind, text) = state.broken.clone().unwrap_or((ErrorKind::Io, text));
-                return Err(Error::new(kind, text));
-            }
-            self.settled.wait(&mut state);
         }
     }
 

@@ -1,0 +1,27 @@
+//! Waiting for a batch to be applied. Owns nothing: what has become of a batch is told by where the log stands, and by where it went on
+//! after failures.
+
+use surface::{Error, ErrorKind, Result};
+
+use super::{Log, Ticket};
+
+impl Log {
+    /// Waits until a batch is applied.
+    pub(crate) fn wait_applied(&self, ticket: Ticket) -> Result<()> {
+        let mut state = self.state.lock();
+        loop {
+            // Sequence numbers of failed batches are given out again by the next incarnation. It may have failed as well by now.
+            let mut later = state.resets.iter().filter(|(incarnation, _)| *incarnation > ticket.incarnation);
+            let given_back = later.any(|(_, first_seq)| *first_seq <= ticket.seq);
+            if state.applied_seq > ticket.seq && !given_back {
+                return Ok(());
+            }
+            if given_back || (state.broken.is_some() && state.flights.is_empty()) {
+                let text = "a write to the data file failed; what was asked for did not happen".to_owned();
+                let (kind, text) = state.broken.clone().unwrap_or((ErrorKind::Io, text));
+                return Err(Error::new(kind, text));
+            }
+            self.settled.wait(&mut state);
+        }
+    }
+}
