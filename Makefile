@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test system soak bench bench-adaptive bench-codecs bench-space peers fuzz lint deny completions man install clean
+.PHONY: help setup build demo test system kernel-nbd soak bench bench-adaptive bench-codecs bench-space peers fuzz lint deny completions man install clean
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -37,6 +37,9 @@ test: ## The gate: format, lints, layers, licences, all tests, crash simulation,
 system: build ## Only the system tests (real binary, real clients); ARGS='--only REGEX' selects
 	@tools/setup test
 	tests/run $(ARGS)
+
+kernel-nbd: build ## The kernel's own NBD client: file systems, trim, kill -9, growing (needs the nbd module and nbd-client)
+	tests/kernel-nbd target/release/shale
 
 soak: build ## Crash simulation and fuzzing for SECONDS=600, 50 kill -9 rounds, a full pool overwritten 20 times
 	@tools/setup build soak

@@ -131,7 +131,8 @@ impl Applier {
     fn put_fragment(&self, overlay: &Overlay, object: &Object, epoch: Epoch, entry: &FragmentEntry, location: u64) {
         let key = GroupKey { object: object.id, group: entry.first.group() };
         let fragment = reference(entry, location);
-        self.change(overlay, object, key, epoch, |record| record.put(fragment, &mut |_| ()));
+        let stored = i64::from(fragment.live_bytes());
+        self.change(overlay, object, (key, epoch), false, stored, |record, lost| record.put(fragment, lost));
     }
 
     fn put_holes(&self, overlay: &Overlay, object: &Object, epoch: Epoch, first: BlockIndex, count: u64) {
@@ -140,21 +141,21 @@ impl Applier {
         }
         let end = first.0 + count;
         let (from, to) = (first.group(), GroupIndex(BlockIndex(end - 1).group().0 + 1));
-        let put = |group: GroupIndex| {
+        let put = |group: GroupIndex, is_held: bool| {
             let start = group.first_block().0;
             let (low, high) = (first.0.max(start), end.min(start + GROUP_BLOCKS as u64));
             let mask = BlockMask::run((low - start) as u32, (high - low) as u32);
             let key = GroupKey { object: object.id, group };
-            self.change(overlay, object, key, epoch, |record| record.put_holes(mask, &mut |_| ()));
+            self.change(overlay, object, (key, epoch), is_held, 0, |record, lost| record.put_holes(mask, lost));
         };
         if to.0 - from.0 > HOLE_GROUPS_BLIND
             && let Ok(groups) = self.groups_in(object, from, to)
         {
-            groups.into_iter().for_each(put);
+            groups.into_iter().for_each(|group| put(group, true));
             return;
         }
         // A store that cannot be read has its say at the next checkpoint; the holes hold all the same.
-        (from.0..to.0).for_each(|group| put(GroupIndex(group)));
+        (from.0..to.0).for_each(|group| put(GroupIndex(group), false));
     }
 
     /// Groups of which the object, or one that it came from, knows something: what is below must be hidden too.
@@ -168,19 +169,29 @@ impl Applier {
         Ok(groups)
     }
 
+    /// Changes a record by what stores so many bytes, and estimates what that makes of the object. `is_held`: the group is known to hold
+    /// something; so what memory does not know of it counts as allocated, else as not.
     fn change(
         &self,
         overlay: &Overlay,
         object: &Object,
-        key: GroupKey,
-        epoch: Epoch,
-        change: impl FnOnce(&mut format::Record),
+        (key, epoch): (GroupKey, Epoch),
+        is_held: bool,
+        stored: i64,
+        change: impl FnOnce(&mut format::Record, &mut dyn FnMut(&FragmentRef)),
     ) {
-        let done = overlay.change(key, epoch, change);
-        let mut estimate = i64::from(done.allocated_after) - i64::from(done.allocated_before);
+        let mut bytes = stored;
+        let done = overlay.change(key, epoch, |record| {
+            change(record, &mut |lost| bytes -= i64::from(lost.live_bytes()));
+        });
+        let mut blocks = i64::from(done.allocated_after) - i64::from(done.allocated_before);
         if !done.new.is_empty() {
-            estimate -= i64::from(self.map.allocated_below(key, epoch).and(done.new).count());
+            let (below, known) = self.map.allocated_below(key, epoch);
+            let unknown = if is_held { done.new.minus(known).count() } else { 0 };
+            let replaced = below.and(done.new).count() + unknown;
+            blocks -= i64::from(replaced);
+            bytes -= object.stored_for(replaced);
         }
-        object.estimate(estimate);
+        object.estimate(blocks, bytes);
     }
 }

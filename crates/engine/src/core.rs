@@ -138,6 +138,8 @@ pub(crate) struct Core {
     pub full_at: AtomicU64,
     /// When the oldest dirty data came, for the age limit: time of the first tick that saw the generation.
     pub aging: Mutex<(u64, u64)>,
+    /// How much of the log had come since the last checkpoint when that last changed, and when it was.
+    pub resting: Mutex<(u64, u64)>,
     failed: Mutex<Option<String>>,
     has_failed: AtomicBool,
 }
@@ -196,6 +198,7 @@ impl Core {
             admitting: AtomicU64::new(0),
             full_at: AtomicU64::new(u64::MAX),
             aging: Mutex::new((0, 0)),
+            resting: Mutex::new((0, 0)),
             readers: RwLock::new(()),
             failed: Mutex::new(None),
             has_failed: AtomicBool::new(false),

@@ -230,8 +230,8 @@ impl Map {
         self.layers.read().settled.clone()
     }
 
-    /// Blocks of a group that are allocated in an epoch below the active overlay, as far as memory knows.
-    pub(crate) fn allocated_below(&self, key: GroupKey, epoch: Epoch) -> BlockMask {
+    /// Blocks of a group that are allocated in an epoch below the active overlay, and those of which memory knows whether they are.
+    pub(crate) fn allocated_below(&self, key: GroupKey, epoch: Epoch) -> (BlockMask, BlockMask) {
         let layers = self.layers.read();
         let mut below = BlockMask::EMPTY;
         let mut known = BlockMask::EMPTY;
@@ -249,8 +249,9 @@ impl Map {
             && let Some(records) = self.cache.peek(&key)
         {
             look(&records);
+            known = BlockMask::FULL;
         }
-        below
+        (below, known)
     }
 
     /// Begins a checkpoint: what changed so far is frozen. If an earlier checkpoint failed, its frozen changes come first,

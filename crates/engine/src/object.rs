@@ -40,11 +40,31 @@ pub(crate) struct Object {
     /// As of the last checkpoint.
     allocated_blocks: AtomicU64,
     stored_bytes: AtomicU64,
-    /// Estimated change of allocated blocks since, in the active and in the frozen overlay.
-    allocated_active: AtomicI64,
-    allocated_frozen: AtomicI64,
+    /// Estimated change since, in the active and in the frozen overlay.
+    active: Estimate,
+    frozen: Estimate,
     /// See `quota`.
     pub quota: crate::quota::Allowance,
+}
+
+/// An estimated change of what an object holds.
+#[derive(Default)]
+struct Estimate {
+    /// Allocated blocks.
+    blocks: AtomicI64,
+    /// Bytes of live payload.
+    bytes: AtomicI64,
+}
+
+impl Estimate {
+    fn add(&self, blocks: i64, bytes: i64) {
+        if blocks != 0 {
+            self.blocks.fetch_add(blocks, Ordering::Relaxed);
+        }
+        if bytes != 0 {
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Object {
@@ -67,8 +87,8 @@ impl Object {
             reap_number: AtomicU64::new(0),
             allocated_blocks: AtomicU64::new(descriptor.allocated_blocks),
             stored_bytes: AtomicU64::new(descriptor.stored_bytes),
-            allocated_active: AtomicI64::new(0),
-            allocated_frozen: AtomicI64::new(0),
+            active: Estimate::default(),
+            frozen: Estimate::default(),
             quota: crate::quota::Allowance::default(),
             descriptor: RwLock::new(descriptor.clone()),
         };
@@ -175,13 +195,19 @@ impl Object {
 
     /// Logical bytes that hold data, those that only snapshots see included: exact at a checkpoint, estimated since.
     pub(crate) fn allocated_bytes(&self) -> u64 {
-        let estimate = self.allocated_active.load(Ordering::Relaxed) + self.allocated_frozen.load(Ordering::Relaxed);
-        let blocks = self.allocated_blocks.load(Ordering::Relaxed).saturating_add_signed(estimate);
-        let bytes = blocks.saturating_mul(BLOCK_BYTES as u64);
-        if self.epoch() > Epoch(0) {
-            return bytes;
-        }
-        bytes.min(self.size_bytes().next_multiple_of(BLOCK_BYTES as u64))
+        self.allocated_now().saturating_mul(BLOCK_BYTES as u64).min(self.allocated_bytes_max())
+    }
+
+    /// Blocks that hold data: exact at a checkpoint, estimated since. Too many if blocks were overwritten of which memory did not know
+    /// that they are allocated.
+    fn allocated_now(&self) -> u64 {
+        let estimate = self.active.blocks.load(Ordering::Relaxed) + self.frozen.blocks.load(Ordering::Relaxed);
+        self.allocated_blocks.load(Ordering::Relaxed).saturating_add_signed(estimate)
+    }
+
+    /// More cannot be allocated: without snapshots, its size.
+    fn allocated_bytes_max(&self) -> u64 {
+        if self.epoch() > Epoch(0) { u64::MAX } else { self.size_bytes().next_multiple_of(BLOCK_BYTES as u64) }
     }
 
     /// Bytes of live payload, as of the last checkpoint.
@@ -189,22 +215,43 @@ impl Object {
         self.stored_bytes.load(Ordering::Relaxed)
     }
 
-    /// The active overlay changed by so many allocated blocks.
-    pub(crate) fn estimate(&self, blocks: i64) {
-        self.allocated_active.fetch_add(blocks, Ordering::Relaxed);
+    /// Bytes of live payload: exact at a checkpoint, estimated since.
+    pub(crate) fn stored_now(&self) -> u64 {
+        let since = self.active.bytes.load(Ordering::Relaxed) + self.frozen.bytes.load(Ordering::Relaxed);
+        let stored = self.stored_bytes().saturating_add_signed(since);
+        let (allocated, most) = (self.allocated_now().saturating_mul(BLOCK_BYTES as u64), self.allocated_bytes_max());
+        if allocated <= most {
+            return stored;
+        }
+        // What is too much was overwritten.
+        u64::try_from(u128::from(stored) * u128::from(most) / u128::from(allocated)).unwrap_or(u64::MAX)
+    }
+
+    /// What so many blocks stand for that were stored before: as much as the others do on average.
+    pub(crate) fn stored_for(&self, blocks: u32) -> i64 {
+        if blocks == 0 {
+            return 0;
+        }
+        let bytes = u128::from(self.stored_now()) * u128::from(blocks) / u128::from(self.allocated_now().max(1));
+        i64::try_from(bytes).unwrap_or(i64::MAX)
+    }
+
+    /// The active overlay changed by so many allocated blocks, and about so many bytes of live payload.
+    pub(crate) fn estimate(&self, blocks: i64, bytes: i64) {
+        self.active.add(blocks, bytes);
     }
 
     /// A checkpoint begins.
     pub(crate) fn freeze_estimate(&self) {
-        let active = self.allocated_active.swap(0, Ordering::Relaxed);
-        self.allocated_frozen.fetch_add(active, Ordering::Relaxed);
+        self.frozen.add(self.active.blocks.swap(0, Ordering::Relaxed), self.active.bytes.swap(0, Ordering::Relaxed));
     }
 
     /// A checkpoint ended and counted exactly.
     pub(crate) fn settle(&self, allocated_blocks: u64, stored_bytes: u64) {
         self.allocated_blocks.store(allocated_blocks, Ordering::Relaxed);
         self.stored_bytes.store(stored_bytes, Ordering::Relaxed);
-        self.allocated_frozen.store(0, Ordering::Relaxed);
+        self.frozen.blocks.store(0, Ordering::Relaxed);
+        self.frozen.bytes.store(0, Ordering::Relaxed);
     }
 
     /// Allocated blocks and stored bytes as of the last checkpoint.

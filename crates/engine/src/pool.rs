@@ -299,7 +299,7 @@ impl Pool {
                 name: descriptor.name,
                 size_bytes: object.size_bytes(),
                 allocated_bytes: object.allocated_bytes(),
-                stored_bytes: object.stored_bytes(),
+                stored_bytes: object.stored_now(),
                 created_unix_s: descriptor.created_unix_s,
                 properties: descriptor.properties,
                 epoch: descriptor.epoch.0,
@@ -309,7 +309,7 @@ impl Pool {
         self.core.objects.volumes().into_iter().map(status).collect()
     }
 
-    /// Figures of the pool. Live, dead and free bytes are those of the last checkpoint.
+    /// Figures of the pool. Live and dead bytes are exact at a checkpoint and estimated since; free ones are those of the last checkpoint.
     pub fn status(&self) -> PoolStatus {
         let core = &self.core;
         let extent_bytes = u64::from(core.geometry.extent_bytes);
@@ -317,14 +317,17 @@ impl Pool {
         let seen: std::collections::BTreeSet<_> = core.objects.volumes().iter().map(|object| object.id).collect();
         let unlisted = core.objects.all().into_iter().filter(|object| !seen.contains(&object.id));
         let dictionaries = core.objects.dictionaries();
-        let dictionary_bytes = dictionaries.iter().map(|object| object.stored_bytes()).sum::<u64>();
-        let unlisted_bytes = unlisted.map(|object| object.stored_bytes()).sum::<u64>().saturating_sub(dictionary_bytes);
+        let dictionary_bytes = dictionaries.iter().map(|object| object.stored_now()).sum::<u64>();
+        let unlisted_bytes = unlisted.map(|object| object.stored_now()).sum::<u64>().saturating_sub(dictionary_bytes);
         let pins = core.catalogue.pins();
         let (live_bytes, free, catalogue_extents) = {
             let extents = core.extents.lock();
             let idle = pins.extents().into_iter().filter(|extent| extents.is_idle(*extent)).count() as u64;
             (extents.live_bytes(), extents.free(), idle)
         };
+        let all = core.objects.all();
+        let since = all.iter().map(|object| object.stored_now().cast_signed() - object.stored_bytes().cast_signed());
+        let live_bytes = live_bytes.saturating_add_signed(since.sum::<i64>());
         let extents_total = u64::from(core.geometry.extents()) - 1;
         let extents_free = free + core.log.ahead() as u64;
         let c = &core.counters;

@@ -66,7 +66,7 @@ pub struct PoolStatus {
     pub logical_bytes: u64,
     /// Logical bytes that hold data.
     pub allocated_bytes: u64,
-    /// Bytes of live fragments.
+    /// Bytes of live fragments: exact at a checkpoint, estimated since.
     pub live_bytes: u64,
     /// Those of them that belong to destroyed volumes: clones still need them, or they are just being removed.
     pub unlisted_bytes: u64,

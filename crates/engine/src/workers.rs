@@ -306,6 +306,7 @@ impl Core {
         if self.checkpoint_due() {
             self.checkpoint_unless(self.checkpoint_kind(), |core| !core.checkpoint_due())?;
         }
+        self.checkpoint_if_idle()?;
         if self.is_inline() {
             self.clean_some(false)?;
             self.train_some(false)?;

@@ -106,7 +106,8 @@ Examples:
   shale list /srv/pool -r
   shale list /srv/pool --json | jq -r '.[].name'
 
-Figures are as of the last checkpoint; --sync takes one first.
+Figures are estimated between checkpoints, and exact after one: some ten seconds after the pool came to rest, or with
+--sync, which takes one first.
 JSON: a list of {name, size_bytes, allocated_bytes, stored_bytes, ratio, created_unix_s, clients, properties, origin};
   allocated are logical bytes that hold data, stored what they take in the pool, ratio = allocated/stored (null
   when empty), clients how many have the volume open, properties those set on the volume itself, origin the snapshot of
