@@ -47,11 +47,6 @@ use crate::write_buffer::GroupKey;
 const LISTED_MIN: u64 = 16;
 const LISTED_MAX: u64 = 4096;
 
-/// How long nothing must have come into the log, and how much must have come since the last checkpoint, for one that nothing else asks for. Longer
-/// than data stays in the write buffer.
-const IDLE_NS: u64 = 10_000_000_000;
-const IDLE_LOG_BYTES: u64 = 1 << 20;
-
 /// What a checkpoint does with the changes of the map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -501,54 +496,6 @@ impl Core {
             // Space that is not given back now is when the extent is freed again; nothing depends on it.
             let _ = self.env.disk.punch(self.geometry.start(*first), len);
             rest = &rest[count..];
-        }
-    }
-
-    /// Whether a checkpoint is due.
-    pub(crate) fn checkpoint_due(&self) -> bool {
-        self.is_full_checkpoint_due()
-            || self.is_space_due()
-            || self.log.ahead() as u64 <= 2 * self.geometry.reserve_extents()
-                && self.extents_free.load(Ordering::Relaxed) + self.evacuated.load(Ordering::Relaxed) > 0
-    }
-
-    fn is_full_checkpoint_due(&self) -> bool {
-        self.log.bytes_since_checkpoint() >= self.options.checkpoint_log_bytes
-            || self.map.active().bytes() >= self.shares.overlay
-            || self.objects.has_reaping()
-    }
-
-    /// Takes a light checkpoint if nothing has come into the log for a while: then it is cheap to have figures that are exact, and little to
-    /// recover. If it fails, the next attempt is a while later, too.
-    pub(crate) fn checkpoint_if_idle(&self) -> Result<()> {
-        let bytes = self.log.bytes_since_checkpoint();
-        let now = self.env.clock.now_ns();
-        {
-            let mut resting = self.resting.lock();
-            let has_grown = resting.0 != bytes;
-            if has_grown || bytes < IDLE_LOG_BYTES || now.saturating_sub(resting.1) < IDLE_NS {
-                if has_grown {
-                    *resting = (bytes, now);
-                }
-                return Ok(());
-            }
-            resting.1 = now;
-        }
-        self.checkpoint_unless(Kind::Light, |core| core.log.bytes_since_checkpoint() < IDLE_LOG_BYTES)
-    }
-
-    /// The kind of checkpoint that is due.
-    pub(crate) fn checkpoint_kind(&self) -> Kind {
-        if self.is_full_checkpoint_due() { Kind::Full } else { Kind::Light }
-    }
-
-    /// Asks for a checkpoint, or takes it when nobody else does.
-    pub(crate) fn checkpoint_if_short(&self) {
-        if self.is_inline() {
-            return;
-        }
-        if self.checkpoint_due() {
-            self.workers.wake_keeper();
         }
     }
 }

@@ -18,6 +18,7 @@ mod check_catalogue;
 mod check_data;
 mod check_history;
 mod checkpoint;
+mod checkpoint_due;
 mod chooser;
 mod clean_pass;
 mod cleaner;
