@@ -49,6 +49,9 @@ struct Options {
     /// A tree of many small files, for `adaptive`: such as `tools/public-data kernel DIR` makes.
     #[arg(long, global = true, value_name = "DIR", default_value = "/var/tmp/corpus/source")]
     tree: PathBuf,
+    /// Where `adaptive` keeps what it measured of each unit, and takes it from when it is there: to compare versions of the policy on the same measurements.
+    #[arg(long, global = true, value_name = "DIR")]
+    measurements: Option<PathBuf>,
     /// Where the figures go; figures of the same name are replaced.
     #[arg(long, global = true, value_name = "FILE", default_value = "bench/results/latest.json")]
     out: PathBuf,
@@ -129,6 +132,7 @@ struct Context {
     corpus: Corpus,
     corpus_dir: PathBuf,
     tree: PathBuf,
+    measurements: Option<PathBuf>,
     quick: bool,
     dir: PathBuf,
     out: PathBuf,
@@ -165,6 +169,7 @@ fn main() -> Outcome<()> {
         corpus,
         corpus_dir: options.corpus.clone(),
         tree: options.tree.clone(),
+        measurements: options.measurements.clone(),
         quick: options.quick,
         dir: options.dir.clone(),
         out: options.out.clone(),

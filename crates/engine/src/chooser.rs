@@ -1,7 +1,7 @@
 //! `compression=auto` in the drain: joins what the policy needs to know (regions, costs, pressure, the budget for tests) and lets it
 //! decide about each unit.
 //!
-//! 1. A batch begins: pressure is measured, plans are empty.
+//! 1. A batch begins: plans are empty, no clock is read before something is compressed.
 //! 2. Each unit goes through [`Planner::store`]; its region's memory is fetched when the region changes and put back when it changes again.
 //! 3. The batch ends: the CPU time that it took pays into the budget for tests.
 //!
@@ -63,14 +63,7 @@ impl Chooser {
     /// Step 1. `pressed`: writers wait, or nearly; `written_bytes`: what they have written since the pool was opened.
     pub(crate) fn begin(&self, pressed: bool, written_bytes: u64) -> Batch<'_> {
         self.meter.demanded(written_bytes);
-        Batch {
-            chooser: self,
-            pressed,
-            planner: None,
-            region: None,
-            began: (self.clock.now_ns(), self.clock.thread_cpu_ns()),
-            test_ns: 0,
-        }
+        Batch { chooser: self, pressed, planner: None, region: None, began: None, test_ns: 0 }
     }
 }
 
@@ -80,7 +73,8 @@ pub(crate) struct Batch<'a> {
     pressed: bool,
     planner: Option<Planner<'a, Costs>>,
     region: Option<(RegionKey, policy::Region)>,
-    began: (u64, u64),
+    /// Wall and CPU time when something was compressed first: a batch in which nothing is needs no clock.
+    began: Option<(u64, u64)>,
     test_ns: u64,
 }
 
@@ -124,15 +118,27 @@ impl<'a> Batch<'a> {
         }
         let number = chooser.units.fetch_add(1, Ordering::Relaxed);
         let is_traced = chooser.trace.is_on();
-        let may_test = chooser.credit_ns.load(Ordering::Relaxed) > 0;
+        let credit_ns = chooser.credit_ns.load(Ordering::Relaxed);
         let limit = dst_limit(unit.raw.len(), unit.settings);
         let Unit { raw, target, dictionaries, .. } = unit;
         let clock = &*chooser.clock;
-        let mut attempts =
-            UnitAttempts { codecs, clock, raw, dictionaries, helper: 0, target, spare, limit, last: None, kept: None };
+        let mut attempts = UnitAttempts {
+            codecs,
+            clock,
+            raw,
+            dictionaries,
+            helper: 0,
+            target,
+            spare,
+            limit,
+            last: None,
+            kept: None,
+            began: self.began,
+        };
         let planner = self.planner(unit.settings.auto());
         let timed = is_traced || number.is_multiple_of(TIMED_EVERY);
-        let stored = planner.store(raw, region, may_test, timed, &mut attempts);
+        let stored = planner.store(raw, region, credit_ns, timed, &mut attempts);
+        self.began = attempts.began;
         let (codec, bytes) = attempts.finish();
         let stored = Stored { codec, ..stored };
         self.region = Some((key, stored.region));
@@ -203,8 +209,9 @@ impl<'a> Batch<'a> {
     pub(crate) fn finish(mut self) {
         self.leave();
         let chooser = self.chooser;
-        let wall_ns = chooser.clock.now_ns().saturating_sub(self.began.0);
-        let cpu_ns = chooser.clock.thread_cpu_ns().saturating_sub(self.began.1);
+        let Some((began_ns, began_cpu_ns)) = self.began else { return };
+        let wall_ns = chooser.clock.now_ns().saturating_sub(began_ns);
+        let cpu_ns = chooser.clock.thread_cpu_ns().saturating_sub(began_cpu_ns);
         chooser.meter.compressed(wall_ns, cpu_ns);
         let saved = chooser.credit_ns.load(Ordering::Relaxed);
         let earned = test_credit_earned(saved, cpu_ns.saturating_sub(self.test_ns));
@@ -234,6 +241,8 @@ struct UnitAttempts<'a, 'core> {
     /// Where it is, with what it was compressed, and to how many bytes.
     last: Option<(Place, CodecId, usize)>,
     kept: Option<(Place, CodecId, usize)>,
+    /// See [`Batch::began`].
+    began: Option<(u64, u64)>,
 }
 
 impl Attempts for UnitAttempts<'_, '_> {
@@ -248,6 +257,7 @@ impl Attempts for UnitAttempts<'_, '_> {
                 &mut self.spare[..self.limit]
             }
         };
+        self.began.get_or_insert_with(|| (self.clock.now_ns(), self.clock.thread_cpu_ns()));
         // Preparing a dictionary is not the unit's work.
         let helped = match (&mut self.dictionaries, codec) {
             (Some(encoders), Codec::Zstd(level)) => encoders.at(self.helper, level),

@@ -334,10 +334,11 @@ impl Core {
                     expected_saving: expected.saving,
                     expected_ns_per_kib: expected.ns_per_kib,
                     cost: relative.is_finite().then_some(relative),
-                    verdict: if facts.auto.mode != Mode::Archive && !facts.is_quick_to_read(*codec) {
-                        "would make random reads slow".to_owned()
-                    } else {
-                        verdict(entrant, winner)
+                    verdict: match facts.auto.mode {
+                        Mode::Archive => verdict(entrant, winner),
+                        _ if !facts.is_quick_to_read(*codec) => "would make random reads slow".to_owned(),
+                        mode if !facts.is_moderate(*codec) => format!("takes too long for the mode {mode}"),
+                        _ => verdict(entrant, winner),
                     },
                 }
             })

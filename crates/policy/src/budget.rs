@@ -1,14 +1,25 @@
 //! What tests may cost: a credit of CPU time, from which they are paid and into which compressing pays. Whoever compresses keeps the credit.
 
-/// One over the share of the CPU time of compressing that tests may take: with the probe, deciding stays below 3 %.
-const SHARE_DIVISOR: u64 = 50;
-/// What a pool may spend on tests before it has compressed anything, in nanoseconds: its calibration. Also the most that is saved up.
+/// One over the share of the CPU time of compressing that tests may take: with probes and bookkeeping, deciding stays below 3 %.
+const SHARE_DIVISOR: u64 = 100;
+/// What a pool may spend on tests before it has compressed anything, in nanoseconds: its calibration.
 pub const TEST_CREDIT_NS: i64 = 16_000_000;
+/// Most that is saved up, in nanoseconds: a dozen usual tests. With more, tests would take more than their share for a while.
+const SAVED_NS_MAX: i64 = 1_000_000;
+/// Credit from which on any attempt is paid for: what costs more than can ever be saved up is tried as rarely as its debt takes to be paid.
+const SAVED_NS_FULL: i64 = SAVED_NS_MAX / 10 * 9;
 
-/// By how much a credit grows after compressing for so many nanoseconds of CPU time, tests left out. What is saved up has a limit.
+/// By how much a credit grows after compressing for so many nanoseconds of CPU time, tests left out. What is saved up has a limit; a credit that is
+/// larger stays as it is.
 pub fn test_credit_earned(credit_ns: i64, compressed_ns: u64) -> i64 {
     let earned = i64::try_from(compressed_ns / SHARE_DIVISOR).unwrap_or(i64::MAX);
-    earned.min(TEST_CREDIT_NS.saturating_sub(credit_ns).max(0))
+    earned.min(SAVED_NS_MAX.saturating_sub(credit_ns).max(0))
+}
+
+/// Whether a credit pays for an attempt that is expected to take so long. So a candidate that takes a hundred times as long as the others is tested as
+/// rarely as it costs more, and does not leave them without credit.
+pub(crate) fn pays_for_attempt(credit_ns: i64, cost_ns: i64) -> bool {
+    credit_ns > 0 && (credit_ns >= cost_ns || credit_ns >= SAVED_NS_FULL)
 }
 
 #[cfg(test)]
@@ -18,15 +29,50 @@ mod tests {
     #[test]
     fn credits_by_table() {
         for (credit, compressed, earned) in [
-            (0, 1_000_000, 20_000),
-            (-5_000_000, 100_000_000, 2_000_000),
+            (0, 2_000_000, 20_000),
+            (-5_000_000, 200_000_000, 2_000_000),
             // Debts are paid in full, and then some is saved up.
-            (-5_000_000, u64::MAX, 21_000_000),
-            (15_990_000, 1_000_000, 10_000),
-            (TEST_CREDIT_NS, 1_000_000, 0),
+            (-5_000_000, u64::MAX, 6_000_000),
+            (990_000, 2_000_000, 10_000),
+            (SAVED_NS_MAX, 2_000_000, 0),
+            (TEST_CREDIT_NS, 2_000_000, 0),
             (0, 0, 0),
         ] {
             assert_eq!(test_credit_earned(credit, compressed), earned, "{credit} {compressed}");
+        }
+    }
+
+    #[test]
+    fn attempts_are_paid_for_by_table() {
+        for (credit, cost, pays) in [
+            (100_000, 100_000, true),
+            (100_000, 100_001, false),
+            (0, 0, false),
+            (-1, 0, false),
+            // It will never be more.
+            (SAVED_NS_FULL, 50_000_000, true),
+            (SAVED_NS_FULL - 1, 50_000_000, false),
+            (TEST_CREDIT_NS, i64::MAX, true),
+        ] {
+            assert_eq!(pays_for_attempt(credit, cost), pays, "{credit} {cost}");
+        }
+    }
+
+    /// Whatever tests cost, in the long run they take their share, because each is paid for before the next one of its price.
+    #[test]
+    fn tests_take_their_share_in_the_long_run() {
+        for cost_ns in [50_000i64, 700_000, 9_000_000] {
+            let (mut credit, mut tests_ns, mut compressed_ns) = (TEST_CREDIT_NS, 0, 0u64);
+            for _ in 0..200_000 {
+                if pays_for_attempt(credit, cost_ns) {
+                    credit -= cost_ns;
+                    tests_ns += cost_ns;
+                }
+                compressed_ns += 100_000;
+                credit += test_credit_earned(credit, 100_000);
+            }
+            let most = compressed_ns as i64 / SHARE_DIVISOR as i64 + TEST_CREDIT_NS + cost_ns;
+            assert!(tests_ns <= most && tests_ns > most / 2, "{cost_ns}: {tests_ns} of {compressed_ns}");
         }
     }
 }

@@ -21,7 +21,7 @@ impl Candidates {
     pub const ALLOWED: &str = "1 to 8 different codecs other than off, separated by commas, such as lz4,zstd-1,zstd-9";
 
     /// The list when none is set: from the fastest to what takes a hundred times as long, each worth its time on some data.
-    pub const DEFAULT: &str = "lz4,zstd-1,zstd-3,zstd-6,zstd-9,zstd-19";
+    pub const DEFAULT: &str = "lz4,zstd-1,zstd-3,zstd-6,zstd-9,zstd-15,zstd-19";
 
     /// A list; `None` if it is empty, too long, names `off`, or names a codec twice.
     pub fn new(list: &[Codec]) -> Option<Self> {

@@ -119,6 +119,11 @@ pub fn wants_probe(mode: Mode, region: Region) -> bool {
     !matches!(mode, Mode::Performance) || region.wants_look()
 }
 
+/// Whether a unit of the region may be tested: it depends on the unit's class, too.
+pub(crate) fn wants_test(region: Region) -> bool {
+    region.winner().is_none() || region.is_due()
+}
+
 /// Decides. `codec_of` finds a candidate by its number; `may_test`: the budget for tests is not used up.
 pub fn decide(
     mode: Mode,

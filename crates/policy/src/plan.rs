@@ -1,7 +1,8 @@
 //! Which codec pays for a class of data, by what has been learned: a pure function of the facts.
 //!
 //! - No mode but `archive` chooses a candidate that is so slow to decode that a random read of a block would suffer ([`DECODE_NS_PER_KIB_MAX`]), unless all
-//!   candidates are.
+//!   candidates are; nor one that usually takes more than [`MODERATE_CPU_MULTIPLE`] times the CPU time of the quickest one that has an entropy coder: it
+//!   would have to save a fifth more, hardly any data is like that, and to look for it costs more than it saves.
 //! - `balanced`, `energy`, `archive`: the candidate of least cost ([`crate::ln_cost`]) with the mode's exponents; `archive` only among
 //!   those that take at most [`ARCHIVE_CPU_MULTIPLE`] times the CPU time of what `balanced` would choose, and save no less.
 //! - `performance`: the candidate that saves most among those that do not slow the writer. What a codec lets through is the
@@ -19,7 +20,7 @@ use crate::candidates::{CANDIDATES_MAX, Candidates};
 use crate::cost::{SAVING_MIN, ln_cost};
 use crate::learned::{Estimate, Key, SizeClass, Table};
 use crate::mode::ARCHIVE_CPU_MULTIPLE;
-use crate::prior::decode_ns_per_kib;
+use crate::prior::{decode_ns_per_kib, strength, usual_ns_per_kib};
 use crate::{Class, Mode};
 
 /// What `auto` was told by the properties.
@@ -61,6 +62,11 @@ const DEMAND_SHARE: f64 = 0.5;
 const SLOWER: f64 = 1.05;
 /// Time to decode a KiB from which on a codec is too slow to read from: 40 microseconds for a unit of the default size, of which a random read wants one block.
 pub const DECODE_NS_PER_KIB_MAX: f64 = 40_000.0 / 32.0;
+/// CPU time that a candidate usually takes, as a multiple of that of the quickest one with an entropy coder, up to which modes other than `archive`
+/// consider it: zstd-9 beside zstd-1 (11 times), not zstd-15 (29 times).
+pub const MODERATE_CPU_MULTIPLE: f64 = 16.0;
+/// [`strength`] from which on a codec has an entropy coder.
+const STRONG: f64 = 0.95;
 /// Samples from which on an average is believed.
 const SAMPLES_FEW: u64 = 4;
 /// Share of what it leaves that a codec might save more than its average says, when it is decided whether a test could show it as
@@ -88,7 +94,7 @@ pub struct Contenders {
 }
 
 impl Contenders {
-    fn push(&mut self, codec: Codec) {
+    pub(crate) fn push(&mut self, codec: Codec) {
         if let Some(free) = self.codecs.iter_mut().find(|slot| slot.is_none()) {
             *free = Some(codec);
         }
@@ -132,10 +138,11 @@ impl<T: Table> Facts<'_, T> {
     pub fn plan(&self, class: Class) -> ClassPlan {
         let mut entrants = [None; CANDIDATES_MAX];
         for (slot, codec) in entrants.iter_mut().zip(self.auto.candidates.as_slice()) {
-            *slot = Some(Entrant { codec: *codec, estimate: self.estimate(*codec, class) });
+            if self.auto.mode == Mode::Archive || self.is_moderate(*codec) {
+                *slot = Some(Entrant { codec: *codec, estimate: self.estimate(*codec, class) });
+            }
         }
-        let quick = |e: &Entrant| self.auto.mode == Mode::Archive || self.is_quick_to_read(e.codec);
-        let entrants = || entrants.iter().flatten().copied().filter(quick);
+        let entrants = || entrants.iter().flatten().copied();
         let winner = self.choose(entrants());
         let check = self.check(entrants());
         let mut contenders = Contenders::default();
@@ -170,10 +177,19 @@ impl<T: Table> Facts<'_, T> {
         is_quick(&codec) || !self.auto.candidates.as_slice().iter().any(is_quick)
     }
 
+    /// Whether modes other than `archive` consider a candidate: it is quick to read, and not many times slower than the quickest one that has an entropy
+    /// coder, which saves nearly as much.
+    pub fn is_moderate(&self, codec: Codec) -> bool {
+        let candidates = self.auto.candidates.as_slice().iter().map(|codec| codec.id());
+        let strong = candidates.filter(|id| strength(*id) >= STRONG && decode_ns_per_kib(*id) <= DECODE_NS_PER_KIB_MAX);
+        let quickest = strong.map(usual_ns_per_kib).fold(f64::INFINITY, f64::min);
+        self.is_quick_to_read(codec) && usual_ns_per_kib(codec.id()) <= quickest * MODERATE_CPU_MULTIPLE
+    }
+
     /// The winner among entrants; `None`: none pays.
     pub fn choose(&self, entrants: impl Iterator<Item = Entrant> + Clone) -> Option<Entrant> {
         let worth_it = |e: &Entrant| e.estimate.saving >= self.least_saving();
-        let quick = entrants.clone().filter(worth_it).filter(|e| self.is_quick_to_read(e.codec));
+        let quick = entrants.clone().filter(worth_it).filter(|e| self.is_moderate(e.codec));
         let balanced = self.cheapest(Mode::Balanced, quick.clone());
         match self.auto.mode {
             Mode::Balanced => balanced,

@@ -3,10 +3,12 @@
 
 use codec::{Codec, CodecId};
 
+use crate::budget::pays_for_attempt;
 use crate::candidates::CANDIDATES_MAX;
+use crate::decide::wants_test;
 use crate::dictionary::judging_level_of;
 use crate::learned::{Key, SizeClass, Table};
-use crate::plan::{Auto, ClassPlan, Entrant, Facts, Pressure};
+use crate::plan::{Auto, ClassPlan, Contenders, Entrant, Facts, Pressure};
 use crate::probe::CLASSES;
 use crate::{Action, Class, Decision, Estimate, Probe, Region, SIZES, Why, decide, probe, wants_probe};
 
@@ -18,7 +20,7 @@ fn saving_of(raw_len: usize, attempt: Attempt) -> f64 {
 
 /// Share of a unit's own saving, against what was expected of each codec, in a test: differences between codecs on one unit are
 /// partly luck.
-const OWN: f64 = 0.5;
+const OWN: f64 = 0.25;
 
 /// Those who were measured, with the times that were learned, which are steadier than one measurement.
 fn entrants<T: Table>(
@@ -114,13 +116,13 @@ impl<'a, T: Table> Planner<'a, T> {
         })
     }
 
-    /// Decides about a unit, lets it be compressed, and learns from it. `may_test`: the budget for tests is not used up; `timed`: measure CPU
+    /// Decides about a unit, lets it be compressed, and learns from it. `credit_ns`: CPU time that tests may take now; `timed`: measure CPU
     /// time also without a test.
     pub fn store(
         &mut self,
         raw: &[u8],
         region: Region,
-        may_test: bool,
+        credit_ns: i64,
         timed: bool,
         attempts: &mut impl Attempts,
     ) -> Stored {
@@ -137,11 +139,15 @@ impl<'a, T: Table> Planner<'a, T> {
             return stored;
         }
         let Probe { class, .. } = probe(raw);
-        let (region, dictionary, dictionary_ns) = self.help(raw.len(), class, region, may_test, attempts);
+        let (region, dictionary, dictionary_ns) = self.help(raw.len(), class, region, credit_ns > 0, attempts);
         // What zstd takes and saves with one is learned apart.
         let size = if dictionary > 0 { SizeClass::WITH_DICTIONARY } else { SizeClass::of(raw.len()) };
         let stored = Stored { region: region.after_random(), ..stored };
-        let plan = self.plan(size, class);
+        let mut plan = self.plan(size, class);
+        let mut may_test = false;
+        if wants_test(region) {
+            (plan.contenders, may_test) = self.affordable(&plan, size, class, raw.len(), credit_ns);
+        }
         let candidates = self.auto.candidates;
         let Decision { action, why } = decide(self.auto.mode, &plan, region, class, may_test, |id| candidates.find(id));
         let stored = Stored { class, why, ..stored };
@@ -155,6 +161,35 @@ impl<'a, T: Table> Planner<'a, T> {
         };
         let (cpu_ns, test_ns) = (stored.cpu_ns + dictionary_ns, stored.test_ns + dictionary_ns);
         Stored { cpu_ns, test_ns, ..stored }
+    }
+
+    /// The contenders of a test that the credit pays for, and whether there is anything to be learned from them.
+    fn affordable(
+        &self,
+        plan: &ClassPlan,
+        size: SizeClass,
+        class: Class,
+        raw_len: usize,
+        credit_ns: i64,
+    ) -> (Contenders, bool) {
+        let facts = self.facts(size);
+        let kib = raw_len as f64 / 1024.0;
+        let mut contenders = Contenders::default();
+        let mut left_ns = credit_ns;
+        let mut has_rival = false;
+        for codec in plan.contenders.iter() {
+            // What is stored as it would be without a test costs nothing.
+            if plan.winner != Some(codec) {
+                let cost_ns = (facts.estimate(codec, class).ns_per_kib * kib) as i64;
+                if !pays_for_attempt(left_ns, cost_ns) {
+                    continue;
+                }
+                left_ns -= cost_ns;
+                has_rival = true;
+            }
+            contenders.push(codec);
+        }
+        (contenders, credit_ns > 0 && (has_rival || plan.contenders == contenders))
     }
 
     /// Chooses the dictionary for a unit: its region's. Now and then all of them, and none, are compared on the unit. Also the CPU time that this took.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use codec::{Codec, CodecId, Workspace};
 use policy::{
-    Attempt, Attempts, Auto, Candidates, Class, Mode, PlainTable, Planner, Pressure, Region, Stored, Why,
-    dst_limit_permille,
+    Attempt, Attempts, Auto, Candidates, Class, Mode, PlainTable, Planner, Pressure, Region, Stored, TEST_CREDIT_NS,
+    Why, dst_limit_permille,
 };
 
 const MIN_SAVING_PERMILLE: u32 = 125;
@@ -46,7 +46,7 @@ struct Run {
     table: PlainTable,
     workspace: Workspace,
     regions: BTreeMap<usize, Region>,
-    budget: bool,
+    credit_ns: i64,
     at: usize,
     raw: u64,
     stored: u64,
@@ -56,12 +56,12 @@ struct Run {
 }
 
 impl Run {
-    fn new(budget: bool) -> Self {
+    fn new(credit_ns: i64) -> Self {
         Self {
             table: PlainTable::default(),
             workspace: Workspace::new(),
             regions: BTreeMap::new(),
-            budget,
+            credit_ns,
             at: 0,
             raw: 0,
             stored: 0,
@@ -79,7 +79,7 @@ impl Run {
         let fresh = before.map_or_else(Region::default, |before| before.random_neighbour());
         let region = self.regions.entry(self.at >> 22).or_insert(fresh);
         let mut real = Real { workspace: &mut self.workspace, raw: unit, tried: Vec::new(), kept: None };
-        let stored = planner.store(unit, *region, self.budget, true, &mut real);
+        let stored = planner.store(unit, *region, self.credit_ns, true, &mut real);
         assert_eq!(real.kept.map_or(CodecId::RAW, |codec| codec.id()), stored.codec, "what is kept is what is said");
         assert!(real.tried.len() <= candidates().as_slice().len() + 1);
         assert!(stored.test_ns <= stored.cpu_ns);
@@ -94,7 +94,7 @@ impl Run {
     }
 
     fn all(mode: Mode, data: &[Vec<u8>]) -> Self {
-        let mut run = Self::new(true);
+        let mut run = Self::new(TEST_CREDIT_NS);
         for unit in data {
             run.put(mode, Pressure::default(), unit);
         }
@@ -204,7 +204,7 @@ fn random_data_costs_a_few_early_ends_and_in_performance_nothing() {
 #[test]
 fn a_change_of_data_is_followed_within_units() {
     for mode in [Mode::Balanced, Mode::Archive, Mode::Energy, Mode::Performance] {
-        let mut run = Run::new(true);
+        let mut run = Run::new(TEST_CREDIT_NS);
         for seed in 1..=100 {
             run.put(mode, Pressure::default(), &random(seed));
         }
@@ -222,8 +222,8 @@ fn small_objects_lose_nothing_to_an_early_end() {
     let data: Vec<_> = (1..=400).map(|seed| make[seed as usize % 4](seed)).collect();
     for mode in [Mode::Energy, Mode::Balanced, Mode::Archive] {
         let together = Run::all(mode, &data);
-        for budget in [true, false] {
-            let mut run = Run::new(budget);
+        for credit_ns in [TEST_CREDIT_NS, 0] {
+            let mut run = Run::new(credit_ns);
             for unit in &data {
                 run.at += 1 << 22;
                 run.put(mode, Pressure::default(), unit);
@@ -231,7 +231,7 @@ fn small_objects_lose_nothing_to_an_early_end() {
             let (small, large) = (run.stored as f64, together.stored as f64);
             assert!(
                 small <= large * 1.02,
-                "{mode}, budget {budget}: {small} {:?} against {large} {:?}",
+                "{mode}, credit {credit_ns}: {small} {:?} against {large} {:?}",
                 run.codecs,
                 together.codecs
             );
@@ -250,7 +250,7 @@ fn a_later_mode_stores_no_more_and_performance_takes_no_more_time() {
     for pressed in [false, true] {
         for device_ns_per_kib in [0.0, 1000.0, 10_000.0] {
             let pressure = Pressure { pressed, device_ns_per_kib, cpus: 2.0, ..Pressure::default() };
-            let mut run = Run::new(true);
+            let mut run = Run::new(TEST_CREDIT_NS);
             for unit in &data {
                 run.put(Mode::Performance, pressure, unit);
             }
@@ -299,7 +299,7 @@ fn each_region_gets_the_dictionary_that_helps_it_and_none_where_all_do_harm() {
         for seed in 1..=600 {
             let raw = &text(seed)[..4096];
             let mut unit = Helped { workspace: &mut workspace, raw, leaves, helper: 9, attempts: 0, kept: None };
-            let stored = planner.store(raw, region, true, true, &mut unit);
+            let stored = planner.store(raw, region, TEST_CREDIT_NS, true, &mut unit);
             region = stored.region;
             used += u32::from(unit.kept == Some(best));
             attempts += unit.attempts;
@@ -324,17 +324,40 @@ fn without_a_budget_the_newest_dictionary_helps() {
     let leaves = &[0.7, 0.9];
     let mut unit = Helped { workspace: &mut workspace, raw, leaves, helper: 9, attempts: 0, kept: None };
     let stored =
-        Planner::new(auto, 1.0, Pressure::default(), &table).store(raw, Region::default(), false, false, &mut unit);
+        Planner::new(auto, 1.0, Pressure::default(), &table).store(raw, Region::default(), 0, false, &mut unit);
     assert_eq!((unit.kept, unit.attempts, stored.region.dictionary()), (Some(2), 1, None));
     let random = &random(1)[..4096];
     let mut unit = Helped { workspace: &mut workspace, raw: random, leaves, helper: 9, attempts: 0, kept: None };
-    Planner::new(auto, 1.0, Pressure::default(), &table).store(random, Region::default(), true, false, &mut unit);
+    Planner::new(auto, 1.0, Pressure::default(), &table).store(
+        random,
+        Region::default(),
+        TEST_CREDIT_NS,
+        false,
+        &mut unit,
+    );
     assert!(unit.attempts <= 1, "random data is no occasion to compare dictionaries");
+}
+
+/// A credit that does not pay for a candidate that takes a hundred times as long tests the others.
+#[test]
+fn a_small_credit_tests_what_it_pays_for() {
+    let tried = |credit_ns| {
+        let auto = Auto { mode: Mode::Balanced, candidates: candidates(), min_saving_permille: MIN_SAVING_PERMILLE };
+        let (table, mut workspace) = (PlainTable::default(), Workspace::new());
+        let raw = text(7);
+        let mut real = Real { workspace: &mut workspace, raw: &raw, tried: Vec::new(), kept: None };
+        let mut planner = Planner::new(auto, 1.0, Pressure::default(), &table);
+        let stored = planner.store(&raw, Region::default(), credit_ns, true, &mut real);
+        (stored.why, real.tried.len())
+    };
+    let (all, some, none) = (tried(TEST_CREDIT_NS), tried(600_000), tried(0));
+    assert_eq!((all.0, some.0, none.0), (Why::TestFirst, Why::TestFirst, Why::ClassWinner));
+    assert!(all.1 > some.1 && some.1 > 1, "{all:?} {some:?}");
 }
 
 #[test]
 fn without_a_budget_nothing_is_tested() {
-    let mut run = Run::new(false);
+    let mut run = Run::new(0);
     for seed in 1..=300 {
         let stored = run.put(Mode::Archive, Pressure::default(), &text(seed));
         assert_eq!((stored.why, stored.test_ns), (Why::ClassWinner, 0));

@@ -1,11 +1,17 @@
-//! Measurements to replay: what each unit of each kind of data costs and saves with each codec.
+//! Measurements to replay: what each unit of each kind of data costs and saves with each codec. They can be kept in a file, so that two versions of
+//! the policy are compared on the same ones: runs on a busy machine differ by more than versions do.
+
+use std::path::Path;
 
 use codec::{Codec, Workspace};
 use env::{Clock, SystemClock};
 use policy::{Attempt, Attempts, dst_limit_permille};
+use serde::{Deserialize, Serialize};
+
+use crate::Outcome;
 
 /// A unit.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct UnitRow {
     /// Which kind of data.
     pub kind: usize,
@@ -25,11 +31,64 @@ pub struct Matrix {
     pub units: Vec<UnitRow>,
 }
 
-/// Bytes compressed before anything counts: contexts are made and caches warmed by them.
-const WARM_UNITS: usize = 4;
+/// Units that are compressed with each codec in turn: what disturbs the machine for a while disturbs all codecs alike.
+const UNITS_IN_TURN: usize = 16;
+/// Rounds over all units; the least time of each counts.
+const ROUNDS: usize = 3;
+/// Codecs that take longer than this for the first unit of a turn are measured in one round only: their own work is all that matters.
+const SLOW_NS: u64 = 2_000_000;
+
+impl UnitRow {
+    fn unit<'a>(&self, kinds: &'a [Vec<u8>], unit_bytes: usize) -> &'a [u8] {
+        &kinds[self.kind][self.at..self.at + unit_bytes]
+    }
+}
+
+/// A matrix in a file.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    unit_bytes: usize,
+    min_saving_permille: u32,
+    /// Checksum of each kind's data.
+    kinds: Vec<u32>,
+    codecs: Vec<String>,
+    units: Vec<UnitRow>,
+}
 
 impl Matrix {
-    /// Measures. `kinds`: the data of each kind. Times are the lesser of two runs for all but the slowest codecs.
+    /// What was kept in a file of the directory for the same data and codecs; else measures, and keeps it there.
+    pub fn kept_or_measured(
+        directory: Option<&Path>,
+        kinds: &[Vec<u8>],
+        unit_bytes: usize,
+        codecs: &[Codec],
+        min_saving_permille: u32,
+    ) -> Outcome<Self> {
+        let Some(directory) = directory else {
+            return Ok(Self::measure(kinds, unit_bytes, codecs, min_saving_permille));
+        };
+        let path = directory.join(format!("units-{}k.json", unit_bytes >> 10));
+        let sums: Vec<u32> = kinds.iter().map(|data| crc32c::crc32c(data)).collect();
+        let names: Vec<String> = codecs.iter().map(Codec::to_string).collect();
+        if let Ok(text) = std::fs::read(&path) {
+            let kept: Kept = serde_json::from_slice(&text)?;
+            let is_same = (kept.unit_bytes, kept.min_saving_permille) == (unit_bytes, min_saving_permille)
+                && kept.kinds == sums
+                && kept.codecs == names;
+            if !is_same {
+                return Err(format!("{} has measurements of other data or codecs: remove it", path.display()).into());
+            }
+            println!("measurements of {}", path.display());
+            return Ok(Self { unit_bytes, codecs: codecs.to_vec(), units: kept.units });
+        }
+        let matrix = Self::measure(kinds, unit_bytes, codecs, min_saving_permille);
+        let kept = Kept { unit_bytes, min_saving_permille, kinds: sums, codecs: names, units: matrix.units.clone() };
+        std::fs::create_dir_all(directory)?;
+        std::fs::write(&path, serde_json::to_vec(&kept)?)?;
+        Ok(matrix)
+    }
+
+    /// Measures. `kinds`: the data of each kind. Times are the least of three runs for all but the slowest codecs.
     pub fn measure(kinds: &[Vec<u8>], unit_bytes: usize, codecs: &[Codec], min_saving_permille: u32) -> Self {
         let clock = SystemClock::default();
         let mut workspace = Workspace::new();
@@ -42,26 +101,26 @@ impl Matrix {
                 units.push(row);
             }
         }
-        for codec in codecs {
-            for data in kinds {
-                for unit in data.chunks_exact(unit_bytes).take(WARM_UNITS) {
-                    workspace.compress(*codec, unit, &mut dst);
-                }
-            }
-            for row in &mut units {
-                let unit = &kinds[row.kind][row.at..row.at + unit_bytes];
-                let mut best = u64::MAX;
-                let mut stored = unit_bytes;
-                for round in 0..2 {
-                    let began = clock.thread_cpu_ns();
-                    let result = workspace.compress(*codec, unit, &mut dst[..limit]);
-                    best = best.min(clock.thread_cpu_ns() - began);
-                    stored = result.unwrap_or(unit_bytes);
-                    if round == 0 && best > 2_000_000 {
-                        break;
+        for row in &mut units {
+            row.attempts = vec![(unit_bytes, u64::MAX); codecs.len()];
+        }
+        for round in 0..ROUNDS {
+            for rows in units.chunks_mut(UNITS_IN_TURN) {
+                for (index, codec) in codecs.iter().enumerate() {
+                    // The first unit fills the caches with the codec's tables, and does not count.
+                    let first = rows.first().map(|row| row.unit(kinds, unit_bytes));
+                    if rows[0].attempts[index].1 > SLOW_NS && round > 0 {
+                        continue;
+                    }
+                    workspace.compress(*codec, first.unwrap_or_default(), &mut dst);
+                    for row in &mut *rows {
+                        let unit = row.unit(kinds, unit_bytes);
+                        let began = clock.thread_cpu_ns();
+                        let result = workspace.compress(*codec, unit, &mut dst[..limit]);
+                        let ns = clock.thread_cpu_ns() - began;
+                        row.attempts[index] = (result.unwrap_or(unit_bytes), row.attempts[index].1.min(ns));
                     }
                 }
-                row.attempts.push((stored, best));
             }
         }
         Self { unit_bytes, codecs: codecs.to_vec(), units }

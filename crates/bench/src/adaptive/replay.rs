@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use codec::Codec;
+use env::{Clock, SystemClock};
 use policy::{Auto, PlainTable, Planner, Pressure, Region, Stored, TEST_CREDIT_NS, ln_cost, test_credit_earned};
 
 use super::Kinds;
@@ -10,6 +11,8 @@ use super::matrix::{Matrix, Replayed, UnitRow};
 
 /// Bytes of a region, as the engine has them.
 const REGION_BYTES: usize = 4 << 20;
+/// Of how many units the engine measures the time of one.
+const TIMED_EVERY: usize = 16;
 /// Units that the engine puts into a batch, for which plans hold.
 const BATCH_BYTES: usize = 1 << 20;
 
@@ -24,6 +27,8 @@ pub struct Done {
     pub cpu_ns: u64,
     /// The part of it for tests.
     pub test_ns: u64,
+    /// CPU nanoseconds of everything else: probes, plans, regions, what is learned.
+    pub bookkeeping_ns: u64,
     /// Units by codec, as stored.
     pub codecs: HashMap<String, u64>,
 }
@@ -40,6 +45,21 @@ impl Done {
     /// Share of the CPU time that tests took.
     pub fn test_percent(&self) -> f64 {
         100.0 * self.test_ns as f64 / self.cpu_ns.max(1) as f64
+    }
+    /// Share of the CPU time that tests, probes and bookkeeping took.
+    pub fn deciding_percent(&self) -> f64 {
+        100.0 * (self.test_ns + self.bookkeeping_ns) as f64 / (self.cpu_ns + self.bookkeeping_ns).max(1) as f64
+    }
+    /// What was done in another run as well.
+    pub fn include(&mut self, other: &Self) {
+        self.raw += other.raw;
+        self.stored += other.stored;
+        self.cpu_ns += other.cpu_ns;
+        self.test_ns += other.test_ns;
+        self.bookkeeping_ns += other.bookkeeping_ns;
+        for (codec, units) in &other.codecs {
+            *self.codecs.entry(codec.clone()).or_default() += units;
+        }
     }
     fn add(&mut self, raw: usize, stored: usize, cpu_ns: u64, codec: &str) {
         self.raw += raw as u64;
@@ -67,22 +87,37 @@ impl<'a> Replay<'a> {
     /// Stores units in this order, in regions that nothing is known of. `each` is told of every unit.
     pub fn run(&mut self, order: &[usize], mut each: impl FnMut(&UnitRow, &Stored)) -> Done {
         let matrix = self.matrix;
+        let clock = SystemClock::default();
         let mut done = Done::default();
+        let mut batch_stored = Vec::new();
         let mut regions: HashMap<usize, Region> = HashMap::new();
         for (batch, units) in order.chunks((BATCH_BYTES / matrix.unit_bytes).max(1)).enumerate() {
             let mut planner = Planner::new(self.auto, 1.0, Pressure::default(), self.table);
             let (mut cpu_ns, mut test_ns) = (0, 0);
+            // Compressing takes no time here: what passes is the policy's own.
+            let began = clock.thread_cpu_ns();
             for (index, unit) in units.iter().enumerate() {
                 let row = &matrix.units[*unit];
                 let raw = &self.kinds.data[row.kind][row.at..row.at + matrix.unit_bytes];
                 let region =
                     regions.entry((batch * BATCH_BYTES + index * matrix.unit_bytes) / REGION_BYTES).or_default();
-                let stored = planner.store(raw, *region, self.credit_ns > 0, true, &mut Replayed { matrix, row });
+                let number = batch * (BATCH_BYTES / matrix.unit_bytes).max(1) + index;
+                let stored = planner.store(
+                    raw,
+                    *region,
+                    self.credit_ns,
+                    number.is_multiple_of(TIMED_EVERY),
+                    &mut Replayed { matrix, row },
+                );
                 *region = stored.region;
                 self.credit_ns -= stored.test_ns as i64;
                 cpu_ns += stored.cpu_ns;
                 test_ns += stored.test_ns;
-                done.add(raw.len(), stored.bytes, stored.cpu_ns, &stored.codec.to_string());
+                batch_stored.push((row, stored));
+            }
+            done.bookkeeping_ns += clock.thread_cpu_ns() - began;
+            for (row, stored) in batch_stored.drain(..) {
+                done.add(matrix.unit_bytes, stored.bytes, stored.cpu_ns, &stored.codec.to_string());
                 each(row, &stored);
             }
             done.test_ns += test_ns;

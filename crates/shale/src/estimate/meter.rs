@@ -124,7 +124,7 @@ impl<'a> Meter<'a> {
                 let mut planner = Planner::new(auto, 1.0, Pressure::default(), table);
                 let dictionaries = &mut self.dictionaries;
                 let mut attempts = Tried { workspace, dst, unit, clock: &self.clock, dictionaries, helper: 0 };
-                let stored = planner.store(unit, *region, *credit_ns > 0, true, &mut attempts);
+                let stored = planner.store(unit, *region, *credit_ns, true, &mut attempts);
                 *region = stored.region;
                 *credit_ns -= stored.test_ns as i64;
                 *credit_ns += test_credit_earned(*credit_ns, stored.cpu_ns.saturating_sub(stored.test_ns));
