@@ -19,6 +19,7 @@ use crate::clean_pass::Brake;
 use crate::cleaner::Cleaner;
 use crate::counters::Counters;
 use crate::dictionaries::Dictionaries;
+use crate::drain_pace::DrainPace;
 use crate::extents::Extents;
 use crate::geometry::Geometry;
 use crate::log::Log;
@@ -34,6 +35,9 @@ use crate::write_buffer::WriteBuffer;
 
 /// Least limit of the write buffer, however full the pool is: a few batches' worth.
 const BUFFER_BYTES_MIN: usize = 512 << 10;
+
+/// Limit of the write buffer below which no codec is slow enough to bring it: some batches for each worker.
+const BUFFER_TIMELY_MIN: usize = 8 << 20;
 
 /// More than this much of a write buffer, or of changes between checkpoints, makes nothing faster: what a large budget has left
 /// belongs to decoded units.
@@ -94,6 +98,7 @@ pub(crate) struct Core {
     /// Held by the round that may take what is kept for moves.
     pub dipping: Mutex<()>,
     pub brake: Brake,
+    pub drain_pace: DrainPace,
     /// How far scrubbing has come, once it has been loaded.
     pub scrub: Mutex<Option<ScrubState>>,
     /// What opening the pool has mended; whoever checks tells.
@@ -177,6 +182,7 @@ impl Core {
             cleaning: RwLock::new(()),
             dipping: Mutex::new(()),
             brake: Brake::default(),
+            drain_pace: DrainPace::default(),
             scrub: Mutex::default(),
             mended: Mutex::default(),
             damages: Mutex::default(),
@@ -281,12 +287,14 @@ impl Core {
     }
 
     /// Bytes that the write buffer may hold now: its share of memory, but in a pool that is nearly full no more than leaves room
-    /// for the worst that they could take in the log, so that writers wait for the workers and not for the last extent.
+    /// for the worst that they could take in the log, so that writers wait for the workers and not for the last extent; and with a slow codec
+    /// no more than is drained in a few seconds, so that writers wait a little each and no flush waits for minutes.
     pub(crate) fn buffer_limit(&self) -> usize {
         let room =
             self.extents_left().saturating_sub(self.geometry.reserve_extents()) * self.geometry.usable_bytes_min();
         let limit = usize::try_from(room / 4).unwrap_or(usize::MAX).max(BUFFER_BYTES_MIN);
-        limit.min(self.shares.write_buffer)
+        let timely = self.drain_pace.timely_bytes(self.options.workers).max(BUFFER_TIMELY_MIN);
+        limit.min(timely).min(self.shares.write_buffer)
     }
 
     /// Waits until the write buffer has room, or drains it if nobody else does.

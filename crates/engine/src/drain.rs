@@ -107,7 +107,11 @@ impl Core {
             return Ok(Some(Vec::new()));
         }
         let sorted = sorted_blocks(&taken);
+        let runs_taken = taken.iter().flat_map(|t| t.runs.iter());
+        let raw_bytes: usize = runs_taken.map(|run| run.data.as_ref().map_or(0, |data| data.len())).sum();
+        let began = self.env.clock.now_ns();
         let prepared = scratch::with(|scratch| self.compress(scratch, &mut runs, taken));
+        self.drain_pace.took(raw_bytes as u64, self.env.clock.now_ns().saturating_sub(began));
         let moved_bytes = sorted_bytes(&prepared.entries, &sorted);
         self.counters.moved_bytes.add(moved_bytes);
         self.counters.fragment_bytes.add(prepared.payload_bytes() as u64 - moved_bytes);

@@ -30,6 +30,7 @@ mod dictionaries;
 mod dictionary_review;
 mod diff;
 mod drain;
+mod drain_pace;
 mod explain;
 mod extent_scan;
 mod extents;
