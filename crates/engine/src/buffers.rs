@@ -11,14 +11,23 @@ const KEPT_BYTES_MAX: usize = 12 << 20;
 const BUFFER_BYTES_MAX: usize = 2 << 20;
 /// Smallest buffer.
 const BUFFER_BYTES_MIN: usize = 4 << 10;
-/// Sizes are powers of two, so that every buffer serves many lengths; one list for each.
-const CLASSES: usize = (BUFFER_BYTES_MAX / BUFFER_BYTES_MIN).ilog2() as usize + 1;
+/// Sizes are powers of two, and from this one on three steps between them, so that every buffer serves many lengths and none is much
+/// longer than was asked for: a batch is a little more than a megabyte.
+const STEPPED_BYTES_MIN: usize = 32 << 10;
+const STEPS: usize = 4;
+/// One list for each size.
+const CLASSES: usize = ((BUFFER_BYTES_MAX / BUFFER_BYTES_MIN).ilog2() as usize + 1) * STEPS;
 
-#[derive(Default)]
 struct Kept {
     /// The last one that came back is used first: it is still in the processor's cache.
     classes: [Vec<AlignedBuf>; CLASSES],
     bytes: usize,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self { classes: std::array::from_fn(|_| Vec::new()), bytes: 0 }
+    }
 }
 
 #[derive(Default)]
@@ -26,16 +35,26 @@ pub(crate) struct BufferPool {
     kept: Mutex<Kept>,
 }
 
+/// The least size of buffers that holds `len` bytes.
+fn size_for(len: usize) -> usize {
+    let power = len.next_power_of_two().max(BUFFER_BYTES_MIN);
+    if power < STEPPED_BYTES_MIN { power } else { len.next_multiple_of(power / 2 / STEPS) }
+}
+
 /// The list of buffers of exactly `len` bytes.
 fn class_of(len: usize) -> Option<usize> {
-    let is_kept = len.is_power_of_two() && (BUFFER_BYTES_MIN..=BUFFER_BYTES_MAX).contains(&len);
-    is_kept.then(|| (len / BUFFER_BYTES_MIN).ilog2() as usize)
+    let is_kept = (BUFFER_BYTES_MIN..=BUFFER_BYTES_MAX).contains(&len) && size_for(len) == len;
+    is_kept.then(|| {
+        let power = len.next_power_of_two();
+        let below = (power - len) / (power / 2 / STEPS);
+        (power / BUFFER_BYTES_MIN).ilog2() as usize * STEPS + below
+    })
 }
 
 impl BufferPool {
     /// A buffer of at least `len` bytes with any content.
     pub(crate) fn get(&self, len: usize) -> AlignedBuf {
-        let len = len.next_power_of_two().max(BUFFER_BYTES_MIN);
+        let len = size_for(len);
         let kept = class_of(len).and_then(|class| {
             let mut kept = self.kept.lock();
             let buf = kept.classes[class].pop()?;
@@ -97,17 +116,30 @@ mod tests {
     fn a_buffer_serves_every_length_of_its_class_and_no_more_are_kept_than_allowed() {
         let pool = BufferPool::default();
         let mut buf = pool.get(300 << 10);
-        assert_eq!(buf.len(), 512 << 10);
+        assert_eq!(buf.len(), 320 << 10);
         buf[0] = 7;
         pool.put(buf);
         assert_eq!(pool.get(1 << 10).len(), BUFFER_BYTES_MIN);
-        assert_eq!(pool.get(512 << 10)[0], 7, "used again");
+        assert_eq!(pool.get(257 << 10)[0], 7, "used again");
         let many: Vec<_> = (0..20).map(|_| pool.get(1 << 20)).collect();
         many.into_iter().for_each(|buf| pool.put(buf));
         assert_eq!(pool.kept.lock().bytes, KEPT_BYTES_MAX);
         pool.put(pool.get(3 << 20));
         pool.put(AlignedBuf::new(12 << 10));
-        assert_eq!(pool.kept.lock().bytes, KEPT_BYTES_MAX, "neither is of a class");
+        pool.put(AlignedBuf::new(36 << 10));
+        assert_eq!(pool.kept.lock().bytes, KEPT_BYTES_MAX, "none is of a class");
+    }
+
+    #[test]
+    fn every_size_has_a_list_of_its_own_and_wastes_little() {
+        let mut lists = std::collections::BTreeMap::new();
+        for len in (1..=BUFFER_BYTES_MAX).step_by(509) {
+            let size = size_for(len);
+            assert!(size >= len && (size <= BUFFER_BYTES_MIN.max(2 * len)), "{len}: {size}");
+            assert!(len < STEPPED_BYTES_MIN || size <= len + len / 4 + 1, "{len}: {size}");
+            let list = class_of(size).unwrap();
+            assert!(list < CLASSES && *lists.entry(list).or_insert(size) == size, "{len}: {size}");
+        }
     }
 
     #[test]
