@@ -5,7 +5,7 @@ mod support;
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use support::{Dir, Ran, Server, content, noise, on, padded, path, run};
+use support::{Dir, Ran, Server, content, imported_noise, noise, on, padded, path, run};
 
 /// After a failure that came too late for the old pool, `init` can be done again.
 #[test]
@@ -27,9 +27,7 @@ fn a_failed_overwrite_is_an_unfinished_init() {
 #[test]
 fn a_refused_overwrite_leaves_the_old_pool() {
     let dir = Dir::with_pool("64M");
-    let source = dir.join("source");
-    std::fs::write(&source, noise(3 << 20)).unwrap();
-    on(&dir, "import", &["v", path(&source)]).ok();
+    let source = imported_noise(&dir, "source", 3 << 20);
     let is_there = || {
         on(&dir, "check", &[]).ok();
         assert!(content(&dir, "v") == padded(std::fs::read(&source).unwrap()), "the content differs");
@@ -191,9 +189,7 @@ fn a_pool_that_is_open_is_not_made_again() {
 #[test]
 fn the_data_of_a_served_pool_is_not_emptied() {
     let dir = Dir::with_pool("64M");
-    let source = dir.join("source");
-    std::fs::write(&source, noise(3 << 20)).unwrap();
-    on(&dir, "import", &["v", path(&source)]).ok();
+    let source = imported_noise(&dir, "source", 3 << 20);
     let server = Server::start(&dir, &[]);
     let data = dir.pool().join("data");
     let other = dir.join("other");

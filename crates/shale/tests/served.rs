@@ -12,14 +12,12 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use shale::control::Client;
 use shale::volume_io::VolumeIo;
-use support::{Dir, Ran, SHALE, Server, content, noise, on, padded, path, run};
+use support::{Dir, Ran, SHALE, Server, content, imported_noise, noise, on, padded, path, run};
 
 #[test]
 fn a_served_pool_is_cleaned_and_scrubbed() {
     let dir = Dir::with_pool("64M");
-    let source = dir.join("source");
-    std::fs::write(&source, noise(16 << 20)).unwrap();
-    on(&dir, "import", &["v", path(&source)]).ok();
+    imported_noise(&dir, "source", 16 << 20);
     let server = Server::start(&dir, &[]);
     // Half of each extent dies, so that nothing comes free by itself.
     let volume = Client::connect(&dir.pool().join("control.sock")).unwrap().volume("v").unwrap();

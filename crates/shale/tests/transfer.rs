@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::{Command, Stdio};
 
-use support::{Dir, SHALE, Server, content, noise, on, padded, path, real_data, run_with_stdin};
+use support::{Dir, SHALE, Server, content, imported_noise, noise, on, padded, path, real_data, run_with_stdin};
 
 /// A file with real data, holes, noise, zeroes that are no hole, and an odd end.
 fn sparse_file(dir: &Dir) -> (std::path::PathBuf, Vec<u8>) {
@@ -74,9 +74,7 @@ fn pipes_work_both_ways_and_the_volume_takes_the_size_of_what_came() {
 #[test]
 fn overwriting_leaves_nothing_of_the_old_content() {
     let dir = Dir::with_pool("256M");
-    let old = dir.join("old");
-    std::fs::write(&old, noise(48 << 20)).unwrap();
-    on(&dir, "import", &["v", path(&old)]).ok();
+    imported_noise(&dir, "old", 48 << 20);
     let (source, bytes) = sparse_file(&dir);
     on(&dir, "import", &["v", path(&source)]).code(8).says("--overwrite");
     on(&dir, "import", &["v", path(&source), "--overwrite", "-o", "compression=zstd-3"]).ok();
@@ -163,9 +161,7 @@ fn an_interrupted_import_removes_its_volume() {
 #[test]
 fn a_reader_that_goes_away_ends_the_export() {
     let dir = Dir::with_pool("64M");
-    let source = dir.join("source");
-    std::fs::write(&source, noise(16 << 20)).unwrap();
-    on(&dir, "import", &["v", path(&source)]).ok();
+    imported_noise(&dir, "source", 16 << 20);
     let mut child = Command::new(SHALE)
         .args(["export", path(&dir.pool()), "v", "-"])
         .stdout(Stdio::piped())
@@ -192,9 +188,7 @@ fn the_server_gives_the_same_bytes_as_the_pool_itself() {
     assert!(std::fs::metadata(&target).unwrap().blocks() * 512 < 6 << 20, "the exported file has no holes");
     assert!(content(&dir, "served") == expected, "the content differs through a pipe");
     // Overwriting through the server makes holes as well.
-    let old = dir.join("old");
-    std::fs::write(&old, noise(42 << 20)).unwrap();
-    on(&dir, "import", &["v", path(&old)]).ok();
+    imported_noise(&dir, "old", 42 << 20);
     on(&dir, "import", &["v", path(&source), "--overwrite"]).ok();
     let mut longer = expected.clone();
     longer.resize(42 << 20, 0);

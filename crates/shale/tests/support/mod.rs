@@ -221,6 +221,14 @@ pub fn noise(bytes: usize) -> Vec<u8> {
     data
 }
 
+/// A file `name` of so many bytes of noise, which the volume `v` has imported.
+pub fn imported_noise(dir: &Dir, name: &str, bytes: usize) -> PathBuf {
+    let file = dir.join(name);
+    std::fs::write(&file, noise(bytes)).unwrap();
+    on(dir, "import", &["v", path(&file)]).ok();
+    file
+}
+
 /// The volume as the export to a pipe gives it.
 pub fn content(dir: &Dir, volume: &str) -> Vec<u8> {
     let output = Command::new(SHALE).args(["export", path(&dir.pool()), volume, "-"]).output().unwrap();
