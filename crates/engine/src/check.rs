@@ -140,6 +140,12 @@ impl Checker<'_> {
         Ok(())
     }
 
+    /// The checkpoint in the store; `None` if there is none that can be read.
+    fn last_checkpoint(&self) -> Result<Option<Checkpoint>> {
+        let bytes = self.core.env.store.get(KEY_CHECKPOINT).map_err(store_error)?;
+        Ok(bytes.and_then(|bytes| Checkpoint::decode(&bytes).ok()))
+    }
+
     /// Descriptors in the store, against those in memory. One that is damaged or gone is written anew.
     fn objects(&mut self) -> Result<()> {
         let store = &self.core.env.store;
@@ -158,8 +164,7 @@ impl Checker<'_> {
             })
             .map_err(store_error)?;
         // Those of objects that were made since the checkpoint come with the next one.
-        let last = store.get(KEY_CHECKPOINT).map_err(store_error)?;
-        let next_object = last.and_then(|bytes| Checkpoint::decode(&bytes).ok()).map_or(0, |last| last.next_object);
+        let next_object = self.last_checkpoint()?.map_or(0, |last| last.next_object);
         let mut batch = MapBatch::default();
         for object in self.core.objects.all().into_iter().filter(|object| object.id.0 < next_object) {
             if there.contains(&object.id) {
@@ -297,8 +302,7 @@ impl Checker<'_> {
         for (extent, _, counted) in wrong {
             extents.recount(*extent, usage_of_extent(*counted)?);
         }
-        let last = store.get(KEY_CHECKPOINT).map_err(store_error)?;
-        if let Some(mut last) = last.and_then(|bytes| Checkpoint::decode(&bytes).ok()) {
+        if let Some(mut last) = self.last_checkpoint()? {
             last.live_bytes = extents.live_bytes();
             batch.put(KEY_CHECKPOINT, last.encode());
         }

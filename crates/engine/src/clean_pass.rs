@@ -300,10 +300,7 @@ impl Core {
         let Some(rule) = self.clean_pace(&mut self.cleaner.lock(), idle) else { return Ok(Paced::Nothing) };
         let began = self.env.clock.now_ns();
         let at_once = self.brake.cleaning.fetch_add(1, Ordering::AcqRel) + 1;
-        let round = {
-            let _shared = self.cleaning.read();
-            self.clean_round(rule)
-        };
+        let round = self.clean_round_beside(rule);
         self.brake.cleaning.fetch_sub(1, Ordering::AcqRel);
         let round = round?;
         match round {
@@ -335,6 +332,13 @@ impl Core {
                 Ok(Paced::Worked)
             }
         }
+    }
+
+    /// A round of the cleaner that counts as one in the background: a writer that wants to know what can be won at all keeps it out, else its
+    /// victims would be missing in what he finds.
+    pub(crate) fn clean_round_beside(&self, rule: Rule) -> Result<Round> {
+        let _shared = self.cleaning.read();
+        self.clean_round(rule)
     }
 
     /// Whether the cleaner is at work because little space is left.

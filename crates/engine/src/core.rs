@@ -19,7 +19,6 @@ use crate::clean_pass::Brake;
 use crate::cleaner::Cleaner;
 use crate::counters::Counters;
 use crate::dictionaries::Dictionaries;
-use crate::drain_pace::DrainPace;
 use crate::extents::Extents;
 use crate::geometry::Geometry;
 use crate::log::Log;
@@ -98,7 +97,6 @@ pub(crate) struct Core {
     /// Held by the round that may take what is kept for moves.
     pub dipping: Mutex<()>,
     pub brake: Brake,
-    pub drain_pace: DrainPace,
     /// How far scrubbing has come, once it has been loaded.
     pub scrub: Mutex<Option<ScrubState>>,
     /// What opening the pool has mended; whoever checks tells.
@@ -182,7 +180,6 @@ impl Core {
             cleaning: RwLock::new(()),
             dipping: Mutex::new(()),
             brake: Brake::default(),
-            drain_pace: DrainPace::default(),
             scrub: Mutex::default(),
             mended: Mutex::default(),
             damages: Mutex::default(),
@@ -290,10 +287,9 @@ impl Core {
     /// for the worst that they could take in the log, so that writers wait for the workers and not for the last extent; and with a slow codec
     /// no more than is drained in a few seconds, so that writers wait a little each and no flush waits for minutes.
     pub(crate) fn buffer_limit(&self) -> usize {
-        let room =
-            self.extents_left().saturating_sub(self.geometry.reserve_extents()) * self.geometry.usable_bytes_min();
+        let room = self.room_before(self.geometry.reserve_extents());
         let limit = usize::try_from(room / 4).unwrap_or(usize::MAX).max(BUFFER_BYTES_MIN);
-        let timely = self.drain_pace.timely_bytes(self.options.workers).max(BUFFER_TIMELY_MIN);
+        let timely = self.chooser.meter.timely_bytes(self.options.workers).max(BUFFER_TIMELY_MIN);
         limit.min(timely).min(self.shares.write_buffer)
     }
 

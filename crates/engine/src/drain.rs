@@ -111,7 +111,7 @@ impl Core {
         let raw_bytes: usize = runs_taken.map(|run| run.data.as_ref().map_or(0, |data| data.len())).sum();
         let began = self.env.clock.now_ns();
         let prepared = scratch::with(|scratch| self.compress(scratch, &mut runs, taken));
-        self.drain_pace.took(raw_bytes as u64, self.env.clock.now_ns().saturating_sub(began));
+        self.chooser.meter.drained(raw_bytes as u64, self.env.clock.now_ns().saturating_sub(began));
         let moved_bytes = sorted_bytes(&prepared.entries, &sorted);
         self.counters.moved_bytes.add(moved_bytes);
         self.counters.fragment_bytes.add(prepared.payload_bytes() as u64 - moved_bytes);

@@ -30,7 +30,6 @@ mod dictionaries;
 mod dictionary_review;
 mod diff;
 mod drain;
-mod drain_pace;
 mod explain;
 mod extent_scan;
 mod extents;
@@ -82,6 +81,8 @@ mod status;
 mod superblock_io;
 mod survivors;
 mod syncs;
+#[cfg(test)]
+mod testing;
 mod timeline;
 mod trace;
 mod training;

@@ -315,7 +315,8 @@ impl Pool {
         let extent_bytes = u64::from(core.geometry.extent_bytes);
         let volumes = self.volumes();
         let seen: std::collections::BTreeSet<_> = core.objects.volumes().iter().map(|object| object.id).collect();
-        let unlisted = core.objects.all().into_iter().filter(|object| !seen.contains(&object.id));
+        let all = core.objects.all();
+        let unlisted = all.iter().filter(|object| !seen.contains(&object.id));
         let dictionaries = core.objects.dictionaries();
         let dictionary_bytes = dictionaries.iter().map(|object| object.stored_now()).sum::<u64>();
         let unlisted_bytes = unlisted.map(|object| object.stored_now()).sum::<u64>().saturating_sub(dictionary_bytes);
@@ -325,7 +326,6 @@ impl Pool {
             let idle = pins.extents().into_iter().filter(|extent| extents.is_idle(*extent)).count() as u64;
             (extents.live_bytes(), extents.free(), idle)
         };
-        let all = core.objects.all();
         let since = all.iter().map(|object| object.stored_now().cast_signed() - object.stored_bytes().cast_signed());
         let live_bytes = live_bytes.saturating_add_signed(since.sum::<i64>());
         let extents_total = u64::from(core.geometry.extents()) - 1;

@@ -1,5 +1,5 @@
 //! What writers wait for, as measured over the last moments: how fast the device takes writes, how much of the CPUs compression gets, how fast
-//! writers bring data. Owns the measuring; what follows from it is the policy's affair.
+//! writers bring data, how fast what is dirty is compressed. Owns the measuring; what follows from it is the policy's affair.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +19,9 @@ const WEIGHT: f64 = 0.25;
 const RAW_NS_PER_KIB: f64 = 120.0;
 /// CPU time of a piece of work below which its share of the wall time says nothing.
 const STRETCH_CPU_NS_MIN: u64 = 200_000;
+
+/// How long draining a full write buffer may take: what is dirty must not take long to flush, whatever the codec.
+const DRAIN_NS_MAX: f64 = 4e9;
 
 /// A number that any thread may replace; 0 is unknown.
 #[derive(Default)]
@@ -61,6 +64,8 @@ pub(crate) struct Meter {
     stretch: Average,
     demand: Mutex<Demand>,
     demand_ns_per_kib: Average,
+    /// Wall time that a worker takes to make a batch of what is dirty.
+    drain_ns_per_kib: Average,
 }
 
 impl Meter {
@@ -75,6 +80,7 @@ impl Meter {
             stretch: Average::default(),
             demand: Mutex::default(),
             demand_ns_per_kib: Average::default(),
+            drain_ns_per_kib: Average::default(),
         }
     }
 
@@ -120,6 +126,21 @@ impl Meter {
             self.demand_ns_per_kib.add(ns as f64 * 1024.0 / bytes as f64);
         }
         *demand = Demand { since_ns: now.max(1), written_bytes };
+    }
+
+    /// A worker has made a batch of so many dirty bytes in so long.
+    pub(crate) fn drained(&self, bytes: u64, wall_ns: u64) {
+        if bytes > 0 && wall_ns > 0 {
+            self.drain_ns_per_kib.add(wall_ns as f64 * 1024.0 / bytes as f64);
+        }
+    }
+
+    /// Bytes that so many workers drain in the time that a flush may take.
+    pub(crate) fn timely_bytes(&self, workers: usize) -> usize {
+        match self.drain_ns_per_kib.get() {
+            0.0 => usize::MAX,
+            ns_per_kib => (DRAIN_NS_MAX * 1024.0 * workers.max(1) as f64 / ns_per_kib) as usize,
+        }
     }
 
     /// What is known now. `pressed`: writers wait, or nearly.
@@ -210,5 +231,20 @@ mod tests {
         }
         let found = meter.pressure(true).demand_ns_per_kib;
         assert!((found - 25_000_000.0).abs() < 1e5, "{found}");
+    }
+
+    #[test]
+    fn what_may_be_dirty_follows_the_codec() {
+        let (_, pace) = meter();
+        assert_eq!(pace.timely_bytes(2), usize::MAX, "nothing is known");
+        // 8 MiB a second and worker, then 512.
+        pace.drained(1 << 20, 125_000_000);
+        assert_eq!(pace.timely_bytes(2), 64 << 20);
+        (0..40).for_each(|_| pace.drained(4 << 20, 4 * 1_953_125));
+        let (found, exact) = (pace.timely_bytes(1) as f64, f64::from(1u32 << 31));
+        assert!((found / exact - 1.0).abs() < 0.01, "{found}");
+        pace.drained(0, 5);
+        pace.drained(1, u64::MAX);
+        assert!(pace.timely_bytes(usize::MAX) < usize::MAX);
     }
 }

@@ -276,13 +276,6 @@ impl Core {
         Ok(left(self) == (0, 0))
     }
 
-    /// A round of the cleaner that counts as one in the background: a writer that wants to know what can be won at all keeps it out, else its
-    /// victims would be missing in what he finds.
-    fn clean_round_beside(&self, rule: Rule) -> Result<Round> {
-        let _shared = self.cleaning.read();
-        self.clean_round(rule)
-    }
-
     /// Takes checkpoints until the log has left what it had open or listed beyond the mark, as far as a write to each stream makes it.
     fn leave_open_extents(&self) -> Result<()> {
         // The first one takes extents off the list and leaves what is open, the second one frees what has nothing live.
@@ -304,7 +297,8 @@ mod tests {
     use surface::{BlockDevice, WriteOptions};
 
     use super::*;
-    use crate::options::{FormatOptions, PoolEnv, PoolOptions};
+    use crate::options::{FormatOptions, PoolOptions};
+    use crate::testing::env_on;
 
     const EXTENT: u64 = 64 << 10;
     /// Extents that are left.
@@ -337,12 +331,7 @@ mod tests {
         let machine = Machine::new(capacity_bytes, 1);
         let disk = WatchedDisk { below: machine.disk.handle(), core: OnceLock::new(), seen: AtomicU32::new(0) };
         let disk = Arc::new(disk);
-        let env = PoolEnv {
-            disk: Arc::clone(&disk) as _,
-            store: machine.store.handle(),
-            clock: Arc::clone(&machine.clock) as _,
-            entropy: Arc::clone(&machine.entropy) as _,
-        };
+        let env = env_on(&machine, Arc::clone(&disk) as _);
         let format = FormatOptions { capacity_bytes, extent_bytes: EXTENT as u32, properties: Default::default() };
         Pool::format(&env, &format).unwrap();
         let pool = Pool::open(env, PoolOptions { workers: 0, ..PoolOptions::default() }).unwrap();

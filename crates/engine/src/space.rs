@@ -68,8 +68,14 @@ impl Core {
 
     /// Whether `bytes` more would fit so that `wall` extents are left.
     pub(crate) fn has_room_for(&self, bytes: u64, wall: u64) -> bool {
+        // In this order: see `committed_bytes`.
         let committed = self.committed_bytes() + bytes;
-        self.extents_left().saturating_sub(wall) * self.geometry.usable_bytes_min() >= committed
+        self.room_before(wall) >= committed
+    }
+
+    /// Bytes that surely fit into what is left so that `wall` extents are left, what is on its way there included.
+    pub(crate) fn room_before(&self, wall: u64) -> u64 {
+        self.extents_left().saturating_sub(wall) * self.geometry.usable_bytes_min()
     }
 
     /// Counts `bytes` as on their way to the log until what is returned is dropped, if they fit so that `wall` extents are left. Who
@@ -77,8 +83,7 @@ impl Core {
     pub(crate) fn try_set_aside(&self, bytes: u64, wall: u64) -> Option<Admitted<'_>> {
         let fits = |admitting: u64| {
             let committed = admitting + self.dirty_cost() + bytes;
-            let room = self.extents_left().saturating_sub(wall) * self.geometry.usable_bytes_min();
-            (room >= committed).then_some(admitting + bytes)
+            (self.room_before(wall) >= committed).then_some(admitting + bytes)
         };
         self.admitting.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok()?;
         let admitted = Admitted { core: self, bytes };

@@ -136,9 +136,10 @@ impl<T: Table> Facts<'_, T> {
 
     /// Plans for one class.
     pub fn plan(&self, class: Class) -> ClassPlan {
+        let is_moderate = self.moderate();
         let mut entrants = [None; CANDIDATES_MAX];
         for (slot, codec) in entrants.iter_mut().zip(self.auto.candidates.as_slice()) {
-            if self.auto.mode == Mode::Archive || self.is_moderate(*codec) {
+            if self.auto.mode == Mode::Archive || is_moderate(*codec) {
                 *slot = Some(Entrant { codec: *codec, estimate: self.estimate(*codec, class) });
             }
         }
@@ -180,16 +181,23 @@ impl<T: Table> Facts<'_, T> {
     /// Whether modes other than `archive` consider a candidate: it is quick to read, and not many times slower than the quickest one that has an entropy
     /// coder, which saves nearly as much.
     pub fn is_moderate(&self, codec: Codec) -> bool {
+        self.moderate()(codec)
+    }
+
+    /// [`Self::is_moderate`], for whoever asks of several candidates: the quickest one is looked for once.
+    fn moderate(&self) -> impl Fn(Codec) -> bool + Copy {
         let candidates = self.auto.candidates.as_slice().iter().map(|codec| codec.id());
         let strong = candidates.filter(|id| strength(*id) >= STRONG && decode_ns_per_kib(*id) <= DECODE_NS_PER_KIB_MAX);
         let quickest = strong.map(usual_ns_per_kib).fold(f64::INFINITY, f64::min);
-        self.is_quick_to_read(codec) && usual_ns_per_kib(codec.id()) <= quickest * MODERATE_CPU_MULTIPLE
+        let most = quickest * MODERATE_CPU_MULTIPLE;
+        move |codec| self.is_quick_to_read(codec) && usual_ns_per_kib(codec.id()) <= most
     }
 
     /// The winner among entrants; `None`: none pays.
     pub fn choose(&self, entrants: impl Iterator<Item = Entrant> + Clone) -> Option<Entrant> {
         let worth_it = |e: &Entrant| e.estimate.saving >= self.least_saving();
-        let quick = entrants.clone().filter(worth_it).filter(|e| self.is_moderate(e.codec));
+        let is_moderate = self.moderate();
+        let quick = entrants.clone().filter(worth_it).filter(|e| is_moderate(e.codec));
         let balanced = self.cheapest(Mode::Balanced, quick.clone());
         match self.auto.mode {
             Mode::Balanced => balanced,

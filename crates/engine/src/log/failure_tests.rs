@@ -8,8 +8,9 @@ use env::{Disk, DiskLayer};
 use sim::Machine;
 
 use super::*;
-use crate::options::{FormatOptions, PoolEnv, PoolOptions};
+use crate::options::{FormatOptions, PoolOptions};
 use crate::pool::Pool;
+use crate::testing::env_on;
 
 struct FailingDisk {
     below: Arc<dyn Disk>,
@@ -33,12 +34,7 @@ impl DiskLayer for FailingDisk {
 fn a_batch_that_was_given_back_did_not_happen_however_late_one_asks() {
     let machine = Machine::new(8 << 20, 1);
     let disk = Arc::new(FailingDisk { below: machine.disk.handle(), fails: AtomicBool::new(false) });
-    let env = PoolEnv {
-        disk: Arc::clone(&disk) as _,
-        store: machine.store.handle(),
-        clock: Arc::clone(&machine.clock) as _,
-        entropy: Arc::clone(&machine.entropy) as _,
-    };
+    let env = env_on(&machine, Arc::clone(&disk) as _);
     let options = FormatOptions { capacity_bytes: 8 << 20, extent_bytes: 64 << 10, properties: Default::default() };
     Pool::format(&env, &options).unwrap();
     let core = Pool::open(env, PoolOptions { workers: 0, ..PoolOptions::default() }).unwrap().core;

@@ -150,24 +150,18 @@ impl Log {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use sim::Machine;
 
     use super::*;
-    use crate::options::{FormatOptions, PoolEnv, PoolOptions};
+    use crate::options::{FormatOptions, PoolOptions};
     use crate::pool::Pool;
+    use crate::testing::env_on;
 
     /// A cleaner, or a worker, may come to its batch when the writers have ended already.
     #[test]
     fn what_comes_when_the_writers_have_ended_is_written_all_the_same() {
         let machine = Machine::new(8 << 20, 1);
-        let env = PoolEnv {
-            disk: machine.disk.handle(),
-            store: machine.store.handle(),
-            clock: Arc::clone(&machine.clock) as _,
-            entropy: Arc::clone(&machine.entropy) as _,
-        };
+        let env = env_on(&machine, machine.disk.handle());
         let options = FormatOptions { capacity_bytes: 8 << 20, extent_bytes: 64 << 10, properties: Default::default() };
         Pool::format(&env, &options).unwrap();
         let core = Pool::open(env, PoolOptions { workers: 1, ..PoolOptions::default() }).unwrap().core;
