@@ -11,9 +11,9 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, StatxFlags};
+use rustix::fs::{AtFlags, FallocateFlags, StatxFlags};
 
-use crate::{AlignedBuf, Disk, block_device};
+use crate::{AlignedBuf, Disk, block_device, lock};
 
 /// Alignment of writes, and of memory: what [`AlignedBuf`] gives.
 const WRITE_ALIGN: usize = 4096;
@@ -153,7 +153,7 @@ impl FileDisk {
             Err(error) => return Err(refused(path, error)),
         };
         if kind == Kind::File {
-            lock(&file, path)?;
+            hold(&file, path)?;
         }
         let (file, read_align) = match direct.then(|| direct_read_align(&file, kind)).flatten() {
             Some(align) => (file, Some(align)),
@@ -218,6 +218,14 @@ impl FileDisk {
 fn too_small(path: &Path, bytes: u64, capacity_bytes: u64) -> Error {
     let text = format!("{} has {bytes} bytes, fewer than the capacity of {capacity_bytes}", path.display());
     Error::new(ErrorKind::InvalidInput, text)
+}
+
+impl Drop for FileDisk {
+    fn drop(&mut self) {
+        if self.kind == Kind::File {
+            lock::release(&self.file);
+        }
+    }
 }
 
 impl Disk for FileDisk {
@@ -369,10 +377,10 @@ fn refused(path: &Path, error: Error) -> Error {
     context(error, format_args!("cannot open {}", path.display()))
 }
 
-fn lock(file: &File, path: &Path) -> Result<()> {
-    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(()),
-        Err(rustix::io::Errno::WOULDBLOCK) => {
+fn hold(file: &File, path: &Path) -> Result<()> {
+    match lock::try_hold(file) {
+        Ok(true) => Ok(()),
+        Ok(false) => {
             Err(Error::new(ErrorKind::ResourceBusy, format!("{} is in use by another process", path.display())))
         }
         // Some network file systems have no locks; the pool's own lock still holds.

@@ -102,6 +102,18 @@ fn create_clobbers_nothing() {
     assert_eq!(FileDisk::create(&path, 1 << 20).unwrap().size_bytes().unwrap(), 1 << 20);
 }
 
+/// A process that another thread just starts has a copy of each descriptor until its program is loaded.
+#[test]
+fn a_copy_of_the_descriptor_does_not_hold() {
+    let dir = TempDir::new("disk-copy");
+    let path = dir.path().join("data");
+    let disk = FileDisk::create(&path, 1 << 20).unwrap();
+    let copy = disk.file.try_clone().unwrap();
+    drop(disk);
+    drop(FileDisk::open(&path).unwrap());
+    drop(copy);
+}
+
 /// What `init --force` does to data that are there.
 fn claim_and_empty(path: &Path, capacity_bytes: u64) -> Result<FileDisk> {
     let disk = FileDisk::claim(path, capacity_bytes)?;

@@ -1,10 +1,11 @@
 //! The lock that makes a pool belong to one process at a time.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Error, ErrorKind, Read, Result, Seek, Write};
+use std::io::{Error, ErrorKind, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 
 /// Name of the lock file in the pool's directory. It stays when the lock is gone: unlinking it would race with those who wait.
 const FILE_NAME: &str = "lock";
@@ -20,14 +21,14 @@ impl PoolLock {
     ///
     /// # Errors
     /// [`ErrorKind::WouldBlock`] when another process holds it; the message names that process.
-    pub fn acquire(pool: &Path) -> Result<Self> {
+    pub fn acquire(pool: &Path) -> std::io::Result<Self> {
         let path: PathBuf = pool.join(FILE_NAME);
         let failed = |e: Error| Error::new(e.kind(), format!("cannot lock {}: {e}", path.display()));
         let mut file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
+        match try_hold(&file) {
+            Ok(true) => {}
+            Ok(false) => {
                 let mut holder = String::new();
                 // The holder may not have written its number yet: then the message is less precise, nothing worse.
                 let named = file.read_to_string(&mut holder).is_ok() && holder.trim().parse::<u32>().is_ok();
@@ -48,9 +49,26 @@ impl PoolLock {
 
 impl Drop for PoolLock {
     fn drop(&mut self) {
-        // So that nobody takes an old number for a holder. The lock itself goes with the descriptor.
+        // So that nobody takes an old number for a holder.
         let _ = self.file.set_len(0);
+        release(&self.file);
     }
+}
+
+/// Takes the exclusive lock of an open file, if nobody has it.
+pub(crate) fn try_hold(file: &File) -> Result<bool, Errno> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Gives the lock back. Closing the file is not enough: it gives the lock back with the last copy of the descriptor, and a process that another
+/// thread just starts has one until its program is loaded.
+pub(crate) fn release(file: &File) {
+    // There is nobody to tell, and the end of the process does it too.
+    let _ = rustix::fs::flock(file, FlockOperation::Unlock);
 }
 
 #[cfg(test)]
@@ -67,6 +85,17 @@ mod tests {
         assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
         drop(held);
         drop(PoolLock::acquire(dir.path()).unwrap());
+    }
+
+    /// Failed now and then when one test started a process while another let go of a lock.
+    #[test]
+    fn a_copy_of_the_descriptor_in_a_new_process_does_not_hold() {
+        let dir = TempDir::new("lock-copy");
+        let held = PoolLock::acquire(dir.path()).unwrap();
+        let copy = held.file.try_clone().unwrap();
+        drop(held);
+        drop(PoolLock::acquire(dir.path()).unwrap());
+        drop(copy);
     }
 
     #[test]
