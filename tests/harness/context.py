@@ -125,7 +125,7 @@ class Context:
         self.run("sync")
         Path("/proc/sys/vm/drop_caches").write_text("1\n")
 
-    def wait_for(self, condition, what, seconds_max=60):
+    def wait_for(self, condition, what, seconds_max=150):
         """Returns the first true value of `condition()`; fails after a generous time. For states that nothing announces."""
         end = time.monotonic() + seconds_max
         while time.monotonic() < end:

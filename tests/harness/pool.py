@@ -17,10 +17,10 @@ BINARY = Path(os.environ.get("SHALE", ROOT / "target" / "release" / "shale"))
 EXIT = {"ok": 0, "internal": 1, "usage": 2, "not-found": 3, "in-use": 4, "full": 5, "corrupt": 6, "io": 7, "exists": 8,
         "unsupported": 9}
 
-# A server that has not come up by then never will.
-READY_SECONDS_MAX = 60
+# A server that has not come up by then never will, not even on a machine that is overloaded.
+READY_SECONDS_MAX = 300
 # Time for a clean end: it must drain, compress and checkpoint what is buffered.
-STOP_SECONDS_MAX = 120
+STOP_SECONDS_MAX = 300
 
 
 class Pool:
@@ -111,6 +111,10 @@ class Server:
     def uri(self, volume):
         """The NBD address of a volume."""
         return f"nbd+unix:///{volume}?socket={self.socket}"
+
+    def tcp(self):
+        """The TCP address that was free, of a server that was told to take one (`127.0.0.1:0`)."""
+        return next(line.split()[1] for line in self.output.splitlines() if line.startswith("nbd 127.0.0.1:"))
 
     def file(self, volume):
         """The volume as a file of the FUSE mount."""

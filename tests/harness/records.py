@@ -124,7 +124,7 @@ class Writer(threading.Thread):
                 self.ended = True
                 self.progress.notify_all()
 
-    def wait_acknowledged(self, count, seconds_max=60):
+    def wait_acknowledged(self, count, seconds_max=240):
         """Returns when so many records more are durable, false if the writer ended or it took too long."""
         with self.progress:
             target = self.ledger.acknowledged + count

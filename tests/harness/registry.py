@@ -12,7 +12,7 @@ class Test:
 
     name: str
     function: Callable
-    # Seconds after which it is ended: a bound against hanging, several times what it takes on a slow machine.
+    # Seconds after which it is ended: a bound against hanging, many times what it takes, also on a machine that is slow and busy.
     seconds_max: int
     # Only in `make soak`.
     soak: bool
@@ -22,7 +22,7 @@ class Test:
 TESTS = {}
 
 
-def test(seconds_max=180, soak=False):
+def test(seconds_max=600, soak=False):
     """Registers a function that takes a Context. Its name is the test's, the first line of its text the summary."""
 
     def register(function):

@@ -102,7 +102,7 @@ def kill_tests(name, soak_rounds, summary):
     """Registers a function of a context and a number of rounds as `crash_kill_NAME` with 3 rounds and as `soak_kill_NAME` with many."""
 
     def register(loop):
-        for prefix, rounds, seconds_max in [("crash", 3, 300), ("soak", soak_rounds, 3600)]:
+        for prefix, rounds, seconds_max in [("crash", 3, 1200), ("soak", soak_rounds, 3600)]:
             def run(t, rounds=rounds):
                 loop(t, rounds)
 

@@ -108,7 +108,7 @@ def shell(t, line):
     line = translated(t, line)
     t.log(f"$ {line}")
     done = subprocess.run(["bash", "-e", "-o", "pipefail", "-c", line], cwd=t.dir, env=environment, capture_output=True,
-                          text=True, timeout=120, stdin=subprocess.DEVNULL, check=False, errors="replace")
+                          text=True, timeout=600, stdin=subprocess.DEVNULL, check=False, errors="replace")
     t.log((done.stdout[-2000:] + done.stderr[-2000:]).rstrip())
     t.expect(done.returncode == 0, f"'{line}' ended with {done.returncode}: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
     return done.stdout
@@ -185,7 +185,7 @@ def run_example(t, line):
     shell(t, line)
 
 
-@test(seconds_max=600)
+@test(seconds_max=1200)
 def examples_of_the_help(t):
     """every example of every command's help is typed, and does not fail"""
     make_world(t)
@@ -221,7 +221,7 @@ def blocks(text, heading):
     return [re.split(r" {2,}#", line)[0].strip() for line in section.splitlines() if line.startswith("    ")]
 
 
-@test(seconds_max=300)
+@test(seconds_max=1200)
 def readme_first_ten_minutes(t):
     """the README's first ten minutes, typed word by word on a machine that has nothing yet"""
     make_world(t)

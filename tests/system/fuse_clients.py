@@ -148,7 +148,7 @@ def fuse_fstrim_gives_space_back(t):
         t.run("sync", "--file-system", directory)
         t.run("fstrim", "-v", directory)
         t.run("sync", "--file-system", directory)
-        t.wait_for(lambda: pool.status()["free_bytes"] > empty - (64 << 20), "the space that fstrim gave back", 30)
+        t.wait_for(lambda: pool.status()["free_bytes"] > empty - (64 << 20), "the space that fstrim gave back")
     t.umount(directory)
     t.run("e2fsck", "-f", "-n", device)
     t.detach(device)
@@ -192,7 +192,7 @@ def fuse_full_pool(t):
             return False
         return True
 
-    t.wait_for(writes_again, "writing to the pool after 64 MiB were given back", 30)
+    t.wait_for(writes_again, "writing to the pool after 64 MiB were given back")
     t.expect(os.pread(file, 1 << 20, 0) == bytes(1 << 20), "the hole does not read as zeroes")
     os.close(file)
     server.stop()

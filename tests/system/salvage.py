@@ -10,7 +10,7 @@ from harness.records import RECORD_BYTES, Ledger
 from system.crash import MEMORY, SLOTS, NbdVolume, seed_of_run
 
 
-@test(seconds_max=300)
+@test(seconds_max=1200)
 def salvage_after_kill(t):
     """kill -9 under a writer, with snapshots and a clone; the map is lost; every record that was durable is salvaged"""
     seed = seed_of_run(t)

@@ -1,21 +1,7 @@
 //! Tests of [`FileDisk`] on a real file system, and on a loop device where there is one.
 
 use super::*;
-use crate::testing::TempDir;
-
-/// Opens a disk that was just closed. A child that another test starts meanwhile holds copies of our descriptors, and so the lock, until
-/// it becomes its program.
-fn reopen(path: &std::path::Path) -> FileDisk {
-    for _ in 0..1_000_000 {
-        match FileDisk::open(path) {
-            Err(error) if error.kind() == ErrorKind::ResourceBusy => {
-                std::thread::yield_now();
-            }
-            opened => return opened.unwrap(),
-        }
-    }
-    panic!("{} stays in use", path.display());
-}
+use crate::testing::{TempDir, starting};
 
 fn filled(len: usize, seed: u8) -> AlignedBuf {
     let mut buf = AlignedBuf::new(len);
@@ -62,7 +48,7 @@ fn what_was_never_written_reads_as_zeroes_also_past_the_end() {
     // A file that somebody cut at an odd place.
     drop(disk);
     OpenOptions::new().write(true).open(&path).unwrap().set_len(12288 + 100).unwrap();
-    let disk = reopen(&path);
+    let disk = FileDisk::open(&path).unwrap();
     buf.fill(1);
     disk.read_at(12288, &mut buf, 4096).unwrap();
     assert_eq!(buf[..100], filled(4096, 9)[..100]);
@@ -172,7 +158,7 @@ fn it_is_held_by_one_at_a_time() {
     assert_eq!(error.kind(), ErrorKind::ResourceBusy);
     assert!(error.to_string().contains("in use"), "{error}");
     drop(disk);
-    reopen(&path);
+    FileDisk::open(&path).unwrap();
 }
 
 #[test]
@@ -206,6 +192,7 @@ fn requests_that_do_not_fit_are_refused() {
 #[test]
 fn a_full_file_system_is_storage_full() {
     let dir = TempDir::new("disk-full");
+    let _alone = starting();
     // tmpfs with a size stands in for a full disk; without the right to mount there is nothing to test.
     let mounted = std::process::Command::new("mount")
         .args(["-t", "tmpfs", "-o", "size=1m", "none"])
@@ -220,7 +207,7 @@ fn a_full_file_system_is_storage_full() {
     let result = disk.write_at(0, &filled(4 << 20, 1), 4 << 20);
     let reserved = disk.reserve(0, 4 << 20);
     drop(disk);
-    std::process::Command::new("umount").arg(dir.path()).status().unwrap();
+    assert!(std::process::Command::new("umount").arg(dir.path()).status().unwrap().success());
     assert_eq!(result.unwrap_err().kind(), ErrorKind::StorageFull);
     assert_eq!(reserved.unwrap_err().kind(), ErrorKind::StorageFull);
 }
@@ -247,6 +234,8 @@ fn a_block_device_is_a_disk_and_a_mounted_one_is_refused() {
     let dir = TempDir::new("disk-device");
     let image = dir.path().join("image");
     OpenOptions::new().write(true).create_new(true).open(&image).unwrap().set_len(32 << 20).unwrap();
+    // The device is held, let go and held again: by nobody else meanwhile, not even by a copy.
+    let _alone = starting();
     let Some(device) = Loop::attach(&image) else {
         eprintln!("skipped: cannot attach a loop device");
         return;
@@ -269,14 +258,17 @@ fn a_block_device_is_a_disk_and_a_mounted_one_is_refused() {
     assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
     drop(disk);
 
-    let made = std::process::Command::new("mkfs.ext4").arg("-q").arg(&device.0).status();
+    let made = std::process::Command::new("mkfs.ext4").arg("-q").arg(&device.0).status().unwrap();
+    assert!(made.success(), "the device is still held");
     let at = TempDir::new("disk-mounted");
     let mounted = std::process::Command::new("mount").arg(&device.0).arg(at.path()).status();
-    if made.is_ok_and(|s| s.success()) && mounted.is_ok_and(|s| s.success()) {
-        let refusal = FileDisk::open(&device.0);
-        std::process::Command::new("umount").arg(at.path()).status().unwrap();
-        let error = refusal.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::ResourceBusy);
-        assert!(error.to_string().contains("mounted"), "{error}");
+    if !mounted.is_ok_and(|s| s.success()) {
+        eprintln!("skipped: cannot mount a loop device");
+        return;
     }
+    let refusal = FileDisk::open(&device.0);
+    assert!(std::process::Command::new("umount").arg(at.path()).status().unwrap().success());
+    let error = refusal.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ResourceBusy);
+    assert!(error.to_string().contains("mounted"), "{error}");
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
 use super::*;
-use crate::testing::{TempDir, map_store_contract};
+use crate::testing::{TempDir, map_store_contract, starting};
 
 const SMALL: FjallOptions = FjallOptions { memory_bytes: FjallOptions::MEMORY_BYTES_MIN };
 
@@ -15,6 +15,12 @@ fn batch_of(pairs: &[(&str, &str)]) -> MapBatch {
         batch.put(*key, *value);
     }
     batch
+}
+
+/// Runs a command to its end.
+fn ended(command: &mut Command) -> std::process::ExitStatus {
+    let _alone = starting();
+    command.status().unwrap()
 }
 
 fn files_below(dir: &Path, found: &mut Vec<PathBuf>) {
@@ -120,6 +126,7 @@ fn a_killed_process_leaves_whole_batches() {
     let map = dir.path().join("map");
     drop(FjallStore::create(&map, SMALL).unwrap());
     for round in 0..8u64 {
+        let alone = starting();
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", "--nocapture", "fjall_store::tests::commit_until_killed"])
             .env("SHALE_TEST_MAP", &map)
@@ -129,7 +136,10 @@ fn a_killed_process_leaves_whole_batches() {
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut durable = 0;
         let wanted = 3 + 40 * round;
+        let mut alone = Some(alone);
         for (count, line) in lines.map_while(Result::ok).filter(|l| l.contains("durable ")).enumerate() {
+            // It is its own program now.
+            drop(alone.take());
             durable = line.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
             if count as u64 == wanted {
                 child.kill().unwrap();
@@ -227,8 +237,9 @@ fn a_damaged_byte_is_never_a_wrong_value() {
         let step = (used / 11).max(1);
         for at in (0..used).step_by(step) {
             let copy = dir.path().join("copy");
-            let done = Command::new("cp").args(["-r", "--sparse=always"]).arg(&map).arg(&copy).status().unwrap();
-            assert!(done.success());
+            let mut command = Command::new("cp");
+            command.args(["-r", "--sparse=always"]).arg(&map).arg(&copy);
+            assert!(ended(&mut command).success());
             let hurt = copy.join(path.strip_prefix(&map).unwrap());
             let file = std::fs::OpenOptions::new().write(true).open(&hurt).unwrap();
             file.write_all_at(&[whole[at] ^ 0x10], at as u64).unwrap();
@@ -306,9 +317,9 @@ fn a_full_disk_is_an_error_and_reopening_goes_on() {
     let dir = TempDir::new("fjall-full");
     let mount = |options: &str| {
         let mut command = Command::new("mount");
-        command.args(["-t", "tmpfs", "-o", options, "none"]).arg(dir.path()).stderr(Stdio::null()).status()
+        ended(command.args(["-t", "tmpfs", "-o", options, "none"]).arg(dir.path()).stderr(Stdio::null())).success()
     };
-    if !mount("size=24m").is_ok_and(|s| s.success()) {
+    if !mount("size=24m") {
         eprintln!("skipped: cannot mount a tmpfs");
         return;
     }
@@ -340,10 +351,11 @@ fn a_full_disk_is_an_error_and_reopening_goes_on() {
         store.verify()?;
         Ok(found)
     });
-    Command::new("umount").arg(dir.path()).status().unwrap();
+    let unmounted = ended(Command::new("umount").arg(dir.path()));
+    assert!(unmounted.success(), "a closed store keeps files open");
     assert!(!error.corrupt, "{error}");
     assert!(again.is_err() && persist_again.is_err(), "it must not go on as if nothing had happened");
-    assert!(remounted.is_ok_and(|s| s.success()));
+    assert!(remounted);
     let found = u64::from_le_bytes(reopened.unwrap().unwrap().try_into().unwrap());
     assert!(found >= durable, "{durable} was durable, {found} is left");
 }

@@ -5,7 +5,17 @@ mod contract;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use parking_lot::{Mutex, MutexGuard};
+
 pub use contract::map_store_contract;
+
+/// Keeps processes apart from descriptors that they must not have. A process that is being started has a copy of each descriptor of this one until
+/// its program is loaded: an exclusive hold outlives its file by that moment, and a mount is busy though all files on it were closed. Whoever
+/// starts a process holds this until that has gone on, or has ended; whoever cannot stand a copy holds it for as long as the descriptor is open.
+pub fn starting() -> MutexGuard<'static, ()> {
+    static STARTING: Mutex<()> = Mutex::new(());
+    STARTING.lock()
+}
 
 /// A directory that is removed with all that is in it when dropped.
 #[derive(Debug)]

@@ -31,8 +31,8 @@ pub(crate) const BLOCK_BYTES: u32 = 4096;
 pub(crate) const SECTOR_BYTES: u64 = 512;
 
 /// How long whoever empties a file waits for others to close it, before it is told that the file is in use. Long for a close
-/// that is on its way, short for a thread that other requests wait for.
-const CLOSING_PATIENCE: Duration = Duration::from_secs(1);
+/// that is on its way, also where the machine is overloaded; short for a thread that other requests wait for.
+const CLOSING_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The file system of one mount.
 pub(crate) struct DeviceDirectory {

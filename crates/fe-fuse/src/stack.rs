@@ -130,6 +130,8 @@ mod tests {
     #[test]
     fn what_lies_on_the_files_is_found_and_nothing_else() {
         let block = std::env::temp_dir().join(format!("fe-fuse-stack-{}", std::process::id()));
+        // A leftover of a process of the same number.
+        let _ = fs::remove_dir_all(&block);
         let direct = device(&block, "loop0", "7:0", Some("/mnt/shale/vm"));
         device(&block, "loop1", "7:1", Some("/mnt/shale-other/vm"));
         device(&block, "loop2", "7:2", None);

@@ -1,4 +1,4 @@
-//! Real file systems on loop devices on our files: what most users will do.
+//! Real file systems on loop devices on our files: what most users will do; and what cp and dd do to a file.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, reason = "a test, on the real kernel")]
 
@@ -177,4 +177,42 @@ fn zeroing_a_loop_device_stores_nothing() {
     assert_eq!(mounted.vol.allocated_bytes(), 4 * MIB);
     run("blkdiscard", &[&device.0]);
     assert_eq!(mounted.vol.allocated_bytes(), 0);
+}
+
+#[test]
+fn cp_and_dd_leave_nothing_of_what_was_there() {
+    let mounted = Mounted::new(4 * MIB);
+    let path = mounted.path("vol");
+    let volume = path.to_str().unwrap();
+    let dir = TempDir::new();
+    let image = dir.0.join("image");
+    let source = image.to_str().unwrap();
+    // Data, a hole, data, and a hole at the end; in all less than the volume.
+    let mut expected = vec![0; 4 * MIB as usize];
+    let file = std::fs::File::create(&image).unwrap();
+    for (seed, at) in [(1, 0), (2, 2 * MIB)] {
+        let data = noise(seed, MIB as usize / 2);
+        file.write_all_at(&data, at).unwrap();
+        expected[at as usize..at as usize + data.len()].copy_from_slice(&data);
+    }
+    file.set_len(3 * MIB).unwrap();
+    let input = format!("if={source}");
+    let output = format!("of={volume}");
+    let copies: [&[&str]; 5] = [
+        &["cp", source, volume],
+        &["cp", "--sparse=always", source, volume],
+        &["cp", "--sparse=never", source, volume],
+        &["dd", "status=none", "bs=64K", &input, &output],
+        &["dd", "status=none", "bs=64K", "conv=sparse", &input, &output],
+    ];
+    for copy in copies {
+        mounted.open().write_all_at(&noise(9, 4 * MIB as usize), 0).unwrap();
+        run(copy[0], &copy[1..]);
+        assert!(std::fs::read(&path).unwrap() == expected, "{copy:?}");
+    }
+    // Where less than all is to be written, the rest stays.
+    run("dd", &["status=none", "bs=64K", "count=1", "seek=1", "conv=notrunc", &input, &output]);
+    expected.copy_within(0..65536, 65536);
+    assert!(std::fs::read(&path).unwrap() == expected, "dd conv=notrunc");
+    std::fs::remove_file(image).unwrap();
 }

@@ -9,8 +9,9 @@ use engine::{Pool, Volume};
 use parking_lot::{Condvar, Mutex};
 use surface::{BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind, Result, Run, WriteOptions, ZeroOptions};
 
-/// How long `destroy` waits for clients to go: a front end opens a volume for a moment just to look at it.
-const GOING_PATIENCE: Duration = Duration::from_secs(1);
+/// How long whoever needs a volume for himself waits for its clients to go: a front end opens one for a moment just to look at it, and the
+/// server learns of a client that has gone a moment later, longer where the machine is overloaded.
+pub const GOING_PATIENCE: Duration = Duration::from_secs(3);
 
 #[derive(Default)]
 struct Register {

@@ -267,7 +267,8 @@ mod tests {
 
     #[test]
     fn a_manager_is_notified_by_path_and_by_abstract_name() {
-        let path = std::env::temp_dir().join(format!("shale-notify-{}", std::process::id()));
+        let dir = env::testing::TempDir::new("notify");
+        let path = dir.path().join("socket");
         let abstract_name = format!("shale-notify-{}", std::process::id());
         let abstract_address = SocketAddr::from_abstract_name(&abstract_name).unwrap();
         let by_path = (UnixDatagram::bind(&path).unwrap(), path.as_os_str().to_owned());
@@ -278,7 +279,6 @@ mod tests {
             let length = socket.recv(&mut buffer).unwrap();
             assert_eq!(&buffer[..length], b"READY=1");
         }
-        std::fs::remove_file(path).unwrap();
     }
 
     #[test]

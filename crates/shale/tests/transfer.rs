@@ -219,7 +219,7 @@ fn a_full_pool_is_told_through_the_server_too() {
 /// Waits for what nothing announces; how long it takes is nobody's promise, but it must come.
 #[track_caller]
 fn until(what: &str, come: impl Fn() -> bool) {
-    let give_up = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let give_up = std::time::Instant::now() + std::time::Duration::from_secs(600);
     while !come() {
         assert!(std::time::Instant::now() < give_up, "waited in vain until {what}");
         std::thread::yield_now();

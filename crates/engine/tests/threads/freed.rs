@@ -15,8 +15,12 @@ use surface::{BlockDevice, WriteOptions};
 use crate::common::machine_env::env;
 
 /// How long the reader waits after the last write for another one, in the hope of one to where it is going to read. Nobody may write there, and
-/// whoever would has to wait for the reader, so the test takes that long; on a slow machine, as long as its writes take beside.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// whoever would has to wait for the reader, so the test takes that long; on a slow machine, as long as its writes take beside. With a bug planted
+/// the hope is founded, also where the writer is held up for longer.
+fn patience() -> Duration {
+    if std::env::var_os("SHALE_CANARY").is_some() { Duration::from_secs(60) } else { Duration::from_millis(500) }
+}
+
 const EXTENT: u64 = 32 << 10;
 /// Where block `index` lies: 0 alone in its group, for a small read brings what lies beside it in its group, and would be held up there.
 fn place(index: u64) -> u64 {
@@ -36,7 +40,7 @@ struct Gate {
     overwritten: bool,
 }
 
-/// A disk that holds one read up until its place is written, or nobody has written for as long as [`PATIENCE`].
+/// A disk that holds one read up until its place is written, or nobody has written for as long as [`patience`] says.
 struct HoldingDisk {
     below: Arc<dyn Disk>,
     gate: Arc<(Mutex<Gate>, Condvar)>,
@@ -55,7 +59,7 @@ impl DiskLayer for HoldingDisk {
             loop {
                 let seen = state.writes;
                 let is_quiet = |gate: &mut Gate| !gate.overwritten && gate.writes == seen;
-                let (next, waited) = changed.wait_timeout_while(state, PATIENCE, is_quiet).unwrap();
+                let (next, waited) = changed.wait_timeout_while(state, patience(), is_quiet).unwrap();
                 state = next;
                 if state.overwritten || waited.timed_out() {
                     break;

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use fe_fuse::{Mount, MountOptions, WhenBusy, mount};
+use parking_lot::Mutex;
 
 use self::mem::{MemDevice, MemSet};
 
@@ -32,10 +33,16 @@ pub struct TempDir(pub PathBuf);
 impl TempDir {
     pub fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::SeqCst);
-        let path = std::env::temp_dir().join(format!("fe-fuse-test-{}-{number}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
+        loop {
+            let number = NUMBER.fetch_add(1, Ordering::SeqCst);
+            let path = std::env::temp_dir().join(format!("fe-fuse-test-{}-{number}", std::process::id()));
+            match std::fs::create_dir(&path) {
+                Ok(()) => return Self(path),
+                // Left by a process of the same number that was killed.
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => panic!("{}: {error}", path.display()),
+            }
+        }
     }
 }
 
@@ -112,13 +119,19 @@ impl Drop for Mounted {
     }
 }
 
+/// Held while a command runs, so that the next one finds nobody but those who mean to have a file open: a process that is being started
+/// has a copy of each descriptor of this one until its program is loaded, and with it keeps a file system busy that is to be unmounted.
+static RUNNING: Mutex<()> = Mutex::new(());
+
 /// Runs a command to its end; its standard output.
 pub fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> String {
     let shown: Vec<_> = arguments.iter().map(|argument| argument.as_ref().to_string_lossy()).collect();
     let shown = format!("{program} {}", shown.join(" "));
+    let alone = RUNNING.lock();
     let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| {
         panic!("{shown}: cannot start: {error} (is the package of {program} installed?)");
     });
+    drop(alone);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{shown}: {}\n{out}{err}", output.status);
     out.into_owned()
@@ -144,6 +157,7 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
+        let _alone = RUNNING.lock();
         let _ = Command::new("losetup").args(["-d", &self.0]).output();
     }
 }
@@ -171,6 +185,7 @@ impl FileSystem {
 impl Drop for FileSystem {
     fn drop(&mut self) {
         if self.is_mounted {
+            let _alone = RUNNING.lock();
             let _ = Command::new("umount").arg("-l").arg(&self.dir).output();
         }
     }

@@ -16,8 +16,9 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::memory::{Devices, Memory};
 
-/// Nothing in these tests takes this long; a read that does ends the test instead of hanging it.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Nothing in these tests takes this long, not even on a machine that stands still for a while; a read that does ends the test instead of
+/// hanging it.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A directory of its own, removed at the end.
 pub struct Scratch(pub PathBuf);
@@ -27,7 +28,9 @@ impl Scratch {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("fe-nbd-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).unwrap();
+        // A leftover of a process of the same number.
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir(&path).unwrap();
         Self(path)
     }
 
@@ -52,8 +55,13 @@ pub struct Lines {
 impl Lines {
     /// Waits for a line that contains `text`.
     pub fn wait_for(&self, text: &str) {
+        self.wait_for_many(text, 1);
+    }
+
+    /// Waits for so many lines that contain `text`.
+    pub fn wait_for_many(&self, text: &str, count: usize) {
         let mut lines = self.lines.lock();
-        while !lines.iter().any(|l| l.contains(text)) {
+        while lines.iter().filter(|l| l.contains(text)).count() < count {
             assert!(!self.change.wait_for(&mut lines, PATIENCE).timed_out(), "no line with '{text}' in {lines:?}");
         }
     }
@@ -85,6 +93,17 @@ impl Setup {
             }
         };
         options.log = Some(Arc::new(log) as Log);
+        // The usual limits are for users' machines; tests also run on some that stand still for a minute.
+        let usual = ServerOptions::default();
+        for (limit, usual) in [
+            (&mut options.handshake_max, usual.handshake_max),
+            (&mut options.stall_max, usual.stall_max),
+            (&mut options.stop_grace, usual.stop_grace),
+        ] {
+            if *limit == usual {
+                *limit = PATIENCE;
+            }
+        }
         let server = Server::start(Devices::of(devices), &listen, options).unwrap();
         Self { server: Some(server), socket, lines, scratch }
     }

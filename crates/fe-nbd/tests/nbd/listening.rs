@@ -1,8 +1,10 @@
 //! Addresses, socket files, and who may have them.
 
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 
 use fe_nbd::{Listen, Server, ServerOptions};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, socket};
 use surface::ErrorKind;
 
 use crate::client::{Answer, Client, Scratch, Setup};
@@ -23,11 +25,18 @@ fn kind_of_failure(listen: &[Listen]) -> ErrorKind {
     }
 }
 
+/// A socket file on which nobody ever answers. A listener that is closed does not make one for sure: a process that another test is just starting
+/// has a copy of it for a moment.
+fn make_stale(path: &Path) {
+    let unheard = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    bind(&unheard, &SocketAddrUnix::new(path).unwrap()).unwrap();
+}
+
 #[test]
 fn a_stale_socket_is_replaced_and_removed_at_the_end() {
     let scratch = Scratch::new();
     let path = scratch.path("nbd.sock");
-    drop(UnixListener::bind(&path).unwrap());
+    make_stale(&path);
     assert!(path.exists());
     let server = start(&[Listen::Unix(path.clone())]).unwrap();
     let mut client = Client::unix(std::os::unix::net::UnixStream::connect(&path).unwrap());

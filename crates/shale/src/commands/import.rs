@@ -12,8 +12,9 @@ use super::status::status;
 use super::volume::volumes;
 use crate::cli::ImportArgs;
 use crate::control::{Reply, Request};
+use crate::devices::GOING_PATIENCE;
 use crate::exit::{Failure, Outcome};
-use crate::model::{StatusReport, TransferSummary, ratio, show_ratio};
+use crate::model::{StatusReport, TransferSummary, VolumeReport, ratio, show_ratio};
 use crate::names::round_up_to_block;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -26,6 +27,8 @@ use crate::transfer::{self, Import, Moved, Source};
 const STREAM_BYTES_FIRST: u64 = 1 << 30;
 /// How often the ratio is asked for.
 const RATIO_EVERY: Duration = Duration::from_millis(500);
+/// How often to look again whether a volume's clients have gone.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Copies a file into a volume.
 pub fn run(args: ImportArgs, output: &Output) -> Outcome {
@@ -56,6 +59,18 @@ pub fn run(args: ImportArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
+/// How many clients have a volume open that do not go within [`GOING_PATIENCE`]. That of a command that has just ended does.
+fn clients_that_stay(session: &Session, volume: &VolumeReport) -> Outcome<usize> {
+    let give_up = Instant::now() + GOING_PATIENCE;
+    let mut clients = volume.clients;
+    while clients > 0 && Instant::now() < give_up {
+        std::thread::sleep(LOOK_EVERY);
+        clients =
+            volumes(session)?.into_iter().find(|other| other.name == volume.name).map_or(0, |other| other.clients);
+    }
+    Ok(clients)
+}
+
 /// The volume that is imported into.
 struct Target {
     name: String,
@@ -82,8 +97,9 @@ impl Target {
                 let message = format!("volume '{}' exists; overwrite it with --overwrite", args.volume);
                 return Err(Error::new(ErrorKind::Exists, message).into());
             }
-            if old.clients > 0 {
-                let (name, clients) = (&args.volume, old.clients);
+            let clients = clients_that_stay(session, &old)?;
+            if clients > 0 {
+                let name = &args.volume;
                 let message =
                     format!("volume '{name}' is open by {clients} client(s); disconnect them (or unmount) first");
                 return Err(Error::new(ErrorKind::InUse, message).into());

@@ -130,15 +130,15 @@ mod tests {
     #[test]
     fn a_descriptor_is_passed_and_is_the_same_file() {
         let (here, there) = UnixStream::pair().unwrap();
-        let path = std::env::temp_dir().join(format!("shale-lent-{}", std::process::id()));
-        let mut file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        let dir = env::testing::TempDir::new("lent");
+        let path = dir.path().join("file");
+        let mut file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
         file.write_all(b"what is in it").unwrap();
         pass(&here, &file).unwrap();
         let taken = take(&there).unwrap().unwrap();
         let mut bytes = [0; 13];
         taken.read_exact_at(&mut bytes, 0).unwrap();
         assert_eq!(&bytes, b"what is in it");
-        std::fs::remove_file(path).unwrap();
     }
 
     #[test]

@@ -158,12 +158,14 @@ pub fn short_socket_path(path: &Path) -> std::io::Result<ShortSocketPath> {
 
 #[cfg(test)]
 mod tests {
+    use env::testing::TempDir;
+
     use super::*;
 
     #[test]
     fn a_long_path_still_gives_a_usable_socket() {
-        let root = std::env::temp_dir().join(format!("shale-sock-{}", std::process::id()));
-        let deep = root.join("d".repeat(120));
+        let root = TempDir::new("sock");
+        let deep = root.path().join("d".repeat(120));
         std::fs::create_dir_all(&deep).unwrap();
         let socket = deep.join("control.sock");
         let short = short_socket_path(&socket).unwrap();
@@ -172,12 +174,12 @@ mod tests {
         let again = short_socket_path(&socket).unwrap();
         let client = std::os::unix::net::UnixStream::connect(again.path());
         drop((listener, client.unwrap()));
-        std::fs::remove_dir_all(root).unwrap();
     }
 
     #[test]
     fn absent_and_unfinished_pools_are_told_apart() {
-        let root = std::env::temp_dir().join(format!("shale-states-{}", std::process::id()));
+        let temporary = TempDir::new("states");
+        let root = temporary.path().join("pool");
         let dir = PoolDir::new(&root);
         let absent = dir.ready_config().unwrap_err();
         assert_eq!(absent.kind(), ErrorKind::NotFound);
@@ -195,6 +197,5 @@ mod tests {
 
         std::fs::write(dir.config_path(), b"{").unwrap();
         assert_eq!(dir.ready_config().unwrap_err().kind(), ErrorKind::Corrupt);
-        std::fs::remove_dir_all(root).unwrap();
     }
 }
