@@ -37,6 +37,9 @@ use crate::{mend, properties, recovery, superblock_io};
 /// Fewest extents of a pool: the superblock's, the reserve, and some to work with.
 pub(crate) const EXTENTS_MIN: u32 = 16;
 
+/// Most ranges of holes in the batch that makes a volume smaller: with the descriptor it fits in the smallest extent. They reach 64 TiB.
+const CUT_RANGES_MAX: u64 = 1024;
+
 /// An open pool. Clones share it. Dropping the last one without [`close`](Self::close) is like a crash: what was not flushed is
 /// lost, and the next open recovers.
 #[derive(Clone)]
@@ -252,7 +255,8 @@ impl Pool {
         self.destroy(name, false)
     }
 
-    /// Changes a volume's size. What is cut off is gone; what is added reads as zeroes. Durable on return.
+    /// Changes a volume's size. What is cut off is gone; what is added reads as zeroes. Durable on return. More than 64 TiB are
+    /// cut off piece by piece, from the end: what fails or crashes in between leaves the volume as large as it is by then.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`].
@@ -261,24 +265,23 @@ impl Pool {
         let _admin = self.core.admin.lock();
         let object = self.core.objects.named(name)?;
         let _gate = object.gate.write();
-        let descriptor = ObjectDescriptor { size_bytes, ..object.descriptor.read().clone() };
-        let old = object.size_bytes();
-        let mut entries = Vec::new();
-        if size_bytes < old {
+        let resized = |size_bytes| Entry::Object(ObjectDescriptor { size_bytes, ..object.descriptor.read().clone() });
+        let block_bytes = BLOCK_BYTES as u64;
+        if size_bytes < object.size_bytes() {
             // What is dirty now must come before the holes in the log.
             self.core.drain_all()?;
-            let (mut at, end) = (BlockIndex::containing(size_bytes).0, old.div_ceil(BLOCK_BYTES as u64));
-            let mut ranges = Vec::new();
-            while at < end {
-                let count = (end - at).min(format::HOLE_BLOCKS_MAX.into());
-                ranges.push((BlockIndex(at), count as u32));
-                at += count;
+            let first = BlockIndex::containing(size_bytes).0;
+            let range_blocks = u64::from(format::HOLE_BLOCKS_MAX);
+            let mut end = object.size_bytes().div_ceil(block_bytes);
+            while end - first > range_blocks * CUT_RANGES_MAX {
+                let from = end - range_blocks * CUT_RANGES_MAX;
+                self.core.append_applied(vec![holes(&object, from, end), resized(from * block_bytes)])?;
+                end = from;
             }
             // One batch for both: cut off and smaller, or neither.
-            entries.push(Entry::Holes { object: object.id, epoch: object.epoch(), ranges });
+            return self.core.append_durably(vec![holes(&object, first, end), resized(size_bytes)]);
         }
-        entries.push(Entry::Object(descriptor));
-        self.core.append_durably(entries)
+        self.core.append_durably(vec![resized(size_bytes)])
     }
 
     /// The volume of that name, or the snapshot (`VOLUME@SNAPSHOT`), which is read only.
@@ -450,6 +453,13 @@ impl Pool {
         self.core.units.clear();
         self.core.dictionaries.clear();
     }
+}
+
+/// Blocks `from..to` as holes.
+fn holes(object: &Object, from: u64, to: u64) -> Entry {
+    let range = |at: u64| (BlockIndex(at), (to - at).min(format::HOLE_BLOCKS_MAX.into()) as u32);
+    let ranges = (from..to).step_by(format::HOLE_BLOCKS_MAX as usize).map(range).collect();
+    Entry::Holes { object: object.id, epoch: object.epoch(), ranges }
 }
 
 fn check_size(size_bytes: u64) -> Result<()> {

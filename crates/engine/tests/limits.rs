@@ -9,6 +9,7 @@ use engine::{FormatOptions, Pool, PoolOptions, Properties};
 use machine_env::env;
 use sim::{ContentKind, Machine, Rng, fill_content};
 use surface::{BlockDevice, ErrorKind, Result, WriteOptions};
+use units::{EXTENT_BYTES_MIN, OBJECT_BYTES_MAX};
 
 const EXTENT_BYTES: u32 = 256 << 10;
 const REQUEST_BYTES: u64 = 64 << 10;
@@ -276,4 +277,34 @@ fn no_reservation_is_so_large_that_it_fits_again() {
     let (taken, _) = fill(&pool, "w", 32 << 20);
     write(&pool, "v", 0, 2 << 20, ContentKind::Random, 1).unwrap();
     assert!(taken > 0);
+}
+
+/// The batch that told of all that was cut off did not fit in a small extent, and the volume could not be made smaller at all.
+#[test]
+fn a_volume_of_a_petabyte_becomes_small_in_a_pool_with_small_extents() {
+    let machine = Machine::new(8 << 20, 6);
+    let format =
+        FormatOptions { capacity_bytes: 8 << 20, extent_bytes: EXTENT_BYTES_MIN, properties: Properties::new() };
+    Pool::format(&env(&machine), &format).unwrap();
+    let pool = Pool::open(env(&machine), options()).unwrap();
+    pool.create_volume("v", OBJECT_BYTES_MAX, &Properties::new()).unwrap();
+    let offsets = [0, 1 << 20, 60 << 40, 300 << 40, OBJECT_BYTES_MAX - REQUEST_BYTES];
+    for offset in offsets {
+        write(&pool, "v", offset, REQUEST_BYTES, ContentKind::Text, offset).unwrap();
+    }
+    pool.resize_volume("v", 1 << 20).unwrap();
+    pool.resize_volume("v", OBJECT_BYTES_MAX).unwrap();
+    pool.close().unwrap();
+    let pool = Pool::open(env(&machine), options()).unwrap();
+    let mut data = vec![1; REQUEST_BYTES as usize];
+    for offset in &offsets[1..] {
+        pool.volume("v").unwrap().read(*offset, &mut data).unwrap();
+        assert!(data.iter().all(|byte| *byte == 0), "what was cut off at {offset} came back");
+    }
+    let mut expected = data.clone();
+    fill_content(&mut Rng::new(0), ContentKind::Text, &mut expected);
+    pool.volume("v").unwrap().read(0, &mut data).unwrap();
+    assert!(data == expected);
+    assert!(pool.check(false, &mut |_, _| ()).unwrap().problems.is_empty());
+    pool.close().unwrap();
 }

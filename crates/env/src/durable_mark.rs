@@ -6,7 +6,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"shaledur");
@@ -45,6 +45,14 @@ impl DurableMark {
     /// The number.
     pub(crate) fn value(&self) -> u64 {
         self.value
+    }
+
+    /// Whether somebody has deleted the file: what is written then, nobody finds again.
+    ///
+    /// # Errors
+    /// Of fstat.
+    pub(crate) fn is_deleted(&self) -> Result<bool> {
+        Ok(self.file.metadata()?.nlink() == 0)
     }
 
     /// Raises the number, durably.

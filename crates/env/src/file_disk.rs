@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, FallocateFlags, StatxFlags};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, StatxFlags};
 
 use crate::{AlignedBuf, Disk, block_device, lock};
 
@@ -165,6 +165,10 @@ impl FileDisk {
             }
             None => (file, None),
         };
+        if read_align.is_none() {
+            forget_cached(&file)
+                .map_err(|e| context(e, format_args!("cannot open {} for buffered I/O", path.display())))?;
+        }
         Ok(Self {
             file,
             path: path.to_owned(),
@@ -413,6 +417,14 @@ fn direct_read_align(file: &File, kind: Kind) -> Option<usize> {
     // Some file systems accept the flag and refuse the I/O.
     let mut buf = AlignedBuf::new(align);
     (usable && file.read_at(&mut buf[..align], 0).is_ok()).then_some(align)
+}
+
+/// Makes the system read from the device again what it has in memory of a file. After a sync that failed it keeps what never reached the device, and
+/// calls it clean; who opens the file anew must not take that for what is there.
+fn forget_cached(file: &File) -> Result<()> {
+    // Only what is clean is forgotten; a device that still fails says so here.
+    file.sync_data()?;
+    Ok(rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?)
 }
 
 fn allocate(file: &File, flags: FallocateFlags, offset: u64, len: u64) -> Result<()> {

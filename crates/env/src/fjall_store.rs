@@ -22,6 +22,8 @@
 //!   synced, and opening fails when the store has fewer commits than were noted.
 //! - *A torn last batch is sometimes refused rather than dropped*, see `journal_tail`. So it is cut off before the library
 //!   sees it, and the counter tells whether that was lawful; if not, the journal is put back as it was.
+//! - *It does not see that its files were deleted.* Journals that are open take what is written, and lose it. So
+//!   [`persist`](MapStore::persist) looks whether the file `durable` still has its name.
 //! - *Waiting for a dead background thread never ends* in the library. So its limits are kept out of reach, and
 //!   [`commit`](MapStore::commit) waits here, where the poison is seen.
 //! - *Its memtable limit is fixed when the store is made*. So memtables are rotated here, by the budget given at open.
@@ -80,8 +82,11 @@ const L0_TABLES: u8 = 8;
 /// Size of a table. With [`L0_TABLES`] it sets level 1 to 512 MiB: the map of a 64 GiB volume written at random fits, and
 /// is rewritten once per merge instead of once per level.
 const TABLE_BYTES: u64 = 64 << 20;
-/// Open table files; the rest of the process needs descriptors, too (the usual limit is 1024).
+/// Open table files: few beside the usual limit of 1024 descriptors, and where there are fewer, a part of them ([`FILES_SHARE`]): the rest of the
+/// process needs some, too.
 const FILES_MAX: usize = 128;
+const FILES_SHARE: u64 = 8;
+const FILES_MIN: usize = 8;
 /// Pause between two looks at whether the background thread made room. The library offers nothing to wait on.
 const ROOM_POLL: Duration = Duration::from_millis(2);
 
@@ -281,6 +286,10 @@ impl MapStore for FjallStore {
 
     fn persist(&self) -> Result<(), MapError> {
         let mut mark = self.mark.lock();
+        // The system goes on writing to files without a name, and calls that success.
+        if mark.is_deleted().map_err(|e| failed(&self.dir, e))? {
+            return Err(deleted(&self.dir));
+        }
         let commits = self.commits_done.load(Ordering::Acquire);
         if mark.value() == commits {
             // Everything is durable; but a store that has failed must say so.
@@ -320,10 +329,15 @@ fn open_database(lsm: &Path, options: FjallOptions) -> fjall::Result<(Database, 
         // Values are checksummed, mostly incompressible lists of places.
         .journal_compression(fjall::CompressionType::None)
         .worker_threads(1)
-        .max_cached_files(Some(FILES_MAX))
+        .max_cached_files(Some(files_max()))
         .open()?;
     let keyspace = database.keyspace(KEYSPACE, keyspace_options)?;
     Ok((database, keyspace))
+}
+
+fn files_max() -> usize {
+    let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(descriptors / FILES_SHARE).unwrap_or(usize::MAX).clamp(FILES_MIN, FILES_MAX)
 }
 
 fn keyspace_options() -> KeyspaceCreateOptions {
@@ -378,6 +392,16 @@ fn failed(path: &Path, error: std::io::Error) -> MapError {
 
 fn missing(dir: &Path) -> MapError {
     MapError { corrupt: false, message: format!("{} holds no map store", dir.display()) }
+}
+
+fn deleted(dir: &Path) -> MapError {
+    MapError {
+        corrupt: true,
+        message: format!(
+            "{} was deleted while it was in use: nothing that is written there will be found again; rebuild the map from the log",
+            dir.display()
+        ),
+    }
 }
 
 fn lost_commits(dir: &Path, durable: u64, found: u64) -> MapError {

@@ -91,6 +91,32 @@ fn the_counter_is_hidden() {
     assert_eq!(read_counter(&store.keyspace).unwrap(), 1);
 }
 
+/// Everything went on as if it were there, and was gone when the store was closed.
+#[test]
+fn a_store_that_was_deleted_below_is_not_durable_and_can_be_closed() {
+    for is_large in [false, true] {
+        let dir = TempDir::new("fjall-deleted");
+        let map = dir.path().join("map");
+        let store = FjallStore::create(&map, SMALL).unwrap();
+        store.commit(batch_of(&[("a", "1")])).unwrap();
+        store.persist().unwrap();
+        std::fs::remove_dir_all(&map).unwrap();
+        let error = store.persist().unwrap_err();
+        assert!(error.corrupt && error.message.contains("was deleted"), "{error}");
+        // With tables to be written as well, for which there is no directory any more.
+        for number in 0..if is_large { 100 } else { 1 } {
+            let mut batch = MapBatch::default();
+            (0..1000u64).for_each(|key| batch.put((key * 1_000_003 + number).to_be_bytes(), vec![7; 300]));
+            if store.commit(batch).is_err() {
+                break;
+            }
+        }
+        store.persist().unwrap_err();
+        drop(store);
+        assert!(FjallStore::open(&map, SMALL).is_err());
+    }
+}
+
 /// Batch `number` of the kill test: every key gets the batch's number, so that a mix of batches is seen.
 fn numbered(number: u64) -> MapBatch {
     let mut batch = MapBatch::default();

@@ -38,6 +38,7 @@ use clap::Parser;
 /// Parses the command line, runs the command, reports its error, and gives the exit code.
 pub fn run() -> ExitCode {
     system::survive_file_size_limit();
+    system::raise_descriptor_limit();
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return exit::report_usage(&error),

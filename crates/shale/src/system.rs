@@ -10,6 +10,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 /// Seconds since 1970.
 pub fn unix_s() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
@@ -208,6 +210,21 @@ impl Insistence {
 pub fn survive_file_size_limit() {
     // SAFETY: SIG_IGN runs no code of ours, and the signal's number is valid.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// From now on this process may open as many files, and have as many connections, as it is allowed to at most: what it is given at first is
+/// often kept low for programs that cannot do with more (select(2)).
+pub fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // If it cannot be raised, fewer must do.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
+/// One part of `share` of the descriptors that this process may have, within bounds: what one kind of user may take, so that something is left for
+/// all others.
+pub fn descriptors_share(share: u64, least: usize, most: usize) -> usize {
+    let all = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(all / share).unwrap_or(usize::MAX).clamp(least, most)
 }
 
 /// Exit code of a process that a signal ended before its time.

@@ -516,6 +516,33 @@ fn a_limit_on_the_size_of_files_is_an_error_and_not_the_end() {
     on(&dir, "check", &[]).ok();
 }
 
+/// `ulimit -n`: clients of the one door took all descriptors, and nobody got in at the other any more.
+#[test]
+fn many_clients_and_few_descriptors_leave_the_control_socket_open() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["v", "--size", "4M"]).ok();
+    let socket = dir.join("nbd.sock");
+    let door = format!("unix:{}", path(&socket));
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 64 && exec \"$@\"", "sh", SHALE, "serve", path(&dir.pool()), "--nbd", &door]);
+    let server = Server::of(command);
+    // Those who are served wait for their answer, others are told to go, or closed.
+    let crowd: Vec<_> = (0..80).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    for mut client in &crowd {
+        let mut greeting = [0; 18];
+        if client.read_exact(&mut greeting).is_ok() {
+            assert_eq!(&greeting[..8], b"NBDMAGIC");
+        }
+    }
+    let source = dir.join("source");
+    std::fs::write(&source, noise(1 << 20)).unwrap();
+    on(&dir, "import", &["w", path(&source)]).ok();
+    assert!(content(&dir, "w") == noise(1 << 20));
+    drop(crowd);
+    server.stop();
+    on(&dir, "check", &[]).ok();
+}
+
 #[test]
 fn a_long_path_to_the_pool_is_no_obstacle() {
     let dir = Dir::new();

@@ -33,6 +33,9 @@ use crate::system::{self, Termination};
 /// them off. Well within the 90 s after which systemd kills, with time left to close the pool.
 const SYNC_PATIENCE: Duration = Duration::from_secs(45);
 
+/// Where descriptors are few, NBD clients get one for so many of them: whoever wants to stop the server or to look at it must get in as well.
+const NBD_SHARE: u64 = 8;
+
 /// How often a server looks for snapshots that are due: they are due by the hour.
 const SCHEDULES_EVERY: Duration = Duration::from_secs(10);
 
@@ -161,9 +164,11 @@ impl FrontEnds {
         let mut front_ends = Self { nbd: None, mount: None };
         if !listen.is_empty() {
             let log_output = *output;
+            let usual = ServerOptions::default();
             let options = ServerOptions {
+                connections_max: system::descriptors_share(NBD_SHARE, 1, usual.connections_max),
                 log: Some(Arc::new(move |line: &str| log_output.note(&format!("shale: {line}")))),
-                ..ServerOptions::default()
+                ..usual
             };
             front_ends.nbd = Some(Server::start(Arc::clone(&devices), listen, options)?);
         }

@@ -28,11 +28,14 @@ use crate::exit::path_error;
 use crate::pool_dir::short_socket_path;
 use crate::service::Service;
 use crate::stream_io::{LocalSink, LocalSource, StreamSink, StreamSource};
-use crate::system::read_vec;
+use crate::system::{descriptors_share, read_vec};
 
 /// Most connections at once. An import takes about five; this allows a dozen of them, and bounds memory to
 /// 64 frames of 4 MiB.
 const CONNECTIONS_MAX: usize = 64;
+/// Where descriptors are few, one for so many of them: each takes one, and the file that was passed along with it.
+const CONNECTIONS_SHARE: u64 = 8;
+const CONNECTIONS_MIN: usize = 6;
 
 /// How long a stopping server waits for clients to take the replies that are under way. A client that was stopped itself
 /// never does.
@@ -40,6 +43,7 @@ const REPLY_PATIENCE: Duration = Duration::from_secs(5);
 
 struct Shared {
     service: Arc<Service>,
+    connections_max: usize,
     stopping: AtomicBool,
     /// By connection number.
     connections: Mutex<BTreeMap<u64, Connection>>,
@@ -49,8 +53,8 @@ struct Shared {
 
 /// A live connection.
 struct Connection {
-    /// To cut it off.
-    stream: UnixStream,
+    /// To cut it off. The thread's own: descriptors may be few.
+    stream: Arc<UnixStream>,
     /// None for the moment until it has started, and once it was taken to be joined.
     thread: Option<JoinHandle<()>>,
 }
@@ -74,6 +78,7 @@ impl ControlServer {
         let listener = Arc::new(listen(socket).map_err(|error| path_error("cannot listen on", socket, error))?);
         let shared = Arc::new(Shared {
             service,
+            connections_max: descriptors_share(CONNECTIONS_SHARE, CONNECTIONS_MIN, CONNECTIONS_MAX),
             stopping: AtomicBool::new(false),
             connections: Mutex::default(),
             ended: Condvar::new(),
@@ -150,22 +155,24 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
     }
 }
 
-fn admit(mut stream: UnixStream, number: u64, shared: &Arc<Shared>) -> Result<()> {
+fn admit(stream: UnixStream, number: u64, shared: &Arc<Shared>) -> Result<()> {
     let refuse = |error| Error::from_io("no connection can be served", error);
     let mut connections = shared.connections.lock();
-    if connections.len() >= CONNECTIONS_MAX {
-        let error = Error::new(ErrorKind::InUse, format!("{CONNECTIONS_MAX} control connections are open; try later"));
+    if connections.len() >= shared.connections_max {
+        let message = format!("{} control connections are open; try later", shared.connections_max);
+        let error = Error::new(ErrorKind::InUse, message);
         let line = encode_reply(&Err(error))?;
         stream.set_write_timeout(Some(Duration::from_millis(100))).map_err(refuse)?;
-        return stream.write_all(&line).map_err(refuse);
+        return (&stream).write_all(&line).map_err(refuse);
     }
-    let for_cutting = stream.try_clone().map_err(refuse)?;
+    let stream = Arc::new(stream);
+    let for_cutting = Arc::clone(&stream);
     // The entry is there before the thread is: the thread removes it when it ends.
     connections.insert(number, Connection { stream: for_cutting, thread: None });
     let for_thread = Arc::clone(shared);
     let spawned = std::thread::Builder::new().name(format!("control-{number}")).spawn(move || {
         // An error ends the connection: the client went away or does not speak the protocol.
-        if let Err(error) = converse(stream, &for_thread) {
+        if let Err(error) = converse(&stream, &for_thread) {
             for_thread.service.log(&format!("a control connection ended early: {error}"));
         }
         for_thread.connections.lock().remove(&number);
@@ -192,8 +199,8 @@ enum Agreed {
     Receive(Box<dyn StreamSink>),
 }
 
-fn converse(stream: UnixStream, shared: &Shared) -> IoResult<()> {
-    let mut reader = BufReader::new(stream.try_clone()?);
+fn converse(stream: &UnixStream, shared: &Shared) -> IoResult<()> {
+    let mut reader = BufReader::new(stream);
     let mut writer = stream;
     while let Some(line) = read_line(&mut reader)? {
         let mut agreed = None;
@@ -224,23 +231,23 @@ fn converse(stream: UnixStream, shared: &Shared) -> IoResult<()> {
                 return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, message));
             }
             return match agreed {
-                Agreed::Bulk(device) => serve_frames(&mut writer, &*device),
+                Agreed::Bulk(device) => serve_frames(writer, &*device),
                 Agreed::Send(mut source) => {
                     serve_send(&mut writer, &mut *source, || !shared.stopping.load(Ordering::SeqCst))
                 }
-                Agreed::Receive(mut sink) => serve_receive(&mut writer, &mut *sink),
+                Agreed::Receive(mut sink) => serve_receive(writer, &mut *sink),
             };
         }
     }
     Ok(())
 }
 
-fn serve_frames(stream: &mut UnixStream, device: &dyn BlockDevice) -> IoResult<()> {
+fn serve_frames(mut stream: &UnixStream, device: &dyn BlockDevice) -> IoResult<()> {
     let mut buffer = Vec::new();
     let mut file = None;
-    while let Some(frame) = Frame::read(stream)? {
+    while let Some(frame) = Frame::read(&mut stream)? {
         let result = answer(frame, stream, device, &mut file, &mut buffer)?;
-        bulk::write_reply(stream, result.as_ref().map(|length| &buffer[..*length]))?;
+        bulk::write_reply(&mut stream, result.as_ref().map(|length| &buffer[..*length]))?;
     }
     Ok(())
 }

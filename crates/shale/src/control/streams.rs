@@ -34,17 +34,17 @@ pub(super) fn serve_send(
 }
 
 /// The server's side of `receive`.
-pub(super) fn serve_receive(stream: &mut UnixStream, sink: &mut dyn StreamSink) -> IoResult<()> {
-    while let Some(frame) = Frame::read(stream)? {
+pub(super) fn serve_receive(mut stream: &UnixStream, sink: &mut dyn StreamSink) -> IoResult<()> {
+    while let Some(frame) = Frame::read(&mut stream)? {
         if frame.operation != Operation::Write {
             return Err(IoError::new(IoErrorKind::InvalidData, "a chunk of a stream was expected"));
         }
         // `Frame::decode` bounds the length.
-        let chunk = read_vec(&*stream, usize::try_from(frame.length).unwrap_or(usize::MAX))?;
+        let chunk = read_vec(stream, usize::try_from(frame.length).unwrap_or(usize::MAX))?;
         match sink.put(&chunk) {
-            Ok(None) => bulk::write_reply(stream, Ok(&[]))?,
-            Ok(Some(report)) => bulk::write_reply(stream, Ok(&serde_json::to_vec(&report)?))?,
-            Err(error) => bulk::write_reply(stream, Err(&error))?,
+            Ok(None) => bulk::write_reply(&mut stream, Ok(&[]))?,
+            Ok(Some(report)) => bulk::write_reply(&mut stream, Ok(&serde_json::to_vec(&report)?))?,
+            Err(error) => bulk::write_reply(&mut stream, Err(&error))?,
         }
     }
     Ok(())
