@@ -180,6 +180,38 @@ def stop_under_load(t):
     server.stop()
 
 
+def fio_round(t, kills, server, name, seconds):
+    """fio writes for some seconds, the server is killed, and started again. Returns it, and how many blocks fio verified; 0: it had written none.
+
+    fio's account is the number of writes, and which of the last ones, as many as its depth, were answered. One that has been under way for longer
+    than that it takes for answered. What it was told of that one is an error: such blocks are not counted on.
+    """
+    state = t.dir / name
+    state.mkdir()
+    chance = kills.chance
+    # A fresh range each round is not needed: fio's blocks carry its seed, and the state says which were answered.
+    job = ["fio", "--name=crash", f"--filename={server.file('vol')}", "--ioengine=libaio", "--direct=1", "--sync=dsync",
+           "--rw=randwrite", "--bs=4k", f"--iodepth={chance.choice([1, 4, 16])}", "--size=2G", "--fallocate=none",
+           "--buffer_compress_percentage=50", f"--randseed={chance.randrange(1 << 31)}", "--verify=crc32c",
+           f"--aux-path={state}"]
+    # fio first saves its account, then runs the trigger.
+    wrote = t.run(*job, "--do_verify=0", "--verify_state_save=1", f"--trigger-timeout={seconds}",
+                  f"--trigger=kill -9 {server.process.pid}", status=None)
+    refused = set(re.findall(r"io_u error on file .* write offset=(\d+)", wrote.stdout + wrote.stderr))
+    t.equal(server.process.wait(60), -9, f"{name}: how the server ended")
+    server.kill()
+    saved = any(state.iterdir())
+    server = kills.serve(memory=MEMORY)
+    if not saved:
+        return server, 0
+    done = t.run(*job, "--verify_state_load=1", "--verify_only", "--output-format=normal", cwd=state, status=None)
+    wrong = set(re.findall(r"^verify: .* offset (\d+), length", done.stdout + done.stderr, re.MULTILINE))
+    t.expect(wrong <= refused, f"{name}: blocks that were answered are not what fio wrote: {sorted(wrong - refused)}")
+    t.expect(done.returncode == 0 or wrong, f"{name}: fio could not verify, and exited with {done.returncode}")
+    reads = re.search(r"issued rwts: total=(\d+),", done.stdout)
+    return server, int(reads.group(1)) - len(wrong) if reads else 0
+
+
 @kill_tests("fio", 50, "under fio: what fio was told is durable verifies after the restart")
 def kill_fio(t, rounds):
     """fio writes synchronously and keeps its own account of what was answered; the server is killed; fio verifies that much."""
@@ -189,24 +221,13 @@ def kill_fio(t, rounds):
     verified = 0
     server = kills.serve(memory=MEMORY)
     for number in range(rounds):
-        state = t.dir / f"round-{number}"
-        state.mkdir()
-        # A fresh range each round is not needed: fio's blocks carry its seed, and the state says which were answered.
-        job = ["fio", "--name=crash", f"--filename={server.file('vol')}", "--ioengine=libaio", "--direct=1", "--sync=dsync",
-               "--rw=randwrite", "--bs=4k", f"--iodepth={chance.choice([1, 4, 16])}", "--size=2G", "--fallocate=none",
-               "--buffer_compress_percentage=50", f"--randseed={chance.randrange(1 << 31)}", "--verify=crc32c",
-               "--verify_fatal=1", f"--aux-path={state}"]
-        # fio first saves its account, then runs the trigger.
-        t.run(*job, "--do_verify=0", "--verify_state_save=1", f"--trigger-timeout={chance.choice([1, 2, 3])}",
-              f"--trigger=kill -9 {server.process.pid}", status=None)
-        t.equal(server.process.wait(60), -9, f"round {number}: how the server ended")
-        server.kill()
-        t.expect(any(state.iterdir()), f"round {number}: fio saved no account of what was answered")
-        server = kills.serve(memory=MEMORY)
-        out = t.out(*job, "--verify_state_load=1", "--verify_only", "--output-format=normal", cwd=state)
-        reads = re.search(r"issued rwts: total=(\d+),", out)
-        t.expect(reads and int(reads.group(1)) > 0, f"round {number}: fio verified nothing")
-        verified += int(reads.group(1))
+        # A machine that is busy with other things may not have come to anything by the time of the kill: that proves nothing, and is done again.
+        for seconds in [chance.choice([1, 2, 3]), 15, 60]:
+            server, found = fio_round(t, kills, server, f"round-{number}-{seconds}", seconds)
+            if found > 0:
+                break
+        t.expect(found > 0, f"round {number}: fio verified nothing")
+        verified += found
     kills.end(server, f"{verified} blocks verified by fio")
 
 
