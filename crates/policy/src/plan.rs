@@ -9,6 +9,9 @@
 //!   lesser of what the CPUs compress and what the device takes of its output; a writer who waits for neither is not slowed by
 //!   a codec that keeps up with him. Never a codec that takes more CPU time than `balanced`'s.
 //!
+//! - A test is made of the candidates that might win against the winner, by what is known and some hope. Where none of them saves enough of a unit, what is
+//!   known does not hold for it, and those are tried that might win if the tried ones did not exist.
+//!
 //! **Modes are monotone**: for the same facts, what a mode chooses is expected to save at least what an earlier one chooses, in the order energy,
 //! balanced, archive; and `performance` never spends more CPU time than `balanced`. For let *a* be chosen with saving exponent *m* and *b*
 //! with *n > m*, time exponents equal. Then t(a)/s(a)^m <= t(b)/s(b)^m and t(b)/s(b)^n <= t(a)/s(a)^n; the product of both is
@@ -94,6 +97,10 @@ pub struct Contenders {
 }
 
 impl Contenders {
+    fn has(&self, codec: Codec) -> bool {
+        self.codecs.contains(&Some(codec))
+    }
+
     pub(crate) fn push(&mut self, codec: Codec) {
         if let Some(free) = self.codecs.iter_mut().find(|slot| slot.is_none()) {
             *free = Some(codec);
@@ -136,13 +143,7 @@ impl<T: Table> Facts<'_, T> {
 
     /// Plans for one class.
     pub fn plan(&self, class: Class) -> ClassPlan {
-        let is_moderate = self.moderate();
-        let mut entrants = [None; CANDIDATES_MAX];
-        for (slot, codec) in entrants.iter_mut().zip(self.auto.candidates.as_slice()) {
-            if self.auto.mode == Mode::Archive || is_moderate(*codec) {
-                *slot = Some(Entrant { codec: *codec, estimate: self.estimate(*codec, class) });
-            }
-        }
+        let entrants = self.considered(class);
         let entrants = || entrants.iter().flatten().copied();
         let winner = self.choose(entrants());
         let check = self.check(entrants());
@@ -164,6 +165,33 @@ impl<T: Table> Facts<'_, T> {
             contenders,
             check: check.filter(|_| self.auto.mode != Mode::Performance),
         }
+    }
+
+    /// The candidates that the mode considers, and what is expected of them.
+    fn considered(&self, class: Class) -> [Option<Entrant>; CANDIDATES_MAX] {
+        let is_moderate = self.moderate();
+        let mut entrants = [None; CANDIDATES_MAX];
+        for (slot, codec) in entrants.iter_mut().zip(self.auto.candidates.as_slice()) {
+            if self.auto.mode == Mode::Archive || is_moderate(*codec) {
+                *slot = Some(Entrant { codec: *codec, estimate: self.estimate(*codec, class) });
+            }
+        }
+        entrants
+    }
+
+    /// Candidates that might win a test in which none of the contenders saved enough: what is usual of the class does not hold for such a unit. None of
+    /// the contenders is among them, and none there are for what looks random.
+    pub(crate) fn stand_ins(&self, class: Class, contenders: &Contenders) -> Contenders {
+        let mut stand_ins = Contenders::default();
+        if class.is_random() {
+            return stand_ins;
+        }
+        let entrants = self.considered(class);
+        let rest = || entrants.iter().flatten().copied().filter(|e| !contenders.has(e.codec));
+        if let Some(best) = self.choose(rest()) {
+            rest().filter(|e| self.might_win(*e, Some(best))).for_each(|e| stand_ins.push(e.codec));
+        }
+        stand_ins
     }
 
     /// Only a codec without entropy coding runs through random data several times as fast as through other data.

@@ -113,7 +113,7 @@ fn performance_by_table() {
 fn only_what_might_win_is_tested() {
     let of = |mode| {
         let plan = facts(mode, Pressure::default(), &source()).plan(Class::DENSE);
-        plan.contenders.iter().map(|codec| codec.to_string()).collect::<Vec<_>>().join(",")
+        names(&plan.contenders)
     };
     assert_eq!(of(Mode::Balanced), "lz4,zstd-1,zstd-3");
     assert_eq!(of(Mode::Energy), "lz4");
@@ -131,6 +131,26 @@ fn only_what_might_win_is_tested() {
     ]);
     let nothing = facts(Mode::Balanced, Pressure::default(), &nothing).plan(Class::DENSE);
     assert_eq!((nothing.winner, nothing.contenders.iter().count()), (None, 4));
+}
+
+fn names(list: &Contenders) -> String {
+    list.iter().map(|codec| codec.to_string()).collect::<Vec<_>>().join(",")
+}
+
+#[test]
+fn where_no_contender_saves_enough_others_stand_in_by_table() {
+    for (mode, contenders, expected) in [
+        (Mode::Energy, "lz4", "zstd-1"),
+        (Mode::Balanced, "lz4,zstd-1,zstd-3", "zstd-9"),
+        (Mode::Archive, "zstd-9,zstd-19", "zstd-3"),
+    ] {
+        let table = source();
+        let facts = facts(mode, Pressure::default(), &table);
+        let plan = facts.plan(Class::DENSE);
+        assert_eq!(names(&plan.contenders), contenders, "{mode}");
+        assert_eq!(names(&facts.stand_ins(Class::DENSE, &plan.contenders)), expected, "{mode}");
+        assert_eq!(names(&facts.stand_ins(Class::RANDOM, &plan.contenders)), "", "{mode}: nothing saves there");
+    }
 }
 
 #[test]
@@ -269,6 +289,9 @@ proptest! {
     fn a_test_confirms_what_is_true(table in estimates(), mode in prop::sample::select(Mode::ALL.to_vec())) {
         let facts = facts(mode, Pressure::default(), &table);
         let plan = facts.plan(Class::DENSE);
+        let stand_ins = facts.stand_ins(Class::DENSE, &plan.contenders);
+        prop_assert!(stand_ins.iter().all(|codec| plan.contenders.iter().all(|other| other != codec)));
+        prop_assert!(stand_ins.iter().count() + plan.contenders.iter().count() <= CANDIDATES_MAX);
         if let Some(winner) = plan.winner {
             prop_assert!(plan.contenders.iter().any(|codec| codec == winner));
         }

@@ -191,6 +191,15 @@ impl Region {
         next.set_strays(self.strays() + 1)
     }
 
+    /// After a unit of which what was expected to pay for its class saved too little. The last test may have been of another class: then it said nothing of
+    /// this one, and what all regions have learned of it does not hold here.
+    #[must_use]
+    pub fn after_failure(self, class: Class, raw_len: usize) -> Self {
+        let is_other = self.winner().is_some_and(|(tested, _)| tested != class);
+        let next = self.after_unit(class, raw_len, raw_len);
+        if is_other { next.set_strays(next.strays() + 1) } else { next }
+    }
+
     /// After a unit that looked random, or was not looked at, and was stored raw. Drifts from nothing: it was not tried.
     #[must_use]
     pub const fn after_random(self) -> Self {
@@ -250,6 +259,22 @@ mod tests {
         assert!(!region.is_due(), "another class is no drift");
         region = region.after_unit(TEXT, 32768, 30000);
         assert!(region.has_drifted() && region.is_due());
+    }
+
+    #[test]
+    fn a_region_is_due_when_what_usually_pays_for_another_class_fails_there() {
+        let tested = Region::default().after_test(TEXT, CodecId::LZ4, 32768, 16384);
+        let fail =
+            |region: Region, times: u32| (0..times).fold(region, |region, _| region.after_failure(Class::DENSE, 32768));
+        assert!(!fail(tested, STRAYS_MAX - 1).is_due());
+        assert!(fail(tested, STRAYS_MAX).has_drifted());
+        // What goes well of the same class in between takes nothing back: the class is not one of which all fails.
+        let region = fail(tested, STRAYS_MAX - 1).after_unit(Class::DENSE, 32768, 16384);
+        assert!(fail(region, 1).has_drifted());
+        // Of the class that was tested a failure counts once, and nothing does where there was no test.
+        let same = (1..STRAYS_MAX).fold(tested, |region, _| region.after_failure(TEXT, 32768));
+        assert!(!same.is_due() && same.after_failure(TEXT, 32768).has_drifted());
+        assert!(!fail(Region::default(), 9).has_drifted());
     }
 
     #[test]
@@ -326,6 +351,7 @@ mod tests {
             let region = Region::from_bits(bits);
             for after in [
                 region.after_unit(TEXT, raw, stored),
+                region.after_failure(Class::DENSE, raw),
                 region.after_random(),
                 region.after_test(TEXT, CodecId(255), raw, stored),
                 region.after_fallback(false),

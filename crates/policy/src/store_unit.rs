@@ -157,7 +157,7 @@ impl<'a, T: Table> Planner<'a, T> {
             Action::Compress { codec, fallback } => {
                 self.compress(raw.len(), size, region, stored, (codec, fallback), timed, attempts)
             }
-            Action::Test(contenders) => self.test(raw.len(), size, region, stored, contenders.iter(), attempts),
+            Action::Test(contenders) => self.test(raw.len(), size, region, stored, contenders, attempts),
         };
         let (cpu_ns, test_ns) = (stored.cpu_ns + dictionary_ns, stored.test_ns + dictionary_ns);
         Stored { cpu_ns, test_ns, ..stored }
@@ -269,6 +269,8 @@ impl<'a, T: Table> Planner<'a, T> {
         } else if stored.why == Why::Check && class == Class::DENSE && stored.codec != CodecId::RAW {
             // The last test was bad luck.
             region.after_test(class, stored.codec, raw_len, stored.bytes)
+        } else if stored.codec == CodecId::RAW && !class.is_random() {
+            region.after_failure(class, raw_len)
         } else {
             region.after_unit(class, raw_len, stored.bytes)
         };
@@ -281,7 +283,7 @@ impl<'a, T: Table> Planner<'a, T> {
         size: SizeClass,
         region: Region,
         mut stored: Stored,
-        contenders: impl Iterator<Item = Codec> + Clone,
+        contenders: Contenders,
         attempts: &mut impl Attempts,
     ) -> Stored {
         let facts = self.facts(size);
@@ -289,12 +291,18 @@ impl<'a, T: Table> Planner<'a, T> {
         let mut measured = [(Codec::Off, 0.0); CANDIDATES_MAX];
         let mut count = 0;
         let mut kept: Option<(Codec, usize, u64)> = None;
-        let before = contenders.clone().map(|codec| facts.estimate(codec, class).saving);
-        let before = before.zip(0..).fold([0.0; CANDIDATES_MAX], |mut all, (saving, index)| {
-            all[index] = saving;
-            all
-        });
-        for codec in contenders.take(CANDIDATES_MAX) {
+        let mut before = [0.0; CANDIDATES_MAX];
+        let mut left = contenders.iter();
+        let mut is_last = false;
+        while count < CANDIDATES_MAX {
+            let Some(codec) = left.next() else {
+                if kept.is_some() || is_last {
+                    break;
+                }
+                (left, is_last) = (facts.stand_ins(class, &contenders).iter(), true);
+                continue;
+            };
+            before[count] = facts.estimate(codec, class).saving;
             let attempt = attempts.attempt(codec, true);
             self.learn_time(Key { codec: codec.id(), class, size }, raw_len, attempt);
             let cpu_ns = attempt.cpu_ns.unwrap_or(0);
