@@ -5,8 +5,10 @@ use std::sync::Arc;
 use env::AlignedBuf;
 use parking_lot::Mutex;
 
-/// Bytes kept: for each batch that may wait for a writer with the default budget, and those that are being filled or read.
-const KEPT_BYTES_MAX: usize = 12 << 20;
+/// Bytes kept, of those of the memory budget, and at least: for each batch that may wait for a writer, and those that are being filled or read.
+const KEPT_DIVISOR: u64 = 16;
+const KEPT_BYTES_MIN: usize = 12 << 20;
+const KEPT_BYTES_MAX: usize = 32 << 20;
 /// Larger buffers are not kept: they come from unusual extents.
 const BUFFER_BYTES_MAX: usize = 2 << 20;
 /// Smallest buffer.
@@ -18,21 +20,29 @@ const STEPS: usize = 4;
 /// One list for each size.
 const CLASSES: usize = ((BUFFER_BYTES_MAX / BUFFER_BYTES_MIN).ilog2() as usize + 1) * STEPS;
 
-struct Kept {
-    /// The last one that came back is used first: it is still in the processor's cache.
-    classes: [Vec<AlignedBuf>; CLASSES],
-    bytes: usize,
-}
-
-impl Default for Kept {
-    fn default() -> Self {
-        Self { classes: std::array::from_fn(|_| Vec::new()), bytes: 0 }
-    }
-}
-
 #[derive(Default)]
+struct Class {
+    /// The last one that came back is used first: it is still in the processor's cache.
+    buffers: Vec<AlignedBuf>,
+    /// When one was asked for last, in requests of all classes.
+    asked: u64,
+}
+
+struct Kept {
+    classes: [Class; CLASSES],
+    bytes: usize,
+    requests: u64,
+}
+
 pub(crate) struct BufferPool {
+    bytes_max: usize,
     kept: Mutex<Kept>,
+}
+
+impl Default for BufferPool {
+    fn default() -> Self {
+        Self::new(0)
+    }
 }
 
 /// The least size of buffers that holds `len` bytes.
@@ -51,27 +61,51 @@ fn class_of(len: usize) -> Option<usize> {
     })
 }
 
+impl Kept {
+    /// The class of which none has been asked for the longest.
+    fn stalest(&mut self) -> Option<&mut Class> {
+        self.classes.iter_mut().filter(|class| !class.buffers.is_empty()).min_by_key(|class| class.asked)
+    }
+}
+
 impl BufferPool {
+    /// One for a pool with so much memory.
+    pub(crate) fn new(memory_bytes: u64) -> Self {
+        let bytes_max = ((memory_bytes / KEPT_DIVISOR) as usize).clamp(KEPT_BYTES_MIN, KEPT_BYTES_MAX);
+        let classes = std::array::from_fn(|_| Class::default());
+        Self { bytes_max, kept: Mutex::new(Kept { classes, bytes: 0, requests: 0 }) }
+    }
+
     /// A buffer of at least `len` bytes with any content.
     pub(crate) fn get(&self, len: usize) -> AlignedBuf {
         let len = size_for(len);
         let kept = class_of(len).and_then(|class| {
             let mut kept = self.kept.lock();
-            let buf = kept.classes[class].pop()?;
+            kept.requests += 1;
+            kept.classes[class].asked = kept.requests;
+            let buf = kept.classes[class].buffers.pop()?;
             kept.bytes -= len;
             Some(buf)
         });
         kept.unwrap_or_else(|| AlignedBuf::new(len))
     }
 
-    /// Gives a buffer back.
+    /// Gives a buffer back. If that makes too many, those go that are asked for no more.
     pub(crate) fn put(&self, buf: AlignedBuf) {
         let Some(class) = class_of(buf.len()) else { return };
+        let mut dropped = Vec::new();
         let mut kept = self.kept.lock();
-        if kept.bytes + buf.len() <= KEPT_BYTES_MAX {
-            kept.bytes += buf.len();
-            kept.classes[class].push(buf);
+        kept.bytes += buf.len();
+        kept.classes[class].buffers.push(buf);
+        while kept.bytes > self.bytes_max
+            && let Some(buf) = kept.stalest().and_then(|class| class.buffers.pop())
+        {
+            kept.bytes -= buf.len();
+            dropped.push(buf);
         }
+        // Giving memory back takes time: not under the lock.
+        drop(kept);
+        drop(dropped);
     }
 }
 
@@ -123,11 +157,24 @@ mod tests {
         assert_eq!(pool.get(257 << 10)[0], 7, "used again");
         let many: Vec<_> = (0..20).map(|_| pool.get(1 << 20)).collect();
         many.into_iter().for_each(|buf| pool.put(buf));
-        assert_eq!(pool.kept.lock().bytes, KEPT_BYTES_MAX);
+        assert_eq!(pool.kept.lock().bytes, KEPT_BYTES_MIN);
         pool.put(pool.get(3 << 20));
         pool.put(AlignedBuf::new(12 << 10));
         pool.put(AlignedBuf::new(36 << 10));
-        assert_eq!(pool.kept.lock().bytes, KEPT_BYTES_MAX, "none is of a class");
+        assert_eq!(pool.kept.lock().bytes, KEPT_BYTES_MIN, "none is of a class");
+    }
+
+    /// A pool full of sizes that nobody wanted any more took no others: each batch was allocated and cleared anew.
+    #[test]
+    fn sizes_that_are_asked_for_no_more_make_room() {
+        let pool = BufferPool::default();
+        let many: Vec<_> = (0..20).map(|_| pool.get(1 << 20)).collect();
+        many.into_iter().for_each(|buf| pool.put(buf));
+        let mut buf = pool.get(2 << 20);
+        buf[0] = 7;
+        pool.put(buf);
+        assert_eq!(pool.kept.lock().bytes, KEPT_BYTES_MIN);
+        assert_eq!(pool.get(2 << 20)[0], 7, "used again");
     }
 
     #[test]

@@ -152,7 +152,7 @@ impl Pool {
         let mut extents = Extents::new(&geometry, loaded.usage, checkpoint.number);
         extents.pin(applier.catalogue.pins().extents());
         extents.list(checkpoint.log_extents());
-        let buffers = Arc::new(BufferPool::default());
+        let buffers = Arc::new(BufferPool::new(options.memory_bytes));
         let replayed = recovery::replay(
             Source { disk: &*env.disk, geometry: &geometry, buffers: &buffers },
             &checkpoint,
