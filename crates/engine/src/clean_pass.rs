@@ -39,6 +39,8 @@ const RELIEVED_MIN: u64 = 4;
 /// The soft wall, as a part of what could be free at best. Space that lies idle there makes the log write more.
 const SOFT_DIVISOR: u64 = 64;
 const SOFT_MAX: u64 = 256;
+/// The room, as a part of the soft wall, that a writer waits for who came to it.
+const SOFT_AWAITED_DIVISOR: u64 = 2;
 /// Cleaned extents for which a checkpoint is taken at the latest, and as soon as that when space is needed.
 const EVACUATED_MAX: u64 = 64;
 const EVACUATED_PRESSED: u64 = 8;
@@ -194,7 +196,13 @@ impl Core {
         let before = *futile;
         let mut taken = None;
         for _ in 0..WAITS_MAX {
-            taken = take();
+            // With a little room, each of a few writes would be let in and the next one wait again.
+            let wall = self.soft_wall() + kept;
+            taken = if self.has_room_before(wall + self.brake.soft.load(Ordering::Relaxed) / SOFT_AWAITED_DIVISOR) {
+                take()
+            } else {
+                None
+            };
             if taken.is_some() || *futile != before || self.check_failed().is_err() {
                 break;
             }
@@ -445,5 +453,42 @@ impl Core {
                 return Ok(admitted);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sim::Machine;
+
+    use super::*;
+    use crate::options::{FormatOptions, PoolOptions};
+    use crate::testing::env_on;
+
+    /// Writers stood still while rounds read their victims: what lies before the soft wall was kept for them, and what they had set aside as well.
+    #[test]
+    fn what_a_round_sets_aside_before_the_soft_wall_stands_in_nobodys_way() {
+        let machine = Machine::new(8 << 20, 1);
+        let env = env_on(&machine, machine.disk.handle());
+        let options = FormatOptions { capacity_bytes: 8 << 20, extent_bytes: 64 << 10, properties: Default::default() };
+        Pool::format(&env, &options).unwrap();
+        let core = Pool::open(env, PoolOptions { workers: 0, ..PoolOptions::default() }).unwrap().core;
+        core.brake.soft.store(4, Ordering::Relaxed);
+        let (extent, reserve) = (core.geometry.usable_bytes_min(), core.geometry.reserve_extents());
+        let left = |wall: u64| core.room_before(wall) - core.committed_bytes();
+        let (data, all) = (left(core.soft_wall()), left(reserve));
+        assert_eq!(all - data, 4 * extent);
+        let aside = core.set_aside_to_clean(3 * extent);
+        assert_eq!((left(core.soft_wall()), left(reserve)), (data, all - 3 * extent));
+        let more = core.set_aside_to_clean(3 * extent);
+        assert_eq!((left(core.soft_wall()), left(reserve)), (data - 2 * extent, all - 6 * extent), "4 are kept");
+        drop(aside);
+        let others = core.set_aside(extent);
+        assert_eq!(
+            (left(core.soft_wall()), left(reserve)),
+            (data - extent, all - 4 * extent),
+            "they keep nothing free"
+        );
+        drop((more, others));
+        assert_eq!((left(core.soft_wall()), left(reserve)), (data, all));
     }
 }

@@ -37,6 +37,8 @@ use crate::victim_reads::VictimReads;
 const VICTIMS_MAX: usize = 64;
 /// Most bytes that one round moves: bounds its memory, and for how long a checkpoint may have to wait for it.
 const ROUND_BYTES_MAX: u64 = 8 << 20;
+/// Headers and padding of moved fragments take this part of their payload, for fragments of half a block.
+const HEADERS_DIVISOR: u64 = 32;
 /// Extents that a round may fill from which on hot survivors and others go to different ones.
 const APART_EXTENTS_MIN: u64 = CLEAN_EXTENTS + 2;
 /// A round must win at least this share of the extents that it cleans: below that, it costs more than 32 times what it brings.
@@ -120,14 +122,15 @@ impl Drop for Claim<'_> {
     }
 }
 
-/// Keeps as many of the first victims as live in `bytes`, and one more than that.
+/// Keeps as many of the first victims as live in `bytes`, headers and padding included, and one at least. One more would be read in vain.
 fn keep_within(victims: &mut Vec<Victim>, bytes: u64) {
     let mut live = 0;
-    victims.retain(|victim| {
-        let fits = live < bytes;
-        live += u64::from(victim.live);
-        fits
+    let fit = victims.iter().take_while(|victim| {
+        live += u64::from(victim.live) * (HEADERS_DIVISOR + 1) / HEADERS_DIVISOR;
+        live <= bytes
     });
+    let count = fit.count().max(1);
+    victims.truncate(count);
 }
 
 impl Cleaner {
@@ -183,7 +186,7 @@ impl Core {
         }
         // What others could take meanwhile is set aside first, and given up if somebody was quicker.
         let wanted = self.extents_spare().min(memory).min(reachable.saturating_sub(CLEAN_EXTENTS));
-        let aside = self.set_aside(wanted * self.geometry.usable_bytes_min());
+        let aside = self.set_aside_to_clean(wanted * self.geometry.usable_bytes_min());
         let (spare, aside) = if self.has_room() { (wanted, Some(aside)) } else { (0, None) };
         let kept = if may_dip { CLEAN_EXTENTS } else { 0 };
         let bytes = (kept + spare).min(reachable).min(memory) * extent_bytes;
@@ -258,7 +261,7 @@ impl Core {
                 }
             }
             // Sorting all of them for each would be wasted while they obviously fit.
-            if (survivors.payload_bytes() as u64) > budget / 32 * 31 {
+            if (survivors.payload_bytes() as u64) > budget / HEADERS_DIVISOR * (HEADERS_DIVISOR - 1) {
                 let bytes = survivors.measure(self.geometry.extent_bytes).bytes;
                 if bytes > budget {
                     survivors.cut_back(mark);
@@ -308,17 +311,14 @@ impl Core {
         victims: u64,
         purpose: Purpose,
     ) -> Result<Option<u64>> {
-        let batches = self.pack(survivors);
         let _still = self.still.read();
-        let batches = if self.map_version.load(Ordering::Acquire) == seen {
-            batches
-        } else {
+        if self.map_version.load(Ordering::Acquire) != seen {
             self.keep_unmoved(survivors)?;
-            self.pack(survivors)
-        };
+        }
         let mut last = None;
         let mut done = true;
-        for batch in batches {
+        // One at a time: a writer has the one while the next is made.
+        for batch in self.pack(survivors) {
             let bytes = batch.payload_bytes() as u64;
             let appended =
                 if self.is_inline() { self.log.append(batch, purpose) } else { self.log.enqueue(batch, purpose) };

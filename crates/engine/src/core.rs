@@ -137,6 +137,8 @@ pub(crate) struct Core {
     pub punches: AtomicU64,
     /// Bytes that were admitted and are not in the write buffer yet.
     pub admitting: AtomicU64,
+    /// Of these, what rounds of cleaning have set aside.
+    pub cleaning_bytes: AtomicU64,
     /// Applied sequence number at which the pool was found full.
     pub full_at: AtomicU64,
     /// When the oldest dirty data came, for the age limit: time of the first tick that saw the generation.
@@ -199,6 +201,7 @@ impl Core {
             punching: RwLock::new(()),
             punches: AtomicU64::new(0),
             admitting: AtomicU64::new(0),
+            cleaning_bytes: AtomicU64::new(0),
             full_at: AtomicU64::new(u64::MAX),
             aging: Mutex::new((0, 0)),
             resting: Mutex::new((0, 0)),

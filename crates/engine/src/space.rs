@@ -22,10 +22,16 @@ pub(crate) const GROUP_COST_BYTES: u64 = BLOCK_BYTES as u64;
 pub(crate) struct Admitted<'a> {
     core: &'a Core,
     bytes: u64,
+    /// It makes room: see [`Core::room_before`].
+    cleans: bool,
 }
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
+        if self.cleans {
+            // In this order: what is not counted any more must not count as room either.
+            self.core.cleaning_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+        }
         self.core.admitting.fetch_sub(self.bytes, Ordering::AcqRel);
     }
 }
@@ -74,8 +80,13 @@ impl Core {
     }
 
     /// Bytes that surely fit into what is left so that `wall` extents are left, what is on its way there included.
+    ///
+    /// What lies before the soft wall is left for the cleaner: what it has set aside there does not stand in the way of others a second time.
     pub(crate) fn room_before(&self, wall: u64) -> u64 {
-        self.extents_left().saturating_sub(wall) * self.geometry.usable_bytes_min()
+        let usable = self.geometry.usable_bytes_min();
+        let soft = if wall < self.soft_wall() { 0 } else { self.soft_wall() - self.geometry.reserve_extents() };
+        let cleans = self.cleaning_bytes.load(Ordering::Acquire).min(soft * usable);
+        (self.extents_left() * usable + cleans).saturating_sub(wall * usable)
     }
 
     /// Counts `bytes` as on their way to the log until what is returned is dropped, if they fit so that `wall` extents are left. Who
@@ -86,7 +97,7 @@ impl Core {
             (self.room_before(wall) >= committed).then_some(admitting + bytes)
         };
         self.admitting.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok()?;
-        let admitted = Admitted { core: self, bytes };
+        let admitted = Admitted { core: self, bytes, cleans: false };
         // Between the look and the entry as many bytes may have come as have left, and those that left have not been seen anywhere.
         self.has_room_before(wall).then_some(admitted)
     }
@@ -94,7 +105,15 @@ impl Core {
     /// Counts `bytes` as on their way to the log until what is returned is dropped, whether there is room for them or not.
     pub(crate) fn set_aside(&self, bytes: u64) -> Admitted<'_> {
         self.admitting.fetch_add(bytes, Ordering::AcqRel);
-        Admitted { core: self, bytes }
+        Admitted { core: self, bytes, cleans: false }
+    }
+
+    /// The same for what makes more room than it takes.
+    pub(crate) fn set_aside_to_clean(&self, bytes: u64) -> Admitted<'_> {
+        let mut aside = self.set_aside(bytes);
+        aside.cleans = true;
+        self.cleaning_bytes.fetch_add(bytes, Ordering::AcqRel);
+        aside
     }
 
     /// Extents that only overwriting may take: a pool that is full for new data goes on taking changes of what it holds, because

@@ -313,12 +313,12 @@ impl Core {
         })
     }
 
-    /// Steps 4 and 5.
-    pub(crate) fn pack(&self, survivors: &Survivors) -> Vec<Prepared> {
+    /// Steps 4 and 5; each batch is made when it is asked for.
+    pub(crate) fn pack<'a>(&'a self, survivors: &'a Survivors) -> impl Iterator<Item = Prepared> + 'a {
         let ordered = survivors.ordered();
         let max = (self.geometry.extent_bytes as usize).min(BATCH_BYTES_MAX);
         let batches = Survivors::divide(&ordered, max).into_iter();
-        batches.map(|(range, _)| self.batch_of(&ordered[range], &survivors.bytes)).collect()
+        batches.map(move |(range, _)| self.batch_of(&ordered[range], &survivors.bytes))
     }
 
     fn batch_of(&self, survivors: &[&Survivor], bytes: &[u8]) -> Prepared {

@@ -20,7 +20,7 @@ const JOBS_MAX: usize = 64;
 const KEEPER_PERIOD: Duration = Duration::from_millis(100);
 /// Threads that read ahead. They are not those that compress, so that a reader never waits behind a batch; several, because
 /// each waits for the device most of the time.
-const READERS: usize = 4;
+const READERS: usize = 6;
 /// Threads that write batches to the log. A device gives its full speed only with several requests under way.
 const WRITERS: usize = 4;
 /// How long a worker rests after an error, unless somebody wakes it.
