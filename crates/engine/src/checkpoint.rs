@@ -25,18 +25,18 @@ use std::sync::atomic::Ordering;
 
 use env::MapBatch;
 use format::{
-    Checkpoint, DeltaWriter, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Reap, RecordKey, delta_key,
+    Checkpoint, DeltaWriter, FragmentRef, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Reap, RecordKey, delta_key,
     encode_usage_page, object_key, usage_key,
 };
 use surface::Result;
-use units::{ExtentIndex, ObjectId};
+use units::{BlockMask, ExtentIndex, ObjectId};
 
 use crate::canary::Canary;
 use crate::catalogue::Pins;
 use crate::core::Core;
 use crate::extents::{ExtentPlan, UsageChanges};
 use crate::log::Position;
-use crate::map::{absorb, store_error, union};
+use crate::map::{Base, absorb, store_error, union};
 use crate::objects::{Object, Reaped};
 use crate::overlay::{GroupRecords, Overlay};
 use crate::reap::put_group;
@@ -103,7 +103,7 @@ pub(crate) struct Merged {
     pub usage: UsageChanges,
     /// Change of allocated blocks and stored bytes by object.
     pub objects: BTreeMap<ObjectId, (i64, i64)>,
-    /// Merged groups that were cached, in order.
+    /// Merged groups that were cached, in order; none in a light checkpoint.
     groups: Vec<(GroupKey, GroupRecords)>,
     /// Other groups that changed.
     pub reaped_groups: Vec<(GroupKey, GroupRecords)>,
@@ -335,7 +335,10 @@ impl Core {
                 }
                 changes.clear();
             }
-            let (base, cached, mut records) = self.change_group(object, key, &changes, merged)?;
+            let Base { records: base, cached } = self.map.base_for_checkpoint(key, object.epoch())?;
+            self.count_changes(key.object, &base, &changes, merged);
+            let mut records = (*base).clone();
+            absorb(&mut records, &changes, &mut |_, _| ());
             let mut above = settled.clone();
             absorb(&mut above, &changes, &mut |_, _| ());
             self.trim_group(key, timeline, &mut records, &above, merged);
@@ -368,13 +371,11 @@ impl Core {
                 "{key:?}: a light checkpoint has met an object that nobody sees"
             );
             let (Some(object), true) = (&object, is_seen) else { continue };
-            let Some(changes) = frozen.with(key, Clone::clone) else { continue };
-            let (_, cached, records) = self.change_group(object, key, &changes, merged)?;
-            for (epoch, change) in &changes {
+            let Some(changes) = frozen.records(key) else { continue };
+            let base = self.map.base_for_checkpoint(key, object.epoch())?;
+            self.count_changes(key.object, &base.records, &changes, merged);
+            for (epoch, change) in changes.iter() {
                 writer.push(&RecordKey { object: key.object, group: key.group, epoch: *epoch }, change);
-            }
-            if cached {
-                merged.groups.push((key, records));
             }
         }
         for (part, delta) in (0..).zip(writer.finish()) {
@@ -384,34 +385,32 @@ impl Core {
         Ok(())
     }
 
-    /// Counts what changes make live and dead in a group; returns it before (and whether that was cached) and after.
-    fn change_group(
-        &self,
-        object: &Object,
-        key: GroupKey,
-        changes: &GroupRecords,
-        merged: &mut Merged,
-    ) -> Result<(Arc<GroupRecords>, bool, GroupRecords)> {
-        let base = self.map.base_for_checkpoint(key, object.epoch())?;
-        let mut records = (*base.records).clone();
-        let figures = merged.objects.entry(key.object).or_default();
-        let allocated =
-            |records: &GroupRecords| records.iter().map(|(_, r)| i64::from(r.allocated().count())).sum::<i64>();
-        figures.0 -= allocated(&records);
-        absorb(&mut records, changes, &mut |_, lost| {
-            let bytes = i64::from(lost.live_bytes());
-            *merged.usage.entry(self.geometry.extent_at(lost.location)).or_default() -= bytes;
-            figures.1 -= bytes;
-        });
-        for (_, change) in changes {
-            for fragment in &change.fragments {
-                let bytes = i64::from(fragment.live_bytes());
-                *merged.usage.entry(self.geometry.extent_at(fragment.location)).or_default() += bytes;
-                figures.1 += bytes;
+    /// Counts what changes make live and dead in a group, and what they allocate.
+    fn count_changes(&self, object: ObjectId, base: &GroupRecords, changes: &GroupRecords, merged: &mut Merged) {
+        let figures = merged.objects.entry(object).or_default();
+        let mut count = |fragment: &FragmentRef, live: BlockMask, sign: i64| {
+            let bytes = sign * i64::from(FragmentRef { live, ..*fragment }.live_bytes());
+            *merged.usage.entry(self.geometry.extent_at(fragment.location)).or_default() += bytes;
+            figures.1 += bytes;
+        };
+        for (epoch, change) in changes {
+            let known = change.known();
+            let mut before = BlockMask::EMPTY;
+            let record = base.binary_search_by(|(e, _)| epoch.cmp(e)).ok().map(|at| &base[at].1);
+            for fragment in record.iter().flat_map(|record| &record.fragments) {
+                before = before.or(fragment.live);
+                let lost = fragment.live.and(known);
+                if !lost.is_empty() {
+                    count(fragment, lost, -1);
+                }
             }
+            let mut after = before.minus(known);
+            for fragment in &change.fragments {
+                after = after.or(fragment.live);
+                count(fragment, fragment.live, 1);
+            }
+            figures.0 += i64::from(after.count()) - i64::from(before.count());
         }
-        figures.0 += allocated(&records);
-        Ok((base.records, base.cached, records))
     }
 
     fn put_descriptors(&self, captured: &Captured, merged: &mut Merged) {

@@ -8,7 +8,7 @@
 //! lock once to drop the settled overlay (from here on nobody holds a group that was loaded before), then replaces the cached groups, then
 //! drops the frozen overlay under the write lock. Until then the frozen overlay lies above old and new groups alike,
 //! and laying a change over a record that contains it already changes nothing. A light one lays the frozen changes over the settled ones
-//! instead, and then goes the same way.
+//! instead, and over the cached groups where they are, and else goes the same way.
 //!
 //! With several epochs the layers are not merged for a lookup: epoch by epoch, newest first, the newest layer that knows a block
 //! answers for it. A checkpoint may have taken out of the store what the frozen overlay still says; but then nobody sees that any more,
@@ -18,12 +18,13 @@ mod scan;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use env::{MapError, MapStore};
 use format::{Cut, FragmentRef, Record, RecordKey, parse_record_key, record_key, record_key_range};
 use parking_lot::RwLock;
 use quick_cache::Weighter;
-use quick_cache::sync::Cache;
+use quick_cache::sync::{Cache, EntryAction};
 use surface::{Error, ErrorKind, Result};
 use units::{BlockMask, Epoch, GroupIndex, ObjectId};
 
@@ -64,7 +65,7 @@ struct GroupWeight;
 
 impl Weighter<GroupKey, Arc<GroupRecords>> for GroupWeight {
     fn weight(&self, _: &GroupKey, records: &Arc<GroupRecords>) -> u64 {
-        let fragments: usize = records.iter().map(|(_, r)| r.fragments.len()).sum();
+        let fragments: usize = records.iter().map(|(_, r)| r.fragments.capacity()).sum();
         // Key, pointer, counts, vectors; see `overlay` for the fragment.
         (144 + 48 * records.len() + size_of::<FragmentRef>() * fragments) as u64
     }
@@ -279,18 +280,18 @@ impl Map {
             let layers = self.layers.read();
             (layers.frozen.clone(), layers.settled.clone())
         };
-        let mut keys = frozen.as_ref().map_or_else(Vec::new, |frozen| frozen.keys());
-        match (kind, &frozen) {
-            (Kind::Light, Some(frozen)) => {
+        if kind == Kind::Light {
+            if let Some(frozen) = &frozen {
                 settled.lay(frozen);
                 drop(self.layers.write());
+                self.renew(frozen);
             }
-            (Kind::Light, None) => {}
-            (Kind::Full, _) => {
-                keys = union(keys, settled.keys());
-                self.layers.write().settled = Arc::default();
-            }
+            self.layers.write().frozen = None;
+            return;
         }
+        let mut keys = frozen.as_ref().map_or_else(Vec::new, |frozen| frozen.keys());
+        keys = union(keys, settled.keys());
+        self.layers.write().settled = Arc::default();
         // Only what is in the cache already is replaced: a checkpoint must not push out what readers want.
         let replace = |key: GroupKey, records: GroupRecords| {
             if self.cache.peek(&key).is_some() {
@@ -311,6 +312,18 @@ impl Map {
             replace(key, records);
         }
         self.layers.write().frozen = None;
+    }
+
+    /// Lays changes over those groups that are cached, where they are: of most, nobody holds a copy.
+    fn renew(&self, changes: &Overlay) {
+        changes.each(|key, changes| {
+            let renewed = self.cache.entry(&key, Some(Duration::ZERO), |_, records| {
+                absorb(Arc::make_mut(records), changes, &mut |_, _| ());
+                EntryAction::Retain(())
+            });
+            // A group that is not there gets a place for a moment, which goes with the guard.
+            drop(renewed);
+        });
     }
 
     /// Those of `blocks`, for which a fragment at `location` was the truth at the last checkpoint, that no change since has given to

@@ -64,6 +64,19 @@ impl Overlay {
 
     /// Changes the record of one group and epoch.
     pub(crate) fn change(&self, key: GroupKey, epoch: Epoch, change: impl FnOnce(&mut Record)) -> Change {
+        self.with_record(key, epoch, |record| {
+            let (known, allocated) = (record.known(), record.allocated());
+            change(record);
+            Change {
+                new: record.known().minus(known),
+                allocated_before: allocated.count(),
+                allocated_after: record.allocated().count(),
+            }
+        })
+    }
+
+    /// Shows the record of one group and epoch to whoever changes it; it is made if there is none.
+    fn with_record<R>(&self, key: GroupKey, epoch: Epoch, change: impl FnOnce(&mut Record) -> R) -> R {
         let mut shard = self.shard(key).write();
         let records = shard.entry(key).or_insert_with(|| {
             self.groups.fetch_add(1, Ordering::Relaxed);
@@ -82,19 +95,15 @@ impl Overlay {
             }
         };
         let record = &mut records[at].1;
-        let (known, allocated, count) = (record.known(), record.allocated(), record.fragments.len());
-        change(record);
+        let count = record.fragments.len();
+        let result = change(record);
         let grown = record.fragments.len();
         if grown >= count {
             self.bytes.fetch_add((grown - count) * FRAGMENT_BYTES, Ordering::Relaxed);
         } else {
             self.bytes.fetch_sub((count - grown) * FRAGMENT_BYTES, Ordering::Relaxed);
         }
-        Change {
-            new: record.known().minus(known),
-            allocated_before: allocated.count(),
-            allocated_after: record.allocated().count(),
-        }
+        result
     }
 
     /// Shows the records of a group, if there are any.
@@ -112,9 +121,16 @@ impl Overlay {
         for shard in &newer.shards {
             for (key, records) in shard.read().iter() {
                 for (epoch, change) in records {
-                    self.change(*key, *epoch, |record| record.absorb(change, &mut |_| ()));
+                    self.with_record(*key, *epoch, |record| record.absorb(change, &mut |_| ()));
                 }
             }
+        }
+    }
+
+    /// Shows each group that has changed; changes to its shard wait meanwhile.
+    pub(crate) fn each(&self, mut look: impl FnMut(GroupKey, &GroupRecords)) {
+        for shard in &self.shards {
+            shard.read().iter().for_each(|(key, records)| look(*key, records));
         }
     }
 
