@@ -32,6 +32,9 @@ use crate::unit_cache::UnitCache;
 use crate::workers::Workers;
 use crate::write_buffer::WriteBuffer;
 
+/// The write buffer takes this part of the room that is left: what is dirty may cost twice its bytes in the log (`space`). With a quarter,
+/// writers waited for the workers, a moment each but every thirtieth time, more often than for room.
+const ROOM_DIVISOR: u64 = 3;
 /// Least limit of the write buffer, however full the pool is: a few batches' worth.
 const BUFFER_BYTES_MIN: usize = 512 << 10;
 
@@ -291,7 +294,7 @@ impl Core {
     /// no more than is drained in a few seconds, so that writers wait a little each and no flush waits for minutes.
     pub(crate) fn buffer_limit(&self) -> usize {
         let room = self.room_before(self.geometry.reserve_extents());
-        let limit = usize::try_from(room / 4).unwrap_or(usize::MAX).max(BUFFER_BYTES_MIN);
+        let limit = usize::try_from(room / ROOM_DIVISOR).unwrap_or(usize::MAX).max(BUFFER_BYTES_MIN);
         let timely = self.chooser.meter.timely_bytes(self.options.workers).max(BUFFER_TIMELY_MIN);
         limit.min(timely).min(self.shares.write_buffer)
     }
