@@ -198,11 +198,8 @@ impl Core {
         for _ in 0..WAITS_MAX {
             // With a little room, each of a few writes would be let in and the next one wait again.
             let wall = self.soft_wall() + kept;
-            taken = if self.has_room_before(wall + self.brake.soft.load(Ordering::Relaxed) / SOFT_AWAITED_DIVISOR) {
-                take()
-            } else {
-                None
-            };
+            let awaited = self.brake.soft.load(Ordering::Relaxed) / SOFT_AWAITED_DIVISOR;
+            taken = self.has_room_before(wall + awaited).then(&take).flatten();
             if taken.is_some() || *futile != before || self.check_failed().is_err() {
                 break;
             }
@@ -461,17 +458,13 @@ mod tests {
     use sim::Machine;
 
     use super::*;
-    use crate::options::{FormatOptions, PoolOptions};
-    use crate::testing::env_on;
+    use crate::testing::pool_on;
 
     /// Writers stood still while rounds read their victims: what lies before the soft wall was kept for them, and what they had set aside as well.
     #[test]
     fn what_a_round_sets_aside_before_the_soft_wall_stands_in_nobodys_way() {
         let machine = Machine::new(8 << 20, 1);
-        let env = env_on(&machine, machine.disk.handle());
-        let options = FormatOptions { capacity_bytes: 8 << 20, extent_bytes: 64 << 10, properties: Default::default() };
-        Pool::format(&env, &options).unwrap();
-        let core = Pool::open(env, PoolOptions { workers: 0, ..PoolOptions::default() }).unwrap().core;
+        let core = pool_on(&machine, machine.disk.handle(), 8 << 20, 0).core;
         core.brake.soft.store(4, Ordering::Relaxed);
         let (extent, reserve) = (core.geometry.usable_bytes_min(), core.geometry.reserve_extents());
         let left = |wall: u64| core.room_before(wall) - core.committed_bytes();

@@ -13,9 +13,9 @@
 //! each block in one place that counts: the old one, until the moves are in the log behind a checkpoint, or the new one.
 //!
 //! **Room.** Data is admitted only if it leaves two extents for moves; of the others, a round sets aside what neither dirty nor admitted
-//! data needs, first of all what lies before the soft wall (`clean_pass`), which is left for rounds anyway. What lives in one extent fits in two. So a pool in which anything is dead can be cleaned, however full it is. A crash in
-//! the middle of a round may leave those two used and nothing freed; then one extent at a time is moved into those that are kept
-//! for metadata (`Purpose::Rescue`).
+//! data needs, first of all what lies before the soft wall (`clean_pass`), which is left for rounds anyway. What lives in one extent fits
+//! in two. So a pool in which anything is dead can be cleaned, however full it is. A crash in the middle of a round may leave those two
+//! used and nothing freed; then one extent at a time is moved into those that are kept for metadata (`Purpose::Rescue`).
 //!
 //! Costs: an extent is read whole, once; what lives is written once; a map lookup for each fragment.
 

@@ -289,8 +289,7 @@ impl Map {
             self.layers.write().frozen = None;
             return;
         }
-        let mut keys = frozen.as_ref().map_or_else(Vec::new, |frozen| frozen.keys());
-        keys = union(keys, settled.keys());
+        let keys = union(frozen.map_or_else(Vec::new, |frozen| frozen.keys()), settled.keys());
         self.layers.write().settled = Arc::default();
         // Only what is in the cache already is replaced: a checkpoint must not push out what readers want.
         let replace = |key: GroupKey, records: GroupRecords| {

@@ -297,8 +297,7 @@ mod tests {
     use surface::{BlockDevice, WriteOptions};
 
     use super::*;
-    use crate::options::{FormatOptions, PoolOptions};
-    use crate::testing::env_on;
+    use crate::testing::pool_on;
 
     const EXTENT: u64 = 64 << 10;
     /// Extents that are left.
@@ -331,10 +330,7 @@ mod tests {
         let machine = Machine::new(capacity_bytes, 1);
         let disk = WatchedDisk { below: machine.disk.handle(), core: OnceLock::new(), seen: AtomicU32::new(0) };
         let disk = Arc::new(disk);
-        let env = env_on(&machine, Arc::clone(&disk) as _);
-        let format = FormatOptions { capacity_bytes, extent_bytes: EXTENT as u32, properties: Default::default() };
-        Pool::format(&env, &format).unwrap();
-        let pool = Pool::open(env, PoolOptions { workers: 0, ..PoolOptions::default() }).unwrap();
+        let pool = pool_on(&machine, Arc::clone(&disk) as _, capacity_bytes, 0);
         pool.create_volume("v", capacity_bytes, &Default::default()).unwrap();
         let volume = pool.volume("v").unwrap();
         let mut data = vec![0; EXTENT as usize];

@@ -84,7 +84,8 @@ impl Core {
     /// What lies before the soft wall is left for the cleaner: what it has set aside there does not stand in the way of others a second time.
     pub(crate) fn room_before(&self, wall: u64) -> u64 {
         let usable = self.geometry.usable_bytes_min();
-        let soft = if wall < self.soft_wall() { 0 } else { self.soft_wall() - self.geometry.reserve_extents() };
+        let soft_wall = self.soft_wall();
+        let soft = if wall < soft_wall { 0 } else { soft_wall - self.geometry.reserve_extents() };
         let cleans = self.cleaning_bytes.load(Ordering::Acquire).min(soft * usable);
         (self.extents_left() * usable + cleans).saturating_sub(wall * usable)
     }

@@ -1,18 +1,28 @@
 //! What unit tests of the engine share.
+#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 
 use env::Disk;
 use sim::Machine;
 
-use crate::options::PoolEnv;
+use crate::options::{FormatOptions, PoolEnv, PoolOptions};
+use crate::pool::Pool;
 
 /// The simulated machine with another disk, which is usually a layer over the machine's own.
-pub(crate) fn env_on(machine: &Machine, disk: Arc<dyn Disk>) -> PoolEnv {
+fn env_on(machine: &Machine, disk: Arc<dyn Disk>) -> PoolEnv {
     PoolEnv {
         disk,
         store: machine.store.handle(),
         clock: Arc::clone(&machine.clock) as _,
         entropy: Arc::clone(&machine.entropy) as _,
     }
+}
+
+/// A new pool with extents of 64 KiB on that machine, with `disk` instead of its own, and so many workers.
+pub(crate) fn pool_on(machine: &Machine, disk: Arc<dyn Disk>, capacity_bytes: u64, workers: usize) -> Pool {
+    let env = env_on(machine, disk);
+    let options = FormatOptions { capacity_bytes, extent_bytes: 64 << 10, properties: Default::default() };
+    Pool::format(&env, &options).unwrap();
+    Pool::open(env, PoolOptions { workers, ..PoolOptions::default() }).unwrap()
 }

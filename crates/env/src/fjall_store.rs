@@ -329,15 +329,10 @@ fn open_database(lsm: &Path, options: FjallOptions) -> fjall::Result<(Database, 
         // Values are checksummed, mostly incompressible lists of places.
         .journal_compression(fjall::CompressionType::None)
         .worker_threads(1)
-        .max_cached_files(Some(files_max()))
+        .max_cached_files(Some(crate::descriptors_share(FILES_SHARE, FILES_MIN, FILES_MAX)))
         .open()?;
     let keyspace = database.keyspace(KEYSPACE, keyspace_options)?;
     Ok((database, keyspace))
-}
-
-fn files_max() -> usize {
-    let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-    usize::try_from(descriptors / FILES_SHARE).unwrap_or(usize::MAX).clamp(FILES_MIN, FILES_MAX)
 }
 
 fn keyspace_options() -> KeyspaceCreateOptions {

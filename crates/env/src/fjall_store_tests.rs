@@ -17,6 +17,15 @@ fn batch_of(pairs: &[(&str, &str)]) -> MapBatch {
     batch
 }
 
+/// A new store, and where it is, in which it is durable that `a` is 1.
+fn durable_store(dir: &TempDir) -> (PathBuf, FjallStore) {
+    let map = dir.path().join("map");
+    let store = FjallStore::create(&map, SMALL).unwrap();
+    store.commit(batch_of(&[("a", "1")])).unwrap();
+    store.persist().unwrap();
+    (map, store)
+}
+
 /// Runs a command to its end.
 fn ended(command: &mut Command) -> std::process::ExitStatus {
     let _alone = starting();
@@ -96,10 +105,7 @@ fn the_counter_is_hidden() {
 fn a_store_that_was_deleted_below_is_not_durable_and_can_be_closed() {
     for is_large in [false, true] {
         let dir = TempDir::new("fjall-deleted");
-        let map = dir.path().join("map");
-        let store = FjallStore::create(&map, SMALL).unwrap();
-        store.commit(batch_of(&[("a", "1")])).unwrap();
-        store.persist().unwrap();
+        let (map, store) = durable_store(&dir);
         std::fs::remove_dir_all(&map).unwrap();
         let error = store.persist().unwrap_err();
         assert!(error.corrupt && error.message.contains("was deleted"), "{error}");
@@ -283,10 +289,7 @@ fn a_damaged_byte_is_never_a_wrong_value() {
 fn a_batch_with_a_hole_is_dropped_if_it_was_not_durable() {
     for durable in [false, true] {
         let dir = TempDir::new("fjall-hole");
-        let map = dir.path().join("map");
-        let store = FjallStore::create(&map, SMALL).unwrap();
-        store.commit(batch_of(&[("a", "1")])).unwrap();
-        store.persist().unwrap();
+        let (map, store) = durable_store(&dir);
         let mut batch = batch_of(&[("a", "2")]);
         batch.put(*b"large", vec![7; 20_000]);
         store.commit(batch).unwrap();

@@ -56,7 +56,10 @@ impl Drop for PoolLock {
 }
 
 /// Takes the exclusive lock of an open file, if nobody has it.
-pub(crate) fn try_hold(file: &File) -> Result<bool, Errno> {
+///
+/// # Errors
+/// Of flock, also where the file system has no locks.
+pub fn try_hold(file: &File) -> Result<bool, Errno> {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),
         Err(Errno::WOULDBLOCK) => Ok(false),

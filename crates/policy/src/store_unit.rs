@@ -269,7 +269,7 @@ impl<'a, T: Table> Planner<'a, T> {
         } else if stored.why == Why::Check && class == Class::DENSE && stored.codec != CodecId::RAW {
             // The last test was bad luck.
             region.after_test(class, stored.codec, raw_len, stored.bytes)
-        } else if stored.codec == CodecId::RAW && !class.is_random() {
+        } else if stored.codec == CodecId::RAW {
             region.after_failure(class, raw_len)
         } else {
             region.after_unit(class, raw_len, stored.bytes)

@@ -8,9 +8,7 @@ use env::{Disk, DiskLayer};
 use sim::Machine;
 
 use super::*;
-use crate::options::{FormatOptions, PoolOptions};
-use crate::pool::Pool;
-use crate::testing::env_on;
+use crate::testing::pool_on;
 
 struct FailingDisk {
     below: Arc<dyn Disk>,
@@ -34,10 +32,7 @@ impl DiskLayer for FailingDisk {
 fn a_batch_that_was_given_back_did_not_happen_however_late_one_asks() {
     let machine = Machine::new(8 << 20, 1);
     let disk = Arc::new(FailingDisk { below: machine.disk.handle(), fails: AtomicBool::new(false) });
-    let env = env_on(&machine, Arc::clone(&disk) as _);
-    let options = FormatOptions { capacity_bytes: 8 << 20, extent_bytes: 64 << 10, properties: Default::default() };
-    Pool::format(&env, &options).unwrap();
-    let core = Pool::open(env, PoolOptions { workers: 0, ..PoolOptions::default() }).unwrap().core;
+    let core = pool_on(&machine, Arc::clone(&disk) as _, 8 << 20, 0).core;
     let append = || core.log.append(Prepared::metadata(Vec::new(), &core.buffers), Purpose::Metadata);
     let Ok(kept) = append() else { panic!("it was refused") };
     let lost = Ticket { seq: core.log.applied_seq(), incarnation: kept.incarnation };

@@ -153,18 +153,13 @@ mod tests {
     use sim::Machine;
 
     use super::*;
-    use crate::options::{FormatOptions, PoolOptions};
-    use crate::pool::Pool;
-    use crate::testing::env_on;
+    use crate::testing::pool_on;
 
     /// A cleaner, or a worker, may come to its batch when the writers have ended already.
     #[test]
     fn what_comes_when_the_writers_have_ended_is_written_all_the_same() {
         let machine = Machine::new(8 << 20, 1);
-        let env = env_on(&machine, machine.disk.handle());
-        let options = FormatOptions { capacity_bytes: 8 << 20, extent_bytes: 64 << 10, properties: Default::default() };
-        Pool::format(&env, &options).unwrap();
-        let core = Pool::open(env, PoolOptions { workers: 1, ..PoolOptions::default() }).unwrap().core;
+        let core = pool_on(&machine, machine.disk.handle(), 8 << 20, 1).core;
         core.workers.stop(&core.log);
         let before = core.log.applied_seq();
         let batch = Prepared::metadata(Vec::new(), &core.buffers);

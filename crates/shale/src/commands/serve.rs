@@ -166,7 +166,7 @@ impl FrontEnds {
             let log_output = *output;
             let usual = ServerOptions::default();
             let options = ServerOptions {
-                connections_max: system::descriptors_share(NBD_SHARE, 1, usual.connections_max),
+                connections_max: env::descriptors_share(NBD_SHARE, 1, usual.connections_max),
                 log: Some(Arc::new(move |line: &str| log_output.note(&format!("shale: {line}")))),
                 ..usual
             };

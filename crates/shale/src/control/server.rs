@@ -28,7 +28,7 @@ use crate::exit::path_error;
 use crate::pool_dir::short_socket_path;
 use crate::service::Service;
 use crate::stream_io::{LocalSink, LocalSource, StreamSink, StreamSource};
-use crate::system::{descriptors_share, read_vec};
+use crate::system::read_vec;
 
 /// Most connections at once. An import takes about five; this allows a dozen of them, and bounds memory to
 /// 64 frames of 4 MiB.
@@ -78,7 +78,7 @@ impl ControlServer {
         let listener = Arc::new(listen(socket).map_err(|error| path_error("cannot listen on", socket, error))?);
         let shared = Arc::new(Shared {
             service,
-            connections_max: descriptors_share(CONNECTIONS_SHARE, CONNECTIONS_MIN, CONNECTIONS_MAX),
+            connections_max: env::descriptors_share(CONNECTIONS_SHARE, CONNECTIONS_MIN, CONNECTIONS_MAX),
             stopping: AtomicBool::new(false),
             connections: Mutex::default(),
             ended: Condvar::new(),

@@ -77,8 +77,7 @@ impl Sink {
         }
         let file = File::options().write(true).open(path).map_err(failed("cannot open"))?;
         // The data file of a pool that is open is locked. (Where there are no locks, nobody holds one.)
-        let locked = rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive);
-        if locked == Err(rustix::io::Errno::WOULDBLOCK) {
+        if env::try_hold(&file) == Ok(false) {
             let message = format!("{} is locked by another process; name another file", path.display());
             return Err(Error::new(ErrorKind::InUse, message));
         }

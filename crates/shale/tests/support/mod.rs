@@ -6,35 +6,25 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 
+use env::testing::TempDir;
 use serde_json::Value;
 
 /// The binary under test.
 pub const SHALE: &str = env!("CARGO_BIN_EXE_shale");
 
 /// A directory that is removed with all that is in it.
-pub struct Dir(PathBuf);
+pub struct Dir(TempDir);
 
 impl Dir {
     pub fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        loop {
-            let number = NEXT.fetch_add(1, Ordering::SeqCst);
-            let path = PathBuf::from(format!("/var/tmp/shale-cli-{}-{number}", std::process::id()));
-            match std::fs::create_dir(&path) {
-                Ok(()) => return Self(path),
-                // Left by a process of the same number that was killed.
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(error) => panic!("{}: {error}", path.display()),
-            }
-        }
+        Self(TempDir::new("cli"))
     }
     pub fn path(&self) -> &Path {
-        &self.0
+        self.0.path()
     }
     pub fn join(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.path().join(name)
     }
     /// The pool that most tests work on.
     pub fn pool(&self) -> PathBuf {
@@ -45,12 +35,6 @@ impl Dir {
         let dir = Self::new();
         run(["init", path(&dir.pool()), "--capacity", capacity]).ok();
         dir
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
     }
 }
 
