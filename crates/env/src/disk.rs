@@ -26,6 +26,16 @@ pub trait Disk: Send + Sync {
     /// A no-op where the storage cannot do that.
     fn reserve(&self, offset: u64, len: u64) -> Result<()>;
 
+    /// Bytes that could still be set aside now, beyond what has been. No bound where the storage has its space anyway.
+    fn room_bytes(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// Whether the whole range has its space below for certain.
+    fn has_space(&self, _offset: u64, _len: u64) -> bool {
+        false
+    }
+
     /// Gives the space of the range back to whatever is below; afterwards its content is undefined.
     /// A no-op where the storage cannot do that.
     fn punch(&self, offset: u64, len: u64) -> Result<()>;
@@ -94,6 +104,12 @@ impl<T: DiskLayer> Disk for T {
     }
     fn reserve(&self, offset: u64, len: u64) -> Result<()> {
         self.below().reserve(offset, len)
+    }
+    fn room_bytes(&self) -> u64 {
+        self.below().room_bytes()
+    }
+    fn has_space(&self, offset: u64, len: u64) -> bool {
+        self.below().has_space(offset, len)
     }
     fn punch(&self, offset: u64, len: u64) -> Result<()> {
         self.below().punch(offset, len)

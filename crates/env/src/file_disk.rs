@@ -24,6 +24,8 @@ const READ_ALIGN_MIN: usize = 512;
 /// half of what those of 128 KiB did, and to three quarters of all there is beside writes, which got an eighth.
 const READ_BYTES: usize = 128 << 10;
 
+/// Permissions of a new data file: its owner alone.
+const DATA_FILE_MODE: u32 = 0o600;
 /// Space that reservations leave to the rest of the file system, first of all to the map store: its journal and a merge of
 /// small tables. On small file systems it is an eighth of all.
 const HEADROOM_BYTES: u64 = 32 << 20;
@@ -104,7 +106,10 @@ impl FileDisk {
     pub fn create(path: &Path, capacity_bytes: u64) -> Result<Self> {
         let in_context = |what: &str, error: Error| context(error, format_args!("{what} {}", path.display()));
         if !path.try_exists()? {
-            OpenOptions::new().write(true).create_new(true).open(path).map_err(|e| in_context("cannot create", e))?;
+            // What is in the volumes is nobody else's business, wherever the file lies.
+            let mut options = OpenOptions::new();
+            options.write(true).create_new(true).mode(DATA_FILE_MODE);
+            options.open(path).map_err(|e| in_context("cannot create", e))?;
         }
         let disk = Self::open(path)?;
         let size = disk.size_bytes()?;
@@ -210,12 +215,14 @@ impl FileDisk {
     /// Fails when the file system would be left without the headroom that whatever else a pool keeps there needs: without it
     /// the map could not be brought up to date, and not even deleting would help.
     fn keep_headroom(&self, len: u64) -> Result<()> {
+        if self.beyond_headroom()? >= len { Ok(()) } else { Err(ErrorKind::StorageFull.into()) }
+    }
+
+    /// Bytes that the file system has beyond the headroom.
+    fn beyond_headroom(&self) -> Result<u64> {
         let below = rustix::fs::fstatvfs(&self.file)?;
         let headroom = HEADROOM_BYTES.min(below.f_blocks * below.f_frsize / HEADROOM_SHARE);
-        if below.f_bavail * below.f_frsize >= len + headroom {
-            return Ok(());
-        }
-        Err(ErrorKind::StorageFull.into())
+        Ok((below.f_bavail * below.f_frsize).saturating_sub(headroom))
     }
 }
 
@@ -306,9 +313,26 @@ impl Disk for FileDisk {
         if self.kind == Kind::BlockDevice {
             return Ok(());
         }
-        self.keep_headroom(len)
-            .and_then(|()| ignore_unsupported(allocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len)))
+        let room = self.keep_headroom(len);
+        if room.is_err() && self.has_space(offset, len) {
+            return Ok(());
+        }
+        room.and_then(|()| ignore_unsupported(allocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len)))
             .map_err(|e| self.failed("reservation", offset, len, e))
+    }
+
+    fn room_bytes(&self) -> u64 {
+        match self.kind {
+            Kind::BlockDevice => u64::MAX,
+            // Who cannot be asked says no when it matters.
+            Kind::File => self.beyond_headroom().unwrap_or(u64::MAX),
+        }
+    }
+
+    /// What was written has its space; what was only set aside looks like a hole.
+    fn has_space(&self, offset: u64, len: u64) -> bool {
+        self.kind == Kind::BlockDevice
+            || rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Hole(offset)).is_ok_and(|hole| hole >= offset + len)
     }
 
     fn punch(&self, offset: u64, len: u64) -> Result<()> {

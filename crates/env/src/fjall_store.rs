@@ -386,7 +386,7 @@ fn failed(path: &Path, error: std::io::Error) -> MapError {
 }
 
 fn missing(dir: &Path) -> MapError {
-    MapError { corrupt: false, message: format!("{} holds no map store", dir.display()) }
+    MapError { corrupt: true, message: format!("{} holds no map store", dir.display()) }
 }
 
 fn deleted(dir: &Path) -> MapError {
@@ -427,7 +427,7 @@ fn library_error(dir: &Path, error: &fjall::Error) -> MapError {
         }
         Error::Locked => "in use by another process".to_owned(),
         Error::Storage(LsmError::Io(e)) | Error::Io(e) => e.to_string(),
-        other => format!("{other:?}"),
+        other => format!("its files are damaged ({other:?})"),
     };
     MapError { corrupt, message: format!("{}: {what}", dir.display()) }
 }

@@ -69,7 +69,7 @@ fn create_and_open_tell_a_store_from_none() {
     let dir = TempDir::new("fjall-none");
     let map = dir.path().join("map");
     let error = FjallStore::open(&map, SMALL).unwrap_err();
-    assert!(!error.corrupt && error.message.contains("holds no map store"), "{error}");
+    assert!(error.corrupt && error.message.contains("holds no map store"), "{error}");
     drop(FjallStore::create(&map, SMALL).unwrap());
     let error = FjallStore::create(&map, SMALL).unwrap_err();
     assert!(error.message.contains("already"), "{error}");

@@ -412,6 +412,18 @@ impl Disk for DiskHandle {
         if self.disk.state.lock().occupy(offset, len) { Ok(()) } else { Err(no_space("reserve", offset, len)) }
     }
 
+    fn room_bytes(&self) -> u64 {
+        let state = self.disk.state.lock();
+        match state.limit_pages {
+            usize::MAX => u64::MAX,
+            limit => (limit.saturating_sub(state.occupied_pages) * PAGE) as u64,
+        }
+    }
+
+    fn has_space(&self, offset: u64, len: u64) -> bool {
+        self.disk.state.lock().occupied[page_range(offset, len)].iter().all(|there| *there)
+    }
+
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         self.check_range("punch", offset, len, PAGE);
         let fault = self.point(PointKind::Punch, offset, len)?;
