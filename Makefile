@@ -12,6 +12,8 @@ SECONDS_SOAK := $(if $(filter-out undefined environment,$(origin SECONDS)),$(SEC
 FUZZ_SECONDS ?= 60
 # Directory with the benchmark data; made from public Debian packages when not given.
 CORPUS ?=
+# Tree of many small files for `make bench-adaptive`: a Linux kernel's, downloaded when it is not there.
+TREE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/shale-demo/linux
 # More arguments for the demo, the benchmark, the system tests: make demo ARGS=--keep
 ARGS ?=
 
@@ -56,10 +58,11 @@ bench-space: build ## Measure a full and old log, snapshots and clones; writes b
 	corpus=$$(tools/bench-corpus '$(CORPUS)') && \
 	    cargo run --release --locked --package bench -- space --corpus "$$corpus" --out bench/results/space.json $(ARGS)
 
-bench-adaptive: build ## Measure compression=auto against fixed codecs and the oracle; bench/results/adaptive.json, plots beside it
+bench-adaptive: build ## Measure compression=auto against fixed codecs and the oracle; bench/results/adaptive.json, plots beside it (CORPUS=DIR, TREE=DIR, ARGS=--quick)
 	@tools/setup build bench
+	mkdir -p '$(dir $(TREE))' && tools/public-data kernel '$(TREE)'
 	corpus=$$(tools/bench-corpus '$(CORPUS)') && \
-	    cargo run --release --locked --package bench -- adaptive --corpus "$$corpus" --out bench/results/adaptive.json $(ARGS)
+	    cargo run --release --locked --package bench -- adaptive --corpus "$$corpus" --tree '$(TREE)' --out bench/results/adaptive.json $(ARGS)
 	tools/performance-table
 
 bench-codecs: build ## Every codec by kind of data, dictionaries, estimates; fills docs/CODECS.md (CORPUS=DIR, ARGS=--quick)
