@@ -4,7 +4,7 @@
 //!    frozen; changes go to a new one from here on.
 //! 2. *Sync the log*: a store may keep a batch that nobody asked it to persist, and must not refer to bytes that are not
 //!    durable.
-//! 3. *Merge* the frozen changes into the records, counting what became live and dead in each extent. What nobody looks at any
+//! 3. *Merge* the frozen changes into the records (`merge`), counting what became live and dead in each extent. What nobody looks at any
 //!    more goes from the groups that are merged, and from others as far as that is due (see `reap`).
 //! 4. *Decide* which extents are freed and which the log fills next.
 //! 5. *Commit* all of it and *persist*. From here on the checkpoint counts.
@@ -23,7 +23,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use env::MapBatch;
 use format::{
     Checkpoint, DeltaWriter, FragmentRef, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Reap, RecordKey, delta_key,
     encode_usage_page, object_key, usage_key,
@@ -34,14 +33,13 @@ use units::{BlockMask, ExtentIndex, ObjectId};
 use crate::canary::Canary;
 use crate::catalogue::Pins;
 use crate::core::Core;
-use crate::extents::{ExtentPlan, UsageChanges};
+use crate::extents::ExtentPlan;
 use crate::log::Position;
-use crate::map::{Base, absorb, store_error, union};
-use crate::objects::{Object, Reaped};
+use crate::map::store_error;
+use crate::merge::Merged;
+use crate::objects::Object;
 use crate::overlay::{GroupRecords, Overlay};
-use crate::reap::put_group;
 use crate::timeline::Timelines;
-use crate::write_buffer::GroupKey;
 
 /// Shortest and longest list of extents that the log is given. The longest bounds the checkpoint's record to 16 KiB.
 const LISTED_MIN: u64 = 16;
@@ -94,23 +92,6 @@ impl CheckpointState {
     pub(crate) fn is_unfinished(&self) -> bool {
         self.unfinished.is_some()
     }
-}
-
-/// What the merge made.
-#[derive(Default)]
-pub(crate) struct Merged {
-    pub batch: MapBatch,
-    pub usage: UsageChanges,
-    /// Change of allocated blocks and stored bytes by object.
-    pub objects: BTreeMap<ObjectId, (i64, i64)>,
-    /// Merged groups that were cached, in order; none in a light checkpoint.
-    groups: Vec<(GroupKey, GroupRecords)>,
-    /// Other groups that changed.
-    pub reaped_groups: Vec<(GroupKey, GroupRecords)>,
-    /// What was done of reaping.
-    pub reaped: Vec<Reaped>,
-    /// Deltas that were put into the batch.
-    deltas: Vec<(u64, u32)>,
 }
 
 impl Core {
@@ -185,7 +166,7 @@ impl Core {
         let mut timelines = Arc::default();
         let mut reaping = Vec::new();
         let mut pins = Pins::default();
-        let position = self.log.position(ExtentIndex(self.geometry.extents_usable()), || {
+        let position = self.log.position(ExtentIndex(self.geometry.extents_usable()), self.is_tight(), || {
             next_object = self.objects.next_id();
             properties = self.objects.pool_properties();
             let all = self.objects.all();
@@ -258,7 +239,7 @@ impl Core {
         match kind {
             Kind::Full => {
                 let settled = self.map.settled();
-                self.merge(&frozen, &settled, captured, &mut merged)?;
+                merged = self.merge(&frozen, &settled, captured)?;
                 self.reap(&frozen, &settled, captured, &mut merged)?;
             }
             Kind::Light => self.settle(number, &frozen, captured, &mut merged)?,
@@ -270,8 +251,17 @@ impl Core {
             let mut extents = self.extents.lock();
             let pinned = captured.pins.extents();
             let target = self.list_target();
-            let plan =
-                extents.plan(usage, position.passed.clone(), &position.dropped, &position.extents, pinned, target);
+            let has_space = |extent| self.log.backing.has(extent, 1);
+            let comes_first: Option<&dyn Fn(ExtentIndex) -> bool> =
+                if self.is_tight() { Some(&has_space) } else { None };
+            let plan = extents.plan(
+                usage,
+                position.passed.clone(),
+                &position.dropped,
+                &position.extents,
+                pinned,
+                (target, comes_first),
+            );
             let mut pages = BTreeSet::new();
             for extent in plan.usage.keys() {
                 if pages.insert(usage_key(*extent)) {
@@ -312,42 +302,14 @@ impl Core {
         Ok((merged, plan))
     }
 
-    /// How many extents the log should have before it: two intervals' worth, and the reserve.
+    /// How many extents the log should have before it: two intervals' worth, and the reserve. Few where space below is short, because what
+    /// is listed is not given back.
     fn list_target(&self) -> usize {
+        if self.is_tight() {
+            return (LISTED_MIN + self.geometry.reserve_extents()) as usize;
+        }
         let interval = self.options.checkpoint_log_bytes / u64::from(self.geometry.extent_bytes);
         ((2 * interval).clamp(LISTED_MIN, LISTED_MAX) + self.geometry.reserve_extents()) as usize
-    }
-
-    /// Step 3 of a full checkpoint.
-    fn merge(&self, frozen: &Overlay, settled: &Overlay, captured: &Captured, merged: &mut Merged) -> Result<()> {
-        let mut object: Option<Arc<Object>> = None;
-        for key in union(frozen.keys(), settled.keys()) {
-            if object.as_ref().is_none_or(|o| o.id != key.object) {
-                object = self.objects.get(key.object);
-            }
-            let (Some(object), Some(timeline)) = (&object, captured.timelines.get(&key.object)) else { continue };
-            let mut changes = frozen.with(key, Clone::clone).unwrap_or_default();
-            let settled = settled.with(key, Clone::clone).unwrap_or_default();
-            if timeline.is_dead() {
-                // Of an object that nobody looks at, reaping takes away what is in the store.
-                if settled.is_empty() {
-                    continue;
-                }
-                changes.clear();
-            }
-            let Base { records: base, cached } = self.map.base_for_checkpoint(key, object.epoch())?;
-            self.count_changes(key.object, &base, &changes, merged);
-            let mut records = (*base).clone();
-            absorb(&mut records, &changes, &mut |_, _| ());
-            let mut above = settled.clone();
-            absorb(&mut above, &changes, &mut |_, _| ());
-            self.trim_group(key, timeline, &mut records, &above, merged);
-            put_group(key, &base, &settled, &mut records, merged);
-            if cached {
-                merged.groups.push((key, records));
-            }
-        }
-        Ok(())
     }
 
     /// Step 3 of a light one. Every change gets a delta, but those of objects that are gone: `thaw` lays all of `frozen` over what is settled, and
@@ -386,7 +348,13 @@ impl Core {
     }
 
     /// Counts what changes make live and dead in a group, and what they allocate.
-    fn count_changes(&self, object: ObjectId, base: &GroupRecords, changes: &GroupRecords, merged: &mut Merged) {
+    pub(crate) fn count_changes(
+        &self,
+        object: ObjectId,
+        base: &GroupRecords,
+        changes: &GroupRecords,
+        merged: &mut Merged,
+    ) {
         let figures = merged.objects.entry(object).or_default();
         let mut count = |fragment: &FragmentRef, live: BlockMask, sign: i64| {
             let bytes = sign * i64::from(FragmentRef { live, ..*fragment }.live_bytes());
@@ -469,12 +437,14 @@ impl Core {
         self.give_back(&freed);
     }
 
-    /// Gives the space of free extents back to what is below; not while space is short, because they are filled again at once
-    /// (see `backing`).
+    /// Gives the space of free extents back to what is below; not while the pool is short of space, because they are filled again at once
+    /// (see `backing`), unless it is the storage below that is.
     fn give_back(&self, freed: &[ExtentIndex]) {
+        self.look_below();
         let mut owed = self.unpunched.lock();
         owed.extend(freed);
-        if self.is_pressed() || owed.is_empty() {
+        let is_tight = self.is_tight();
+        if self.is_pressed() && !is_tight || owed.is_empty() {
             return;
         }
         let free: Vec<_> = {
@@ -483,6 +453,9 @@ impl Core {
         };
         drop(owed);
         self.punch(&free);
+        if is_tight {
+            self.look_below();
+        }
     }
 
     /// Gives the space of free extents back to what is below, neighbours in one call.

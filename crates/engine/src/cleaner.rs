@@ -86,11 +86,19 @@ struct Allowance<'a> {
     _aside: Option<Admitted<'a>>,
 }
 
+/// An extent that a round has left as it was.
+#[derive(Debug, Clone, Copy)]
+struct Shunned {
+    live: u32,
+    /// What lives there could not be moved; otherwise it was not worth it, which is nothing to one that is to go.
+    is_stuck: bool,
+}
+
 /// What the cleaner knows between rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Cleaner {
     /// Extents that are not tried again while they have that many live bytes.
-    shunned: BTreeMap<ExtentIndex, u32>,
+    shunned: BTreeMap<ExtentIndex, Shunned>,
     /// Cleaned when the checkpoint of that number was the last to have captured, oldest first.
     evacuated: Vec<(u64, BTreeSet<ExtentIndex>)>,
     /// Victims of rounds that are under way.
@@ -139,11 +147,15 @@ impl Cleaner {
         self.evacuated.retain(|(at, _)| *at >= number);
     }
 
-    fn shun(&mut self, victim: Victim) {
+    fn shun(&mut self, victim: Victim, is_stuck: bool) {
         if self.shunned.len() >= SHUNNED_MAX {
             self.shunned.clear();
         }
-        self.shunned.insert(victim.extent, victim.live);
+        self.shunned.insert(victim.extent, Shunned { live: victim.live, is_stuck });
+    }
+
+    fn shuns(&self, extent: ExtentIndex, live: u32, rule: Rule) -> bool {
+        self.shunned.get(&extent).is_some_and(|shunned| shunned.live == live && (shunned.is_stuck || !rule.away))
     }
 }
 
@@ -154,7 +166,7 @@ impl Core {
         // What was evacuated behind the capture of the last checkpoint still seems to live.
         let is_taken =
             |e: ExtentIndex| cleaner.busy.contains(&e) || cleaner.evacuated.iter().any(|(_, set)| set.contains(&e));
-        let skip = |e: ExtentIndex, live: u32| is_taken(e) || cleaner.shunned.get(&e) == Some(&live);
+        let skip = |e: ExtentIndex, live: u32| is_taken(e) || cleaner.shuns(e, live, rule);
         let victims = extents.victims(self.geometry.extent_bytes, rule, VICTIMS_MAX, skip);
         (extents.checkpoint(), victims)
     }
@@ -255,7 +267,7 @@ impl Core {
                 Collected::All => {}
                 Collected::Left(why) => {
                     survivors.cut_back(mark);
-                    self.cleaner.lock().shun(victim);
+                    self.cleaner.lock().shun(victim, true);
                     self.remember_damage(why);
                     continue;
                 }
@@ -284,7 +296,7 @@ impl Core {
         }
         if !wins(packed) && !rule.away {
             let mut cleaner = self.cleaner.lock();
-            taken.into_iter().for_each(|victim| cleaner.shun(victim));
+            taken.into_iter().for_each(|victim| cleaner.shun(victim, false));
             return Ok(Round::Shunned);
         }
         let moved_at = self.move_survivors(survivors, seen, taken.len() as u64, allowance.purpose)?;
@@ -327,7 +339,7 @@ impl Core {
                     self.counters.moved_bytes.add(bytes);
                     last = Some(ticket);
                 }
-                Err(Refusal::NeedsCheckpoint(_)) => {
+                Err(Refusal::NeedsCheckpoint(_) | Refusal::NeedsSpace(..)) => {
                     done = false;
                     break;
                 }

@@ -11,6 +11,7 @@ use surface::{Error, ErrorKind, Result};
 use units::ExtentIndex;
 
 use crate::apply::Applier;
+use crate::below::Below;
 use crate::buffers::BufferPool;
 use crate::catalogue::Catalogue;
 use crate::checkpoint::CheckpointState;
@@ -92,6 +93,7 @@ pub(crate) struct Core {
     pub live_bytes: AtomicU64,
     /// Free extents whose space was not given back below.
     pub unpunched: Mutex<BTreeSet<ExtentIndex>>,
+    pub below: Below,
     /// Extents that were cleaned and become free with the next checkpoint.
     pub evacuated: AtomicU64,
     pub cleaner: Mutex<Cleaner>,
@@ -177,6 +179,7 @@ impl Core {
             extents_free: AtomicU64::new(parts.extents.free()),
             live_bytes: AtomicU64::new(parts.extents.live_bytes()),
             unpunched: Mutex::default(),
+            below: Below::default(),
             evacuated: AtomicU64::new(0),
             still: RwLock::new(()),
             map_version: AtomicU64::new(0),

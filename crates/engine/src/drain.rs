@@ -286,21 +286,27 @@ impl Core {
         purpose: Purpose,
         append: impl Fn(Prepared) -> std::result::Result<T, Refusal>,
     ) -> Result<T> {
+        let mut has_space_been_sought = false;
         loop {
-            match append(prepared) {
+            let (back, room) = match append(prepared) {
                 Ok(ticket) => {
                     self.checkpoint_if_short();
                     return Ok(ticket);
                 }
                 Err(Refusal::Failed(error)) => return Err(error),
-                Err(Refusal::NeedsCheckpoint(back)) => {
-                    if let Err(error) = self.make_room(purpose) {
-                        self.buffer.failed(&back.taken);
-                        return Err(error);
-                    }
-                    prepared = back;
+                Err(Refusal::NeedsCheckpoint(back)) => (back, self.make_room(purpose)),
+                Err(Refusal::NeedsSpace(back, error)) if has_space_been_sought => (back, Err(*error)),
+                Err(Refusal::NeedsSpace(back, _)) => {
+                    has_space_been_sought = true;
+                    self.look_below();
+                    (back, self.take_light_checkpoint())
                 }
+            };
+            if let Err(error) = room {
+                self.buffer.failed(&back.taken);
+                return Err(error);
             }
+            prepared = back;
         }
     }
 
@@ -342,10 +348,13 @@ impl Core {
 
     /// The error of a full pool.
     pub(crate) fn full_error(&self) -> Error {
-        Error::new(
-            ErrorKind::Full,
-            "the pool is full: discard or destroy what is not needed (reads, discards and deletions still work)",
-        )
+        let text = if self.is_tight() {
+            "the storage below the pool's data has no room left: make some there, or discard or destroy what is not needed (reads, discards \
+             and deletions still work)"
+        } else {
+            "the pool is full: discard or destroy what is not needed (reads, discards and deletions still work)"
+        };
+        Error::new(ErrorKind::Full, text)
     }
 }
 

@@ -203,7 +203,7 @@ impl Extents {
 
     /// Decides what a checkpoint does: `usage` is what its merge changed, `passed` the extents that leave the log's
     /// list, `dropped` those that were taken off it unused, `kept` those that stay on it, `pinned` those that are not freed, and `wanted`
-    /// the length that the list should have.
+    /// the length that the list should have, and what comes first.
     pub(crate) fn plan(
         &mut self,
         usage: UsageChanges,
@@ -211,7 +211,7 @@ impl Extents {
         dropped: &[ExtentIndex],
         kept: &[ExtentIndex],
         pinned: BTreeSet<ExtentIndex>,
-        wanted: usize,
+        (wanted, comes_first): (usize, Option<&dyn Fn(ExtentIndex) -> bool>),
     ) -> ExtentPlan {
         let live_after = |extent: ExtentIndex| {
             let change = usage.get(&extent).copied().unwrap_or(0);
@@ -227,18 +227,19 @@ impl Extents {
         freed.sort_unstable();
         freed.dedup();
         let (idle, freed): (Vec<_>, Vec<_>) = freed.into_iter().partition(|extent| pinned.contains(extent));
-        let mut listed = Vec::new();
         let count = self.state.len();
-        for step in 0..count {
-            if kept.len() + listed.len() >= wanted {
-                break;
+        let room = wanted.saturating_sub(kept.len());
+        let all = (0..count).map(|step| (self.cursor + step) % count).filter(|at| *at < self.mark);
+        let all = all.map(|at| ExtentIndex(at as u32));
+        let free = all.filter(|extent| self.is_free(*extent) || freed.binary_search(extent).is_ok());
+        let mut listed = Vec::new();
+        match comes_first {
+            Some(comes_first) => {
+                listed.extend(free.clone().filter(|extent| comes_first(*extent)).take(room));
+                listed.extend(free.filter(|extent| !comes_first(*extent)).take(room - listed.len()));
             }
-            let at = (self.cursor + step) % count;
-            let extent = ExtentIndex(at as u32);
-            let is_free = self.state[at] == State::Free || freed.binary_search(&extent).is_ok();
-            if is_free && at < self.mark {
-                listed.push(extent);
-            }
+            // Of a large pool, only as many are looked at as it takes.
+            None => listed.extend(free.take(room)),
         }
         if let Some(last) = listed.last() {
             self.cursor = last.0 as usize + 1;
@@ -356,15 +357,16 @@ mod tests {
     fn a_freed_extent_is_free_only_after_release() {
         let mut extents = extents(4);
         assert_eq!(extents.free(), 3);
-        let plan = extents.plan(UsageChanges::new(), vec![], &[], &[], BTreeSet::new(), 1);
+        let plan = extents.plan(UsageChanges::new(), vec![], &[], &[], BTreeSet::new(), (1, None));
         assert_eq!(plan.listed, [ExtentIndex(1)]);
         extents.apply(&plan);
         assert_eq!(extents.free(), 2);
-        let plan = extents.plan([(ExtentIndex(1), 100)].into(), vec![ExtentIndex(1)], &[], &[], BTreeSet::new(), 1);
+        let plan =
+            extents.plan([(ExtentIndex(1), 100)].into(), vec![ExtentIndex(1)], &[], &[], BTreeSet::new(), (1, None));
         assert!(plan.freed.is_empty());
         extents.apply(&plan);
         assert_eq!((extents.free(), extents.live_bytes()), (1, 100));
-        let plan = extents.plan([(ExtentIndex(1), -100)].into(), vec![], &[], &plan.listed, BTreeSet::new(), 1);
+        let plan = extents.plan([(ExtentIndex(1), -100)].into(), vec![], &[], &plan.listed, BTreeSet::new(), (1, None));
         assert_eq!(plan.freed, [ExtentIndex(1)]);
         extents.apply(&plan);
         assert_eq!((extents.free(), extents.live_bytes()), (1, 0));
@@ -377,7 +379,7 @@ mod tests {
         let mut extents = extents(4);
         let pinned = BTreeSet::from([ExtentIndex(1)]);
         let mut plan = |passed, pinned| {
-            let plan = extents.plan(UsageChanges::new(), passed, &[], &[], pinned, 0);
+            let plan = extents.plan(UsageChanges::new(), passed, &[], &[], pinned, (0, None));
             extents.apply(&plan);
             extents.release(&plan);
             (plan.freed, plan.idle, extents.free())
@@ -414,11 +416,11 @@ mod tests {
     #[test]
     fn an_extent_freed_by_a_checkpoint_may_be_listed_by_it() {
         let mut extents = extents(2);
-        let plan = extents.plan(UsageChanges::new(), vec![], &[], &[], BTreeSet::new(), 8);
+        let plan = extents.plan(UsageChanges::new(), vec![], &[], &[], BTreeSet::new(), (8, None));
         extents.apply(&plan);
         assert_eq!((plan.listed.len(), extents.free()), (1, 0));
         // The log passed extent 1 and left nothing live in it.
-        let plan = extents.plan(UsageChanges::new(), vec![ExtentIndex(1)], &[], &[], BTreeSet::new(), 8);
+        let plan = extents.plan(UsageChanges::new(), vec![ExtentIndex(1)], &[], &[], BTreeSet::new(), (8, None));
         assert_eq!(plan.listed, [ExtentIndex(1)]);
         extents.apply(&plan);
         assert!(extents.release(&plan).is_empty());

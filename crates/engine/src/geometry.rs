@@ -17,6 +17,9 @@ pub(crate) const CLEAN_EXTENTS: u64 = 2;
 /// Of the metadata's extents, those that not even a cleaner may take that a crash robbed of its own.
 const RESCUE_EXTENTS: usize = 1;
 
+/// See [`Geometry::held_below`]: for the survivors of one extent, and for entries.
+const HELD_BELOW_EXTENTS: usize = 3;
+
 /// The geometry of a pool. Clones share the number of extents, which grows while the pool is open.
 #[derive(Debug, Clone)]
 pub(crate) struct Geometry {
@@ -82,6 +85,16 @@ impl Geometry {
         match purpose {
             Purpose::Data | Purpose::Clean => METADATA_EXTENTS as usize,
             Purpose::Rescue => RESCUE_EXTENTS,
+            Purpose::Metadata => 0,
+        }
+    }
+
+    /// Extents ahead that have their space below and that the log keeps back from a batch of this purpose. The storage below may run out of
+    /// space whatever the pool has: moves, and what gives space back, must find some all the same.
+    pub(crate) fn held_below(&self, purpose: Purpose) -> usize {
+        match purpose {
+            Purpose::Data => HELD_BELOW_EXTENTS,
+            Purpose::Clean | Purpose::Rescue => 1,
             Purpose::Metadata => 0,
         }
     }

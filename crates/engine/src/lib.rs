@@ -9,6 +9,7 @@
 mod allocation;
 mod apply;
 mod backing;
+mod below;
 mod buffers;
 mod calibration;
 mod canary;
@@ -45,6 +46,7 @@ mod map;
 mod mend;
 mod mend_missing;
 mod mend_objects;
+mod merge;
 mod object;
 mod objects;
 mod options;

@@ -136,7 +136,9 @@ impl Pool {
         let began = env.clock.now_ns();
         let superblock = superblock_io::choose(&superblock_io::read_copies(&*env.disk)?)?;
         let geometry = Geometry::new(superblock.extent_bytes, superblock.capacity_bytes);
+        let cut_off = superblock_io::lengthen(&*env.disk, &superblock, options.repair)?;
         let mut mended = if options.repair { mend::mend(&env, &superblock.pool, &geometry)? } else { Vec::new() };
+        mended.extend(cut_off.map(Problem::cut_off));
         let loaded = recovery::load(&*env.store, &superblock.pool, &geometry)?;
         let checkpoint = loaded.checkpoint;
         let shares = Shares::of(options.memory_bytes);
@@ -197,6 +199,7 @@ impl Pool {
             chooser,
         }));
         *core.mended.lock() = mended;
+        core.look_below();
         core.take_checkpoint()?;
         // Only now: until here another opening could have got the same number, and nothing may be written under it.
         core.mark_opening();
@@ -319,10 +322,15 @@ impl Pool {
         let volumes = self.volumes();
         let seen: std::collections::BTreeSet<_> = core.objects.volumes().iter().map(|object| object.id).collect();
         let all = core.objects.all();
-        let unlisted = all.iter().filter(|object| !seen.contains(&object.id));
         let dictionaries = core.objects.dictionaries();
         let dictionary_bytes = dictionaries.iter().map(|object| object.stored_now()).sum::<u64>();
-        let unlisted_bytes = unlisted.map(|object| object.stored_now()).sum::<u64>().saturating_sub(dictionary_bytes);
+        // Dictionaries are objects that are no volumes, too, and are told apart.
+        let of_unlisted = |bytes: fn(&Object) -> u64| {
+            let unlisted = all.iter().filter(|object| !seen.contains(&object.id)).map(|object| bytes(object));
+            unlisted.sum::<u64>().saturating_sub(dictionaries.iter().map(|object| bytes(object)).sum())
+        };
+        let unlisted_bytes = of_unlisted(Object::stored_now);
+        let unlisted_allocated_bytes = of_unlisted(Object::allocated_bytes);
         let pins = core.catalogue.pins();
         let (live_bytes, free, catalogue_extents) = {
             let extents = core.extents.lock();
@@ -344,11 +352,12 @@ impl Pool {
             allocated_bytes: volumes.iter().map(|v| v.allocated_bytes).sum(),
             live_bytes,
             unlisted_bytes,
+            unlisted_allocated_bytes,
             dictionaries: dictionaries.len() as u64,
             dictionary_bytes,
             reaping: core.objects.reaping().len() as u64,
             dead_bytes: ((extents_total - extents_free.min(extents_total)) * extent_bytes).saturating_sub(live_bytes),
-            free_bytes: extents_free * extent_bytes,
+            free_bytes: extents_free.min(core.extents_left_below()) * extent_bytes,
             map_bytes: core.env.store.occupied_bytes(),
             written_bytes: c.written_bytes.get(),
             fragment_bytes: c.fragment_bytes.get(),
@@ -404,7 +413,9 @@ impl Pool {
                 Entry::Object(descriptor)
             }
             None => {
-                Entry::PoolProperties(properties::changed(Owner::Pool, &self.core.objects.pool_properties(), changes)?)
+                let pool = properties::changed(Owner::Pool, &self.core.objects.pool_properties(), changes)?;
+                self.core.check_inherited_reservations(&pool)?;
+                Entry::PoolProperties(pool)
             }
         };
         self.core.append_durably(vec![entry])?;

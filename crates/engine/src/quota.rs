@@ -16,6 +16,8 @@ use units::{BlockIndex, BlockMask, GROUP_BLOCKS, GroupIndex, ObjectId, format_si
 
 use crate::core::Core;
 use crate::object::Object;
+use crate::options::Properties;
+use crate::properties;
 
 /// What one volume may write before its quota is looked at again.
 #[derive(Debug, Default)]
@@ -118,20 +120,39 @@ impl Core {
         if self.objects.get(id).map_or(0, |object| object.settings.read().reservation_bytes) >= bytes {
             return Ok(());
         }
-        let extents = u64::from(self.geometry.extents_usable()) - 1 - self.geometry.reserve_extents();
-        let room = extents * self.geometry.usable_bytes_min();
-        let live = self.extents.lock().live_bytes();
         let mut wanted = bytes.saturating_sub(self.objects.get(id).map_or(0, |object| object.stored_bytes()));
         for object in self.objects.volumes().into_iter().filter(|object| object.id != id) {
             let unmet = object.settings.read().reservation_bytes.saturating_sub(object.stored_bytes());
             wanted = wanted.saturating_add(unmet);
         }
+        self.check_reserved(wanted, &format!("a reservation of {}", format_size(bytes)))
+    }
+
+    /// The same for what volumes would inherit from the pool, if these were its properties and they asked for more than now.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Full`], and [`ErrorKind::Invalid`] for properties that make no sense.
+    pub(crate) fn check_inherited_reservations(&self, pool: &Properties) -> Result<()> {
+        let (mut wanted, mut is_more, mut count) = (0_u64, false, 0_u64);
+        for object in self.objects.volumes() {
+            let reserved = properties::resolved(pool, &object.descriptor.read().properties)?.reservation_bytes;
+            is_more |= reserved > object.settings.read().reservation_bytes;
+            count += u64::from(reserved > 0);
+            wanted = wanted.saturating_add(reserved.saturating_sub(object.stored_bytes()));
+        }
+        if is_more { self.check_reserved(wanted, &format!("what {count} volumes would reserve")) } else { Ok(()) }
+    }
+
+    /// Whether `wanted` bytes that nobody uses yet fit beside what lives in the pool.
+    fn check_reserved(&self, wanted: u64, what: &str) -> Result<()> {
+        let extents = u64::from(self.geometry.extents_usable()) - 1 - self.geometry.reserve_extents();
+        let room = extents * self.geometry.usable_bytes_min();
+        let live = self.extents.lock().live_bytes();
         if live.saturating_add(wanted) <= room {
             return Ok(());
         }
-        let (bytes, left) = (format_size(bytes), format_size(room.saturating_sub(live)));
-        let text =
-            format!("a reservation of {bytes} does not fit: {left} are free, those that are reserved already included");
+        let left = format_size(room.saturating_sub(live));
+        let text = format!("{what} does not fit: {left} are free, those that are reserved already included");
         Err(Error::new(ErrorKind::Full, text))
     }
 }

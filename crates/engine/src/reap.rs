@@ -14,9 +14,10 @@ use format::{Reap, Record, RecordKey, object_key, parse_record_key, record_key, 
 use surface::Result;
 use units::{GroupIndex, ObjectId};
 
-use crate::checkpoint::{Captured, Merged};
+use crate::checkpoint::Captured;
 use crate::core::Core;
 use crate::map::store_error;
+use crate::merge::Merged;
 use crate::objects::Reaped;
 use crate::overlay::{GroupRecords, Overlay};
 use crate::timeline::Timeline;

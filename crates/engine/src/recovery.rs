@@ -73,7 +73,8 @@ pub(crate) fn load(store: &dyn MapStore, pool: &[u8; 16], geometry: &Geometry) -
     };
     let checkpoint = Checkpoint::decode(&bytes).map_err(damaged)?;
     if checkpoint.pool != *pool {
-        let text = "the metadata directory and the data file belong to different pools";
+        let text = "the metadata directory and the data file belong to different pools: put back the one or the other; a data file alone is \
+                    enough for: shale salvage DATA --into NEW";
         return Err(Error::new(ErrorKind::Corrupt, text));
     }
     let mut known = BTreeSet::new();

@@ -86,7 +86,8 @@ impl Pool {
         let wanted = u32::try_from(capacity_bytes / extent_bytes).unwrap_or(u32::MAX);
         if wanted == now {
             core.mark(None);
-            return Ok(ShrinkReport { is_finished: true, ..core.shrink_report(0) });
+            let moved = core.counters.moved_bytes.get();
+            return Ok(ShrinkReport { is_finished: true, ..core.shrink_report(moved) });
         }
         if wanted > now || wanted < EXTENTS_MIN {
             let (now, wanted) = (format_size(u64::from(now) * extent_bytes), format_size(capacity_bytes));
@@ -178,8 +179,14 @@ impl Core {
         }
         let extent_bytes = u64::from(self.geometry.extent_bytes);
         let (wanted, least) = (format_size(u64::from(extents) * extent_bytes), format_size(needed * extent_bytes));
+        let is_smaller = needed < u64::from(self.geometry.extents());
+        let advice = if is_smaller {
+            format!("make it {least} large, or destroy something")
+        } else {
+            "destroy something first".into()
+        };
         Err(full(format!(
-            "what the pool holds ({} and reservations) does not fit in {wanted} for certain: make it {least} large, or destroy something",
+            "what the pool holds ({} and reservations) does not fit in {wanted} for certain: {advice}",
             format_size(live)
         )))
     }
@@ -321,6 +328,35 @@ mod tests {
             }
             self.below.read_at(offset, buf, len)
         }
+    }
+
+    /// What a cleaner found not worth its while has to go all the same; it said that there was no room for it.
+    #[test]
+    fn what_is_not_worth_cleaning_is_moved_all_the_same() {
+        let capacity_bytes = 256 * EXTENT;
+        let machine = Machine::new(capacity_bytes, 1);
+        let pool = pool_on(&machine, machine.disk.handle(), capacity_bytes, 0);
+        pool.create_volume("v", capacity_bytes, &Default::default()).unwrap();
+        let volume = pool.volume("v").unwrap();
+        // With its header an extent's worth: none can be packed any better.
+        let mut data = vec![0; 60 << 10];
+        for i in 0..192 {
+            fill_content(&mut Rng::new(i), ContentKind::Random, &mut data);
+            volume.write(i * EXTENT, Bytes::from(data.clone()), WriteOptions { fua: true }).unwrap();
+        }
+        volume.discard(0, 170 * EXTENT).unwrap();
+        pool.checkpoint().unwrap();
+        let core = &pool.core;
+        let all = Rule { live_max: u32::MAX, ..core.rule(0, true) };
+        let mut shunned = 0;
+        while core.clean_round_beside(all).unwrap() == Round::Shunned {
+            shunned += 1;
+        }
+        assert!(shunned > 0, "nothing was left");
+        let slices = (0..100).map(|_| pool.shrink(LEFT * EXTENT, 4).unwrap());
+        assert!(slices.take_while(|report| !report.is_finished).count() < 100);
+        let again = pool.shrink(LEFT * EXTENT, 4).unwrap();
+        assert_eq!((again.is_finished, again.bytes_moved), (true, 0), "nothing was moved for what is done");
     }
 
     /// Else a writer would count the victims of a round as nothing that could be won, and be told that the pool is full.

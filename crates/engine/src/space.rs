@@ -51,9 +51,9 @@ impl Core {
         self.buffer.bytes() as u64 + self.buffer.groups() as u64 * GROUP_COST_BYTES
     }
 
-    /// Extents that can be written before another one is freed, the reserve included.
+    /// Extents that can be written before another one is freed, the reserve included, as far as the storage below has room.
     pub(crate) fn extents_left(&self) -> u64 {
-        self.extents_free.load(Ordering::Acquire) + self.log.ahead() as u64
+        (self.extents_free.load(Ordering::Acquire) + self.log.ahead() as u64).min(self.extents_left_below())
     }
 
     /// Extents that are neither reserved nor needed for what is on its way to the log.
@@ -206,6 +206,7 @@ impl Core {
         if let Some(admitted) = try_now() {
             return Ok(Some(admitted));
         }
+        self.look_below();
         self.take_light_checkpoint()?;
         // Deleted volumes give their space back over several checkpoints.
         loop {

@@ -70,6 +70,8 @@ pub struct PoolStatus {
     pub live_bytes: u64,
     /// Those of them that belong to destroyed volumes: clones still need them, or they are just being removed.
     pub unlisted_bytes: u64,
+    /// Logical bytes that hold data in destroyed volumes: not in `allocated_bytes`.
+    pub unlisted_allocated_bytes: u64,
     /// Trained dictionaries of volumes, and the bytes of live fragments that they are.
     pub dictionaries: u64,
     /// See `dictionaries`.
@@ -176,6 +178,10 @@ pub struct CheckReport {
 
 impl Problem {
     /// The log was damaged where it was durable, and the pool was opened without what lies behind.
+    pub(crate) fn cut_off(what: String) -> Self {
+        Self { kind: "data", volume: None, offset: None, detail: what, repaired: true }
+    }
+
     pub(crate) fn log_damage(what: String) -> Self {
         let detail = format!("{what}; the pool was opened without what lies behind the damage");
         Self { kind: "log", volume: None, offset: None, detail, repaired: true }
@@ -186,7 +192,7 @@ impl Problem {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// A stable name: `superblock`, `record`, `fragment`, `usage`, `overlap`, `object`, `history`,
-    /// `catalogue`, `costs`, `map-store`, `log`.
+    /// `catalogue`, `costs`, `map-store`, `log`, `data`.
     pub kind: &'static str,
     /// Volume that is concerned, if any.
     pub volume: Option<String>,

@@ -39,6 +39,27 @@ pub(crate) fn choose(copies: &Copies) -> Result<Superblock> {
     }
 }
 
+/// Makes sure that the storage is as large as the superblock says: growing makes it larger first, shrinking cuts it off last, so a
+/// shorter one has lost its end. With `repair` it is made as long again, without what was there; what was wrong is returned.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] without `repair`, and what the storage fails with.
+pub(crate) fn lengthen(disk: &dyn Disk, superblock: &Superblock, repair: bool) -> Result<Option<String>> {
+    let failed = |error| Error::from_io("the size of the pool's data cannot be told, or not changed", error);
+    let (has, needs) = (disk.size_bytes().map_err(failed)?, superblock.capacity_bytes);
+    if has >= needs {
+        return Ok(None);
+    }
+    let what = format!("the data file or device has {has} bytes, the pool uses {needs}: its end has been cut off");
+    if !repair {
+        let advice = "bring it back from where it was copied; `check --repair` opens the pool with what is left, \
+             `salvage` gets out what is left without changing anything";
+        return Err(Error::new(ErrorKind::Corrupt, format!("{what}; {advice}")));
+    }
+    disk.grow(needs).map_err(failed)?;
+    Ok(Some(what))
+}
+
 /// Whether there is, or was, a pool. A damaged first copy without a second one is none: the second is written when the first is
 /// durable, so this is what a crash in the middle of making a pool has torn.
 pub(crate) fn hold_pool(copies: &Copies) -> bool {

@@ -290,6 +290,7 @@ impl Core {
             return Ok(());
         }
         self.forget_shrinking();
+        self.look_below();
         let now = self.env.clock.now_ns();
         let old = {
             let mut aging = self.aging.lock();

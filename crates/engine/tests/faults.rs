@@ -122,7 +122,7 @@ fn unreadable_places() {
 
 #[test]
 fn no_space_below() {
-    let campaign = Campaign { binary: "faults", test: "no_space_below", seeds: 60, soaks: false };
+    let campaign = Campaign { binary: "faults", test: "no_space_below", seeds: 100, soaks: false };
     let total = campaign.run(|seed| {
         let mut world = World::new(seed, Shape::small)?;
         let mut faults = 0;
@@ -131,20 +131,34 @@ fn no_space_below() {
             let room = world.rng.below(1 << 20);
             world.machine.disk.limit_space(Some(occupied + room));
             world.disturbed = Some(format!("{room} bytes of room below"));
+            if world.rng.percent(40) {
+                let point = world.machine.power.next_point() + world.rng.below(200);
+                world.machine.power.plan(point, Fault::Crash);
+            }
+            let mut is_dark = false;
             for _ in 0..60 {
-                if world.step()? == Ended::Disturbed {
-                    faults += 1;
+                match world.step()? {
+                    Ended::Disturbed => faults += 1,
+                    Ended::Dark => {
+                        is_dark = true;
+                        break;
+                    }
+                    Ended::Well | Ended::Full => {}
                 }
             }
-            if read_blocks(&mut world)? > 0 {
+            if !is_dark && read_blocks(&mut world)? > 0 {
                 return Err(world.fail("lack of space made reads fail"));
             }
-            world.machine.disk.limit_space(None);
-            if world.rng.coin() {
+            // What there is can be opened and read without any room, too.
+            if world.rng.percent(70) {
+                world.machine.disk.limit_space(None);
+            }
+            if is_dark || world.rng.coin() {
                 world.crash()?
             } else {
                 world.restart()?
             }
+            world.machine.disk.limit_space(None);
             run_until_disturbed(&mut world, 20)?;
         }
         Ok(tally(&world, faults))

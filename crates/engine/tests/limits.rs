@@ -279,6 +279,28 @@ fn no_reservation_is_so_large_that_it_fits_again() {
     assert!(taken > 0);
 }
 
+/// What all volumes inherit was taken without a look, and then kept from everybody.
+#[test]
+fn what_volumes_would_inherit_must_fit_too() {
+    let machine = Machine::new(64 << 20, 1);
+    let pool = pool(&machine, 64 << 20);
+    let set_all = |key: &str, value: &str| pool.set_properties(None, &[(key.to_owned(), Some(value.to_owned()))]);
+    for name in ["a", "b", "c"] {
+        pool.create_volume(name, 32 << 20, &Properties::new()).unwrap();
+    }
+    set(&pool, "c", "reservation", "none").unwrap();
+    set_all("reservation", "8M").unwrap();
+    let error = set_all("reservation", "24M").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert!(error.to_string().contains("2 volumes"), "{error}");
+    // Nothing was changed, and other properties of a pool that is full can be.
+    set_all("unit", "8K").unwrap();
+    assert!(pool.create_volume("d", 32 << 20, &Properties::new()).is_ok());
+    assert!(fill(&pool, "c", 32 << 20).0 > 0);
+    assert!(fill(&pool, "a", 32 << 20).0 >= 8 << 20, "what was promised holds");
+    set_all("reservation", "4M").unwrap();
+}
+
 /// The batch that told of all that was cut off did not fit in a small extent, and the volume could not be made smaller at all.
 #[test]
 fn a_volume_of_a_petabyte_becomes_small_in_a_pool_with_small_extents() {

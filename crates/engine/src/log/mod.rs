@@ -157,6 +157,8 @@ pub(crate) enum Purpose {
 pub(crate) enum Refusal {
     /// The list of extents is used up: take a checkpoint and try again.
     NeedsCheckpoint(Prepared),
+    /// The storage below gives no space for the next extent: a checkpoint may put one on the list that has some.
+    NeedsSpace(Prepared, Box<Error>),
     /// It failed; what was taken has been given back to the sink.
     Failed(Error),
 }
@@ -233,10 +235,16 @@ impl Log {
         prepared: Prepared,
         purpose: Purpose,
     ) -> std::result::Result<(Placed, Option<Prepared>), Refusal> {
-        let step = self.place(&mut self.state.lock(), prepared, purpose);
+        let (step, is_broken) = {
+            let mut state = self.state.lock();
+            (self.place(&mut state, prepared, purpose), state.broken.is_some())
+        };
         match step {
             Ok(Step::Placed(placed, rest)) => Ok((placed, rest)),
             Ok(Step::NoExtent(prepared)) => Err(Refusal::NeedsCheckpoint(prepared)),
+            Err((e, prepared)) if e.kind() == ErrorKind::Full && !is_broken => {
+                Err(Refusal::NeedsSpace(prepared, e.into()))
+            }
             Err((error, prepared)) => {
                 self.sink.failed(&prepared.taken);
                 Err(Refusal::Failed(error))
@@ -293,7 +301,7 @@ impl Log {
         if state.streams.ahead() <= self.geometry.kept_back(purpose) {
             return Ok(Step::NoExtent(prepared));
         }
-        if let Err(error) = self.reserve_next(state) {
+        if let Err(error) = self.reserve_next(state, purpose) {
             return Err((error, prepared));
         }
         let fresh = Place { stream, extent, offset: 0 };
@@ -445,8 +453,9 @@ impl Log {
     }
 
     /// Where the log stands; `capture` runs while no batch can be applied. Of extents from `mark` on, none is opened any more, and those
-    /// that are open are left as soon as nothing is under way there.
-    pub(crate) fn position(&self, mark: ExtentIndex, capture: impl FnOnce()) -> Position {
+    /// that are open are left as soon as nothing is under way there. With `shortens`, only those stay on the list that have their space
+    /// below set aside.
+    pub(crate) fn position(&self, mark: ExtentIndex, shortens: bool, capture: impl FnOnce()) -> Position {
         let mut state = self.state.lock();
         if state.broken.is_some() {
             while !state.flights.is_empty() {
@@ -467,7 +476,8 @@ impl Log {
             state.streams.abandon();
             self.ahead.store(state.streams.ahead(), Ordering::Relaxed);
         }
-        let dropped = state.streams.keep_before(mark);
+        let reserved_only = shortens && !state.reserving;
+        let dropped = state.streams.keep_before(mark, reserved_only);
         self.ahead.store(state.streams.ahead(), Ordering::Relaxed);
         capture();
         state.bytes_since_checkpoint = 0;

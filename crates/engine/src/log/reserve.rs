@@ -5,7 +5,7 @@ use format::Stream;
 use surface::{Error, Result};
 use units::ExtentIndex;
 
-use super::{Log, State};
+use super::{Log, Purpose, State};
 
 /// Most extents for which space is set aside below in one go. Each call waits for the file system's journal, and for writes
 /// under way; so a long stream makes fewer and larger ones. The number doubles
@@ -14,19 +14,19 @@ use super::{Log, State};
 const RESERVE_AHEAD_MAX: usize = 32;
 
 impl Log {
-    /// Sets space aside below for the extent that is opened next and its neighbours, so that a write does not fail for want of it.
-    pub(super) fn reserve_next(&self, state: &mut State) -> Result<()> {
-        if state.streams.reserved_ahead() > 0 {
-            return Ok(());
+    /// Sets space aside below for the extent that is opened next and its neighbours, so that a write does not fail for want of it, and
+    /// what gives space back does not either.
+    pub(super) fn reserve_next(&self, state: &mut State, purpose: Purpose) -> Result<()> {
+        while state.streams.reserved_ahead() <= self.geometry.held_below(purpose) {
+            let Some((first, count)) = state.streams.unreserved(state.reserve_ahead) else { return Ok(()) };
+            let count = match self.reserve_extents(first, count) {
+                Ok(()) => count,
+                // Near the end of the space below, what is there is taken extent by extent.
+                Err(_) => self.reserve_one(first).map(|()| 1)?,
+            };
+            state.streams.set_reserved(first, count);
+            state.reserve_ahead = (2 * state.reserve_ahead).min(RESERVE_AHEAD_MAX);
         }
-        let Some((first, count)) = state.streams.unreserved(state.reserve_ahead) else { return Ok(()) };
-        let count = match self.reserve_extents(first, count) {
-            Ok(()) => count,
-            // Near the end of the space below, what is there is taken extent by extent.
-            Err(_) => self.reserve_one(first).map(|()| 1)?,
-        };
-        state.streams.set_reserved(first, count);
-        state.reserve_ahead = (2 * state.reserve_ahead).min(RESERVE_AHEAD_MAX);
         Ok(())
     }
 
@@ -57,6 +57,12 @@ impl Log {
         if done.is_ok() && state.streams.set_reserved(first, count) {
             state.reserve_ahead = (2 * state.reserve_ahead).min(RESERVE_AHEAD_MAX);
         }
+    }
+
+    /// Extents opened since the pool was, and those that have not been, in their order.
+    pub(crate) fn opened_and_ahead(&self) -> (u64, Vec<ExtentIndex>) {
+        let state = self.state.lock();
+        (self.counters.opened_extents.get(), state.streams.unopened().collect())
     }
 
     fn reserve_one(&self, extent: ExtentIndex) -> Result<()> {

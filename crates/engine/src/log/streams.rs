@@ -88,6 +88,11 @@ impl Streams {
         self.listed.get(self.opened).copied()
     }
 
+    /// Extents that no stream has opened yet, in their order.
+    pub(super) fn unopened(&self) -> impl Iterator<Item = ExtentIndex> {
+        self.listed.iter().skip(self.opened).copied()
+    }
+
     /// What is open in a stream.
     pub(super) fn open_of(&mut self, stream: Stream) -> Option<&mut Open> {
         self.open[stream as usize].as_mut()
@@ -155,11 +160,12 @@ impl Streams {
     }
 
     /// Takes extents from `mark` on, and whatever is listed behind the first of them, off the list, as far as they are not open, and leaves
-    /// those that are open and have nothing under way. Returns the ones that were never opened.
+    /// those that are open and have nothing under way; with `reserved_only`, also those off the list that have no space set aside below. Returns
+    /// the ones that were never opened.
     ///
     /// What stays of the list is the beginning of the old one. So until a checkpoint without the others is durable, whatever is
     /// opened is what recovery from the one before would look for; and leaving an extent is what a stream may do at any time.
-    pub(super) fn keep_before(&mut self, mark: ExtentIndex) -> Vec<ExtentIndex> {
+    pub(super) fn keep_before(&mut self, mark: ExtentIndex, reserved_only: bool) -> Vec<ExtentIndex> {
         for (open, applied) in self.open.iter_mut().zip(&mut self.applied) {
             let is_still = open.as_ref().map(|o| (o.extent, o.offset)) == applied.map(|a| (a.extent, a.offset));
             if is_still && applied.is_some_and(|a| a.extent >= mark) {
@@ -170,6 +176,7 @@ impl Streams {
         let ahead = self.listed.iter().skip(self.opened);
         let kept = self.opened + ahead.take_while(|extent| **extent < mark).count();
         self.reserved = self.reserved.min(kept);
+        let kept = if reserved_only { self.reserved.max(self.opened) } else { kept };
         self.listed.drain(kept..).collect()
     }
 
@@ -254,11 +261,15 @@ mod tests {
         let mut streams = Streams::new([None, None], extents(&[50, 5, 51, 6, 60, 7]), vec![]);
         let one = put(&mut streams, Stream::Hot, true);
         let two = put(&mut streams, Stream::Cold, true);
-        assert_eq!(streams.keep_before(ExtentIndex(40)), extents(&[51, 6, 60, 7]), "the order of the list stays");
+        assert_eq!(
+            streams.keep_before(ExtentIndex(40), false),
+            extents(&[51, 6, 60, 7]),
+            "the order of the list stays"
+        );
         assert_eq!(streams.ahead(), 0);
         streams.extend(0, &extents(&[8, 9]));
         streams.applied(one, 4096);
-        assert!(streams.keep_before(ExtentIndex(40)).is_empty());
+        assert!(streams.keep_before(ExtentIndex(40), false).is_empty());
         let at = |extent, offset| Some(OpenExtent { extent: ExtentIndex(extent), offset });
         assert_eq!(
             streams.position(),
@@ -270,11 +281,11 @@ mod tests {
         let three = put(&mut streams, Stream::Hot, true);
         assert_eq!(three, place(Stream::Hot, 8, 0));
         streams.applied(three, 4096);
-        streams.keep_before(ExtentIndex(40));
+        streams.keep_before(ExtentIndex(40), false);
         assert_eq!(streams.position(), ([at(8, 4096), at(5, 4096)], extents(&[9]), extents(&[50])));
         // With a batch under way it is not left.
         put(&mut streams, Stream::Hot, false);
-        streams.keep_before(ExtentIndex(8));
+        streams.keep_before(ExtentIndex(8), false);
         assert!(streams.open_of(Stream::Hot).is_some());
     }
 

@@ -1,0 +1,173 @@
+//! Step 3 of a full checkpoint: the changes are merged into the groups' records, in the order of the groups.
+//!
+//! Where there are many, two threads have half of the groups each: whoever opens a pool after a crash waits for it, and in a full log no space
+//! comes back before it is done. Groups have nothing to do with one another, and the parts are put together in their order, so that it comes to the same.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread::Builder;
+
+use env::MapBatch;
+use surface::Result;
+use units::ObjectId;
+
+use crate::checkpoint::Captured;
+use crate::core::Core;
+use crate::extents::UsageChanges;
+use crate::map::{Base, absorb, union};
+use crate::objects::{Object, Reaped};
+use crate::overlay::{GroupRecords, Overlay};
+use crate::reap::put_group;
+use crate::write_buffer::GroupKey;
+
+/// Groups for which a second thread is worth it: tens of milliseconds.
+const SHARED_GROUPS_MIN: usize = 8192;
+
+/// What the merge made.
+#[derive(Default)]
+pub(crate) struct Merged {
+    pub batch: MapBatch,
+    pub usage: UsageChanges,
+    /// Change of allocated blocks and stored bytes by object.
+    pub objects: BTreeMap<ObjectId, (i64, i64)>,
+    /// Merged groups that were cached, in order; none in a light checkpoint.
+    pub groups: Vec<(GroupKey, GroupRecords)>,
+    /// Other groups that changed.
+    pub reaped_groups: Vec<(GroupKey, GroupRecords)>,
+    /// What was done of reaping.
+    pub reaped: Vec<Reaped>,
+    /// Deltas that were put into the batch.
+    pub deltas: Vec<(u64, u32)>,
+}
+
+impl Merged {
+    /// With what the groups behind these came to.
+    fn append(&mut self, mut behind: Self) {
+        self.batch.changes.append(&mut behind.batch.changes);
+        for (extent, bytes) in behind.usage {
+            *self.usage.entry(extent).or_default() += bytes;
+        }
+        for (object, (blocks, bytes)) in behind.objects {
+            let figures = self.objects.entry(object).or_default();
+            *figures = (figures.0 + blocks, figures.1 + bytes);
+        }
+        self.groups.append(&mut behind.groups);
+        self.reaped_groups.append(&mut behind.reaped_groups);
+        self.reaped.append(&mut behind.reaped);
+        self.deltas.append(&mut behind.deltas);
+    }
+}
+
+impl Core {
+    /// Merges all changes.
+    pub(crate) fn merge(&self, frozen: &Overlay, settled: &Overlay, captured: &Captured) -> Result<Merged> {
+        let keys = union(frozen.keys(), settled.keys());
+        let part = |keys: &[GroupKey]| self.merge_part(keys, frozen, settled, captured);
+        if self.is_inline() || keys.len() < SHARED_GROUPS_MIN {
+            return part(&keys);
+        }
+        let (first, second) = keys.split_at(keys.len() / 2);
+        std::thread::scope(|scope| {
+            let helper = Builder::new().name("shale-merger".to_owned()).spawn_scoped(scope, || part(second));
+            let mut merged = part(first)?;
+            merged.append(match helper {
+                Ok(helper) => helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?,
+                Err(_) => part(second)?,
+            });
+            Ok(merged)
+        })
+    }
+
+    /// Merges the changes of some groups.
+    fn merge_part(
+        &self,
+        keys: &[GroupKey],
+        frozen: &Overlay,
+        settled: &Overlay,
+        captured: &Captured,
+    ) -> Result<Merged> {
+        let mut merged = Merged::default();
+        let mut object: Option<Arc<Object>> = None;
+        for key in keys.iter().copied() {
+            if object.as_ref().is_none_or(|o| o.id != key.object) {
+                object = self.objects.get(key.object);
+            }
+            let (Some(object), Some(timeline)) = (&object, captured.timelines.get(&key.object)) else { continue };
+            let mut changes = frozen.with(key, Clone::clone).unwrap_or_default();
+            let settled = settled.with(key, Clone::clone).unwrap_or_default();
+            if timeline.is_dead() {
+                // Of an object that nobody looks at, reaping takes away what is in the store.
+                if settled.is_empty() {
+                    continue;
+                }
+                changes.clear();
+            }
+            let Base { records: base, cached } = self.map.base_for_checkpoint(key, object.epoch())?;
+            self.count_changes(key.object, &base, &changes, &mut merged);
+            let mut records = (*base).clone();
+            absorb(&mut records, &changes, &mut |_, _| ());
+            let mut above = settled.clone();
+            absorb(&mut above, &changes, &mut |_, _| ());
+            self.trim_group(key, timeline, &mut records, &above, &mut merged);
+            put_group(key, &base, &settled, &mut records, &mut merged);
+            if cached {
+                merged.groups.push((key, records));
+            }
+        }
+        Ok(merged)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use sim::Machine;
+    use surface::{BlockDevice, WriteOptions};
+    use units::{BLOCK_BYTES, GROUP_BYTES};
+
+    use super::*;
+    use crate::Properties;
+    use crate::testing::pool_on;
+
+    const POOL_BYTES: u64 = 256 << 20;
+    const GROUPS: u64 = SHARED_GROUPS_MIN as u64 + 1000;
+
+    fn block(group: u64, version: u64) -> Bytes {
+        let line = format!("block {group}, version {version}; ");
+        line.bytes().cycle().take(BLOCK_BYTES).collect()
+    }
+
+    /// Whether two threads merge or one: the same records, and figures that a recount confirms, before and after everything was overwritten.
+    #[test]
+    fn what_two_threads_merge_is_what_one_would() {
+        let merged = [0, 2].map(|workers| {
+            let machine = Machine::new(POOL_BYTES, 1);
+            let pool = pool_on(&machine, machine.disk.handle(), POOL_BYTES, workers);
+            let lz4 = Properties::from([("compression".to_owned(), "lz4".to_owned())]);
+            pool.create_volume("v", GROUPS * GROUP_BYTES as u64, &lz4).unwrap();
+            let volume = pool.volume("v").unwrap();
+            let mut figures = Vec::new();
+            for version in 0..2 {
+                for group in 0..GROUPS {
+                    volume.write(group * GROUP_BYTES as u64, block(group, version), WriteOptions::default()).unwrap();
+                }
+                pool.checkpoint().unwrap();
+                let status = pool.status();
+                figures.push((status.live_bytes, status.allocated_bytes));
+            }
+            pool.drop_caches();
+            let report = pool.check(false, &mut |_, _| ()).unwrap();
+            assert!(report.problems.is_empty(), "{workers} workers: {:?}", report.problems);
+            let mut buf = vec![0; BLOCK_BYTES];
+            for group in 0..GROUPS {
+                volume.read(group * GROUP_BYTES as u64, &mut buf).unwrap();
+                assert_eq!(buf, block(group, 1), "{workers} workers, group {group}");
+            }
+            drop(volume);
+            pool.close().unwrap();
+            figures
+        });
+        assert_eq!(merged[0], merged[1]);
+        assert_eq!(merged[0][1].1, GROUPS * BLOCK_BYTES as u64);
+    }
+}
