@@ -26,6 +26,7 @@ mod receive;
 mod server;
 
 pub mod admit;
+mod budget;
 pub mod negotiate;
 pub mod wire;
 

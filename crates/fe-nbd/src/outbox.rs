@@ -8,7 +8,7 @@
 //!    allows without progress, and then drops the connection.
 //!
 //! The account bounds memory: bytes of requests being executed (the reply of a read, the payload of a write) plus
-//! bytes queued. The reader stops reading when it is full.
+//! bytes queued. The reader stops reading when it is full, or when all connections together have too much ([`Budget`]).
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -20,6 +20,8 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sockopt};
+
+use crate::budget::{Budget, OWN_BYTES};
 
 /// Most replies in one system call; the kernel takes up to 1024, a few dozen make its cost vanish.
 const REPLIES_PER_SEND: usize = 32;
@@ -35,6 +37,8 @@ const SOCKET_BUFFER_BYTES: usize = 2 << 20;
 /// What a queued reply costs besides its buffer: its place in the queue and the allocator's overhead. Without it, a
 /// client that takes no replies could have millions of small ones queued.
 const REPLY_OVERHEAD_BYTES: usize = 64;
+/// How long a reader waits for others to give memory back before it looks whether its own connection is still there.
+const BUDGET_WAIT: Duration = Duration::from_millis(100);
 
 /// Bytes to send: the first `len` of a buffer.
 #[derive(Debug)]
@@ -83,6 +87,7 @@ pub struct Limits {
 pub struct Outbox {
     socket: Arc<OwnedFd>,
     limits: Limits,
+    budget: Arc<Budget>,
     state: Mutex<State>,
     /// Something left the account, or the connection was dropped: the reader may look again.
     room: Condvar,
@@ -104,6 +109,8 @@ struct State {
     /// Requests being executed, and their bytes.
     requests: u32,
     request_bytes: usize,
+    /// Taken from the budget.
+    granted: usize,
     reader_waits: bool,
     /// The reader is done: the writer thread ends.
     finished: bool,
@@ -124,7 +131,7 @@ enum Sender {
 
 impl Outbox {
     /// An outbox of a connected, blocking stream socket.
-    pub fn new(socket: Arc<OwnedFd>, limits: Limits) -> rustix::io::Result<Self> {
+    pub fn new(socket: Arc<OwnedFd>, limits: Limits, budget: Arc<Budget>) -> rustix::io::Result<Self> {
         // Only the writer thread sends in blocking mode; this is its patience.
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(limits.stall_max))?;
         // Only a wish: without the right to force it, the system's own limit holds, and what does not fit goes the way
@@ -139,6 +146,7 @@ impl Outbox {
             sender: Sender::Nobody,
             requests: 0,
             request_bytes: 0,
+            granted: 0,
             reader_waits: false,
             finished: false,
             dropped: None,
@@ -148,6 +156,7 @@ impl Outbox {
         Ok(Self {
             socket,
             limits,
+            budget,
             state: Mutex::new(state),
             room: Condvar::new(),
             writer: Condvar::new(),
@@ -173,10 +182,13 @@ impl Outbox {
             if state.dropped.is_some() {
                 return false;
             }
-            if state.has_room(&self.limits, bytes) {
+            if !state.has_room(&self.limits, bytes) {
+                self.wait_for_room(&mut state);
+            } else if state.is_granted(&self.budget, bytes) {
                 break;
+            } else {
+                MutexGuard::unlocked(&mut state, || self.budget.wait(BUDGET_WAIT));
             }
-            self.wait_for_room(&mut state);
         }
         state.requests += 1;
         state.request_bytes += bytes;
@@ -197,7 +209,8 @@ impl Outbox {
 
     /// Whether [`begin`](Self::begin) would not wait now.
     pub fn has_room(&self, bytes: usize) -> bool {
-        self.state.lock().has_room(&self.limits, bytes)
+        let state = self.state.lock();
+        state.has_room(&self.limits, bytes) && state.wanted(bytes) <= state.granted
     }
 
     /// Sends replies of requests that are not in the account: the reader's own. Waits while the account is full.
@@ -271,6 +284,7 @@ impl Outbox {
         if let Some(index) = state.spare.iter().rposition(|b| b.len() >= len && b.len() / 4 <= len) {
             let buffer = state.spare.swap_remove(index);
             state.spare_bytes -= buffer.len();
+            self.budget.unkeep(buffer.len());
             return buffer;
         }
         drop(state);
@@ -280,7 +294,7 @@ impl Outbox {
     /// Takes a reply's buffer back for the next reads.
     pub fn recycle(&self, reply: Reply) {
         if reply.bytes.len() >= SPARE_BUFFER_BYTES_MIN {
-            self.state.lock().keep(reply.bytes);
+            self.state.lock().keep(reply.bytes, &self.budget);
         }
     }
 
@@ -302,10 +316,12 @@ impl Outbox {
 
     fn queue(&self, mut state: MutexGuard<'_, State>, reply: Reply) {
         if state.dropped.is_some() {
+            state.give_back(&self.budget);
             return;
         }
         state.queued_bytes += reply.cost();
         state.queue.push_back(reply);
+        state.give_back(&self.budget);
         if state.sender == Sender::Nobody {
             state.sender = Sender::Replier;
             drop(state);
@@ -344,7 +360,7 @@ impl Outbox {
             let mut state = self.state.lock();
             match sent {
                 Ok(sent) => {
-                    front_sent = state.settle(&mut batch, front_sent + sent);
+                    front_sent = state.settle(&mut batch, front_sent + sent, &self.budget);
                     self.wake_reader(&mut state);
                     if sent == wanted || me == Sender::Writer {
                         continue;
@@ -396,6 +412,7 @@ impl Outbox {
         state.queue.clear();
         state.front_sent = 0;
         state.queued_bytes = 0;
+        state.give_back(&self.budget);
         state.reader_waits = false;
         self.room.notify_all();
     }
@@ -412,13 +429,53 @@ impl Outbox {
     }
 }
 
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        let state = self.state.get_mut();
+        self.budget.give(state.granted);
+        self.budget.unkeep(state.spare_bytes);
+    }
+}
+
 impl State {
     fn has_room(&self, limits: &Limits, bytes: usize) -> bool {
+        let fits = self.requests < limits.requests_max && self.in_flight() + bytes <= limits.bytes_max;
         // One request is always allowed, however large: it was admitted, so it must be possible.
-        let is_alone = self.requests == 0 && self.queued_bytes == 0;
-        let fits =
-            self.requests < limits.requests_max && self.request_bytes + self.queued_bytes + bytes <= limits.bytes_max;
-        is_alone || fits
+        self.is_idle() || fits
+    }
+
+    /// Whether nothing is in flight.
+    const fn is_idle(&self) -> bool {
+        self.requests == 0 && self.queued_bytes == 0
+    }
+
+    /// Bytes of requests being executed and of replies that wait.
+    const fn in_flight(&self) -> usize {
+        self.request_bytes + self.queued_bytes
+    }
+
+    /// What the connection must have of the budget with so many bytes more in flight.
+    const fn wanted(&self, bytes: usize) -> usize {
+        (self.in_flight() + bytes).saturating_sub(OWN_BYTES)
+    }
+
+    /// Takes what so many bytes more want of the budget; `false`: there is not enough now.
+    fn is_granted(&mut self, budget: &Budget, bytes: usize) -> bool {
+        let more = self.wanted(bytes).saturating_sub(self.granted);
+        let may = more == 0 || budget.take(self.granted, more, self.is_idle());
+        if may {
+            self.granted += more;
+        }
+        may
+    }
+
+    /// Gives back what is not wanted any more.
+    fn give_back(&mut self, budget: &Budget) {
+        let wanted = self.wanted(0);
+        if wanted < self.granted {
+            budget.give(self.granted - wanted);
+            self.granted = wanted;
+        }
     }
 
     fn push_front(&mut self, reply: Reply) {
@@ -431,7 +488,7 @@ impl State {
 
     /// Takes what was sent off `batch`, of whose bytes `sent` have left; returns how many of them belong to the first
     /// reply that remains.
-    fn settle(&mut self, batch: &mut VecDeque<Reply>, mut sent: usize) -> usize {
+    fn settle(&mut self, batch: &mut VecDeque<Reply>, mut sent: usize, budget: &Budget) -> usize {
         while let Some(front) = batch.front()
             && sent >= front.len
         {
@@ -439,17 +496,66 @@ impl State {
             if let Some(reply) = batch.pop_front() {
                 // Zero after a drop: then nothing counts any more.
                 self.queued_bytes = self.queued_bytes.saturating_sub(reply.cost());
-                self.keep(reply.bytes);
+                self.keep(reply.bytes, budget);
             }
         }
+        self.give_back(budget);
         sent
     }
 
-    fn keep(&mut self, buffer: Vec<u8>) {
+    fn keep(&mut self, buffer: Vec<u8>, budget: &Budget) {
         let fits = self.spare.len() < SPARE_BUFFERS_MAX && self.spare_bytes + buffer.len() <= SPARE_BYTES_MAX;
-        if buffer.len() >= SPARE_BUFFER_BYTES_MIN && fits {
+        if buffer.len() >= SPARE_BUFFER_BYTES_MIN && fits && budget.keep(buffer.len()) {
             self.spare_bytes += buffer.len();
             self.spare.push(buffer);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    fn outbox(budget: &Arc<Budget>) -> (Outbox, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let limits = Limits { bytes_max: 64 * MIB, requests_max: 256, stall_max: Duration::from_secs(300) };
+        (Outbox::new(Arc::new(ours.into()), limits, Arc::clone(budget)).unwrap(), theirs)
+    }
+
+    /// A reply that the client has not taken holds as much as the request did.
+    #[test]
+    fn what_is_in_flight_is_taken_from_the_budget_until_the_client_has_it() {
+        let budget = Arc::new(Budget::new(64 * MIB));
+        let (first, mut client) = outbox(&budget);
+        for _ in 0..32 {
+            assert!(first.has_room(0) && first.begin(MIB));
+        }
+        assert!(first.begin(MIB), "half of the budget, and what is its own");
+        assert!(!first.has_room(MIB));
+        let (second, _other) = outbox(&budget);
+        assert!(second.begin(16 * MIB), "there is some for others");
+        // The socket takes a part of this, and the rest waits for the client.
+        for _ in 0..33 {
+            first.end(MIB, Reply::from(vec![7; MIB]));
+        }
+        assert!(!budget.take(0, 32 * MIB, false), "it is still there");
+        let mut taken = vec![0; 33 * MIB];
+        std::thread::scope(|scope| {
+            scope.spawn(|| first.write());
+            client.read_exact(&mut taken).unwrap();
+            first.finish();
+        });
+        assert!(taken.iter().all(|byte| *byte == 7));
+        second.end(16 * MIB, Reply::from(vec![0; 16]));
+        assert!(budget.take(0, 32 * MIB, false), "all of it came back");
+        budget.give(32 * MIB);
+        assert!(second.begin(16 * MIB));
+        drop(second);
+        assert!(budget.take(0, 32 * MIB, false), "with the connection, too");
     }
 }

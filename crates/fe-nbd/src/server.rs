@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use rustix::net::Shutdown;
 use surface::{DeviceSet, Error, ErrorKind, Result};
 
+use crate::budget::Budget;
 use crate::clock::{Deadline, timespec};
 use crate::connection::{Connection, Ended};
 use crate::execute::{Failures, Served, Task};
@@ -39,12 +40,15 @@ pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 pub struct ServerOptions {
     /// Threads for requests that wait, shared by all connections. They wait for the disk, so more than processors.
     pub threads: usize,
-    /// Most connections. Each has two threads, at most `bytes_in_flight_max` of memory, half a MiB of buffers, and up to
-    /// 4 MiB in the kernel's.
+    /// Most connections. Each has two threads, 1 MiB in flight of its own and what it gets of `bytes_in_flight_total`, half a MiB of
+    /// buffers, and up to 4 MiB in the kernel's.
     pub connections_max: usize,
     /// Most bytes of requests and replies of one connection that are in memory at once. 64 MiB are two of the largest
     /// requests, or depth 64 of 1 MiB.
     pub bytes_in_flight_max: usize,
+    /// Most bytes of requests and replies of all connections that are in memory at once, beside the 1 MiB that each has of its own. One
+    /// connection gets half of it at most. A quarter of it more may lie in buffers for the next reads.
+    pub bytes_in_flight_total: usize,
     /// Most requests of one connection that wait in the pool. Clients rarely use more than 128.
     pub requests_in_flight_max: u32,
     /// Longest handshake.
@@ -63,6 +67,7 @@ impl Default for ServerOptions {
             threads: 16,
             connections_max: 64,
             bytes_in_flight_max: 64 << 20,
+            bytes_in_flight_total: 128 << 20,
             requests_in_flight_max: 256,
             handshake_max: Duration::from_secs(30),
             stall_max: Duration::from_secs(60),
@@ -78,6 +83,7 @@ impl fmt::Debug for ServerOptions {
             .field("threads", &self.threads)
             .field("connections_max", &self.connections_max)
             .field("bytes_in_flight_max", &self.bytes_in_flight_max)
+            .field("bytes_in_flight_total", &self.bytes_in_flight_total)
             .field("requests_in_flight_max", &self.requests_in_flight_max)
             .finish_non_exhaustive()
     }
@@ -94,6 +100,7 @@ struct Shared {
     devices: Arc<dyn DeviceSet>,
     options: ServerOptions,
     pool: Arc<Pool<Task>>,
+    budget: Arc<Budget>,
     register: Mutex<Register>,
     /// The register became empty.
     empty: Condvar,
@@ -133,6 +140,7 @@ impl Server {
         let shared = Arc::new(Shared {
             devices,
             pool: Arc::new(Pool::start(options.threads).map_err(fail)?),
+            budget: Arc::new(Budget::new(options.bytes_in_flight_total)),
             options,
             register: Mutex::default(),
             empty: Condvar::new(),
@@ -284,7 +292,9 @@ impl Shared {
             requests_max: self.options.requests_in_flight_max.max(1),
             stall_max: self.options.stall_max,
         };
-        let Ok(outbox) = Outbox::new(socket, limits) else { return "the socket cannot be set up" };
+        let Ok(outbox) = Outbox::new(socket, limits, Arc::clone(&self.budget)) else {
+            return "the socket cannot be set up";
+        };
         let log = self.options.log.clone();
         let Established { device, name, session } = established;
         let failures = Failures { name, log, told: AtomicU32::new(0) };

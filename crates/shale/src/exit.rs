@@ -134,8 +134,9 @@ pub fn report_usage(error: &clap::Error) -> ExitCode {
         let text = error.to_string();
         // What is wrong, without the words for people behind it.
         let message = text.split("\n\n").next().unwrap_or(&text);
-        let message = message.strip_prefix("error: ").unwrap_or(message).trim_end();
-        Output::new(true, false).error(ErrorKind::Invalid.name(), message);
+        let message = message.strip_prefix("error: ").unwrap_or(message);
+        let words: Vec<_> = message.split_whitespace().collect();
+        Output::new(true, false).error(ErrorKind::Invalid.name(), &words.join(" "));
     } else if error.print().is_err() {
         return ExitCode::from(1);
     }

@@ -123,7 +123,7 @@ impl VolumeReport {
     /// From the engine's figures.
     pub fn new(status: VolumeStatus, clients: usize) -> Self {
         Self {
-            ratio: ratio(status.allocated_bytes, status.stored_bytes),
+            ratio: ratio(status.allocated_bytes, status.stored_bytes).filter(|_| status.allocated_bytes > 0),
             name: status.name,
             size_bytes: status.size_bytes,
             allocated_bytes: status.allocated_bytes,
@@ -180,6 +180,7 @@ pub struct StatusReport {
     pub allocated_bytes: u64,
     pub stored_bytes: u64,
     pub unlisted_bytes: u64,
+    pub unlisted_allocated_bytes: u64,
     pub dictionaries: u64,
     pub dictionary_bytes: u64,
     pub reaping: u64,

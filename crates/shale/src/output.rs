@@ -16,7 +16,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// With `json` results are JSON documents; with `quiet` notes and progress are left out.
+    /// With `json` results are JSON documents; with `quiet` notes, progress and words on what was done are left out.
     pub const fn new(json: bool, quiet: bool) -> Self {
         Self { json, quiet }
     }
@@ -50,6 +50,14 @@ impl Output {
             self.json(document);
         } else {
             self.text(&text());
+        }
+    }
+
+    /// What was done, for a command of which nothing but that is to be told: as JSON or as text, and when quiet only as JSON. The
+    /// exit code tells the same.
+    pub fn done(&self, document: &impl Serialize, text: impl FnOnce() -> String) {
+        if self.json || !self.quiet {
+            self.result(document, text);
         }
     }
 

@@ -235,8 +235,9 @@ impl Service {
         // The process writes to nothing but the log and the map, once it is open; where the system does not count, the log
         // alone is known.
         let written = system::disk_written_bytes().saturating_sub(self.written_before).max(status.log_bytes);
-        let saving = (status.allocated_bytes > 0)
-            .then(|| 100.0 * (1.0 - status.live_bytes as f64 / status.allocated_bytes as f64));
+        // Clones see what destroyed volumes hold for them: it is stored, so it counts as data, too.
+        let allocated = status.allocated_bytes + status.unlisted_allocated_bytes;
+        let saving = (allocated > 0).then(|| 100.0 * (1.0 - status.live_bytes as f64 / allocated as f64));
         let cleaned = status.cleaned_extents * status.extent_bytes;
         StatusReport {
             cleaned_extents: status.cleaned_extents,
@@ -261,16 +262,17 @@ impl Service {
             extents_total: status.extents_total,
             volumes: self.pool.volumes().len() as u64,
             logical_bytes: status.logical_bytes,
-            allocated_bytes: status.allocated_bytes,
+            allocated_bytes: allocated,
             stored_bytes: status.live_bytes,
             unlisted_bytes: status.unlisted_bytes,
+            unlisted_allocated_bytes: status.unlisted_allocated_bytes,
             dictionaries: status.dictionaries,
             dictionary_bytes: status.dictionary_bytes,
             reaping: status.reaping,
             dead_bytes: status.dead_bytes,
             free_bytes: status.free_bytes,
             map_bytes: status.map_bytes,
-            ratio: ratio(status.allocated_bytes, status.live_bytes),
+            ratio: ratio(allocated, status.live_bytes).filter(|_| allocated > 0),
             saving_percent: saving,
             written_bytes: status.written_bytes,
             fragment_bytes: status.fragment_bytes,

@@ -125,7 +125,7 @@ fn each_class_of_error_has_its_code_in_text_and_json() {
     let dir = Dir::with_pool("64M");
     on(&dir, "create", &["v", "--size", "1M"]).ok();
     let absent = dir.join("absent");
-    let absent = path(&absent);
+    let (absent, above) = (path(&absent), path(dir.path()));
     let cases: &[(i32, &str, &[&str])] = &[
         (3, "not-found", &["status", absent]),
         (3, "not-found", &["export", absent, "v", "-"]),
@@ -137,6 +137,9 @@ fn each_class_of_error_has_its_code_in_text_and_json() {
         (2, "invalid", &["serve", "POOL", "--ready-fd", "77"]),
         (3, "not-found", &["serve", "POOL", "--volume", "nobody"]),
         (3, "not-found", &["serve", "POOL", "--mount", absent]),
+        // The pool would vanish below the mount.
+        (2, "invalid", &["serve", "POOL", "--mount", "POOL"]),
+        (2, "invalid", &["serve", "POOL", "--mount", above]),
         // No file that would be gone with the next boot.
         (3, "not-found", &["init", absent, "--data", "/dev/shale-absent"]),
     ];
@@ -155,7 +158,9 @@ fn each_class_of_error_has_its_code_in_text_and_json() {
     on(&dir, "list", &[]).ok();
     let config = std::fs::read_to_string(dir.pool().join("pool.json")).unwrap();
     std::fs::write(dir.pool().join("pool.json"), &config[..config.len() / 2]).unwrap();
-    on(&dir, "list", &[]).code(6);
+    on(&dir, "list", &[]).code(6).says("shale salvage");
+    std::fs::remove_file(dir.pool().join("pool.json")).unwrap();
+    assert!(!on(&dir, "list", &[]).code(6).says("shale salvage").stderr.contains("init"));
     std::fs::write(dir.pool().join("pool.json"), config.replace("\"format_version\": 1", "\"format_version\": 9"))
         .unwrap();
     on(&dir, "list", &[]).code(9).says("format 9");
@@ -254,10 +259,16 @@ fn a_result_that_cannot_be_written_is_a_failure() {
 
 #[test]
 fn a_usage_error_as_json_is_one_sentence() {
-    for words in [&["list", "p", "--json", "--json"][..], &["create", "p", "v", "--size", "x", "--json"], &["--json"]] {
+    for words in [
+        &["list", "p", "--json", "--json"][..],
+        &["create", "p", "v", "--size", "x", "--json"],
+        &["--json"],
+        &["create", "--json"],
+    ] {
         let error = run(words).code(2).json();
         let message = error["error"]["message"].as_str().unwrap();
         assert!(!message.starts_with("error:") && !message.contains("Usage:"), "{message}");
+        assert!(!message.contains('\n'), "{message}");
     }
 }
 
@@ -281,6 +292,76 @@ fn a_map_that_is_lost_is_told_with_the_way_out() {
     // Nothing is said of a flag that salvage does not have.
     let said = on(&dir, "salvage", &["--into", path(&dir.pool())]).code(8).stderr;
     assert!(said.contains("empty directory") && !said.contains("--force"), "{said}");
+}
+
+/// It was opened as if nothing were wrong, and written to.
+/// What was said was the library's own text, and what to do came behind it.
+#[test]
+fn a_damaged_map_is_told_with_the_way_out() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["v", "--size", "1M"]).ok();
+    let tables = dir.pool().join("map/lsm/keyspaces/0/tables");
+    for table in std::fs::read_dir(&tables).unwrap() {
+        let table = table.unwrap().path();
+        let mut bytes = std::fs::read(&table).unwrap();
+        bytes.iter_mut().for_each(|byte| *byte ^= 0x5a);
+        std::fs::write(&table, bytes).unwrap();
+    }
+    let said = on(&dir, "list", &[]).code(6).stderr;
+    let places = ["pool/map is damaged", "as a second pool", "--into NEW", "map store: ", "its files are damaged"]
+        .map(|part| said.find(part));
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?}: {said}");
+    let rebuilt = dir.join("rebuilt");
+    run(["salvage", path(&dir.pool()), "--into", path(&rebuilt), "--capacity", "64M"]).ok();
+    assert_eq!(run(["list", path(&rebuilt), "--json"]).ok().json()[0]["name"], "v");
+}
+
+#[test]
+fn quiet_commands_say_nothing_of_what_was_done() {
+    let dir = Dir::with_pool("64M");
+    for (command, words) in [
+        ("create", &["v", "--size", "1M"][..]),
+        ("set", &["v", "compression=lz4"]),
+        ("resize", &["v", "2M"]),
+        ("snapshot", &["v@s"]),
+        ("clone", &["v@s", "w"]),
+        ("rename", &["w", "x"]),
+        ("export", &["v", "/dev/null", "--force"]),
+        ("rollback", &["v@s"]),
+        ("destroy", &["v", "-r"]),
+        ("grow", &["96M"]),
+    ] {
+        let words: Vec<_> = words.iter().copied().chain(["--quiet"]).collect();
+        let ran = on(&dir, command, &words).ok();
+        assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("", ""), "{command}");
+    }
+    assert!(on(&dir, "list", &["-q"]).ok().stdout.contains("x "), "what is asked for is shown");
+    let made = on(&dir, "create", &["y", "--size", "1M", "-q", "--json"]).ok().json();
+    assert_eq!(made["volume"], "y", "scripts get their document");
+    on(&dir, "create", &["y", "--size", "1M", "-q"]).code(8).says("'y'");
+}
+
+#[test]
+fn a_data_file_that_was_cut_off_is_told_before_anything_is_written() {
+    let dir = Dir::with_pool("64M");
+    let (source, data) = (dir.join("source"), dir.pool().join("data"));
+    std::fs::write(&source, support::real_data(8 << 20)).unwrap();
+    on(&dir, "import", &["v", path(&source)]).ok();
+    on(&dir, "import", &["w", path(&source)]).ok();
+    std::fs::File::options().write(true).open(&data).unwrap().set_len(4 << 20).unwrap();
+    let before = std::fs::read(&data).unwrap();
+    for command in ["status", "check", "scrub"] {
+        on(&dir, command, &[]).code(6).says("cut off").says("salvage");
+    }
+    assert!(std::fs::read(&data).unwrap() == before, "it was written to");
+    let report = on(&dir, "check", &["--repair", "--json"]).code(6).json();
+    let kinds: Vec<_> = report["problems"].as_array().unwrap().iter().map(|p| p["kind"].as_str().unwrap()).collect();
+    assert!(kinds.contains(&"data") && kinds.contains(&"fragment"), "{kinds:?}");
+    assert_eq!(std::fs::metadata(&data).unwrap().len(), 64 << 20);
+    on(&dir, "export", &["w", "-"]).code(6);
+    on(&dir, "destroy", &["w"]).ok();
+    on(&dir, "import", &["v", path(&source), "--overwrite"]).ok();
+    on(&dir, "check", &[]).ok();
 }
 
 #[test]

@@ -120,6 +120,35 @@ fn a_snapshot_is_exported_and_told_apart() {
     assert!(text.starts_with("NAME") && text.lines().any(|line| line.starts_with("v@s")), "{text}");
 }
 
+/// Such a pool had no data, and a ratio of 0.00.
+#[test]
+fn what_clones_see_of_a_destroyed_volume_is_counted() {
+    let dir = Dir::with_pool("256M");
+    let image = dir.join("image");
+    std::fs::write(&image, [noise_of(1, 512 << 10), vec![7; 512 << 10]].concat()).unwrap();
+    on(&dir, "import", &["v", path(&image)]).ok();
+    on(&dir, "snapshot", &["v@s"]).ok();
+    on(&dir, "clone", &["v@s", "w"]).ok();
+    let before = on(&dir, "status", &["--sync", "--json"]).ok().json();
+    assert_eq!(before["unlisted_allocated_bytes"], 0);
+    on(&dir, "destroy", &["-r", "v"]).ok();
+
+    let status = on(&dir, "status", &["--sync", "--json"]).ok().json();
+    for field in ["allocated_bytes", "stored_bytes", "ratio", "saving_percent"] {
+        assert_eq!(status[field], before[field], "{field}");
+    }
+    assert_eq!((&status["allocated_bytes"], &status["unlisted_allocated_bytes"]), (&json!(1 << 20), &json!(1 << 20)));
+    let list = on(&dir, "list", &[]).ok().stdout;
+    assert!(list.contains("in destroyed volumes, for clones or until it has come back: 1 MiB, stored in "), "{list}");
+
+    on(&dir, "destroy", &["w"]).ok();
+    on(&dir, "check", &[]).ok();
+    let status = on(&dir, "status", &["--sync", "--json"]).ok().json();
+    assert_eq!((&status["allocated_bytes"], &status["unlisted_bytes"]), (&json!(0), &json!(0)), "{status}");
+    assert_eq!((&status["ratio"], &status["saving_percent"]), (&Value::Null, &Value::Null));
+    assert!(!on(&dir, "list", &[]).ok().stdout.contains("destroyed"));
+}
+
 /// Snapshots come and go at the doors while the server runs; nobody can write to one, or take a volume back beneath a client.
 #[test]
 fn snapshots_appear_at_the_doors_of_a_running_server() {

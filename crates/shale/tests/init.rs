@@ -68,6 +68,7 @@ fn a_new_pool_is_private_sparse_and_answers() {
     assert_eq!(made["capacity_bytes"], 1u64 << 30);
     assert_eq!(std::fs::metadata(dir.pool()).unwrap().permissions().mode() & 0o777, 0o700);
     let data = std::fs::metadata(dir.pool().join("data")).unwrap();
+    assert_eq!(data.permissions().mode() & 0o777, 0o600, "it may lie anywhere");
     assert_eq!(data.len(), 1 << 30);
     assert!(data.blocks() * 512 < 16 << 20, "the data file is not sparse");
     assert_eq!(config(&dir)["state"], "ready");

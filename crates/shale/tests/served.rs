@@ -51,6 +51,47 @@ fn a_served_pool_is_cleaned_and_scrubbed() {
     on(&dir, "check", &[]).ok();
 }
 
+/// Of a pool that nobody served, what an interrupted scrub had done was forgotten.
+#[test]
+fn scrubbing_is_paused_by_a_signal_and_goes_on() {
+    const SLICE: u64 = 8 << 20;
+    let dir = Dir::with_pool("128M");
+    let image = dir.join("image");
+    std::fs::write(&image, support::noise(4 * SLICE as usize)).unwrap();
+    on(&dir, "import", &["v", path(&image)]).ok();
+    for served in [false, true] {
+        let server = served.then(|| Server::start(&dir, &[]));
+        // Behind the first slice it would rest for longer than this test may take.
+        let child = Command::new(SHALE)
+            .args(["scrub", path(&dir.pool()), "--restart", "--rate", "4K"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // From when on signals wait to be taken; it has not begun then.
+        let blocked = || {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+            let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+            u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << (libc::SIGINT - 1)) != 0
+        };
+        let give_up = std::time::Instant::now() + std::time::Duration::from_secs(600);
+        while !blocked() {
+            assert!(std::time::Instant::now() < give_up, "signals are never blocked");
+            std::thread::yield_now();
+        }
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        support::Ran::of(child.wait_with_output().unwrap()).code(130).says("scrubbing is paused at ");
+
+        let paused = on(&dir, "scrub", &["--report", "--json"]).ok().json();
+        assert_eq!(paused["finished"], false, "{paused}");
+        assert!(paused["bytes"].as_u64() > Some(SLICE / 2) && paused["bytes"].as_u64() < Some(2 * SLICE), "{paused}");
+        let done = on(&dir, "scrub", &["--rate", "max", "--json"]).ok().json();
+        assert_eq!((&done["finished"], &done["started_unix_s"]), (&json!(true), &paused["started_unix_s"]), "{done}");
+        drop(server.map(Server::stop));
+    }
+}
+
 /// Frames that copy need a file, and nothing but a file is taken for one; the connection goes on.
 #[test]
 fn copies_without_a_usable_file_are_refused() {

@@ -49,7 +49,7 @@ fn pipes_work_both_ways_and_the_volume_takes_the_size_of_what_came() {
     std::fs::write(&source, &bytes).unwrap();
     let mut cat = Command::new("cat").arg(&source).stdout(Stdio::piped()).spawn().unwrap();
     let pipe = Stdio::from(cat.stdout.take().unwrap());
-    run_with_stdin(&["import", path(&dir.pool()), "v", "-"], pipe).ok();
+    run_with_stdin(&["import", path(&dir.pool()), "v", "-"], pipe).ok().says("rounded up");
     assert!(cat.wait().unwrap().success());
     assert!(content(&dir, "v") == padded(bytes.clone()), "the content differs");
     let list = on(&dir, "list", &["--json"]).ok().json();

@@ -47,7 +47,7 @@ pub struct Cli {
     /// Print results and errors as JSON
     #[arg(long, global = true)]
     pub json: bool,
-    /// Leave out notes and the progress bar
+    /// Leave out notes, the progress bar, and words on what was done; what a command is to show is still shown
     #[arg(long, short, global = true)]
     pub quiet: bool,
     /// What to do
@@ -177,6 +177,26 @@ mod tests {
             let examples = help.lines().skip(1).take_while(|line| line.starts_with("  "));
             let too_long = examples.into_iter().find(|line| line.chars().count() > 99);
             assert_eq!(too_long, None, "{}: longer than a line of help", command.get_name());
+        }
+    }
+
+    /// What is longer was broken without regard to the columns.
+    #[test]
+    fn properties_stand_in_columns() {
+        let mut set = Cli::command();
+        let set = set.find_subcommand_mut("set").unwrap();
+        let help = set.render_long_help().to_string();
+        let (_, properties) = help.split_once("from now on:\n").unwrap();
+        assert!(properties.lines().count() > 20, "{properties}");
+        let is_in_place =
+            |line: &&str| line.starts_with("  ") && (!line.starts_with("   ") || line.starts_with(&" ".repeat(16)));
+        assert_eq!(properties.lines().find(|line| !is_in_place(line)), None);
+        for key in ::policy::KEYS {
+            assert!(
+                properties.contains(&format!("\n  {:<12}  ", key.name)) || properties.starts_with("  compression"),
+                "{}",
+                key.name
+            );
         }
     }
 

@@ -51,8 +51,8 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   capacity_bytes, extent_bytes, extents_free, extents_total
   volumes, logical_bytes                   number and summed sizes of the volumes
   allocated_bytes, stored_bytes            logical bytes that hold data; live bytes that they take
-  unlisted_bytes, reaping                  of stored_bytes, what destroyed volumes hold for clones; things destroyed whose space
-                                           is still coming back
+  unlisted_allocated_bytes, unlisted_bytes of these two, what destroyed volumes hold for clones, or until it has come back
+  reaping                                  things destroyed whose space is still coming back
   dictionaries, dictionary_bytes           trained dictionaries of volumes, and what they take of stored_bytes
   dead_bytes, free_bytes, map_bytes        not yet reclaimed; free; taken by the map
   cleaned_extents, moved_bytes             emptied by the cleaner; bytes moved for that and by clean --sort

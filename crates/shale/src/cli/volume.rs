@@ -32,6 +32,29 @@ pub struct CreateArgs {
     pub access: Access,
 }
 
+/// Columns of a line of help: what is longer is broken by the parser, without regard to columns.
+const HELP_COLUMNS: usize = 99;
+/// The column at which the words on a property begin.
+const WORDS_COLUMN: usize = 16;
+
+/// Lines that begin with `name` and go on with the words of `text`, all in one column.
+fn wrapped(name: &str, text: &str) -> String {
+    let mut lines = String::new();
+    let mut line = format!("{name:WORDS_COLUMN$}");
+    for word in text.split_whitespace() {
+        if line.chars().count() > WORDS_COLUMN && line.chars().count() + word.chars().count() > HELP_COLUMNS {
+            lines += line.trim_end();
+            lines.push('\n');
+            line = " ".repeat(WORDS_COLUMN);
+        }
+        line += word;
+        line.push(' ');
+    }
+    lines += line.trim_end();
+    lines.push('\n');
+    lines
+}
+
 /// Examples and the list of properties, from the one table that also checks them.
 fn set_help() -> String {
     let mut help = "\
@@ -44,19 +67,15 @@ Examples:
 Properties hold at once, for what is written from now on:
 "
     .to_owned();
+    let mut property = |name: &str, description: &str, allowed: &str| {
+        help.push_str(&wrapped(&format!("  {name:<12}"), description));
+        help.push_str(&wrapped("", allowed));
+    };
     for key in policy::KEYS {
-        help.push_str(&format!(
-            "  {:<12}  {}\n{:16}{}; default {}\n",
-            key.name, key.description, "", key.allowed, key.default
-        ));
+        property(key.name, key.description, &format!("{}; default {}", key.allowed, key.default));
     }
-    help.push_str(&format!(
-        "  {:<12}  {}\n{:16}{}\n",
-        "rule.TYPE",
-        "what files of a type are stored with, by extension or first bytes: rule.nc, rule.jpg, rule.sql",
-        "",
-        policy::Rule::ALLOWED
-    ));
+    let of_rules = "what files of a type are stored with, by extension or first bytes: rule.nc, rule.jpg, rule.sql";
+    property("rule.TYPE", of_rules, policy::Rule::ALLOWED);
     help.truncate(help.trim_end().len());
     help
 }
@@ -107,7 +126,7 @@ Examples:
   shale list /srv/pool --json | jq -r '.[].name'
 
 Figures are estimated between checkpoints, and exact after one: some ten seconds after the pool came to rest, or with
---sync, which takes one first.
+--sync, which takes one first. What a clone shares counts where it was written: it has of its own what was written to it.
 JSON: a list of {name, size_bytes, allocated_bytes, stored_bytes, ratio, created_unix_s, clients, properties, origin};
   allocated are logical bytes that hold data, stored what they take in the pool, ratio = allocated/stored (null
   when empty), clients how many have the volume open, properties those set on the volume itself, origin the snapshot of

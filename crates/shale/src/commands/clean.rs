@@ -6,10 +6,10 @@ use std::time::Instant;
 use serde::Serialize;
 use units::format_size;
 
-use super::pace::{Standing, in_slices};
+use super::pace::{Interruption, Standing, in_slices};
 use crate::cli::{CleanArgs, Pacing};
 use crate::control::{Reply, Request};
-use crate::exit::Outcome;
+use crate::exit::{Failure, Outcome};
 use crate::model::{CleanSlice, SortSlice};
 use crate::output::Output;
 use crate::progress::Progress;
@@ -35,12 +35,13 @@ struct Summary {
 
 /// Cleans a pool until it is clean enough.
 pub fn run(args: CleanArgs, output: &Output) -> Outcome {
+    let interruption = Interruption::watch()?;
     let started = Instant::now();
     let mut done = CleanSlice::default();
     let (mut first, mut sorted) = (None, None);
     Session::with(&args.pool, &args.access, output, |session| {
         if args.sort {
-            sorted = Some(sort(&args, session, output)?);
+            sorted = Some(sort(&args, session, &interruption, output)?);
         }
         if args.report {
             return Ok(());
@@ -59,6 +60,12 @@ pub fn run(args: CleanArgs, output: &Output) -> Outcome {
             };
             progress.set(done.bytes_moved);
             progress.say(format!("{} extents emptied, {} to go", done.extents_cleaned, done.extents_todo));
+            if !done.finished && interruption.has_come() {
+                progress.finish();
+                let text =
+                    format!("interrupted: {} extents are emptied, {} to go", done.extents_cleaned, done.extents_todo);
+                return Err(Failure::Interrupted(text));
+            }
         }
         progress.finish();
         Ok(())
@@ -91,7 +98,7 @@ pub fn run(args: CleanArgs, output: &Output) -> Outcome {
 }
 
 /// Sorts to the end, or tells how far that is.
-fn sort(args: &CleanArgs, session: &Session, output: &Output) -> Outcome<SortSlice> {
+fn sort(args: &CleanArgs, session: &Session, interruption: &Interruption, output: &Output) -> Outcome<SortSlice> {
     let call = |bytes, restart| -> Outcome<SortSlice> {
         match session.call(Request::Sort { bytes, restart })? {
             Reply::Sorted(slice) => Ok(slice),
@@ -99,7 +106,7 @@ fn sort(args: &CleanArgs, session: &Session, output: &Output) -> Outcome<SortSli
         }
     };
     let pacing = Pacing { rate: args.rate, restart: args.restart, report: args.report };
-    in_slices("sorting", SORT_BYTES, &pacing, output, call, standing)
+    in_slices("sorting", SORT_BYTES, &pacing, interruption, output, call, standing)
 }
 
 fn standing(slice: &SortSlice) -> Standing {

@@ -55,7 +55,7 @@ pub fn run(args: ExportArgs, output: &Output) -> Outcome {
         seconds,
         bytes_per_second: (size_bytes as f64 / seconds.max(1e-9)) as u64,
     };
-    output.result(&summary, || {
+    output.done(&summary, || {
         format!(
             "exported volume {} to {}: {}, of which {} are holes, {seconds:.1} s, {}/s\n",
             summary.volume,

@@ -19,7 +19,7 @@ pub fn snapshot(args: SnapshotArgs, output: &Output) -> Outcome {
     let (volume, name) = args.snapshot.split_once('@').unwrap_or_default();
     let request = Request::Snapshot { volume: volume.to_owned(), name: name.to_owned() };
     done(&args.pool, &args.access, output, request)?;
-    output.result(&json!({ "snapshot": args.snapshot }), || format!("snapshot {} taken\n", args.snapshot));
+    output.done(&json!({ "snapshot": args.snapshot }), || format!("snapshot {} taken\n", args.snapshot));
     Ok(())
 }
 
@@ -29,7 +29,7 @@ pub fn clone(args: CloneArgs, output: &Output) -> Outcome {
     let request = Request::Clone { snapshot: args.snapshot.clone(), volume: args.volume.clone(), properties };
     done(&args.pool, &args.access, output, request)?;
     let document = json!({ "volume": args.volume, "origin": args.snapshot });
-    output.result(&document, || format!("volume {} cloned from {}\n", args.volume, args.snapshot));
+    output.done(&document, || format!("volume {} cloned from {}\n", args.volume, args.snapshot));
     Ok(())
 }
 
@@ -39,14 +39,14 @@ pub fn rollback(args: RollbackArgs, output: &Output) -> Outcome {
     done(&args.pool, &args.access, output, request)?;
     let volume = args.snapshot.split('@').next().unwrap_or_default();
     let document = json!({ "volume": volume, "snapshot": args.snapshot });
-    output.result(&document, || format!("volume {volume} is as it was in {}\n", args.snapshot));
+    output.done(&document, || format!("volume {volume} is as it was in {}\n", args.snapshot));
     Ok(())
 }
 
 /// Gives a volume or a snapshot another name.
 pub fn rename(args: RenameArgs, output: &Output) -> Outcome {
     done(&args.pool, &args.access, output, Request::Rename { old: args.old.clone(), new: args.new.clone() })?;
-    output.result(&json!({ "old": args.old, "new": args.new }), || format!("{} is now {}\n", args.old, args.new));
+    output.done(&json!({ "old": args.old, "new": args.new }), || format!("{} is now {}\n", args.old, args.new));
     Ok(())
 }
 
@@ -54,7 +54,7 @@ pub fn rename(args: RenameArgs, output: &Output) -> Outcome {
 pub fn promote(args: PromoteArgs, output: &Output) -> Outcome {
     done(&args.pool, &args.access, output, Request::Promote { volume: args.volume.clone() })?;
     let text = || format!("volume {} owns the snapshots that it came from\n", args.volume);
-    output.result(&json!({ "volume": args.volume }), text);
+    output.done(&json!({ "volume": args.volume }), text);
     Ok(())
 }
 

@@ -44,7 +44,7 @@ pub fn run(args: ImportArgs, output: &Output) -> Outcome {
             Err(failure) => Err(target.clean_up(session, source.name(), failure)),
         }
     })?;
-    output.result(&summary, || {
+    output.done(&summary, || {
         format!(
             "imported {} into volume {}: {} of data, {} stored, ratio {}, {:.1} s, {}/s\n",
             source.name(),
@@ -69,6 +69,13 @@ fn clients_that_stay(session: &Session, volume: &VolumeReport) -> Outcome<usize>
             volumes(session)?.into_iter().find(|other| other.name == volume.name).map_or(0, |other| other.clients);
     }
     Ok(clients)
+}
+
+/// Says it if a volume is larger than its data.
+fn tell_rounding(output: &Output, data_bytes: u64, size_bytes: u64) {
+    if size_bytes != data_bytes {
+        output.note(&format!("the size of {data_bytes} bytes is rounded up to whole blocks: {size_bytes} bytes"));
+    }
 }
 
 /// The volume that is imported into.
@@ -119,9 +126,7 @@ impl Target {
         if data_bytes.is_some_and(|bytes| bytes > size_bytes) {
             return Err(too_small(&args.volume, size_bytes, source).into());
         }
-        if size_bytes != wanted {
-            output.note(&format!("the size of {wanted} bytes is rounded up to whole blocks: {size_bytes} bytes"));
-        }
+        tell_rounding(output, wanted, size_bytes);
         let mut properties: BTreeMap<_, _> = args.properties.iter().cloned().collect();
         if let Some(rule) = rule_for(session, &properties, source)? {
             let codec = rule.choice.to_string();
@@ -168,6 +173,7 @@ impl Target {
                 .done(Request::Resize { volume: self.name.clone(), size_bytes: end, shrink: true })
                 .map_err(message)?;
             self.size_bytes.store(end, Ordering::SeqCst);
+            tell_rounding(output, moved.copied_bytes + moved.hole_bytes, end);
         }
         let size_bytes = self.size_bytes.load(Ordering::SeqCst);
         if !self.created && end < size_bytes {

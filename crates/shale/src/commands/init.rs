@@ -42,7 +42,7 @@ pub fn run(args: InitArgs, output: &Output) -> Outcome {
         "capacity_bytes": made.capacity_bytes,
         "extent_bytes": options.extent_bytes,
     });
-    output.result(&document, || {
+    output.done(&document, || {
         let because = made.capacity_from.as_ref().map_or_else(String::new, |from| format!(" ({from})"));
         format!(
             "pool {} made, with room for {}{because} in {}\n",

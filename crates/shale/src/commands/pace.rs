@@ -1,17 +1,61 @@
 //! Work that goes through a whole pool slice by slice, and how much of the time it leaves to others. How far it came is kept with the
-//! pool, so that interrupting the command pauses the work.
+//! pool, so that interrupting the command pauses the work: it ends behind a slice, and a pool that it opened is closed in order, because
+//! otherwise what the map was told last is lost, and that is how far it came.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use surface::Error;
+use units::format_size;
+
 use crate::cli::Pacing;
-use crate::exit::Outcome;
+use crate::exit::{Failure, Outcome};
 use crate::output::Output;
 use crate::progress::Progress;
+use crate::system::Termination;
 
 /// While others are at work, background work rests so many times as long as it works.
 const REST_FACTOR: u32 = 9;
 /// Longest rest: the progress shall be seen, and an interruption noticed.
 const REST_MAX: Duration = Duration::from_secs(2);
+
+/// How often a rest looks whether it was interrupted.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Whether a signal has asked for an end. A second one ends the process at once.
+pub struct Interruption {
+    flag: Arc<AtomicBool>,
+}
+
+impl Interruption {
+    /// Watches for signals. To be made before any other thread is started.
+    ///
+    /// # Errors
+    /// When they cannot be blocked, or the thread that waits for them cannot be started.
+    pub fn watch() -> Outcome<Self> {
+        let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
+        let flag = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
+        Ok(Self { flag })
+    }
+
+    /// Whether it has come.
+    pub fn has_come(&self) -> bool {
+        self.flag.load(Ordering::SeqCst)
+    }
+
+    /// Rests so long, or until it comes.
+    fn rest(&self, time: Duration) {
+        let began = Instant::now();
+        while !self.has_come() {
+            let left = time.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::sleep(left.min(LOOK_EVERY));
+        }
+    }
+}
 
 /// How far the work is, after a slice of it.
 pub struct Standing {
@@ -28,11 +72,12 @@ pub struct Standing {
 /// users demand; only asks how far it is when `pacing` says so. Returns the last answer.
 ///
 /// # Errors
-/// Those of `call`.
+/// Those of `call`; `Interrupted`.
 pub fn in_slices<S>(
     title: &'static str,
     slice_bytes: u64,
     pacing: &Pacing,
+    interruption: &Interruption,
     output: &Output,
     call: impl Fn(u64, bool) -> Outcome<S>,
     standing: impl Fn(&S) -> Standing,
@@ -54,7 +99,15 @@ pub fn in_slices<S>(
         progress.set(is.bytes_done);
         progress.say(is.said);
         if !is.finished {
-            std::thread::sleep(rest(slice_bytes, pacing.rate, began.elapsed(), is.foreground_bytes != before));
+            interruption.rest(rest(slice_bytes, pacing.rate, began.elapsed(), is.foreground_bytes != before));
+        }
+        if !is.finished && interruption.has_come() {
+            progress.finish();
+            let (done, total) = (format_size(is.bytes_done), format_size(is.bytes_total));
+            let text = format!(
+                "interrupted: {title} is paused at {done} of {total}; the same command without --restart goes on from there"
+            );
+            return Err(Failure::Interrupted(text));
         }
     }
     progress.finish();

@@ -21,7 +21,7 @@ pub fn set(args: SetArgs, output: &Output) -> Outcome {
         Ok(in_force(session, volume)?)
     })?;
     let changed: Vec<_> = properties.into_iter().filter(|property| keys.contains(&property.key)).collect();
-    output.result(&changed, || show(&changed));
+    output.done(&changed, || show(&changed));
     Ok(())
 }
 

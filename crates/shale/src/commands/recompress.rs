@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use units::format_size;
 
-use super::pace::{Standing, in_slices};
+use super::pace::{Interruption, Standing, in_slices};
 use crate::choices::RecompressSlice;
 use crate::cli::RecompressArgs;
 use crate::control::{Reply, Request};
@@ -26,6 +26,7 @@ struct Summary<'a> {
 
 /// Recompresses a volume, or tells how far that is.
 pub fn run(args: RecompressArgs, output: &Output) -> Outcome {
+    let interruption = Interruption::watch()?;
     let started = Instant::now();
     let slice = Session::with(&args.pool, &args.access, output, |session| {
         let call = |bytes, restart| -> Outcome<RecompressSlice> {
@@ -35,10 +36,10 @@ pub fn run(args: RecompressArgs, output: &Output) -> Outcome {
                 other => Err(other.unexpected().into()),
             }
         };
-        in_slices("recompressing", SLICE_BYTES, &args.pacing, output, call, standing)
+        in_slices("recompressing", SLICE_BYTES, &args.pacing, &interruption, output, call, standing)
     })?;
     let summary = Summary { slice: &slice, seconds: started.elapsed().as_secs_f64() };
-    output.result(&summary, || show(&slice, started.elapsed()));
+    output.result(&summary, || show(&slice, (!args.pacing.report).then(|| started.elapsed())));
     Ok(())
 }
 
@@ -53,7 +54,8 @@ fn standing(slice: &RecompressSlice) -> Standing {
     }
 }
 
-fn show(slice: &RecompressSlice, took: Duration) -> String {
+/// What was done; `took` is how long this took, if it did more than look.
+fn show(slice: &RecompressSlice, took: Option<Duration>) -> String {
     if slice.started_unix_s == 0 {
         return "this volume has not been recompressed so\n".to_owned();
     }
@@ -62,10 +64,10 @@ fn show(slice: &RecompressSlice, took: Duration) -> String {
     } else {
         format!("{} of {} extents so far", slice.extents_done, slice.extents_total)
     };
+    let took = took.map_or_else(String::new, |took| format!(", in {:.1} s", took.as_secs_f64()));
     let won = slice.before_bytes.saturating_sub(slice.after_bytes);
     format!(
-        "recompressed, {far}, in {:.1} s: {} of {} fragments rewritten, {} as {}, {} won\n",
-        took.as_secs_f64(),
+        "recompressed, {far}{took}: {} of {} fragments rewritten, {} as {}, {} won\n",
         slice.rewritten,
         slice.fragments,
         format_size(slice.before_bytes),
@@ -89,11 +91,11 @@ mod tests {
             after_bytes: 1 << 20,
             ..RecompressSlice::default()
         };
-        let text = show(&slice, Duration::from_secs(2));
+        let text = show(&slice, Some(Duration::from_secs(2)));
         assert!(
             text.contains("7 of 10 fragments") && text.contains("2 MiB won") && text.contains("all of it"),
             "{text}"
         );
-        assert!(show(&RecompressSlice::default(), Duration::ZERO).contains("not been"));
+        assert!(show(&RecompressSlice::default(), None).contains("not been"));
     }
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use surface::ErrorKind;
 use units::format_size;
 
-use super::pace::{Standing, in_slices};
+use super::pace::{Interruption, Standing, in_slices};
 use crate::cli::ScrubArgs;
 use crate::control::{Reply, Request};
 use crate::exit::{Failure, Outcome};
@@ -27,6 +27,7 @@ struct Summary<'a> {
 
 /// Scrubs a pool, or tells how far that is.
 pub fn run(args: ScrubArgs, output: &Output) -> Outcome {
+    let interruption = Interruption::watch()?;
     let started = Instant::now();
     let slice = Session::with(&args.pool, &args.access, output, |session| {
         let call = |bytes, restart| -> Outcome<ScrubSlice> {
@@ -35,10 +36,10 @@ pub fn run(args: ScrubArgs, output: &Output) -> Outcome {
                 other => Err(other.unexpected().into()),
             }
         };
-        in_slices("scrubbing", SLICE_BYTES, &args.pacing, output, call, standing)
+        in_slices("scrubbing", SLICE_BYTES, &args.pacing, &interruption, output, call, standing)
     })?;
     let summary = Summary { slice: &slice, seconds: started.elapsed().as_secs_f64() };
-    output.result(&summary, || show(&slice, summary.seconds));
+    output.result(&summary, || show(&slice, (!args.pacing.report).then_some(summary.seconds)));
     if slice.found > 0 { Err(Failure::Reported(ErrorKind::Corrupt)) } else { Ok(()) }
 }
 
@@ -52,7 +53,8 @@ fn standing(slice: &ScrubSlice) -> Standing {
     }
 }
 
-fn show(slice: &ScrubSlice, seconds: f64) -> String {
+/// What was found; `seconds` is what this took, if it did more than look.
+fn show(slice: &ScrubSlice, seconds: Option<f64>) -> String {
     if slice.started_unix_s == 0 {
         return "this pool has never been scrubbed\n".to_owned();
     }
@@ -69,8 +71,9 @@ fn show(slice: &ScrubSlice, seconds: f64) -> String {
     } else {
         format!("{} of {} extents so far", slice.extents_done, slice.extents_total)
     };
+    let took = seconds.map_or_else(String::new, |seconds| format!(", in {seconds:.1} s"));
     text.push_str(&format!(
-        "scrubbed {} fragments ({}), {far}, in {seconds:.1} s: {}\n",
+        "scrubbed {} fragments ({}), {far}{took}: {}\n",
         slice.fragments,
         format_size(slice.bytes),
         if slice.found == 0 { "no damage".to_owned() } else { format!("{} damaged", slice.found) }
@@ -93,9 +96,10 @@ mod tests {
         };
         let slice =
             ScrubSlice { started_unix_s: 1, finished: true, found: 1, damages: vec![damage], ..ScrubSlice::default() };
-        let text = show(&slice, 1.0);
+        let text = show(&slice, Some(1.0));
         assert!(text.contains("fragment: volume vm, byte 4096: a block from here"), "{text}");
         assert!(text.contains("all of it") && text.contains("1 damaged"), "{text}");
-        assert!(show(&ScrubSlice::default(), 0.0).contains("never"));
+        assert!(text.contains(", in 1.0 s: ") && !show(&slice, None).contains(" s: "), "{text}");
+        assert!(show(&ScrubSlice::default(), None).contains("never"));
     }
 }

@@ -11,7 +11,7 @@
 //! A second SIGINT or SIGTERM ends the process wherever it is.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -152,6 +152,34 @@ struct FrontEnds {
     mount: Option<Mount>,
 }
 
+/// Refuses a mount point below which the pool itself would vanish: no command would find it any more.
+///
+/// # Errors
+/// `Invalid`.
+fn check_hides_nothing(dir: &Path, service: &Service) -> Result<()> {
+    // What cannot be found is told by who mounts.
+    let Ok(dir) = dir.canonicalize() else { return Ok(()) };
+    let facts = service.facts();
+    let data = facts.data.canonicalize().unwrap_or_else(|_| facts.data.clone());
+    let map = PoolDir::new(&facts.pool).map_path();
+    if facts.pool.starts_with(&dir) || data.starts_with(&dir) || dir.starts_with(&map) {
+        let text = format!(
+            "mount at {}: it would hide the pool {} or its data {}; choose a directory of its own",
+            dir.display(),
+            facts.pool.display(),
+            data.display()
+        );
+        return Err(Error::new(ErrorKind::Invalid, text));
+    }
+    Ok(())
+}
+
+/// Memory for what NBD clients have in flight: a quarter of the budget, but enough for the largest request, and for a few deep queues
+/// at most.
+fn nbd_bytes(memory_bytes: u64) -> usize {
+    (memory_bytes / 4).clamp(64 << 20, 256 << 20) as usize
+}
+
 impl FrontEnds {
     fn start(
         args: &ServeArgs,
@@ -167,6 +195,7 @@ impl FrontEnds {
             let usual = ServerOptions::default();
             let options = ServerOptions {
                 connections_max: env::descriptors_share(NBD_SHARE, 1, usual.connections_max),
+                bytes_in_flight_total: nbd_bytes(args.memory),
                 log: Some(Arc::new(move |line: &str| log_output.note(&format!("shale: {line}")))),
                 ..usual
             };
@@ -185,7 +214,8 @@ impl FrontEnds {
     }
 
     fn mount(args: &ServeArgs, service: &Service, devices: Arc<dyn DeviceSet>, send: Sender<Event>) -> Result<Mount> {
-        let dir = args.mount.as_deref().unwrap_or(std::path::Path::new("."));
+        let dir = args.mount.as_deref().unwrap_or(Path::new("."));
+        check_hides_nothing(dir, service)?;
         let options = MountOptions {
             allow_other: args.allow_other,
             source: service.facts().pool.display().to_string(),

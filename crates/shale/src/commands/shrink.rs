@@ -50,7 +50,7 @@ pub fn run(args: ShrinkArgs, output: &Output) -> Outcome {
     })?;
     let seconds = started.elapsed().as_secs_f64();
     let document = json!({ "capacity_bytes": done.capacity_bytes, "bytes_moved": moved, "seconds": seconds });
-    output.result(&document, || {
+    output.done(&document, || {
         let (capacity, moved) = (format_size(done.capacity_bytes), format_size(moved));
         format!("the pool has {capacity} now; {moved} were moved for that in {seconds:.1} s\n")
     });

@@ -56,7 +56,12 @@ fn show(s: &StatusReport) -> String {
         ("space saved", s.saving_percent.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.1} %"))),
         (
             "of destroyed volumes",
-            format!("{}{}", size(s.unlisted_bytes), if s.reaping > 0 { ", more is coming back" } else { "" }),
+            format!(
+                "{}, stored in {}{}",
+                size(s.unlisted_allocated_bytes),
+                size(s.unlisted_bytes),
+                if s.reaping > 0 { "; more is coming back" } else { "" }
+            ),
         ),
         ("dictionaries", format!("{}, together {}", s.dictionaries, size(s.dictionary_bytes))),
         ("dead", format!("{} (not yet reclaimed)", size(s.dead_bytes))),

@@ -147,7 +147,7 @@ pub fn send(args: SendArgs, output: &Output) -> Outcome {
         // Stdout has the stream.
         output.note(&text());
     } else {
-        output.result(&summary, || text() + "\n");
+        output.done(&summary, || text() + "\n");
     }
     Ok(())
 }
@@ -280,7 +280,7 @@ pub fn receive(args: ReceiveArgs, output: &Output) -> Outcome {
     let seconds = started.elapsed().as_secs_f64();
     let bytes_per_second = (received.stream_bytes as f64 / seconds.max(1e-9)) as u64;
     let summary = ReceiveSummary { received, seconds, bytes_per_second };
-    output.result(&summary, || {
+    output.done(&summary, || {
         let Received { volume, snapshot, stream_bytes, .. } = &summary.received;
         format!(
             "received {volume}@{snapshot}: {}, {seconds:.1} s, {}/s\n",

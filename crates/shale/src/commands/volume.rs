@@ -3,6 +3,7 @@
 use serde_json::json;
 use units::format_size;
 
+use super::status::status;
 use super::{history, streams};
 use crate::cli::{CreateArgs, DestroyArgs, ListArgs, ResizeArgs};
 use crate::control::{Reply, Request};
@@ -33,7 +34,7 @@ pub fn resize(args: ResizeArgs, output: &Output) -> Outcome {
 
 fn say_size(output: &Output, what: &str, volume: &str, size_bytes: u64) {
     let document = json!({ "volume": volume, "size_bytes": size_bytes });
-    output.result(&document, || format!("volume {volume} {what}: {}\n", format_size(size_bytes)));
+    output.done(&document, || format!("volume {volume} {what}: {}\n", format_size(size_bytes)));
 }
 
 /// Deletes a volume or a snapshot.
@@ -41,13 +42,13 @@ pub fn destroy(args: DestroyArgs, output: &Output) -> Outcome {
     let request = Request::Destroy { volume: args.volume.clone(), recursive: args.recursive, force: args.force };
     Session::with(&args.pool, &args.access, output, |session| Ok(session.done(request)?))?;
     let what = if args.volume.contains('@') { "snapshot" } else { "volume" };
-    output.result(&json!({ "volume": args.volume }), || format!("{what} {} destroyed\n", args.volume));
+    output.done(&json!({ "volume": args.volume }), || format!("{what} {} destroyed\n", args.volume));
     Ok(())
 }
 
 /// Lists the volumes.
 pub fn list(args: ListArgs, output: &Output) -> Outcome {
-    let (volumes, receives) = Session::with(&args.pool, &args.access, output, |session| {
+    let (volumes, receives, pool) = Session::with(&args.pool, &args.access, output, |session| {
         if args.sync {
             session.done(Request::Checkpoint)?;
         }
@@ -58,13 +59,19 @@ pub fn list(args: ListArgs, output: &Output) -> Outcome {
                 volume.snapshots = Some(snapshots.iter().filter(|s| s.volume == volume.name).cloned().collect());
             }
         }
-        Ok((volumes, streams::receives(session)?))
+        Ok((volumes, streams::receives(session)?, status(session)?))
     })?;
     output.result(&volumes, || {
         let mut text = if args.recursive { history::show(&volumes) } else { show(&volumes) };
         for r in receives {
             let (come, expected) = (format_size(r.received_bytes), format_size(r.expected_bytes));
             text += &format!("being received: {}@{}, {come} of {expected}\n", r.volume, r.snapshot);
+        }
+        if pool.unlisted_allocated_bytes > 0 {
+            // Else a clone whose origin was destroyed seems to have nothing.
+            let (data, stored) = (format_size(pool.unlisted_allocated_bytes), format_size(pool.unlisted_bytes));
+            text +=
+                &format!("in destroyed volumes, for clones or until it has come back: {data}, stored in {stored}\n");
         }
         text
     });

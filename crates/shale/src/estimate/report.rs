@@ -133,7 +133,8 @@ impl Line {
         match (self.ratio, self.margin_percent) {
             (Some(ratio), Some(margin)) => {
                 let (low, high) = (of(self.saving_percent - margin), of((self.saving_percent + margin).min(99.99)));
-                format!("{ratio:.2}x ({low:.2}-{high:.2})")
+                // All of them are rounded: without a margin the ratio is not to lie beside its interval.
+                format!("{ratio:.2}x ({:.2}-{:.2})", low.min(ratio), high.max(ratio))
             }
             (Some(ratio), None) => format!("{ratio:.2}x"),
             _ => "-".to_owned(),
@@ -211,6 +212,7 @@ mod tests {
         assert_eq!(line(400.0, 0.0123).saving(), "60.0 % ±1.2");
         assert_eq!(line(400.0, 0.0123).joules, 10.0);
         assert_eq!(line(400.0, 0.0123).ratios(), "2.50x (2.43-2.58)");
+        assert_eq!(line(611.63, 0.0).ratios(), "1.63x (1.63-1.64)");
         assert_eq!(line(400.0, f64::INFINITY).saving(), "60.0 % ±?");
         assert_eq!(line(400.0, f64::INFINITY).margin_percent, None);
         assert_eq!(line(0.0, 0.0).ratios(), "-");

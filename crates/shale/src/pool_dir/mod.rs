@@ -67,14 +67,27 @@ impl PoolDir {
     /// Reads `pool.json`, whatever its state.
     ///
     /// # Errors
-    /// `NotFound` when there is no pool, `Corrupt` when the file makes no sense.
+    /// `NotFound` when there is no pool, `Corrupt` when the file makes no sense, or when there is a map but no file.
     pub fn config(&self) -> Result<Config> {
         let path = self.config_path();
         match std::fs::read(&path) {
-            Ok(bytes) => Config::decode(&bytes).map_err(|error| error.context(path.display())),
-            Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+            Ok(bytes) => Config::decode(&bytes).map_err(|error| {
+                let is_damaged = error.kind() == ErrorKind::Corrupt;
+                let error = error.context(path.display());
+                if is_damaged { Error::new(error.kind(), format!("{error}; {}", self.salvage_advice())) } else { error }
+            }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && self.map_path().is_dir() => {
+                let message =
+                    format!("the pool has lost its description {}; {}", path.display(), self.salvage_advice());
+                Err(Error::new(ErrorKind::Corrupt, message))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let here = self.root.display();
                 let message = format!("there is no pool in {here}; make one with: shale init {here}");
+                Err(Error::new(ErrorKind::NotFound, message))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
+                let message = format!("there is no pool in {}: it is no directory", self.root.display());
                 Err(Error::new(ErrorKind::NotFound, message))
             }
             Err(error) => Err(Error::from_io(format!("cannot read {}", path.display()), error)),
@@ -118,7 +131,10 @@ impl PoolDir {
 
     /// What to do about a map that is lost or beyond repair.
     pub fn salvage_advice(&self) -> String {
-        format!("rebuild the pool from its log with: shale salvage {} --into NEW", self.root.display())
+        format!(
+            "rebuild the pool from its log, as a second pool, with: shale salvage {} --into NEW",
+            self.root.display()
+        )
     }
 }
 

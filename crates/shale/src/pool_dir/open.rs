@@ -94,7 +94,7 @@ pub fn open_locked(dir: &PoolDir, lock: Arc<PoolLock>, how: Opening, output: &Ou
         .map_err(|error| Error::new(kind_of(&error), error.to_string()).context("the pool's data cannot be opened"))?;
     let store =
         FjallStore::open(&map, FjallOptions { memory_bytes: store_bytes }).map_err(|error| match error.corrupt {
-            true => Error::new(ErrorKind::Corrupt, format!("{error}; {}", dir.salvage_advice())),
+            true => damaged_map(dir, &error),
             false => store_error(error),
         })?;
     let environment = environment(disk, store);
@@ -104,7 +104,10 @@ pub fn open_locked(dir: &PoolDir, lock: Arc<PoolLock>, how: Opening, output: &Ou
         repair: how.repair,
         ..PoolOptions::default()
     };
-    let pool = Pool::open(environment, options)?;
+    let pool = Pool::open(environment, options).map_err(|error| match store_damage(&error) {
+        Some(damage) => damaged_map(dir, damage),
+        None => error,
+    })?;
     let facts = Facts { pool: root, data, memory_bytes };
     Ok(OpenPool { service: Arc::new(Service::new(pool, facts, *output)), lock })
 }
@@ -117,6 +120,17 @@ pub fn environment(disk: FileDisk, store: FjallStore) -> PoolEnv {
         clock: Arc::new(SystemClock::default()),
         entropy: Arc::new(SystemEntropy),
     }
+}
+
+/// The damage that the map store's own checksums found, if that is what an error of the engine comes from.
+fn store_damage(error: &Error) -> Option<&MapError> {
+    std::error::Error::source(error)?.downcast_ref::<MapError>().filter(|found| found.corrupt)
+}
+
+/// What to say about a map whose files are damaged: first what can be done, last what the store says.
+fn damaged_map(dir: &PoolDir, found: &MapError) -> Error {
+    let (map, advice) = (dir.map_path(), dir.salvage_advice());
+    Error::new(ErrorKind::Corrupt, format!("the pool's map in {} is damaged; {advice} ({found})", map.display()))
 }
 
 /// An error of the map store as the user sees it.

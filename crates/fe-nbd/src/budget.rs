@@ -1,0 +1,117 @@
+//! Memory of all connections together. Each has a little of its own; what it has in flight beyond that is taken from one budget,
+//! so that many clients that take no replies come to no more than a few would.
+//!
+//! Nobody may hold more than he leaves for others: one client gets half of the budget, two that take turns a third each, and of several that never let
+//! go each gets half of what the one before him left. A request that is larger than its share waits until most of the budget is free.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+/// What a connection may have in flight without asking: whoever sends requests of usual sizes one at a time never waits for others.
+pub const OWN_BYTES: usize = 1 << 20;
+/// Part of the budget of which at most that much may be taken when a request comes that is larger than its share.
+const NEARLY_FREE_DIVISOR: usize = 4;
+/// Part of the budget that may lie in buffers that are kept for the next reads.
+const SPARE_DIVISOR: usize = 4;
+
+/// See the module's text.
+pub struct Budget {
+    max: usize,
+    used: Mutex<usize>,
+    /// Something was given back.
+    freed: Condvar,
+    spare: AtomicUsize,
+}
+
+impl Budget {
+    /// A budget of so many bytes.
+    pub fn new(max: usize) -> Self {
+        Self { max, used: Mutex::new(0), freed: Condvar::new(), spare: AtomicUsize::new(0) }
+    }
+
+    /// Takes `more` bytes for a connection that holds `held`, if it may have them now. `is_alone`: it has nothing else in flight.
+    pub fn take(&self, held: usize, more: usize, is_alone: bool) -> bool {
+        let mut used = self.used.lock();
+        let after = *used + more;
+        let leaves_enough = held + more <= self.max.saturating_sub(after);
+        let is_nearly_free = *used <= self.max / NEARLY_FREE_DIVISOR && after <= self.max;
+        // What was admitted must be possible, however small the budget.
+        let may = leaves_enough || is_alone && (is_nearly_free || *used == 0);
+        if may {
+            *used = after;
+        }
+        may
+    }
+
+    /// Gives bytes back.
+    pub fn give(&self, bytes: usize) {
+        if bytes > 0 {
+            *self.used.lock() -= bytes;
+            self.freed.notify_all();
+        }
+    }
+
+    /// Waits until something is given back, or for so long.
+    pub fn wait(&self, most: Duration) {
+        self.freed.wait_for(&mut self.used.lock(), most);
+    }
+
+    /// Whether a buffer of so many bytes may be kept; it then counts until [`unkeep`](Self::unkeep).
+    pub fn keep(&self, bytes: usize) -> bool {
+        let grown = |spare: usize| Some(spare + bytes).filter(|after| *after <= self.max / SPARE_DIVISOR);
+        self.spare.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).is_ok()
+    }
+
+    /// Buffers of so many bytes are not kept any more.
+    pub fn unkeep(&self, bytes: usize) {
+        self.spare.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_next_finds_some() {
+        let budget = Budget::new(128 << 20);
+        let fill = |has: &mut usize| {
+            while budget.take(*has, 64 << 10, false) {
+                *has += 64 << 10;
+            }
+        };
+        let mut held = [0; 7];
+        held.iter_mut().for_each(fill);
+        assert_eq!(held.map(|bytes| bytes >> 20), [64, 32, 16, 8, 4, 2, 1]);
+        held.iter_mut().for_each(|bytes| budget.give(std::mem::take(bytes)));
+        // Two that take turns.
+        let (mut one, mut two) = (0, 0);
+        while budget.take(one, 64 << 10, false) && budget.take(two, 64 << 10, false) {
+            (one, two) = (one + (64 << 10), two + (64 << 10));
+        }
+        assert_eq!((one >> 20, two >> 20), (42, 42));
+    }
+
+    #[test]
+    fn a_large_request_waits_until_most_is_free_but_any_is_possible() {
+        let budget = Budget::new(40 << 20);
+        assert!(budget.take(0, 12 << 20, true));
+        assert!(!budget.take(0, 32 << 20, true), "more than there is");
+        assert!(!budget.take(0, 24 << 20, true), "more than a quarter is taken");
+        budget.give(2 << 20);
+        assert!(!budget.take(0, 24 << 20, false), "he has others in flight");
+        assert!(budget.take(0, 24 << 20, true));
+        budget.give(34 << 20);
+        assert!(budget.take(0, 99 << 20, true), "larger than the budget");
+    }
+
+    #[test]
+    fn buffers_are_kept_up_to_a_part() {
+        let budget = Budget::new(16 << 20);
+        assert!(budget.keep(3 << 20) && budget.keep(1 << 20) && !budget.keep(1));
+        budget.unkeep(1 << 20);
+        assert!(budget.keep(1));
+    }
+}
