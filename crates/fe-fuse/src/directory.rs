@@ -23,9 +23,12 @@ pub(crate) const FILE_PERMISSIONS: u16 = 0o600;
 /// Mode of a snapshot's file. Whoever may do anything is told so when it opens the file to write.
 pub(crate) const SNAPSHOT_PERMISSIONS: u16 = 0o400;
 
-/// `st_blksize`, and the unit of `statfs`. Not the device's preferred size: kernels take their own block size of the inode from
-/// it, and page cache code expects that not to exceed a page.
+/// The unit of `statfs`, which loop devices take as the smallest piece that can be discarded.
 pub(crate) const BLOCK_BYTES: u32 = 4096;
+
+/// `st_blksize`: how much `cmp`, `cp`, stdio and Python read at a time. Each request is a way to the server and back, and nothing is
+/// cached between: with 4096 comparing a file of 2 GiB took 35 s, with this 3 s.
+const REQUEST_BYTES: u32 = 128 << 10;
 
 /// `st_blocks` counts in these.
 pub(crate) const SECTOR_BYTES: u64 = 512;
@@ -101,7 +104,7 @@ impl DeviceDirectory {
             uid: self.uid,
             gid: self.gid,
             rdev: 0,
-            blksize: BLOCK_BYTES,
+            blksize: REQUEST_BYTES,
             flags: 0,
         }
     }

@@ -321,6 +321,7 @@ fn attributes_tell_the_truth() {
     assert!(before.is_file());
     assert_eq!(before.mode() & 0o7777, 0o600);
     assert_eq!((before.uid(), before.gid(), before.nlink()), (0, 0, 1));
+    assert_eq!(before.blksize(), 128 << 10, "programs read as much at a time");
     assert_eq!(before.mtime(), CREATED_UNIX_S as i64);
     let mut file = mounted.open();
     file.write_all(&[1]).unwrap();
