@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -53,6 +53,9 @@ pub struct ServerOptions {
     pub requests_in_flight_max: u32,
     /// Longest handshake.
     pub handshake_max: Duration,
+    /// Longest handshake while all connections are taken: a new client then takes the place of the one that is longest in its own, so
+    /// that clients that say nothing keep nobody out.
+    pub handshake_crowded_max: Duration,
     /// Longest time for which a client may take none of the replies that wait for it.
     pub stall_max: Duration,
     /// Longest time that stopping waits for clients to take their last replies.
@@ -70,6 +73,7 @@ impl Default for ServerOptions {
             bytes_in_flight_total: 128 << 20,
             requests_in_flight_max: 256,
             handshake_max: Duration::from_secs(30),
+            handshake_crowded_max: Duration::from_secs(1),
             stall_max: Duration::from_secs(60),
             stop_grace: Duration::from_secs(10),
             log: None,
@@ -115,10 +119,30 @@ struct Register {
     next_id: u64,
 }
 
+impl Register {
+    /// Ends the handshake that has lasted longest, if that is longer than `least`.
+    fn give_up_a_greeting(&mut self, least: Duration) -> bool {
+        let greeting = |peer: &mut Peer| match peer {
+            Peer::Greeting { since, .. } if since.elapsed() >= least => Some(*since),
+            _ => None,
+        };
+        let oldest = self.connections.values_mut().filter_map(|peer| Some((greeting(peer)?, peer))).min_by_key(|p| p.0);
+        let Some((_, peer)) = oldest else { return false };
+        if let Peer::Greeting { socket, .. } = peer {
+            // An error means that the client has gone already.
+            let _ = rustix::net::shutdown(socket, Shutdown::Both);
+        }
+        *peer = Peer::Leaving;
+        true
+    }
+}
+
 /// A connection as the register knows it.
 enum Peer {
     /// In its handshake: the socket can be shut down.
-    Greeting(Arc<OwnedFd>),
+    Greeting { socket: Arc<OwnedFd>, since: Instant },
+    /// Its handshake was given up for another client's; its thread is about to end.
+    Leaving,
     /// In transmission.
     Serving(Arc<Served>),
 }
@@ -182,7 +206,8 @@ impl Server {
         for peer in register.connections.values() {
             // An error means that the client has gone: its thread sees that too.
             let _ = match peer {
-                Peer::Greeting(socket) => rustix::net::shutdown(socket, Shutdown::Both),
+                Peer::Greeting { socket, .. } => rustix::net::shutdown(socket, Shutdown::Both),
+                Peer::Leaving => Ok(()),
                 Peer::Serving(served) => rustix::net::shutdown(served.outbox.socket(), Shutdown::Read),
             };
         }
@@ -257,15 +282,16 @@ impl Shared {
         let (id, refusal) = {
             let mut register = shared.register.lock();
             let count = register.connections.len();
-            if count >= limit + REFUSALS_MAX {
+            let has_place = count < limit || register.give_up_a_greeting(shared.options.handshake_crowded_max);
+            if count >= limit + REFUSALS_MAX && !has_place {
                 shared.log(format_args!("a client on {address} was refused: all {limit} connections are taken"));
                 return;
             }
             let text = || format!("all {limit} connections of this server are taken; try again when one was closed");
             let id = register.next_id;
             register.next_id += 1;
-            register.connections.insert(id, Peer::Greeting(Arc::clone(&socket)));
-            (id, (count >= limit).then(text))
+            register.connections.insert(id, Peer::Greeting { socket: Arc::clone(&socket), since: Instant::now() });
+            (id, (!has_place).then(text))
         };
         let name = format!("nbd-read-{id}");
         let entry = Entry { shared: Arc::clone(shared), id };

@@ -112,7 +112,9 @@ fn a_handshake_that_takes_too_long_ends() {
 
 #[test]
 fn clients_over_the_limit_are_told_and_then_closed() {
-    let (setup, _device) = with(ServerOptions { connections_max: 2, ..Default::default() });
+    let patient = Duration::from_secs(3600);
+    let options = ServerOptions { connections_max: 2, handshake_crowded_max: patient, ..Default::default() };
+    let (setup, _device) = with(options);
     let (mut first, second) = (setup.simple("disk"), setup.simple("disk"));
     let mut third = setup.options();
     for (option, data) in [(option::LIST, vec![]), (option::GO, info(b"disk", &[])), (option::INFO, info(b"", &[]))] {
@@ -130,6 +132,22 @@ fn clients_over_the_limit_are_told_and_then_closed() {
     }
     let mut client = setup.options();
     client.go("disk");
+}
+
+/// Sixty-four clients that only connected kept all others out for the thirty seconds that a handshake may take.
+#[test]
+fn clients_that_say_nothing_keep_nobody_out() {
+    let options = ServerOptions { connections_max: 2, handshake_crowded_max: Duration::ZERO, ..Default::default() };
+    let (setup, _device) = with(options);
+    let mut served = setup.simple("disk");
+    // Only with an answer its handshake is over for the server, too.
+    assert_eq!(served.read(0, 1), Answer::Ok(vec![0]));
+    for _ in 0..3 {
+        let silent: Vec<_> = (0..12).map(|_| setup.raw()).collect();
+        assert_eq!(setup.simple("disk").read(0, 1), Answer::Ok(vec![0]));
+        drop(silent);
+    }
+    assert_eq!(served.read(0, 1), Answer::Ok(vec![0]), "who is served stays");
 }
 
 #[test]
