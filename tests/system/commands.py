@@ -328,6 +328,10 @@ def estimate_then_import(t):
     server.stop()
     t.run(BINARY, "estimate", t.dir / "nothing", status=EXIT["not-found"])
     t.run(BINARY, "estimate", pool.path, "no-such-volume", status=EXIT["not-found"])
+    t.run(BINARY, "estimate", pool.path, status=EXIT["usage"])
+    t.run(BINARY, "snapshot", pool.path, "noise-zstd-3@then")
+    snapshot = json.loads(t.run(BINARY, "estimate", pool.path, "noise-zstd-3@then", "--json").stdout)
+    t.expect(snapshot["data_bytes"] == served["data_bytes"], f"a snapshot has {snapshot['data_bytes']}, its volume {served['data_bytes']}")
     t.run(BINARY, "estimate", t.dir / "noise", "-o", "unit=5K", status=EXIT["usage"])
 
 

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -120,14 +120,11 @@ struct Register {
 }
 
 impl Register {
-    /// Ends the handshake that has lasted longest, if that is longer than `least`.
-    fn give_up_a_greeting(&mut self, least: Duration) -> bool {
-        let greeting = |peer: &mut Peer| match peer {
-            Peer::Greeting { since, .. } if since.elapsed() >= least => Some(*since),
-            _ => None,
-        };
-        let oldest = self.connections.values_mut().filter_map(|peer| Some((greeting(peer)?, peer))).min_by_key(|p| p.0);
-        let Some((_, peer)) = oldest else { return false };
+    /// Ends the handshake that has lasted longest, if that is longer than it may while others wait.
+    fn give_up_a_greeting(&mut self) -> bool {
+        let is_late = |peer: &Peer| matches!(peer, Peer::Greeting { crowded, .. } if crowded.left().is_zero());
+        let late = self.connections.iter_mut().filter(|(_, peer)| is_late(peer));
+        let Some((_, peer)) = late.min_by_key(|(id, _)| **id) else { return false };
         if let Peer::Greeting { socket, .. } = peer {
             // An error means that the client has gone already.
             let _ = rustix::net::shutdown(socket, Shutdown::Both);
@@ -140,7 +137,7 @@ impl Register {
 /// A connection as the register knows it.
 enum Peer {
     /// In its handshake: the socket can be shut down.
-    Greeting { socket: Arc<OwnedFd>, since: Instant },
+    Greeting { socket: Arc<OwnedFd>, crowded: Deadline },
     /// Its handshake was given up for another client's; its thread is about to end.
     Leaving,
     /// In transmission.
@@ -282,7 +279,7 @@ impl Shared {
         let (id, refusal) = {
             let mut register = shared.register.lock();
             let count = register.connections.len();
-            let has_place = count < limit || register.give_up_a_greeting(shared.options.handshake_crowded_max);
+            let has_place = count < limit || register.give_up_a_greeting();
             if count >= limit + REFUSALS_MAX && !has_place {
                 shared.log(format_args!("a client on {address} was refused: all {limit} connections are taken"));
                 return;
@@ -290,7 +287,8 @@ impl Shared {
             let text = || format!("all {limit} connections of this server are taken; try again when one was closed");
             let id = register.next_id;
             register.next_id += 1;
-            register.connections.insert(id, Peer::Greeting { socket: Arc::clone(&socket), since: Instant::now() });
+            let crowded = Deadline::after(shared.options.handshake_crowded_max);
+            register.connections.insert(id, Peer::Greeting { socket: Arc::clone(&socket), crowded });
             (id, (!has_place).then(text))
         };
         let name = format!("nbd-read-{id}");

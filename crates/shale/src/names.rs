@@ -50,15 +50,18 @@ pub fn size(text: &str) -> std::result::Result<u64, String> {
     units::parse_size(text).map_err(|error| error.to_string())
 }
 
+/// Slowest pace of work that goes through a whole pool: with less it would rest for minutes between two slices.
+const RATE_MIN: u64 = 64 << 10;
+
 /// Bytes in a second, or `max`.
 ///
 /// # Errors
-/// See [`size`].
+/// A message that says what is allowed.
 pub fn rate(text: &str) -> std::result::Result<u64, String> {
     match text {
         "max" => Ok(u64::MAX),
         _ => match size(text)? {
-            0 => Err("must be more than 0, or 'max'".to_owned()),
+            rate if rate < RATE_MIN => Err("must be at least 64K a second, or 'max'".to_owned()),
             rate => Ok(rate),
         },
     }

@@ -118,7 +118,7 @@ impl Service {
             Request::Promote { volume } => self.pool.promote(&volume).map(|()| Reply::Done),
             Request::Snapshots { volume } => self.snapshots(volume.as_deref()).map(Reply::Snapshots),
             Request::Diff { from, to, start } => Ok(Reply::Diff(self.pool.diff(&from, &to, start)?.into())),
-            Request::Resize { volume, size_bytes, shrink } => self.resize(&volume, size_bytes, shrink),
+            Request::Resize { volume, size_bytes, shrink, force } => self.resize(&volume, size_bytes, shrink, force),
             Request::List => Ok(Reply::Volumes(self.list())),
             Request::Status => Ok(Reply::Status(Box::new(self.status()))),
             Request::Get { volume } => {
@@ -176,7 +176,7 @@ impl Service {
         schedules::run(&self.pool, &self.devices, env::Clock::unix_s(&env::SystemClock::default()))
     }
 
-    fn resize(&self, volume: &str, size_bytes: u64, shrink: bool) -> Result<Reply> {
+    fn resize(&self, volume: &str, size_bytes: u64, shrink: bool, force: bool) -> Result<Reply> {
         let before = self.pool.volume(volume)?.size_bytes();
         if size_bytes < before && !shrink {
             let message = format!(
@@ -186,7 +186,10 @@ impl Service {
             );
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        self.pool.resize_volume(volume, size_bytes).map(|()| Reply::Done)
+        // Whoever has it open does not know yet that it is to end sooner.
+        let resize = || self.pool.resize_volume(volume, size_bytes);
+        if size_bytes < before { self.devices.alone(&[volume.to_owned()], force, resize) } else { resize() }
+            .map(|()| Reply::Done)
     }
 
     fn list(&self) -> Vec<VolumeReport> {

@@ -219,6 +219,7 @@ fn check_finds_what_is_wrong_and_reads_refuse_it() {
     assert!(on(&dir, "check", &["--repair"]).code(6).stdout.contains("cannot be repaired"));
     on(&dir, "import", &["v", path(&source), "--overwrite"]).ok();
     on(&dir, "check", &[]).ok();
+    on(&dir, "scrub", &["--rate", "63K"]).code(2).says("at least 64K");
     on(&dir, "scrub", &["--rate", "max"]).ok();
     on(&dir, "export", &["v", path(&target)]).ok();
 }

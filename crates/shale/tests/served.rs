@@ -63,7 +63,7 @@ fn scrubbing_is_paused_by_a_signal_and_goes_on() {
         let server = served.then(|| Server::start(&dir, &[]));
         // Behind the first slice it would rest for longer than this test may take.
         let child = Command::new(SHALE)
-            .args(["scrub", path(&dir.pool()), "--restart", "--rate", "4K"])
+            .args(["scrub", path(&dir.pool()), "--restart", "--rate", "64K"])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -71,6 +71,7 @@ fn scrubbing_is_paused_by_a_signal_and_goes_on() {
         // From when on signals wait to be taken; it has not begun then.
         let blocked = || {
             let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+            assert!(!status.contains("State:\tZ"), "it has ended");
             let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
             u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << (libc::SIGINT - 1)) != 0
         };
@@ -259,7 +260,7 @@ fn a_log_that_is_damaged_where_it_was_durable_is_opened_only_by_repair() {
 }
 
 #[test]
-fn a_volume_in_use_is_destroyed_only_by_force() {
+fn a_volume_in_use_is_destroyed_or_cut_only_by_force() {
     let dir = Dir::with_pool("64M");
     let server = Server::start(&dir, &[]);
     for name in ["a", "b"] {
@@ -270,6 +271,9 @@ fn a_volume_in_use_is_destroyed_only_by_force() {
     assert_eq!(on(&dir, "list", &["--json"]).ok().json()[0]["clients"], 1);
     on(&dir, "destroy", &["a"]).code(4).says("--force");
     on(&dir, "import", &["a", "/etc/passwd", "--overwrite"]).code(4).says("open by 1");
+    on(&dir, "resize", &["a", "1M", "--shrink"]).code(4).says("--force");
+    on(&dir, "resize", &["a", "8M"]).ok();
+    on(&dir, "resize", &["a", "2M", "--shrink", "--force"]).ok();
     on(&dir, "destroy", &["b"]).ok();
     volume.write(0, vec![1; 4096].into()).unwrap();
     on(&dir, "destroy", &["a", "--force"]).ok();

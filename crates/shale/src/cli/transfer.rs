@@ -84,9 +84,10 @@ Examples:
   shale estimate disk.img -o mode=archive -o unit=128K
   shale estimate /dev/sdb --codecs lz4,gzip-6,zstd-3
   shale estimate /srv/pool vm --json
+  shale estimate /srv/pool vm@monday
 
-Nothing is changed. Files, directories, disk images and block devices are read where they are; of a volume, what it
-holds now. A few windows of one unit each are drawn at random, more of what there is more of, and compressed as a pool
+Nothing is changed. Files, directories, disk images and block devices are read where they are; of a volume or a snapshot,
+what it holds. A few windows of one unit each are drawn at random, more of what there is more of, and compressed as a pool
 would compress them, by the settings that are set (-o, and those of the pool and the volume), in each mode of auto, and with some
 codecs. What takes long is tried on every eighth sample and compared with zstd-1 there. The margin is a confidence interval of 95 %:
 combined ratio estimate of stratified sampling, variance from successive differences, double sampling for slow settings.
@@ -99,7 +100,7 @@ JSON: {files, size_bytes, data_bytes, hole_bytes, unit_bytes, sampled_bytes, unr
   saving_percent, margin_percent, ratio, stored_bytes, cpu_seconds, mb_per_second, joules} (speed and time of one core)."
 )]
 pub struct EstimateArgs {
-    /// Files, directories, images or block devices; or a pool and one of its volumes
+    /// Files, directories, images or block devices; or a pool and one of its volumes or snapshots
     #[arg(required = true, value_name = "PATH")]
     pub targets: Vec<PathBuf>,
     /// Property to assume; may be repeated

@@ -167,6 +167,9 @@ pub struct ResizeArgs {
     /// Allow a smaller size than before: what lies behind it is lost
     #[arg(long)]
     pub shrink: bool,
+    /// Make it smaller even if a client has it open
+    #[arg(long, requires = "shrink")]
+    pub force: bool,
     /// How the pool is reached
     #[command(flatten)]
     pub access: Access,

@@ -115,7 +115,7 @@ fn standing(slice: &SortSlice) -> Standing {
         bytes_done: slice.bytes_done,
         bytes_total: slice.bytes_total,
         foreground_bytes: slice.foreground_bytes,
-        said: format!("{} written anew", format_size(slice.rewritten_bytes)),
+        said: format!("{} moved", format_size(slice.rewritten_bytes)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `shale estimate`.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use surface::{Error, ErrorKind};
 
@@ -27,16 +27,25 @@ pub fn run(args: EstimateArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Two words of which the first is a pool's directory and the second could be a volume's name. A file of that name beside us is meant by
-/// whoever writes `./name`.
+/// Two words of which the first is a pool's directory and the second could be a volume's or a snapshot's name. A file of that name beside
+/// us is meant by whoever writes `./name`.
 fn volume_of(targets: &[PathBuf]) -> Option<(PathBuf, String)> {
     let [pool, volume] = targets else { return None };
-    let is_pool = PoolDir::new(pool).config_path().exists();
-    let name = volume.to_str().filter(|name| crate::names::volume_name(name).is_ok())?;
-    is_pool.then(|| (pool.clone(), name.to_owned()))
+    let name = volume.to_str().filter(|name| crate::names::any_name(name).is_ok())?;
+    is_pool(pool).then(|| (pool.clone(), name.to_owned()))
+}
+
+fn is_pool(path: &Path) -> bool {
+    PoolDir::new(path).config_path().exists()
 }
 
 fn of_paths(args: &EstimateArgs, output: &Output) -> Outcome<Report> {
+    // Its files say nothing of what is in its volumes.
+    if let Some(pool) = args.targets.iter().find(|target| is_pool(target)) {
+        let pool = pool.display();
+        let message = format!("{pool} is a pool; name one of its volumes: shale estimate {pool} VOLUME");
+        return Err(Error::new(ErrorKind::Invalid, message).into());
+    }
     let none = BTreeMap::new();
     let plan = Plan::new(&none, &none, &args.properties, &args.codecs)?;
     let progress = Progress::new(output, "look", None);
@@ -57,7 +66,7 @@ fn of_paths(args: &EstimateArgs, output: &Output) -> Outcome<Report> {
     measured(&population, &plan, args, output)
 }
 
-fn of_volume(args: &EstimateArgs, pool: &std::path::Path, volume: &str, output: &Output) -> Outcome<Report> {
+fn of_volume(args: &EstimateArgs, pool: &Path, volume: &str, output: &Output) -> Outcome<Report> {
     Session::with(pool, &args.access, output, |session| {
         let set = |volume| -> Outcome<BTreeMap<String, String>> {
             let properties = match session.call(Request::Get { volume })? {
@@ -66,7 +75,9 @@ fn of_volume(args: &EstimateArgs, pool: &std::path::Path, volume: &str, output: 
             };
             Ok(properties.into_iter().filter(|p| p.source != "default").map(|p| (p.key, p.value)).collect())
         };
-        let plan = Plan::new(&set(None)?, &set(Some(volume.to_owned()))?, &args.properties, &args.codecs)?;
+        // A snapshot has no properties of its own.
+        let owner = volume.split('@').next().unwrap_or(volume).to_owned();
+        let plan = Plan::new(&set(None)?, &set(Some(owner))?, &args.properties, &args.codecs)?;
         let population = Population::of_volume(session.volume(volume)?, plan.unit_bytes)?;
         measured(&population, &plan, args, output)
     })

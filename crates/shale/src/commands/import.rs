@@ -170,7 +170,7 @@ impl Target {
         if self.grows {
             let message = |error: Error| error.context("the volume cannot be cut to the size of the data");
             session
-                .done(Request::Resize { volume: self.name.clone(), size_bytes: end, shrink: true })
+                .done(Request::Resize { volume: self.name.clone(), size_bytes: end, shrink: true, force: true })
                 .map_err(message)?;
             self.size_bytes.store(end, Ordering::SeqCst);
             tell_rounding(output, moved.copied_bytes + moved.hole_bytes, end);
@@ -195,7 +195,7 @@ impl Target {
             }
             size_bytes = size_bytes.saturating_mul(2).min(OBJECT_BYTES_MAX);
         }
-        session.done(Request::Resize { volume: self.name.clone(), size_bytes, shrink: false })?;
+        session.done(Request::Resize { volume: self.name.clone(), size_bytes, shrink: false, force: false })?;
         self.size_bytes.store(size_bytes, Ordering::SeqCst);
         Ok(size_bytes)
     }

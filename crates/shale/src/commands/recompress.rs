@@ -44,13 +44,13 @@ pub fn run(args: RecompressArgs, output: &Output) -> Outcome {
 }
 
 fn standing(slice: &RecompressSlice) -> Standing {
-    let (before, after) = (format_size(slice.before_bytes), format_size(slice.after_bytes));
+    let left = (slice.before_bytes > 0).then(|| slice.after_bytes as f64 / slice.before_bytes as f64 * 100.0);
     Standing {
         finished: slice.finished,
         bytes_done: slice.extents_done * slice.extent_bytes,
         bytes_total: slice.extents_total * slice.extent_bytes,
         foreground_bytes: slice.foreground_bytes,
-        said: format!("{before} rewritten as {after}"),
+        said: left.map_or_else(String::new, |percent| format!("to {percent:.0}%")),
     }
 }
 

@@ -49,7 +49,7 @@ fn standing(slice: &ScrubSlice) -> Standing {
         bytes_done: slice.extents_done * slice.extent_bytes,
         bytes_total: slice.extents_total * slice.extent_bytes,
         foreground_bytes: slice.foreground_bytes,
-        said: format!("{} verified, {} damaged", format_size(slice.bytes), slice.found),
+        said: format!("{} damaged", slice.found),
     }
 }
 

@@ -26,7 +26,7 @@ pub fn create(args: CreateArgs, output: &Output) -> Outcome {
 /// Changes the size of a volume.
 pub fn resize(args: ResizeArgs, output: &Output) -> Outcome {
     let size_bytes = round_up_to_block(args.size)?;
-    let request = Request::Resize { volume: args.volume.clone(), size_bytes, shrink: args.shrink };
+    let request = Request::Resize { volume: args.volume.clone(), size_bytes, shrink: args.shrink, force: args.force };
     Session::with(&args.pool, &args.access, output, |session| Ok(session.done(request)?))?;
     say_size(output, "resized", &args.volume, size_bytes);
     Ok(())

@@ -106,6 +106,9 @@ pub enum Request {
         size_bytes: u64,
         /// It may become smaller.
         shrink: bool,
+        /// Even while a client has it open that could lose what it just writes.
+        #[serde(default)]
+        force: bool,
     },
     /// Lists the volumes: [`Reply::Volumes`].
     List,
@@ -410,7 +413,7 @@ mod tests {
             Request::Rollback { snapshot: "vm@s".to_owned(), recursive: true, force: false },
             Request::Snapshots { volume: None },
             Request::Diff { from: "vm@s".to_owned(), to: "vm".to_owned(), start: 1 << 60 },
-            Request::Resize { volume: "vm".to_owned(), size_bytes: 4096, shrink: false },
+            Request::Resize { volume: "vm".to_owned(), size_bytes: 4096, shrink: false, force: false },
             Request::Grow { capacity_bytes: 1 << 40 },
             Request::Shrink { capacity_bytes: 1 << 30, rounds: 7 },
             Request::ShrinkEnd,
