@@ -153,6 +153,7 @@ impl Context {
 }
 
 fn main() -> Outcome<()> {
+    env::take_small_pages_only();
     let options = Options::parse();
     let scale = if options.quick { Scale::QUICK } else { Scale::FULL };
     if let What::Codecs { page } = &options.what {

@@ -341,6 +341,33 @@ fn memory_stays_within_its_budget_under_load() {
     store.verify().unwrap();
 }
 
+/// Whoever opened the store after a crash had to replay all of it.
+#[test]
+fn what_a_large_batch_has_filled_becomes_a_table_once_it_is_durable() {
+    let dir = TempDir::new("fjall-large");
+    let map = dir.path().join("map");
+    let store = FjallStore::create(&map, SMALL).unwrap();
+    let filled = || store.keyspace.tree.active_memtable().size();
+    let value = |key: u64| key.to_le_bytes().repeat(100);
+    let count = SMALL.memtable_bytes() / 800 + 1;
+    let mut large = MapBatch::default();
+    (0..count).for_each(|key| large.put(key.to_be_bytes(), value(key)));
+    store.commit(large).unwrap();
+    assert!(filled() > SMALL.memtable_bytes());
+    store.persist().unwrap();
+    assert_eq!(filled(), 0);
+    let mut small = MapBatch::default();
+    small.put(count.to_be_bytes(), value(count));
+    store.commit(small).unwrap();
+    store.persist().unwrap();
+    assert!(filled() > 0, "small batches gather");
+    drop(store);
+    let store = FjallStore::open(&map, SMALL).unwrap();
+    for key in 0..=count {
+        assert_eq!(store.get(&key.to_be_bytes()).unwrap(), Some(value(key)));
+    }
+}
+
 #[test]
 fn a_full_disk_is_an_error_and_reopening_goes_on() {
     let dir = TempDir::new("fjall-full");

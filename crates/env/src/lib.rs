@@ -16,6 +16,7 @@ mod fjall_store;
 mod journal_tail;
 mod lock;
 mod map_store;
+mod pages;
 mod rapl;
 pub mod testing;
 
@@ -29,4 +30,5 @@ pub use file_disk::FileDisk;
 pub use fjall_store::{FjallOptions, FjallStore};
 pub use lock::{PoolLock, try_hold};
 pub use map_store::{MapBatch, MapError, MapStore, ScanStep};
+pub use pages::take_small_pages_only;
 pub use rapl::Rapl;

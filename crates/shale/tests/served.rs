@@ -184,6 +184,23 @@ fn the_default_door_is_said_aloud_and_sockets_go_with_the_server() {
     assert!(!socket.exists() && !control.exists());
 }
 
+/// With huge pages, a server with 32 readers took twice the memory that it may.
+#[test]
+fn the_server_takes_small_pages_only() {
+    let says = |pid: u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        status.lines().find_map(|line| line.strip_prefix("THP_enabled:")).map(|is| is.trim().to_owned())
+    };
+    if says(std::process::id()).is_none() {
+        eprintln!("skipped: this kernel does not tell whether a process takes huge pages");
+        return;
+    }
+    let dir = Dir::with_pool("64M");
+    let server = Server::start(&dir, &[]);
+    assert_eq!(says(server.child.id()).as_deref(), Some("0"));
+    server.stop();
+}
+
 #[test]
 fn one_server_at_a_time_and_no_offline_check_meanwhile() {
     let dir = Dir::with_pool("64M");
