@@ -354,7 +354,7 @@ fn keyspace_options() -> KeyspaceCreateOptions {
         .max_memtable_size(u64::MAX)
         .filter_policy(FilterPolicy::all(FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(10.0))))
         // In one piece, the filter of a large table has half a megabyte. It does not stay in a small cache, and was read anew for most keys: in a map
-        // of 90 MiB, writing at random took a quarter more CPU, and reading from 32 threads a third. In level 0 tables are small, and filters in memory.
+        // of 90 MiB, writing at random took a fifth more CPU, and 32 readers got a third less. In level 0 tables are small, and filters in memory.
         .filter_block_partitioning_policy(PartitioningPolicy::new([false, true]))
         .index_block_partitioning_policy(PartitioningPolicy::new([false, false, true]))
         .data_block_compression_policy(CompressionPolicy::disabled())
