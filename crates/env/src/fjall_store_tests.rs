@@ -188,7 +188,7 @@ fn a_killed_process_leaves_whole_batches() {
     }
 }
 
-/// A store with several tables and a journal; all its records are known.
+/// A store with several tables, one of them in the last level with its index and filter in parts, and a journal; all its records are known.
 fn filled(map: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
     let store = FjallStore::create(map, SMALL).unwrap();
     for number in 0..4u64 {
@@ -200,6 +200,9 @@ fn filled(map: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
         store.commit(batch).unwrap();
         if number < 3 {
             store.keyspace.rotate_memtable_and_wait().unwrap();
+        }
+        if number == 1 {
+            store.keyspace.major_compact().unwrap();
         }
     }
     store.persist().unwrap();
@@ -256,6 +259,7 @@ fn outcome(map: &Path, records: &[(Vec<u8>, Vec<u8>)], what: &str) -> Outcome {
 
 #[test]
 fn a_damaged_byte_is_never_a_wrong_value() {
+    const TAIL_BYTES: usize = 4096;
     let dir = TempDir::new("fjall-damage");
     let map = dir.path().join("map");
     let records = filled(&map);
@@ -267,7 +271,10 @@ fn a_damaged_byte_is_never_a_wrong_value() {
         // The journal is padded with zeroes; what matters is at its front.
         let used = whole.iter().rposition(|b| *b != 0).map_or(0, |at| at + 1);
         let step = (used / 11).max(1);
-        for at in (0..used).step_by(step) {
+        // Indexes and filters of a table lie at its end.
+        let tail = used.saturating_sub(TAIL_BYTES)..used;
+        let tail = if used > 4 * TAIL_BYTES { tail } else { 0..0 };
+        for at in (0..used).step_by(step).chain(tail.step_by(TAIL_BYTES / 16)) {
             let copy = dir.path().join("copy");
             let mut command = Command::new("cp");
             command.args(["-r", "--sparse=always"]).arg(&map).arg(&copy);
