@@ -228,18 +228,19 @@ impl FjallStore {
     /// same, later, and whoever opens the store before then would have to replay all of the journal.
     fn seal_if_full(&self) -> Result<(), MapError> {
         let mut writer = self.writer.lock();
-        if writer.active_bytes > self.memtable_bytes {
-            self.keyspace.rotate_memtable().map_err(|e| self.error(&e))?;
-            writer.active_bytes = 0;
-        }
+        if writer.active_bytes > self.memtable_bytes { self.seal(&mut writer) } else { Ok(()) }
+    }
+
+    fn seal(&self, writer: &mut Writer) -> Result<(), MapError> {
+        self.keyspace.rotate_memtable().map_err(|e| self.error(&e))?;
+        writer.active_bytes = 0;
         Ok(())
     }
 
     /// Seals the memtable when `bytes` more do not fit, and waits until the background thread has caught up.
     fn make_room(&self, writer: &mut Writer, bytes: u64) -> Result<(), MapError> {
         if writer.active_bytes > 0 && writer.active_bytes + bytes > self.memtable_bytes {
-            self.keyspace.rotate_memtable().map_err(|e| self.error(&e))?;
-            writer.active_bytes = 0;
+            self.seal(writer)?;
         }
         // A batch larger than a memtable takes the sealed one's place, too.
         let sealed_max = if bytes > self.memtable_bytes { 0 } else { SEALED_MAX };

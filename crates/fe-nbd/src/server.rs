@@ -125,11 +125,10 @@ impl Register {
         let is_late = |peer: &Peer| matches!(peer, Peer::Greeting { crowded, .. } if crowded.left().is_zero());
         let late = self.connections.iter_mut().filter(|(_, peer)| is_late(peer));
         let Some((_, peer)) = late.min_by_key(|(id, _)| **id) else { return false };
-        if let Peer::Greeting { socket, .. } = peer {
+        if let Peer::Greeting { socket, .. } = std::mem::replace(peer, Peer::Leaving) {
             // An error means that the client has gone already.
-            let _ = rustix::net::shutdown(socket, Shutdown::Both);
+            let _ = rustix::net::shutdown(&socket, Shutdown::Both);
         }
-        *peer = Peer::Leaving;
         true
     }
 }

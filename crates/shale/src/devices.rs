@@ -9,6 +9,8 @@ use engine::{Pool, Volume};
 use parking_lot::{Condvar, Mutex};
 use surface::{BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind, Result, Run, WriteOptions, ZeroOptions};
 
+use crate::names;
+
 /// How long whoever needs a volume for himself waits for its clients to go: a front end opens one for a moment just to look at it, and the
 /// server learns of a client that has gone a moment later, longer where the machine is overloaded.
 pub const GOING_PATIENCE: Duration = Duration::from_secs(3);
@@ -116,7 +118,7 @@ impl Devices {
     /// # Errors
     /// `InUse`, `NotFound`, and what the pool says.
     pub fn rollback(&self, snapshot: &str, recursive: bool, force: bool) -> Result<()> {
-        let volume = snapshot.split('@').next().unwrap_or_default().to_owned();
+        let volume = names::volume_of(snapshot).to_owned();
         self.alone(&[volume], force, || self.pool.rollback(snapshot, recursive))
     }
 
@@ -154,7 +156,7 @@ struct Shown {
 impl Shown {
     fn shows(&self, name: &str) -> bool {
         // A volume's snapshots are shown with it.
-        let volume = name.split('@').next().unwrap_or(name);
+        let volume = names::volume_of(name);
         self.names.as_ref().is_none_or(|names| names.contains(volume))
     }
 }

@@ -42,6 +42,11 @@ pub fn any_name(text: &str) -> std::result::Result<String, String> {
     if text.contains('@') { snapshot_name(text) } else { volume_name(text) }
 }
 
+/// The volume of a volume's or a snapshot's name.
+pub fn volume_of(name: &str) -> &str {
+    name.split_once('@').map_or(name, |(volume, _)| volume)
+}
+
 /// A size as people write it, for clap.
 ///
 /// # Errors

@@ -9,6 +9,7 @@ use crate::cli::EstimateArgs;
 use crate::control::{Reply, Request};
 use crate::estimate::{self, Plan, Population, Report, show};
 use crate::exit::Outcome;
+use crate::names;
 use crate::output::Output;
 use crate::pool_dir::PoolDir;
 use crate::progress::Progress;
@@ -31,7 +32,7 @@ pub fn run(args: EstimateArgs, output: &Output) -> Outcome {
 /// us is meant by whoever writes `./name`.
 fn volume_of(targets: &[PathBuf]) -> Option<(PathBuf, String)> {
     let [pool, volume] = targets else { return None };
-    let name = volume.to_str().filter(|name| crate::names::any_name(name).is_ok())?;
+    let name = volume.to_str().filter(|name| names::any_name(name).is_ok())?;
     is_pool(pool).then(|| (pool.clone(), name.to_owned()))
 }
 
@@ -76,7 +77,7 @@ fn of_volume(args: &EstimateArgs, pool: &Path, volume: &str, output: &Output) ->
             Ok(properties.into_iter().filter(|p| p.source != "default").map(|p| (p.key, p.value)).collect())
         };
         // A snapshot has no properties of its own.
-        let owner = volume.split('@').next().unwrap_or(volume).to_owned();
+        let owner = names::volume_of(volume).to_owned();
         let plan = Plan::new(&set(None)?, &set(Some(owner))?, &args.properties, &args.codecs)?;
         let population = Population::of_volume(session.volume(volume)?, plan.unit_bytes)?;
         measured(&population, &plan, args, output)

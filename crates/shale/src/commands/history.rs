@@ -7,6 +7,7 @@ use crate::cli::{Access, CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackA
 use crate::control::{Reply, Request};
 use crate::exit::Outcome;
 use crate::model::{ChangeReport, DiffReport, SnapshotReport, VolumeReport};
+use crate::names;
 use crate::output::{Output, table};
 use crate::session::Session;
 
@@ -37,7 +38,7 @@ pub fn clone(args: CloneArgs, output: &Output) -> Outcome {
 pub fn rollback(args: RollbackArgs, output: &Output) -> Outcome {
     let request = Request::Rollback { snapshot: args.snapshot.clone(), recursive: args.recursive, force: args.force };
     done(&args.pool, &args.access, output, request)?;
-    let volume = args.snapshot.split('@').next().unwrap_or_default();
+    let volume = names::volume_of(&args.snapshot);
     let document = json!({ "volume": volume, "snapshot": args.snapshot });
     output.done(&document, || format!("volume {volume} is as it was in {}\n", args.snapshot));
     Ok(())
@@ -60,7 +61,7 @@ pub fn promote(args: PromoteArgs, output: &Output) -> Outcome {
 
 /// Shows what has changed since a snapshot: each page as it comes.
 pub fn diff(args: DiffArgs, output: &Output) -> Outcome {
-    let volume = args.from.split('@').next().unwrap_or_default();
+    let volume = names::volume_of(&args.from);
     let to = args.to.clone().unwrap_or_else(|| volume.to_owned());
     Session::with(&args.pool, &args.access, output, |session| {
         let (mut start, mut is_first) = (Some(0), true);
