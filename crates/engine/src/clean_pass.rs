@@ -412,6 +412,7 @@ impl Core {
         let enough = |core: &Self| core.has_room_for(bytes, core.soft_wall() + kept + soft / 2);
         // Each round that cleans leaves fewer extents in use; this many cannot be needed.
         let mut rounds = 2 * GAIN_DIVISOR * u64::from(self.geometry.extents());
+        let mut progress = Progress::default();
         loop {
             let mut stuck = 0;
             let mut is_exhausted = false;
@@ -425,7 +426,10 @@ impl Core {
                     }
                     Round::Shunned | Round::Busy => continue,
                     Round::NeedsCheckpoint => stuck += 1,
-                    Round::Cleaned { .. } => stuck = 0,
+                    Round::Cleaned { .. } => {
+                        stuck = 0;
+                        is_exhausted |= progress.is_none(self);
+                    }
                 }
                 is_exhausted |= stuck > STUCK_MAX;
                 // What was won is of use only behind a checkpoint, and each costs as much as many extents.
@@ -450,6 +454,31 @@ impl Core {
                 return Ok(admitted);
             }
         }
+    }
+}
+
+/// Whether rounds bring anything. Where extents are small, the ends of batches may take what a round has won by its own account, and the
+/// next round would win it again, and so on.
+#[derive(Debug, Default)]
+struct Progress {
+    /// Most extents that were left, or will be after a checkpoint.
+    best: u64,
+    /// Rounds since then.
+    futile: u64,
+    /// Data that others have brought meanwhile, which takes what rounds win.
+    brought: u64,
+}
+
+impl Progress {
+    /// A round has cleaned. Each wins the [`GAIN_DIVISOR`]th part of an extent at least: after twice as many that have not won one, there is none to be won.
+    fn is_none(&mut self, core: &Core) -> bool {
+        let left = core.extents_left() + core.evacuated.load(Ordering::Relaxed);
+        let brought = core.counters.fragment_bytes.get();
+        self.futile += 1;
+        if left > self.best || brought != self.brought {
+            *self = Self { best: left, futile: 0, brought };
+        }
+        self.futile >= 2 * GAIN_DIVISOR
     }
 }
 
