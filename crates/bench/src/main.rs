@@ -13,6 +13,7 @@ mod estimate;
 mod fio;
 mod load;
 mod peers;
+mod reads;
 mod report;
 mod server;
 mod space;

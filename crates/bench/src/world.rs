@@ -1,5 +1,6 @@
 //! Pools for benchmarks: a directory with a data file and a map, as the server makes them.
 
+use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,7 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties};
-use env::{AlignedBuf, Disk, DiskLayer, FileDisk, FjallOptions, FjallStore, SystemClock, SystemEntropy};
+use env::{
+    AlignedBuf, Disk, DiskLayer, EndedRead, FileDisk, FjallOptions, FjallStore, ReadRing, SystemClock, SystemEntropy,
+};
 
 use crate::Outcome;
 use crate::load::cores;
@@ -36,6 +39,31 @@ impl DiskLayer for TimedDisk {
         self.read_ns.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
         self.reads.fetch_add(1, Ordering::Relaxed);
         result
+    }
+    fn read_ring(&self) -> Option<Box<dyn ReadRing + '_>> {
+        Some(Box::new(TimedRing { disk: self, inner: self.inner.read_ring()?, begun: HashMap::new() }))
+    }
+}
+
+/// The same for reads that are under way together.
+struct TimedRing<'a> {
+    disk: &'a TimedDisk,
+    inner: Box<dyn ReadRing + 'a>,
+    begun: HashMap<usize, Instant>,
+}
+
+impl ReadRing for TimedRing<'_> {
+    fn begin(&mut self, tag: usize, offset: u64, buf: AlignedBuf, len: usize) {
+        self.begun.insert(tag, Instant::now());
+        self.inner.begin(tag, offset, buf, len);
+    }
+    fn wait(&mut self) -> Option<EndedRead> {
+        let ended = self.inner.wait()?;
+        if let Some(began) = self.begun.remove(&ended.tag) {
+            self.disk.read_ns.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            self.disk.reads.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(ended)
     }
 }
 

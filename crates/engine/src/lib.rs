@@ -59,6 +59,7 @@ mod pressure;
 mod properties;
 mod quota;
 mod read_ahead;
+mod read_many;
 mod reader;
 mod reap;
 mod receive;

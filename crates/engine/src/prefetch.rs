@@ -10,7 +10,7 @@
 //! The readers' lock is taken before the first claim: who waits for a claim may hold it too, and a checkpoint may be waiting for it.
 
 use bytes::Bytes;
-use codec::CodecId;
+use codec::{CodecId, Workspace};
 use surface::Result;
 use units::{BLOCK_BYTES, BlockMask};
 
@@ -20,7 +20,7 @@ use crate::map::Piece;
 use crate::objects::Object;
 use crate::reader::{Wanted, at, groups_of, is_beside};
 use crate::scratch;
-use crate::unit_cache::{Claim, Unit, UnitKey};
+use crate::unit_cache::{Claim, Unit, UnitBuffer, UnitKey};
 
 /// Most bytes that one request reads ahead.
 const PREFETCH_BYTES_MAX: u64 = 32 << 20;
@@ -57,19 +57,14 @@ impl Core {
         self.load(object, loads, passing)
     }
 
-    /// Reads the groups of the fragments that a request misses, as far as they lie beside them, and takes from `wanted` what is in the cache then.
+    /// Claims the units of the groups of the fragments that a request misses, as far as they lie beside them.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
-    pub(crate) fn read_around(
-        &self,
-        object: &Object,
-        wanted: &mut Vec<Wanted>,
-        mut use_unit: impl FnMut(&Wanted, &Unit),
-    ) -> Result<()> {
+    /// Those of the map.
+    pub(crate) fn claim_around(&self, object: &Object, wanted: &[Wanted]) -> Result<Vec<(Wanted, Claim<'_>)>> {
         let mut loads: Vec<(Wanted, Claim<'_>)> = Vec::new();
         let mut last = None;
-        for Wanted { group, .. } in &*wanted {
+        for Wanted { group, .. } in wanted {
             if last.replace(*group) == Some(*group) {
                 continue;
             }
@@ -91,6 +86,20 @@ impl Core {
                 }
             }
         }
+        Ok(loads)
+    }
+
+    /// Reads the groups of the fragments that a request misses, as far as they lie beside them, and takes from `wanted` what is in the cache then.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(crate) fn read_around(
+        &self,
+        object: &Object,
+        wanted: &mut Vec<Wanted>,
+        mut use_unit: impl FnMut(&Wanted, &Unit),
+    ) -> Result<()> {
+        let loads = self.claim_around(object, wanted)?;
         // What is damaged here may be nothing that was asked for; if it is, reading just that tells.
         let _ = self.load(object, loads, false);
         wanted.retain(|w| match self.units.get(&UnitKey::new(&w.piece, w.group)) {
@@ -103,6 +112,21 @@ impl Core {
         Ok(())
     }
 
+    /// Decodes a verified payload for the cache. The caller holds [`Core::readers`].
+    pub(crate) fn decode_unit(
+        &self,
+        object: &Object,
+        wanted: &Wanted,
+        payload: &[u8],
+        codecs: &mut Workspace,
+    ) -> Result<UnitBuffer> {
+        let fragment = &wanted.piece.fragment;
+        let (codec, raw_len) = (CodecId(fragment.codec), usize::from(fragment.count) * BLOCK_BYTES);
+        let mut unit = self.units.buffer(raw_len);
+        self.decode(Readers::Held, object, codecs, (codec, payload), unit.bytes(), raw_len)?;
+        Ok(unit)
+    }
+
     /// Steps 3 and 4.
     fn load(&self, object: &Object, mut loads: Vec<(Wanted, Claim<'_>)>, passing: bool) -> Result<()> {
         loads.sort_unstable_by_key(|(wanted, _)| wanted.piece.fragment.location);
@@ -112,10 +136,7 @@ impl Core {
             while done < wanted.len() {
                 let count = self.span(&wanted[done..]);
                 self.with_payloads(object, &wanted[done..done + count], scratch, &mut |index, payload, codecs, _| {
-                    let fragment = &wanted[done + index].piece.fragment;
-                    let (codec, raw_len) = (CodecId(fragment.codec), usize::from(fragment.count) * BLOCK_BYTES);
-                    let mut unit = self.units.buffer(raw_len);
-                    self.decode(Readers::Held, object, codecs, (codec, payload), unit.bytes(), raw_len)?;
+                    let unit = self.decode_unit(object, &wanted[done + index], payload, codecs)?;
                     if let Some(claim) = claims[done + index].take() {
                         claim.fill(Unit { bytes: Bytes::from_owner(unit), passing });
                     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use env::{AlignedBuf, Clock, Disk, DiskLayer};
+use env::{AlignedBuf, Clock, Disk, DiskLayer, ReadRing};
 use parking_lot::Mutex;
 use policy::Pressure;
 
@@ -165,6 +165,9 @@ pub(crate) struct MeteredDisk {
 impl DiskLayer for MeteredDisk {
     fn below(&self) -> &dyn Disk {
         &*self.inner
+    }
+    fn read_ring(&self) -> Option<Box<dyn ReadRing + '_>> {
+        self.inner.read_ring()
     }
     fn write_at(&self, offset: u64, buf: &AlignedBuf, len: usize) -> std::io::Result<()> {
         self.meter.begin_write();

@@ -34,7 +34,7 @@ const GAP_BYTES_MAX: u64 = 8 << 10;
 const CACHED_REQUEST_MAX: usize = 64 << 10;
 
 /// A request: bytes of an object and where they go.
-struct Request<'a> {
+pub(crate) struct Request<'a> {
     offset: u64,
     buf: &'a mut [u8],
     /// Units read ahead that it reads to their end.
@@ -42,8 +42,13 @@ struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    fn new(offset: u64, buf: &'a mut [u8]) -> Self {
+    pub(crate) fn new(offset: u64, buf: &'a mut [u8]) -> Self {
         Self { offset, buf, passed: Vec::new() }
+    }
+
+    /// Whether its units may stay in the cache.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.buf.len() <= CACHED_REQUEST_MAX
     }
 
     fn end(&self) -> u64 {
@@ -125,21 +130,9 @@ impl Core {
     /// Like [`read_with`](Self::read_with), for whoever holds [`Core::readers`]: asked for twice, it could wait behind a checkpoint that waits for the
     /// first one.
     pub(crate) fn read_guarded(&self, object: &Object, offset: u64, buf: &mut [u8], ahead: bool) -> Result<()> {
-        let keep = buf.len() <= CACHED_REQUEST_MAX;
         let mut request = Request::new(offset, buf);
-        let mut wanted = Vec::new();
-        for (group, mask) in request.groups() {
-            let missing = mask.minus(self.read_dirty(object, group, mask, &mut request));
-            if missing.is_empty() {
-                continue;
-            }
-            let pieces =
-                self.map.lookup(&object.levels(), group, missing).map_err(|e| at(e, object, group, missing))?;
-            self.place(group, missing, &pieces, ahead, &mut request, &mut wanted);
-        }
-        for key in std::mem::take(&mut request.passed) {
-            self.units.remove(&key);
-        }
+        let keep = request.is_kept();
+        let mut wanted = self.missing(object, &mut request, ahead)?;
         if wanted.is_empty() {
             return Ok(());
         }
@@ -159,6 +152,27 @@ impl Core {
             }
             Ok(())
         })
+    }
+
+    /// Fills in what is in memory, and returns the fragments that are not. The caller holds [`Core::readers`].
+    ///
+    /// # Errors
+    /// Those of the map.
+    pub(crate) fn missing(&self, object: &Object, request: &mut Request<'_>, ahead: bool) -> Result<Vec<Wanted>> {
+        let mut wanted = Vec::new();
+        for (group, mask) in request.groups() {
+            let missing = mask.minus(self.read_dirty(object, group, mask, request));
+            if missing.is_empty() {
+                continue;
+            }
+            let pieces =
+                self.map.lookup(&object.levels(), group, missing).map_err(|e| at(e, object, group, missing))?;
+            self.place(group, missing, &pieces, ahead, request, &mut wanted);
+        }
+        for key in std::mem::take(&mut request.passed) {
+            self.units.remove(&key);
+        }
+        Ok(wanted)
     }
 
     /// Like [`read`](Self::read), if everything is in memory; never waits for storage.
@@ -232,20 +246,7 @@ impl Core {
 
     /// How many fragments from the start of `wanted` are read together.
     pub(crate) fn span(&self, wanted: &[Wanted]) -> usize {
-        let Some(first) = wanted.first() else { return 0 };
-        let start = first.piece.fragment.location;
-        let mut end = end_of(&first.piece.fragment);
-        let mut count = 1;
-        for next in &wanted[1..] {
-            let fragment = &next.piece.fragment;
-            let next_end = end_of(fragment);
-            if fragment.location > end + GAP_BYTES_MAX || next_end - start > READ_BYTES_MAX as u64 {
-                break;
-            }
-            end = end.max(next_end);
-            count += 1;
-        }
-        count
+        span_count(wanted.iter(), READ_BYTES_MAX as u64)
     }
 
     /// Steps 3 and 4 for fragments that lie close together.
@@ -258,39 +259,52 @@ impl Core {
         request: &mut Request<'_>,
     ) -> Result<()> {
         self.with_payloads(object, span, scratch, &mut |index, payload, codecs, unit| {
-            let Wanted { group, piece } = &span[index];
-            let fragment = &piece.fragment;
-            let raw_len = usize::from(fragment.count) * BLOCK_BYTES;
-            let unit_start = group.first_block().offset_bytes() + u64::from(fragment.first) * BLOCK_BYTES as u64;
-            let codec = CodecId(fragment.codec);
-            let whole = fragment.live == fragment.unit();
-            let key = UnitKey::new(piece, *group);
-            let kept = keep && self.units.is_wanted(&key);
-            match request.target(unit_start, raw_len) {
-                Some((0, target)) if whole && target.len() == raw_len => {
-                    self.decode(Readers::Held, object, codecs, (codec, payload), target, raw_len)?;
-                    if kept {
-                        self.units.insert(key, target);
-                    }
-                }
-                _ => {
-                    self.note_piece(object, &span[index]);
-                    // Up to the last block that is wanted, unless the rest will be wanted soon.
-                    let last = (32 - fragment.live.0.leading_zeros()) as usize - usize::from(fragment.first);
-                    let needed = if kept { raw_len } else { last * BLOCK_BYTES };
-                    self.decode(Readers::Held, object, codecs, (codec, payload), &mut unit[..raw_len], needed)?;
-                    copy_live(*group, piece, &unit[..needed], request);
-                    if kept {
-                        self.units.insert(key, &unit[..raw_len]);
-                    }
-                }
-            }
-            Ok(())
+            self.deliver(object, &span[index], payload, keep, (codecs, unit), request)
         })
     }
 
+    /// Decodes a verified payload into the request's buffer, and for the cache if it is to be kept. The caller holds [`Core::readers`].
+    pub(crate) fn deliver(
+        &self,
+        object: &Object,
+        wanted: &Wanted,
+        payload: &[u8],
+        keep: bool,
+        (codecs, unit): (&mut Workspace, &mut [u8]),
+        request: &mut Request<'_>,
+    ) -> Result<()> {
+        let Wanted { group, piece } = wanted;
+        let fragment = &piece.fragment;
+        let raw_len = usize::from(fragment.count) * BLOCK_BYTES;
+        let unit_start = group.first_block().offset_bytes() + u64::from(fragment.first) * BLOCK_BYTES as u64;
+        let codec = CodecId(fragment.codec);
+        let whole = fragment.live == fragment.unit();
+        let key = UnitKey::new(piece, *group);
+        let kept = keep && self.units.is_wanted(&key);
+        match request.target(unit_start, raw_len) {
+            Some((0, target)) if whole && target.len() == raw_len => {
+                self.decode(Readers::Held, object, codecs, (codec, payload), target, raw_len)?;
+                if kept {
+                    self.units.insert(key, target);
+                }
+            }
+            _ => {
+                self.note_piece(object, wanted);
+                // Up to the last block that is wanted, unless the rest will be wanted soon.
+                let last = (32 - fragment.live.0.leading_zeros()) as usize - usize::from(fragment.first);
+                let needed = if kept { raw_len } else { last * BLOCK_BYTES };
+                self.decode(Readers::Held, object, codecs, (codec, payload), &mut unit[..raw_len], needed)?;
+                copy_live(*group, piece, &unit[..needed], request);
+                if kept {
+                    self.units.insert(key, &unit[..raw_len]);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Tells the choice of unit sizes when little of a unit is read.
-    fn note_piece(&self, object: &Object, wanted: &Wanted) {
+    pub(crate) fn note_piece(&self, object: &Object, wanted: &Wanted) {
         let fragment = &wanted.piece.fragment;
         if fragment.live.count() * PIECE_SHARE <= u32::from(fragment.count) {
             self.chooser.regions.read_piece(RegionKey::of(object.id, wanted.group.first_block()));
@@ -307,21 +321,7 @@ impl Core {
     ) -> Result<()> {
         let Some(first) = span.first() else { return Ok(()) };
         let name = |w: &Wanted, kind, text: String| at(Error::new(kind, text), object, w.group, w.piece.fragment.live);
-        let mut end = 0;
-        for Wanted { piece, .. } in span {
-            let fragment = &piece.fragment;
-            if !self.geometry.holds(fragment.location, fragment.stored) {
-                let text = format!(
-                    "the map points at {} bytes at byte {} of the data file, which is no place for data",
-                    fragment.stored, fragment.location
-                );
-                return Err(name(first, ErrorKind::Corrupt, text));
-            }
-            end = end.max(end_of(fragment));
-        }
-        let align = self.env.disk.read_alignment() as u64;
-        let start = first.piece.fragment.location / align * align;
-        let len = (end.next_multiple_of(align) - start) as usize;
+        let (start, len) = self.place_of(object, span.iter())?;
         scratch.grow_io(len);
         self.counters.read_disk_bytes.add(len as u64);
         self.env.disk.read_at(start, &mut scratch.io, len).map_err(|error| {
@@ -330,14 +330,64 @@ impl Core {
         })?;
         let Scratch { codecs, unit, io, .. } = scratch;
         for (index, wanted) in span.iter().enumerate() {
-            let fragment = &wanted.piece.fragment;
-            let from = (fragment.location - start) as usize;
-            let payload = &io[from..from + fragment.stored as usize];
+            let payload = payload_of(wanted, io, start);
             verify(wanted.group, &wanted.piece, payload).map_err(|text| name(wanted, ErrorKind::Corrupt, text))?;
             each(index, payload, codecs, unit).map_err(|error| name(wanted, error.kind(), error.to_string()))?;
         }
         Ok(())
     }
+
+    /// Where the read of some fragments begins, the first of which lies first, and how long it is, in whole sectors.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if one of them cannot be there.
+    pub(crate) fn place_of<'w>(
+        &self,
+        object: &Object,
+        fragments: impl Iterator<Item = &'w Wanted>,
+    ) -> Result<(u64, usize)> {
+        let (mut start, mut end) = (u64::MAX, 0);
+        for Wanted { group, piece } in fragments {
+            let fragment = &piece.fragment;
+            if !self.geometry.holds(fragment.location, fragment.stored) {
+                let text = format!(
+                    "the map points at {} bytes at byte {} of the data file, which is no place for data",
+                    fragment.stored, fragment.location
+                );
+                return Err(at(Error::new(ErrorKind::Corrupt, text), object, *group, fragment.live));
+            }
+            start = start.min(fragment.location);
+            end = end.max(end_of(fragment));
+        }
+        let align = self.env.disk.read_alignment() as u64;
+        let start = start / align * align;
+        Ok((start, (end.next_multiple_of(align) - start) as usize))
+    }
+}
+
+/// How many fragments, which are sorted by their places, are read together in at most so many bytes.
+pub(crate) fn span_count<'w>(mut fragments: impl Iterator<Item = &'w Wanted>, bytes_max: u64) -> usize {
+    let Some(first) = fragments.next() else { return 0 };
+    let start = first.piece.fragment.location;
+    let mut end = end_of(&first.piece.fragment);
+    let mut count = 1;
+    for next in fragments {
+        let fragment = &next.piece.fragment;
+        let next_end = end_of(fragment);
+        if fragment.location > end + GAP_BYTES_MAX || next_end - start > bytes_max {
+            break;
+        }
+        end = end.max(next_end);
+        count += 1;
+    }
+    count
+}
+
+/// The payload of a fragment in what was read from byte `start` of the data file.
+pub(crate) fn payload_of<'b>(wanted: &Wanted, bytes: &'b [u8], start: u64) -> &'b [u8] {
+    let fragment = &wanted.piece.fragment;
+    let from = (fragment.location - start) as usize;
+    &bytes[from..from + fragment.stored as usize]
 }
 
 /// The byte of the data file behind a fragment.
@@ -351,7 +401,7 @@ pub(crate) fn is_beside(first: &FragmentRef, second: &FragmentRef) -> bool {
 }
 
 /// Copies the live blocks of a decoded unit.
-fn copy_live(group: GroupIndex, piece: &Piece, unit: &[u8], request: &mut Request<'_>) {
+pub(crate) fn copy_live(group: GroupIndex, piece: &Piece, unit: &[u8], request: &mut Request<'_>) {
     let start = group.first_block().offset_bytes();
     for (first, count) in piece.fragment.live.runs() {
         let skip = (first as usize - usize::from(piece.fragment.first)) * BLOCK_BYTES;

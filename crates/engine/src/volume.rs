@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use format::Entry;
 use parking_lot::RwLockReadGuard;
-use surface::{Allocation, BlockDevice, Error, ErrorKind, Result, Run, WriteOptions, ZeroOptions};
+use surface::{Allocation, BlockDevice, Error, ErrorKind, PendingRead, Result, Run, WriteOptions, ZeroOptions};
 use units::{BLOCK_BYTES, BlockIndex, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
 
 use crate::core::Core;
@@ -48,6 +48,12 @@ impl Volume {
     /// Enters a request: the range lies within the volume, and the volume is not destroyed while the guard is held.
     fn enter(&self, offset: u64, length: u64) -> Result<RwLockReadGuard<'_, ()>> {
         let guard = self.object.gate.read();
+        self.check_range(offset, length)?;
+        Ok(guard)
+    }
+
+    /// Whether a request may enter; the caller holds the gate.
+    pub(crate) fn check_range(&self, offset: u64, length: u64) -> Result<()> {
         let size = self.object.size_bytes();
         if !self.object.is_readable() {
             return Err(Error::new(ErrorKind::NotFound, format!("'{}' has been destroyed", self.object.title())));
@@ -58,7 +64,32 @@ impl Volume {
                 format!("{length} bytes at byte {offset} reach past the end of the volume, which has {size} bytes"),
             ));
         }
-        Ok(guard)
+        Ok(())
+    }
+
+    /// A read begins: what should be read ahead is, and whether it is itself being read ahead.
+    pub(crate) fn begin_read(&self, offset: u64, length: u64) -> bool {
+        if self.core.is_inline() {
+            return false;
+        }
+        let advice = self.read_ahead.begin(offset, length);
+        if let Some(range) = advice.ahead {
+            self.core.read_ahead(&self.read_ahead, &self.object, range);
+        }
+        advice.expected
+    }
+
+    /// A read that began has ended.
+    pub(crate) fn end_read(&self) {
+        if !self.core.is_inline() {
+            self.read_ahead.end();
+        }
+    }
+
+    /// The read itself; `is_expected`: it is being read ahead.
+    pub(crate) fn read_expected(&self, offset: u64, buf: &mut [u8], is_expected: bool) -> Result<()> {
+        let _guard = self.enter(offset, buf.len() as u64)?;
+        self.core.read_with(&self.object, offset, buf, is_expected)
     }
 
     /// Enters a request that changes something.
@@ -244,16 +275,14 @@ impl BlockDevice for Volume {
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let _guard = self.enter(offset, buf.len() as u64)?;
-        if self.core.is_inline() {
-            return self.core.read(&self.object, offset, buf);
-        }
-        let advice = self.read_ahead.begin(offset, buf.len() as u64);
-        if let Some(range) = advice.ahead {
-            self.core.read_ahead(&self.read_ahead, &self.object, range);
-        }
-        let result = self.core.read_with(&self.object, offset, buf, advice.expected);
-        self.read_ahead.end();
+        let is_expected = self.begin_read(offset, buf.len() as u64);
+        let result = self.core.read_with(&self.object, offset, buf, is_expected);
+        self.end_read();
         result
+    }
+
+    fn read_many(&self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
+        self.read_together(next);
     }
 
     fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {

@@ -84,7 +84,7 @@ fn overwrite(world: &mut World) -> Result<Ended, Failure> {
         95..96 if world.rng.coin() => world.apply(&Op::LightCheckpoint),
         95..96 => world.apply(&Op::Checkpoint),
         96..97 => world.apply(&Op::Scrub { bytes: 1 << 20, restart: true }),
-        _ => world.apply(&Op::Read { volume: volume(), offset, len }),
+        _ => world.apply(&Op::Read { volume: volume(), offset, len, pieces: 3 }),
     }
 }
 

@@ -7,6 +7,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use common::anatomy::Anatomy;
+use common::together::read_together;
 use common::{Campaign, Ended, Failure, Shape, Tally, World};
 use engine::{CheckReport, Pool, Problem};
 use format::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
@@ -97,6 +98,31 @@ fn prepare_with_tail(seed: u64, tail_ops: u64) -> Result<World, Failure> {
     Ok(world)
 }
 
+/// Reads what was read block by block once more, many blocks at the same time: the same blocks fail, and no others.
+fn read_again_together(world: &mut World, pool: &Pool, name: &str, seen: &Seen) -> Result<(), String> {
+    pool.drop_caches();
+    let device = pool.volume(name).map_err(|e| e.to_string())?;
+    let size = world.model.size_bytes(name).min(device.size_bytes());
+    let ranges: Vec<_> = (0..size).step_by(4096).map(|offset| (offset, (size - offset).min(4096) as usize)).collect();
+    for ((offset, _), result) in ranges.iter().zip(read_together(&*device, &ranges)) {
+        let place = (name.to_owned(), offset / 4096);
+        match (result, seen.errors.get(&place)) {
+            (Ok(data), None) => {
+                let is_wrong = world.model.check_read(name, *offset, &data).is_err();
+                if is_wrong != seen.wrong.contains_key(&place) {
+                    return Err(format!("{place:?} is another when it is read together with others"));
+                }
+            }
+            (Err(error), Some(alone)) if error.to_string() == alone.to_string() => {}
+            (result, alone) => {
+                let together = result.map(|_| ());
+                return Err(format!("{place:?}: {alone:?} when read alone, {together:?} together with others"));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Damages a copy, opens it, reads everything, checks it.
 fn look(base: &World, damage: impl FnOnce(&mut World)) -> Result<Seen, Error> {
     let mut world = base.fork(base.op_number);
@@ -125,6 +151,9 @@ fn look(base: &World, damage: impl FnOnce(&mut World)) -> Result<Seen, Error> {
                     }
                 }
             }
+        }
+        if let Err(text) = read_again_together(&mut world, &pool, &name, &seen) {
+            table = Err(text);
         }
     }
     seen.table = table;

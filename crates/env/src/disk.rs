@@ -2,7 +2,7 @@
 
 use std::io::Result;
 
-use crate::AlignedBuf;
+use crate::{AlignedBuf, ReadRing};
 
 /// Random-access storage with explicit durability.
 ///
@@ -15,6 +15,11 @@ pub trait Disk: Send + Sync {
 
     /// Fills the first `len` bytes of `buf` from `offset`. What was never written reads as zeroes.
     fn read_at(&self, offset: u64, buf: &mut AlignedBuf, len: usize) -> Result<()>;
+
+    /// Reads of the calling thread that are under way together, where the storage has that.
+    fn read_ring(&self) -> Option<Box<dyn ReadRing + '_>> {
+        None
+    }
 
     /// Writes the first `len` bytes of `buf` at `offset`; both are multiples of 4096.
     fn write_at(&self, offset: u64, buf: &AlignedBuf, len: usize) -> Result<()>;
@@ -80,6 +85,11 @@ pub trait DiskLayer: Send + Sync {
         self.below().read_at(offset, buf, len)
     }
 
+    /// See [`Disk::read_ring`]: none, because what this disk adds to reads would be passed by. One that adds nothing hands the other one's on.
+    fn read_ring(&self) -> Option<Box<dyn ReadRing + '_>> {
+        None
+    }
+
     /// See [`Disk::write_at`].
     ///
     /// # Errors
@@ -95,6 +105,9 @@ impl<T: DiskLayer> Disk for T {
     }
     fn read_at(&self, offset: u64, buf: &mut AlignedBuf, len: usize) -> Result<()> {
         DiskLayer::read_at(self, offset, buf, len)
+    }
+    fn read_ring(&self) -> Option<Box<dyn ReadRing + '_>> {
+        DiskLayer::read_ring(self)
     }
     fn write_at(&self, offset: u64, buf: &AlignedBuf, len: usize) -> Result<()> {
         DiskLayer::write_at(self, offset, buf, len)

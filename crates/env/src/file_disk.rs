@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{Advice, AtFlags, FallocateFlags, StatxFlags};
 
-use crate::{AlignedBuf, Disk, block_device, lock};
+use crate::uring::FileRing;
+use crate::{AlignedBuf, Disk, ReadRing, block_device, lock};
 
 /// Alignment of writes, and of memory: what [`AlignedBuf`] gives.
 const WRITE_ALIGN: usize = 4096;
@@ -272,6 +273,12 @@ impl Disk for FileDisk {
         }
         self.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Only where reads go to the device: those that the page cache answers are faster one at a time.
+    fn read_ring(&self) -> Option<Box<dyn ReadRing + '_>> {
+        let ring = self.direct.then(|| FileRing::new(&self.file, &self.read_bytes))??;
+        Some(Box::new(ring))
     }
 
     fn write_at(&self, offset: u64, buf: &AlignedBuf, len: usize) -> Result<()> {

@@ -322,3 +322,86 @@ fn what_was_written_is_known_to_have_its_space() {
     let room = disk.room_bytes();
     assert!(room > 0 && room < u64::MAX, "{room}");
 }
+
+/// A disk with a pattern that does not repeat, where reads can be under way together.
+fn disk_with_ring(dir: &TempDir) -> Option<(FileDisk, Vec<u8>)> {
+    const BYTES: usize = 4 << 20;
+    let disk = FileDisk::create(&dir.path().join("data"), BYTES as u64).unwrap();
+    let data = filled(BYTES, 7);
+    disk.write_at(0, &data, BYTES).unwrap();
+    disk.sync().unwrap();
+    if disk.read_ring().is_none() {
+        eprintln!("io_uring or direct I/O is missing here: not tested");
+        return None;
+    }
+    let data = data.to_vec();
+    Some((disk, data))
+}
+
+#[test]
+fn reads_under_way_together_end_each_with_its_bytes() {
+    let dir = TempDir::new("disk-ring");
+    let Some((disk, data)) = disk_with_ring(&dir) else { return };
+    let before = disk.read_bytes();
+    let range = |tag: usize| (tag * 7919 % 900 * 4096, (1 + tag % 33) * 4096);
+    let mut ring = disk.read_ring().unwrap();
+    assert!(ring.wait().is_none(), "nothing has begun");
+    let (mut ended, mut bytes) = (vec![false; 500], 0);
+    let mut end = |ended_read: crate::EndedRead| {
+        let (offset, len) = range(ended_read.tag);
+        assert!(ended_read.whole, "{len} bytes at {offset}");
+        assert!(ended_read.buf[..len] == data[offset..offset + len], "{len} bytes at {offset}");
+        assert!(!std::mem::replace(&mut ended[ended_read.tag], true));
+        bytes += len as u64;
+    };
+    // More than a ring has room for, then one for one.
+    for tag in 0..500 {
+        let (offset, len) = range(tag);
+        ring.begin(tag, offset as u64, AlignedBuf::new(len), len);
+        if tag >= 200 {
+            end(ring.wait().unwrap());
+        }
+    }
+    while let Some(read) = ring.wait() {
+        end(read);
+    }
+    assert!(ended.iter().all(|ended| *ended));
+    assert_eq!(disk.read_bytes() - before, bytes);
+}
+
+#[test]
+fn a_read_that_comes_in_part_is_not_called_whole() {
+    let dir = TempDir::new("disk-ring-end");
+    let Some((disk, data)) = disk_with_ring(&dir) else { return };
+    let mut ring = disk.read_ring().unwrap();
+    for (tag, offset) in [(4 << 20) - 4096, (4 << 20) - 8192, 4 << 20].into_iter().enumerate() {
+        ring.begin(tag, offset, AlignedBuf::new(8192), 8192);
+    }
+    let mut whole: Vec<_> = std::iter::from_fn(|| ring.wait()).map(|read| (read.tag, read.whole)).collect();
+    whole.sort_unstable();
+    assert_eq!(whole, [(0, false), (1, true), (2, false)]);
+    // As `read_at` has it, there are zeroes behind the end.
+    let mut buf = AlignedBuf::new(8192);
+    disk.read_at((4 << 20) - 4096, &mut buf, 8192).unwrap();
+    assert!(buf[..4096] == data[(4 << 20) - 4096..] && buf[4096..8192].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_ring_that_is_dropped_leaves_nothing_under_way() {
+    let dir = TempDir::new("disk-ring-drop");
+    let Some((disk, data)) = disk_with_ring(&dir) else { return };
+    for _ in 0..50 {
+        let mut ring = disk.read_ring().unwrap();
+        for tag in 0..100 {
+            ring.begin(tag, tag as u64 * 4096, AlignedBuf::new(32 << 10), 32 << 10);
+        }
+        drop(ring.wait());
+        drop(ring);
+        // The next one of this thread is the same for the kernel, and must not hear of what was dropped.
+        let mut ring = disk.read_ring().unwrap();
+        assert!(ring.wait().is_none());
+        ring.begin(1000, 4096, AlignedBuf::new(4096), 4096);
+        let read = ring.wait().unwrap();
+        assert!(read.tag == 1000 && read.buf[..4096] == data[4096..8192]);
+    }
+}

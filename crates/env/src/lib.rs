@@ -18,7 +18,9 @@ mod lock;
 mod map_store;
 mod pages;
 mod rapl;
+mod read_ring;
 pub mod testing;
+mod uring;
 
 pub use aligned::AlignedBuf;
 pub use arena::{Arena, ArenaBuf};
@@ -32,3 +34,4 @@ pub use lock::{PoolLock, try_hold};
 pub use map_store::{MapBatch, MapError, MapStore, ScanStep};
 pub use pages::take_small_pages_only;
 pub use rapl::Rapl;
+pub use read_ring::{EndedRead, ReadRing};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
-use surface::{Allocation, BlockDevice, Error, ErrorKind, WriteOptions, ZeroOptions};
+use surface::{Allocation, BlockDevice, Error, ErrorKind, PendingRead, WriteOptions, ZeroOptions};
 
 use crate::admit::{Command, Range, Session};
 use crate::errno::Errno;
@@ -20,6 +20,8 @@ const STORED_ZEROES_STEP_BYTES: u64 = 32 << 20;
 const HOLES_STEP_BYTES: u64 = 1 << 30;
 /// Most of a range that is brought into memory by one request, which is a hint only.
 const CACHE_BYTES_MAX: u64 = 64 << 20;
+/// Longest read that is done together with others: longer ones keep a device busy, and a thread, for long.
+const JOINED_READ_BYTES_MAX: u32 = 1 << 20;
 /// Most failures told for one connection: enough to see what is wrong, too few to fill a disk.
 const FAILURES_TOLD_MAX: u32 = 100;
 /// Most extents in one reply to block status: 128 KiB of reply. Clients ask again for the rest.
@@ -108,6 +110,62 @@ impl Job for Task {
             None => Some(self),
         }
     }
+
+    fn is_joined(&self) -> bool {
+        matches!(self.request.command, Command::Read(range) if (1..=JOINED_READ_BYTES_MAX).contains(&range.length))
+    }
+
+    fn join(self, next: &mut dyn FnMut() -> Option<Self>) {
+        let device = Arc::clone(&self.served.device);
+        let mut first = Some(self);
+        device.read_many(&mut || {
+            loop {
+                match Reading::new(first.take().or_else(&mut *next)?) {
+                    Ok(reading) => return Some(Box::new(reading)),
+                    // Its client is gone: nothing is done.
+                    Err(task) => drop(task.run()),
+                }
+            }
+        });
+    }
+}
+
+/// A read that is done together with others.
+struct Reading {
+    task: Task,
+    range: Range,
+    /// The reply: room for its header, then the data.
+    bytes: Vec<u8>,
+    header: usize,
+}
+
+impl Reading {
+    /// The task back if nobody waits for what it would read.
+    fn new(task: Task) -> Result<Self, Task> {
+        let Command::Read(range) = task.request.command else { return Err(task) };
+        if task.served.outbox.dropped().is_some() {
+            return Err(task);
+        }
+        let header = reply::read_header_bytes(task.served.session.structured, range.length);
+        let bytes = task.served.outbox.buffer(header + range.length as usize);
+        Ok(Self { task, range, bytes, header })
+    }
+}
+
+impl PendingRead for Reading {
+    fn offset(&self) -> u64 {
+        self.range.offset
+    }
+
+    fn buf(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.header..self.header + self.range.length as usize]
+    }
+
+    fn finish(self: Box<Self>, result: surface::Result<()>) {
+        let Self { task, range, bytes, header } = *self;
+        let reply = task.served.read_reply(task.request.cookie, range, bytes, header, result);
+        task.served.outbox.end(task.bytes, reply);
+    }
 }
 
 impl Request {
@@ -182,11 +240,24 @@ impl Served {
         let header = reply::read_header_bytes(structured, range.length);
         let total = header + range.length as usize;
         let mut bytes = self.outbox.buffer(total);
-        if let Err(error) = self.device.read(range.offset, &mut bytes[header..total]) {
+        let result = self.device.read(range.offset, &mut bytes[header..total]);
+        self.read_reply(cookie, range, bytes, header, result)
+    }
+
+    /// The reply to a read whose data lie behind room for the header.
+    fn read_reply(
+        &self,
+        cookie: u64,
+        range: Range,
+        mut bytes: Vec<u8>,
+        header: usize,
+        result: surface::Result<()>,
+    ) -> Reply {
+        if let Err(error) = result {
             return self.error(cookie, &error);
         }
-        reply::put_read_header(&mut bytes[..header], structured, cookie, range.offset, range.length);
-        Reply::new(bytes, total)
+        reply::put_read_header(&mut bytes[..header], self.session.structured, cookie, range.offset, range.length);
+        Reply::new(bytes, header + range.length as usize)
     }
 
     fn block_status(&self, cookie: u64, range: Range, one: bool) -> Reply {

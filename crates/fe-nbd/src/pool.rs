@@ -3,6 +3,9 @@
 //! Each connection has a lane; threads take from the lanes in turn, so that one connection with many requests does not
 //! keep others waiting behind all of them. Lanes are bounded by their users: a connection has a limit on requests in
 //! flight. Jobs never wait for a client.
+//!
+//! Jobs of one kind, reads, can be done together by one thread ([`Job::join`]): it takes more of them from the lane as it goes, and few threads
+//! have many under way. While some threads do that for a lane, another such job wakes nobody: one of them takes it as soon as it has done one.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,7 +18,20 @@ use parking_lot::{Condvar, Mutex};
 pub trait Job: Send + Sized + 'static {
     /// Does it, or a part of it: what is left goes to the end of its lane, behind the turns of other lanes.
     fn run(self) -> Option<Self>;
+
+    /// Whether [`join`](Self::join) does it.
+    fn is_joined(&self) -> bool {
+        false
+    }
+
+    /// Does it, together with what `next` gives: more such jobs of its lane, and `None` if there is none now. Returns when all are done.
+    fn join(self, next: &mut dyn FnMut() -> Option<Self>);
 }
+
+/// Threads that do jobs together, for each lane. Fewer would leave a device idle whose every read takes long; more would have one job each.
+const JOINED_THREADS: u32 = 4;
+/// Jobs that a thread takes so from a lane while others wait.
+const JOINED_JOBS_MAX: u32 = 64;
 
 /// One connection's place in the pool.
 #[derive(Debug, Clone, Copy)]
@@ -33,11 +49,20 @@ struct Shared<J> {
 }
 
 struct State<J> {
-    lanes: Vec<VecDeque<J>>,
+    lanes: Vec<Jobs<J>>,
     free: Vec<usize>,
     /// Lanes with jobs, each once, in the order of their turns.
     turns: VecDeque<usize>,
     stop: bool,
+}
+
+/// The jobs of a lane.
+struct Jobs<J> {
+    queue: VecDeque<J>,
+    /// Threads that do some of them together.
+    joined: u32,
+    /// Nobody has the lane any more; it is free when no such thread looks for more in it.
+    is_closed: bool,
 }
 
 impl<J: Job> Pool<J> {
@@ -60,25 +85,30 @@ impl<J: Job> Pool<J> {
     pub fn open(&self) -> Lane {
         let mut state = self.shared.state.lock();
         if let Some(index) = state.free.pop() {
+            state.lanes[index].is_closed = false;
             return Lane(index);
         }
-        state.lanes.push(VecDeque::new());
+        state.lanes.push(Jobs { queue: VecDeque::new(), joined: 0, is_closed: false });
         Lane(state.lanes.len() - 1)
     }
 
     /// Gives a lane back. All its jobs must have ended.
     pub fn close(&self, lane: Lane) {
         let mut state = self.shared.state.lock();
-        debug_assert!(state.lanes[lane.0].is_empty());
-        state.free.push(lane.0);
+        debug_assert!(state.lanes[lane.0].queue.is_empty());
+        state.lanes[lane.0].is_closed = true;
+        state.free_closed(lane.0);
     }
 
     /// Queues a job.
     pub fn submit(&self, lane: Lane, job: J) {
         let mut state = self.shared.state.lock();
+        let is_awaited = job.is_joined() && state.lanes[lane.0].joined >= JOINED_THREADS;
         state.push(lane.0, job);
         drop(state);
-        self.shared.work.notify_one();
+        if !is_awaited {
+            self.shared.work.notify_one();
+        }
     }
 
     /// Does what is queued, then ends the threads.
@@ -109,15 +139,31 @@ impl<J: Job> Shared<J> {
                 self.work.wait(&mut state);
                 continue;
             };
-            let job = state.lanes[lane].pop_front();
-            if !state.lanes[lane].is_empty() {
+            let jobs = &mut state.lanes[lane];
+            let Some(job) = jobs.queue.pop_front() else { continue };
+            let is_joined = job.is_joined();
+            jobs.joined += u32::from(is_joined);
+            if !jobs.queue.is_empty() {
                 state.turns.push_back(lane);
             }
             drop(state);
-            let rest = job.and_then(Job::run);
-            state = self.state.lock();
-            if let Some(rest) = rest {
-                state.push(lane, rest);
+            if is_joined {
+                let mut taken = 0;
+                job.join(&mut || {
+                    let job = self.state.lock().next_joined(lane, taken)?;
+                    taken += 1;
+                    Some(job)
+                });
+                state = self.state.lock();
+                // What came since it was asked last is in the lane, and this thread looks there again before it sleeps.
+                state.lanes[lane].joined -= 1;
+                state.free_closed(lane);
+            } else {
+                let rest = job.run();
+                state = self.state.lock();
+                if let Some(rest) = rest {
+                    state.push(lane, rest);
+                }
             }
         }
     }
@@ -125,10 +171,36 @@ impl<J: Job> Shared<J> {
 
 impl<J> State<J> {
     fn push(&mut self, lane: usize, job: J) {
-        if self.lanes[lane].is_empty() {
+        let queue = &mut self.lanes[lane].queue;
+        if queue.is_empty() {
             self.turns.push_back(lane);
         }
-        self.lanes[lane].push_back(job);
+        queue.push_back(job);
+    }
+
+    /// Frees a lane if it is closed. Not while a thread looks for more jobs in it: it would take those of the next connection for those of this one.
+    fn free_closed(&mut self, lane: usize) {
+        if self.lanes[lane].is_closed && self.lanes[lane].joined == 0 {
+            self.free.push(lane);
+        }
+    }
+
+    /// One more job for a thread that has taken so many of a lane, to be done together with those.
+    fn next_joined(&mut self, lane: usize, taken: u32) -> Option<J>
+    where
+        J: Job,
+    {
+        let queue = &mut self.lanes[lane].queue;
+        let are_others_waiting =
+            || self.turns.iter().any(|turn| *turn != lane) || queue.iter().any(|job| !job.is_joined());
+        if taken >= JOINED_JOBS_MAX && are_others_waiting() {
+            return None;
+        }
+        let job = queue.iter().position(J::is_joined).and_then(|index| queue.remove(index))?;
+        if queue.is_empty() {
+            self.turns.retain(|turn| *turn != lane);
+        }
+        Some(job)
     }
 }
 
@@ -142,6 +214,7 @@ mod tests {
     struct Named {
         name: &'static str,
         again: u32,
+        is_joined: bool,
         gate: Option<mpsc::Receiver<()>>,
         out: mpsc::Sender<&'static str>,
     }
@@ -149,12 +222,72 @@ mod tests {
     impl Job for Named {
         fn run(mut self) -> Option<Self> {
             if let Some(gate) = self.gate.take() {
-                gate.recv().unwrap();
+                let _ = gate.recv();
             }
             self.out.send(self.name).unwrap();
             self.again = self.again.checked_sub(1)?;
             Some(self)
         }
+
+        fn is_joined(&self) -> bool {
+            self.is_joined
+        }
+
+        /// Tells the names of all that it is done with, and then that it is done.
+        fn join(self, next: &mut dyn FnMut() -> Option<Self>) {
+            let out = self.out.clone();
+            let mut job = Some(self);
+            while let Some(this) = job.take().or_else(&mut *next) {
+                this.run();
+            }
+            out.send("joined").unwrap();
+        }
+    }
+
+    #[test]
+    fn jobs_that_can_be_are_done_together_but_not_for_ever_while_others_wait() {
+        let pool = Pool::start(1).unwrap();
+        let (out, names) = mpsc::channel();
+        let (open_gate, gate) = mpsc::channel();
+        let job = |name, is_joined, gate| Named { name, again: 0, is_joined, gate, out: out.clone() };
+        let (held, a, b) = (pool.open(), pool.open(), pool.open());
+        pool.submit(held, job("gate", false, Some(gate)));
+        for _ in 0..3 * JOINED_JOBS_MAX {
+            pool.submit(a, job("a", true, None));
+        }
+        pool.submit(a, job("flush", false, None));
+        pool.submit(b, job("b", false, None));
+        open_gate.send(()).unwrap();
+        pool.stop();
+        let order: Vec<_> = names.try_iter().collect();
+        let turn = |name| order.iter().position(|n| *n == name).unwrap();
+        assert_eq!(order.iter().filter(|n| **n == "a").count() as u32, 3 * JOINED_JOBS_MAX);
+        assert_eq!(order[1..].iter().position(|n| *n == "joined"), Some(JOINED_JOBS_MAX as usize + 1));
+        assert!(turn("b") < 2 * JOINED_JOBS_MAX as usize);
+        assert_eq!(turn("flush") + 1, order.len(), "when those before it were done");
+        assert_eq!(order.iter().filter(|n| **n == "joined").count(), 3);
+    }
+
+    #[test]
+    fn what_comes_while_others_are_done_together_is_done_too() {
+        let pool = Pool::start(JOINED_THREADS as usize + 1).unwrap();
+        let (out, names) = mpsc::channel();
+        let lane = pool.open();
+        let mut gates = Vec::new();
+        for _ in 0..JOINED_THREADS {
+            let (open_gate, gate) = mpsc::channel();
+            gates.push(open_gate);
+            pool.submit(lane, Named { name: "a", again: 0, is_joined: true, gate: Some(gate), out: out.clone() });
+        }
+        while pool.shared.state.lock().lanes[lane.0].joined < JOINED_THREADS {
+            std::thread::yield_now();
+        }
+        pool.submit(lane, Named { name: "late", again: 0, is_joined: true, gate: None, out: out.clone() });
+        assert!(names.try_recv().is_err(), "nobody is woken for it");
+        gates.remove(0).send(()).unwrap();
+        let order: Vec<_> = names.iter().take(3).collect();
+        assert_eq!(order, ["a", "late", "joined"]);
+        drop(gates);
     }
 
     #[test]
@@ -162,10 +295,10 @@ mod tests {
         let pool = Pool::start(1).unwrap();
         let (out, names) = mpsc::channel();
         let (open_gate, gate) = mpsc::channel();
-        let job = |name, again| Named { name, again, gate: None, out: out.clone() };
+        let job = |name, again| Named { name, again, is_joined: false, gate: None, out: out.clone() };
         let (held, a, b, c) = (pool.open(), pool.open(), pool.open(), pool.open());
         // The only thread is held in the first job until all the others are queued.
-        pool.submit(held, Named { name: "gate", again: 0, gate: Some(gate), out: out.clone() });
+        pool.submit(held, Named { name: "gate", again: 0, is_joined: false, gate: Some(gate), out: out.clone() });
         pool.submit(b, job("b1", 2));
         for name in ["a1", "a2", "a3"] {
             pool.submit(a, job(name, 0));
@@ -178,10 +311,23 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_lane_is_used_again() {
+    fn a_closed_lane_is_used_again_when_nobody_looks_into_it() {
         let pool = Pool::<Named>::start(1).unwrap();
         let first = pool.open();
         pool.close(first);
+        assert_eq!(pool.open().0, first.0);
+        let (out, names) = mpsc::channel();
+        let (open_gate, gate) = mpsc::channel();
+        pool.submit(first, Named { name: "a", again: 0, is_joined: true, gate: Some(gate), out });
+        while pool.shared.state.lock().lanes[first.0].joined == 0 {
+            std::thread::yield_now();
+        }
+        pool.close(first);
+        let second = pool.open();
+        assert_ne!(second.0, first.0);
+        open_gate.send(()).unwrap();
+        assert_eq!(names.iter().take(2).collect::<Vec<_>>(), ["a", "joined"]);
+        pool.stop();
         assert_eq!(pool.open().0, first.0);
     }
 }

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use engine::{Pool, Volume};
 use parking_lot::{Condvar, Mutex};
-use surface::{BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind, Result, Run, WriteOptions, ZeroOptions};
+use surface::{
+    BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind, PendingRead, Result, Run, WriteOptions, ZeroOptions,
+};
 
 use crate::names;
 
@@ -194,6 +196,9 @@ impl BlockDevice for OpenDevice {
     }
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.volume.read(offset, buf)
+    }
+    fn read_many(&self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
+        self.volume.read_many(next);
     }
     fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
         self.volume.read_cached(offset, buf)

@@ -10,12 +10,13 @@ use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 
-use env::{AlignedBuf, Disk};
+use env::{AlignedBuf, Disk, ReadRing};
 use parking_lot::Mutex;
 
 use crate::Rng;
 use crate::image::{Image, PAGE};
 use crate::power::{Fault, Generation, PointKind, Power, Verdict, power_lost};
+use crate::ring::SimRing;
 
 /// Bytes that the medium writes or does not write as a whole.
 const SECTOR: usize = 512;
@@ -351,6 +352,11 @@ impl Disk for DiskHandle {
         }
         state.seen.read(offset, &mut buf[..len]);
         Ok(())
+    }
+
+    fn read_ring(&self) -> Option<Box<dyn ReadRing + '_>> {
+        let seed = self.disk.state.lock().rng.next_u64();
+        Some(Box::new(SimRing::new(self, seed)))
     }
 
     fn write_at(&self, offset: u64, buf: &AlignedBuf, len: usize) -> io::Result<()> {

@@ -41,6 +41,19 @@ pub struct Run {
     pub allocation: Allocation,
 }
 
+/// A read that somebody waits for, with room for its bytes.
+pub trait PendingRead {
+    /// First byte of the range.
+    fn offset(&self) -> u64;
+
+    /// Where the bytes go, as many as there are to be read.
+    fn buf(&mut self) -> &mut [u8];
+
+    /// The read is done: the buffer is filled, or its content is undefined if there was an error. Does not wait for whoever asked,
+    /// and asks nothing of the device.
+    fn finish(self: Box<Self>, result: Result<()>);
+}
+
 /// A block device of any byte size, addressed in bytes.
 ///
 /// Consistency: a read that begins after a write returned sees that write. Of writes that overlap in time and in
@@ -64,6 +77,10 @@ pub trait BlockDevice: Send + Sync {
 
     /// Fills `buf` from `offset`.
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// Does the reads that `next` gives, many at the same time if the device can, and finishes them in any order; returns when `next` has
+    /// given `None`, which says that there is none now, and all are done. It is asked again each time that a read is done.
+    fn read_many(&self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>);
 
     /// Like [`read`](Self::read), if it can be answered from memory at once: `Ok(true)` and `buf` is filled, or
     /// `Ok(false)` and the content of `buf` is undefined. Never waits for I/O.
@@ -96,6 +113,15 @@ pub trait BlockDevice: Send + Sync {
 
     /// Logical bytes that hold data (not holes), for `st_blocks`. May lag behind by a checkpoint.
     fn allocated_bytes(&self) -> u64;
+}
+
+/// [`BlockDevice::read_many`] for devices that do one read after the other.
+pub fn read_each(device: &(impl BlockDevice + ?Sized), next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
+    while let Some(mut read) = next() {
+        let offset = read.offset();
+        let result = device.read(offset, read.buf());
+        read.finish(result);
+    }
 }
 
 /// What is to be known of a device before it is opened.

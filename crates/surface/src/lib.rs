@@ -4,5 +4,7 @@
 mod device;
 mod error;
 
-pub use device::{Allocation, BlockDevice, DeviceInfo, DeviceSet, Run, WriteOptions, ZeroOptions};
+pub use device::{
+    Allocation, BlockDevice, DeviceInfo, DeviceSet, PendingRead, Run, WriteOptions, ZeroOptions, read_each,
+};
 pub use error::{Error, ErrorKind, Result};

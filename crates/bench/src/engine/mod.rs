@@ -14,6 +14,7 @@ use surface::{BlockDevice, WriteOptions};
 
 use crate::corpus::Corpus;
 use crate::load::{Done, cores, drive, scattered};
+use crate::reads::drive_reads;
 use crate::report::Report;
 use crate::{Context, Outcome};
 
@@ -92,15 +93,14 @@ fn write_randomly(volume: &Arc<Volume>, corpus: &Corpus, volume_bytes: u64, firs
 
 /// Reads blocks, 32 at a time, at places that `place` gives for numbers from 0, for some seconds.
 fn read_blocks(volume: &Arc<Volume>, count: u64, seconds: f64, place: impl Fn(u64) -> u64 + Sync) -> Outcome<Done> {
-    drive(DEPTH, count, seconds, || vec![0u8; BLOCK as usize], |buf, index| Ok(volume.read(place(index), buf)?))
+    drive_reads(&**volume, DEPTH, BLOCK as usize, count, seconds, place)
 }
 
 /// Reads `bytes` from the start in requests of 128 KiB, 16 at a time, for some seconds at most; bytes per second.
 fn read_sequentially(volume: &Arc<Volume>, bytes: u64, seconds: f64) -> Outcome<f64> {
-    let state = || vec![0u8; REQUEST_BYTES as usize];
-    let done = drive(SEQUENTIAL_DEPTH, bytes / REQUEST_BYTES, seconds, state, |buf, index| {
-        Ok(volume.read(index * REQUEST_BYTES, buf)?)
-    })?;
+    let requests = bytes / REQUEST_BYTES;
+    let place = |index| index * REQUEST_BYTES;
+    let done = drive_reads(&**volume, SEQUENTIAL_DEPTH, REQUEST_BYTES as usize, requests, seconds, place)?;
     Ok(done.per_second() * REQUEST_BYTES as f64)
 }
 

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use sim::{Fault, Outcome, Rng, TableOp, fill_content};
 use surface::{Error, ErrorKind, WriteOptions, ZeroOptions};
 
+use super::together::read_in_pieces;
 use super::{Failure, Op, World};
 
 /// How an operation ended.
@@ -18,6 +19,9 @@ pub enum Ended {
     /// Failed, because of a fault that was injected.
     Disturbed,
 }
+
+/// What finding a pool full may write, in pools of that size.
+const FULL_LOGS_MAX: u64 = 100;
 
 impl World {
     /// Chooses an operation and does it.
@@ -39,6 +43,15 @@ impl World {
         let ended = self.perform(op)?;
         if ended != Ended::Well {
             self.note(format!("   op {} ended: {ended:?}", self.op_number));
+        }
+        if ended == Ended::Full
+            && let Some(pool) = &self.pool
+        {
+            // Cleaning ends when it brings nothing, however much it seems to.
+            let (log, capacity) = (pool.status().log_bytes, pool.status().capacity_bytes);
+            if log > capacity * FULL_LOGS_MAX * (1 + self.fulls) {
+                return Err(self.fail(format!("{log} bytes of log to find a pool of {capacity} full")));
+            }
         }
         // The power may have failed in work that nobody waited for.
         Ok(if self.machine.power.is_lost() { Ended::Dark } else { ended })
@@ -71,9 +84,13 @@ impl World {
                 self.model.zero(volume, *offset, *len, outcome(ended, false));
                 Ok(ended)
             }
-            Op::Read { volume, offset, len } => {
+            Op::Read { volume, offset, len, pieces } => {
                 let mut buf = vec![0xee; *len as usize];
-                let result = self.device(volume)?.read(*offset, &mut buf);
+                let device = self.device(volume)?;
+                let result = match pieces {
+                    1 => device.read(*offset, &mut buf),
+                    _ => read_in_pieces(&*device, *offset, &mut buf, *pieces),
+                };
                 self.judge_read(op, volume, *offset, result.map(|()| true), &buf)
             }
             Op::ReadCached { volume, offset, len } => {

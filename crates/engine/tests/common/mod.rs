@@ -9,6 +9,7 @@ pub mod campaign;
 pub mod machine_env;
 pub mod ops;
 pub mod salvage;
+pub mod together;
 pub mod verify;
 pub mod world;
 

@@ -21,6 +21,8 @@ pub enum Op {
         volume: String,
         offset: u64,
         len: u64,
+        /// More than one are under way together.
+        pieces: usize,
     },
     ReadCached {
         volume: String,
@@ -184,7 +186,7 @@ impl Op {
                 let (kind, seed) = (ContentKind::choose(rng), rng.next_u64());
                 Self::Write { volume, offset, len, kind, seed, fua: rng.percent(8) }
             }
-            40..53 => Self::Read { volume, offset, len },
+            40..53 => Self::Read { volume, offset, len, pieces: if rng.coin() { 1 } else { 1 + rng.index(40) } },
             53..55 => Self::ReadCached { volume, offset, len },
             55..56 => Self::Prefetch { volume, offset, len },
             56..61 => Self::Zero { volume, offset, len, no_hole: rng.percent(30), fua: rng.percent(10) },

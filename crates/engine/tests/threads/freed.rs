@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use engine::{FormatOptions, Pool, PoolEnv, PoolOptions};
-use env::{AlignedBuf, Disk, DiskLayer};
-use sim::{ContentKind, Machine, Rng, fill_content};
+use env::{AlignedBuf, Disk, DiskLayer, ReadRing};
+use sim::{ContentKind, Machine, Rng, SimRing, fill_content};
 use surface::{BlockDevice, WriteOptions};
 
 use crate::common::machine_env::env;
+use crate::common::together::read_together;
 
 /// How long the reader waits after the last write for another one, in the hope of one to where it is going to read. Nobody may write there, and
 /// whoever would has to wait for the reader, so the test takes that long; on a slow machine, as long as its writes take beside. With a bug planted
@@ -71,6 +72,9 @@ impl DiskLayer for HoldingDisk {
         }
         self.below.read_at(offset, buf, len)
     }
+    fn read_ring(&self) -> Option<Box<dyn ReadRing + '_>> {
+        Some(Box::new(SimRing::new(self, 1)))
+    }
     fn write_at(&self, offset: u64, buf: &AlignedBuf, len: usize) -> io::Result<()> {
         self.below.write_at(offset, buf, len)?;
         let (gate, changed) = &*self.gate;
@@ -92,6 +96,19 @@ fn block(seed: u64) -> Bytes {
 
 #[test]
 fn a_reader_keeps_its_extent() {
+    hold_up(|device| {
+        let mut data = vec![0; 4096];
+        device.read(0, &mut data).map(|()| data)
+    });
+}
+
+#[test]
+fn a_read_under_way_with_others_keeps_its_extent() {
+    // The others are of nothing, so that this one is held up.
+    hold_up(|device| read_together(device, &[(8192, 4096), (0, 4096), (12288, 4096)]).remove(1));
+}
+
+fn hold_up(read: impl FnOnce(&dyn BlockDevice) -> surface::Result<Vec<u8>> + Send) {
     let capacity_bytes = 24 * EXTENT;
     let machine = Machine::new(capacity_bytes, 1);
     let gate = Arc::new((Mutex::new(Gate::default()), Condvar::new()));
@@ -117,11 +134,12 @@ fn a_reader_keeps_its_extent() {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut data = vec![0; 4096];
-            let read = device.read(0, &mut data);
+            let read = read(&*device);
             done.store(true, Ordering::Release);
-            assert!(read.is_ok(), "HARNESS: a reader lost its extent: {read:?}");
-            assert!(data == block(1), "HARNESS: a reader got what it did not ask for");
+            match read {
+                Ok(data) => assert!(data == block(1), "HARNESS: a reader got what it did not ask for"),
+                Err(error) => panic!("HARNESS: a reader lost its extent: {error}"),
+            }
         });
         let held = gate.1.wait_while(gate.0.lock().unwrap(), |gate| gate.held.is_none()).unwrap();
         drop(held);

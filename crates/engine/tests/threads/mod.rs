@@ -4,6 +4,7 @@
 mod freed;
 mod full;
 mod halves;
+mod many;
 mod sorted;
 
 use std::collections::HashMap;
@@ -16,6 +17,7 @@ use sim::{ContentKind, Machine, Rng, fill_content};
 use surface::{BlockDevice, WriteOptions, ZeroOptions};
 
 use crate::common::machine_env::env;
+use crate::common::together::read_in_pieces;
 
 const BLOCK: u64 = 4096;
 const THREADS: u64 = 4;
@@ -133,13 +135,21 @@ impl Client {
         let (first, count) = self.shared_range();
         let mut data = vec![0xee; (count * BLOCK) as usize];
         let began = self.now();
-        self.device.read(first * BLOCK, &mut data).unwrap();
+        self.read(first * BLOCK, &mut data);
         let ended = self.now();
         let tags: Vec<u64> =
             data.chunks(BLOCK as usize).enumerate().map(|(i, block)| tag_of(block, first + i as u64)).collect();
         let mut registers = self.registers.lock().unwrap();
         for (i, tag) in tags.into_iter().enumerate() {
             registers.entry(first + i as u64).or_default().reads.push(Event { began, ended, tag });
+        }
+    }
+
+    /// In one request, or in some that are under way together.
+    fn read(&mut self, offset: u64, data: &mut [u8]) {
+        match self.rng.index(8) {
+            0..4 => self.device.read(offset, data).unwrap(),
+            pieces => read_in_pieces(&*self.device, offset, data, pieces).unwrap(),
         }
     }
 
@@ -167,7 +177,7 @@ impl Client {
     fn read_private(&mut self) {
         let (at, len) = self.private_range();
         let mut data = vec![0xee; len];
-        self.device.read(self.private_start() + at, &mut data).unwrap();
+        self.read(self.private_start() + at, &mut data);
         let expected = &self.private[at as usize..at as usize + len];
         if let Some(i) = data.iter().zip(expected).position(|(got, want)| got != want) {
             panic!(

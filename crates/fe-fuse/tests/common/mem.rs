@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
 use surface::{
-    Allocation, BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind, Result, Run, WriteOptions, ZeroOptions,
+    Allocation, BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind, PendingRead, Result, Run, WriteOptions,
+    ZeroOptions,
 };
 
 pub const BLOCK: u64 = 4096;
@@ -185,6 +186,10 @@ impl BlockDevice for MemDevice {
             rest = tail;
         }
         Ok(())
+    }
+
+    fn read_many(&self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
+        surface::read_each(self, next);
     }
 
     fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {

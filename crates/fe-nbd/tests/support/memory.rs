@@ -9,7 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
 use surface::{
-    Allocation, BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind, Result, Run, WriteOptions, ZeroOptions,
+    Allocation, BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind, PendingRead, Result, Run, WriteOptions,
+    ZeroOptions,
 };
 
 /// Nothing in a test that works takes this long, not even on a machine that stands still for a while.
@@ -218,6 +219,10 @@ impl BlockDevice for Memory {
         self.hold_while(|held| held.reads_at.contains(&offset));
         self.copy_out(offset, buf);
         Ok(())
+    }
+
+    fn read_many(&self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
+        surface::read_each(self, next);
     }
 
     fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {

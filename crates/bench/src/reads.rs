@@ -1,0 +1,109 @@
+//! Reads of a device with many requests in flight, as front ends have them: a few threads with some each.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use surface::{BlockDevice, PendingRead};
+
+use crate::Outcome;
+use crate::load::Done;
+
+/// Threads that share the requests in flight: as many as front ends have read together.
+const THREADS: usize = 4;
+
+/// What a thread has of its own.
+#[derive(Default)]
+struct Own {
+    /// Buffers that are not in use: as many as requests may begin.
+    spare: Vec<Vec<u8>>,
+    done: u64,
+    failure: Option<surface::Error>,
+}
+
+struct Read {
+    offset: u64,
+    /// `None` only while it ends.
+    buf: Option<Vec<u8>>,
+    own: Rc<RefCell<Own>>,
+}
+
+impl PendingRead for Read {
+    fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    fn buf(&mut self) -> &mut [u8] {
+        self.buf.as_deref_mut().unwrap_or_default()
+    }
+
+    fn finish(mut self: Box<Self>, result: surface::Result<()>) {
+        let mut own = self.own.borrow_mut();
+        own.spare.extend(self.buf.take());
+        match result {
+            Ok(()) => own.done += 1,
+            Err(error) => own.failure = Some(error),
+        }
+    }
+}
+
+/// Reads `length` bytes at each of the places that `place` gives for numbers 0 to `count - 1`, `depth` at a time, until that is done or `seconds`
+/// are over.
+///
+/// # Errors
+/// The first error of a read; the rest is not done then.
+pub fn drive_reads(
+    device: &dyn BlockDevice,
+    depth: usize,
+    length: usize,
+    count: u64,
+    seconds: f64,
+    place: impl Fn(u64) -> u64 + Sync,
+) -> Outcome<Done> {
+    let next = AtomicU64::new(0);
+    let done = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    let failure = Mutex::new(None::<Box<dyn std::error::Error + Send + Sync>>);
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS.min(depth) {
+            let thread = std::thread::Builder::new().name("reader".into());
+            let started = thread.spawn_scoped(scope, || {
+                let own = Rc::new(RefCell::new(Own::default()));
+                own.borrow_mut().spare = (0..depth / THREADS.min(depth)).map(|_| vec![0; length]).collect();
+                device.read_many(&mut || {
+                    if own.borrow().failure.is_some() || stop.load(Ordering::Relaxed) {
+                        return None;
+                    }
+                    let buf = own.borrow_mut().spare.pop()?;
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    if index >= count || began.elapsed().as_secs_f64() >= seconds {
+                        stop.store(true, Ordering::Relaxed);
+                        return None;
+                    }
+                    Some(Box::new(Read { offset: place(index), buf: Some(buf), own: own.clone() }))
+                });
+                let mut own = own.borrow_mut();
+                done.fetch_add(own.done, Ordering::Relaxed);
+                if let Some(error) = own.failure.take()
+                    && let Ok(mut failure) = failure.lock()
+                {
+                    stop.store(true, Ordering::Relaxed);
+                    failure.get_or_insert(error.into());
+                }
+            });
+            if let Err(error) = started
+                && let Ok(mut failure) = failure.lock()
+            {
+                failure.get_or_insert(error.into());
+            }
+        }
+    });
+    let seconds = began.elapsed().as_secs_f64();
+    match failure.into_inner() {
+        Ok(Some(error)) => Err(error),
+        _ => Ok(Done { count: done.load(Ordering::Relaxed), seconds }),
+    }
+}

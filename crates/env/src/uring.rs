@@ -1,0 +1,169 @@
+//! [`ReadRing`] on io_uring. Owns the thread's ring; the kernel's side of it is made once for each thread that reads so.
+//!
+//! The ring belongs to one thread, and what ends is taken note of only when that thread asks: the cheapest way that the kernel has, where it has it
+//! (since 6.1). Without io_uring (older than 5.6, or forbidden by the system's administrator, as in many containers) there is none, and callers read in
+//! other ways.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use io_uring::{IoUring, opcode, types};
+
+use crate::{AlignedBuf, EndedRead, ReadRing};
+
+/// Most reads under way in a ring; more wait in it.
+const ENTRIES: u32 = 64;
+/// As soon as so many have begun they go to the kernel, without waiting for any: the device has them while the caller does other things.
+const SUBMIT_AT: usize = 4;
+
+/// Whether the kernel was found not to have it, or not for us.
+static IS_MISSING: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    static SPARE: Cell<Option<Box<IoUring>>> = const { Cell::new(None) };
+}
+
+struct Slot {
+    tag: usize,
+    buf: AlignedBuf,
+    len: usize,
+}
+
+/// Reads of a file.
+pub(crate) struct FileRing<'a> {
+    file: &'a File,
+    read_bytes: &'a AtomicU64,
+    /// `None` only while it is dropped.
+    ring: Option<Box<IoUring>>,
+    /// By number of the read as the kernel knows it.
+    slots: Vec<Option<Slot>>,
+    free: Vec<usize>,
+    /// Begun, and not known to the kernel.
+    waiting: VecDeque<(usize, u64)>,
+    /// Known to the kernel.
+    under_way: usize,
+}
+
+impl<'a> FileRing<'a> {
+    /// A ring for this thread, if the kernel has any; counts the bytes that it reads.
+    pub(crate) fn new(file: &'a File, read_bytes: &'a AtomicU64) -> Option<Self> {
+        if IS_MISSING.load(Ordering::Relaxed) {
+            return None;
+        }
+        let ring = match SPARE.take() {
+            Some(ring) => ring,
+            None => match make() {
+                Ok(ring) => Box::new(ring),
+                Err(_) => {
+                    IS_MISSING.store(true, Ordering::Relaxed);
+                    return None;
+                }
+            },
+        };
+        let (slots, free, waiting) = (Vec::new(), Vec::new(), VecDeque::new());
+        Some(Self { file, read_bytes, ring: Some(ring), slots, free, waiting, under_way: 0 })
+    }
+
+    /// Hands what has begun to the kernel, as far as it takes it now, and waits until at least `ended` of all have ended.
+    fn submit(&mut self, ended: usize) {
+        let Some(ring) = &mut self.ring else { return };
+        {
+            let mut queue = ring.submission();
+            while self.under_way < ENTRIES as usize
+                && let Some((index, offset)) = self.waiting.pop_front()
+            {
+                let Some(Slot { buf, len, .. }) = &mut self.slots[index] else { continue };
+                let (memory, len) = (buf[..*len].as_mut_ptr(), *len as u32);
+                let read = opcode::Read::new(types::Fd(self.file.as_raw_fd()), memory, len).offset(offset);
+                // SAFETY: the descriptor and the buffer live until the read has ended: the file is borrowed for longer than this ring lives, the slot
+                // keeps the buffer, whose memory does not move with it, and `drop` waits for what is under way.
+                let taken = unsafe { queue.push(&read.build().user_data(index as u64)) };
+                if taken.is_err() {
+                    self.waiting.push_front((index, offset));
+                    break;
+                }
+                self.under_way += 1;
+            }
+        }
+        // What the kernel does not take now (EAGAIN, EBUSY, EINTR) stays in the queue, and is tried again by the next call. Other errors would be
+        // mistakes of this file's.
+        while let Err(error) = ring.submit_and_wait(ended) {
+            if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::EINTR)) {
+                IS_MISSING.store(true, Ordering::Relaxed);
+            }
+            if ring.completion().len() >= ended {
+                break;
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// The newest ways first.
+fn make() -> io::Result<IoUring> {
+    IoUring::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .build(ENTRIES)
+        .or_else(|_| IoUring::builder().setup_coop_taskrun().build(ENTRIES))
+        .or_else(|_| IoUring::new(ENTRIES))
+}
+
+impl ReadRing for FileRing<'_> {
+    fn begin(&mut self, tag: usize, offset: u64, buf: AlignedBuf, len: usize) {
+        let len = len.min(buf.len());
+        let slot = Some(Slot { tag, buf, len });
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.slots[index] = slot;
+                index
+            }
+            None => {
+                self.slots.push(slot);
+                self.slots.len() - 1
+            }
+        };
+        self.waiting.push_back((index, offset));
+        if self.waiting.len() >= SUBMIT_AT && self.under_way < ENTRIES as usize {
+            self.submit(0);
+        }
+    }
+
+    fn wait(&mut self) -> Option<EndedRead> {
+        loop {
+            let Some(ring) = &mut self.ring else { return None };
+            let entry = ring.completion().next();
+            let Some(entry) = entry else {
+                if self.under_way == 0 && self.waiting.is_empty() {
+                    return None;
+                }
+                self.submit(1);
+                continue;
+            };
+            let index = entry.user_data() as usize;
+            self.under_way -= 1;
+            let Some(Slot { tag, buf, len }) = self.slots.get_mut(index).and_then(Option::take) else { continue };
+            self.free.push(index);
+            let whole = usize::try_from(entry.result()) == Ok(len);
+            if whole {
+                self.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
+            } else if [-libc::EINVAL, -libc::EOPNOTSUPP, -libc::ENOSYS].contains(&entry.result()) {
+                IS_MISSING.store(true, Ordering::Relaxed);
+            }
+            return Some(EndedRead { tag, buf, whole });
+        }
+    }
+}
+
+impl Drop for FileRing<'_> {
+    fn drop(&mut self) {
+        self.waiting.clear();
+        while self.wait().is_some() {}
+        SPARE.set(self.ring.take());
+    }
+}
