@@ -130,6 +130,10 @@ impl<'a> Reads<'a> {
             read.finish(Err(error));
             return None;
         }
+        if len == 0 {
+            read.finish(Ok(()));
+            return None;
+        }
         let is_expected = volume.begin_read(offset, len as u64);
         if is_expected || len > REQUEST_BYTES_MAX {
             self.later.push((read, is_expected));

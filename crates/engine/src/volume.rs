@@ -281,6 +281,10 @@ impl BlockDevice for Volume {
         result
     }
 
+    fn reads_together(&self) -> bool {
+        self.core.env.disk.read_ring().is_some()
+    }
+
     fn read_many(&self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
         self.read_together(next);
     }

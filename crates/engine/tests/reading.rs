@@ -1,14 +1,18 @@
-//! What a small read brings into memory: its neighbourhood while the cache has plenty of room and it lies beside what is read anyway.
+//! Reads that are under way together, and what a small read brings into memory: its neighbourhood while the cache has plenty of room and it lies beside what is read anyway.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "common/machine_env.rs"]
 mod machine_env;
+#[path = "common/together.rs"]
+#[allow(dead_code)]
+mod together;
 
 use bytes::Bytes;
 use engine::{FormatOptions, Pool, PoolOptions, Properties, Volume};
 use sim::{ContentKind, Machine, Rng, fill_content};
 use std::sync::Arc;
-use surface::{BlockDevice, WriteOptions};
+use surface::{BlockDevice, ErrorKind, WriteOptions};
+use together::read_together;
 
 const BLOCK: usize = 4096;
 const GROUP: usize = 128 << 10;
@@ -92,4 +96,44 @@ fn a_cache_that_fills_up_is_not_used_for_what_nobody_asked_for() {
     let costs: Vec<u64> = (0..VOLUME / GROUP).map(|group| world.read(group * GROUP, BLOCK)).collect();
     let (first, last) = (costs[0], costs[costs.len() - 1]);
     assert!(last <= unit && first > 2 * last, "{costs:?}");
+}
+
+#[test]
+fn reads_of_every_kind_are_done_together() {
+    for (memory_bytes, in_order) in [(32 << 20, true), (1 << 20, true), (32 << 20, false)] {
+        let world = World::new(memory_bytes, in_order);
+        // Of a block and of parts, across units and groups, whole groups, too long to be done with others, and nothing.
+        let lengths = [4096, 1, 4096, 33 << 10, 100, GROUP, 0, 3 * GROUP + 5, 1 << 20, (1 << 20) + 1, 3 << 20];
+        let ranges: Vec<_> = (0..300usize)
+            .map(|index| {
+                let len = lengths[index % lengths.len()];
+                (((index * 7919 * 512 + index) % (VOLUME - len + 1)) as u64, len)
+            })
+            .collect();
+        let dirty = vec![0xab; 5 * BLOCK];
+        world.volume.write(9 * GROUP as u64 + 100, Bytes::from(dirty.clone()), WriteOptions::default()).unwrap();
+        let mut expected = world.data.clone();
+        expected[9 * GROUP + 100..][..dirty.len()].copy_from_slice(&dirty);
+        let before = world.pool.status().read_bytes;
+        for ((offset, len), read) in ranges.iter().zip(read_together(&*world.volume, &ranges)) {
+            let at = *offset as usize;
+            assert!(read.unwrap() == expected[at..at + len], "{len} bytes at {at}");
+        }
+        let bytes: usize = ranges.iter().map(|(_, len)| len).sum();
+        assert_eq!(world.pool.status().read_bytes - before, bytes as u64, "each is counted once");
+    }
+}
+
+#[test]
+fn a_read_past_the_end_fails_alone() {
+    let world = World::new(4 << 20, true);
+    let end = VOLUME as u64;
+    let ranges = [(0, BLOCK), (end - 4096, 8192), (4096, BLOCK), (end, 0), (end + 1, 0), (u64::MAX, 2), (8192, BLOCK)];
+    let mut reads = read_together(&*world.volume, &ranges);
+    for bad in [5, 4, 1] {
+        let error = reads.remove(bad).unwrap_err();
+        assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("past the end"), "{error}");
+    }
+    let lengths: Vec<_> = reads.into_iter().map(|read| read.unwrap().len()).collect();
+    assert_eq!(lengths, [BLOCK, BLOCK, 0, BLOCK]);
 }

@@ -33,6 +33,8 @@ pub struct Served {
     pub device: Arc<dyn BlockDevice>,
     /// What was agreed.
     pub session: Session,
+    /// Whether it does several reads at a time for one thread.
+    pub reads_together: bool,
     /// The way to the client.
     pub outbox: Outbox,
     /// Where failures of the storage are told to whoever runs the server.
@@ -112,7 +114,8 @@ impl Job for Task {
     }
 
     fn is_joined(&self) -> bool {
-        matches!(self.request.command, Command::Read(range) if (1..=JOINED_READ_BYTES_MAX).contains(&range.length))
+        self.served.reads_together
+            && matches!(self.request.command, Command::Read(range) if (1..=JOINED_READ_BYTES_MAX).contains(&range.length))
     }
 
     fn join(self, next: &mut dyn FnMut() -> Option<Self>) {

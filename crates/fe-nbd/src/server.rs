@@ -321,7 +321,8 @@ impl Shared {
         let log = self.options.log.clone();
         let Established { device, name, session } = established;
         let failures = Failures { name, log, told: AtomicU32::new(0) };
-        let served = Arc::new(Served { device, session, outbox, failures });
+        let reads_together = device.reads_together();
+        let served = Arc::new(Served { device, session, reads_together, outbox, failures });
         self.register.lock().connections.insert(id, Peer::Serving(Arc::clone(&served)));
         // A stop from now on finds it serving; one before has shut the socket down.
         let connection = Connection::new(Arc::clone(&served), Arc::clone(&self.pool), &rest);

@@ -197,6 +197,9 @@ impl BlockDevice for OpenDevice {
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.volume.read(offset, buf)
     }
+    fn reads_together(&self) -> bool {
+        self.volume.reads_together()
+    }
     fn read_many(&self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
         self.volume.read_many(next);
     }

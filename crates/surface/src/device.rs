@@ -78,6 +78,9 @@ pub trait BlockDevice: Send + Sync {
     /// Fills `buf` from `offset`.
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
 
+    /// Whether [`read_many`](Self::read_many) has several reads under way at a time. If not, whoever wants that needs threads.
+    fn reads_together(&self) -> bool;
+
     /// Does the reads that `next` gives, many at the same time if the device can, and finishes them in any order; returns when `next` has
     /// given `None`, which says that there is none now, and all are done. It is asked again each time that a read is done.
     fn read_many(&self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>);

@@ -188,6 +188,10 @@ impl BlockDevice for MemDevice {
         Ok(())
     }
 
+    fn reads_together(&self) -> bool {
+        false
+    }
+
     fn read_many(&self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
         surface::read_each(self, next);
     }

@@ -60,6 +60,40 @@ fn requests_of_one_connection_are_executed_at_the_same_time() {
 }
 
 #[test]
+fn reads_that_are_done_together_get_each_its_own_answer() {
+    let device = device();
+    device.together.store(true, Ordering::Release);
+    // One thread: while it is held in the first read, the others wait for it.
+    let setup = Setup::with(&[("disk", &device)], ServerOptions { threads: 1, ..Default::default() });
+    for mut client in [setup.simple("disk"), setup.structured("disk")] {
+        device.cached.store(true, Ordering::Release);
+        let data = pattern(64 * 4096, 5);
+        assert_eq!(client.write(0, &data), DONE);
+        device.cached.store(false, Ordering::Release);
+        device.hold_reads_at(0);
+        let mut lengths = HashMap::new();
+        for index in 0..64u64 {
+            let (offset, length) = (index * 4096, 4096 - index as u32);
+            lengths.insert(client.request(command::READ, 0, offset, length, &[]), (offset, length));
+        }
+        // One that is no read, and one too long to be done with others, wait for their turn.
+        let large = client.request(command::READ, 0, 4096, 2 << 20, &[]);
+        lengths.insert(large, (4096, 2 << 20));
+        device.wait_for_held(1);
+        device.release();
+        for _ in 0..65 {
+            let (cookie, answer) = client.answer(&lengths);
+            let (offset, length) = lengths[&cookie];
+            let mut expected = data.clone();
+            expected.resize(4 << 20, 0);
+            assert_eq!(answer, Answer::Ok(expected[offset as usize..][..length as usize].to_vec()), "{offset}");
+        }
+        assert_eq!(client.flush(), DONE);
+    }
+    assert!(device.most_together.load(Ordering::Acquire) > 1);
+}
+
+#[test]
 fn a_flush_on_one_connection_follows_writes_answered_on_another() {
     let device = device();
     let setup = Setup::new(&[("disk", &device)]);

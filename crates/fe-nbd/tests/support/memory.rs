@@ -49,6 +49,9 @@ pub struct Memory {
     size: AtomicU64,
     /// `read_cached` answers.
     pub cached: AtomicBool,
+    /// `reads_together` answers, and the most reads that were.
+    pub together: AtomicBool,
+    pub most_together: AtomicUsize,
     /// `write_would_wait` answers.
     pub full_buffer: AtomicBool,
     /// It is a snapshot: `is_read_only` answers.
@@ -221,8 +224,24 @@ impl BlockDevice for Memory {
         Ok(())
     }
 
+    fn reads_together(&self) -> bool {
+        self.together.load(Ordering::Relaxed)
+    }
+
+    /// Begins all that there are, and ends them in the opposite order.
     fn read_many(&self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
-        surface::read_each(self, next);
+        loop {
+            let mut reads: Vec<_> = std::iter::from_fn(&mut *next).collect();
+            if reads.is_empty() {
+                return;
+            }
+            self.most_together.fetch_max(reads.len(), Ordering::AcqRel);
+            while let Some(mut read) = reads.pop() {
+                let offset = read.offset();
+                let result = self.read(offset, read.buf());
+                read.finish(result);
+            }
+        }
     }
 
     fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
