@@ -167,7 +167,7 @@ fn read_at_random(
     let bound = if codec == Codec::Lz4 { 50.0 } else { 35.0 };
     let group = group_of(codec);
     let what = format!(
-        "written in order in units of 32 KiB, read at random by {DEPTH} readers, caches dropped: {:.0}/s; fio on the data file {:.0}/s",
+        "written in order in units of 32 KiB, read at random, {DEPTH} reads in flight, of a few threads, caches dropped: {:.0}/s; fio on the data file {:.0}/s",
         median(&ours),
         median(&raw)
     );
@@ -187,9 +187,9 @@ fn read_at_random(
     )?;
     let (checksum, decode) = baseline::unit_costs_ns(&context.corpus, codec, UNIT_BYTES)?;
     let (total, io) = (median(&thread_us), median(&io_us));
-    let what = format!("of {total:.0} us that a reader spends on a read with {DEPTH} at a time");
+    let what = format!("of {total:.0} us that a read takes with {DEPTH} at a time");
     let parts = [
-        ("I/O", io, "in reads of the data file, waiting included"),
+        ("I/O", io, "until what was read from the data file is looked at, waiting for its turn included"),
         ("checksum", checksum / 1000.0, "crc32c of a stored unit, alone on one core"),
         ("decode", decode / 1000.0, "one unit, alone on one core"),
         ("rest", total - io - (checksum + decode) / 1000.0, "map, copies, and waiting for a core"),
