@@ -2,14 +2,13 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use surface::{BlockDevice, PendingRead};
 
 use crate::Outcome;
-use crate::load::Done;
+use crate::load::{Done, drive};
 
 /// Threads that share the requests in flight: as many as front ends have read together.
 const THREADS: usize = 4;
@@ -62,48 +61,40 @@ pub fn drive_reads(
     seconds: f64,
     place: impl Fn(u64) -> u64 + Sync,
 ) -> Outcome<Done> {
-    let next = AtomicU64::new(0);
-    let done = AtomicU64::new(0);
-    let stop = AtomicBool::new(false);
-    let failure = Mutex::new(None::<Box<dyn std::error::Error + Send + Sync>>);
+    let threads = THREADS.min(depth);
+    let (next, done, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let began = Instant::now();
-    std::thread::scope(|scope| {
-        for _ in 0..THREADS.min(depth) {
-            let thread = std::thread::Builder::new().name("reader".into());
-            let started = thread.spawn_scoped(scope, || {
-                let own = Rc::new(RefCell::new(Own::default()));
-                own.borrow_mut().spare = (0..depth / THREADS.min(depth)).map(|_| vec![0; length]).collect();
-                device.read_many(&mut || {
-                    if own.borrow().failure.is_some() || stop.load(Ordering::Relaxed) {
-                        return None;
-                    }
-                    let buf = own.borrow_mut().spare.pop()?;
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    if index >= count || began.elapsed().as_secs_f64() >= seconds {
-                        stop.store(true, Ordering::Relaxed);
-                        return None;
-                    }
-                    Some(Box::new(Read { offset: place(index), buf: Some(buf), own: own.clone() }))
-                });
-                let mut own = own.borrow_mut();
-                done.fetch_add(own.done, Ordering::Relaxed);
-                if let Some(error) = own.failure.take()
-                    && let Ok(mut failure) = failure.lock()
-                {
-                    stop.store(true, Ordering::Relaxed);
-                    failure.get_or_insert(error.into());
+    // One operation of a thread is all of its reads.
+    let driven = drive(
+        threads,
+        threads as u64,
+        f64::INFINITY,
+        || (),
+        |(), _| {
+            let own = Rc::new(RefCell::new(Own::default()));
+            own.borrow_mut().spare = (0..depth / threads).map(|_| vec![0; length]).collect();
+            device.read_many(&mut || {
+                if own.borrow().failure.is_some() || stop.load(Ordering::Relaxed) {
+                    return None;
                 }
+                let buf = own.borrow_mut().spare.pop()?;
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                if index >= count || began.elapsed().as_secs_f64() >= seconds {
+                    stop.store(true, Ordering::Relaxed);
+                    return None;
+                }
+                Some(Box::new(Read { offset: place(index), buf: Some(buf), own: own.clone() }))
             });
-            if let Err(error) = started
-                && let Ok(mut failure) = failure.lock()
-            {
-                failure.get_or_insert(error.into());
+            let mut own = own.borrow_mut();
+            done.fetch_add(own.done, Ordering::Relaxed);
+            match own.failure.take() {
+                Some(error) => {
+                    stop.store(true, Ordering::Relaxed);
+                    Err(error.into())
+                }
+                None => Ok(()),
             }
-        }
-    });
-    let seconds = began.elapsed().as_secs_f64();
-    match failure.into_inner() {
-        Ok(Some(error)) => Err(error),
-        _ => Ok(Done { count: done.load(Ordering::Relaxed), seconds }),
-    }
+        },
+    )?;
+    Ok(Done { count: done.into_inner(), seconds: driven.seconds })
 }

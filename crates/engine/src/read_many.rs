@@ -251,7 +251,6 @@ impl Core {
     ) -> Result<()> {
         let offset = read.offset();
         let mut request = Request::new(offset, read.buf());
-        let keep = request.is_kept();
         scratch::with(|scratch| {
             let Scratch { codecs, unit: room, .. } = scratch;
             for Part { wanted, claim, is_asked } in parts {
@@ -272,7 +271,7 @@ impl Core {
                         }
                         claim.fill(Unit { bytes: Bytes::from_owner(unit), passing: false });
                     }
-                    None => self.deliver(object, wanted, payload, keep, (codecs, room), &mut request)?,
+                    None => self.deliver(object, wanted, payload, (codecs, room), &mut request)?,
                 }
             }
             Ok(())

@@ -131,12 +131,11 @@ impl Core {
     /// first one.
     pub(crate) fn read_guarded(&self, object: &Object, offset: u64, buf: &mut [u8], ahead: bool) -> Result<()> {
         let mut request = Request::new(offset, buf);
-        let keep = request.is_kept();
         let mut wanted = self.missing(object, &mut request, ahead)?;
         if wanted.is_empty() {
             return Ok(());
         }
-        if keep && self.units.has_plenty_of_room() {
+        if request.is_kept() && self.units.has_plenty_of_room() {
             self.read_around(object, &mut wanted, |w, unit| {
                 self.note_piece(object, w);
                 copy_live(w.group, &w.piece, &unit.bytes, &mut request);
@@ -147,7 +146,7 @@ impl Core {
             let mut rest = &wanted[..];
             while !rest.is_empty() {
                 let count = self.span(rest);
-                self.read_span(object, &rest[..count], keep, scratch, &mut request)?;
+                self.read_span(object, &rest[..count], scratch, &mut request)?;
                 rest = &rest[count..];
             }
             Ok(())
@@ -254,12 +253,11 @@ impl Core {
         &self,
         object: &Object,
         span: &[Wanted],
-        keep: bool,
         scratch: &mut Scratch,
         request: &mut Request<'_>,
     ) -> Result<()> {
         self.with_payloads(object, span, scratch, &mut |index, payload, codecs, unit| {
-            self.deliver(object, &span[index], payload, keep, (codecs, unit), request)
+            self.deliver(object, &span[index], payload, (codecs, unit), request)
         })
     }
 
@@ -269,7 +267,6 @@ impl Core {
         object: &Object,
         wanted: &Wanted,
         payload: &[u8],
-        keep: bool,
         (codecs, unit): (&mut Workspace, &mut [u8]),
         request: &mut Request<'_>,
     ) -> Result<()> {
@@ -280,7 +277,7 @@ impl Core {
         let codec = CodecId(fragment.codec);
         let whole = fragment.live == fragment.unit();
         let key = UnitKey::new(piece, *group);
-        let kept = keep && self.units.is_wanted(&key);
+        let kept = request.is_kept() && self.units.is_wanted(&key);
         match request.target(unit_start, raw_len) {
             Some((0, target)) if whole && target.len() == raw_len => {
                 self.decode(Readers::Held, object, codecs, (codec, payload), target, raw_len)?;

@@ -136,10 +136,7 @@ impl Job for Task {
 /// A read that is done together with others.
 struct Reading {
     task: Task,
-    range: Range,
-    /// The reply: room for its header, then the data.
-    bytes: Vec<u8>,
-    header: usize,
+    reply: ReadReply,
 }
 
 impl Reading {
@@ -149,25 +146,48 @@ impl Reading {
         if task.served.outbox.dropped().is_some() {
             return Err(task);
         }
-        let header = reply::read_header_bytes(task.served.session.structured, range.length);
-        let bytes = task.served.outbox.buffer(header + range.length as usize);
-        Ok(Self { task, range, bytes, header })
+        let reply = task.served.read_reply(range);
+        Ok(Self { task, reply })
     }
 }
 
 impl PendingRead for Reading {
     fn offset(&self) -> u64 {
-        self.range.offset
+        self.reply.range.offset
     }
 
     fn buf(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.header..self.header + self.range.length as usize]
+        self.reply.data()
     }
 
     fn finish(self: Box<Self>, result: surface::Result<()>) {
-        let Self { task, range, bytes, header } = *self;
-        let reply = task.served.read_reply(task.request.cookie, range, bytes, header, result);
+        let Self { task, reply } = *self;
+        let reply = reply.finish(&task.served, task.request.cookie, result);
         task.served.outbox.end(task.bytes, reply);
+    }
+}
+
+/// The reply to a read that is being filled in: room for its header, then the data.
+struct ReadReply {
+    range: Range,
+    bytes: Vec<u8>,
+    header: usize,
+}
+
+impl ReadReply {
+    fn data(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.header..self.header + self.range.length as usize]
+    }
+
+    /// The reply when the data are there, or that of an error.
+    fn finish(self, served: &Served, cookie: u64, result: surface::Result<()>) -> Reply {
+        let Self { range, mut bytes, header } = self;
+        if let Err(error) = result {
+            return served.error(cookie, &error);
+        }
+        let structured = served.session.structured;
+        reply::put_read_header(&mut bytes[..header], structured, cookie, range.offset, range.length);
+        Reply::new(bytes, header + range.length as usize)
     }
 }
 
@@ -239,28 +259,14 @@ impl Served {
     }
 
     fn read(&self, cookie: u64, range: Range) -> Reply {
-        let structured = self.session.structured;
-        let header = reply::read_header_bytes(structured, range.length);
-        let total = header + range.length as usize;
-        let mut bytes = self.outbox.buffer(total);
-        let result = self.device.read(range.offset, &mut bytes[header..total]);
-        self.read_reply(cookie, range, bytes, header, result)
+        let mut reply = self.read_reply(range);
+        let result = self.device.read(range.offset, reply.data());
+        reply.finish(self, cookie, result)
     }
 
-    /// The reply to a read whose data lie behind room for the header.
-    fn read_reply(
-        &self,
-        cookie: u64,
-        range: Range,
-        mut bytes: Vec<u8>,
-        header: usize,
-        result: surface::Result<()>,
-    ) -> Reply {
-        if let Err(error) = result {
-            return self.error(cookie, &error);
-        }
-        reply::put_read_header(&mut bytes[..header], self.session.structured, cookie, range.offset, range.length);
-        Reply::new(bytes, header + range.length as usize)
+    fn read_reply(&self, range: Range) -> ReadReply {
+        let header = reply::read_header_bytes(self.session.structured, range.length);
+        ReadReply { range, bytes: self.outbox.buffer(header + range.length as usize), header }
     }
 
     fn block_status(&self, cookie: u64, range: Range, one: bool) -> Reply {

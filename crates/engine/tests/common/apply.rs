@@ -48,7 +48,8 @@ impl World {
             && let Some(pool) = &self.pool
         {
             // Cleaning ends when it brings nothing, however much it seems to.
-            let (log, capacity) = (pool.status().log_bytes, pool.status().capacity_bytes);
+            let status = pool.status();
+            let (log, capacity) = (status.log_bytes, status.capacity_bytes);
             if log > capacity * FULL_LOGS_MAX * (1 + self.fulls) {
                 return Err(self.fail(format!("{log} bytes of log to find a pool of {capacity} full")));
             }
