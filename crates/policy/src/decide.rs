@@ -8,7 +8,8 @@
 //!    *tested*: compressed with every candidate that might win, and the winner kept for the region. Tests have a budget; without any
 //!    left, the unit is treated like others, so that small regions lose a test, not their compression.
 //! 3. Other units are compressed with the region's winner, if they are of the class that was tested, else with what the
-//!    plan says for their class. Where the test found that nothing pays for dense data, one unit in four is tried all the same, and the codec is the region's
+//!    plan says for their class. So are those of that class while two or more in a row went otherwise than the test, which may have been of an unusual unit; not
+//!    in `archive`, where a winner that is too strong does no harm. Where the test found that nothing pays for dense data, one unit in four is tried all the same, and the codec is the region's
 //!    winner as soon as it saves enough.
 //! 4. What then saves too little is tried once more with the fallback, where that usually helps, else stored raw.
 
@@ -133,7 +134,8 @@ pub fn decide(
     may_test: bool,
     codec_of: impl Fn(CodecId) -> Option<Codec>,
 ) -> Decision {
-    let remembered = region.winner().filter(|(tested, _)| *tested == class).map(|(_, id)| codec_of(id));
+    let is_believed = mode == Mode::Archive || !region.strays_from_test();
+    let remembered = region.winner().filter(|(tested, _)| *tested == class && is_believed).map(|(_, id)| codec_of(id));
     let is_new = region.winner().is_none();
     // A random unit is no reason for a region's first test, nor for one because of drift.
     let due = if class.is_random() {
@@ -170,5 +172,39 @@ pub fn decide(
             None => Decision::new(Action::Raw, Why::Random),
         },
         (_, None) => Decision::new(Action::Raw, Why::NothingPays),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_winner_of_a_test_is_left_while_units_go_otherwise() {
+        let text = Class::new(3).unwrap();
+        let usual: Codec = "zstd-1".parse().unwrap();
+        let plan = ClassPlan { winner: Some(usual), fallback: None, contenders: Contenders::default(), check: None };
+        let chosen = |mode, region| {
+            let decision = decide(mode, &plan, region, text, false, |id| (id == CodecId::LZ4).then_some(Codec::Lz4));
+            match decision.action {
+                Action::Compress { codec, .. } => (codec, decision.why),
+                other => panic!("{other:?}"),
+            }
+        };
+        let believed = (Codec::Lz4, Why::RegionWinner);
+        let left = (usual, Why::ClassWinner);
+        let tested = Region::default().after_test(text, CodecId::LZ4, 32768, 2000);
+        let stray = |region: Region| region.after_unit(text, 32768, 16000);
+        for (what, region, balanced) in [
+            ("just tested", tested, believed),
+            ("one stray", stray(tested), believed),
+            ("two strays", stray(stray(tested)), left),
+            ("many", (0..9).fold(tested, |region, _| stray(region)), left),
+            ("as expected again", stray(stray(tested)).after_unit(text, 32768, 2100), believed),
+        ] {
+            assert_eq!(chosen(Mode::Balanced, region), balanced, "{what}");
+            assert_eq!(chosen(Mode::Energy, region), balanced, "{what}");
+            assert_eq!(chosen(Mode::Archive, region), believed, "{what}");
+        }
     }
 }

@@ -10,6 +10,8 @@ use crate::Class;
 pub const UNITS_PER_TEST: u32 = 127;
 /// Units in a row that went otherwise than the last test, after which the region is tested again at once: it has drifted.
 pub const STRAYS_MAX: u32 = 4;
+/// Units in a row that went otherwise than the last test, after which its winner is left for the time being.
+const STRAYS_FEW: u32 = 2;
 /// How far a unit's saving may lie from the region's average, in thousandths, before it counts as a stray.
 const STRAY_PERMILLE: u32 = 150;
 /// Units in a row that looked random, after which the mode `performance` does not look at each any more.
@@ -93,6 +95,10 @@ impl Region {
     /// Whether the last units went otherwise than the test.
     pub const fn has_drifted(self) -> bool {
         self.strays() >= STRAYS_MAX
+    }
+    /// Whether the last two units, or more, went otherwise than the test, which may have been of an unusual one.
+    pub const fn strays_from_test(self) -> bool {
+        self.strays() >= STRAYS_FEW
     }
     /// Whether it is time for a test.
     pub const fn is_due(self) -> bool {
@@ -245,12 +251,15 @@ mod tests {
         assert!((region.saving() - 0.51).abs() < 0.01);
 
         region = region.after_test(TEXT, CodecId::LZ4, 32768, 16384);
-        for _ in 0..3 {
+        region = region.after_unit(TEXT, 32768, 30000);
+        assert!(!region.strays_from_test());
+        for _ in 0..2 {
             region = region.after_unit(TEXT, 32768, 30000);
+            assert!(region.strays_from_test() && !region.is_due());
         }
-        assert!(!region.is_due());
         // One that goes as expected ends the row.
         region = region.after_unit(TEXT, 32768, 16384);
+        assert!(!region.strays_from_test());
         for _ in 0..3 {
             region = region.after_unit(TEXT, 32768, 30000);
         }
