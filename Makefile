@@ -69,7 +69,8 @@ bench-codecs: build ## Every codec by kind of data, dictionaries, estimates; fil
 	@tools/setup build bench
 	corpus=$$(tools/bench-corpus '$(CORPUS)') && \
 	    cargo run --release --locked --package bench -- codecs --corpus "$$corpus" --page docs/CODECS.md $(ARGS) && \
-	    cargo run --release --locked --package bench -- estimate --corpus "$$corpus" $(ARGS)
+	    cargo run --release --locked --package bench -- estimate --corpus "$$corpus" --out bench/results/adaptive.json $(ARGS)
+	tools/performance-table
 
 peers: build ## Measure against btrfs, nbdkit and qcow2 on the same disk (CORPUS=DIR, ARGS=--quick)
 	@tools/setup build bench

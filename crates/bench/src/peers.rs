@@ -18,9 +18,9 @@ const UNIT: &str = "32K";
 /// Memory for Shale: decoded data lies there, as that of a kernel's file system lies in the page cache, which has all the rest.
 const MEMORY: &str = "4G";
 
-/// Read-ahead of the loop device below ext4, in sectors of 512 bytes: 4 MiB, what btrfs sets for itself. The kernel's default for
-/// block devices, 128 KiB, is for disks that answer at once.
-const READ_AHEAD_SECTORS: &str = "8192";
+/// Read-ahead of the loop device below ext4, in sectors of 512 bytes: 256 KiB, as `docs/OPERATIONS.md` tells users. ext4 puts what it reads ahead into folios of up
+/// to this size: with 4 MiB, which is what btrfs sets for itself, they are memory that nobody used of late.
+const READ_AHEAD_SECTORS: &str = "512";
 
 /// Memory that is in use just before each job, so that none of them meets what the hypervisor has taken back.
 const BACKED_BYTES: u64 = 3 << 30;
@@ -346,10 +346,7 @@ fn note(context: &Context, report: &mut Report, result: &Result) -> Outcome<()> 
 
 fn job_note(context: &Context, job: &Job) -> String {
     let size = units::format_size(context.scale.sequential_bytes);
-    format!(
-        "fio, data 60 % compressible, {size}; file: `{}`; NBD: `{}`; mounted anew (Shale: started anew) the page cache dropped, and memory used and let go before; Shale with `--memory {MEMORY}`, its loop device with a read-ahead of 4 MiB like btrfs",
-        job.on_file, job.on_nbd
-    )
+    format!("{size}; file: `{}`; NBD: `{}`; see \"Peers\" for the set-up", job.on_file, job.on_nbd)
 }
 
 /// Compares with the best of `peers`, job by job; a bar of 0 is none.
