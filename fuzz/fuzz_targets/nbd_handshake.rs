@@ -11,7 +11,7 @@ use bytes::Bytes;
 use fe_nbd::negotiate::{Handshake, Next};
 use fe_nbd::wire::{Cursor, OPTION_REPLY_MAGIC};
 use libfuzzer_sys::fuzz_target;
-use surface::{BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind, Result, Run, WriteOptions, ZeroOptions};
+use surface::{BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind, PendingRead, Result, Run, WriteOptions, ZeroOptions};
 
 struct Nothing;
 
@@ -26,6 +26,12 @@ impl BlockDevice for Nothing {
         unreachable!("a handshake reads nothing")
     }
     fn read_cached(&self, _: u64, _: &mut [u8]) -> Result<bool> {
+        unreachable!("a handshake reads nothing")
+    }
+    fn reads_together(&self) -> bool {
+        false
+    }
+    fn read_many(&self, _: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
         unreachable!("a handshake reads nothing")
     }
     fn write(&self, _: u64, _: Bytes, _: WriteOptions) -> Result<()> {
