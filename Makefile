@@ -57,6 +57,7 @@ bench-space: build ## Measure a full and old log, snapshots and clones; writes b
 	@tools/setup build bench
 	corpus=$$(tools/bench-corpus '$(CORPUS)') && \
 	    cargo run --release --locked --package bench -- space --corpus "$$corpus" --out bench/results/space.json $(ARGS)
+	tools/performance-table
 
 bench-adaptive: build ## Measure compression=auto against fixed codecs and the oracle; bench/results/adaptive.json, plots beside it (CORPUS=DIR, TREE=DIR, ARGS=--quick)
 	@tools/setup build bench
