@@ -68,7 +68,7 @@ impl Shares {
         // A write buffer below 512 KiB could not hold a batch for each of two workers.
         let write_buffer = part(16).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX);
         let overlay = part(8).clamp(64 << 10, BUFFER_BYTES_MAX);
-        let units = part(8) + (part(24).saturating_sub(write_buffer + overlay));
+        let units = part(12) + (part(24).saturating_sub(write_buffer + overlay));
         Self { write_buffer, overlay, groups: part(12), units, dictionaries: memory_bytes / 64 * 2 }
     }
 }

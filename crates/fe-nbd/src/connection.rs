@@ -16,10 +16,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
+use rustix::io::Errno;
 use surface::WriteOptions;
 
 use crate::admit::{Command, Range, Refusal, Verdict, admit};
 use crate::execute::{Request, Served, Task};
+use crate::looks::Looks;
 use crate::outbox::Reply;
 use crate::pool::{Lane, Pool};
 use crate::receive::{LARGE_PAYLOAD_BYTES, Receiver};
@@ -49,6 +51,7 @@ pub struct Connection {
     receiver: Receiver,
     batch: Batch,
     lone_streak: u32,
+    looks: Looks,
 }
 
 /// Replies that have not been sent.
@@ -67,7 +70,7 @@ impl Connection {
     pub fn new(served: Arc<Served>, pool: Arc<Pool<Task>>, rest: &[u8]) -> Self {
         let lane = pool.open();
         let batch = Batch { bytes: vec![0; BATCH_BYTES], used: 0 };
-        Self { served, pool, lane, receiver: Receiver::new(rest), batch, lone_streak: 0 }
+        Self { served, pool, lane, receiver: Receiver::new(rest), batch, lone_streak: 0, looks: Looks::default() }
     }
 
     /// Serves until the client leaves, breaks the protocol, or `stop` is set and the socket shut down for reading;
@@ -83,7 +86,7 @@ impl Connection {
             if stop.load(Ordering::Acquire) {
                 break "the server is stopping";
             }
-            match self.receiver.receive(self.served.outbox.socket(), true) {
+            match self.receive() {
                 Ok(1..) => {}
                 Ok(0) if stop.load(Ordering::Acquire) => break "the server is stopping",
                 Ok(0) | Err(_) => break GONE,
@@ -93,6 +96,16 @@ impl Connection {
         self.served.outbox.finish();
         self.pool.close(self.lane);
         self.served.outbox.dropped().unwrap_or(ended)
+    }
+
+    /// Receives what is there, and waits if nothing is.
+    fn receive(&mut self) -> rustix::io::Result<usize> {
+        let (receiver, socket) = (&mut self.receiver, self.served.outbox.socket());
+        let looked = self.looks.look(|| match receiver.receive(socket, false) {
+            Err(Errno::WOULDBLOCK) => None,
+            received => Some(received),
+        });
+        looked.unwrap_or_else(|| self.receiver.receive(self.served.outbox.socket(), true))
     }
 
     /// Ends a connection that never ran.

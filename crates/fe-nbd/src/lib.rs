@@ -7,6 +7,7 @@
 //!              └── connection ─────────────┘
 //!                   │      │
 //!                receive  pool ── execute                threads for what waits
+//!                looks     │
 //!                          └──────── outbox              replies, accounts, the writer thread
 //! ```
 //!
@@ -20,6 +21,7 @@ mod errno;
 mod execute;
 mod greet;
 mod listen;
+mod looks;
 mod outbox;
 mod pool;
 mod receive;
