@@ -13,8 +13,9 @@
 //!
 //! A **light** checkpoint leaves out what is dear: in step 3 it counts what became live and dead, but does not rewrite records; in step 5 the
 //! changes go into the store as they are (*deltas*), and in step 6 they become the map's *settled* overlay, which lies over the records
-//! until the next full checkpoint merges both. So it frees extents for the price of a few syncs: the cleaner needs many of them. It is taken
-//! where space is what is wanted, and as long as the settled overlay is within the overlay's share of memory.
+//! until they are merged: a slice at a time behind each light checkpoint (`fold`), the rest by the next full one. So it frees extents for the price of a
+//! few syncs: the cleaner needs many of them. It is taken where space is what is wanted, and as long as the settled overlay is within its
+//! memory.
 //!
 //! An error before step 5 leaves everything as it was; the next checkpoint repeats it. An error in step 5 leaves unknown
 //! what the store holds: the pool takes no writes until it is reopened.
@@ -34,12 +35,14 @@ use crate::canary::Canary;
 use crate::catalogue::Pins;
 use crate::core::Core;
 use crate::extents::ExtentPlan;
+use crate::fold::{Folded, Sweep};
 use crate::log::Position;
 use crate::map::store_error;
 use crate::merge::Merged;
 use crate::objects::Object;
 use crate::overlay::{GroupRecords, Overlay};
 use crate::timeline::Timelines;
+use crate::write_buffer::GroupKey;
 
 /// Shortest and longest list of extents that the log is given. The longest bounds the checkpoint's record to 16 KiB.
 const LISTED_MIN: u64 = 16;
@@ -79,19 +82,30 @@ pub(crate) struct CheckpointState {
     pub number: u64,
     /// Captured by a checkpoint that failed before its commit.
     unfinished: Option<Captured>,
-    /// Deltas in the store: what a full checkpoint removes.
+    /// Deltas in the store, each the number of its checkpoint and its part of it: what a full checkpoint removes.
     deltas: Vec<(u64, u32)>,
+    /// The merging of what is settled that is under way.
+    pub sweep: Option<Sweep>,
+    /// What the next light checkpoint removes of them.
+    pub folded: Folded,
+    /// Most of what is settled cannot be folded: a full checkpoint must merge it.
+    pub is_folding_vain: bool,
 }
 
 impl CheckpointState {
     pub(crate) fn new(number: u64, deltas: Vec<(u64, u32)>) -> Self {
-        Self { number, unfinished: None, deltas }
+        Self { number, unfinished: None, deltas, sweep: None, folded: Folded::default(), is_folding_vain: false }
     }
 
     /// Whether one failed and waits to be repeated: then the map has changes that are neither new nor in the store.
     pub(crate) fn is_unfinished(&self) -> bool {
         self.unfinished.is_some()
     }
+}
+
+/// Whether the delta of an earlier checkpoint stays when one of a kind is taken.
+const fn is_kept(kind: Kind, folded: u64, number: u64) -> bool {
+    matches!(kind, Kind::Light) && number > folded
 }
 
 impl Core {
@@ -130,8 +144,10 @@ impl Core {
         self.mark_opening();
         self.renew_catalogue(false);
         let captured = self.capture(state.number + 1);
-        let changes = self.map.settled().bytes() + self.map.freeze().bytes();
-        let is_light = kind == Kind::Light && captured.reaping.is_empty() && changes <= self.shares.overlay;
+        let settled = self.map.settled();
+        let timelines = captured.timelines.clone();
+        let (changes, groups) = (settled.bytes() + self.map.freeze().bytes(), settled.groups());
+        let is_light = kind == Kind::Light && captured.reaping.is_empty() && changes <= self.settled_bytes_max();
         let is_in_the_way = self.run_checkpoint(state, if is_light { Kind::Light } else { Kind::Full }, captured)?;
         if is_in_the_way {
             self.renew_catalogue(true);
@@ -142,7 +158,15 @@ impl Core {
                 self.run_checkpoint(state, Kind::Full, captured)?;
             }
         }
+        if is_light {
+            self.fold_some(state, &timelines, settled.groups().saturating_sub(groups))?;
+        }
         Ok(())
+    }
+
+    /// Memory for what is settled.
+    pub(crate) fn settled_bytes_max(&self) -> usize {
+        self.options.settled_bytes_max.unwrap_or(self.shares.overlay)
     }
 
     /// Makes the log go on after a failed write.
@@ -201,9 +225,17 @@ impl Core {
             }
         };
         let mut batch = std::mem::take(&mut merged.batch);
+        let folded = std::mem::take(&mut state.folded).number;
         if kind == Kind::Full {
-            state.deltas.drain(..).for_each(|(number, part)| batch.delete(delta_key(number, part)));
+            (state.sweep, state.is_folding_vain) = (None, false);
         }
+        state.deltas.retain(|(number, part)| {
+            let stays = is_kept(kind, folded, *number);
+            if !stays {
+                batch.delete(delta_key(*number, *part));
+            }
+            stays
+        });
         state.deltas.append(&mut merged.deltas);
         let committed = self
             .env
@@ -242,7 +274,7 @@ impl Core {
                 merged = self.merge(&frozen, &settled, captured)?;
                 self.reap(&frozen, &settled, captured, &mut merged)?;
             }
-            Kind::Light => self.settle(number, &frozen, captured, &mut merged)?,
+            Kind::Light => self.settle(number, &frozen, captured, &state.folded, &mut merged)?,
         }
         self.put_descriptors(captured, &mut merged);
         let position = &captured.position;
@@ -274,7 +306,7 @@ impl Core {
         };
         // Every object that was captured has a descriptor in the store: it came there when it was new, or comes with this batch.
         let gone = merged.reaped.iter().filter(|reaped| reaped.is_gone).count();
-        let deltas_kept = if kind == Kind::Full { 0 } else { state.deltas.len() };
+        let deltas_kept = state.deltas.iter().filter(|(number, _)| is_kept(kind, state.folded.number, *number)).count();
         let extents: Vec<_> = position.extents.iter().chain(&plan.listed).copied().collect();
         if extents.is_empty() && position.open.iter().all(Option::is_none) {
             return Err(self.full_error());
@@ -320,14 +352,29 @@ impl Core {
     /// - One that is gone may have changes: a move of what it held that was decided between the capture and the end of that full
     ///   checkpoint. Reaping has counted the old place as dead, nothing counts the new one, nobody looks there, and the next full
     ///   checkpoint drops the change (`merge` passes over objects that are gone). Object identifiers are never used again.
-    fn settle(&self, number: u64, frozen: &Overlay, captured: &Captured, merged: &mut Merged) -> Result<()> {
+    fn settle(
+        &self,
+        number: u64,
+        frozen: &Overlay,
+        captured: &Captured,
+        folded: &Folded,
+        merged: &mut Merged,
+    ) -> Result<()> {
         let mut object: Option<Arc<Object>> = None;
         let mut writer = DeltaWriter::default();
+        let settled = self.map.settled();
+        let is_seen = |id| captured.timelines.get(&id).is_some_and(|timeline| !timeline.is_dead());
+        let is_there = |key: &&GroupKey| self.objects.get(key.object).is_some() && is_seen(key.object);
+        for key in folded.left.iter().filter(is_there) {
+            for (epoch, change) in settled.records(*key).iter().flat_map(|records| records.iter()) {
+                writer.push(&RecordKey { object: key.object, group: key.group, epoch: *epoch }, change);
+            }
+        }
         for key in frozen.keys() {
             if object.as_ref().is_none_or(|o| o.id != key.object) {
                 object = self.objects.get(key.object);
             }
-            let is_seen = captured.timelines.get(&key.object).is_some_and(|timeline| !timeline.is_dead());
+            let is_seen = is_seen(key.object);
             debug_assert!(
                 object.is_none() || is_seen,
                 "{key:?}: a light checkpoint has met an object that nobody sees"

@@ -29,6 +29,8 @@ pub(crate) struct Counters {
     pub read_disk_bytes: Counter,
     pub checkpoints: Counter,
     pub light_checkpoints: Counter,
+    /// Groups whose records got what light checkpoints had left beside them.
+    pub folded_groups: Counter,
     /// Checkpoints of which readers know: raised before anything is freed by one.
     pub published: Counter,
     pub flushes: Counter,

@@ -34,6 +34,7 @@ mod drain;
 mod explain;
 mod extent_scan;
 mod extents;
+mod fold;
 mod geometry;
 mod group_pages;
 mod grow;

@@ -8,7 +8,8 @@
 //! lock once to drop the settled overlay (from here on nobody holds a group that was loaded before), then replaces the cached groups, then
 //! drops the frozen overlay under the write lock. Until then the frozen overlay lies above old and new groups alike,
 //! and laying a change over a record that contains it already changes nothing. A light one lays the frozen changes over the settled ones
-//! instead, and over the cached groups where they are, and else goes the same way.
+//! instead, and over the cached groups where they are, and else goes the same way. What is settled may go from the overlay as soon as the
+//! store's record says it too (`fold`): then, too, the write lock is taken once in between.
 //!
 //! With several epochs the layers are not merged for a lookup: epoch by epoch, newest first, the newest layer that knows a block
 //! answers for it. A checkpoint may have taken out of the store what the frozen overlay still says; but then nobody sees that any more,
@@ -229,6 +230,23 @@ impl Map {
     /// What light checkpoints made durable, and no full one has merged yet.
     pub(crate) fn settled(&self) -> Arc<Overlay> {
         self.layers.read().settled.clone()
+    }
+
+    /// Forgets what is settled of groups whose records in the store say the same by now. While it is told, a group says it once or twice.
+    pub(crate) fn unsettle(&self, groups: &[GroupKey]) {
+        let settled = self.settled();
+        // From here on nobody holds records that were loaded before.
+        drop(self.layers.write());
+        groups.iter().for_each(|key| settled.remove(*key));
+    }
+
+    /// The group's records in the store, and what is settled of it.
+    ///
+    /// # Errors
+    /// When the store fails or a record is damaged.
+    pub(crate) fn unmerged(&self, key: GroupKey, newest: Epoch) -> Result<(GroupRecords, GroupRecords)> {
+        let settled = self.settled().with(key, Clone::clone).unwrap_or_default();
+        Ok((self.stored(key, newest == Epoch(0))?, settled))
     }
 
     /// Blocks of a group that are allocated in an epoch below the active overlay, and those of which memory knows whether they are.

@@ -58,24 +58,37 @@ impl Merged {
     }
 }
 
+/// Does something for groups, in two threads where there are many of them; `append` puts what the second half came to behind what the first did.
+///
+/// # Errors
+/// The first of either half.
+pub(crate) fn in_two<T: Send>(
+    core: &Core,
+    keys: &[GroupKey],
+    part: impl Fn(&[GroupKey]) -> Result<T> + Sync,
+    append: impl Fn(&mut T, T),
+) -> Result<T> {
+    if core.is_inline() || keys.len() < SHARED_GROUPS_MIN {
+        return part(keys);
+    }
+    let (first, second) = keys.split_at(keys.len() / 2);
+    std::thread::scope(|scope| {
+        let helper = Builder::new().name("shale-merger".to_owned()).spawn_scoped(scope, || part(second));
+        let mut done = part(first)?;
+        let behind = match helper {
+            Ok(helper) => helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?,
+            Err(_) => part(second)?,
+        };
+        append(&mut done, behind);
+        Ok(done)
+    })
+}
+
 impl Core {
     /// Merges all changes.
     pub(crate) fn merge(&self, frozen: &Overlay, settled: &Overlay, captured: &Captured) -> Result<Merged> {
         let keys = union(frozen.keys(), settled.keys());
-        let part = |keys: &[GroupKey]| self.merge_part(keys, frozen, settled, captured);
-        if self.is_inline() || keys.len() < SHARED_GROUPS_MIN {
-            return part(&keys);
-        }
-        let (first, second) = keys.split_at(keys.len() / 2);
-        std::thread::scope(|scope| {
-            let helper = Builder::new().name("shale-merger".to_owned()).spawn_scoped(scope, || part(second));
-            let mut merged = part(first)?;
-            merged.append(match helper {
-                Ok(helper) => helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?,
-                Err(_) => part(second)?,
-            });
-            Ok(merged)
-        })
+        in_two(self, &keys, |keys| self.merge_part(keys, frozen, settled, captured), Merged::append)
     }
 
     /// Merges the changes of some groups.

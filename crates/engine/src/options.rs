@@ -68,6 +68,9 @@ pub struct PoolOptions {
     pub workers: usize,
     /// Bytes of log after which a checkpoint is taken: bounds the time of recovery.
     pub checkpoint_log_bytes: u64,
+    /// Memory for what light checkpoints leave beside the map's records until they are merged, in bytes; `None`: that of the changes
+    /// between two checkpoints.
+    pub settled_bytes_max: Option<usize>,
     /// Age in milliseconds at which a dirty block is drained even if nothing presses.
     pub age_limit_ms: u64,
     /// For `check --repair` only: mends the map store first, and opens a pool whose log is damaged where it was durable,
@@ -83,6 +86,7 @@ impl Default for PoolOptions {
             memory_bytes: 512 << 20,
             workers: 2,
             checkpoint_log_bytes: 768 << 20,
+            settled_bytes_max: None,
             age_limit_ms: 5000,
             repair: false,
             training: Training::default(),

@@ -116,6 +116,16 @@ impl Overlay {
         RwLockReadGuard::try_map(self.shard(key).read(), |groups| groups.get(&key)).ok()
     }
 
+    /// Forgets what it says of a group.
+    pub(crate) fn remove(&self, key: GroupKey) {
+        if let Some(records) = self.shard(key).write().remove(&key) {
+            let fragments: usize = records.iter().map(|(_, record)| record.fragments.len()).sum();
+            let bytes = GROUP_BYTES + (records.len() - 1) * RECORD_BYTES + fragments * FRAGMENT_BYTES;
+            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.groups.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     /// Lays the changes of a newer overlay over these.
     pub(crate) fn lay(&self, newer: &Self) {
         for shard in &newer.shards {

@@ -366,6 +366,7 @@ impl Pool {
             read_bytes: c.read_bytes.get(),
             checkpoints: c.checkpoints.get(),
             light_checkpoints: c.light_checkpoints.get(),
+            folded_groups: c.folded_groups.get(),
             flushes: c.flushes.get(),
             syncs: c.syncs.get(),
             recovered_batches: c.recovered_batches.get(),

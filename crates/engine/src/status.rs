@@ -98,6 +98,8 @@ pub struct PoolStatus {
     pub checkpoints: u64,
     /// Light checkpoints taken: they free space and leave the records of the map as they are.
     pub light_checkpoints: u64,
+    /// Groups of the map that were merged behind light checkpoints.
+    pub folded_groups: u64,
     /// Flushes asked for, and disk syncs that served them.
     pub flushes: u64,
     /// See `flushes`.

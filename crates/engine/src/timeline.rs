@@ -39,6 +39,11 @@ impl Timeline {
         self.points.is_empty()
     }
 
+    /// Whether somebody sees all of a group that has records of this epoch only.
+    pub(crate) fn shows_all_of(&self, epoch: Epoch) -> bool {
+        self.cuts.is_empty() && self.points.last().is_some_and(|point| *point >= epoch)
+    }
+
     /// What points see of `records` (newest first): for each run of points that see the same, which of [`points`](Self::points)
     /// they are, the records that answer with the blocks for which they do, and the blocks that none knows.
     pub(crate) fn views(&self, records: &GroupRecords) -> Vec<View> {
@@ -98,9 +103,7 @@ impl Timeline {
         lost: &mut dyn FnMut(Epoch, &FragmentRef),
     ) -> bool {
         let mut changed = false;
-        let simple = records.len() == 1
-            && self.cuts.is_empty()
-            && records.first().is_some_and(|(epoch, _)| self.points.last().is_some_and(|point| point >= epoch));
+        let simple = records.len() == 1 && self.shows_all_of(records[0].0);
         if !simple {
             let needed = self.needed(records);
             for ((epoch, record), needed) in records.iter_mut().zip(needed) {

@@ -23,6 +23,7 @@ fn tight(rng: &mut Rng) -> Shape {
         extent_bytes,
         memory_bytes: *rng.pick(&[256 << 10, 1 << 20]),
         checkpoint_log_bytes: *rng.pick(&[64 << 10, 512 << 10, 4 << 20]),
+        settled_bytes_max: *rng.pick(&[None, Some(3 << 10), Some(12 << 10), Some(40 << 10)]),
         age_limit_ms: *rng.pick(&[100, 5000]),
         volumes_max: 2,
         volume_bytes_max: capacity_bytes,

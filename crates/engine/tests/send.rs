@@ -360,6 +360,7 @@ const OPTIONS: PoolOptions = PoolOptions {
     workers: 0,
     memory_bytes: 4 << 20,
     checkpoint_log_bytes: 1 << 20,
+    settled_bytes_max: None,
     age_limit_ms: 5000,
     repair: false,
     training: engine::Training::USUAL,

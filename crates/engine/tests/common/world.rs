@@ -26,6 +26,8 @@ pub struct Shape {
     pub extent_bytes: u32,
     pub memory_bytes: u64,
     pub checkpoint_log_bytes: u64,
+    /// For what light checkpoints leave: the less, the sooner it is folded.
+    pub settled_bytes_max: Option<usize>,
     pub age_limit_ms: u64,
     pub volumes_max: usize,
     pub volume_bytes_max: u64,
@@ -47,6 +49,7 @@ impl Shape {
             extent_bytes,
             memory_bytes: *rng.pick(&[256 << 10, 1 << 20, 4 << 20]),
             checkpoint_log_bytes: *rng.pick(&[32 << 10, 128 << 10, 512 << 10, 4 << 20]),
+            settled_bytes_max: *rng.pick(&[None, Some(1 << 10), Some(3 << 10), Some(12 << 10)]),
             age_limit_ms: *rng.pick(&[100, 5000]),
             volumes_max: rng.between(1, 4) as usize,
             // The largest are far larger than the pool: ranges of them are discarded and cut off without the write buffer.
@@ -162,6 +165,7 @@ impl World {
             memory_bytes: self.shape.memory_bytes,
             workers: 0,
             checkpoint_log_bytes: self.shape.checkpoint_log_bytes,
+            settled_bytes_max: self.shape.settled_bytes_max,
             age_limit_ms: self.shape.age_limit_ms,
             training: if self.shape.dictionaries { EAGER } else { Training::default() },
             ..PoolOptions::default()

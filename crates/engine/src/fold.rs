@@ -1,0 +1,181 @@
+//! Folding: what light checkpoints left beside the map's records goes into them a slice at a time, so that no full checkpoint has to merge all of it at
+//! once. While that took place no space came back, and in a full log writers stood still.
+//!
+//! 1. A *sweep* begins when most of the memory for what is settled is used. It goes through the groups that have something settled then: all that
+//!    the deltas say up to that checkpoint.
+//! 2. Behind each light checkpoint comes a slice of it: the groups' records, with what is settled laid over them, go into the store in one batch. That
+//!    changes nothing of the base, so that nothing has to be counted, and it does not matter when it becomes durable. Then the groups leave the overlay.
+//! 3. At the end of the sweep the store is made durable, and the next light checkpoint removes the deltas up to where it began.
+//!
+//! Only what merging would leave as it is can be folded: groups with one record, which somebody sees, as of the checkpoint: what came after it may be
+//! forgotten in a crash. What is taken out of others must be counted,
+//! and a delta would bring it back. Those are *left*: the checkpoint that removes the deltas says again what is settled of them.
+//!
+//! **After a crash** deltas are laid over records that may have more than they say. It comes to the same: the deltas that are there are all those since
+//! some checkpoint, in order. If one of them speaks of a block, the last one that does has its last change. If none does, its last change was said by
+//! deltas that were removed, and the record has it.
+
+use std::sync::Arc;
+
+use env::MapBatch;
+use format::{RecordKey, record_key};
+use surface::Result;
+use units::{BlockMask, ObjectId};
+
+use crate::canary::Canary;
+use crate::checkpoint::CheckpointState;
+use crate::core::Core;
+use crate::map::{absorb, store_error};
+use crate::merge::in_two;
+use crate::objects::Object;
+use crate::timeline::Timelines;
+use crate::write_buffer::GroupKey;
+
+/// Percents of the memory for what is settled that are used before anything is folded: the longer a group waits, the more changes are merged at once.
+const FOLD_FROM_PERCENT: usize = 75;
+/// Percents more at which as many groups are folded as are added, and so the most that is used if the load is even. Then twice as many are folded
+/// long before a full checkpoint is due.
+const FOLD_EVEN_PERCENT: usize = 10;
+/// Most groups of a slice: some hundred milliseconds, and about 20 MB of records.
+const SLICE_MAX: usize = 32 << 10;
+
+/// What is settled, on its way into the records.
+pub(crate) struct Sweep {
+    /// Groups that have yet to be folded, the next one last.
+    groups: Vec<GroupKey>,
+    /// Groups that cannot be.
+    left: Vec<GroupKey>,
+    /// Number of the checkpoint before the sweep.
+    since: u64,
+}
+
+/// Deltas that need not stay, and what has to be said again in their place.
+#[derive(Default)]
+pub(crate) struct Folded {
+    /// The last checkpoint whose deltas are not needed.
+    pub number: u64,
+    /// Groups of which they say something that is nowhere else.
+    pub left: Vec<GroupKey>,
+}
+
+/// A slice in the making.
+#[derive(Default)]
+struct Slice {
+    batch: MapBatch,
+    folded: Vec<GroupKey>,
+    left: Vec<GroupKey>,
+}
+
+impl Slice {
+    fn append(&mut self, mut behind: Self) {
+        self.batch.changes.append(&mut behind.batch.changes);
+        self.folded.append(&mut behind.folded);
+        self.left.append(&mut behind.left);
+    }
+}
+
+/// How many groups are folded behind a checkpoint that added so many to what is settled, `bytes` of at most `max`.
+fn slice_of(added: usize, bytes: usize, max: usize) -> usize {
+    let pace = (bytes.saturating_mul(100) / max.max(1)).saturating_sub(FOLD_FROM_PERCENT);
+    (added.saturating_mul(pace) / FOLD_EVEN_PERCENT).max(pace).min(SLICE_MAX)
+}
+
+impl Core {
+    /// Folds a slice, after a light checkpoint that captured `timelines` and added so many groups to what is settled.
+    ///
+    /// # Errors
+    /// When the store does not take the slice. Nobody knows what it holds then: the pool takes no writes until it is reopened.
+    pub(crate) fn fold_some(&self, state: &mut CheckpointState, timelines: &Timelines, added: usize) -> Result<()> {
+        let settled = self.map.settled();
+        let count = slice_of(added, settled.bytes(), self.settled_bytes_max());
+        if count == 0 || state.is_folding_vain {
+            return Ok(());
+        }
+        let mut sweep = state.sweep.take().unwrap_or_else(|| {
+            let mut groups = settled.keys();
+            groups.reverse();
+            Sweep { groups, left: Vec::new(), since: state.number }
+        });
+        let mut next = sweep.groups.split_off(sweep.groups.len().saturating_sub(count));
+        next.reverse();
+        let Ok(Slice { batch, folded, mut left }) = self.slice(&next, timelines) else {
+            // What is wrong with a record is told by the full checkpoint that meets it.
+            state.is_folding_vain = true;
+            return Ok(());
+        };
+        // Whoever has snapshots of all that he writes would have it looked at in vain, again and again.
+        state.is_folding_vain = left.len() > folded.len();
+        self.env.store.commit(batch).map_err(store_error).inspect_err(|error| self.fail(error))?;
+        self.map.unsettle(&folded);
+        self.counters.folded_groups.add(folded.len() as u64);
+        sweep.left.append(&mut left);
+        if Canary::DeltasRemovedEarly.is_planted() {
+            sweep.since = state.number;
+        }
+        if !sweep.groups.is_empty() {
+            if !state.is_folding_vain {
+                state.sweep = Some(sweep);
+            }
+            return Ok(());
+        }
+        self.env.store.persist().map_err(store_error).inspect_err(|error| self.fail(error))?;
+        state.folded = Folded { number: sweep.since, left: sweep.left };
+        Ok(())
+    }
+
+    /// Folds some groups.
+    fn slice(&self, groups: &[GroupKey], timelines: &Timelines) -> Result<Slice> {
+        in_two(self, groups, |groups| self.slice_part(groups, timelines), Slice::append)
+    }
+
+    fn slice_part(&self, groups: &[GroupKey], timelines: &Timelines) -> Result<Slice> {
+        let mut slice = Slice::default();
+        let mut object: Option<(ObjectId, Option<Arc<Object>>)> = None;
+        for key in groups.iter().copied() {
+            if object.as_ref().is_none_or(|(id, _)| *id != key.object) {
+                object = Some((key.object, self.objects.get(key.object)));
+            }
+            let (Some((_, Some(object))), Some(timeline)) = (&object, timelines.get(&key.object)) else {
+                slice.left.push(key);
+                continue;
+            };
+            let (mut records, settled) = self.map.unmerged(key, object.epoch())?;
+            absorb(&mut records, &settled, &mut |_, _| ());
+            let [(epoch, record)] = &mut records[..] else {
+                slice.left.push(key);
+                continue;
+            };
+            if !timeline.shows_all_of(*epoch) {
+                slice.left.push(key);
+                continue;
+            }
+            if !timeline.has_origin {
+                // They hide nothing.
+                record.holes = BlockMask::EMPTY;
+            }
+            let id = record_key(&RecordKey { object: key.object, group: key.group, epoch: *epoch });
+            if record.is_empty() {
+                slice.batch.delete(id)
+            } else {
+                slice.batch.put(id, record.encode())
+            }
+            slice.folded.push(key);
+        }
+        Ok(slice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fuller_it_is_the_more_is_folded() {
+        let folded = |added: usize, percent: usize| slice_of(added, percent * 10_000, 1_000_000);
+        assert_eq!([0, 50, 75].map(|percent| folded(1000, percent)), [0, 0, 0]);
+        assert_eq!([76, 80, 85, 95].map(|percent| folded(1000, percent)), [100, 500, 1000, 2000]);
+        assert_eq!(folded(0, 80), 5, "it goes on where nothing is added");
+        assert_eq!(folded(1 << 20, 95), SLICE_MAX);
+        assert_eq!(slice_of(10, 100, 0), SLICE_MAX.min(10 * (10_000 - FOLD_FROM_PERCENT) / FOLD_EVEN_PERCENT));
+    }
+}
