@@ -35,7 +35,7 @@ use crate::canary::Canary;
 use crate::catalogue::Pins;
 use crate::core::Core;
 use crate::extents::ExtentPlan;
-use crate::fold::{Folded, Sweep};
+use crate::fold::{Folded, Folding};
 use crate::log::Position;
 use crate::map::store_error;
 use crate::merge::Merged;
@@ -84,17 +84,13 @@ pub(crate) struct CheckpointState {
     unfinished: Option<Captured>,
     /// Deltas in the store, each the number of its checkpoint and its part of it: what a full checkpoint removes.
     deltas: Vec<(u64, u32)>,
-    /// The merging of what is settled that is under way.
-    pub sweep: Option<Sweep>,
-    /// What the next light checkpoint removes of them.
-    pub folded: Folded,
-    /// Most of what is settled cannot be folded: a full checkpoint must merge it.
-    pub is_folding_vain: bool,
+    /// What is merged of them behind light checkpoints.
+    pub folding: Folding,
 }
 
 impl CheckpointState {
     pub(crate) fn new(number: u64, deltas: Vec<(u64, u32)>) -> Self {
-        Self { number, unfinished: None, deltas, sweep: None, folded: Folded::default(), is_folding_vain: false }
+        Self { number, unfinished: None, deltas, folding: Folding::default() }
     }
 
     /// Whether one failed and waits to be repeated: then the map has changes that are neither new nor in the store.
@@ -225,9 +221,9 @@ impl Core {
             }
         };
         let mut batch = std::mem::take(&mut merged.batch);
-        let folded = std::mem::take(&mut state.folded).number;
+        let folded = std::mem::take(&mut state.folding.folded).number;
         if kind == Kind::Full {
-            (state.sweep, state.is_folding_vain) = (None, false);
+            state.folding = Folding::default();
         }
         state.deltas.retain(|(number, part)| {
             let stays = is_kept(kind, folded, *number);
@@ -274,7 +270,7 @@ impl Core {
                 merged = self.merge(&frozen, &settled, captured)?;
                 self.reap(&frozen, &settled, captured, &mut merged)?;
             }
-            Kind::Light => self.settle(number, &frozen, captured, &state.folded, &mut merged)?,
+            Kind::Light => self.settle(number, &frozen, captured, &state.folding.folded, &mut merged)?,
         }
         self.put_descriptors(captured, &mut merged);
         let position = &captured.position;
@@ -306,7 +302,8 @@ impl Core {
         };
         // Every object that was captured has a descriptor in the store: it came there when it was new, or comes with this batch.
         let gone = merged.reaped.iter().filter(|reaped| reaped.is_gone).count();
-        let deltas_kept = state.deltas.iter().filter(|(number, _)| is_kept(kind, state.folded.number, *number)).count();
+        let folded = state.folding.folded.number;
+        let deltas_kept = state.deltas.iter().filter(|(number, _)| is_kept(kind, folded, *number)).count();
         let extents: Vec<_> = position.extents.iter().chain(&plan.listed).copied().collect();
         if extents.is_empty() && position.open.iter().all(Option::is_none) {
             return Err(self.full_error());
@@ -365,10 +362,13 @@ impl Core {
         let settled = self.map.settled();
         let is_seen = |id| captured.timelines.get(&id).is_some_and(|timeline| !timeline.is_dead());
         let is_there = |key: &&GroupKey| self.objects.get(key.object).is_some() && is_seen(key.object);
-        for key in folded.left.iter().filter(is_there) {
-            for (epoch, change) in settled.records(*key).iter().flat_map(|records| records.iter()) {
+        let mut say = |key: GroupKey, changes: &GroupRecords| {
+            for (epoch, change) in changes {
                 writer.push(&RecordKey { object: key.object, group: key.group, epoch: *epoch }, change);
             }
+        };
+        for key in folded.left.iter().filter(is_there) {
+            settled.with(*key, |changes| say(*key, changes));
         }
         for key in frozen.keys() {
             if object.as_ref().is_none_or(|o| o.id != key.object) {
@@ -383,9 +383,7 @@ impl Core {
             let Some(changes) = frozen.records(key) else { continue };
             let base = self.map.base_for_checkpoint(key, object.epoch())?;
             self.count_changes(key.object, &base.records, &changes, merged);
-            for (epoch, change) in changes.iter() {
-                writer.push(&RecordKey { object: key.object, group: key.group, epoch: *epoch }, change);
-            }
+            say(key, &changes);
         }
         for (part, delta) in (0..).zip(writer.finish()) {
             merged.batch.put(delta_key(number, part), delta);

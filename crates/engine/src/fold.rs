@@ -8,8 +8,8 @@
 //! 3. At the end of the sweep the store is made durable, and the next light checkpoint removes the deltas up to where it began.
 //!
 //! Only what merging would leave as it is can be folded: groups with one record, which somebody sees, as of the checkpoint: what came after it may be
-//! forgotten in a crash. What is taken out of others must be counted,
-//! and a delta would bring it back. Those are *left*: the checkpoint that removes the deltas says again what is settled of them.
+//! forgotten in a crash. What is taken out of others must be counted, and a delta would bring it back. Those are *left*: the checkpoint that removes
+//! the deltas says again what is settled of them.
 //!
 //! **After a crash** deltas are laid over records that may have more than they say. It comes to the same: the deltas that are there are all those since
 //! some checkpoint, in order. If one of them speaks of a block, the last one that does has its last change. If none does, its last change was said by
@@ -18,16 +18,16 @@
 use std::sync::Arc;
 
 use env::MapBatch;
-use format::{RecordKey, record_key};
 use surface::Result;
-use units::{BlockMask, ObjectId};
 
 use crate::canary::Canary;
 use crate::checkpoint::CheckpointState;
 use crate::core::Core;
-use crate::map::{absorb, store_error};
+use crate::map::store_error;
 use crate::merge::in_two;
 use crate::objects::Object;
+use crate::overlay::{GroupRecords, Overlay};
+use crate::reap::put_group;
 use crate::timeline::Timelines;
 use crate::write_buffer::GroupKey;
 
@@ -40,7 +40,7 @@ const FOLD_EVEN_PERCENT: usize = 10;
 const SLICE_MAX: usize = 32 << 10;
 
 /// What is settled, on its way into the records.
-pub(crate) struct Sweep {
+struct Sweep {
     /// Groups that have yet to be folded, the next one last.
     groups: Vec<GroupKey>,
     /// Groups that cannot be.
@@ -56,6 +56,17 @@ pub(crate) struct Folded {
     pub number: u64,
     /// Groups of which they say something that is nowhere else.
     pub left: Vec<GroupKey>,
+}
+
+/// How far folding has come since the last full checkpoint.
+#[derive(Default)]
+pub(crate) struct Folding {
+    /// The sweep that is under way.
+    sweep: Option<Sweep>,
+    /// What the next light checkpoint removes.
+    pub folded: Folded,
+    /// Most of what is settled cannot be folded: a full checkpoint must merge it.
+    is_vain: bool,
 }
 
 /// A slice in the making.
@@ -88,23 +99,23 @@ impl Core {
     pub(crate) fn fold_some(&self, state: &mut CheckpointState, timelines: &Timelines, added: usize) -> Result<()> {
         let settled = self.map.settled();
         let count = slice_of(added, settled.bytes(), self.settled_bytes_max());
-        if count == 0 || state.is_folding_vain {
+        if count == 0 || state.folding.is_vain {
             return Ok(());
         }
-        let mut sweep = state.sweep.take().unwrap_or_else(|| {
+        let mut sweep = state.folding.sweep.take().unwrap_or_else(|| {
             let mut groups = settled.keys();
             groups.reverse();
             Sweep { groups, left: Vec::new(), since: state.number }
         });
         let mut next = sweep.groups.split_off(sweep.groups.len().saturating_sub(count));
         next.reverse();
-        let Ok(Slice { batch, folded, mut left }) = self.slice(&next, timelines) else {
+        let Ok(Slice { batch, folded, mut left }) = self.slice(&next, &settled, timelines) else {
             // What is wrong with a record is told by the full checkpoint that meets it.
-            state.is_folding_vain = true;
+            state.folding.is_vain = true;
             return Ok(());
         };
         // Whoever has snapshots of all that he writes would have it looked at in vain, again and again.
-        state.is_folding_vain = left.len() > folded.len();
+        state.folding.is_vain = left.len() > folded.len();
         self.env.store.commit(batch).map_err(store_error).inspect_err(|error| self.fail(error))?;
         self.map.unsettle(&folded);
         self.counters.folded_groups.add(folded.len() as u64);
@@ -113,52 +124,42 @@ impl Core {
             sweep.since = state.number;
         }
         if !sweep.groups.is_empty() {
-            if !state.is_folding_vain {
-                state.sweep = Some(sweep);
+            if !state.folding.is_vain {
+                state.folding.sweep = Some(sweep);
             }
             return Ok(());
         }
         self.env.store.persist().map_err(store_error).inspect_err(|error| self.fail(error))?;
-        state.folded = Folded { number: sweep.since, left: sweep.left };
+        state.folding.folded = Folded { number: sweep.since, left: sweep.left };
         Ok(())
     }
 
     /// Folds some groups.
-    fn slice(&self, groups: &[GroupKey], timelines: &Timelines) -> Result<Slice> {
-        in_two(self, groups, |groups| self.slice_part(groups, timelines), Slice::append)
+    fn slice(&self, groups: &[GroupKey], settled: &Overlay, timelines: &Timelines) -> Result<Slice> {
+        in_two(self, groups, |groups| self.slice_part(groups, settled, timelines), Slice::append)
     }
 
-    fn slice_part(&self, groups: &[GroupKey], timelines: &Timelines) -> Result<Slice> {
+    fn slice_part(&self, groups: &[GroupKey], settled: &Overlay, timelines: &Timelines) -> Result<Slice> {
         let mut slice = Slice::default();
-        let mut object: Option<(ObjectId, Option<Arc<Object>>)> = None;
+        let mut object: Option<Arc<Object>> = None;
         for key in groups.iter().copied() {
-            if object.as_ref().is_none_or(|(id, _)| *id != key.object) {
-                object = Some((key.object, self.objects.get(key.object)));
+            if object.as_ref().is_none_or(|o| o.id != key.object) {
+                object = self.objects.get(key.object);
             }
-            let (Some((_, Some(object))), Some(timeline)) = (&object, timelines.get(&key.object)) else {
+            let (Some(object), Some(timeline)) = (&object, timelines.get(&key.object)) else {
                 slice.left.push(key);
                 continue;
             };
-            let (mut records, settled) = self.map.unmerged(key, object.epoch())?;
-            absorb(&mut records, &settled, &mut |_, _| ());
-            let [(epoch, record)] = &mut records[..] else {
-                slice.left.push(key);
-                continue;
-            };
-            if !timeline.shows_all_of(*epoch) {
+            let base = self.map.base_for_checkpoint(key, object.epoch())?.records;
+            if !timeline.shows_all_of(&base) {
                 slice.left.push(key);
                 continue;
             }
-            if !timeline.has_origin {
-                // They hide nothing.
-                record.holes = BlockMask::EMPTY;
-            }
-            let id = record_key(&RecordKey { object: key.object, group: key.group, epoch: *epoch });
-            if record.is_empty() {
-                slice.batch.delete(id)
-            } else {
-                slice.batch.put(id, record.encode())
-            }
+            let settled = settled.with(key, Clone::clone).unwrap_or_default();
+            let mut records = (*base).clone();
+            // Nothing is lost by it but holes that hide nothing.
+            timeline.trim(&mut records, &GroupRecords::new(), &mut |_, _| ());
+            put_group(key, &base, &settled, &mut records, &mut slice.batch);
             slice.folded.push(key);
         }
         Ok(slice)

@@ -240,15 +240,6 @@ impl Map {
         groups.iter().for_each(|key| settled.remove(*key));
     }
 
-    /// The group's records in the store, and what is settled of it.
-    ///
-    /// # Errors
-    /// When the store fails or a record is damaged.
-    pub(crate) fn unmerged(&self, key: GroupKey, newest: Epoch) -> Result<(GroupRecords, GroupRecords)> {
-        let settled = self.settled().with(key, Clone::clone).unwrap_or_default();
-        Ok((self.stored(key, newest == Epoch(0))?, settled))
-    }
-
     /// Blocks of a group that are allocated in an epoch below the active overlay, and those of which memory knows whether they are.
     pub(crate) fn allocated_below(&self, key: GroupKey, epoch: Epoch) -> (BlockMask, BlockMask) {
         let layers = self.layers.read();

@@ -122,7 +122,7 @@ impl Core {
             let mut above = settled.clone();
             absorb(&mut above, &changes, &mut |_, _| ());
             self.trim_group(key, timeline, &mut records, &above, &mut merged);
-            put_group(key, &base, &settled, &mut records, &mut merged);
+            put_group(key, &base, &settled, &mut records, &mut merged.batch);
             if cached {
                 merged.groups.push((key, records));
             }

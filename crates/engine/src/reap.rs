@@ -10,6 +10,7 @@
 
 use std::ops::ControlFlow;
 
+use env::MapBatch;
 use format::{Reap, Record, RecordKey, object_key, parse_record_key, record_key, record_key_range};
 use surface::Result;
 use units::{GroupIndex, ObjectId};
@@ -184,7 +185,7 @@ impl Core {
         let mut records = before.clone();
         if self.trim_group(key, timeline, &mut records, &Vec::new(), merged) {
             budget.changed = budget.changed.saturating_sub(before.len());
-            put_group(key, &before, &Vec::new(), &mut records, merged);
+            put_group(key, &before, &Vec::new(), &mut records, &mut merged.batch);
             merged.reaped_groups.push((key, records));
         }
     }
@@ -216,7 +217,7 @@ pub(crate) fn put_group(
     before: &GroupRecords,
     settled: &GroupRecords,
     records: &mut GroupRecords,
-    merged: &mut Merged,
+    batch: &mut MapBatch,
 ) {
     for (epoch, record) in records.iter() {
         let stored = before.iter().find(|(e, _)| e == epoch).map(|(_, record)| record);
@@ -224,9 +225,9 @@ pub(crate) fn put_group(
         let id = record_key(&RecordKey { object: key.object, group: key.group, epoch: *epoch });
         match stored {
             Some(stored) if stored == record && !is_settled => {}
-            Some(_) if record.is_empty() => merged.batch.delete(id),
+            Some(_) if record.is_empty() => batch.delete(id),
             None if record.is_empty() => {}
-            _ => merged.batch.put(id, record.encode()),
+            _ => batch.put(id, record.encode()),
         }
     }
     records.retain(|(_, record)| !record.is_empty());

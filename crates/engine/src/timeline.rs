@@ -39,9 +39,10 @@ impl Timeline {
         self.points.is_empty()
     }
 
-    /// Whether somebody sees all of a group that has records of this epoch only.
-    pub(crate) fn shows_all_of(&self, epoch: Epoch) -> bool {
-        self.cuts.is_empty() && self.points.last().is_some_and(|point| *point >= epoch)
+    /// Whether a group has one record, and somebody sees all of it.
+    pub(crate) fn shows_all_of(&self, records: &GroupRecords) -> bool {
+        let [(epoch, _)] = &records[..] else { return false };
+        self.cuts.is_empty() && self.points.last().is_some_and(|point| point >= epoch)
     }
 
     /// What points see of `records` (newest first): for each run of points that see the same, which of [`points`](Self::points)
@@ -103,8 +104,7 @@ impl Timeline {
         lost: &mut dyn FnMut(Epoch, &FragmentRef),
     ) -> bool {
         let mut changed = false;
-        let simple = records.len() == 1 && self.shows_all_of(records[0].0);
-        if !simple {
+        if !self.shows_all_of(records) {
             let needed = self.needed(records);
             for ((epoch, record), needed) in records.iter_mut().zip(needed) {
                 let mut gone = record.known().minus(needed);

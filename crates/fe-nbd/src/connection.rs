@@ -105,7 +105,7 @@ impl Connection {
             Err(Errno::WOULDBLOCK) => None,
             received => Some(received),
         });
-        looked.unwrap_or_else(|| self.receiver.receive(self.served.outbox.socket(), true))
+        looked.unwrap_or_else(|| receiver.receive(socket, true))
     }
 
     /// Ends a connection that never ran.
