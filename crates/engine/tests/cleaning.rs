@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{Campaign, Ended, Failure, Op, Shape, Tally, World};
-use sim::{ContentKind, Fault, Rng, TableOp};
+use sim::{ContentKind, Rng, TableOp};
 
 /// Bytes moved by all runs of a test.
 static MOVED: AtomicU64 = AtomicU64::new(0);
@@ -107,8 +107,7 @@ fn crashes(seed: u64) -> Result<Tally, Failure> {
     world.apply(&Op::Flush { volume: "v".into() })?;
     for _ in 0..8 {
         let within = *world.rng.pick(&[10, 30, 100, 300]);
-        let point = world.machine.power.next_point() + world.rng.below(within);
-        world.machine.power.plan(point, Fault::Crash);
+        world.plan_crash(within);
         for _ in 0..120 {
             // The crash may have come before the volume was there.
             if world.model.names() != name {
@@ -130,7 +129,7 @@ fn crashes(seed: u64) -> Result<Tally, Failure> {
         }
     }
     world.verify_check()?;
-    Ok(Tally { ops: world.op_number, crashes: world.crashes, fulls: world.fulls, faults: 0 })
+    Ok(world.tally())
 }
 
 #[test]
@@ -171,8 +170,7 @@ fn crashes_with_history(seed: u64) -> Result<Tally, Failure> {
     world.apply(&Op::Flush { volume: "v".into() })?;
     'generations: for _ in 0..8 {
         let within = *world.rng.pick(&[10, 30, 100, 300]);
-        let point = world.machine.power.next_point() + world.rng.below(within);
-        world.machine.power.plan(point, Fault::Crash);
+        world.plan_crash(within);
         for _ in 0..120 {
             if !world.model.names().contains(&"v".to_owned()) {
                 break 'generations;
@@ -196,7 +194,7 @@ fn crashes_with_history(seed: u64) -> Result<Tally, Failure> {
         }
     }
     world.verify_check()?;
-    Ok(Tally { ops: world.op_number, crashes: world.crashes, fulls: world.fulls, faults: 0 })
+    Ok(world.tally())
 }
 
 #[test]
@@ -268,8 +266,7 @@ fn cycles(seed: u64) -> Result<Tally, Failure> {
     let floor = usable(&world.shape) / 2;
     for cycle in 0..100 {
         if cycle % 3 == 2 {
-            let point = world.machine.power.next_point() + world.rng.below(400);
-            world.machine.power.plan(point, Fault::Crash);
+            world.plan_crash(400);
         }
         let mut written = 0;
         let mut dark = false;
@@ -310,7 +307,7 @@ fn cycles(seed: u64) -> Result<Tally, Failure> {
     }
     note_moved(&world);
     world.verify()?;
-    Ok(Tally { ops: world.op_number, crashes: world.crashes, fulls: world.fulls, faults: 0 })
+    Ok(world.tally())
 }
 
 #[test]

@@ -17,8 +17,7 @@ fn random_run(seed: u64) -> Result<Tally, Failure> {
     let mut world = World::new(seed, Shape::small)?;
     for _ in 0..GENERATIONS {
         let within = *world.rng.pick(&[3, 10, 30, 100]);
-        let point = world.machine.power.next_point() + world.rng.below(within);
-        world.machine.power.plan(point, Fault::Crash);
+        world.plan_crash(within);
         world.run_until_dark(OPS_MAX, World::step)?;
         world.crash()?;
         match world.rng.below(12) {
@@ -35,7 +34,7 @@ fn random_run(seed: u64) -> Result<Tally, Failure> {
         let had_catalogue = world.pool().status().catalogue_bytes > 0;
         world.verify_salvage(had_catalogue)?;
     }
-    Ok(Tally { ops: world.op_number, crashes: world.crashes, fulls: world.fulls, faults: 0 })
+    Ok(world.tally())
 }
 
 /// Recovering the same log again gives the same figures: nothing is applied twice, nothing is forgotten.
@@ -173,7 +172,7 @@ fn restarts_between_crashes() {
             }
             world.crash()?;
         }
-        Ok(Tally { ops: world.op_number, crashes: world.crashes, fulls: world.fulls, faults: 0 })
+        Ok(world.tally())
     });
 }
 

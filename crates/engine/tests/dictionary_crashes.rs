@@ -53,8 +53,7 @@ fn random_run(seed: u64) -> Result<Tally, Failure> {
     let mut world = World::new(seed, Shape::with_dictionaries)?;
     for _ in 0..GENERATIONS {
         let within = *world.rng.pick(&[10, 30, 100, 200]);
-        let point = world.machine.power.next_point() + world.rng.below(within);
-        world.machine.power.plan(point, Fault::Crash);
+        world.plan_crash(within);
         world.run_until_dark(OPS_MAX, step)?;
         world.crash()?;
         count(&world);
@@ -71,7 +70,7 @@ fn random_run(seed: u64) -> Result<Tally, Failure> {
         let had_catalogue = world.pool().status().catalogue_bytes > 0;
         world.verify_salvage(had_catalogue)?;
     }
-    Ok(Tally { ops: world.op_number, crashes: world.crashes, fulls: world.fulls, faults: 0 })
+    Ok(world.tally())
 }
 
 #[test]

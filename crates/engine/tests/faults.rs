@@ -132,8 +132,7 @@ fn no_space_below() {
             world.machine.disk.limit_space(Some(occupied + room));
             world.disturbed = Some(format!("{room} bytes of room below"));
             if world.rng.percent(40) {
-                let point = world.machine.power.next_point() + world.rng.below(200);
-                world.machine.power.plan(point, Fault::Crash);
+                world.plan_crash(200);
             }
             let mut is_dark = false;
             for _ in 0..60 {

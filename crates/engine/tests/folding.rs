@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{Campaign, Ended, Failure, Op, Shape, Tally, World};
-use sim::{ContentKind, Fault, Rng, TableOp};
+use sim::{ContentKind, Rng, TableOp};
 
 /// What all runs came to.
 static FOLDED: AtomicU64 = AtomicU64::new(0);
@@ -73,8 +73,7 @@ fn folded_between_crashes(seed: u64) -> Result<Tally, Failure> {
     world.apply(&Op::Checkpoint)?;
     for _ in 0..8 {
         let within = *world.rng.pick(&[30, 100, 300, 600]);
-        let point = world.machine.power.next_point() + world.rng.below(within);
-        world.machine.power.plan(point, Fault::Crash);
+        world.plan_crash(within);
         for _ in 0..250 {
             if change(&mut world, has_history)? == Ended::Dark {
                 break;
@@ -91,7 +90,7 @@ fn folded_between_crashes(seed: u64) -> Result<Tally, Failure> {
         }
     }
     world.verify_check()?;
-    Ok(Tally { ops: world.op_number, crashes: world.crashes, fulls: world.fulls, faults: 0 })
+    Ok(world.tally())
 }
 
 #[test]

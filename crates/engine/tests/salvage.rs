@@ -12,7 +12,7 @@ use common::machine_env::env;
 use common::salvage::salvage;
 use common::{Campaign, Ended, Failure, Shape, Tally, World};
 use engine::{FormatOptions, Pool, PoolOptions, Properties};
-use sim::{Fault, Machine, Rng};
+use sim::{Machine, Rng};
 use surface::{BlockDevice, WriteOptions};
 
 /// Blocks that showed what had been discarded.
@@ -50,15 +50,14 @@ fn work(world: &mut World, ops: u64) -> Result<(), Failure> {
 fn without_map(seed: u64) -> Result<Tally, Failure> {
     let mut world = World::new(seed, Shape::small)?;
     without_map_with(&mut world)?;
-    Ok(Tally { ops: world.op_number, crashes: world.crashes, fulls: world.fulls, faults: 0 })
+    Ok(world.tally())
 }
 
 fn without_map_with(world: &mut World) -> Result<(), Failure> {
     for _ in 0..4 {
         let crashes = world.rng.coin();
         if crashes {
-            let point = world.machine.power.next_point() + world.rng.below(60);
-            world.machine.power.plan(point, Fault::Crash);
+            world.plan_crash(60);
         }
         work(world, 40)?;
         let had_catalogue = has_catalogue(world);

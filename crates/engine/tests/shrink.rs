@@ -11,7 +11,7 @@ use bytes::Bytes;
 use common::machine_env::env;
 use common::{Campaign, Ended, Failure, Shape, Tally, World};
 use engine::{FormatOptions, Pool, PoolOptions, Properties};
-use sim::{ContentKind, Fault, Machine, Model, Rng, fill_content};
+use sim::{ContentKind, Machine, Model, Rng, fill_content};
 use surface::{BlockDevice, ErrorKind, WriteOptions};
 
 static SHRUNK: AtomicU64 = AtomicU64::new(0);
@@ -84,8 +84,7 @@ fn random_run(seed: u64) -> Result<Tally, Failure> {
     world.resized = true;
     for _ in 0..12 {
         if world.rng.percent(60) {
-            let point = world.machine.power.next_point() + world.rng.below(120);
-            world.machine.power.plan(point, Fault::Crash);
+            world.plan_crash(120);
         }
         let mut is_dark = false;
         for _ in 0..world.rng.between(3, 25) {
@@ -116,7 +115,7 @@ fn random_run(seed: u64) -> Result<Tally, Failure> {
         }
     }
     world.verify_check()?;
-    Ok(Tally { ops: world.op_number, crashes: world.crashes, fulls: world.fulls, faults: 0 })
+    Ok(world.tally())
 }
 
 #[test]

@@ -9,6 +9,7 @@ use policy::Adoption;
 use sim::{Fault, Machine, Model, Rng};
 use surface::{BlockDevice, ErrorKind};
 
+use super::campaign::Tally;
 use super::machine_env;
 use super::ops::choose_properties;
 
@@ -239,8 +240,7 @@ impl World {
             self.model.crashed();
             if again > 0 && self.rng.percent(25) {
                 again -= 1;
-                let point = self.machine.power.next_point() + self.rng.below(12);
-                self.machine.power.plan(point, Fault::Crash);
+                self.plan_crash(12);
             }
             let opened = Pool::open(self.env(), self.pool_options());
             if self.machine.power.is_lost() {
@@ -255,6 +255,17 @@ impl World {
         self.verify()?;
         self.model.settled();
         Ok(())
+    }
+
+    /// The power fails at one of the next `within` points.
+    pub fn plan_crash(&mut self, within: u64) {
+        let point = self.machine.power.next_point() + self.rng.below(within);
+        self.machine.power.plan(point, Fault::Crash);
+    }
+
+    /// What its run came to, without faults.
+    pub fn tally(&self) -> Tally {
+        Tally { ops: self.op_number, crashes: self.crashes, fulls: self.fulls, faults: 0 }
     }
 
     /// A failure with everything that helps to understand it.
