@@ -12,10 +12,11 @@ use units::{BlockMask, Epoch, GROUP_BLOCKS, GroupIndex, ObjectId, Seq};
 
 /// Table byte of facts; none of the pool's own tables has it.
 const TABLE_FACT: u8 = b'F';
-/// Bytes of a key: a record's 21, made 8, rank 1, batch 8, place 8.
-const KEY_BYTES: usize = 46;
-/// Bytes of a value: incarnation 8, then for data first 1, count 1, codec 1, stored 4, checksum 4, live 4; for others live 4.
-const DATA_BYTES: usize = 23;
+/// Bytes of a key: a record's 21, made 8, rank 1, batch 8, incarnation 8, place 8. Batches of several incarnations may have the same number:
+/// all but one of them never happened.
+const KEY_BYTES: usize = 54;
+/// Bytes of a value, for data: first 1, count 1, codec 1, stored 4, checksum 4, live 4; for others live 4.
+const DATA_BYTES: usize = 15;
 
 /// What a fact is, in ascending order of what it counts among facts of the same age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,16 +53,13 @@ impl Fact {
         key.extend_from_slice(&self.made.0.to_be_bytes());
         key.push(self.rank as u8);
         key.extend_from_slice(&self.seq.0.to_be_bytes());
-        // Two facts of one batch and group differ in their place, or, if they are holes, in their blocks.
-        let place = if self.rank >= Rank::Hole && self.fragment.stored == 0 {
-            u64::from(self.fragment.live.0)
-        } else {
-            self.fragment.location
-        };
+        key.extend_from_slice(&self.incarnation.to_be_bytes());
+        // Two facts of one batch and group differ in their place, or, if they are not of data, in their blocks.
+        let is_data = matches!(self.rank, Rank::Damaged | Rank::Intact);
+        let place = if is_data { self.fragment.location } else { u64::from(self.fragment.live.0) };
         key.extend_from_slice(&place.to_be_bytes());
         let mut value = Vec::with_capacity(DATA_BYTES);
-        value.extend_from_slice(&self.incarnation.to_le_bytes());
-        if matches!(self.rank, Rank::Damaged | Rank::Intact) {
+        if is_data {
             let FragmentRef { first, count, codec, stored, checksum, .. } = self.fragment;
             value.extend_from_slice(&[first, count, codec]);
             value.extend_from_slice(&stored.to_le_bytes());
@@ -76,10 +74,10 @@ impl Fact {
         let (head, rest) = key.split_first_chunk::<21>()?;
         let (made, rest) = rest.split_first_chunk::<8>()?;
         let (rank, rest) = rest.split_first()?;
-        let (seq, place) = rest.split_first_chunk::<8>()?;
+        let (seq, rest) = rest.split_first_chunk::<8>()?;
+        let (incarnation, place) = rest.split_first_chunk::<8>()?;
         let rank = [Rank::LeftOver, Rank::Damaged, Rank::Hole, Rank::Intact].into_iter().find(|r| *r as u8 == *rank)?;
         let location = u64::from_be_bytes(place.try_into().ok()?);
-        let (incarnation, value) = value.split_first_chunk::<8>()?;
         let (value, live) = value.split_last_chunk::<4>()?;
         let live = BlockMask(u32::from_le_bytes(*live));
         let fragment = if matches!(rank, Rank::Damaged | Rank::Intact) {
@@ -101,7 +99,7 @@ impl Fact {
             made: Seq(u64::from_be_bytes(*made)),
             rank,
             seq: Seq(u64::from_be_bytes(*seq)),
-            incarnation: u64::from_le_bytes(*incarnation),
+            incarnation: u64::from_be_bytes(*incarnation),
             fragment,
         })
     }
@@ -200,6 +198,24 @@ mod tests {
         }
         let (from, to) = fact_range();
         assert!(last.as_slice() > from && last.as_slice() < to);
+    }
+
+    #[test]
+    fn no_fact_takes_the_place_of_another_one() {
+        let facts = [
+            // Of an opening that was over: its batches have the numbers of those that happened.
+            fact(5, Rank::Hole, 5, 0xff, 0),
+            Fact { incarnation: 3, ..fact(5, Rank::Hole, 5, 0xff, 0) },
+            // Of one batch and group.
+            fact(5, Rank::Hole, 5, 0xf00, 0),
+            fact(5, Rank::LeftOver, 5, 0xff, 0),
+            fact(5, Rank::LeftOver, 5, 0xf00, 0),
+            fact(5, Rank::Intact, 5, 0xff, 4096),
+            fact(5, Rank::Intact, 5, 0xff, 8192),
+            fact(5, Rank::Damaged, 5, 0xff, 8192),
+        ];
+        let keys: std::collections::BTreeSet<_> = facts.iter().map(|fact| fact.encode().0).collect();
+        assert_eq!(keys.len(), facts.len());
     }
 
     fn places(resolved: &Resolved) -> Vec<(u64, u32)> {

@@ -26,7 +26,7 @@ const HOLE_GROUPS_MAX: u64 = 64;
 /// An extent that cannot be read whole is read in pieces of this size.
 const PIECE_BYTES: usize = 64 << 10;
 /// Times at which the same wide range was made a hole that are remembered.
-const AGES_MAX: usize = 4;
+const AGES_MAX: usize = 64;
 /// Gaps and unreadable pieces that are remembered one by one.
 const PLACES_MAX: usize = 1000;
 
