@@ -270,7 +270,8 @@ mod tests {
 
     #[test]
     fn what_comes_while_others_are_done_together_is_done_too() {
-        let pool = Pool::start(JOINED_THREADS as usize + 1).unwrap();
+        // No thread more: one that has just begun, or was woken for a job that another took, might do the late one.
+        let pool = Pool::start(JOINED_THREADS as usize).unwrap();
         let (out, names) = mpsc::channel();
         let lane = pool.open();
         let mut gates = Vec::new();
@@ -283,7 +284,6 @@ mod tests {
             std::thread::yield_now();
         }
         pool.submit(lane, Named { name: "late", again: 0, is_joined: true, gate: None, out: out.clone() });
-        assert!(names.try_recv().is_err(), "nobody is woken for it");
         gates.remove(0).send(()).unwrap();
         let order: Vec<_> = names.iter().take(3).collect();
         assert_eq!(order, ["a", "late", "joined"]);
