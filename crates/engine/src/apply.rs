@@ -17,10 +17,12 @@
 use std::sync::Arc;
 
 use format::{Entry, FragmentEntry, FragmentRef, Move};
+use parking_lot::Mutex;
 use units::{BlockIndex, BlockMask, Epoch, GROUP_BLOCKS, GroupIndex};
 
 use crate::canary::Canary;
 use crate::catalogue::Catalogue;
+use crate::deaths::{Death, Deaths};
 use crate::geometry::Geometry;
 use crate::log::Sink;
 use crate::map::Map;
@@ -36,6 +38,7 @@ pub(crate) struct Applier {
     pub objects: Arc<Objects>,
     pub buffer: Arc<WriteBuffer>,
     pub catalogue: Arc<Catalogue>,
+    pub deaths: Mutex<Deaths>,
     pub geometry: Geometry,
 }
 
@@ -45,13 +48,18 @@ impl Sink for Applier {
         // A batch without payloads may end where its extent does.
         self.catalogue.note(entries, self.geometry.extent_at(payload.saturating_sub(1)));
         let mut location = payload;
+        // What dies by it before any checkpoint has counted it.
+        let mut deaths = Vec::new();
         for entry in entries {
             match entry {
                 Entry::Fragments { object, epoch, fragments } => {
                     let object = self.objects.get(*object).filter(|o| o.is_growing());
                     for fragment in fragments {
                         if let Some(object) = &object {
-                            self.put_fragment(&overlay, object, *epoch, fragment, location);
+                            self.put_fragment(&overlay, object, *epoch, fragment, location, &mut deaths);
+                        } else {
+                            let fragment = reference(fragment, location);
+                            deaths.push(Death::of(&self.geometry, &fragment, fragment.live));
                         }
                         location += u64::from(fragment.stored);
                     }
@@ -60,8 +68,12 @@ impl Sink for Applier {
                     // A destroyed one may still be seen by clones.
                     let object = self.objects.get(*object);
                     for moved in moves {
-                        if let Some(object) = &object {
-                            self.take_over(&overlay, object, *epoch, moved, location);
+                        let taken = object.as_ref().map_or(BlockMask::EMPTY, |object| {
+                            self.take_over(&overlay, object, *epoch, moved, location, &mut deaths)
+                        });
+                        let dead = moved.live.minus(taken);
+                        if !dead.is_empty() {
+                            deaths.push(Death::of(&self.geometry, &reference(&moved.fragment, location), dead));
                         }
                         location += u64::from(moved.fragment.stored);
                     }
@@ -69,13 +81,16 @@ impl Sink for Applier {
                 Entry::Holes { object, epoch, ranges } => {
                     let Some(object) = self.objects.get(*object).filter(|o| o.is_growing()) else { continue };
                     for (first, count) in ranges {
-                        self.put_holes(&overlay, &object, *epoch, *first, u64::from(*count));
+                        self.put_holes(&overlay, &object, *epoch, (*first, u64::from(*count)), &mut deaths);
                     }
                 }
                 Entry::Object(descriptor) => self.objects.apply(descriptor),
                 Entry::PoolProperties(properties) => self.objects.apply_pool(properties),
                 Entry::Catalogue(_) => {}
             }
+        }
+        if !deaths.is_empty() {
+            self.deaths.lock().enter(&deaths, &[]);
         }
     }
 
@@ -107,8 +122,16 @@ fn reference(entry: &FragmentEntry, location: u64) -> FragmentRef {
 }
 
 impl Applier {
-    /// See the head of this file.
-    fn take_over(&self, overlay: &Overlay, object: &Object, epoch: Epoch, moved: &Move, location: u64) {
+    /// See the head of this file. Returns the blocks that it takes over.
+    fn take_over(
+        &self,
+        overlay: &Overlay,
+        object: &Object,
+        epoch: Epoch,
+        moved: &Move,
+        location: u64,
+        deaths: &mut Vec<Death>,
+    ) -> BlockMask {
         let key = GroupKey { object: object.id, group: moved.fragment.first.group() };
         let live = if Canary::MoveOverNewerWrite.is_planted() {
             moved.live
@@ -122,31 +145,48 @@ impl Applier {
                 if Canary::CleanerDropsSnapshotFragment.is_planted() && epoch != object.epoch() {
                     record.put_holes(live, &mut |_| ());
                 } else {
-                    record.put(fragment, &mut |_| ());
+                    record.put(fragment, &mut |lost| deaths.push(Death::of(&self.geometry, lost, lost.live)));
                 }
             });
         }
+        live
     }
 
-    fn put_fragment(&self, overlay: &Overlay, object: &Object, epoch: Epoch, entry: &FragmentEntry, location: u64) {
+    fn put_fragment(
+        &self,
+        overlay: &Overlay,
+        object: &Object,
+        epoch: Epoch,
+        entry: &FragmentEntry,
+        location: u64,
+        deaths: &mut Vec<Death>,
+    ) {
         let key = GroupKey { object: object.id, group: entry.first.group() };
         let fragment = reference(entry, location);
         let stored = i64::from(fragment.live_bytes());
-        self.change(overlay, object, (key, epoch), false, stored, |record, lost| record.put(fragment, lost));
+        self.change(overlay, object, (key, epoch), (false, stored), deaths, |record, lost| record.put(fragment, lost));
     }
 
-    fn put_holes(&self, overlay: &Overlay, object: &Object, epoch: Epoch, first: BlockIndex, count: u64) {
+    fn put_holes(
+        &self,
+        overlay: &Overlay,
+        object: &Object,
+        epoch: Epoch,
+        (first, count): (BlockIndex, u64),
+        deaths: &mut Vec<Death>,
+    ) {
         if count == 0 {
             return;
         }
         let end = first.0 + count;
         let (from, to) = (first.group(), GroupIndex(BlockIndex(end - 1).group().0 + 1));
-        let put = |group: GroupIndex, is_held: bool| {
+        let mut put = |group: GroupIndex, is_held: bool| {
             let start = group.first_block().0;
             let (low, high) = (first.0.max(start), end.min(start + GROUP_BLOCKS as u64));
             let mask = BlockMask::run((low - start) as u32, (high - low) as u32);
             let key = GroupKey { object: object.id, group };
-            self.change(overlay, object, (key, epoch), is_held, 0, |record, lost| record.put_holes(mask, lost));
+            let change = (is_held, 0);
+            self.change(overlay, object, (key, epoch), change, deaths, |record, lost| record.put_holes(mask, lost));
         };
         if to.0 - from.0 > HOLE_GROUPS_BLIND
             && let Ok(groups) = self.groups_in(object, from, to)
@@ -176,13 +216,16 @@ impl Applier {
         overlay: &Overlay,
         object: &Object,
         (key, epoch): (GroupKey, Epoch),
-        is_held: bool,
-        stored: i64,
+        (is_held, stored): (bool, i64),
+        deaths: &mut Vec<Death>,
         change: impl FnOnce(&mut format::Record, &mut dyn FnMut(&FragmentRef)),
     ) {
         let mut bytes = stored;
         let done = overlay.change(key, epoch, |record| {
-            change(record, &mut |lost| bytes -= i64::from(lost.live_bytes()));
+            change(record, &mut |lost| {
+                bytes -= i64::from(lost.live_bytes());
+                deaths.push(Death::of(&self.geometry, lost, lost.live));
+            });
         });
         let mut blocks = i64::from(done.allocated_after) - i64::from(done.allocated_before);
         if !done.new.is_empty() {

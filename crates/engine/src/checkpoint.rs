@@ -11,7 +11,7 @@
 //! 6. *Publish*: the merged groups replace the cached ones, the frozen overlay goes, and, when no reader is left that could
 //!    be in a freed extent, the log gets its new extents and the other freed ones are punched out.
 //!
-//! A **light** checkpoint leaves out what is dear: in step 3 it counts what became live and dead, but does not rewrite records; in step 5 the
+//! A **light** checkpoint leaves out what is dear: in step 3 it counts what became live and dead, but does not rewrite records (`settle`); in step 5 the
 //! changes go into the store as they are (*deltas*), and in step 6 they become the map's *settled* overlay, which lies over the records
 //! until they are merged: a slice at a time behind each light checkpoint (`fold`), the rest by the next full one. So it frees extents for the price of a
 //! few syncs: the cleaner needs many of them. It is taken where space is what is wanted, and as long as the settled overlay is within its
@@ -25,24 +25,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use format::{
-    Checkpoint, DeltaWriter, FragmentRef, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Reap, RecordKey, delta_key,
-    encode_usage_page, object_key, usage_key,
+    Checkpoint, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Reap, delta_key, encode_usage_page, object_key,
+    usage_key,
 };
 use surface::Result;
-use units::{BlockMask, ExtentIndex, ObjectId};
+use units::{ExtentIndex, ObjectId};
 
 use crate::canary::Canary;
 use crate::catalogue::Pins;
 use crate::core::Core;
 use crate::extents::ExtentPlan;
-use crate::fold::{Folded, Folding};
+use crate::fold::Folding;
 use crate::log::Position;
 use crate::map::store_error;
 use crate::merge::Merged;
-use crate::objects::Object;
-use crate::overlay::{GroupRecords, Overlay};
 use crate::timeline::Timelines;
-use crate::write_buffer::GroupKey;
 
 /// Shortest and longest list of extents that the log is given. The longest bounds the checkpoint's record to 16 KiB.
 const LISTED_MIN: u64 = 16;
@@ -76,6 +73,13 @@ pub(crate) struct Captured {
     evacuated: u64,
 }
 
+impl Captured {
+    /// Whether anybody looked at records of that object.
+    pub(crate) fn sees(&self, object: ObjectId) -> bool {
+        self.timelines.get(&object).is_some_and(|timeline| !timeline.is_dead())
+    }
+}
+
 /// The one owner of a running checkpoint's state.
 pub(crate) struct CheckpointState {
     /// Number of the last checkpoint.
@@ -84,13 +88,15 @@ pub(crate) struct CheckpointState {
     unfinished: Option<Captured>,
     /// Deltas in the store, each the number of its checkpoint and its part of it: what a full checkpoint removes.
     deltas: Vec<(u64, u32)>,
+    /// Number of the last full one.
+    pub last_full: u64,
     /// What is merged of them behind light checkpoints.
     pub folding: Folding,
 }
 
 impl CheckpointState {
     pub(crate) fn new(number: u64, deltas: Vec<(u64, u32)>) -> Self {
-        Self { number, unfinished: None, deltas, folding: Folding::default() }
+        Self { number, unfinished: None, deltas, last_full: number, folding: Folding::default() }
     }
 
     /// Whether one failed and waits to be repeated: then the map has changes that are neither new nor in the store.
@@ -244,6 +250,9 @@ impl Core {
             return Err(error);
         }
         state.number += 1;
+        if kind == Kind::Full {
+            state.last_full = state.number;
+        }
         self.catalogue.begin();
         let count = if kind == Kind::Full { &self.counters.checkpoints } else { &self.counters.light_checkpoints };
         count.add(1);
@@ -263,15 +272,15 @@ impl Core {
             self.log.sync().inspect_err(|error| self.fail(error))?;
         }
         let frozen = self.map.freeze();
-        let mut merged = Merged::default();
-        match kind {
+        let mut merged = match kind {
             Kind::Full => {
                 let settled = self.map.settled();
-                merged = self.merge(&frozen, &settled, captured)?;
+                let mut merged = self.merge(&frozen, &settled, captured)?;
                 self.reap(&frozen, &settled, captured, &mut merged)?;
+                merged
             }
-            Kind::Light => self.settle(number, &frozen, captured, &state.folding.folded, &mut merged)?,
-        }
+            Kind::Light => self.settle(state, &frozen, captured)?,
+        };
         self.put_descriptors(captured, &mut merged);
         let position = &captured.position;
         let usage = std::mem::take(&mut merged.usage);
@@ -341,91 +350,6 @@ impl Core {
         ((2 * interval).clamp(LISTED_MIN, LISTED_MAX) + self.geometry.reserve_extents()) as usize
     }
 
-    /// Step 3 of a light one. Every change gets a delta, but those of objects that are gone: `thaw` lays all of `frozen` over what is settled, and
-    /// what has no delta must never be counted as one by the next full checkpoint. It is not:
-    ///
-    /// - An object that is there is seen. One that is not is due for reaping from the moment when the last point went (`Table::lost_a_point`,
-    ///   `Table::enter`) until the full checkpoint that removes it; while anything is due, checkpoints are full (`checkpoint_with`).
-    /// - One that is gone may have changes: a move of what it held that was decided between the capture and the end of that full
-    ///   checkpoint. Reaping has counted the old place as dead, nothing counts the new one, nobody looks there, and the next full
-    ///   checkpoint drops the change (`merge` passes over objects that are gone). Object identifiers are never used again.
-    fn settle(
-        &self,
-        number: u64,
-        frozen: &Overlay,
-        captured: &Captured,
-        folded: &Folded,
-        merged: &mut Merged,
-    ) -> Result<()> {
-        let mut object: Option<Arc<Object>> = None;
-        let mut writer = DeltaWriter::default();
-        let settled = self.map.settled();
-        let is_seen = |id| captured.timelines.get(&id).is_some_and(|timeline| !timeline.is_dead());
-        let is_there = |key: &&GroupKey| self.objects.get(key.object).is_some() && is_seen(key.object);
-        let mut say = |key: GroupKey, changes: &GroupRecords| {
-            for (epoch, change) in changes {
-                writer.push(&RecordKey { object: key.object, group: key.group, epoch: *epoch }, change);
-            }
-        };
-        for key in folded.left.iter().filter(is_there) {
-            settled.with(*key, |changes| say(*key, changes));
-        }
-        for key in frozen.keys() {
-            if object.as_ref().is_none_or(|o| o.id != key.object) {
-                object = self.objects.get(key.object);
-            }
-            let is_seen = is_seen(key.object);
-            debug_assert!(
-                object.is_none() || is_seen,
-                "{key:?}: a light checkpoint has met an object that nobody sees"
-            );
-            let (Some(object), true) = (&object, is_seen) else { continue };
-            let Some(changes) = frozen.records(key) else { continue };
-            let base = self.map.base_for_checkpoint(key, object.epoch())?;
-            self.count_changes(key.object, &base.records, &changes, merged);
-            say(key, &changes);
-        }
-        for (part, delta) in (0..).zip(writer.finish()) {
-            merged.batch.put(delta_key(number, part), delta);
-            merged.deltas.push((number, part));
-        }
-        Ok(())
-    }
-
-    /// Counts what changes make live and dead in a group, and what they allocate.
-    pub(crate) fn count_changes(
-        &self,
-        object: ObjectId,
-        base: &GroupRecords,
-        changes: &GroupRecords,
-        merged: &mut Merged,
-    ) {
-        let figures = merged.objects.entry(object).or_default();
-        let mut count = |fragment: &FragmentRef, live: BlockMask, sign: i64| {
-            let bytes = sign * i64::from(FragmentRef { live, ..*fragment }.live_bytes());
-            *merged.usage.entry(self.geometry.extent_at(fragment.location)).or_default() += bytes;
-            figures.1 += bytes;
-        };
-        for (epoch, change) in changes {
-            let known = change.known();
-            let mut before = BlockMask::EMPTY;
-            let record = base.binary_search_by(|(e, _)| epoch.cmp(e)).ok().map(|at| &base[at].1);
-            for fragment in record.iter().flat_map(|record| &record.fragments) {
-                before = before.or(fragment.live);
-                let lost = fragment.live.and(known);
-                if !lost.is_empty() {
-                    count(fragment, lost, -1);
-                }
-            }
-            let mut after = before.minus(known);
-            for fragment in &change.fragments {
-                after = after.or(fragment.live);
-                count(fragment, fragment.live, 1);
-            }
-            figures.0 += i64::from(after.count()) - i64::from(before.count());
-        }
-    }
-
     fn put_descriptors(&self, captured: &Captured, merged: &mut Merged) {
         let mut descriptors: BTreeMap<_, _> = captured.descriptors.iter().map(|d| (d.id, d.clone())).collect();
         for id in merged.objects.keys() {
@@ -456,7 +380,15 @@ impl Core {
             object.settle(allocated.saturating_add_signed(change.0), stored.saturating_add_signed(change.1));
         }
         self.count_reservations();
-        self.extents.lock().apply(plan);
+        {
+            let mut extents = self.extents.lock();
+            extents.apply(plan);
+            // Before the thaw: who looks at the overlays first, and then at this, sees each change in one of them.
+            let mut deaths = self.applier.deaths.lock();
+            plan.freed.iter().for_each(|extent| deaths.forget(*extent));
+            deaths.enter(&merged.deaths, &plan.freed);
+            deaths.begin(&plan.listed, (captured.position.incarnation, captured.position.next_seq));
+        }
         self.map_version.fetch_add(1, Ordering::AcqRel);
         self.map.thaw(kind, merged.groups, merged.reaped_groups);
         self.map_version.fetch_add(1, Ordering::AcqRel);

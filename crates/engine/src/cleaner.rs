@@ -17,7 +17,7 @@
 //! in two. So a pool in which anything is dead can be cleaned, however full it is. A crash in the middle of a round may leave those two
 //! used and nothing freed; then one extent at a time is moved into those that are kept for metadata (`Purpose::Rescue`).
 //!
-//! Costs: an extent is read whole, once; what lives is written once; a map lookup for each fragment.
+//! Costs: an extent is read whole, once; what lives is written once; a map lookup for each fragment where it is not known what has died (`deaths`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -299,7 +299,8 @@ impl Core {
             taken.into_iter().for_each(|victim| cleaner.shun(victim, false));
             return Ok(Round::Shunned);
         }
-        let moved_at = self.move_survivors(survivors, seen, taken.len() as u64, allowance.purpose)?;
+        let cleaned = Some((number, taken.len() as u64));
+        let moved_at = self.move_survivors(survivors, seen, cleaned, allowance.purpose)?;
         let Some(moved_at) = moved_at else { return Ok(Round::NeedsCheckpoint) };
         let evacuated = taken.iter().map(|victim| victim.extent).collect();
         self.cleaner.lock().evacuated.push((moved_at, evacuated));
@@ -320,7 +321,7 @@ impl Core {
         &self,
         survivors: &mut Survivors,
         seen: u64,
-        victims: u64,
+        cleaned: Option<(u64, u64)>,
         purpose: Purpose,
     ) -> Result<Option<u64>> {
         let _still = self.still.read();
@@ -348,6 +349,10 @@ impl Core {
         }
         if let Some(ticket) = last {
             self.log.wait_applied(ticket)?;
+        }
+        let victims = cleaned.map_or(0, |(_, victims)| victims);
+        if let Some((as_of, _)) = cleaned {
+            self.map.active().note(survivors.moved_from(as_of));
         }
         if done {
             self.evacuated.fetch_add(victims, Ordering::Relaxed);

@@ -60,6 +60,8 @@ pub(crate) struct Shares {
     pub units: usize,
     /// Prepared dictionaries.
     pub dictionaries: u64,
+    /// What has died in the extents.
+    pub deaths: usize,
 }
 
 impl Shares {
@@ -69,7 +71,8 @@ impl Shares {
         let write_buffer = part(16).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX);
         let overlay = part(8).clamp(64 << 10, BUFFER_BYTES_MAX);
         let units = part(12) + (part(24).saturating_sub(write_buffer + overlay));
-        Self { write_buffer, overlay, groups: part(12), units, dictionaries: memory_bytes / 64 * 2 }
+        let (dictionaries, deaths) = (memory_bytes / 64 * 2, part(2));
+        Self { write_buffer, overlay, groups: part(12), units, dictionaries, deaths }
     }
 }
 
@@ -85,6 +88,7 @@ pub(crate) struct Core {
     pub map: Arc<Map>,
     pub objects: Arc<Objects>,
     pub catalogue: Arc<Catalogue>,
+    pub applier: Arc<Applier>,
     pub log: Log,
     pub extents: Mutex<Extents>,
     /// Copy of `Extents::free`, to be read without the lock.
@@ -225,6 +229,7 @@ impl Core {
             map: parts.applier.map.clone(),
             objects: parts.applier.objects.clone(),
             catalogue: parts.applier.catalogue.clone(),
+            applier: parts.applier,
             log: parts.log,
             extents: Mutex::new(parts.extents),
             checkpoint: Mutex::new(parts.checkpoint),

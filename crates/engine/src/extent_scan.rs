@@ -5,7 +5,7 @@
 //! a record points at exactly its place.
 
 use format::{BATCH_ALIGN, Batch, Entry, FragmentEntry, FragmentIdentity, decode_batch, fragment_checksum};
-use units::{Epoch, ExtentIndex, ObjectId, Seq};
+use units::{BlockMask, Epoch, ExtentIndex, ObjectId, Seq};
 
 /// A fragment in an extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub(crate) struct Stored {
     pub fragment: FragmentEntry,
     /// The batch that wrote the data first.
     pub made: Seq,
+    /// The blocks that its batch gives it: all of its unit, unless it was moved without some.
+    pub given: BlockMask,
     /// Where its payload begins in the extent, in bytes.
     pub offset: usize,
 }
@@ -53,15 +55,18 @@ pub(crate) fn batches(pool: u64, extent: ExtentIndex, bytes: &[u8]) -> impl Iter
 /// The fragments of a batch that begins at byte `at` of its extent.
 pub(crate) fn fragments(at: usize, batch: &Batch) -> impl Iterator<Item = Stored> {
     let mut offset = at + batch.header_bytes;
-    let made = batch.entries.iter().flat_map(|entry| {
+    let named = batch.entries.iter().flat_map(|entry| {
         let moves = if let Entry::Moves { moves, .. } = entry { moves.as_slice() } else { &[] };
         // The n-th payload of an entry of moves is that of its n-th move; others were made by this very batch.
-        entry.payloads().enumerate().map(|(n, payload)| (payload, moves.get(n).map_or(batch.header.seq, |m| m.made)))
+        entry.payloads().enumerate().map(|(n, payload)| (payload, moves.get(n)))
     });
-    made.map(move |((object, epoch, fragment), made)| {
+    named.map(move |((object, epoch, fragment), moved)| {
         let begin = offset;
         offset += fragment.stored as usize;
-        Stored { object, epoch, fragment: *fragment, made, offset: begin }
+        let made = moved.map_or(batch.header.seq, |moved| moved.made);
+        let unit = BlockMask::run(fragment.first.in_group(), fragment.count.into());
+        let given = moved.map_or(unit, |moved| moved.live);
+        Stored { object, epoch, fragment: *fragment, made, given, offset: begin }
     })
 }
 
@@ -115,8 +120,8 @@ mod tests {
         put(&mut bytes, end + BATCH_ALIGN, 21, &moves, &[three.1, one.1]);
         let found: Vec<_> =
             batches(7, ExtentIndex(3), &bytes).flat_map(|(at, b)| fragments(at, &b).collect::<Vec<_>>()).collect();
-        let told: Vec<_> = found.iter().map(|f| (f.fragment.first.0, f.made.0)).collect();
-        assert_eq!(told, [(1, 20), (2, 20), (3, 4), (1, 21)]);
+        let told: Vec<_> = found.iter().map(|f| (f.fragment.first.0, f.made.0, f.given.0)).collect();
+        assert_eq!(told, [(1, 20, 2), (2, 20, 4), (3, 4, 8), (1, 21, 2)]);
         assert!(found.iter().all(|f| f.is_intact(f.payload(&bytes).unwrap())));
         assert_eq!(batches(8, ExtentIndex(3), &bytes).count(), 0);
         assert_eq!(batches(7, ExtentIndex(4), &bytes).count(), 0);

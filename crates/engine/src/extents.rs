@@ -162,6 +162,12 @@ impl Extents {
         self.state.get(extent.0 as usize) == Some(&State::Free)
     }
 
+    /// Whether the log has it, or will get it next.
+    #[cfg(test)]
+    pub(crate) fn is_listed(&self, extent: ExtentIndex) -> bool {
+        self.state.get(extent.0 as usize) == Some(&State::Listed)
+    }
+
     fn set(&mut self, extent: ExtentIndex, state: State) {
         let Some(slot) = self.state.get_mut(extent.0 as usize) else { return };
         if (extent.0 as usize) < self.mark {

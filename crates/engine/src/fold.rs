@@ -24,7 +24,7 @@ use crate::canary::Canary;
 use crate::checkpoint::CheckpointState;
 use crate::core::Core;
 use crate::map::store_error;
-use crate::merge::in_two;
+use crate::merge::{SHARED_GROUPS_MIN, in_two};
 use crate::objects::Object;
 use crate::overlay::{GroupRecords, Overlay};
 use crate::reap::put_group;
@@ -36,8 +36,10 @@ const FOLD_FROM_PERCENT: usize = 75;
 /// Percents more at which as many groups are folded as are added, and so the most that is used if the load is even. Then twice as many are folded
 /// long before a full checkpoint is due.
 const FOLD_EVEN_PERCENT: usize = 10;
-/// Most groups of a slice: some hundred milliseconds, and about 20 MB of records.
+/// Most groups of a slice: some hundred milliseconds.
 const SLICE_MAX: usize = 32 << 10;
+/// Groups whose records are in memory at the same time: about 5 MB, twice in the store.
+const AT_ONCE_MAX: usize = SHARED_GROUPS_MIN;
 
 /// What is settled, on its way into the records.
 struct Sweep {
@@ -109,17 +111,21 @@ impl Core {
         });
         let mut next = sweep.groups.split_off(sweep.groups.len().saturating_sub(count));
         next.reverse();
-        let Ok(Slice { batch, folded, mut left }) = self.slice(&next, &settled, timelines) else {
-            // What is wrong with a record is told by the full checkpoint that meets it.
-            state.folding.is_vain = true;
-            return Ok(());
-        };
+        let (mut folded_groups, left_before) = (0, sweep.left.len());
+        for groups in next.chunks(AT_ONCE_MAX) {
+            let Ok(Slice { batch, folded, mut left }) = self.slice(groups, &settled, timelines) else {
+                // What is wrong with a record is told by the full checkpoint that meets it.
+                state.folding.is_vain = true;
+                return Ok(());
+            };
+            self.env.store.commit(batch).map_err(store_error).inspect_err(|error| self.fail(error))?;
+            self.map.unsettle(&folded);
+            folded_groups += folded.len();
+            sweep.left.append(&mut left);
+        }
+        self.counters.folded_groups.add(folded_groups as u64);
         // Whoever has snapshots of all that he writes would have it looked at in vain, again and again.
-        state.folding.is_vain = left.len() > folded.len();
-        self.env.store.commit(batch).map_err(store_error).inspect_err(|error| self.fail(error))?;
-        self.map.unsettle(&folded);
-        self.counters.folded_groups.add(folded.len() as u64);
-        sweep.left.append(&mut left);
+        state.folding.is_vain = sweep.left.len() - left_before > folded_groups;
         if Canary::DeltasRemovedEarly.is_planted() {
             sweep.since = state.number;
         }

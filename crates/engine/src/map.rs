@@ -219,8 +219,8 @@ impl Map {
         }
     }
 
-    /// The group as the cleaner asks for it: as of the last checkpoint. Fills the cache: the checkpoint that merges the moves, and the
-    /// cleaner itself when it comes to the group's next fragment, ask for it again.
+    /// The group as of the last checkpoint, for the cleaner, and for the light checkpoint that counts what it has moved. Fills the cache: whoever merges
+    /// what was counted, and the cleaner itself when it comes to the group's next fragment, ask for it again.
     pub(crate) fn base_for_cleaning(&self, key: GroupKey, newest: Epoch) -> Result<Arc<GroupRecords>> {
         // As a reader does: see the head of this file.
         let layers = self.layers.read();
@@ -325,11 +325,15 @@ impl Map {
     /// Lays changes over those groups that are cached, where they are: of most, nobody holds a copy.
     fn renew(&self, changes: &Overlay) {
         changes.each(|key, changes| {
+            // Whoever loads it from now on loads what is settled, too.
+            if self.cache.peek(&key).is_none() {
+                return;
+            }
             let renewed = self.cache.entry(&key, Some(Duration::ZERO), |_, records| {
                 absorb(Arc::make_mut(records), changes, &mut |_, _| ());
                 EntryAction::Retain(())
             });
-            // A group that is not there gets a place for a moment, which goes with the guard.
+            // A group that has gone since gets a place for a moment, which goes with the guard.
             drop(renewed);
         });
     }

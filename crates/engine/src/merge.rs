@@ -8,11 +8,13 @@ use std::sync::Arc;
 use std::thread::Builder;
 
 use env::MapBatch;
+use format::FragmentRef;
 use surface::Result;
-use units::ObjectId;
+use units::{BlockMask, ObjectId};
 
 use crate::checkpoint::Captured;
 use crate::core::Core;
+use crate::deaths::Death;
 use crate::extents::UsageChanges;
 use crate::map::{Base, absorb, union};
 use crate::objects::{Object, Reaped};
@@ -21,13 +23,15 @@ use crate::reap::put_group;
 use crate::write_buffer::GroupKey;
 
 /// Groups for which a second thread is worth it: tens of milliseconds.
-const SHARED_GROUPS_MIN: usize = 8192;
+pub(crate) const SHARED_GROUPS_MIN: usize = 8192;
 
 /// What the merge made.
 #[derive(Default)]
 pub(crate) struct Merged {
     pub batch: MapBatch,
     pub usage: UsageChanges,
+    /// What of it died, and where.
+    pub deaths: Vec<Death>,
     /// Change of allocated blocks and stored bytes by object.
     pub objects: BTreeMap<ObjectId, (i64, i64)>,
     /// Merged groups that were cached, in order; none in a light checkpoint.
@@ -42,8 +46,9 @@ pub(crate) struct Merged {
 
 impl Merged {
     /// With what the groups behind these came to.
-    fn append(&mut self, mut behind: Self) {
+    pub(crate) fn append(&mut self, mut behind: Self) {
         self.batch.changes.append(&mut behind.batch.changes);
+        self.deaths.append(&mut behind.deaths);
         for (extent, bytes) in behind.usage {
             *self.usage.entry(extent).or_default() += bytes;
         }
@@ -109,11 +114,12 @@ impl Core {
             let mut changes = frozen.with(key, Clone::clone).unwrap_or_default();
             let settled = settled.with(key, Clone::clone).unwrap_or_default();
             if timeline.is_dead() {
-                // Of an object that nobody looks at, reaping takes away what is in the store.
+                // Of an object that nobody looks at, reaping takes away what is in the store. What has changed is never counted.
+                let uncounted = changes.drain(..).flat_map(|(_, change)| change.fragments);
+                merged.deaths.extend(uncounted.map(|f| Death::of(&self.geometry, &f, f.live)));
                 if settled.is_empty() {
                     continue;
                 }
-                changes.clear();
             }
             let Base { records: base, cached } = self.map.base_for_checkpoint(key, object.epoch())?;
             self.count_changes(key.object, &base, &changes, &mut merged);
@@ -128,6 +134,42 @@ impl Core {
             }
         }
         Ok(merged)
+    }
+
+    /// Counts what changes make live and dead in a group, and what they allocate.
+    pub(crate) fn count_changes(
+        &self,
+        object: ObjectId,
+        base: &GroupRecords,
+        changes: &GroupRecords,
+        merged: &mut Merged,
+    ) {
+        let Merged { usage, deaths, objects, .. } = merged;
+        let figures = objects.entry(object).or_default();
+        let mut count = |fragment: &FragmentRef, live: BlockMask, sign: i64| {
+            let bytes = sign * i64::from(FragmentRef { live, ..*fragment }.live_bytes());
+            *usage.entry(self.geometry.extent_at(fragment.location)).or_default() += bytes;
+            figures.1 += bytes;
+        };
+        for (epoch, change) in changes {
+            let known = change.known();
+            let mut before = BlockMask::EMPTY;
+            let record = base.binary_search_by(|(e, _)| epoch.cmp(e)).ok().map(|at| &base[at].1);
+            for fragment in record.iter().flat_map(|record| &record.fragments) {
+                before = before.or(fragment.live);
+                let lost = fragment.live.and(known);
+                if !lost.is_empty() {
+                    count(fragment, lost, -1);
+                    deaths.push(Death::of(&self.geometry, fragment, lost));
+                }
+            }
+            let mut after = before.minus(known);
+            for fragment in &change.fragments {
+                after = after.or(fragment.live);
+                count(fragment, fragment.live, 1);
+            }
+            figures.0 += i64::from(after.count()) - i64::from(before.count());
+        }
     }
 }
 

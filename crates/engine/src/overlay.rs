@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use format::{FragmentRef, Record};
-use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard};
+use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
 use units::{BlockMask, Epoch};
 
 use crate::hash::FastHash;
+use crate::moved_from::MovedFrom;
 use crate::write_buffer::GroupKey;
 
 /// Records of one group, one an epoch, newest first.
@@ -30,6 +31,7 @@ pub(crate) struct Overlay {
     shards: [Shard; SHARDS],
     bytes: AtomicUsize,
     groups: AtomicUsize,
+    moved_from: Mutex<Vec<MovedFrom>>,
 }
 
 /// What one change did to a group's record in the overlay.
@@ -124,6 +126,19 @@ impl Overlay {
             self.bytes.fetch_sub(bytes, Ordering::Relaxed);
             self.groups.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+
+    /// Keeps notes of where lay what these changes have moved.
+    pub(crate) fn note(&self, mut notes: Vec<MovedFrom>) {
+        self.bytes.fetch_add(notes.len() * size_of::<MovedFrom>(), Ordering::Relaxed);
+        self.moved_from.lock().append(&mut notes);
+    }
+
+    /// All notes, by group.
+    pub(crate) fn notes(&self) -> Vec<MovedFrom> {
+        let mut notes = self.moved_from.lock().clone();
+        notes.sort_by_key(|note| note.key);
+        notes
     }
 
     /// Lays the changes of a newer overlay over these.

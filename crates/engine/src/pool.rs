@@ -6,6 +6,7 @@ use env::MapBatch;
 use format::{
     CatalogueRef, Checkpoint, Entry, FORMAT_VERSION, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Superblock,
 };
+use parking_lot::Mutex;
 use surface::{BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind, Result};
 use units::{
     BLOCK_BYTES, BlockIndex, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, ExtentIndex, OBJECT_BYTES_MAX, ObjectId, Seq,
@@ -19,6 +20,7 @@ use crate::checkpoint::CheckpointState;
 use crate::chooser::Chooser;
 use crate::core::{Core, Parts, Shares};
 use crate::counters::Counters;
+use crate::deaths::Deaths;
 use crate::extents::Extents;
 use crate::geometry::Geometry;
 use crate::log::{Log, Sink};
@@ -149,6 +151,7 @@ impl Pool {
             objects,
             buffer: Arc::new(WriteBuffer::new()),
             catalogue: Arc::new(Catalogue::new(Pins::of(&checkpoint.catalogue))),
+            deaths: Mutex::new(Deaths::new(shares.deaths)),
             geometry: geometry.clone(),
         });
         let mut extents = Extents::new(&geometry, loaded.usage, checkpoint.number);

@@ -17,6 +17,7 @@ use units::{GroupIndex, ObjectId};
 
 use crate::checkpoint::Captured;
 use crate::core::Core;
+use crate::deaths::Death;
 use crate::map::store_error;
 use crate::merge::Merged;
 use crate::objects::Reaped;
@@ -200,10 +201,12 @@ impl Core {
         above: &GroupRecords,
         merged: &mut Merged,
     ) -> bool {
-        let (usage, figures) = (&mut merged.usage, merged.objects.entry(key.object).or_default());
+        let Merged { usage, deaths, objects, .. } = merged;
+        let figures = objects.entry(key.object).or_default();
         timeline.trim(records, above, &mut |_, lost| {
             let bytes = i64::from(lost.live_bytes());
             *usage.entry(self.geometry.extent_at(lost.location)).or_default() -= bytes;
+            deaths.push(Death::of(&self.geometry, lost, lost.live));
             figures.0 -= i64::from(lost.live.count());
             figures.1 -= bytes;
         })

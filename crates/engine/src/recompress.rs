@@ -199,7 +199,7 @@ impl Core {
             // As data that is admitted: so that neither the cleaner nor writers count on the same room.
             let _aside = self.set_aside(packed + u64::from(self.geometry.extent_bytes));
             if !self.has_room_before(self.soft_wall())
-                || self.move_survivors(&mut survivors, seen, 0, Purpose::Data)?.is_none()
+                || self.move_survivors(&mut survivors, seen, None, Purpose::Data)?.is_none()
             {
                 return Ok(false);
             }

@@ -2,7 +2,7 @@
 //!
 //! 1. The batches tell who has written what where ([`extent_scan`]).
 //! 2. The map tells what of it counts, as of the last checkpoint. Fragments are looked up in the order of their groups, each
-//!    group once.
+//!    group once. The cleaner need not ask it where it is known what has died ([`deaths`](crate::deaths)).
 //! 3. If that makes fewer live bytes than the checkpoint counted, headers are damaged, and all records are searched for ones that
 //!    point here: slow, but it finds everything.
 
@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use format::{FragmentEntry, FragmentRef, Record};
 use surface::Result;
-use units::{BlockIndex, Epoch, Seq};
+use units::{BlockIndex, Epoch, ExtentIndex, Seq};
 
 use crate::core::Core;
+use crate::deaths::Since;
 use crate::extent_scan::{self, Stored};
 use crate::extents::Victim;
 use crate::objects::Object;
@@ -65,6 +66,56 @@ impl Lookup {
 }
 
 impl Core {
+    /// What lives in an extent that the log has passed, whose bytes are `bytes`, and since when it is in its present use: if that is known without
+    /// asking the map, as of the last checkpoint that was published.
+    pub(crate) fn known_residents(&self, extent: ExtentIndex, bytes: &[u8]) -> Option<(Vec<Resident>, Since)> {
+        let (live, dead) = {
+            let extents = self.extents.lock();
+            (extents.live_of(extent), self.applier.deaths.lock().of(extent)?.clone())
+        };
+        let start = self.geometry.start(extent);
+        let mut residents = Vec::new();
+        let mut sum = 0u64;
+        let mut object: Option<Arc<Object>> = None;
+        for (at, batch) in extent_scan::batches(self.log.pool(), extent, bytes) {
+            if batch.header.incarnation < dead.since.0 || batch.header.seq < dead.since.1 {
+                // Left over from an earlier use.
+                continue;
+            }
+            for stored in extent_scan::fragments(at, &batch) {
+                let live = stored.given.minus(dead.at(stored.offset));
+                if object.as_ref().is_none_or(|object| object.id != stored.object) {
+                    object = self.objects.get(stored.object);
+                }
+                let Some(object) = object.as_ref().filter(|_| !live.is_empty()) else { continue };
+                let location = start + stored.offset as u64;
+                let FragmentEntry { first, count, codec, stored: len, checksum } = stored.fragment;
+                let first = first.in_group() as u8;
+                let reference = FragmentRef { live, first, count, codec, stored: len, checksum, location };
+                sum += u64::from(reference.live_bytes());
+                residents.push(Resident { object: object.clone(), stored, location, reference });
+            }
+        }
+        if sum == u64::from(live) {
+            debug_assert!(!self.is_inline() || self.are_all(Victim { extent, live }, bytes, &residents), "{extent:?}");
+            return Some((residents, dead.since));
+        }
+        // Headers are damaged, or a write has failed here: what it brought is named, and was never entered.
+        self.applier.deaths.lock().forget(extent);
+        None
+    }
+
+    /// Whether the map says the same, if it can be read.
+    fn are_all(&self, victim: Victim, bytes: &[u8], known: &[Resident]) -> bool {
+        let Ok((residents, _)) = self.residents(victim, bytes, || false) else { return true };
+        let references = |residents: &[Resident]| {
+            let mut references: Vec<_> = residents.iter().map(|resident| resident.reference).collect();
+            references.sort_unstable_by_key(|reference| reference.location);
+            references
+        };
+        references(&residents) == references(known)
+    }
+
     /// What lives in an extent whose bytes are `bytes`, and whether its headers are whole. `is_current` tells whether the
     /// last checkpoint is still the one as of which `victim.live` was read.
     ///
@@ -106,7 +157,7 @@ impl Core {
             let offset = (location - start) as usize;
             // How old it is cannot be told any more. What was written before this look at the map is older than what the map says now;
             // what is written from now on is newer than that.
-            let stored = Stored { object: id.object, epoch: id.epoch, fragment, made, offset };
+            let stored = Stored { object: id.object, epoch: id.epoch, fragment, made, given: reference.unit(), offset };
             residents.push(Resident { object, stored, location, reference });
         }
         Ok((residents, false))
@@ -118,4 +169,87 @@ pub(crate) fn is_same(entry: &FragmentEntry, reference: &FragmentRef) -> bool {
     let place = (entry.first.in_group(), entry.count, entry.codec);
     place == (reference.first.into(), reference.count, reference.codec)
         && (entry.stored, entry.checksum) == (reference.stored, reference.checksum)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use sim::Machine;
+    use surface::{BlockDevice, WriteOptions};
+    use units::{BLOCK_BYTES, ExtentIndex};
+
+    use super::*;
+    use crate::Properties;
+    use crate::testing::pool_on;
+
+    const POOL_BYTES: u64 = 64 << 20;
+    const BLOCKS: u64 = 4096;
+
+    /// What shrinks to a third or so.
+    fn data(blocks: u64, seed: u64) -> Bytes {
+        let words = (0..blocks * BLOCK_BYTES as u64 / 24).map(|n| (seed + n).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut bytes: Vec<u8> = words.flat_map(|word| [word.to_le_bytes(), [0; 8], [1; 8]].concat()).collect();
+        bytes.resize(blocks as usize * BLOCK_BYTES, 0);
+        bytes.into()
+    }
+
+    /// Extents with live data of which it is known what lives there, and those of which it is not. What is known is what the map says.
+    fn known(pool: &crate::Pool) -> (usize, usize) {
+        let core = &pool.core;
+        let (mut known, mut unknown) = (0, 0);
+        for extent in (1..core.geometry.extents()).map(ExtentIndex) {
+            let live = core.extents.lock().live_of(extent);
+            if live == 0 || core.extents.lock().is_listed(extent) {
+                continue;
+            }
+            let bytes = core.read_extent(extent).unwrap();
+            let bytes = &bytes[..core.geometry.extent_bytes as usize];
+            let Some((residents, _)) = core.known_residents(extent, bytes) else {
+                unknown += 1;
+                continue;
+            };
+            assert!(core.are_all(Victim { extent, live }, bytes, &residents), "{extent:?}");
+            known += 1;
+        }
+        (known, unknown)
+    }
+
+    #[test]
+    fn what_lives_is_known_without_the_map_from_the_opening_on() {
+        for workers in [0, 2] {
+            let machine = Machine::new(POOL_BYTES, 5);
+            let pool = pool_on(&machine, machine.disk.handle(), POOL_BYTES, workers);
+            let properties = [("compression", "lz4"), ("unit", "32K")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+            pool.create_volume("v", BLOCKS * BLOCK_BYTES as u64, &Properties::from(properties)).unwrap();
+            let volume = pool.volume("v").unwrap();
+            let mut random = 1u64;
+            let mut next = |below: u64| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (random >> 33) % below
+            };
+            for step in 0..6000 {
+                let blocks = 1 + next(12);
+                let at = next(BLOCKS - blocks) * BLOCK_BYTES as u64;
+                match next(40) {
+                    0 => volume.discard(at, blocks * BLOCK_BYTES as u64).unwrap(),
+                    1 => pool.flush().unwrap(),
+                    _ => volume.write(at, data(blocks, next(u64::MAX >> 33)), WriteOptions::default()).unwrap(),
+                }
+                if step == 2000 {
+                    pool.take_snapshot("v", "s", false).unwrap();
+                }
+                if step == 4000 {
+                    pool.destroy("v@s", false).unwrap();
+                }
+                if step % 500 == 499 {
+                    pool.clean(true, u32::MAX).unwrap();
+                }
+            }
+            pool.checkpoint().unwrap();
+            let (all, unknown) = known(&pool);
+            assert!(all > 20 && unknown == 0, "{workers} workers: {all} known, {unknown} not");
+            drop(volume);
+            pool.close().unwrap();
+        }
+    }
 }

@@ -9,6 +9,7 @@
 //! 4. *Order*: by object and block over all extents of a round, so that neighbours come together again; what is written often apart (`rewrites`).
 //! 5. *Pack* into batches of at most an extent, of one stream each.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use codec::{Codec, CodecId, DictionaryNumber, ZstdLevel};
@@ -17,12 +18,14 @@ use format::{
     Stream, fragment_checksum, header_bytes,
 };
 use policy::dst_limit;
-use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ObjectId};
+use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ExtentIndex, ObjectId};
 
 use crate::core::Core;
+use crate::deaths::Since;
 use crate::dictionaries::Readers;
 use crate::extent_scan::Stored;
 use crate::extents::Victim;
+use crate::moved_from::MovedFrom;
 use crate::objects::Object;
 use crate::prepared::Prepared;
 use crate::residents::{Resident, is_same};
@@ -66,6 +69,8 @@ impl Survivor {
 pub(crate) struct Survivors {
     list: Vec<Survivor>,
     bytes: Vec<u8>,
+    /// Extents of which it was known without asking the map what lives there, and since when they were in that use.
+    known: BTreeMap<ExtentIndex, Since>,
 }
 
 /// How collecting from an extent ended.
@@ -95,6 +100,9 @@ impl Survivors {
     pub(crate) fn cut_back(&mut self, mark: (usize, usize)) {
         self.list.truncate(mark.0);
         self.bytes.truncate(mark.1);
+        if self.list.is_empty() {
+            self.known.clear();
+        }
     }
 
     /// Bytes of payload.
@@ -121,10 +129,10 @@ impl Survivors {
     /// Keeps of each survivor the blocks that `still` says, and only survivors of which some are left.
     pub(crate) fn keep(
         &mut self,
-        mut still: impl FnMut(&Survivor) -> surface::Result<BlockMask>,
+        mut still: impl FnMut(&Survivor, &BTreeMap<ExtentIndex, Since>) -> surface::Result<BlockMask>,
     ) -> surface::Result<()> {
         for survivor in &mut self.list {
-            survivor.moved.live = survivor.moved.live.and(still(survivor)?);
+            survivor.moved.live = survivor.moved.live.and(still(survivor, &self.known)?);
         }
         self.list.retain(|s| !s.moved.live.is_empty());
         Ok(())
@@ -135,6 +143,18 @@ impl Survivors {
         self.bytes.extend_from_slice(payload);
         let Stored { object, epoch, fragment: was, .. } = *was;
         self.list.push(Survivor { object, epoch, moved, was, is_hot: false, payload: begin..self.bytes.len() });
+    }
+
+    /// Where they lay, as of a checkpoint of that number or a newer one.
+    pub(crate) fn moved_from(&self, as_of: u64) -> Vec<MovedFrom> {
+        let note = |survivor: &Survivor| {
+            let FragmentEntry { first, count, codec, stored, checksum } = survivor.was;
+            let Move { live, from: location, .. } = survivor.moved;
+            let first = first.in_group() as u8;
+            let fragment = FragmentRef { live, first, count, codec, stored, checksum, location };
+            MovedFrom { key: survivor.key(), epoch: survivor.epoch, fragment, as_of }
+        };
+        self.list.iter().map(note).collect()
     }
 
     /// Step 4.
@@ -198,7 +218,14 @@ impl Core {
         survivors: &mut Survivors,
         is_current: impl Fn() -> bool,
     ) -> surface::Result<Collected> {
-        for resident in self.residents(victim, bytes, is_current)?.0 {
+        let residents = match self.known_residents(victim.extent, bytes) {
+            Some((residents, since)) => {
+                survivors.known.insert(victim.extent, since);
+                residents
+            }
+            None => self.residents(victim, bytes, is_current)?.0,
+        };
+        for resident in residents {
             match self.survive(&resident, bytes, survivors) {
                 Collected::All => {}
                 left => return Ok(left),
@@ -303,11 +330,20 @@ impl Core {
     /// Looks at the map again: a checkpoint came between since the survivors were collected, and the places that they come from may hold
     /// something else by now.
     pub(crate) fn keep_unmoved(&self, survivors: &mut Survivors) -> surface::Result<()> {
-        survivors.keep(|survivor| {
+        survivors.keep(|survivor, known| {
             let Some(object) = self.objects.get(survivor.object).filter(|o| self.objects.is_seen(o.id)) else {
                 return Ok(BlockMask::EMPTY);
             };
             let (key, from) = (survivor.key(), survivor.moved.from);
+            let extent = self.geometry.extent_at(from);
+            if let Some(since) = known.get(&extent) {
+                // In this order: what a checkpoint publishes is among the dead before it leaves the overlays.
+                let live = self.map.unmoved(key, survivor.epoch, from, survivor.moved.live);
+                let deaths = self.applier.deaths.lock();
+                if let Some(dead) = deaths.of(extent).filter(|dead| dead.since == *since) {
+                    return Ok(live.minus(dead.at((from - self.geometry.start(extent)) as usize)));
+                }
+            }
             let same = |fragment: &FragmentRef| is_same(&survivor.was, fragment);
             self.map.lives_at(key, object.epoch(), survivor.epoch, from, same)
         })
@@ -365,8 +401,8 @@ mod tests {
         for first in [9, 4, 7, 2, 6, 1, 8, 3] {
             let first = BlockIndex(first);
             let fragment = FragmentEntry { first, count: 1, codec: 0, stored: 100, checksum: 0 };
-            let was = Stored { object: ObjectId(1), epoch: Epoch(0), fragment, made: Seq(1), offset: 0 };
             let live = BlockMask::run(first.in_group(), 1);
+            let was = Stored { object: ObjectId(1), epoch: Epoch(0), fragment, made: Seq(1), given: live, offset: 0 };
             survivors.push(&was, Move { fragment, live, from: 4096, made: Seq(1) }, &[0; 100]);
         }
         let batches = |survivors: &Survivors| -> Vec<Vec<u64>> {

@@ -187,15 +187,10 @@ impl Scan {
         is_left_over: bool,
         sink: Sink<'_>,
     ) -> Result<()> {
-        let moved = batch.entries.iter().flat_map(|entry| {
-            let moves = if let Entry::Moves { moves, .. } = entry { moves.as_slice() } else { &[] };
-            entry.payloads().enumerate().map(|(n, _)| moves.get(n).map(|m| m.live))
-        });
-        for (stored, moved) in extent_scan::fragments(at, batch).zip(moved) {
-            let Stored { object, epoch, made, fragment, .. } = stored;
+        for stored in extent_scan::fragments(at, batch) {
+            let Stored { object, epoch, made, fragment, given: live, .. } = stored;
             let FragmentEntry { first, count, codec, stored: len, checksum } = fragment;
             let in_group = first.in_group();
-            let live = moved.unwrap_or(BlockMask::run(in_group, count.into()));
             let whole = || stored.payload(bytes).filter(|payload| stored.is_intact(payload));
             let (rank, fragment) = if is_left_over {
                 (Rank::LeftOver, only_blocks(live))

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use env::{AlignedBuf, Disk};
 use format::Superblock;
+use parking_lot::Mutex;
 use surface::Result;
 use units::Seq;
 
@@ -79,6 +80,7 @@ pub(crate) fn view(env: PoolEnv, superblock: &Superblock, table: &Table, options
         objects,
         buffer: Arc::new(WriteBuffer::new()),
         catalogue: Arc::new(Catalogue::default()),
+        deaths: Mutex::default(),
         geometry: geometry.clone(),
     });
     let (counters, buffers) = (Arc::new(Counters::default()), Arc::new(BufferPool::default()));
