@@ -90,7 +90,7 @@ impl Sink for Applier {
             }
         }
         if !deaths.is_empty() {
-            self.deaths.lock().enter(&deaths, &[]);
+            self.deaths.lock().enter(&deaths);
         }
     }
 

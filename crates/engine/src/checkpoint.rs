@@ -385,8 +385,7 @@ impl Core {
             extents.apply(plan);
             // Before the thaw: who looks at the overlays first, and then at this, sees each change in one of them.
             let mut deaths = self.applier.deaths.lock();
-            plan.freed.iter().for_each(|extent| deaths.forget(*extent));
-            deaths.enter(&merged.deaths, &plan.freed);
+            deaths.take(&merged.deaths, &plan.freed);
             deaths.begin(&plan.listed, (captured.position.incarnation, captured.position.next_seq));
         }
         self.map_version.fetch_add(1, Ordering::AcqRel);

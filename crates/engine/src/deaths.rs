@@ -12,7 +12,7 @@
 //!
 //! Memory: 4 bytes for each fragment that has died, 8 while a part of it has, and some dozens for each extent.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 use format::FragmentRef;
 use units::{BlockMask, ExtentIndex, Seq};
@@ -23,6 +23,9 @@ use crate::hash::FastHash;
 /// Memory of an entry, and how many entries' worth an extent takes by itself.
 const ENTRY_BYTES: usize = size_of::<u32>();
 const EXTENT_ENTRIES: usize = 96 / ENTRY_BYTES;
+
+/// Deaths that a checkpoint tells one by one: some megabytes.
+const TOLL_MAX: usize = 256 << 10;
 
 /// The first batch that may lie in an extent in its present use: incarnation and number.
 pub(crate) type Since = (u64, Seq);
@@ -42,6 +45,29 @@ impl Death {
     pub(crate) fn of(geometry: &Geometry, fragment: &FragmentRef, dead: BlockMask) -> Self {
         let extent = geometry.extent_at(fragment.location);
         Self { extent, offset: (fragment.location - geometry.start(extent)) as u32, unit: fragment.unit(), dead }
+    }
+}
+
+/// What a checkpoint counts as dead. Beyond a bound, only in which extents: a large discard ends millions of fragments at once.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Toll {
+    deaths: Vec<Death>,
+    more: BTreeSet<ExtentIndex>,
+}
+
+impl Toll {
+    pub(crate) fn push(&mut self, death: Death) {
+        if self.deaths.len() < TOLL_MAX {
+            self.deaths.push(death);
+        } else {
+            self.more.insert(death.extent);
+        }
+    }
+
+    /// With what was counted elsewhere.
+    pub(crate) fn append(&mut self, other: Self) {
+        other.deaths.into_iter().for_each(|death| self.push(death));
+        self.more.extend(other.more);
     }
 }
 
@@ -126,10 +152,15 @@ impl Deaths {
         self.known.get(&extent)
     }
 
-    /// Enters deaths, but those in extents that are `gone`.
-    pub(crate) fn enter(&mut self, deaths: &[Death], gone: &[ExtentIndex]) {
-        let gone: HashSet<ExtentIndex, FastHash> = gone.iter().copied().collect();
-        for death in deaths.iter().filter(|death| !gone.contains(&death.extent)) {
+    /// Enters what a checkpoint counted, but not what lay in extents that are `gone`.
+    pub(crate) fn take(&mut self, toll: &Toll, gone: &[ExtentIndex]) {
+        gone.iter().chain(&toll.more).for_each(|extent| self.forget(*extent));
+        self.enter(&toll.deaths);
+    }
+
+    /// Enters deaths.
+    pub(crate) fn enter(&mut self, deaths: &[Death]) {
+        for death in deaths {
             let Some(dead) = self.known.get_mut(&death.extent) else { continue };
             let before = dead.entries();
             dead.enter(death);
@@ -157,22 +188,36 @@ mod tests {
     #[test]
     fn a_fragment_dies_part_by_part() {
         let mut deaths = Deaths::new(1 << 20);
-        deaths.enter(&[death(3, 100, 1, 1 << 4)], &[]);
+        deaths.enter(&[death(3, 100, 1, 1 << 4)]);
         assert_eq!(deaths.of(EXTENT), None, "nothing is known of what was there before");
         deaths.begin(&[EXTENT], SINCE);
-        deaths.enter(&[death(3, 200, 4, 0x30), death(3, 100, 1, 1 << 4), death(3, 300, 4, 0xf0)], &[]);
+        deaths.enter(&[death(3, 200, 4, 0x30), death(3, 100, 1, 1 << 4), death(3, 300, 4, 0xf0)]);
         let at = |deaths: &Deaths, offset| deaths.of(EXTENT).unwrap().at(offset).0;
         assert_eq!([50, 100, 200, 300].map(|offset| at(&deaths, offset)), [0, u32::MAX, 0x30, u32::MAX]);
         assert_eq!(deaths.entries, EXTENT_ENTRIES + 4);
         // Told twice is no more than told once.
-        deaths.enter(&[death(3, 200, 4, 0x40), death(3, 100, 1, 1 << 4), death(3, 200, 4, 0x10)], &[]);
+        deaths.enter(&[death(3, 200, 4, 0x40), death(3, 100, 1, 1 << 4), death(3, 200, 4, 0x10)]);
         assert_eq!((at(&deaths, 200), deaths.entries), (0x70, EXTENT_ENTRIES + 4));
-        deaths.enter(&[death(3, 200, 4, 0x80)], &[]);
+        deaths.enter(&[death(3, 200, 4, 0x80)]);
         assert_eq!((at(&deaths, 200), deaths.entries), (u32::MAX, EXTENT_ENTRIES + 3));
-        deaths.enter(&[death(3, 400, 1, 1 << 4)], &[EXTENT]);
-        assert_eq!(at(&deaths, 400), 0, "not in what is freed");
         deaths.begin(&[EXTENT], (1, Seq(50)));
         assert_eq!((at(&deaths, 100), deaths.entries), (0, EXTENT_ENTRIES));
+    }
+
+    #[test]
+    fn of_many_deaths_at_once_only_the_extents_are_told() {
+        let mut deaths = Deaths::new(100 << 20);
+        deaths.begin(&[1, 2, 3, 4].map(ExtentIndex), SINCE);
+        let (mut toll, mut other) = (Toll::default(), Toll::default());
+        (0..TOLL_MAX as u32).for_each(|n| toll.push(death(1, 50 * n, 1, 1 << 4)));
+        toll.push(death(2, 50, 1, 1 << 4));
+        other.push(death(3, 50, 1, 1 << 4));
+        toll.append(other);
+        assert_eq!(toll.deaths.len(), TOLL_MAX);
+        deaths.take(&toll, &[ExtentIndex(4)]);
+        let known = [1, 2, 3, 4].map(|extent| deaths.of(ExtentIndex(extent)).is_some());
+        assert_eq!(known, [true, false, false, false], "two had more than was told, one is gone");
+        assert_eq!(deaths.entries, EXTENT_ENTRIES + TOLL_MAX);
     }
 
     #[test]
@@ -180,12 +225,12 @@ mod tests {
         let mut deaths = Deaths::new((240 + 3 * EXTENT_ENTRIES) * ENTRY_BYTES);
         deaths.begin(&[1, 2, 3].map(ExtentIndex), SINCE);
         let many = |extent, count| -> Vec<_> { (0..count).map(|n| death(extent, 50 * n, 1, 1 << 4)).collect() };
-        deaths.enter(&many(1, 200), &[]);
-        deaths.enter(&many(2, 40), &[]);
+        deaths.enter(&many(1, 200));
+        deaths.enter(&many(2, 40));
         assert!(deaths.of(ExtentIndex(1)).is_some() && deaths.of(ExtentIndex(2)).is_some());
-        deaths.enter(&many(3, 1), &[]);
+        deaths.enter(&many(3, 1));
         assert_eq!(deaths.of(ExtentIndex(3)), None);
-        deaths.enter(&many(2, 40 + EXTENT_ENTRIES as u32 + 1), &[]);
+        deaths.enter(&many(2, 40 + EXTENT_ENTRIES as u32 + 1));
         assert_eq!(deaths.of(ExtentIndex(2)), None);
         assert!(deaths.of(ExtentIndex(1)).is_some());
         assert_eq!(deaths.entries, EXTENT_ENTRIES + 200);

@@ -14,7 +14,7 @@ use units::{BlockMask, ObjectId};
 
 use crate::checkpoint::Captured;
 use crate::core::Core;
-use crate::deaths::Death;
+use crate::deaths::{Death, Toll};
 use crate::extents::UsageChanges;
 use crate::map::{Base, absorb, union};
 use crate::objects::{Object, Reaped};
@@ -31,7 +31,7 @@ pub(crate) struct Merged {
     pub batch: MapBatch,
     pub usage: UsageChanges,
     /// What of it died, and where.
-    pub deaths: Vec<Death>,
+    pub deaths: Toll,
     /// Change of allocated blocks and stored bytes by object.
     pub objects: BTreeMap<ObjectId, (i64, i64)>,
     /// Merged groups that were cached, in order; none in a light checkpoint.
@@ -48,7 +48,7 @@ impl Merged {
     /// With what the groups behind these came to.
     pub(crate) fn append(&mut self, mut behind: Self) {
         self.batch.changes.append(&mut behind.batch.changes);
-        self.deaths.append(&mut behind.deaths);
+        self.deaths.append(behind.deaths);
         for (extent, bytes) in behind.usage {
             *self.usage.entry(extent).or_default() += bytes;
         }
@@ -116,7 +116,7 @@ impl Core {
             if timeline.is_dead() {
                 // Of an object that nobody looks at, reaping takes away what is in the store. What has changed is never counted.
                 let uncounted = changes.drain(..).flat_map(|(_, change)| change.fragments);
-                merged.deaths.extend(uncounted.map(|f| Death::of(&self.geometry, &f, f.live)));
+                uncounted.for_each(|f| merged.deaths.push(Death::of(&self.geometry, &f, f.live)));
                 if settled.is_empty() {
                     continue;
                 }
