@@ -58,7 +58,7 @@ impl Sink for Applier {
                         if let Some(object) = &object {
                             self.put_fragment(&overlay, object, *epoch, fragment, location, &mut deaths);
                         } else {
-                            let fragment = reference(fragment, location);
+                            let fragment = fragment.at(location);
                             deaths.push(Death::of(&self.geometry, &fragment, fragment.live));
                         }
                         location += u64::from(fragment.stored);
@@ -73,7 +73,7 @@ impl Sink for Applier {
                         });
                         let dead = moved.live.minus(taken);
                         if !dead.is_empty() {
-                            deaths.push(Death::of(&self.geometry, &reference(&moved.fragment, location), dead));
+                            deaths.push(Death::of(&self.geometry, &moved.fragment.at(location), dead));
                         }
                         location += u64::from(moved.fragment.stored);
                     }
@@ -107,20 +107,6 @@ impl Sink for Applier {
     }
 }
 
-/// What a record says of a fragment whose payload is at `location`.
-fn reference(entry: &FragmentEntry, location: u64) -> FragmentRef {
-    let first = entry.first.in_group();
-    FragmentRef {
-        live: BlockMask::run(first, entry.count.into()),
-        first: first as u8,
-        count: entry.count,
-        codec: entry.codec,
-        stored: entry.stored,
-        checksum: entry.checksum,
-        location,
-    }
-}
-
 impl Applier {
     /// See the head of this file. Returns the blocks that it takes over.
     fn take_over(
@@ -139,7 +125,7 @@ impl Applier {
             self.map.unmoved(key, epoch, moved.from, moved.live)
         };
         if !live.is_empty() {
-            let fragment = FragmentRef { live, ..reference(&moved.fragment, location) };
+            let fragment = FragmentRef { live, ..moved.fragment.at(location) };
             // What is allocated stays what it was.
             overlay.change(key, epoch, |record| {
                 if Canary::CleanerDropsSnapshotFragment.is_planted() && epoch != object.epoch() {
@@ -162,7 +148,7 @@ impl Applier {
         deaths: &mut Vec<Death>,
     ) {
         let key = GroupKey { object: object.id, group: entry.first.group() };
-        let fragment = reference(entry, location);
+        let fragment = entry.at(location);
         let stored = i64::from(fragment.live_bytes());
         self.change(overlay, object, (key, epoch), (false, stored), deaths, |record, lost| record.put(fragment, lost));
     }

@@ -315,7 +315,8 @@ impl Core {
         }
     }
 
-    /// Step 3, for what was collected since the map had the version `seen`; the number of the last checkpoint that had captured before. `None`
+    /// Step 3, for what was collected since the map had the version `seen`; if extents were `cleaned`, as of which checkpoint, and how many. Returns the
+    /// number of the last checkpoint that had captured before. `None`
     /// if one has to be taken before the rest can be moved.
     pub(crate) fn move_survivors(
         &self,
@@ -350,13 +351,12 @@ impl Core {
         if let Some(ticket) = last {
             self.log.wait_applied(ticket)?;
         }
-        let victims = cleaned.map_or(0, |(_, victims)| victims);
-        if let Some((as_of, _)) = cleaned {
+        if let Some((as_of, victims)) = cleaned {
             self.map.active().note(survivors.moved_from(as_of));
-        }
-        if done {
-            self.evacuated.fetch_add(victims, Ordering::Relaxed);
-            self.counters.cleaned_extents.add(victims);
+            if done {
+                self.evacuated.fetch_add(victims, Ordering::Relaxed);
+                self.counters.cleaned_extents.add(victims);
+            }
         }
         Ok(done.then(|| self.captured.load(Ordering::Acquire)))
     }

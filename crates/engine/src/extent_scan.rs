@@ -64,8 +64,7 @@ pub(crate) fn fragments(at: usize, batch: &Batch) -> impl Iterator<Item = Stored
         let begin = offset;
         offset += fragment.stored as usize;
         let made = moved.map_or(batch.header.seq, |moved| moved.made);
-        let unit = BlockMask::run(fragment.first.in_group(), fragment.count.into());
-        let given = moved.map_or(unit, |moved| moved.live);
+        let given = moved.map_or(fragment.unit(), |moved| moved.live);
         Stored { object, epoch, fragment: *fragment, made, given, offset: begin }
     })
 }

@@ -15,8 +15,6 @@
 //! some checkpoint, in order. If one of them speaks of a block, the last one that does has its last change. If none does, its last change was said by
 //! deltas that were removed, and the record has it.
 
-use std::sync::Arc;
-
 use env::MapBatch;
 use surface::Result;
 
@@ -25,7 +23,6 @@ use crate::checkpoint::CheckpointState;
 use crate::core::Core;
 use crate::map::store_error;
 use crate::merge::{SHARED_GROUPS_MIN, in_two};
-use crate::objects::Object;
 use crate::overlay::{GroupRecords, Overlay};
 use crate::reap::put_group;
 use crate::timeline::Timelines;
@@ -120,10 +117,10 @@ impl Core {
             };
             self.env.store.commit(batch).map_err(store_error).inspect_err(|error| self.fail(error))?;
             self.map.unsettle(&folded);
+            self.counters.folded_groups.add(folded.len() as u64);
             folded_groups += folded.len();
             sweep.left.append(&mut left);
         }
-        self.counters.folded_groups.add(folded_groups as u64);
         // Whoever has snapshots of all that he writes would have it looked at in vain, again and again.
         state.folding.is_vain = sweep.left.len() - left_before > folded_groups;
         if Canary::DeltasRemovedEarly.is_planted() {
@@ -147,12 +144,10 @@ impl Core {
 
     fn slice_part(&self, groups: &[GroupKey], settled: &Overlay, timelines: &Timelines) -> Result<Slice> {
         let mut slice = Slice::default();
-        let mut object: Option<Arc<Object>> = None;
+        let mut last = None;
         for key in groups.iter().copied() {
-            if object.as_ref().is_none_or(|o| o.id != key.object) {
-                object = self.objects.get(key.object);
-            }
-            let (Some(object), Some(timeline)) = (&object, timelines.get(&key.object)) else {
+            let object = self.objects.get_again(&mut last, key.object);
+            let (Some(object), Some(timeline)) = (object, timelines.get(&key.object)) else {
                 slice.left.push(key);
                 continue;
             };

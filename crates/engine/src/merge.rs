@@ -4,7 +4,6 @@
 //! comes back before it is done. Groups have nothing to do with one another, and the parts are put together in their order, so that it comes to the same.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::thread::Builder;
 
 use env::MapBatch;
@@ -17,7 +16,7 @@ use crate::core::Core;
 use crate::deaths::{Death, Toll};
 use crate::extents::UsageChanges;
 use crate::map::{Base, absorb, union};
-use crate::objects::{Object, Reaped};
+use crate::objects::Reaped;
 use crate::overlay::{GroupRecords, Overlay};
 use crate::reap::put_group;
 use crate::write_buffer::GroupKey;
@@ -105,12 +104,10 @@ impl Core {
         captured: &Captured,
     ) -> Result<Merged> {
         let mut merged = Merged::default();
-        let mut object: Option<Arc<Object>> = None;
+        let mut last = None;
         for key in keys.iter().copied() {
-            if object.as_ref().is_none_or(|o| o.id != key.object) {
-                object = self.objects.get(key.object);
-            }
-            let (Some(object), Some(timeline)) = (&object, captured.timelines.get(&key.object)) else { continue };
+            let object = self.objects.get_again(&mut last, key.object);
+            let (Some(object), Some(timeline)) = (object, captured.timelines.get(&key.object)) else { continue };
             let mut changes = frozen.with(key, Clone::clone).unwrap_or_default();
             let settled = settled.with(key, Clone::clone).unwrap_or_default();
             if timeline.is_dead() {

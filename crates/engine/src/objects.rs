@@ -392,6 +392,14 @@ impl Objects {
         self.table.read().by_id.get(&id).cloned()
     }
 
+    /// The object, from `last` if it was the last that was asked for.
+    pub(crate) fn get_again<'a>(&self, last: &'a mut Option<Arc<Object>>, id: ObjectId) -> Option<&'a Arc<Object>> {
+        if last.as_ref().is_none_or(|object| object.id != id) {
+            *last = self.get(id);
+        }
+        last.as_ref()
+    }
+
     /// The volume of that name.
     pub(crate) fn named(&self, name: &str) -> Result<Arc<Object>> {
         let table = self.table.read();

@@ -76,7 +76,7 @@ impl Core {
         let start = self.geometry.start(extent);
         let mut residents = Vec::new();
         let mut sum = 0u64;
-        let mut object: Option<Arc<Object>> = None;
+        let mut last = None;
         for (at, batch) in extent_scan::batches(self.log.pool(), extent, bytes) {
             if batch.header.incarnation < dead.since.0 || batch.header.seq < dead.since.1 {
                 // Left over from an earlier use.
@@ -84,14 +84,10 @@ impl Core {
             }
             for stored in extent_scan::fragments(at, &batch) {
                 let live = stored.given.minus(dead.at(stored.offset));
-                if object.as_ref().is_none_or(|object| object.id != stored.object) {
-                    object = self.objects.get(stored.object);
-                }
-                let Some(object) = object.as_ref().filter(|_| !live.is_empty()) else { continue };
+                let object = self.objects.get_again(&mut last, stored.object);
+                let Some(object) = object.filter(|_| !live.is_empty()) else { continue };
                 let location = start + stored.offset as u64;
-                let FragmentEntry { first, count, codec, stored: len, checksum } = stored.fragment;
-                let first = first.in_group() as u8;
-                let reference = FragmentRef { live, first, count, codec, stored: len, checksum, location };
+                let reference = FragmentRef { live, ..stored.fragment.at(location) };
                 sum += u64::from(reference.live_bytes());
                 residents.push(Resident { object: object.clone(), stored, location, reference });
             }

@@ -4,8 +4,6 @@
 //! Where the changes of a group are all moves, or have come over them, the cleaner's notes tell what was there before (`moved_from`); of others the
 //! map is asked.
 
-use std::sync::Arc;
-
 use format::{DeltaWriter, RecordKey, delta_key};
 use surface::Result;
 
@@ -64,17 +62,15 @@ impl Core {
         captured: &Captured,
     ) -> Result<(Merged, Vec<Vec<u8>>)> {
         let (mut merged, mut writer) = (Merged::default(), DeltaWriter::default());
-        let mut object: Option<Arc<Object>> = None;
+        let mut last = None;
         for key in keys.iter().copied() {
-            if object.as_ref().is_none_or(|o| o.id != key.object) {
-                object = self.objects.get(key.object);
-            }
+            let object = self.objects.get_again(&mut last, key.object);
             let is_seen = captured.sees(key.object);
             debug_assert!(
                 object.is_none() || is_seen,
                 "{key:?}: a light checkpoint has met an object that nobody sees"
             );
-            let (Some(object), true) = (&object, is_seen) else { continue };
+            let (Some(object), true) = (object, is_seen) else { continue };
             let Some(changes) = frozen.records(key) else { continue };
             if let Some(base) = base_of(notes, key, &changes, last_full) {
                 debug_assert!(self.counts_alike(key, object, &base, &changes), "{key:?}: not what the map says");

@@ -65,7 +65,7 @@ pub(crate) fn sorted_bytes(entries: &[Entry], sorted: &[(GroupKey, BlockMask)]) 
     for (object, _, fragment) in entries.iter().flat_map(Entry::payloads) {
         let key = GroupKey { object, group: fragment.first.group() };
         let Ok(index) = sorted.binary_search_by_key(&key, |(key, _)| *key) else { continue };
-        let unit = BlockMask::run(fragment.first.in_group(), fragment.count.into());
+        let unit = fragment.unit();
         if 2 * sorted[index].1.and(unit).count() >= unit.count() {
             bytes += u64::from(fragment.stored);
         }

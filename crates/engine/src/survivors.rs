@@ -148,10 +148,8 @@ impl Survivors {
     /// Where they lay, as of a checkpoint of that number or a newer one.
     pub(crate) fn moved_from(&self, as_of: u64) -> Vec<MovedFrom> {
         let note = |survivor: &Survivor| {
-            let FragmentEntry { first, count, codec, stored, checksum } = survivor.was;
-            let Move { live, from: location, .. } = survivor.moved;
-            let first = first.in_group() as u8;
-            let fragment = FragmentRef { live, first, count, codec, stored, checksum, location };
+            let Move { live, from, .. } = survivor.moved;
+            let fragment = FragmentRef { live, ..survivor.was.at(from) };
             MovedFrom { key: survivor.key(), epoch: survivor.epoch, fragment, as_of }
         };
         self.list.iter().map(note).collect()

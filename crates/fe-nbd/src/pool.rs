@@ -284,6 +284,7 @@ mod tests {
             std::thread::yield_now();
         }
         pool.submit(lane, Named { name: "late", again: 0, is_joined: true, gate: None, out: out.clone() });
+        assert!(names.try_recv().is_err(), "nobody is woken for it");
         gates.remove(0).send(()).unwrap();
         let order: Vec<_> = names.iter().take(3).collect();
         assert_eq!(order, ["a", "late", "joined"]);

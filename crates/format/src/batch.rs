@@ -6,7 +6,7 @@ use units::{BlockIndex, BlockMask, Epoch, ExtentIndex, ObjectId, Seq};
 use crate::cursor::{Cursor, put_uint};
 use crate::descriptor::{put_properties, read_properties};
 use crate::record::{LOCATION_BYTES, check_unit};
-use crate::{CataloguePart, FormatError, ObjectDescriptor};
+use crate::{CataloguePart, FormatError, FragmentRef, ObjectDescriptor};
 
 /// First four bytes of a batch.
 pub const BATCH_MAGIC: u32 = u32::from_le_bytes(*b"SHBT");
@@ -86,6 +86,19 @@ pub struct FragmentEntry {
     pub stored: u32,
     /// See [`fragment_checksum`](crate::fragment_checksum).
     pub checksum: u32,
+}
+
+impl FragmentEntry {
+    /// All blocks of the unit, within its group.
+    pub fn unit(&self) -> BlockMask {
+        BlockMask::run(self.first.in_group(), self.count.into())
+    }
+
+    /// What a record says of it when its payload is at `location`: all its blocks are read from there.
+    pub fn at(&self, location: u64) -> FragmentRef {
+        let Self { first, count, codec, stored, checksum } = *self;
+        FragmentRef { live: self.unit(), first: first.in_group() as u8, count, codec, stored, checksum, location }
+    }
 }
 
 /// A fragment that takes over blocks from an older one elsewhere in the log: the same payload at another place, or a part of what that

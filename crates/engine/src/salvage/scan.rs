@@ -189,15 +189,12 @@ impl Scan {
     ) -> Result<()> {
         for stored in extent_scan::fragments(at, batch) {
             let Stored { object, epoch, made, fragment, given: live, .. } = stored;
-            let FragmentEntry { first, count, codec, stored: len, checksum } = fragment;
-            let in_group = first.in_group();
+            let FragmentEntry { first, count, codec, .. } = fragment;
             let whole = || stored.payload(bytes).filter(|payload| stored.is_intact(payload));
             let (rank, fragment) = if is_left_over {
                 (Rank::LeftOver, only_blocks(live))
             } else {
-                let location = start + stored.offset as u64;
-                let first = in_group as u8;
-                let fragment = FragmentRef { live, first, count, codec, stored: len, checksum, location };
+                let fragment = FragmentRef { live, ..fragment.at(start + stored.offset as u64) };
                 let payload = whole();
                 let helped = payload.filter(|_| CodecId(codec) == CodecId::ZSTD_DICTIONARY);
                 if let Some((number, _)) = helped.and_then(DictionaryNumber::split) {
