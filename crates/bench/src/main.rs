@@ -28,7 +28,7 @@ use crate::corpus::Corpus;
 use crate::report::Report;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: env::Allocator = env::Allocator;
 
 /// Result of anything that can go wrong: a benchmark tells the user and stops.
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -59,8 +59,8 @@ struct Options {
     /// Smaller amounts and fewer rounds.
     #[arg(long, global = true)]
     quick: bool,
-    /// Size of the pools that `space` and `soak` fill (such as 2G), instead of the usual one; with `--dir` on a memory file system, figures
-    /// of write amplification take a minute.
+    /// Size of the pools that `space`, `soak` and `engine memory` fill (such as 2G), instead of the usual one; with `--dir` on a memory file
+    /// system, figures of write amplification take a minute.
     #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_size)]
     pool_bytes: Option<u64>,
     /// Only figures whose group's name contains this.
@@ -101,6 +101,9 @@ enum What {
     /// A child: random writes on a large volume, then its memory.
     #[command(hide = true)]
     ChildMemory,
+    /// A child: random writes into a full log, then its memory.
+    #[command(hide = true)]
+    ChildMemoryFull,
     /// A child: random writes until it is killed.
     #[command(hide = true)]
     ChildRecovery,
@@ -154,7 +157,7 @@ impl Context {
 }
 
 fn main() -> Outcome<()> {
-    env::take_small_pages_only();
+    env::tune_allocator();
     let options = Options::parse();
     let scale = if options.quick { Scale::QUICK } else { Scale::FULL };
     if let What::Codecs { page } = &options.what {
@@ -181,6 +184,7 @@ fn main() -> Outcome<()> {
     };
     match options.what {
         What::ChildMemory => return engine::memory::child(&context),
+        What::ChildMemoryFull => return engine::memory::child_full(&context),
         What::ChildRecovery => return engine::recovery::child(&context),
         _ => {}
     }

@@ -8,7 +8,7 @@
 //!    more goes from the groups that are merged, and from others as far as that is due (see `reap`).
 //! 4. *Decide* which extents are freed and which the log fills next.
 //! 5. *Commit* all of it and *persist*. From here on the checkpoint counts.
-//! 6. *Publish*: the merged groups replace the cached ones, the frozen overlay goes, and, when no reader is left that could
+//! 6. *Publish*: the changes are laid over the cached groups, too, the frozen overlay goes, and, when no reader is left that could
 //!    be in a freed extent, the log gets its new extents and the other freed ones are punched out.
 //!
 //! A **light** checkpoint leaves out what is dear: in step 3 it counts what became live and dead, but does not rewrite records (`settle`); in step 5 the
@@ -389,7 +389,7 @@ impl Core {
             deaths.begin(&plan.listed, (captured.position.incarnation, captured.position.next_seq));
         }
         self.map_version.fetch_add(1, Ordering::AcqRel);
-        self.map.thaw(kind, merged.groups, merged.reaped_groups);
+        self.map.thaw(kind, merged.trimmed);
         self.map_version.fetch_add(1, Ordering::AcqRel);
         // Only now: until here the frozen changes may have said what a dropped cut hides.
         for reaped in &merged.reaped {

@@ -69,8 +69,8 @@ impl Shares {
         let part = |n: u64| (memory_bytes / 64 * n) as usize;
         // A write buffer below 512 KiB could not hold a batch for each of two workers.
         let write_buffer = part(16).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX);
-        let overlay = part(8).clamp(64 << 10, BUFFER_BYTES_MAX);
-        let units = part(12) + (part(24).saturating_sub(write_buffer + overlay));
+        let overlay = part(7).clamp(64 << 10, BUFFER_BYTES_MAX);
+        let units = part(12) + (part(23).saturating_sub(write_buffer + overlay));
         let (dictionaries, deaths) = (memory_bytes / 64 * 2, part(2));
         Self { write_buffer, overlay, groups: part(12), units, dictionaries, deaths }
     }

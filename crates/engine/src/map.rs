@@ -5,10 +5,10 @@
 //!
 //! Coherence of the cache with the base: a reader that finds a group in neither overlay nor cache loads it and
 //! puts it into the cache, all under the layers' read lock. A full checkpoint commits to the store, then takes the write
-//! lock once to drop the settled overlay (from here on nobody holds a group that was loaded before), then replaces the cached groups, then
-//! drops the frozen overlay under the write lock. Until then the frozen overlay lies above old and new groups alike,
+//! lock once to drop the settled overlay (from here on nobody holds a group that was loaded before), then lays the changes over the cached
+//! groups where they are, then drops the frozen overlay under the write lock. Until then the frozen overlay lies above old and new groups alike,
 //! and laying a change over a record that contains it already changes nothing. A light one lays the frozen changes over the settled ones
-//! instead, and over the cached groups where they are, and else goes the same way. What is settled may go from the overlay as soon as the
+//! instead, and else goes the same way. What is settled may go from the overlay as soon as the
 //! store's record says it too (`fold`): then, too, the write lock is taken once in between.
 //!
 //! With several epochs the layers are not merged for a lookup: epoch by epoch, newest first, the newest layer that knows a block
@@ -276,48 +276,28 @@ impl Map {
         frozen
     }
 
-    /// Ends a checkpoint whose batch was committed. `merged` are those of the groups that it changed that were cached, in order, as
-    /// they are from now on; `reaped` are other groups that it changed. After a full one nothing is settled, after a light one what was
-    /// frozen is.
-    pub(crate) fn thaw(
-        &self,
-        kind: Kind,
-        merged: Vec<(GroupKey, GroupRecords)>,
-        reaped: Vec<(GroupKey, GroupRecords)>,
-    ) {
+    /// Ends a checkpoint whose batch was committed: cached groups get what was frozen. After a full one nothing is settled, after a light one what was
+    /// frozen is. Of the groups in `trimmed` more has gone than that: where they are cached they become what they are said to be, or go.
+    pub(crate) fn thaw(&self, kind: Kind, trimmed: Vec<(GroupKey, Option<GroupRecords>)>) {
         let (frozen, settled) = {
             let layers = self.layers.read();
-            (layers.frozen.clone(), layers.settled.clone())
+            (layers.frozen.clone().unwrap_or_default(), layers.settled.clone())
         };
-        if kind == Kind::Light {
-            if let Some(frozen) = &frozen {
-                settled.lay(frozen);
+        match kind {
+            Kind::Light => {
+                settled.lay(&frozen);
                 drop(self.layers.write());
-                self.renew(frozen);
             }
-            self.layers.write().frozen = None;
-            return;
+            Kind::Full => self.layers.write().settled = Arc::default(),
         }
-        let keys = union(frozen.map_or_else(Vec::new, |frozen| frozen.keys()), settled.keys());
-        self.layers.write().settled = Arc::default();
-        // Only what is in the cache already is replaced: a checkpoint must not push out what readers want.
-        let replace = |key: GroupKey, records: GroupRecords| {
-            if self.cache.peek(&key).is_some() {
-                self.cache.insert(key, Arc::new(records));
-            } else {
-                self.cache.remove(&key);
+        // From here on nobody holds a group that was loaded before the commit.
+        self.renew(&frozen);
+        for (key, records) in trimmed {
+            // Only what is in the cache already is replaced: a checkpoint must not push out what readers want.
+            match records.filter(|_| self.cache.peek(&key).is_some()) {
+                Some(records) => self.cache.insert(key, Arc::new(records)),
+                None => drop(self.cache.remove(&key)),
             }
-        };
-        let mut merged = merged.into_iter().peekable();
-        for key in keys {
-            match merged.next_if(|(cached, _)| *cached == key) {
-                Some((_, records)) => replace(key, records),
-                // What was not cached may be by now, as it was before.
-                _ => drop(self.cache.remove(&key)),
-            }
-        }
-        for (key, records) in reaped {
-            replace(key, records);
         }
         self.layers.write().frozen = None;
     }

@@ -33,10 +33,8 @@ pub(crate) struct Merged {
     pub deaths: Toll,
     /// Change of allocated blocks and stored bytes by object.
     pub objects: BTreeMap<ObjectId, (i64, i64)>,
-    /// Merged groups that were cached, in order; none in a light checkpoint.
-    pub groups: Vec<(GroupKey, GroupRecords)>,
-    /// Other groups that changed.
-    pub reaped_groups: Vec<(GroupKey, GroupRecords)>,
+    /// Groups whose records are not what they were with the changes laid over them, because more of them went; and what they are now, where that is wanted.
+    pub trimmed: Vec<(GroupKey, Option<GroupRecords>)>,
     /// What was done of reaping.
     pub reaped: Vec<Reaped>,
     /// Deltas that were put into the batch.
@@ -55,8 +53,7 @@ impl Merged {
             let figures = self.objects.entry(object).or_default();
             *figures = (figures.0 + blocks, figures.1 + bytes);
         }
-        self.groups.append(&mut behind.groups);
-        self.reaped_groups.append(&mut behind.reaped_groups);
+        self.trimmed.append(&mut behind.trimmed);
         self.reaped.append(&mut behind.reaped);
         self.deltas.append(&mut behind.deltas);
     }
@@ -107,7 +104,10 @@ impl Core {
         let mut last = None;
         for key in keys.iter().copied() {
             let object = self.objects.get_again(&mut last, key.object);
-            let (Some(object), Some(timeline)) = (object, captured.timelines.get(&key.object)) else { continue };
+            let (Some(object), Some(timeline)) = (object, captured.timelines.get(&key.object)) else {
+                merged.trimmed.push((key, None));
+                continue;
+            };
             let mut changes = frozen.with(key, Clone::clone).unwrap_or_default();
             let settled = settled.with(key, Clone::clone).unwrap_or_default();
             if timeline.is_dead() {
@@ -115,6 +115,7 @@ impl Core {
                 let uncounted = changes.drain(..).flat_map(|(_, change)| change.fragments);
                 uncounted.for_each(|f| merged.deaths.push(Death::of(&self.geometry, &f, f.live)));
                 if settled.is_empty() {
+                    merged.trimmed.push((key, None));
                     continue;
                 }
             }
@@ -124,10 +125,10 @@ impl Core {
             absorb(&mut records, &changes, &mut |_, _| ());
             let mut above = settled.clone();
             absorb(&mut above, &changes, &mut |_, _| ());
-            self.trim_group(key, timeline, &mut records, &above, &mut merged);
+            let is_trimmed = self.trim_group(key, timeline, &mut records, &above, &mut merged);
             put_group(key, &base, &settled, &mut records, &mut merged.batch);
-            if cached {
-                merged.groups.push((key, records));
+            if is_trimmed || timeline.is_dead() {
+                merged.trimmed.push((key, cached.then_some(records)));
             }
         }
         Ok(merged)

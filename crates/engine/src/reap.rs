@@ -187,7 +187,7 @@ impl Core {
         if self.trim_group(key, timeline, &mut records, &Vec::new(), merged) {
             budget.changed = budget.changed.saturating_sub(before.len());
             put_group(key, &before, &Vec::new(), &mut records, &mut merged.batch);
-            merged.reaped_groups.push((key, records));
+            merged.trimmed.push((key, Some(records)));
         }
     }
 

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod aligned;
+mod allocator;
 mod arena;
 mod block_device;
 mod clock;
@@ -16,13 +17,13 @@ mod fjall_store;
 mod journal_tail;
 mod lock;
 mod map_store;
-mod pages;
 mod rapl;
 mod read_ring;
 pub mod testing;
 mod uring;
 
 pub use aligned::AlignedBuf;
+pub use allocator::{Allocator, tune_allocator};
 pub use arena::{Arena, ArenaBuf};
 pub use clock::{Clock, SystemClock};
 pub use descriptors::descriptors_share;
@@ -32,6 +33,5 @@ pub use file_disk::FileDisk;
 pub use fjall_store::{FjallOptions, FjallStore};
 pub use lock::{PoolLock, try_hold};
 pub use map_store::{MapBatch, MapError, MapStore, ScanStep};
-pub use pages::take_small_pages_only;
 pub use rapl::Rapl;
 pub use read_ring::{EndedRead, ReadRing};

@@ -10,6 +10,11 @@ use crate::cursor::{Cursor, put_uint, seal, unseal};
 
 /// Bytes of a place in the data file.
 pub(crate) const LOCATION_BYTES: usize = 6;
+/// Bytes of a mask of blocks.
+const MASK_BYTES: usize = 4;
+/// Bytes of a fragment without a mask of its own: place in the group and length, codec, stored bytes, checksum, location.
+const FRAGMENT_BYTES: usize = 3 + 3 + 4 + LOCATION_BYTES;
+const CHECKSUM_BYTES: usize = 4;
 
 /// A reference to a stored fragment, and the blocks of the group for which it is the truth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,11 +123,11 @@ impl Record {
     pub fn encode(&self) -> Vec<u8> {
         let mut fragments = self.fragments.clone();
         fragments.sort_unstable_by_key(|f| f.live.0.trailing_zeros());
-        let mut out = Vec::with_capacity(9 + 20 * fragments.len());
+        let mut out = Vec::with_capacity(self.encoded_bytes());
         let flags = if self.holes.is_empty() { 0 } else { FLAG_HOLES };
         out.push(fragments.len() as u8 | flags);
         if !self.holes.is_empty() {
-            put_uint(&mut out, self.holes.0.into(), 4);
+            put_uint(&mut out, self.holes.0.into(), MASK_BYTES);
         }
         for fragment in &fragments {
             let partial = fragment.live != fragment.unit();
@@ -133,11 +138,18 @@ impl Record {
             put_uint(&mut out, fragment.checksum.into(), 4);
             put_uint(&mut out, fragment.location, LOCATION_BYTES);
             if partial {
-                put_uint(&mut out, fragment.live.0.into(), 4);
+                put_uint(&mut out, fragment.live.0.into(), MASK_BYTES);
             }
         }
         seal(&mut out);
         out
+    }
+
+    /// Exactly: a checkpoint has many of them in memory, and the store keeps them there until it has written them.
+    fn encoded_bytes(&self) -> usize {
+        let partial = self.fragments.iter().filter(|f| f.live != f.unit()).count();
+        let masks = partial + usize::from(!self.holes.is_empty());
+        1 + FRAGMENT_BYTES * self.fragments.len() + MASK_BYTES * masks + CHECKSUM_BYTES
     }
 
     /// Decodes and checks: the checksum, that units lie within the group, that lengths are possible, and that no block
@@ -265,6 +277,7 @@ mod tests {
         record.put(fragment(4, 2, 4096), &mut |_| ());
         record.put_holes(BlockMask(1 << 31), &mut |_| ());
         let bytes = record.encode();
+        assert_eq!(bytes.capacity(), bytes.len());
         let mut again = Record::decode(&bytes).unwrap();
         again.fragments.sort_by_key(|f| std::cmp::Reverse(f.location));
         assert_eq!(again, record);
@@ -274,6 +287,7 @@ mod tests {
         }
         let full = Record { holes: BlockMask::EMPTY, fragments: (0..32).map(|b| fragment(b, 1, b.into())).collect() };
         assert_eq!(Record::decode(&full.encode()).unwrap(), full);
-        assert_eq!(full.encode().len(), 1 + 32 * 16 + 4);
+        let encoded = full.encode();
+        assert_eq!([encoded.len(), encoded.capacity()], [1 + 32 * 16 + 4; 2]);
     }
 }

@@ -37,7 +37,7 @@ use clap::Parser;
 
 /// Parses the command line, runs the command, reports its error, and gives the exit code.
 pub fn run() -> ExitCode {
-    env::take_small_pages_only();
+    env::tune_allocator();
     system::survive_file_size_limit();
     system::raise_descriptor_limit();
     let cli = match cli::Cli::try_parse() {

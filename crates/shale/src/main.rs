@@ -1,7 +1,7 @@
 //! The `shale` command. Everything is in the library, so that tests reach it.
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: env::Allocator = env::Allocator;
 
 fn main() -> std::process::ExitCode {
     shale::run()

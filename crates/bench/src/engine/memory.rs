@@ -1,4 +1,5 @@
-//! Resident memory under random writes and reads on a large volume, in a process of its own.
+//! Resident memory under random writes and reads, each in a process of its own: on a large volume that is nearly empty, and on one that fills its pool, block
+//! by block, so that cleaning never ends and each record of the map is as long as it can be.
 
 use bytes::Bytes;
 use surface::{BlockDevice, WriteOptions};
@@ -6,6 +7,7 @@ use surface::{BlockDevice, WriteOptions};
 use super::{BLOCK, DEPTH, how, place, read_blocks};
 use crate::load::{drive, scattered};
 use crate::report::Report;
+use crate::space::overwrite::{self, Aged};
 use crate::world::{self, World};
 use crate::{Context, Outcome, command};
 
@@ -14,17 +16,33 @@ const VOLUME_BYTES: u64 = 100 << 30;
 /// The budget: half of the default, so that what does not keep to it shows.
 const BUDGET_BYTES: u64 = 256 << 20;
 const MIB: f64 = 1048576.0;
+/// Share of the full pool that is live, and how many times its volume is overwritten.
+const FULL: f64 = 0.8;
+const OVERWRITTEN: u64 = 2;
+
+fn full_pool_bytes(context: &Context) -> u64 {
+    context.pool_bytes.unwrap_or(if context.quick { 4 << 30 } else { 12 << 30 })
+}
 
 pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
-    let (program, arguments) = child_process(context, "child-memory")?;
+    let random = units::format_size(context.scale.random_bytes);
+    let what = format!("{random} written at random on 100 GiB, then read at random");
+    resident(context, report, "child-memory", "resident memory, at most", &what)?;
+    let pool = units::format_size(full_pool_bytes(context));
+    let what = format!(
+        "a pool of {pool} that is {:.0} % full, its volume overwritten {OVERWRITTEN} times at random in blocks of 4 KiB",
+        100.0 * FULL
+    );
+    resident(context, report, "child-memory-full", "resident memory with a full log, at most", &what)
+}
+
+fn resident(context: &Context, report: &mut Report, child: &str, name: &str, what: &str) -> Outcome<()> {
+    let (program, arguments) = child_process(context, child)?;
     let printed = command::run(&program, &arguments)?;
     let resident: f64 = printed.lines().last().unwrap_or_default().trim().parse()?;
     let bound = (1.3 * BUDGET_BYTES as f64 + 64.0 * MIB) / MIB;
-    let what = format!(
-        "VmHWM, budget 256 MiB (x 1.3 + 64 MiB), {} written at random on 100 GiB, then read at random",
-        units::format_size(context.scale.random_bytes)
-    );
-    report.at_most("resident memory, at most", resident / MIB, "MiB", bound.round(), &how(context, GROUP, &what))
+    let what = format!("VmHWM, budget 256 MiB (x 1.3 + 64 MiB), {what}");
+    report.at_most(name, resident / MIB, "MiB", bound.round(), &how(context, GROUP, &what))
 }
 
 /// This program and the arguments that make it a child of the same options.
@@ -35,10 +53,13 @@ pub fn child_process(context: &Context, what: &str) -> Outcome<(String, Vec<Stri
     if context.quick {
         arguments.push("--quick".into());
     }
+    if let Some(bytes) = context.pool_bytes {
+        arguments.extend(["--pool-bytes".into(), bytes.to_string()]);
+    }
     Ok((program, arguments))
 }
 
-/// What the child does.
+/// What the first child does.
 pub fn child(context: &Context) -> Outcome<()> {
     let dir = context.dir.join("pool");
     let world = World::create(&dir, "lz4", "32K")?;
@@ -61,6 +82,31 @@ pub fn child(context: &Context) -> Outcome<()> {
     // The corpus is this program's, not the pool's.
     let corpus = context.corpus.data.len() as u64;
     eprintln!("resident {resident}, before the pool {base}, data {corpus}");
+    println!("{}", resident.saturating_sub(corpus));
+    Ok(())
+}
+
+/// What the second child does.
+pub fn child_full(context: &Context) -> Outcome<()> {
+    let bytes = full_pool_bytes(context);
+    let Aged { world, volume, blocks } = overwrite::fill(context, bytes, bytes, FULL)?;
+    drop(volume);
+    world.close()?;
+    let world = World::open(&context.dir.join("pool"), BUDGET_BYTES)?;
+    let volume = world.pool.volume("v")?;
+    let base = world::reset_resident_bytes_max()?;
+    let write = |(): &mut (), index: u64| {
+        let data = context.corpus.slice(scattered(index, 2, 1 << 40) * BLOCK, BLOCK as usize);
+        let at = scattered(index, 1, blocks) * BLOCK;
+        Ok(volume.write(at, Bytes::copy_from_slice(&data), WriteOptions::default())?)
+    };
+    drive(DEPTH, OVERWRITTEN * blocks, f64::INFINITY, || (), write)?;
+    let resident = world::resident_bytes_max()?;
+    drop(volume);
+    world.close()?;
+    // The corpus is this program's, not the pool's.
+    let corpus = context.corpus.data.len() as u64;
+    eprintln!("resident {resident}, when the pool was opened {base}, data {corpus}");
     println!("{}", resident.saturating_sub(corpus));
     Ok(())
 }

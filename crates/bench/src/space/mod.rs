@@ -1,7 +1,7 @@
 //! What the log costs when it is full and old: cleaning, and what snapshots and clones take.
 
 mod history;
-mod overwrite;
+pub mod overwrite;
 mod rescue;
 mod scrub;
 pub mod soak;
