@@ -305,7 +305,7 @@ impl Map {
     /// Lays changes over those groups that are cached, where they are: of most, nobody holds a copy.
     fn renew(&self, changes: &Overlay) {
         changes.each(|key, changes| {
-            // Whoever loads it from now on loads what is settled, too.
+            // Whoever loads it from now on finds them in the store, or settled.
             if self.cache.peek(&key).is_none() {
                 return;
             }

@@ -1,12 +1,14 @@
 //! The memory allocator of the programs, and how it deals with the system.
 #![allow(unsafe_code)]
 
+use std::ffi::c_long;
+
 use libmimalloc_sys::{mi_option_set_default, mi_option_t};
 pub use mimalloc::MiMalloc as Allocator;
 
 /// How long pages that are no longer used wait for a new use before the system gets them back: `mi_option_purge_delay`, for which the crate has no name.
 const PURGE_DELAY: mi_option_t = 15;
-const PURGE_DELAY_MS: i64 = 10;
+const PURGE_DELAY_MS: c_long = 10;
 
 /// Sets up the allocator, whichever way the environment (`MIMALLOC_...`) does not. To be called first of all.
 pub fn tune_allocator() {

@@ -348,7 +348,7 @@ fn read_entry(cursor: &mut Cursor<'_>) -> Result<Entry, FormatError> {
             for _ in 0..count {
                 let fragment = read_fragment(cursor)?;
                 let live = BlockMask(cursor.u32()?);
-                let unit = BlockMask::run(fragment.first.in_group(), fragment.count.into());
+                let unit = fragment.unit();
                 if live.is_empty() || !live.minus(unit).is_empty() {
                     return Err(cursor.fail(format!("live mask {:#010x} of a move is impossible", live.0)));
                 }

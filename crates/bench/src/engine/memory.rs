@@ -1,13 +1,16 @@
 //! Resident memory under random writes and reads, each in a process of its own: on a large volume that is nearly empty, and on one that fills its pool, block
 //! by block, so that cleaning never ends and each record of the map is as long as it can be.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
+use engine::Volume;
 use surface::{BlockDevice, WriteOptions};
 
 use super::{BLOCK, DEPTH, how, place, read_blocks};
 use crate::load::{drive, scattered};
 use crate::report::Report;
-use crate::space::overwrite::{self, Aged};
+use crate::space::overwrite::{self, Aged, FULL};
 use crate::world::{self, World};
 use crate::{Context, Outcome, command};
 
@@ -16,8 +19,7 @@ const VOLUME_BYTES: u64 = 100 << 30;
 /// The budget: half of the default, so that what does not keep to it shows.
 const BUDGET_BYTES: u64 = 256 << 20;
 const MIB: f64 = 1048576.0;
-/// Share of the full pool that is live, and how many times its volume is overwritten.
-const FULL: f64 = 0.8;
+/// How many times the volume of the full pool is overwritten.
 const OVERWRITTEN: u64 = 2;
 
 fn full_pool_bytes(context: &Context) -> u64 {
@@ -69,21 +71,9 @@ pub fn child(context: &Context) -> Outcome<()> {
     let world = World::open(&dir, BUDGET_BYTES)?;
     let volume = world.pool.volume("v")?;
     let count = context.scale.random_bytes / BLOCK;
-    // Each request has a buffer of its own, as those of the front ends have: it counts.
-    let write = |(): &mut (), index: u64| {
-        let data = context.corpus.slice(scattered(index, 2, 1 << 40) * BLOCK, BLOCK as usize);
-        Ok(volume.write(place(index, VOLUME_BYTES), Bytes::copy_from_slice(&data), WriteOptions::default())?)
-    };
-    drive(DEPTH, count, f64::INFINITY, || (), write)?;
+    write_blocks(context, &volume, VOLUME_BYTES, count)?;
     read_blocks(&volume, count / 4, context.scale.seconds * 2.0, |i| place(i, VOLUME_BYTES))?;
-    let resident = world::resident_bytes_max()?;
-    drop(volume);
-    world.close()?;
-    // The corpus is this program's, not the pool's.
-    let corpus = context.corpus.data.len() as u64;
-    eprintln!("resident {resident}, before the pool {base}, data {corpus}");
-    println!("{}", resident.saturating_sub(corpus));
-    Ok(())
+    tell(context, world, volume, base)
 }
 
 /// What the second child does.
@@ -95,18 +85,29 @@ pub fn child_full(context: &Context) -> Outcome<()> {
     let world = World::open(&context.dir.join("pool"), BUDGET_BYTES)?;
     let volume = world.pool.volume("v")?;
     let base = world::reset_resident_bytes_max()?;
+    write_blocks(context, &volume, blocks * BLOCK, OVERWRITTEN * blocks)?;
+    tell(context, world, volume, base)
+}
+
+/// Writes `count` blocks at random.
+fn write_blocks(context: &Context, volume: &Volume, volume_bytes: u64, count: u64) -> Outcome<()> {
+    // Each request has a buffer of its own, as those of the front ends have: it counts.
     let write = |(): &mut (), index: u64| {
         let data = context.corpus.slice(scattered(index, 2, 1 << 40) * BLOCK, BLOCK as usize);
-        let at = scattered(index, 1, blocks) * BLOCK;
-        Ok(volume.write(at, Bytes::copy_from_slice(&data), WriteOptions::default())?)
+        Ok(volume.write(place(index, volume_bytes), Bytes::copy_from_slice(&data), WriteOptions::default())?)
     };
-    drive(DEPTH, OVERWRITTEN * blocks, f64::INFINITY, || (), write)?;
+    drive(DEPTH, count, f64::INFINITY, || (), write)?;
+    Ok(())
+}
+
+/// Prints how much the process has come to, from `base`, and closes the pool.
+fn tell(context: &Context, world: World, volume: Arc<Volume>, base: u64) -> Outcome<()> {
     let resident = world::resident_bytes_max()?;
     drop(volume);
     world.close()?;
     // The corpus is this program's, not the pool's.
     let corpus = context.corpus.data.len() as u64;
-    eprintln!("resident {resident}, when the pool was opened {base}, data {corpus}");
+    eprintln!("resident {resident}, before {base}, data {corpus}");
     println!("{}", resident.saturating_sub(corpus));
     Ok(())
 }

@@ -18,7 +18,7 @@ use crate::{Context, Outcome, baseline};
 const BLOCK: u64 = units::BLOCK_BYTES as u64;
 const REQUEST_BYTES: u64 = 128 << 10;
 /// Share of the pool that is live.
-const FULL: f64 = 0.8;
+pub const FULL: f64 = 0.8;
 /// How much more than theory the log may write.
 const THEORY_FACTOR: f64 = 1.15;
 /// Writers at a time.
