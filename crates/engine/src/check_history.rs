@@ -59,7 +59,7 @@ impl Audit<'_> {
         let Some((object, group)) = self.group.take() else { return };
         let Some(timeline) = self.timelines.get(&object) else { return };
         let mut lost = 0;
-        timeline.trim(&mut records, &Vec::new(), &mut |_, fragment| lost += u64::from(fragment.live_bytes()));
+        timeline.trim(&mut records, &GroupRecords::new(), &mut |_, fragment| lost += u64::from(fragment.live_bytes()));
         if lost > 0 {
             let counted = self.counted.entry(object).or_default();
             counted.leaked.get_or_insert((0, group)).0 += lost;

@@ -8,7 +8,7 @@
 //!    more goes from the groups that are merged, and from others as far as that is due (see `reap`).
 //! 4. *Decide* which extents are freed and which the log fills next.
 //! 5. *Commit* all of it and *persist*. From here on the checkpoint counts.
-//! 6. *Publish*: the changes are laid over the cached groups, too, the frozen overlay goes, and, when no reader is left that could
+//! 6. *Publish*: the changes are laid over the cached groups, too, the overlays go, and, when no reader is left that could
 //!    be in a freed extent, the log gets its new extents and the other freed ones are punched out.
 //!
 //! A **light** checkpoint leaves out what is dear: in step 3 it counts what became live and dead, but does not rewrite records (`settle`); in step 5 the

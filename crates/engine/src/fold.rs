@@ -157,7 +157,7 @@ impl Core {
                 continue;
             }
             let settled = settled.with(key, Clone::clone).unwrap_or_default();
-            let mut records = (*base).clone();
+            let mut records = base.clone();
             // Nothing is lost by it but holes that hide nothing.
             timeline.trim(&mut records, &GroupRecords::new(), &mut |_, _| ());
             put_group(key, &base, &settled, &mut records, &mut slice.batch);

@@ -39,7 +39,7 @@ impl Core {
                     return ControlFlow::Break(());
                 }
                 count += records.len();
-                groups.entry(key.group).or_insert_with(|| vec![Vec::new(); objects.len()])[index] = records;
+                groups.entry(key.group).or_insert_with(|| vec![GroupRecords::new(); objects.len()])[index] = records;
                 ControlFlow::Continue(())
             })?;
         }
@@ -61,7 +61,7 @@ pub(crate) fn look_down(
     let mut pieces = Vec::new();
     for level in levels {
         let Some(at) = objects.iter().position(|object| *object == level.object) else { continue };
-        missing = take([Some(&of_all[at]), None, None], level, missing, &mut |piece| pieces.push(piece));
+        missing = take([Some(&of_all[at])], level, missing, &mut |piece| pieces.push(piece));
         if missing.is_empty() {
             break;
         }

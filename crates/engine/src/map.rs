@@ -1,18 +1,17 @@
-//! The map: from (object, group) to where each block lies. Three layers, newest first: the active overlay (changes
-//! since the last checkpoint began), the frozen overlay (changes that a checkpoint is writing right now), and the *base*, which is the map
-//! as of the last checkpoint: the records of the store, with the *settled* overlay laid over them (changes that a light checkpoint made durable
-//! as they are, without rewriting records), read through a cache of decoded groups.
+//! The map: from (object, group) to where each block lies. Four layers, newest first: the active overlay (changes
+//! since the last checkpoint began), the frozen overlay (changes that a checkpoint is writing right now), the *settled* overlay (changes that light
+//! checkpoints made durable as they are, without rewriting records), and the records of the store, read through a cache of decoded groups. Records with
+//! what is settled laid over them are the *base*: the map as of the last checkpoint.
 //!
-//! Coherence of the cache with the base: a reader that finds a group in neither overlay nor cache loads it and
-//! puts it into the cache, all under the layers' read lock. A full checkpoint commits to the store, then takes the write
-//! lock once to drop the settled overlay (from here on nobody holds a group that was loaded before), then lays the changes over the cached
-//! groups where they are, then drops the frozen overlay under the write lock. Until then the frozen overlay lies above old and new groups alike,
-//! and laying a change over a record that contains it already changes nothing. A light one lays the frozen changes over the settled ones
-//! instead, and else goes the same way. What is settled may go from the overlay as soon as the
-//! store's record says it too (`fold`): then, too, the write lock is taken once in between.
+//! Coherence of the cache with the base: a cached group may lack fragments that are settled, never anything else. A reader takes what is settled of a group
+//! first and the cached group then, which it loads and puts into the cache if need be, all under the layers' read lock. So before anything leaves the
+//! settled overlay, the store has it; then the write lock is taken once (from here on nobody holds a group that was loaded before); then it is
+//! laid over the cached groups where they are; and only then it goes. In this way go the groups that were folded (`fold`), and everything that is settled
+//! with a full checkpoint, which does the same with the frozen overlay. A light one lays the frozen changes over the settled ones. The frozen overlay
+//! goes last, under the write lock: until then it lies above old and new alike, and laying a change over a record that contains it already changes nothing.
 //!
 //! With several epochs the layers are not merged for a lookup: epoch by epoch, newest first, the newest layer that knows a block
-//! answers for it. A checkpoint may have taken out of the store what the frozen overlay still says; but then nobody sees that any more,
+//! answers for it. A checkpoint may have taken out of the store what the overlays above it still say; but then nobody sees that any more,
 //! because whatever hides it from all points is still there (see `timeline`).
 
 mod scan;
@@ -26,6 +25,7 @@ use format::{Cut, FragmentRef, Record, RecordKey, parse_record_key, record_key, 
 use parking_lot::RwLock;
 use quick_cache::Weighter;
 use quick_cache::sync::{Cache, EntryAction};
+use smallvec::{SmallVec, smallvec};
 use surface::{Error, ErrorKind, Result};
 use units::{BlockMask, Epoch, GroupIndex, ObjectId};
 
@@ -75,13 +75,13 @@ impl Weighter<GroupKey, Arc<GroupRecords>> for GroupWeight {
 struct Layers {
     active: Arc<Overlay>,
     frozen: Option<Arc<Overlay>>,
-    /// Lies over the store; empty after a full checkpoint.
+    /// Empty after a full checkpoint.
     settled: Arc<Overlay>,
 }
 
 /// A group as of the last checkpoint.
 pub(crate) struct Base {
-    pub records: Arc<GroupRecords>,
+    pub records: GroupRecords,
     /// It was in the cache.
     pub cached: bool,
 }
@@ -148,47 +148,55 @@ impl Map {
             }
             let key = GroupKey { object: level.object, group };
             // What was written in the newest epoch hides everything else: often the store need not be asked.
-            for overlay in std::iter::once(&layers.active).chain(&layers.frozen) {
+            for overlay in [Some(&layers.active), layers.frozen.as_ref(), Some(&layers.settled)].into_iter().flatten() {
                 overlay.with(key, |records| missing = take_newest(records, level, missing, found));
                 if missing.is_empty() {
                     return Ok(true);
                 }
             }
-            let Some(base) = self.base(&layers, key, level.only, load)? else { return Ok(false) };
+            let settled = layers.settled.with(key, Clone::clone);
+            let Some(group) = self.group(&layers.settled, key, level.only, load)? else { return Ok(false) };
             let active = layers.active.records(key);
             let frozen = layers.frozen.as_ref().and_then(|frozen| frozen.records(key));
-            missing = take([active.as_deref(), frozen.as_deref(), Some(&*base)], level, missing, found);
+            let all = [active.as_deref(), frozen.as_deref(), settled.as_ref(), Some(&*group)];
+            missing = take(all, level, missing, found);
         }
         Ok(true)
     }
 
-    /// The group as of the last checkpoint. `None`: not in memory, and loading was not allowed.
-    fn base(&self, layers: &Layers, key: GroupKey, only: bool, load: bool) -> Result<Option<Arc<GroupRecords>>> {
+    /// The group, which may lack what is settled: see the head of this file. `None`: not in memory, and loading was not allowed.
+    fn group(&self, settled: &Overlay, key: GroupKey, only: bool, load: bool) -> Result<Option<Arc<GroupRecords>>> {
         if let Some(records) = self.cache.get(&key) {
             return Ok(Some(records));
         }
         if !load {
             return Ok(None);
         }
-        let records = Arc::new(self.load(&layers.settled, key, only)?);
+        let mut records = self.stored(key, only)?;
+        settled.with(key, |changes| absorb(&mut records, changes, &mut |_, _| ()));
+        let records = Arc::new(records);
         self.cache.insert(key, records.clone());
         Ok(Some(records))
     }
 
-    /// The group in the store, with what is settled laid over it.
-    fn load(&self, settled: &Overlay, key: GroupKey, only: bool) -> Result<GroupRecords> {
-        let mut records = self.stored(key, only)?;
-        settled.with(key, |changes| absorb(&mut records, changes, &mut |_, _| ()));
-        Ok(records)
+    /// The group as of the last checkpoint.
+    fn base(&self, layers: &Layers, key: GroupKey, newest: Epoch) -> Result<Arc<GroupRecords>> {
+        let settled = layers.settled.with(key, Clone::clone);
+        let mut group = self.group(&layers.settled, key, newest == Epoch(0), true)?.unwrap_or_default();
+        if let Some(settled) = settled {
+            absorb(Arc::make_mut(&mut group), &settled, &mut |_, _| ());
+        }
+        Ok(group)
     }
 
+    /// The group in the store.
     fn stored(&self, key: GroupKey, only: bool) -> Result<GroupRecords> {
         if only {
             // Nothing but epoch 0 can be there: a point lookup is several times cheaper than a scan.
             let epoch = Epoch(0);
             let id = record_key(&RecordKey { object: key.object, group: key.group, epoch });
             let value = self.store.get(&id).map_err(store_error)?;
-            return value.map_or(Ok(Vec::new()), |v| Ok(vec![(epoch, decode(key, &v)?)]));
+            return value.map_or(Ok(GroupRecords::new()), |v| Ok(smallvec![(epoch, decode(key, &v)?)]));
         }
         let (from, to) = record_key_range(key.object, key.group, GroupIndex(key.group.0 + 1));
         let mut records = GroupRecords::new();
@@ -210,21 +218,40 @@ impl Map {
 
     /// The group as a checkpoint must merge it: from the cache, else loaded without filling the cache.
     pub(crate) fn base_for_checkpoint(&self, key: GroupKey, newest: Epoch) -> Result<Base> {
-        match self.cache.peek(&key) {
-            Some(records) => Ok(Base { records, cached: true }),
-            None => {
-                let records = self.load(&self.settled(), key, newest == Epoch(0))?;
-                Ok(Base { records: Arc::new(records), cached: false })
-            }
-        }
+        let (mut records, cached) = match self.cache.peek(&key) {
+            Some(records) => ((*records).clone(), true),
+            None => (self.stored(key, newest == Epoch(0))?, false),
+        };
+        self.settled().with(key, |changes| absorb(&mut records, changes, &mut |_, _| ()));
+        Ok(Base { records, cached })
     }
 
-    /// The group as of the last checkpoint, for the cleaner, and for the light checkpoint that counts what it has moved. Fills the cache: whoever merges
-    /// what was counted, and the cleaner itself when it comes to the group's next fragment, ask for it again.
+    /// The group as of the last checkpoint, for the cleaner. Fills the cache: the cleaner itself asks for it again when it comes to the group's next
+    /// fragment, and so does whoever counts what it has moved.
     pub(crate) fn base_for_cleaning(&self, key: GroupKey, newest: Epoch) -> Result<Arc<GroupRecords>> {
         // As a reader does: see the head of this file.
+        self.base(&self.layers.read(), key, newest)
+    }
+
+    /// What the base says of the blocks that `changes` concern. Fills the cache.
+    pub(crate) fn base_below(&self, key: GroupKey, newest: Epoch, changes: &GroupRecords) -> Result<GroupRecords> {
         let layers = self.layers.read();
-        self.base(&layers, key, newest == Epoch(0), true).map(Option::unwrap_or_default)
+        let mut below: GroupRecords = changes.iter().map(|(epoch, _)| (*epoch, Record::default())).collect();
+        let mut open: SmallVec<[BlockMask; 1]> = changes.iter().map(|(_, change)| change.known()).collect();
+        let mut take = |records: &GroupRecords| {
+            for ((epoch, below), open) in below.iter_mut().zip(&mut open) {
+                let Some((_, record)) = records.iter().find(|(e, _)| e == epoch) else { continue };
+                let lives =
+                    record.fragments.iter().map(|fragment| FragmentRef { live: fragment.live.and(*open), ..*fragment });
+                below.fragments.extend(lives.filter(|fragment| !fragment.live.is_empty()));
+                *open = open.minus(record.known());
+            }
+        };
+        layers.settled.with(key, &mut take);
+        if let Some(group) = self.group(&layers.settled, key, newest == Epoch(0), true)? {
+            take(&group);
+        }
+        Ok(below)
     }
 
     /// What light checkpoints made durable, and no full one has merged yet.
@@ -232,36 +259,43 @@ impl Map {
         self.layers.read().settled.clone()
     }
 
-    /// Forgets what is settled of groups whose records in the store say the same by now. While it is told, a group says it once or twice.
+    /// Forgets what is settled of groups whose records in the store say the same by now.
     pub(crate) fn unsettle(&self, groups: &[GroupKey]) {
         let settled = self.settled();
         // From here on nobody holds records that were loaded before.
         drop(self.layers.write());
-        groups.iter().for_each(|key| settled.remove(*key));
+        for key in groups {
+            settled.with(*key, |changes| self.renew(*key, changes));
+            settled.remove(*key);
+        }
     }
 
-    /// Blocks of a group that are allocated in an epoch below the active overlay, and those of which memory knows whether they are.
-    pub(crate) fn allocated_below(&self, key: GroupKey, epoch: Epoch) -> (BlockMask, BlockMask) {
+    /// Those of `blocks` of a group that are allocated in an epoch below the active overlay, and those of which memory knows whether they are.
+    pub(crate) fn allocated_below(&self, key: GroupKey, epoch: Epoch, blocks: BlockMask) -> (BlockMask, BlockMask) {
         let layers = self.layers.read();
-        let mut below = BlockMask::EMPTY;
-        let mut known = BlockMask::EMPTY;
-        let mut look = |records: &GroupRecords| {
+        let (mut below, mut known) = (BlockMask::EMPTY, BlockMask::EMPTY);
+        let mut look = |records: &GroupRecords, may_lack: bool| {
             for (_, record) in records.iter().filter(|(e, _)| *e == epoch) {
-                below = below.or(record.allocated().minus(known));
-                known = known.or(record.known());
+                let open = blocks.minus(known);
+                for fragment in &record.fragments {
+                    below = below.or(fragment.live.and(open));
+                    if below == blocks {
+                        return true;
+                    }
+                }
+                known = known.or(if may_lack { below } else { record.known() });
             }
+            blocks.minus(known).is_empty()
         };
-        if let Some(frozen) = &layers.frozen {
-            frozen.with(key, &mut look);
+        if layers.frozen.as_ref().and_then(|frozen| frozen.with(key, |records| look(records, false))) == Some(true) {
+            return (below, blocks);
         }
-        // Streams of new data find the cache empty, and need not look.
-        if !self.cache.is_empty()
-            && let Some(records) = self.cache.peek(&key)
-        {
-            look(&records);
-            known = BlockMask::FULL;
+        // Streams of new data find the cache empty, and need not look. A cached group may lack fragments that are settled, but no holes.
+        let group = if self.cache.is_empty() { None } else { self.cache.peek(&key) };
+        if group.as_ref().is_none_or(|group| !look(group, true)) {
+            layers.settled.with(key, |records| look(records, false));
         }
-        (below, known)
+        (below, if group.is_some() { blocks } else { known })
     }
 
     /// Begins a checkpoint: what changed so far is frozen. If an earlier checkpoint failed, its frozen changes come first,
@@ -276,22 +310,29 @@ impl Map {
         frozen
     }
 
-    /// Ends a checkpoint whose batch was committed: cached groups get what was frozen. After a full one nothing is settled, after a light one what was
-    /// frozen is. Of the groups in `trimmed` more has gone than that: where they are cached they become what they are said to be, or go.
+    /// Ends a checkpoint whose batch was committed. After a full one nothing is settled, and cached groups have got what was and what was frozen; after
+    /// a light one what was frozen is settled. Of the groups in `trimmed` more has gone than that: where they are cached they become what they are said to
+    /// be, or go.
     pub(crate) fn thaw(&self, kind: Kind, trimmed: Vec<(GroupKey, Option<GroupRecords>)>) {
         let (frozen, settled) = {
             let layers = self.layers.read();
             (layers.frozen.clone().unwrap_or_default(), layers.settled.clone())
         };
-        match kind {
-            Kind::Light => {
-                settled.lay(&frozen);
-                drop(self.layers.write());
+        if kind == Kind::Light {
+            settled.lay(&frozen);
+            // Holes are few, and `allocated_below` wants to find them at once.
+            frozen.each(|key, changes| {
+                if changes.iter().any(|(_, change)| !change.holes.is_empty()) {
+                    self.renew(key, changes);
+                }
+            });
+        } else {
+            // From here on nobody holds a group that was loaded before the commit.
+            drop(self.layers.write());
+            for overlay in [&settled, &frozen] {
+                overlay.each(|key, changes| self.renew(key, changes));
             }
-            Kind::Full => self.layers.write().settled = Arc::default(),
         }
-        // From here on nobody holds a group that was loaded before the commit.
-        self.renew(&frozen);
         for (key, records) in trimmed {
             // Only what is in the cache already is replaced: a checkpoint must not push out what readers want.
             match records.filter(|_| self.cache.peek(&key).is_some()) {
@@ -299,23 +340,25 @@ impl Map {
                 None => drop(self.cache.remove(&key)),
             }
         }
-        self.layers.write().frozen = None;
+        let mut layers = self.layers.write();
+        layers.frozen = None;
+        if kind == Kind::Full {
+            layers.settled = Arc::default();
+        }
     }
 
-    /// Lays changes over those groups that are cached, where they are: of most, nobody holds a copy.
-    fn renew(&self, changes: &Overlay) {
-        changes.each(|key, changes| {
-            // Whoever loads it from now on finds them in the store, or settled.
-            if self.cache.peek(&key).is_none() {
-                return;
-            }
-            let renewed = self.cache.entry(&key, Some(Duration::ZERO), |_, records| {
-                absorb(Arc::make_mut(records), changes, &mut |_, _| ());
-                EntryAction::Retain(())
-            });
-            // A group that has gone since gets a place for a moment, which goes with the guard.
-            drop(renewed);
+    /// Lays changes over a group if it is cached, where it is: of most, nobody holds a copy.
+    fn renew(&self, key: GroupKey, changes: &GroupRecords) {
+        // Whoever loads it from now on finds them in the store.
+        if self.cache.peek(&key).is_none() {
+            return;
+        }
+        let renewed = self.cache.entry(&key, Some(Duration::ZERO), |_, records| {
+            absorb(Arc::make_mut(records), changes, &mut |_, _| ());
+            EntryAction::Retain(())
         });
+        // A group that has gone since gets a place for a moment, which goes with the guard.
+        drop(renewed);
     }
 
     /// Those of `blocks`, for which a fragment at `location` was the truth at the last checkpoint, that no change since has given to
@@ -338,7 +381,7 @@ impl Map {
         is_it: impl Fn(&FragmentRef) -> bool,
     ) -> Result<BlockMask> {
         let layers = self.layers.read();
-        let base = self.base(&layers, key, newest == Epoch(0), true)?.unwrap_or_default();
+        let base = self.base(&layers, key, newest)?;
         let record = base.iter().find(|(e, _)| *e == epoch).map(|(_, record)| record);
         let fragment = record.and_then(|r| r.fragments.iter().find(|f| f.location == location && is_it(f)));
         let live = fragment.map_or(BlockMask::EMPTY, |fragment| fragment.live);
@@ -414,14 +457,14 @@ fn take_newest(records: &GroupRecords, level: &Level, missing: BlockMask, found:
 }
 
 /// Takes what several layers, newest first, know of `missing`, epoch by epoch; returns what is still missing.
-pub(crate) fn take(
-    layers: [Option<&GroupRecords>; 3],
+pub(crate) fn take<const N: usize>(
+    layers: [Option<&GroupRecords>; N],
     level: &Level,
     mut missing: BlockMask,
     found: &mut dyn FnMut(Piece),
 ) -> BlockMask {
     let mut rest = layers.map(|records| {
-        let records = records.map_or(&[][..], Vec::as_slice);
+        let records = records.map_or(&[][..], |records| records.as_slice());
         &records[records.partition_point(|(epoch, _)| *epoch > level.epoch)..]
     });
     while !missing.is_empty() {

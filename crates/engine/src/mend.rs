@@ -23,6 +23,7 @@ use format::{
     Checkpoint, FragmentRef, KEY_CHECKPOINT, ObjectDescriptor, Reap, Record, RecordKey, decode_usage_page, object_key,
     object_key_range, parse_object_key, parse_record_key, parse_usage_key, record_key, usage_key_range,
 };
+use smallvec::smallvec;
 use surface::{Error, ErrorKind, Result};
 use units::{ExtentIndex, GroupIndex, ObjectId};
 
@@ -289,7 +290,7 @@ impl Mender<'_> {
                 match &mut open {
                     Some((known, records)) if *known == group => records.push((key.epoch, record)),
                     _ => {
-                        if let Some((known, records)) = open.replace((group, vec![(key.epoch, record)])) {
+                        if let Some((known, records)) = open.replace((group, smallvec![(key.epoch, record)])) {
                             count(known, records);
                         }
                     }

@@ -121,7 +121,7 @@ impl Core {
             }
             let Base { records: base, cached } = self.map.base_for_checkpoint(key, object.epoch())?;
             self.count_changes(key.object, &base, &changes, &mut merged);
-            let mut records = (*base).clone();
+            let mut records = base.clone();
             absorb(&mut records, &changes, &mut |_, _| ());
             let mut above = settled.clone();
             absorb(&mut above, &changes, &mut |_, _| ());

@@ -23,16 +23,28 @@ pub(crate) struct MovedFrom {
     pub as_of: u64,
 }
 
-/// What the base of a group says of the blocks that `changes` concern, if `notes`, which are in order, tell it. `last_full` is the number of the last full
+/// Notes in the order of their groups, for who goes through groups in that order.
+pub(crate) struct Notes<'a> {
+    rest: &'a [MovedFrom],
+}
+
+impl<'a> Notes<'a> {
+    /// Those of `first` and the groups behind it.
+    pub(crate) fn from(notes: &'a [MovedFrom], first: GroupKey) -> Self {
+        Self { rest: &notes[notes.partition_point(|note| note.key < first)..] }
+    }
+
+    /// Those of a group that is not before the one that was asked for last.
+    pub(crate) fn about(&mut self, key: GroupKey) -> &'a [MovedFrom] {
+        let before = self.rest.iter().take_while(|note| note.key < key).count();
+        self.rest = &self.rest[before..];
+        &self.rest[..self.rest.iter().take_while(|note| note.key == key).count()]
+    }
+}
+
+/// What the base of a group says of the blocks that `changes` concern, if the notes `about` it tell. `last_full` is the number of the last full
 /// checkpoint.
-pub(crate) fn base_of(
-    notes: &[MovedFrom],
-    key: GroupKey,
-    changes: &GroupRecords,
-    last_full: u64,
-) -> Option<GroupRecords> {
-    let about = &notes[notes.partition_point(|note| note.key < key)..];
-    let about = &about[..about.partition_point(|note| note.key == key)];
+pub(crate) fn base_of(about: &[MovedFrom], changes: &GroupRecords, last_full: u64) -> Option<GroupRecords> {
     let mut base = GroupRecords::with_capacity(changes.len());
     for (epoch, change) in changes {
         let mut record = Record::default();
@@ -59,7 +71,7 @@ mod tests {
     }
 
     fn changes(epoch: u32, fragments: &[FragmentRef], holes: BlockMask) -> GroupRecords {
-        vec![(Epoch(epoch), Record { holes, fragments: fragments.to_vec() })]
+        smallvec::smallvec![(Epoch(epoch), Record { holes, fragments: fragments.to_vec() })]
     }
 
     #[test]
@@ -70,7 +82,8 @@ mod tests {
             MovedFrom { key, epoch: Epoch(2), fragment, as_of: 7 }
         };
         let notes = [note(before, 4, 1), note(key, 0, 4), note(key, 8, 1), note(key, 0, 4), note(behind, 4, 1)];
-        let base_of = |notes: &[_], changes: &_, last_full| base_of(notes, key, changes, last_full);
+        let base_of =
+            |notes: &[_], changes: &_, last_full| base_of(Notes::from(notes, before).about(key), changes, last_full);
         let none = BlockMask::EMPTY;
         let moved = changes(2, &[fragment(0, 4, 9000), fragment(8, 1, 9900)], none);
         let base = base_of(&notes, &moved, 7).unwrap();

@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use format::{FragmentRef, Record};
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
+use smallvec::SmallVec;
 use units::{BlockMask, Epoch};
 
 use crate::hash::FastHash;
 use crate::moved_from::MovedFrom;
 use crate::write_buffer::GroupKey;
 
-/// Records of one group, one an epoch, newest first.
-pub(crate) type GroupRecords = Vec<(Epoch, Record)>;
+/// Records of one group, one an epoch, newest first. Most groups have one: it lies where the list does, and needs no memory of its own.
+pub(crate) type GroupRecords = SmallVec<[(Epoch, Record); 1]>;
 
 const SHARDS: usize = 16;
 /// Memory of a group's entry beside its fragments: a table slot at mean load, a vector of one epoch, a vector of fragments, what the
@@ -83,7 +84,7 @@ impl Overlay {
         let records = shard.entry(key).or_insert_with(|| {
             self.groups.fetch_add(1, Ordering::Relaxed);
             self.bytes.fetch_add(GROUP_BYTES, Ordering::Relaxed);
-            Vec::with_capacity(1)
+            GroupRecords::new()
         });
         let at = match records.binary_search_by(|(e, _)| epoch.cmp(e)) {
             Ok(at) => at,

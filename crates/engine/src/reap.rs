@@ -184,9 +184,9 @@ impl Core {
         }
         let before = stored.records;
         let mut records = before.clone();
-        if self.trim_group(key, timeline, &mut records, &Vec::new(), merged) {
+        if self.trim_group(key, timeline, &mut records, &GroupRecords::new(), merged) {
             budget.changed = budget.changed.saturating_sub(before.len());
-            put_group(key, &before, &Vec::new(), &mut records, &mut merged.batch);
+            put_group(key, &before, &GroupRecords::new(), &mut records, &mut merged.batch);
             merged.trimmed.push((key, Some(records)));
         }
     }

@@ -10,7 +10,7 @@ use surface::Result;
 use crate::checkpoint::{Captured, CheckpointState};
 use crate::core::Core;
 use crate::merge::{Merged, in_two};
-use crate::moved_from::{MovedFrom, base_of};
+use crate::moved_from::{MovedFrom, Notes, base_of};
 use crate::objects::Object;
 use crate::overlay::{GroupRecords, Overlay};
 use crate::write_buffer::GroupKey;
@@ -62,6 +62,8 @@ impl Core {
         captured: &Captured,
     ) -> Result<(Merged, Vec<Vec<u8>>)> {
         let (mut merged, mut writer) = (Merged::default(), DeltaWriter::default());
+        let Some(first) = keys.first() else { return Ok((merged, Vec::new())) };
+        let mut notes = Notes::from(notes, *first);
         let mut last = None;
         for key in keys.iter().copied() {
             let object = self.objects.get_again(&mut last, key.object);
@@ -72,13 +74,12 @@ impl Core {
             );
             let (Some(object), true) = (object, is_seen) else { continue };
             let Some(changes) = frozen.records(key) else { continue };
-            if let Some(base) = base_of(notes, key, &changes, last_full) {
-                debug_assert!(self.counts_alike(key, object, &base, &changes), "{key:?}: not what the map says");
-                self.count_changes(key.object, &base, &changes, &mut merged);
-            } else {
-                let base = self.map.base_for_cleaning(key, object.epoch())?;
-                self.count_changes(key.object, &base, &changes, &mut merged);
-            }
+            let base = match base_of(notes.about(key), &changes, last_full) {
+                Some(base) => base,
+                None => self.map.base_below(key, object.epoch(), &changes)?,
+            };
+            debug_assert!(self.counts_alike(key, object, &base, &changes), "{key:?}: not what the map says");
+            self.count_changes(key.object, &base, &changes, &mut merged);
             say(&mut writer, key, &changes);
         }
         Ok((merged, writer.finish()))
@@ -87,7 +88,7 @@ impl Core {
     /// Whether changes of a group come to the same with `base` as with what the map says, if it can be read.
     fn counts_alike(&self, key: GroupKey, object: &Object, base: &GroupRecords, changes: &GroupRecords) -> bool {
         let Ok(real) = self.map.base_for_checkpoint(key, object.epoch()) else { return true };
-        let [one, other] = [base, &*real.records].map(|base| {
+        let [one, other] = [base, &real.records].map(|base| {
             let mut merged = Merged::default();
             self.count_changes(key.object, base, changes, &mut merged);
             (merged.usage, merged.objects)

@@ -9,7 +9,7 @@
 //! 4. *Order*: by object and block over all extents of a round, so that neighbours come together again; what is written often apart (`rewrites`).
 //! 5. *Pack* into batches of at most an extent, of one stream each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use codec::{Codec, CodecId, DictionaryNumber, ZstdLevel};
@@ -61,6 +61,48 @@ pub(crate) struct Survivor {
 impl Survivor {
     fn key(&self) -> GroupKey {
         GroupKey { object: self.object, group: self.moved.fragment.first.group() }
+    }
+}
+
+/// The stream that it goes to.
+fn stream_of(survivor: &Survivor) -> Stream {
+    if survivor.is_hot { Stream::Hot } else { Stream::Cold }
+}
+
+/// A batch that is being filled.
+#[derive(Default)]
+struct Filling {
+    /// Bytes of what was added, and of the headers that it needs.
+    bytes: usize,
+    /// What was added last.
+    last: Option<(ObjectId, Epoch, bool)>,
+}
+
+impl Filling {
+    fn cost(&self, survivor: &Survivor) -> usize {
+        let head = || header_bytes(&[Entry::Moves { object: ObjectId(0), epoch: Epoch(0), moves: Vec::new() }]);
+        let who = (survivor.object, survivor.epoch);
+        let heads = match self.last {
+            Some((object, epoch, _)) if (object, epoch) == who => 0,
+            Some(_) => head() - BATCH_FIXED_BYTES,
+            None => head(),
+        };
+        heads + MOVE_ENTRY_BYTES + survivor.payload.len()
+    }
+
+    /// Whether one more fits into `room` bytes, and goes to the same stream.
+    fn fits(&self, survivor: &Survivor, room: usize) -> bool {
+        self.bytes + self.cost(survivor) <= room && self.last.is_none_or(|(.., is_hot)| is_hot == survivor.is_hot)
+    }
+
+    fn add(&mut self, survivor: &Survivor) {
+        self.bytes += self.cost(survivor);
+        self.last = Some((survivor.object, survivor.epoch, survivor.is_hot));
+    }
+
+    /// What the batch takes in the log.
+    fn batch_bytes(&self) -> usize {
+        self.bytes.next_multiple_of(BATCH_ALIGN)
     }
 }
 
@@ -162,29 +204,41 @@ impl Survivors {
         ordered
     }
 
-    /// Divides ordered survivors into batches of at most `max` bytes, none of which has both hot ones and others.
+    /// Divides ordered survivors into batches of at most `max` bytes, none of which has both hot ones and others; which, and the bytes of each.
     fn divide(ordered: &[&Survivor], max: usize) -> Vec<(Range<usize>, usize)> {
-        let head = header_bytes(&[Entry::Moves { object: ObjectId(0), epoch: Epoch(0), moves: Vec::new() }]);
-        let head = head - BATCH_FIXED_BYTES;
         let mut batches = Vec::new();
-        let (mut begin, mut bytes, mut run) = (0, BATCH_FIXED_BYTES, None);
+        let (mut begin, mut filling) = (0, Filling::default());
         for (index, survivor) in ordered.iter().enumerate() {
-            let who = Some((survivor.object, survivor.epoch));
-            let item = MOVE_ENTRY_BYTES + survivor.payload.len();
-            let cost = item + if run == who { 0 } else { head };
-            let is_other = index > begin && ordered[index - 1].is_hot != survivor.is_hot;
-            if (bytes + cost > max || is_other) && index > begin {
-                batches.push((begin..index, bytes.next_multiple_of(BATCH_ALIGN)));
-                (begin, bytes) = (index, BATCH_FIXED_BYTES + head + item);
-            } else {
-                bytes += cost;
+            if index > begin && !filling.fits(survivor, max) {
+                batches.push((begin..index, filling.batch_bytes()));
+                (begin, filling) = (index, Filling::default());
             }
-            run = who;
+            filling.add(survivor);
         }
         if begin < ordered.len() {
-            batches.push((begin..ordered.len(), bytes.next_multiple_of(BATCH_ALIGN)));
+            batches.push((begin..ordered.len(), filling.batch_bytes()));
         }
         batches
+    }
+
+    /// Takes those survivors out of `rest` that fill a batch of at most `room` bytes, in order, as far as they lie in the first `max` bytes.
+    fn fill<'a>(rest: &mut VecDeque<&'a Survivor>, room: usize, max: usize) -> Vec<&'a Survivor> {
+        let mut filling = Filling::default();
+        let (mut taken, mut passed, mut passed_bytes) = (Vec::new(), Vec::new(), 0);
+        while passed_bytes <= max
+            && let Some(survivor) = rest.pop_front()
+        {
+            let is_alone = room >= max && taken.is_empty() && passed.is_empty();
+            if is_alone || filling.fits(survivor, room) {
+                filling.add(survivor);
+                taken.push(survivor);
+            } else {
+                passed_bytes += survivor.payload.len();
+                passed.push(survivor);
+            }
+        }
+        passed.into_iter().rev().for_each(|survivor| rest.push_front(survivor));
+        taken
     }
 
     /// What [`pack`](Self::pack) would make, beginning with an empty extent.
@@ -349,10 +403,16 @@ impl Core {
 
     /// Steps 4 and 5; each batch is made when it is asked for.
     pub(crate) fn pack<'a>(&'a self, survivors: &'a Survivors) -> impl Iterator<Item = Prepared> + 'a {
-        let ordered = survivors.ordered();
+        let mut rest = VecDeque::from(survivors.ordered());
         let max = (self.geometry.extent_bytes as usize).min(BATCH_BYTES_MAX);
-        let batches = Survivors::divide(&ordered, max).into_iter();
-        batches.map(move |(range, _)| self.batch_of(&ordered[range], &survivors.bytes))
+        std::iter::from_fn(move || {
+            let room = self.log.room_in(stream_of(rest.front()?));
+            let mut batch = Survivors::fill(&mut rest, room.min(max), max);
+            if batch.is_empty() {
+                batch = Survivors::fill(&mut rest, max, max);
+            }
+            Some(self.batch_of(&batch, &survivors.bytes))
+        })
     }
 
     fn batch_of(&self, survivors: &[&Survivor], bytes: &[u8]) -> Prepared {
@@ -380,10 +440,8 @@ impl Core {
             buf[at..at + len].copy_from_slice(&bytes[survivor.payload.clone()]);
             at += len;
         }
-        let is_hot = survivors.first().is_some_and(|survivor| survivor.is_hot);
-        let stream = if is_hot { Stream::Hot } else { Stream::Cold };
         let mut prepared = Prepared::new(entries, payload, buf, Vec::new());
-        prepared.stream = stream;
+        prepared.stream = survivors.first().map_or(Stream::Cold, |survivor| stream_of(survivor));
         prepared
     }
 }
@@ -393,20 +451,64 @@ mod tests {
     use super::*;
     use units::Seq;
 
-    #[test]
-    fn hot_survivors_and_others_never_share_a_batch_and_each_kind_is_in_order() {
+    /// Survivors of one object, each a block of so many stored bytes.
+    fn survivors(stored: impl IntoIterator<Item = (u64, u32)>) -> Survivors {
         let mut survivors = Survivors::default();
-        for first in [9, 4, 7, 2, 6, 1, 8, 3] {
+        for (first, stored) in stored {
             let first = BlockIndex(first);
-            let fragment = FragmentEntry { first, count: 1, codec: 0, stored: 100, checksum: 0 };
+            let fragment = FragmentEntry { first, count: 1, codec: 0, stored, checksum: 0 };
             let live = BlockMask::run(first.in_group(), 1);
             let was = Stored { object: ObjectId(1), epoch: Epoch(0), fragment, made: Seq(1), given: live, offset: 0 };
-            survivors.push(&was, Move { fragment, live, from: 4096, made: Seq(1) }, &[0; 100]);
+            let moved = Move { fragment, live, from: 4096, made: Seq(1) };
+            survivors.push(&was, moved, &vec![0; stored as usize]);
         }
+        survivors
+    }
+
+    fn blocks(batch: &[&Survivor]) -> Vec<u64> {
+        batch.iter().map(|survivor| survivor.moved.fragment.first.0).collect()
+    }
+
+    #[test]
+    fn a_batch_fills_the_room_that_is_left_in_order_and_nothing_is_lost() {
+        const MAX: usize = 64 << 10;
+        let all = survivors((0..400).map(|n| (n, 500 + (n as u32 * 2_654_435) % 3500)));
+        for room in (0..MAX).step_by(1000) {
+            let mut rest = VecDeque::from(all.ordered());
+            let batch = Survivors::fill(&mut rest, room, MAX);
+            let bytes = Survivors::divide(&batch, usize::MAX).first().map_or(0, |(_, bytes)| *bytes);
+            assert!(bytes <= room.next_multiple_of(BATCH_ALIGN), "{bytes} bytes in {room}");
+            let smallest = rest.iter().take(20).map(|survivor| survivor.payload.len()).min().unwrap();
+            assert!(
+                bytes + smallest + MOVE_ENTRY_BYTES + BATCH_FIXED_BYTES > room,
+                "{bytes} bytes in {room}, {smallest} fit too"
+            );
+            assert!(blocks(&batch).is_sorted());
+            let mut left: Vec<_> = rest.into();
+            assert!(blocks(&left).is_sorted());
+            left.extend(batch);
+            assert_eq!(left.len(), 400);
+        }
+        // What is larger than any batch goes alone, and the log says that it does not fit.
+        let large = survivors([(0, 70_000), (1, 100)]);
+        let mut rest = VecDeque::from(large.ordered());
+        assert!(blocks(&Survivors::fill(&mut rest, 50, MAX)).is_empty());
+        assert_eq!(blocks(&Survivors::fill(&mut rest, MAX, MAX)), [0]);
+        assert_eq!(blocks(&Survivors::fill(&mut rest, MAX, MAX)), [1]);
+    }
+
+    #[test]
+    fn hot_survivors_and_others_never_share_a_batch_and_each_kind_is_in_order() {
+        let mut survivors = survivors([9, 4, 7, 2, 6, 1, 8, 3].map(|first| (first, 100)));
         let batches = |survivors: &Survivors| -> Vec<Vec<u64>> {
             let ordered = survivors.ordered();
             let divided = Survivors::divide(&ordered, BATCH_BYTES_MAX);
-            divided.into_iter().map(|(r, _)| ordered[r].iter().map(|s| s.moved.fragment.first.0).collect()).collect()
+            let divided: Vec<_> = divided.into_iter().map(|(range, _)| blocks(&ordered[range])).collect();
+            let mut rest = VecDeque::from(ordered);
+            for batch in &divided {
+                assert_eq!(blocks(&Survivors::fill(&mut rest, BATCH_BYTES_MAX, BATCH_BYTES_MAX)), *batch);
+            }
+            divided
         };
         assert_eq!(batches(&survivors), [[1, 2, 3, 4, 6, 7, 8, 9]]);
         survivors.tell_hot((0, 0), |_, block| block.0 % 2 == 0);

@@ -64,7 +64,7 @@ fn trimming_keeps_what_points_see_and_nothing_else() {
         let (timeline, before) = random_history(&mut dice);
         let mut after = before.clone();
         let mut lost = Vec::new();
-        let changed = timeline.trim(&mut after, &Vec::new(), &mut |_, fragment| {
+        let changed = timeline.trim(&mut after, &GroupRecords::new(), &mut |_, fragment| {
             lost.extend((0..32).filter(|b| fragment.live.has(*b)).map(|b| (fragment.location, b)));
         });
         trimmed_some += u32::from(changed);
@@ -95,7 +95,7 @@ fn trimming_keeps_what_points_see_and_nothing_else() {
         expected.sort_unstable();
         assert_eq!(all, expected, "round {round}");
         // Doing it again changes nothing.
-        assert!(!timeline.trim(&mut after.clone(), &Vec::new(), &mut |_, _| ()), "round {round}");
+        assert!(!timeline.trim(&mut after.clone(), &GroupRecords::new(), &mut |_, _| ()), "round {round}");
     }
     assert!(trimmed_some > 5000, "{trimmed_some} rounds had something to trim");
 }
@@ -105,12 +105,12 @@ fn a_hole_stays_while_changes_above_the_records_say_something_older() {
     let hole = Record { holes: BlockMask::run(3, 1), fragments: Vec::new() };
     let old = Record { holes: BlockMask::EMPTY, fragments: vec![fragment(3, 1, 4096)] };
     let timeline = Timeline { points: vec![Epoch(2)], cuts: Vec::new(), has_origin: false };
-    let moved = vec![(Epoch(1), old.clone())];
-    let mut records = vec![(Epoch(2), hole.clone()), (Epoch(1), old)];
+    let moved = smallvec::smallvec![(Epoch(1), old.clone())];
+    let mut records: GroupRecords = smallvec::smallvec![(Epoch(2), hole.clone()), (Epoch(1), old)];
     assert!(timeline.trim(&mut records, &moved, &mut |_, _| ()));
     assert_eq!(records[0].1, hole);
     assert!(records[1].1.is_empty());
-    assert!(timeline.trim(&mut records, &Vec::new(), &mut |_, _| ()));
+    assert!(timeline.trim(&mut records, &GroupRecords::new(), &mut |_, _| ()));
     assert!(records.iter().all(|(_, record)| record.is_empty()));
 }
 

@@ -14,6 +14,7 @@
 //! ones never counts. If a sync fails, nobody knows what the medium holds: then only reopening the pool helps.
 
 mod reserve;
+mod standing;
 mod streams;
 mod waits;
 mod writers;
@@ -503,26 +504,6 @@ impl Log {
             state.broken = None;
             state.reset = false;
         }
-    }
-
-    /// First 8 bytes of the pool's identifier, as in the headers of its batches.
-    pub(crate) fn pool(&self) -> u64 {
-        self.pool
-    }
-
-    /// Extents on the list that no stream has opened.
-    pub(crate) fn ahead(&self) -> usize {
-        self.ahead.load(Ordering::Relaxed)
-    }
-
-    /// Bytes appended since the last position was taken.
-    pub(crate) fn bytes_since_checkpoint(&self) -> u64 {
-        self.state.lock().bytes_since_checkpoint
-    }
-
-    /// Number that changes whenever a batch is applied.
-    pub(crate) fn applied_seq(&self) -> Seq {
-        self.state.lock().applied_seq
     }
 }
 

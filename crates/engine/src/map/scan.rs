@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use format::{FragmentRef, RecordKey, parse_record_key, record_key, record_key_range};
+use smallvec::smallvec;
 use surface::Result;
 use units::{Epoch, GroupIndex, ObjectId};
 
@@ -87,7 +88,7 @@ impl Map {
             match &mut open {
                 Some((last, records)) if *last == key => records.push((id.epoch, record)),
                 _ => {
-                    if let Some((last, records)) = open.replace((key, vec![(id.epoch, record)]))
+                    if let Some((last, records)) = open.replace((key, smallvec![(id.epoch, record)]))
                         && give(last, records).is_break()
                     {
                         open = None;

@@ -1,0 +1,37 @@
+//! Where the log stands, for who asks.
+
+use std::sync::atomic::Ordering;
+
+use format::Stream;
+use units::Seq;
+
+use super::Log;
+
+impl Log {
+    /// First 8 bytes of the pool's identifier, as in the headers of its batches.
+    pub(crate) fn pool(&self) -> u64 {
+        self.pool
+    }
+
+    /// Extents on the list that no stream has opened.
+    pub(crate) fn ahead(&self) -> usize {
+        self.ahead.load(Ordering::Relaxed)
+    }
+
+    /// Bytes left in the extent that a stream has open now, or in the one that it opens next.
+    pub(crate) fn room_in(&self, stream: Stream) -> usize {
+        let extent_bytes = self.geometry.extent_bytes;
+        let open = self.state.lock().streams.open_of(stream).map_or(0, |open| open.offset);
+        (if open < extent_bytes { extent_bytes - open } else { extent_bytes }) as usize
+    }
+
+    /// Bytes appended since the last position was taken.
+    pub(crate) fn bytes_since_checkpoint(&self) -> u64 {
+        self.state.lock().bytes_since_checkpoint
+    }
+
+    /// Number that changes whenever a batch is applied.
+    pub(crate) fn applied_seq(&self) -> Seq {
+        self.state.lock().applied_seq
+    }
+}
