@@ -77,6 +77,15 @@ struct Layers {
     frozen: Option<Arc<Overlay>>,
     /// Empty after a full checkpoint.
     settled: Arc<Overlay>,
+    /// The store has what is settled, and what is frozen above it: a full checkpoint is being published.
+    is_merged: bool,
+}
+
+impl Layers {
+    /// What the store does not have yet.
+    fn unmerged(&self) -> Option<&Overlay> {
+        (!self.is_merged).then_some(&*self.settled)
+    }
 }
 
 /// A group as of the last checkpoint.
@@ -102,7 +111,7 @@ impl Map {
     pub(crate) fn new(store: Arc<dyn MapStore>, cache_bytes: usize, settled: Arc<Overlay>) -> Self {
         let items = cache_bytes / 512;
         Self {
-            layers: RwLock::new(Layers { active: Arc::default(), frozen: None, settled }),
+            layers: RwLock::new(Layers { active: Arc::default(), frozen: None, settled, is_merged: false }),
             cache: Cache::with_weighter(items.max(64), cache_bytes as u64, GroupWeight),
             store,
         }
@@ -155,7 +164,7 @@ impl Map {
                 }
             }
             let settled = layers.settled.with(key, Clone::clone);
-            let Some(group) = self.group(&layers.settled, key, level.only, load)? else { return Ok(false) };
+            let Some(group) = self.group(&layers, key, level.only, load)? else { return Ok(false) };
             let active = layers.active.records(key);
             let frozen = layers.frozen.as_ref().and_then(|frozen| frozen.records(key));
             let all = [active.as_deref(), frozen.as_deref(), settled.as_ref(), Some(&*group)];
@@ -165,7 +174,7 @@ impl Map {
     }
 
     /// The group, which may lack what is settled: see the head of this file. `None`: not in memory, and loading was not allowed.
-    fn group(&self, settled: &Overlay, key: GroupKey, only: bool, load: bool) -> Result<Option<Arc<GroupRecords>>> {
+    fn group(&self, layers: &Layers, key: GroupKey, only: bool, load: bool) -> Result<Option<Arc<GroupRecords>>> {
         if let Some(records) = self.cache.get(&key) {
             return Ok(Some(records));
         }
@@ -173,18 +182,24 @@ impl Map {
             return Ok(None);
         }
         let mut records = self.stored(key, only)?;
-        settled.with(key, |changes| absorb(&mut records, changes, &mut |_, _| ()));
+        layers
+            .unmerged()
+            .and_then(|settled| settled.with(key, |changes| absorb(&mut records, changes, &mut |_, _| ())));
         let records = Arc::new(records);
         self.cache.insert(key, records.clone());
         Ok(Some(records))
     }
 
-    /// The group as of the last checkpoint.
+    /// The group as of the last checkpoint: of the one that is being published if it is a full one.
     fn base(&self, layers: &Layers, key: GroupKey, newest: Epoch) -> Result<Arc<GroupRecords>> {
         let settled = layers.settled.with(key, Clone::clone);
-        let mut group = self.group(&layers.settled, key, newest == Epoch(0), true)?.unwrap_or_default();
+        let mut group = self.group(layers, key, newest == Epoch(0), true)?.unwrap_or_default();
         if let Some(settled) = settled {
-            absorb(Arc::make_mut(&mut group), &settled, &mut |_, _| ());
+            let group = Arc::make_mut(&mut group);
+            absorb(group, &settled, &mut |_, _| ());
+            // It may have lain over them in the store already.
+            let frozen = layers.frozen.as_ref().filter(|_| layers.is_merged);
+            frozen.and_then(|frozen| frozen.with(key, |changes| absorb(group, changes, &mut |_, _| ())));
         }
         Ok(group)
     }
@@ -248,7 +263,7 @@ impl Map {
             }
         };
         layers.settled.with(key, &mut take);
-        if let Some(group) = self.group(&layers.settled, key, newest == Epoch(0), true)? {
+        if let Some(group) = self.group(&layers, key, newest == Epoch(0), true)? {
             take(&group);
         }
         Ok(below)
@@ -314,6 +329,22 @@ impl Map {
     /// a light one what was frozen is settled. Of the groups in `trimmed` more has gone than that: where they are cached they become what they are said to
     /// be, or go.
     pub(crate) fn thaw(&self, kind: Kind, trimmed: Vec<(GroupKey, Option<GroupRecords>)>) {
+        self.bring_up(kind, trimmed);
+        self.let_go(kind);
+    }
+
+    /// Drops the frozen overlay, which nobody needs any more; after a full checkpoint what is settled, too.
+    fn let_go(&self, kind: Kind) {
+        let mut layers = self.layers.write();
+        layers.frozen = None;
+        if kind == Kind::Full {
+            layers.settled = Arc::default();
+            layers.is_merged = false;
+        }
+    }
+
+    /// Brings what lies below the frozen overlay up to it.
+    fn bring_up(&self, kind: Kind, trimmed: Vec<(GroupKey, Option<GroupRecords>)>) {
         let (frozen, settled) = {
             let layers = self.layers.read();
             (layers.frozen.clone().unwrap_or_default(), layers.settled.clone())
@@ -327,8 +358,8 @@ impl Map {
                 }
             });
         } else {
-            // From here on nobody holds a group that was loaded before the commit.
-            drop(self.layers.write());
+            // From here on nobody holds a group that was loaded before the commit, and nobody lays what is older over one that is loaded.
+            self.layers.write().is_merged = true;
             for overlay in [&settled, &frozen] {
                 overlay.each(|key, changes| self.renew(key, changes));
             }
@@ -339,11 +370,6 @@ impl Map {
                 Some(records) => self.cache.insert(key, Arc::new(records)),
                 None => drop(self.cache.remove(&key)),
             }
-        }
-        let mut layers = self.layers.write();
-        layers.frozen = None;
-        if kind == Kind::Full {
-            layers.settled = Arc::default();
         }
     }
 
@@ -493,5 +519,63 @@ pub(crate) fn absorb(records: &mut GroupRecords, changes: &GroupRecords, lost: &
             Ok(at) => records[at].1.absorb(change, &mut |fragment| lost(*epoch, fragment)),
             Err(at) => records.insert(at, (*epoch, change.clone())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use env::MapBatch;
+    use sim::Machine;
+
+    use super::*;
+
+    const KEY: GroupKey = GroupKey { object: ObjectId(1), group: GroupIndex(0) };
+    const EPOCH: Epoch = Epoch(0);
+
+    fn at(location: u64) -> FragmentRef {
+        let live = BlockMask::run(3, 1);
+        FragmentRef { live, first: 3, count: 1, codec: 16, stored: 900, checksum: 7, location }
+    }
+
+    /// Where the block lies for a reader, and as of the last checkpoint for the cleaner, which asks for the group or goes through all of them.
+    fn places(map: &Map) -> [u64; 3] {
+        let level = Level { object: KEY.object, epoch: EPOCH, only: true, cuts: Vec::new() };
+        let pieces = map.lookup(&[level], KEY.group, BlockMask::run(3, 1)).unwrap();
+        let base = map.base_for_cleaning(KEY, EPOCH).unwrap();
+        let scanned = map.fragments_in(0, u64::MAX).unwrap();
+        assert_eq!(scanned.len(), 1);
+        [pieces[0].fragment.location, base[0].1.fragments[0].location, scanned[0].1.location]
+    }
+
+    fn commit(machine: &Machine, fragment: FragmentRef) {
+        let record = Record { holes: BlockMask::EMPTY, fragments: vec![fragment] };
+        let mut batch = MapBatch::default();
+        batch.put(record_key(&RecordKey { object: KEY.object, group: KEY.group, epoch: EPOCH }), record.encode());
+        machine.store.handle().commit(batch).unwrap();
+    }
+
+    /// A reader that loads a group while a full checkpoint is being published does not bring back what was settled before.
+    #[test]
+    fn a_group_that_is_loaded_while_a_full_checkpoint_is_published_is_the_new_one() {
+        let machine = Machine::new(1 << 20, 1);
+        commit(&machine, at(1000));
+        let map = Map::new(machine.store.handle(), 1 << 20, Arc::default());
+        let change = |location| {
+            map.active().change(KEY, EPOCH, |record| record.put(at(location), &mut |_| ()));
+            map.freeze();
+        };
+        change(2000);
+        map.thaw(Kind::Light, Vec::new());
+        assert_eq!(places(&map), [2000; 3]);
+        change(3000);
+        assert_eq!(places(&map), [3000, 2000, 2000]);
+        map.drop_cache();
+        commit(&machine, at(3000));
+        map.bring_up(Kind::Full, Vec::new());
+        assert_eq!(places(&map), [3000; 3], "while it is published");
+        map.let_go(Kind::Full);
+        assert_eq!(places(&map), [3000; 3], "afterwards");
+        map.drop_cache();
+        assert_eq!(places(&map), [3000; 3], "loaded anew");
     }
 }

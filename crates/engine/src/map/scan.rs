@@ -8,7 +8,7 @@ use surface::Result;
 use units::{Epoch, GroupIndex, ObjectId};
 
 use super::{Map, absorb, decode, store_error};
-use crate::overlay::GroupRecords;
+use crate::overlay::{GroupRecords, Overlay};
 use crate::write_buffer::GroupKey;
 
 impl Map {
@@ -69,7 +69,8 @@ impl Map {
         visit: &mut dyn FnMut(GroupKey, GroupRecords) -> ControlFlow<()>,
     ) -> Result<()> {
         let layers = self.layers.read();
-        let settled = &layers.settled;
+        let nothing = Overlay::default();
+        let settled = layers.unmerged().unwrap_or(&nothing);
         let inside = |key: &GroupKey| {
             let first = record_key(&RecordKey { object: key.object, group: key.group, epoch: Epoch(u32::MAX) });
             first[..] >= *from && first[..] < *to
