@@ -394,7 +394,8 @@ fn plan_group(run: &mut Run<'_>, group: &Taken, taken: usize, settings: Settings
     }
 }
 
-fn stream_of(is_hot: bool) -> Stream {
+/// The stream of what is written often, or of what is not.
+pub(crate) fn stream_of(is_hot: bool) -> Stream {
     if is_hot { Stream::Hot } else { Stream::Cold }
 }
 

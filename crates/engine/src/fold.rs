@@ -151,13 +151,13 @@ impl Core {
                 slice.left.push(key);
                 continue;
             };
-            let base = self.map.base_for_checkpoint(key, object.epoch())?.records;
+            let settled = settled.with(key, Clone::clone).unwrap_or_default();
+            let base = self.map.base_for_checkpoint(key, object.epoch(), &settled)?.records;
             if !timeline.shows_all_of(&base) {
                 slice.left.push(key);
                 continue;
             }
-            let settled = settled.with(key, Clone::clone).unwrap_or_default();
-            let mut records = base.clone();
+            let mut records = (*base).clone();
             // Nothing is lost by it but holes that hide nothing.
             timeline.trim(&mut records, &GroupRecords::new(), &mut |_, _| ());
             put_group(key, &base, &settled, &mut records, &mut slice.batch);

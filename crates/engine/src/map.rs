@@ -90,7 +90,7 @@ impl Layers {
 
 /// A group as of the last checkpoint.
 pub(crate) struct Base {
-    pub records: GroupRecords,
+    pub records: Arc<GroupRecords>,
     /// It was in the cache.
     pub cached: bool,
 }
@@ -195,11 +195,10 @@ impl Map {
         let settled = layers.settled.with(key, Clone::clone);
         let mut group = self.group(layers, key, newest == Epoch(0), true)?.unwrap_or_default();
         if let Some(settled) = settled {
-            let group = Arc::make_mut(&mut group);
-            absorb(group, &settled, &mut |_, _| ());
+            lay(&mut group, &settled);
             // It may have lain over them in the store already.
             let frozen = layers.frozen.as_ref().filter(|_| layers.is_merged);
-            frozen.and_then(|frozen| frozen.with(key, |changes| absorb(group, changes, &mut |_, _| ())));
+            frozen.and_then(|frozen| frozen.with(key, |changes| lay(&mut group, changes)));
         }
         Ok(group)
     }
@@ -231,13 +230,13 @@ impl Map {
         failure.map_or(Ok(records), Err)
     }
 
-    /// The group as a checkpoint must merge it: from the cache, else loaded without filling the cache.
-    pub(crate) fn base_for_checkpoint(&self, key: GroupKey, newest: Epoch) -> Result<Base> {
+    /// The group as a checkpoint must merge it, of which so much is `settled`: from the cache, else loaded without filling the cache.
+    pub(crate) fn base_for_checkpoint(&self, key: GroupKey, newest: Epoch, settled: &GroupRecords) -> Result<Base> {
         let (mut records, cached) = match self.cache.peek(&key) {
-            Some(records) => ((*records).clone(), true),
-            None => (self.stored(key, newest == Epoch(0))?, false),
+            Some(records) => (records, true),
+            None => (Arc::new(self.stored(key, newest == Epoch(0))?), false),
         };
-        self.settled().with(key, |changes| absorb(&mut records, changes, &mut |_, _| ()));
+        lay(&mut records, settled);
         Ok(Base { records, cached })
     }
 
@@ -375,12 +374,12 @@ impl Map {
 
     /// Lays changes over a group if it is cached, where it is: of most, nobody holds a copy.
     fn renew(&self, key: GroupKey, changes: &GroupRecords) {
-        // Whoever loads it from now on finds them in the store.
+        // Whoever loads it from now on finds them in the store, or settled.
         if self.cache.peek(&key).is_none() {
             return;
         }
         let renewed = self.cache.entry(&key, Some(Duration::ZERO), |_, records| {
-            absorb(Arc::make_mut(records), changes, &mut |_, _| ());
+            lay(records, changes);
             EntryAction::Retain(())
         });
         // A group that has gone since gets a place for a moment, which goes with the guard.
@@ -510,6 +509,13 @@ pub(crate) fn take<const N: usize>(
         }
     }
     missing
+}
+
+/// Lays changes over a group that others may look at; it is copied only then, and only if there are any.
+fn lay(group: &mut Arc<GroupRecords>, changes: &GroupRecords) {
+    if !changes.is_empty() {
+        absorb(Arc::make_mut(group), changes, &mut |_, _| ());
+    }
 }
 
 /// Lays changes over records, epoch by epoch; `lost` gets what fragments lose by it, with those blocks as their live mask.

@@ -119,9 +119,9 @@ impl Core {
                     continue;
                 }
             }
-            let Base { records: base, cached } = self.map.base_for_checkpoint(key, object.epoch())?;
+            let Base { records: base, cached } = self.map.base_for_checkpoint(key, object.epoch(), &settled)?;
             self.count_changes(key.object, &base, &changes, &mut merged);
-            let mut records = base.clone();
+            let mut records = (*base).clone();
             absorb(&mut records, &changes, &mut |_, _| ());
             let mut above = settled.clone();
             absorb(&mut above, &changes, &mut |_, _| ());

@@ -29,9 +29,8 @@ pub(crate) struct Notes<'a> {
 }
 
 impl<'a> Notes<'a> {
-    /// Those of `first` and the groups behind it.
-    pub(crate) fn from(notes: &'a [MovedFrom], first: GroupKey) -> Self {
-        Self { rest: &notes[notes.partition_point(|note| note.key < first)..] }
+    pub(crate) fn of(notes: &'a [MovedFrom]) -> Self {
+        Self { rest: notes }
     }
 
     /// Those of a group that is not before the one that was asked for last.
@@ -82,8 +81,7 @@ mod tests {
             MovedFrom { key, epoch: Epoch(2), fragment, as_of: 7 }
         };
         let notes = [note(before, 4, 1), note(key, 0, 4), note(key, 8, 1), note(key, 0, 4), note(behind, 4, 1)];
-        let base_of =
-            |notes: &[_], changes: &_, last_full| base_of(Notes::from(notes, before).about(key), changes, last_full);
+        let base_of = |notes: &[_], changes: &_, last_full| base_of(Notes::of(notes).about(key), changes, last_full);
         let none = BlockMask::EMPTY;
         let moved = changes(2, &[fragment(0, 4, 9000), fragment(8, 1, 9900)], none);
         let base = base_of(&notes, &moved, 7).unwrap();

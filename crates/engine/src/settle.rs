@@ -62,8 +62,7 @@ impl Core {
         captured: &Captured,
     ) -> Result<(Merged, Vec<Vec<u8>>)> {
         let (mut merged, mut writer) = (Merged::default(), DeltaWriter::default());
-        let Some(first) = keys.first() else { return Ok((merged, Vec::new())) };
-        let mut notes = Notes::from(notes, *first);
+        let mut notes = Notes::of(notes);
         let mut last = None;
         for key in keys.iter().copied() {
             let object = self.objects.get_again(&mut last, key.object);
@@ -87,8 +86,9 @@ impl Core {
 
     /// Whether changes of a group come to the same with `base` as with what the map says, if it can be read.
     fn counts_alike(&self, key: GroupKey, object: &Object, base: &GroupRecords, changes: &GroupRecords) -> bool {
-        let Ok(real) = self.map.base_for_checkpoint(key, object.epoch()) else { return true };
-        let [one, other] = [base, &real.records].map(|base| {
+        let settled = self.map.settled().with(key, Clone::clone).unwrap_or_default();
+        let Ok(real) = self.map.base_for_checkpoint(key, object.epoch(), &settled) else { return true };
+        let [one, other] = [base, &*real.records].map(|base| {
             let mut merged = Merged::default();
             self.count_changes(key.object, base, changes, &mut merged);
             (merged.usage, merged.objects)

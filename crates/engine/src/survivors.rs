@@ -15,7 +15,7 @@ use std::ops::Range;
 use codec::{Codec, CodecId, DictionaryNumber, ZstdLevel};
 use format::{
     BATCH_ALIGN, BATCH_FIXED_BYTES, Entry, FragmentEntry, FragmentIdentity, FragmentRef, MOVE_ENTRY_BYTES, Move,
-    Stream, fragment_checksum, header_bytes,
+    fragment_checksum, header_bytes,
 };
 use policy::dst_limit;
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ExtentIndex, ObjectId};
@@ -23,6 +23,7 @@ use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ExtentIndex, ObjectId};
 use crate::core::Core;
 use crate::deaths::Since;
 use crate::dictionaries::Readers;
+use crate::drain::stream_of;
 use crate::extent_scan::Stored;
 use crate::extents::Victim;
 use crate::moved_from::MovedFrom;
@@ -62,11 +63,6 @@ impl Survivor {
     fn key(&self) -> GroupKey {
         GroupKey { object: self.object, group: self.moved.fragment.first.group() }
     }
-}
-
-/// The stream that it goes to.
-fn stream_of(survivor: &Survivor) -> Stream {
-    if survivor.is_hot { Stream::Hot } else { Stream::Cold }
 }
 
 /// A batch that is being filled.
@@ -406,7 +402,7 @@ impl Core {
         let mut rest = VecDeque::from(survivors.ordered());
         let max = (self.geometry.extent_bytes as usize).min(BATCH_BYTES_MAX);
         std::iter::from_fn(move || {
-            let room = self.log.room_in(stream_of(rest.front()?));
+            let room = self.log.room_in(stream_of(rest.front()?.is_hot));
             let mut batch = Survivors::fill(&mut rest, room.min(max), max);
             if batch.is_empty() {
                 batch = Survivors::fill(&mut rest, max, max);
@@ -441,7 +437,7 @@ impl Core {
             at += len;
         }
         let mut prepared = Prepared::new(entries, payload, buf, Vec::new());
-        prepared.stream = survivors.first().map_or(Stream::Cold, |survivor| stream_of(survivor));
+        prepared.stream = stream_of(survivors.first().is_some_and(|survivor| survivor.is_hot));
         prepared
     }
 }
