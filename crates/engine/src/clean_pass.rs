@@ -123,7 +123,7 @@ pub(crate) fn help(core: &Weak<Core>) {
         if core.workers.rest(pause) {
             return;
         }
-        let is_needed = core.brake.waiting.load(Ordering::Acquire) > 0 || core.urgency() > 0.0;
+        let is_needed = core.needs_space_soon();
         let may_work = is_needed && core.check_failed().is_ok();
         let paced = if may_work { core.clean_some(false).unwrap_or(Paced::Nothing) } else { Paced::Nothing };
         pause = match (paced, is_needed) {
@@ -216,6 +216,11 @@ impl Core {
         self.extents_left() * 1000 < total * u64::from(self.objects.clean_marks().high_permille)
     }
 
+    /// Whether somebody waits for what the cleaner wins, or will if it takes its time.
+    pub(crate) fn needs_space_soon(&self) -> bool {
+        self.brake.waiting.load(Ordering::Acquire) > 0 || self.urgency() > 0.0
+    }
+
     /// How near the wall is: 0 where the brake begins, 1 at the wall.
     fn urgency(&self) -> f64 {
         let (from, wall) = (self.brake.from.load(Ordering::Relaxed), self.paced_wall());
@@ -265,7 +270,7 @@ impl Core {
     pub(crate) fn rule(&self, dead_permille: u32, greedy: bool) -> Rule {
         let live_max = u64::from(self.geometry.extent_bytes) * u64::from(1000 - dead_permille) / 1000;
         let within = (ExtentIndex(0), ExtentIndex(self.geometry.extents_usable()));
-        Rule { live_max: live_max as u32, greedy, within, away: false }
+        Rule { live_max: live_max as u32, greedy, within, away: false, recodes: !greedy }
     }
 
     /// What to clean now in the background, if anything.
@@ -361,7 +366,7 @@ impl Core {
     fn clean_pass(&self, all: bool, rounds: u32) -> Result<CleanReport> {
         self.take_checkpoint()?;
         let (extents, moved) = (self.counters.cleaned_extents.get(), self.counters.moved_bytes.get());
-        let rule = self.rule(PASS_PERMILLE, true);
+        let rule = Rule { recodes: true, ..self.rule(PASS_PERMILLE, true) };
         let high = u64::from(self.objects.clean_marks().high_permille);
         let total = u64::from(self.geometry.extents_usable()) - 1;
         let mut report = CleanReport { extents_free_before: self.extents_left(), ..CleanReport::default() };

@@ -25,6 +25,7 @@ use std::sync::atomic::Ordering;
 use surface::Result;
 use units::ExtentIndex;
 
+use crate::cold::ColdRecoder;
 use crate::core::Core;
 use crate::extents::Victim;
 use crate::geometry::CLEAN_EXTENTS;
@@ -59,6 +60,8 @@ pub(crate) struct Rule {
     pub within: (ExtentIndex, ExtentIndex),
     /// They are to go (see `shrink`): however full they are, and although it wins nothing.
     pub away: bool,
+    /// What is cold may be compressed anew: nobody waits for just this round.
+    pub recodes: bool,
 }
 
 /// How a round ended.
@@ -229,13 +232,26 @@ impl Core {
             let survivors = cleaner.spare.pop().unwrap_or_default();
             Claim { core: self, number, victims, survivors }
         };
-        let round = self.clean_claim(&mut claim, rule, seen, &allowance);
-        self.counters.cleaning_ns.add(self.env.clock.now_ns().saturating_sub(began));
+        let mut cold = (rule.recodes && allowance.purpose == Purpose::Clean).then(|| ColdRecoder::new(self));
+        let round = self.clean_claim(&mut claim, &mut cold, rule, seen, &allowance);
+        if let Some(cold) = cold {
+            cold.finish(matches!(round, Ok(Round::Cleaned { .. })));
+        }
+        let took = self.env.clock.now_ns().saturating_sub(began);
+        self.cold_pace.earn(took);
+        self.counters.cleaning_ns.add(took);
         round
     }
 
     /// Steps 2 and 3 for the victims that are a round's own.
-    fn clean_claim(&self, claim: &mut Claim<'_>, rule: Rule, seen: u64, allowance: &Allowance<'_>) -> Result<Round> {
+    fn clean_claim(
+        &self,
+        claim: &mut Claim<'_>,
+        cold: &mut Option<ColdRecoder<'_>>,
+        rule: Rule,
+        seen: u64,
+        allowance: &Allowance<'_>,
+    ) -> Result<Round> {
         let _in_use = self.dictionaries.in_use.read();
         let extent_bytes = u64::from(self.geometry.extent_bytes);
         // Two streams may open an extent each: that must not take what is kept for the survivors of one.
@@ -251,7 +267,8 @@ impl Core {
             let mark = survivors.mark();
             let collected = match read {
                 Ok(buf) => {
-                    let collected = self.collect(victim, &buf[..extent_bytes as usize], survivors, is_current)?;
+                    let extent = &buf[..extent_bytes as usize];
+                    let collected = self.collect(victim, extent, survivors, cold.as_mut(), is_current)?;
                     self.buffers.put(buf);
                     collected
                 }
@@ -262,11 +279,12 @@ impl Core {
             };
             match collected {
                 Collected::All if apart => {
-                    survivors.tell_hot(mark, |object, block| self.rewrites.is_hot(object, block));
+                    survivors.tell_hot(mark, |object, group, blocks| self.rewrites.are_hot(object, group, blocks));
                 }
                 Collected::All => {}
                 Collected::Left(why) => {
                     survivors.cut_back(mark);
+                    cold.iter_mut().for_each(|cold| cold.end_extent(false));
                     self.cleaner.lock().shun(victim, true);
                     self.remember_damage(why);
                     continue;
@@ -281,6 +299,7 @@ impl Core {
                     break;
                 }
             }
+            cold.iter_mut().for_each(|cold| cold.end_extent(true));
             taken.push(victim);
         }
         if taken.is_empty() {

@@ -18,6 +18,7 @@ use crate::checkpoint::CheckpointState;
 use crate::chooser::Chooser;
 use crate::clean_pass::Brake;
 use crate::cleaner::Cleaner;
+use crate::cold::ColdPace;
 use crate::counters::Counters;
 use crate::dictionaries::Dictionaries;
 use crate::extents::Extents;
@@ -126,6 +127,7 @@ pub(crate) struct Core {
     pub chooser: Chooser,
     /// What was written lately.
     pub rewrites: Rewrites,
+    pub cold_pace: ColdPace,
     pub dictionaries: Dictionaries,
     pub workers: Workers,
     /// Bytes of reservations that are not used.
@@ -196,6 +198,7 @@ impl Core {
             mended: Mutex::default(),
             damages: Mutex::default(),
             units: UnitCache::new(shares.units, parts.buffers.clone()),
+            cold_pace: ColdPace::default(),
             rewrites: Rewrites::new(capacity_bytes, parts.options.memory_bytes),
             dictionaries: Dictionaries::new(
                 shares.dictionaries,

@@ -41,4 +41,6 @@ pub(crate) struct Counters {
     pub cleaned_extents: Counter,
     pub moved_bytes: Counter,
     pub cleaning_ns: Counter,
+    pub cold_before_bytes: Counter,
+    pub cold_after_bytes: Counter,
 }

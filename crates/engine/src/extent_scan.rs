@@ -15,6 +15,8 @@ pub(crate) struct Stored {
     pub fragment: FragmentEntry,
     /// The batch that wrote the data first.
     pub made: Seq,
+    /// Whether it is here because it was moved, or may be.
+    pub is_moved: bool,
     /// The blocks that its batch gives it: all of its unit, unless it was moved without some.
     pub given: BlockMask,
     /// Where its payload begins in the extent, in bytes.
@@ -65,7 +67,7 @@ pub(crate) fn fragments(at: usize, batch: &Batch) -> impl Iterator<Item = Stored
         offset += fragment.stored as usize;
         let made = moved.map_or(batch.header.seq, |moved| moved.made);
         let given = moved.map_or(fragment.unit(), |moved| moved.live);
-        Stored { object, epoch, fragment: *fragment, made, given, offset: begin }
+        Stored { object, epoch, fragment: *fragment, made, is_moved: moved.is_some(), given, offset: begin }
     })
 }
 

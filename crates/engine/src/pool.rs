@@ -378,6 +378,8 @@ impl Pool {
             cleaned_extents: c.cleaned_extents.get(),
             moved_bytes: c.moved_bytes.get(),
             cleaning_ns: c.cleaning_ns.get(),
+            cold_before_bytes: c.cold_before_bytes.get(),
+            cold_after_bytes: c.cold_after_bytes.get(),
             catalogue_bytes: if pins.as_of.is_some() { pins.bytes } else { 0 },
             catalogue_extents,
             damages: core.damages.lock().clone(),

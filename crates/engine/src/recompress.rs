@@ -4,47 +4,34 @@
 //!
 //! For each extent that has live bytes:
 //! 1. It is read whole, and what lives there of the volume is found ([`residents`](crate::residents)), as for cleaning.
-//! 2. Each fragment is verified and decoded; what is left of it is compressed as if it were written now. A damaged one stays where it is.
+//! 2. Each fragment is verified and compressed anew (`recode`). A damaged one stays where it is.
 //! 3. What became clearly smaller is appended as moves. So the rules of moves hold at every crash point: a move takes effect only for
 //!    blocks whose record still points at the place that it moves from, and it is in the log behind nothing that it depends on.
 //!
 //! When all extents are done, dictionaries that nothing needs any more are given up (`dictionary_review`).
 //!
-//! Data never becomes larger, since what does not become smaller is not moved. Units that are larger than the property `unit` has it are divided, if they
-//! become smaller all the same; small ones are not joined, because a move has one place that it comes from (`sort` does that). They keep their epoch: snapshots
-//! see what they saw. What is left behind is dead, and the cleaner's. Space for the new place comes from what data may use, never from the reserve.
+//! What does not become smaller is not moved. What is left behind is dead, and the cleaner's. Space for the new place comes from what data may use,
+//! never from the reserve.
 
 use std::sync::atomic::Ordering;
 
-use codec::{CodecId, DictionaryNumber};
 use env::MapBatch;
-use format::{
-    FragmentEntry, FragmentIdentity, KEY_RECOMPRESS, MOVE_ENTRY_BYTES, Move, RecompressState, fragment_checksum,
-};
-use policy::{Compression, Mode, Settings, plan_units, wants_dictionary};
+use format::{KEY_RECOMPRESS, RecompressState};
+use policy::{Compression, Mode, Settings};
 use surface::{Error, ErrorKind, Result};
-use units::{BLOCK_BYTES, BlockIndex, ExtentIndex, GROUP_BLOCKS, ObjectId};
+use units::{ExtentIndex, ObjectId};
 
-use crate::chooser;
 use crate::core::Core;
-use crate::dictionaries::{Encoders, Readers};
-use crate::drain::compress_with;
 use crate::extents::Victim;
 use crate::log::Purpose;
 use crate::map::store_error;
 use crate::pool::Pool;
+use crate::recode::Recoder;
 use crate::residents::Resident;
-use crate::scratch;
 use crate::survivors::Survivors;
 
-/// A fragment is rewritten only if that wins this share of its size: less is not worth a write and a dead place.
-const GAIN_DIVISOR: usize = 32;
 /// Checkpoints taken for one extent before it is said that there is no room.
 const TRIES: usize = 4;
-/// Marks regions of data under recompression: what is remembered of them is apart from what is remembered of present writes, which may be
-/// chosen for in another mode.
-const APART: u64 = 1 << 63;
-
 /// How far recompression has come.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecompressReport {
@@ -182,16 +169,14 @@ impl Core {
         let mut survivors = Survivors::default();
         let (mut before, mut rewritten) = (0, 0);
         let fragments = residents.len() as u64;
-        let mut batch = self.chooser.begin(false, self.counters.written_bytes.get());
-        let mut dictionaries = residents.first().and_then(|resident| self.encoders(&resident.object, settings));
+        let mut recoder = Recoder::new(self);
         for resident in &residents {
-            let chosen = (&mut batch, &mut dictionaries);
-            if let Some(old) = self.rewrite(resident, settings, extent, &mut survivors, chosen) {
+            if let Some(old) = self.rewrite(resident, settings, extent, &mut survivors, &mut recoder) {
                 before += old as u64;
                 rewritten += 1;
             }
         }
-        batch.finish();
+        recoder.finish();
         self.buffers.put(buf);
         let after = survivors.payload_bytes() as u64;
         if rewritten > 0 {
@@ -218,66 +203,15 @@ impl Core {
         settings: &Settings,
         extent: &[u8],
         survivors: &mut Survivors,
-        (batch, dictionaries): (&mut chooser::Batch<'_>, &mut Option<Encoders<'_>>),
+        recoder: &mut Recoder<'_>,
     ) -> Option<usize> {
-        let Resident { object: volume, stored, location, reference } = resident;
+        let Resident { stored, location, reference, .. } = resident;
         let live = self.map.unmoved(resident.key(), stored.epoch, *location, reference.live);
         if live.is_empty() {
             return None;
         }
         let payload = stored.payload(extent).filter(|payload| stored.is_intact(payload))?;
-        let before = format::FragmentRef { live, ..*reference }.live_bytes() as usize;
-        let raw_len = usize::from(stored.fragment.count) * BLOCK_BYTES;
-        let codec = CodecId(stored.fragment.codec);
-        // What needs an old dictionary is rewritten wherever that costs nothing: then the old one can be given up.
-        let newest = dictionaries.as_ref().and_then(|encoders| encoders.number(encoders.count()));
-        let is_outdated = codec == CodecId::ZSTD_DICTIONARY
-            && DictionaryNumber::split(payload).is_some_and(|(number, _)| Some(number) != newest);
-        let least_gain = if is_outdated { 0 } else { before / GAIN_DIVISOR };
-        // In units as large as the property has them; if that wins too little, in one as it is.
-        let sizes = [settings.unit_blocks.max(1), GROUP_BLOCKS as u32];
-        let sizes = if u32::from(stored.fragment.count) > sizes[0] { &sizes[..] } else { &sizes[1..] };
-        let has_won = scratch::with(|scratch| {
-            let scratch::Scratch { codecs, unit, spare, .. } = scratch;
-            let raw = &mut unit[..raw_len];
-            self.decode(Readers::Free, volume, codecs, (codec, payload), raw, raw_len).ok()?;
-            let mut target = vec![0; raw_len];
-            sizes.iter().find(|unit_blocks| {
-                let mark = survivors.mark();
-                let mut after = 0;
-                for unit in plan_units(live, **unit_blocks) {
-                    let block = BlockIndex(resident.key().group.first_block().0 + u64::from(unit.first));
-                    let skip = (block.0 - stored.fragment.first.0) as usize * BLOCK_BYTES;
-                    let raw = &raw[skip..skip + unit.count as usize * BLOCK_BYTES];
-                    let target = &mut target[..raw.len()];
-                    let (id, len) = match settings.compression {
-                        Compression::Fixed(codec) => compress_with(codecs, codec, raw, target, settings),
-                        Compression::Auto => {
-                            let object = ObjectId(stored.object.0 | APART);
-                            let dictionaries = dictionaries.as_mut().filter(|_| wants_dictionary(settings, raw.len()));
-                            let (first, afresh) = (block, is_outdated);
-                            let unit = chooser::Unit { object, first, raw, settings, dictionaries, afresh, target };
-                            let done = batch.store(unit, codecs, spare);
-                            (done.codec, done.stored)
-                        }
-                    };
-                    let (count, codec) = (unit.count as u8, id.0);
-                    let identity =
-                        FragmentIdentity { object: stored.object, epoch: stored.epoch, first: block, count, codec };
-                    let checksum = fragment_checksum(&identity, &target[..len]);
-                    let fragment = FragmentEntry { first: block, count, codec, stored: len as u32, checksum };
-                    let moved = Move { fragment, live: unit.mask(), from: *location, made: stored.made };
-                    after += len + MOVE_ENTRY_BYTES;
-                    survivors.push(stored, moved, &target[..len]);
-                }
-                let wins = after + least_gain <= before;
-                if !wins {
-                    survivors.cut_back(mark);
-                }
-                wins
-            })
-        });
-        has_won.map(|_| before)
+        recoder.recode(resident, live, payload, settings, survivors).map(|(before, _)| before)
     }
 
     fn recompress_report(&self, state: &RecompressState) -> RecompressReport {

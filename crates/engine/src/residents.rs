@@ -153,7 +153,15 @@ impl Core {
             let offset = (location - start) as usize;
             // How old it is cannot be told any more. What was written before this look at the map is older than what the map says now;
             // what is written from now on is newer than that.
-            let stored = Stored { object: id.object, epoch: id.epoch, fragment, made, given: reference.unit(), offset };
+            let stored = Stored {
+                object: id.object,
+                epoch: id.epoch,
+                fragment,
+                made,
+                is_moved: true,
+                given: reference.unit(),
+                offset,
+            };
             residents.push(Resident { object, stored, location, reference });
         }
         Ok((residents, false))

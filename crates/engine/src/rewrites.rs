@@ -35,7 +35,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use units::{BLOCK_BYTES, BlockIndex, ObjectId};
+use units::{BLOCK_BYTES, BlockIndex, BlockMask, GroupIndex, ObjectId};
 
 /// Slots of a bucket: 16 bits each.
 const SLOTS: usize = 4;
@@ -131,11 +131,19 @@ impl Rewrites {
     }
 
     /// Whether a block is hot.
-    pub(crate) fn is_hot(&self, object: ObjectId, block: BlockIndex) -> bool {
+    fn is_hot(&self, object: ObjectId, block: BlockIndex) -> bool {
         let now = self.tick(self.written_bytes.load(Ordering::Relaxed));
         let (index, tag) = self.place(object, block);
         let Some(bucket) = self.buckets.get().and_then(|buckets| buckets.get(index)) else { return false };
         slots_of(bucket).iter().any(|slot| slot.tag == tag && slot.is_hot(now))
+    }
+
+    /// Whether most of these blocks of a group are.
+    pub(crate) fn are_hot(&self, object: ObjectId, group: GroupIndex, blocks: BlockMask) -> bool {
+        let start = group.first_block().0;
+        let runs = blocks.runs().flat_map(|(first, count)| u64::from(first)..u64::from(first + count));
+        let hot = runs.filter(|block| self.is_hot(object, BlockIndex(start + block))).count();
+        2 * hot >= blocks.count() as usize
     }
 
     /// The time when so many bytes have been written, modulo that of a slot.

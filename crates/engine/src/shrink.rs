@@ -226,7 +226,7 @@ impl Core {
     /// Step 2. Whether nothing is left beyond the mark.
     fn move_below_mark(&self, extents: u32, rounds: u32) -> Result<bool> {
         let beyond = (ExtentIndex(extents), ExtentIndex(u32::MAX));
-        let away = Rule { live_max: u32::MAX, greedy: false, within: beyond, away: true };
+        let away = Rule { live_max: u32::MAX, greedy: false, within: beyond, away: true, recodes: false };
         let below = self.rule(0, true);
         let left = |core: &Self| core.extents.lock().used_from(extents as usize);
         let mut stuck = 0;

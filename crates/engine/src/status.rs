@@ -116,6 +116,10 @@ pub struct PoolStatus {
     pub moved_bytes: u64,
     /// See `cleaned_extents`.
     pub cleaning_ns: u64,
+    /// Bytes of fragments that the cleaner compressed anew (the property `cold-mode`), before and after.
+    pub cold_before_bytes: u64,
+    /// See `cold_before_bytes`.
+    pub cold_after_bytes: u64,
     /// Bytes of the catalogue in the log, from which `salvage` would know names and sizes; 0: the pool is too full for one.
     pub catalogue_bytes: u64,
     /// Extents that are kept for it alone.

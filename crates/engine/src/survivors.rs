@@ -4,7 +4,7 @@
 //! 1. *Collect*: an extent is read whole (`victim_reads`); its `residents` are taken.
 //! 2. *Verify*: each payload against its checksum. A damaged one stays where it is, and its extent with it: then nothing
 //!    that could still be saved is lost, and its readers are told.
-//! 3. *Cut*: a unit of which blocks have been overwritten is decoded, and the runs that are left become units of their own, if
+//! 3. *Compress anew* what is cold, where that is wanted (`cold`). *Cut* what is not: a unit of which blocks have been overwritten is decoded, and the runs that are left become units of their own, if
 //!    that makes less of it. Whole units move as they are: their checksum covers who they are, not where.
 //! 4. *Order*: by object and block over all extents of a round, so that neighbours come together again; what is written often apart (`rewrites`).
 //! 5. *Pack* into batches of at most an extent, of one stream each.
@@ -18,8 +18,9 @@ use format::{
     fragment_checksum, header_bytes,
 };
 use policy::dst_limit;
-use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ExtentIndex, ObjectId};
+use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ExtentIndex, GroupIndex, ObjectId};
 
+use crate::cold::ColdRecoder;
 use crate::core::Core;
 use crate::deaths::Since;
 use crate::dictionaries::Readers;
@@ -149,13 +150,10 @@ impl Survivors {
     }
 
     /// Tells of those collected since the mark which are hot.
-    pub(crate) fn tell_hot(&mut self, mark: (usize, usize), is_hot: impl Fn(ObjectId, BlockIndex) -> bool) {
+    pub(crate) fn tell_hot(&mut self, mark: (usize, usize), are_hot: impl Fn(ObjectId, GroupIndex, BlockMask) -> bool) {
         for survivor in self.list.iter_mut().skip(mark.0) {
-            let start = survivor.moved.fragment.first.group().first_block().0;
-            let live = survivor.moved.live;
-            let runs = live.runs().flat_map(|(first, count)| u64::from(first)..u64::from(first + count));
-            let hot = runs.filter(|block| is_hot(survivor.object, BlockIndex(start + block))).count();
-            survivor.is_hot = 2 * hot >= live.count() as usize;
+            let GroupKey { object, group } = survivor.key();
+            survivor.is_hot = are_hot(object, group, survivor.moved.live);
         }
     }
 
@@ -264,6 +262,7 @@ impl Core {
         victim: Victim,
         bytes: &[u8],
         survivors: &mut Survivors,
+        mut cold: Option<&mut ColdRecoder<'_>>,
         is_current: impl Fn() -> bool,
     ) -> surface::Result<Collected> {
         let residents = match self.known_residents(victim.extent, bytes) {
@@ -274,7 +273,7 @@ impl Core {
             None => self.residents(victim, bytes, is_current)?.0,
         };
         for resident in residents {
-            match self.survive(&resident, bytes, survivors) {
+            match self.survive(&resident, bytes, survivors, cold.as_deref_mut()) {
                 Collected::All => {}
                 left => return Ok(left),
             }
@@ -283,7 +282,13 @@ impl Core {
     }
 
     /// Steps 2 and 3 for one fragment.
-    fn survive(&self, resident: &Resident, extent: &[u8], survivors: &mut Survivors) -> Collected {
+    fn survive(
+        &self,
+        resident: &Resident,
+        extent: &[u8],
+        survivors: &mut Survivors,
+        cold: Option<&mut ColdRecoder<'_>>,
+    ) -> Collected {
         let Resident { object, stored, location, reference } = resident;
         if !self.objects.is_seen(object.id) {
             // Its records go with the next checkpoints, and the extent with them.
@@ -303,6 +308,9 @@ impl Core {
         let Some(payload) = stored.payload(extent).filter(|payload| stored.is_intact(payload)) else {
             return damaged("does not match its checksum");
         };
+        if cold.is_some_and(|cold| cold.recode(resident, live, payload, survivors)) {
+            return Collected::All;
+        }
         let whole = Move { fragment: stored.fragment, live, from: *location, made: stored.made };
         let dead = reference.unit().minus(live).count();
         if dead * CUT_DIVISOR >= u32::from(stored.fragment.count) && dead > 0 {
@@ -454,7 +462,15 @@ mod tests {
             let first = BlockIndex(first);
             let fragment = FragmentEntry { first, count: 1, codec: 0, stored, checksum: 0 };
             let live = BlockMask::run(first.in_group(), 1);
-            let was = Stored { object: ObjectId(1), epoch: Epoch(0), fragment, made: Seq(1), given: live, offset: 0 };
+            let was = Stored {
+                object: ObjectId(1),
+                epoch: Epoch(0),
+                fragment,
+                made: Seq(1),
+                is_moved: false,
+                given: live,
+                offset: 0,
+            };
             let moved = Move { fragment, live, from: 4096, made: Seq(1) };
             survivors.push(&was, moved, &vec![0; stored as usize]);
         }
@@ -507,7 +523,7 @@ mod tests {
             divided
         };
         assert_eq!(batches(&survivors), [[1, 2, 3, 4, 6, 7, 8, 9]]);
-        survivors.tell_hot((0, 0), |_, block| block.0 % 2 == 0);
+        survivors.tell_hot((0, 0), |_, _, blocks| blocks.0.trailing_zeros() % 2 == 0);
         assert_eq!(batches(&survivors), [[1, 3, 7, 9], [2, 4, 6, 8]]);
         survivors.forget_hot();
         assert_eq!(batches(&survivors).len(), 1);

@@ -12,6 +12,8 @@ use sim::{ContentKind, Rng, TableOp};
 
 /// Bytes moved by all runs of a test.
 static MOVED: AtomicU64 = AtomicU64::new(0);
+/// Bytes of what the cleaner compressed anew.
+static RECODED: AtomicU64 = AtomicU64::new(0);
 
 /// Few extents, so that each is cleaned again and again.
 fn tight(rng: &mut Rng) -> Shape {
@@ -52,7 +54,9 @@ fn write(world: &mut World, offset: u64, len: u64, kind: ContentKind) -> Result<
 
 fn note_moved(world: &World) {
     if let Some(pool) = &world.pool {
-        MOVED.fetch_add(pool.status().moved_bytes, Ordering::Relaxed);
+        let status = pool.status();
+        MOVED.fetch_add(status.moved_bytes, Ordering::Relaxed);
+        RECODED.fetch_add(status.cold_before_bytes, Ordering::Relaxed);
     }
 }
 
@@ -96,7 +100,8 @@ fn full_world(seed: u64, percent: u64) -> Result<World, Failure> {
     let size = (usable(&world.shape).saturating_sub(128 << 10) * percent / 100).max(32 << 10) / 4096 * 4096;
     let unit = *world.rng.pick(&["4K", "8K", "32K", "128K"]);
     let codec = *world.rng.pick(&["off", "lz4", "zstd-1"]);
-    create(&mut world, size, &[("unit", unit), ("compression", codec)])?;
+    let cold = *world.rng.pick(&["auto", "balanced", "archive"]);
+    create(&mut world, size, &[("unit", unit), ("compression", codec), ("cold-mode", cold)])?;
     Ok(world)
 }
 
@@ -136,9 +141,12 @@ fn crashes(seed: u64) -> Result<Tally, Failure> {
 fn crashes_while_extents_are_cleaned() {
     let campaign = Campaign { binary: "cleaning", test: "crashes_while_extents_are_cleaned", seeds: 300, soaks: true };
     let total = campaign.run(crashes);
-    let moved = MOVED.load(Ordering::Relaxed);
-    println!("{} MiB moved", moved >> 20);
-    campaign.demand(total.crashes >= 2000 && moved > 200 << 20, "2000 crashes and 200 MiB moved");
+    let (moved, recoded) = (MOVED.load(Ordering::Relaxed), RECODED.load(Ordering::Relaxed));
+    println!("{} MiB moved, {} MiB compressed anew", moved >> 20, recoded >> 20);
+    campaign.demand(
+        total.crashes >= 2000 && moved > 200 << 20 && recoded > 5 << 20,
+        "2000 crashes, 200 MiB moved and 5 MiB compressed anew",
+    );
 }
 
 /// Something with the history of the volume `v`, of which few snapshots are kept, and one clone.

@@ -7,6 +7,7 @@
 
 mod budget;
 mod candidates;
+mod cold;
 mod cost;
 mod decide;
 mod dictionary;
@@ -28,6 +29,7 @@ mod zero;
 
 pub use budget::{TEST_CREDIT_NS, test_credit_earned};
 pub use candidates::{CANDIDATES_MAX, Candidates, ParseCandidatesError};
+pub use cold::{ColdMode, ParseColdModeError};
 pub use cost::{SAVING_MIN, Weights, ln_cost};
 pub use decide::{Action, Decision, Why, decide, wants_probe};
 pub use dictionary::{

@@ -8,7 +8,7 @@ use units::{BLOCK_BYTES, GROUP_BLOCKS, parse_size};
 
 use crate::plan::Auto;
 use crate::rules::{RULE_PREFIX, RuleError, Rules, check_rule};
-use crate::{Candidates, Mode, Schedule};
+use crate::{Candidates, ColdMode, Mode, Schedule};
 
 /// How codecs are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +36,8 @@ pub struct Settings {
     pub min_saving_permille: u32,
     /// Whether the volume trains dictionaries for its small units and uses them.
     pub dictionary: bool,
+    /// Whether and how data is compressed anew when the cleaner moves it.
+    pub cold_mode: ColdMode,
     /// Most stored bytes of a volume, its snapshots' included, if there is a limit.
     pub quota_bytes: Option<u64>,
     /// Stored bytes for which there is always room.
@@ -70,6 +72,7 @@ impl Default for Settings {
             unit_blocks: 8,
             min_saving_permille: 125,
             dictionary: true,
+            cold_mode: ColdMode::Auto,
             quota_bytes: None,
             reservation_bytes: 0,
             clean_marks: CleanMarks::default(),
@@ -158,6 +161,13 @@ pub const KEYS: &[Key] = &[
         name: "dictionary",
         description: "whether auto trains zstd dictionaries from a volume's own data, for units of at most 16 KiB",
         allowed: "auto, off",
+        default: "auto",
+        is_of_pool: false,
+    },
+    Key {
+        name: "cold-mode",
+        description: "as what mode of auto data that the cleaner moves, and nobody rewrites, is compressed anew",
+        allowed: ColdMode::ALLOWED,
         default: "auto",
         is_of_pool: false,
     },
@@ -363,6 +373,7 @@ fn apply(settings: &mut Settings, name: &str, value: &str) -> Result<(), Propert
         "unit" => (settings.unit_blocks_min, settings.unit_blocks) = parse_units(value).ok_or_else(bad)?,
         "min-saving" => settings.min_saving_permille = parse_permille(value).ok_or_else(bad)?,
         "dictionary" => settings.dictionary = parse_switch(value).ok_or_else(bad)?,
+        "cold-mode" => settings.cold_mode = value.parse().map_err(|_| bad())?,
         // These mean nothing for what is written.
         "snapshots" => drop(Schedule::parse(value, "1h").ok_or_else(bad)?),
         "keep" => drop(Schedule::parse("off", value).ok_or_else(bad)?),
@@ -463,6 +474,7 @@ mod tests {
             unit_blocks: 1,
             min_saving_permille: 900,
             dictionary: false,
+            cold_mode: ColdMode::Off,
             quota_bytes: Some(1),
             reservation_bytes: 1,
             clean_marks: CleanMarks { low_permille: 1, high_permille: 2 },
@@ -499,6 +511,8 @@ mod tests {
             ("min-saving", "7.3", Settings { min_saving_permille: 73, ..d }),
             ("min-saving", "12.5%", d),
             ("dictionary", "off", Settings { dictionary: false, ..d }),
+            ("cold-mode", "archive", Settings { cold_mode: ColdMode::As(Mode::Archive), ..d }),
+            ("cold-mode", "off", Settings { cold_mode: ColdMode::Off, ..d }),
             ("quota", "20G", Settings { quota_bytes: Some(20 << 30), ..d }),
             ("quota", "none", d),
             ("reservation", "1.5M", Settings { reservation_bytes: 3 << 19, ..d }),
@@ -513,7 +527,7 @@ mod tests {
             (
                 "compresion",
                 "lz4",
-                "compression, mode, candidates, unit, min-saving, dictionary, snapshots, keep, quota, reservation, clean-low, clean-high, and rule.TYPE",
+                "compression, mode, candidates, unit, min-saving, dictionary, cold-mode, snapshots, keep, quota, reservation, clean-low, clean-high, and rule.TYPE",
             ),
             ("rule.nc", "lz5", "MODE:CODEC"),
             ("rule.jpeg", "off", "rule.jpg"),
@@ -531,6 +545,7 @@ mod tests {
             ("unit", "4097", "4K, 8K"),
             ("unit", "16P", "4K, 8K"),
             ("dictionary", "on", "auto, off"),
+            ("cold-mode", "on", "off, performance"),
             ("quota", "lots", "none, or a size"),
             ("reservation", "-1", "none, or a size"),
             ("min-saving", "90.1", "from 0 to 90"),
@@ -560,6 +575,7 @@ mod tests {
                 ("unit", "64K", Source::Pool),
                 ("min-saving", "12.5", Source::Default),
                 ("dictionary", "auto", Source::Default),
+                ("cold-mode", "auto", Source::Default),
                 ("snapshots", "off", Source::Default),
                 ("keep", "24h,7d,4w", Source::Default),
                 ("quota", "none", Source::Default),

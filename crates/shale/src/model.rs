@@ -207,6 +207,8 @@ pub struct StatusReport {
     pub moved_bytes: u64,
     pub cleaning_ms: f64,
     pub cleaning_bytes_per_s: Option<f64>,
+    pub cold_before_bytes: u64,
+    pub cold_after_bytes: u64,
     pub catalogue_bytes: u64,
     pub catalogue_extents: u64,
     pub damages: Vec<String>,

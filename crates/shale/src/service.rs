@@ -247,6 +247,8 @@ impl Service {
             moved_bytes: status.moved_bytes,
             cleaning_ms: status.cleaning_ns as f64 / 1e6,
             cleaning_bytes_per_s: ratio(cleaned, status.cleaning_ns).map(|per_ns| per_ns * 1e9),
+            cold_before_bytes: status.cold_before_bytes,
+            cold_after_bytes: status.cold_after_bytes,
             catalogue_bytes: status.catalogue_bytes,
             catalogue_extents: status.catalogue_extents,
             damages: status.damages,

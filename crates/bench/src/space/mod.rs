@@ -18,6 +18,9 @@ pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
     if context.wants("space skewed") {
         overwrite::skewed(context, report)?;
     }
+    if context.wants("space cold data") {
+        overwrite::cold(context, report)?;
+    }
     if context.wants("space locality") {
         overwrite::locality(context, report)?;
     }

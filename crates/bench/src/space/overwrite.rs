@@ -29,6 +29,7 @@ const MEASURE_VOLUMES: f64 = 1.0;
 /// Bytes of volumes that are sorted at once.
 const SORT_SLICE_BYTES: u64 = 64 << 20;
 const CODEC: &str = "lz4";
+const COLD_MODE: &str = "balanced";
 
 fn capacity_bytes(context: &Context) -> u64 {
     context.pool_bytes.unwrap_or(if context.quick { 6 << 30 } else { 16 << 30 })
@@ -43,13 +44,19 @@ pub struct Aged {
 
 /// A pool of `pool_bytes` with a volume that takes the share `full` of `bytes` of it.
 pub fn fill(context: &Context, pool_bytes: u64, bytes: u64, full: f64) -> Outcome<Aged> {
+    fill_as(context, pool_bytes, bytes, full, "off")
+}
+
+/// The same; what the cleaner moves is compressed anew as `cold_mode` says.
+fn fill_as(context: &Context, pool_bytes: u64, bytes: u64, full: f64, cold_mode: &str) -> Outcome<Aged> {
     let codec: Codec = CODEC.parse()?;
     let sample = context.corpus.data.len() as u64;
     let stored =
         baseline::compress(&context.corpus, codec, BLOCK as usize, sample)?.stored_bytes as f64 / sample as f64;
     let blocks = (bytes as f64 * full / (stored * BLOCK as f64)) as u64 / 32 * 32;
     let world = World::create_sized(&context.dir.join("pool"), CODEC, "4K", pool_bytes)?;
-    world.pool.create_volume("v", blocks * BLOCK, &engine::Properties::new())?;
+    let properties = engine::Properties::from([("cold-mode".to_owned(), cold_mode.to_owned())]);
+    world.pool.create_volume("v", blocks * BLOCK, &properties)?;
     let volume = world.pool.volume("v")?;
     let order = |index: u64| index;
     write(context, &volume, blocks, 0, &order)?;
@@ -267,6 +274,61 @@ pub fn skewed(context: &Context, report: &mut Report) -> Outcome<()> {
     let Aged { world, volume, .. } = aged;
     drop(volume);
     world.close()
+}
+
+/// What it is worth to compress cold data anew while it is moved: the same loads with and without, side by side.
+pub fn cold(context: &Context, report: &mut Report) -> Outcome<()> {
+    let group = "space cold data";
+    let bytes = capacity_bytes(context);
+    for (load, is_skewed) in [("four fifths to a fifth of the blocks", true), ("uniformly random", false)] {
+        let mut came = Vec::new();
+        for cold_mode in ["off", COLD_MODE] {
+            let aged = fill_as(context, bytes, bytes, FULL, cold_mode)?;
+            let blocks = aged.blocks;
+            let skewed = skewed_place(blocks);
+            let place = move |index: u64| if is_skewed { skewed(index) } else { scattered(index, 1, blocks) };
+            let (written, amplification) = steady(context, &aged, &place)?;
+            came.push((written, amplification, live_share(&aged.world.pool)));
+            let status = aged.world.pool.status();
+            println!(
+                "cold-mode={cold_mode}: {} compressed anew to {}",
+                format_size(status.cold_before_bytes),
+                format_size(status.cold_after_bytes)
+            );
+            let Aged { world, volume, .. } = aged;
+            drop(volume);
+            world.close()?;
+        }
+        let [(plain, amplification, share), (dense, less, dense_share)] = &came[..] else { continue };
+        let what = format!(
+            "4 KiB overwrites, {load}, written with {CODEC}, {:.0} % of the log filled at first; cold-mode off / {COLD_MODE}: amplification \
+             {amplification:.2} / {less:.2}, {:.1} / {:.1} % of the log live in the end, {:.0} / {:.0} writes/s, p99 {:.1} / {:.1} us",
+            100.0 * FULL,
+            100.0 * share,
+            100.0 * dense_share,
+            plain.per_second,
+            dense.per_second,
+            plain.p99_us,
+            dense.p99_us
+        );
+        let name = if is_skewed { "80/20 skew" } else { "uniform" };
+        let how = how(context, group, &what);
+        report.info(&format!("cold-mode={COLD_MODE}, {name}: write amplification"), *less, "", &how)?;
+        let (live, speed) = (dense_share / share, dense.per_second / plain.per_second);
+        report.info(
+            &format!("cold-mode={COLD_MODE}, {name}: live bytes, of those without"),
+            100.0 * live,
+            "%",
+            &how,
+        )?;
+        report.info(
+            &format!("cold-mode={COLD_MODE}, {name}: writes a second, of those without"),
+            100.0 * speed,
+            "%",
+            &how,
+        )?;
+    }
+    Ok(())
 }
 
 /// Reading in order what was written in order, then overwritten twenty times over at random and cleaned.

@@ -88,7 +88,7 @@ pub enum Op {
 }
 
 /// Properties that are set: key and values, in the form in which they are given back.
-const PROPERTIES: [(&str, &[&str]); 6] = [
+const PROPERTIES: [(&str, &[&str]); 7] = [
     (
         "compression",
         &[
@@ -115,6 +115,7 @@ const PROPERTIES: [(&str, &[&str]); 6] = [
     ("unit", &["4K", "8K", "16K", "32K", "64K", "128K", "4K-128K", "8K-32K"]),
     ("min-saving", &["0", "12.5", "50"]),
     ("dictionary", &["auto", "auto", "off"]),
+    ("cold-mode", &["auto", "off", "balanced", "archive", "energy", "performance"]),
 ];
 
 /// Snapshots of one volume.

@@ -57,6 +57,7 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   dead_bytes, free_bytes, map_bytes        not yet reclaimed; free; taken by the map
   cleaned_extents, moved_bytes             emptied by the cleaner; bytes moved for that and by clean --sort
   cleaning_ms, cleaning_bytes_per_s        time that took; extents' bytes emptied per second of it, or null
+  cold_before_bytes, cold_after_bytes      what the cleaner compressed anew as cold-mode says: bytes before and after
   catalogue_bytes, catalogue_extents       size of the catalogue in the log, from which salvage would know names and sizes (0: no room
                                            for one); extents that are kept for it alone
   damages                                  what the cleaner could not move because it is damaged: list of texts

@@ -86,6 +86,13 @@ fn show(s: &StatusReport) -> String {
             ),
         ),
         (
+            "compressed anew",
+            match s.cold_before_bytes {
+                0 => "nothing while cleaning (property cold-mode)".to_owned(),
+                before => format!("{} to {} while cleaning", size(before), size(s.cold_after_bytes)),
+            },
+        ),
+        (
             "last recovery",
             format!("{:.0} ms, {} batches, {}", s.recovery_ms, s.recovered_batches, size(s.recovered_bytes)),
         ),
