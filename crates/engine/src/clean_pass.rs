@@ -63,6 +63,8 @@ const WAITS_MAX: u32 = 50;
 const WAIT: Duration = Duration::from_millis(20);
 /// Rounds for which what new data asked to be kept counts.
 const KEPT_ROUNDS: u64 = 16;
+/// Rounds that win something after which a writer who cleans lets the cleaner's threads have their turn.
+const TURN_ROUNDS: u32 = 8;
 /// Rounds in a row that want a checkpoint first after which there is no hope for one more.
 const STUCK_MAX: u32 = 2;
 
@@ -182,12 +184,13 @@ impl Core {
     }
 
     /// Waits until the cleaner has made the room that `take` takes. `None`: it wins nothing, or there is none.
-    pub(crate) fn wait_for_cleaner<T>(&self, kept: u64, take: impl Fn() -> Option<T>) -> Option<T> {
+    pub(crate) fn wait_for_cleaner<T>(&self, kept: &dyn Fn() -> u64, take: impl Fn() -> Option<T>) -> Option<T> {
         if self.is_inline() {
             return None;
         }
-        if kept > 0 {
-            self.brake.kept.store(kept, Ordering::Relaxed);
+        let wanted = kept();
+        if wanted > 0 {
+            self.brake.kept.store(wanted, Ordering::Relaxed);
             self.brake.kept_rounds.store(KEPT_ROUNDS, Ordering::Relaxed);
         }
         self.brake.waiting.fetch_add(1, Ordering::AcqRel);
@@ -197,7 +200,7 @@ impl Core {
         let mut taken = None;
         for _ in 0..WAITS_MAX {
             // With a little room, each of a few writes would be let in and the next one wait again.
-            let wall = self.soft_wall() + kept;
+            let wall = self.soft_wall() + kept();
             let awaited = self.brake.soft.load(Ordering::Relaxed) / SOFT_AWAITED_DIVISOR;
             taken = self.has_room_before(wall + awaited).then(&take).flatten();
             if taken.is_some() || *futile != before || self.check_failed().is_err() {
@@ -408,20 +411,24 @@ impl Core {
     /// Cleans until a writer of `bytes`, from whom `kept` extents are kept back beside the reserve, has room before the soft wall and some
     /// more lies before it, or until cleaning wins nothing. Returns his room; `None`: not even up to the wall is there any, the pool is full.
     ///
+    /// Others are let in as soon as there is room for them. Where they take what is won, this would keep the cleaners' threads out for ever, which win
+    /// more together: after a few rounds they have their turn.
+    ///
     /// # Errors
     /// Whatever storage and map fail with.
-    pub(crate) fn clean_for_room(&self, bytes: u64, kept: u64) -> Result<Option<Admitted<'_>>> {
-        let _alone = self.cleaning.write();
+    pub(crate) fn clean_for_room(&self, bytes: u64, kept: &dyn Fn() -> u64) -> Result<Option<Admitted<'_>>> {
         let rule = self.rule(0, true);
-        let soft = self.brake.soft.load(Ordering::Relaxed);
-        let enough = |core: &Self| core.has_room_for(bytes, core.soft_wall() + kept + soft / 2);
         // Each round that cleans leaves fewer extents in use; this many cannot be needed.
         let mut rounds = 2 * GAIN_DIVISOR * u64::from(self.geometry.extents());
         let mut progress = Progress::default();
         loop {
+            let alone = self.cleaning.write();
+            let soft = self.brake.soft.load(Ordering::Relaxed);
+            let enough = |core: &Self| core.has_room_for(bytes, core.soft_wall() + kept() + soft / 2);
+            let mut turn = 0;
             let mut stuck = 0;
             let mut is_exhausted = false;
-            while !enough(self) && !is_exhausted {
+            while !enough(self) && !is_exhausted && (turn < TURN_ROUNDS || self.is_inline()) {
                 rounds = rounds.saturating_sub(1);
                 is_exhausted = rounds == 0;
                 match self.clean_round(rule)? {
@@ -433,6 +440,7 @@ impl Core {
                     Round::NeedsCheckpoint => stuck += 1,
                     Round::Cleaned { .. } => {
                         stuck = 0;
+                        turn += 1;
                         is_exhausted |= progress.is_none(self);
                     }
                 }
@@ -449,14 +457,22 @@ impl Core {
                 // Waiting before the soft wall wins nothing now. The background cleaner will set it up again.
                 self.brake.soft.store(0, Ordering::Relaxed);
             }
+            // The turn has ended: there may be room soon before the soft wall.
+            let wall = if is_exhausted || enough(self) { self.geometry.reserve_extents() } else { self.soft_wall() };
+            let wall = wall + kept();
             let admitted = {
                 // See `is_surely_full`.
                 let _still = self.checkpoint.lock();
-                self.try_set_aside(bytes, self.geometry.reserve_extents() + kept)
+                self.try_set_aside(bytes, wall)
             };
             // Other writers may have been quicker to take what was won: that does not make the pool full.
             if admitted.is_some() || is_exhausted {
                 return Ok(admitted);
+            }
+            drop(alone);
+            let try_now = || self.try_set_aside(bytes, self.soft_wall() + kept());
+            if let Some(admitted) = self.wait_for_cleaner(kept, try_now) {
+                return Ok(Some(admitted));
             }
         }
     }

@@ -138,7 +138,7 @@ impl Core {
                 self.heal()?;
                 self.take_light_checkpoint()?;
                 if tries > 1 {
-                    drop(self.clean_for_room(0, 0)?);
+                    drop(self.clean_for_room(0, &|| 0)?);
                 }
             }
             left = left.saturating_sub(extent_bytes.into());

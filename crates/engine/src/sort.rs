@@ -214,10 +214,10 @@ impl Core {
     fn room_to_sort(&self, bytes: u64, groups: usize) -> Result<Admitted<'_>> {
         let bytes = bytes + groups as u64 * GROUP_COST_BYTES;
         let try_now = || self.try_set_aside(bytes, self.soft_wall());
-        if let Some(admitted) = try_now().or_else(|| self.wait_for_cleaner(0, try_now)) {
+        if let Some(admitted) = try_now().or_else(|| self.wait_for_cleaner(&|| 0, try_now)) {
             return Ok(admitted);
         }
-        self.find_room(bytes, 0)?.ok_or_else(|| {
+        self.find_room(bytes, &|| 0)?.ok_or_else(|| {
             Error::new(ErrorKind::Full, "the pool has no room to write data anew before the old is given back")
         })
     }

@@ -173,9 +173,10 @@ impl Core {
         if let Some(admitted) = self.try_set_aside(bytes, self.soft_wall() + promised) {
             return Ok(admitted);
         }
-        let kept = self.extents_kept(object, bytes);
-        let kept = if kept > 0 && self.is_allocated(object, offset, length)? { 0 } else { kept };
-        let try_now = || self.try_set_aside(bytes, self.soft_wall() + kept);
+        let overwrites = self.extents_kept(object, bytes) > 0 && self.is_allocated(object, offset, length)?;
+        // Asked again and again: what was counted cautiously is known exactly after the next checkpoint.
+        let kept = || if overwrites { 0 } else { self.extents_kept(object, bytes) };
+        let try_now = || self.try_set_aside(bytes, self.soft_wall() + kept());
         if let Some(admitted) = try_now() {
             return Ok(admitted);
         }
@@ -184,10 +185,10 @@ impl Core {
         if hopeless && self.buffer.bytes() == 0 && self.is_surely_full(bytes) {
             return Err(self.full_error());
         }
-        if !hopeless && let Some(admitted) = self.wait_for_cleaner(kept, try_now) {
+        if !hopeless && let Some(admitted) = self.wait_for_cleaner(&kept, try_now) {
             return Ok(admitted);
         }
-        if let Some(admitted) = self.find_room(bytes, kept)? {
+        if let Some(admitted) = self.find_room(bytes, &kept)? {
             return Ok(admitted);
         }
         self.full_at.store(self.log.applied_seq().0, Ordering::Relaxed);
@@ -196,8 +197,8 @@ impl Core {
 
     /// Makes room for `bytes` by all means that there are, for one caller at a time; `None`: there is none. `kept`: see
     /// [`Self::extents_kept`].
-    pub(crate) fn find_room(&self, bytes: u64, kept: u64) -> Result<Option<Admitted<'_>>> {
-        let try_now = || self.try_set_aside(bytes, self.soft_wall() + kept);
+    pub(crate) fn find_room(&self, bytes: u64, kept: &dyn Fn() -> u64) -> Result<Option<Admitted<'_>>> {
+        let try_now = || self.try_set_aside(bytes, self.soft_wall() + kept());
         let _making_room = self.making_room.lock();
         if let Some(admitted) = try_now() {
             return Ok(Some(admitted));

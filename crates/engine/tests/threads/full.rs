@@ -1,7 +1,7 @@
 //! Many threads fill a pool at once: what was acknowledged before one of them was told that it is full can be flushed, read, and
 //! found again.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use engine::{FormatOptions, Pool, PoolOptions};
@@ -183,4 +183,58 @@ fn large_requests_that_are_refused_refuse_no_small_one() {
         assert!(refused.is_none(), "HARNESS: refused with {FREED_BYTES} bytes free: {refused:?}");
     });
     pool.close().unwrap();
+}
+
+/// What is written to a place that held nothing, among threads that overwrite a pool nine tenths full without a pause, gets its turn: it waited for room of which
+/// those others took each bit that it won, for as long as they went on.
+#[test]
+fn new_data_gets_its_turn_among_overwriters() {
+    const EXTENTS: u64 = 1024;
+    const EXTENT: u64 = 128 << 10;
+    const NEW: u64 = 32;
+    let machine = Machine::new(EXTENTS * EXTENT, 1);
+    let env = env(&machine);
+    let properties = [("compression".to_owned(), "off".to_owned()), ("unit".to_owned(), "4K".to_owned())].into();
+    let options = FormatOptions { capacity_bytes: EXTENTS * EXTENT, extent_bytes: EXTENT as u32, properties };
+    Pool::format(&env, &options).unwrap();
+    let options = PoolOptions { memory_bytes: 32 << 20, checkpoint_log_bytes: 32 << 20, ..PoolOptions::default() };
+    let pool = Pool::open(env, options).unwrap();
+    let blocks = EXTENTS * EXTENT / 4096 * 9 / 10 / 32 * 32;
+    pool.create_volume("v", (blocks + NEW) * 4096, &Default::default()).unwrap();
+    let device = pool.volume("v").unwrap();
+    let write = |at: u64, block: &Bytes| {
+        device
+            .write(at * 4096, block.clone(), WriteOptions::default())
+            .unwrap_or_else(|e| panic!("HARNESS: write: {e}"));
+    };
+    let block = Bytes::from(content(1)).slice(..4096);
+    (0..blocks).for_each(|at| write(at, &block));
+    pool.checkpoint().unwrap();
+    let (overwritten, is_done) = (AtomicU64::new(0), AtomicBool::new(false));
+    let mut longest = 0;
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (overwritten, is_done, write, block) = (&overwritten, &is_done, &write, &block);
+            scope.spawn(move || {
+                let mut rng = Rng::new(thread);
+                while !is_done.load(Ordering::Relaxed) && overwritten.fetch_add(1, Ordering::Relaxed) < 6 * blocks {
+                    write(rng.below(blocks), block);
+                }
+            });
+        }
+        // Where all that is free has been used up for the first time.
+        while overwritten.load(Ordering::Relaxed) < blocks / 12 {
+            std::thread::yield_now();
+        }
+        for at in 0..NEW {
+            let before = overwritten.load(Ordering::Relaxed);
+            write(blocks + at, &block);
+            longest = longest.max(overwritten.load(Ordering::Relaxed) - before);
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+    println!("new data waited for {longest} overwrites of {blocks} blocks");
+    assert!(longest < 2 * blocks, "HARNESS: new data waited for {longest} overwrites of {blocks} blocks");
+    let report = pool.check(false, &mut |_, _| ()).unwrap();
+    assert!(report.problems.is_empty(), "HARNESS: check: {:?}", report.problems);
 }
