@@ -38,7 +38,7 @@ impl World {
         world.open();
         world.pool().create_volume("v", BYTES as u64, &Properties::new()).unwrap();
         for at in (0..BYTES).step_by(UNIT) {
-            world.write(at, &world.data[at..at + UNIT].to_vec());
+            world.write(at, &world.data[at..at + UNIT]);
         }
         world.pool().checkpoint().unwrap();
         world
