@@ -63,7 +63,7 @@ impl Chooser {
     /// Step 1. `pressed`: writers wait, or nearly; `written_bytes`: what they have written since the pool was opened.
     pub(crate) fn begin(&self, pressed: bool, written_bytes: u64) -> Batch<'_> {
         self.meter.demanded(written_bytes);
-        Batch { chooser: self, pressed, planner: None, region: None, began: None, test_ns: 0 }
+        Batch { chooser: self, pressed, is_apart: false, planner: None, region: None, began: None, test_ns: 0 }
     }
 }
 
@@ -71,6 +71,8 @@ impl Chooser {
 pub(crate) struct Batch<'a> {
     chooser: &'a Chooser,
     pressed: bool,
+    /// See [`apart`](Self::apart).
+    is_apart: bool,
     planner: Option<Planner<'a, Costs>>,
     region: Option<(RegionKey, policy::Region)>,
     /// Wall and CPU time when something was compressed first: a batch in which nothing is needs no clock.
@@ -104,6 +106,11 @@ pub(crate) struct Chosen {
 }
 
 impl<'a> Batch<'a> {
+    /// The same for what is compressed anew: it lies next to nothing that is being written.
+    pub(crate) fn apart(self) -> Self {
+        Self { is_apart: true, ..self }
+    }
+
     /// Step 2: chooses, compresses into the unit's target (raw if nothing pays), and says with what and how many bytes.
     pub(crate) fn store(&mut self, unit: Unit<'_, '_>, codecs: &mut Workspace, spare: &mut Vec<u8>) -> Chosen {
         let chooser = self.chooser;
@@ -191,7 +198,8 @@ impl<'a> Batch<'a> {
                 self.leave();
                 let region = self.chooser.regions.get(key);
                 let is_new = region == policy::Region::default() && mode == Mode::Performance;
-                let before = before.map_or_else(|| self.chooser.last_region(), |(_, region)| region);
+                let last = || if self.is_apart { policy::Region::default() } else { self.chooser.last_region() };
+                let before = before.map_or_else(last, |(_, region)| region);
                 let region = if is_new { before.random_neighbour() } else { region };
                 region.beside(before)
             }
@@ -200,7 +208,9 @@ impl<'a> Batch<'a> {
 
     fn leave(&mut self) {
         if let Some((key, region)) = self.region.take() {
-            self.chooser.last.store(region.bits(), Ordering::Relaxed);
+            if !self.is_apart {
+                self.chooser.last.store(region.bits(), Ordering::Relaxed);
+            }
             self.chooser.regions.put(key, region);
         }
     }

@@ -109,8 +109,8 @@ pub(crate) fn run(core: &Weak<Core>) {
             (Paced::Busy, _) => REST_NEAR,
             // Nobody shall wait for a cleaner that rests.
             (Paced::Worked, _) if is_awaited || has_braked => Duration::ZERO,
-            // Of two cores, cleaning for its own sake takes an eighth.
-            (Paced::Worked, false) => (took * 3).min(REST),
+            // Of two cores, cleaning for its own sake takes an eighth; where rounds are long, because they compress (`cold`), a quarter at most.
+            (Paced::Worked, false) => (took * 3).min(REST.max(took)),
             (Paced::Worked, true) => took.mul_f64((1.0 - urgency) / urgency.max(URGENCY_MIN)).min(REST),
             (Paced::Nothing, true) => REST_NEAR,
             (Paced::Nothing, false) => REST,

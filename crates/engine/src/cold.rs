@@ -7,7 +7,7 @@
 //! was most likely compressed anew already: of that the least share is tried.
 //!
 //! **Pace.** While space is short, a cleaner spends at most half of its time here, so that no writer waits for it more than twice as long as he
-//! would; else as much as there is to do, because it rests between rounds anyway (`clean_pass`).
+//! would; else as much as there is to do, because it rests between rounds, the longer the longer they take (`clean_pass`).
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -99,10 +99,11 @@ impl<'a> ColdRecoder<'a> {
         let is_moved = resident.stored.is_moved;
         let is_other = is_moved && is_other(*written, CodecId(resident.stored.fragment.codec));
         let share = if is_other { AGAIN_PERMILLE_MIN } else { core.cold_pace.again_permille() };
-        if is_moved && !is_turn(resident.location, share)
-            || core.rewrites.are_hot(id, resident.key().group, live)
-            || core.needs_space_soon() && !core.cold_pace.has_credit()
-        {
+        if is_moved && !is_turn(resident.location, share) || core.rewrites.are_hot(id, resident.key().group, live) {
+            return false;
+        }
+        let is_short = core.needs_space_soon();
+        if is_short && !core.cold_pace.has_credit() {
             return false;
         }
         let began = core.env.clock.now_ns();
@@ -110,7 +111,9 @@ impl<'a> ColdRecoder<'a> {
         if is_moved && !is_other {
             core.cold_pace.tried_again(done.is_some());
         }
-        core.cold_pace.spend(core.env.clock.now_ns().saturating_sub(began));
+        if is_short {
+            core.cold_pace.spend(core.env.clock.now_ns().saturating_sub(began));
+        }
         let Some((before, after)) = done else { return false };
         self.part = (self.part.0 + before as u64, self.part.1 + after as u64);
         true

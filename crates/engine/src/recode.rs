@@ -33,7 +33,8 @@ pub(crate) struct Recoder<'a> {
 
 impl<'a> Recoder<'a> {
     pub(crate) fn new(core: &'a Core) -> Self {
-        Self { core, batch: core.chooser.begin(false, core.counters.written_bytes.get()), known: None }
+        let batch = core.chooser.begin(false, core.counters.written_bytes.get()).apart();
+        Self { core, batch, known: None }
     }
 
     /// Compresses the blocks `live` of a fragment whose payload has been verified; what they took, and what they take now, if it is clearly less (bytes). What comes of

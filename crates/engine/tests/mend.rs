@@ -273,6 +273,14 @@ fn damage_of_every_kind_in_the_map_store_is_mended() {
 /// The descriptor that is gone is that of a destroyed object of which nothing else is left: nobody misses it, and repair goes on.
 #[test]
 fn a_destroyed_object_that_is_all_but_removed_is_not_missed() {
-    every_kind(669).unwrap_or_else(|Failure(text)| panic!("HARNESS: {text}"));
-    assert!(UNMISSED.load(Ordering::Relaxed) > 0, "HARNESS: this seed does not show it any more");
+    const FIRST: u64 = 1696;
+    // The first of these seeds shows it. If the sequence of random numbers has changed, another one does: one in some hundreds.
+    for seed in FIRST..FIRST + 4000 {
+        every_kind(seed).unwrap_or_else(|Failure(text)| panic!("HARNESS: seed {seed}: {text}"));
+        if UNMISSED.load(Ordering::Relaxed) > 0 {
+            println!("seed {seed}");
+            return;
+        }
+    }
+    panic!("HARNESS: no seed shows it");
 }
