@@ -183,8 +183,8 @@ impl Core {
         self.soft_wall() + self.brake.kept.load(Ordering::Relaxed)
     }
 
-    /// Waits until the cleaner has made the room that `take` takes. `None`: it wins nothing, or there is none.
-    pub(crate) fn wait_for_cleaner<T>(&self, kept: &dyn Fn() -> u64, take: impl Fn() -> Option<T>) -> Option<T> {
+    /// Waits until the cleaner has made room for `bytes`, and takes it. `None`: it wins nothing, or there is no cleaner.
+    pub(crate) fn wait_for_cleaner(&self, bytes: u64, kept: &dyn Fn() -> u64) -> Option<Admitted<'_>> {
         if self.is_inline() {
             return None;
         }
@@ -200,9 +200,10 @@ impl Core {
         let mut taken = None;
         for _ in 0..WAITS_MAX {
             // With a little room, each of a few writes would be let in and the next one wait again.
-            let wall = self.soft_wall() + kept();
+            let kept = kept();
+            let wall = self.soft_wall() + kept;
             let awaited = self.brake.soft.load(Ordering::Relaxed) / SOFT_AWAITED_DIVISOR;
-            taken = self.has_room_before(wall + awaited).then(&take).flatten();
+            taken = self.has_room_before(wall + awaited).then(|| self.try_admit(bytes, kept)).flatten();
             if taken.is_some() || *futile != before || self.check_failed().is_err() {
                 break;
             }
@@ -210,7 +211,7 @@ impl Core {
         }
         drop(futile);
         self.brake.waiting.fetch_sub(1, Ordering::AcqRel);
-        taken.or_else(take)
+        taken.or_else(|| self.try_admit(bytes, kept()))
     }
 
     /// Whether the cleaner has to work for this pool, or soon will: then it pays to care where data goes.
@@ -470,8 +471,7 @@ impl Core {
                 return Ok(admitted);
             }
             drop(alone);
-            let try_now = || self.try_set_aside(bytes, self.soft_wall() + kept());
-            if let Some(admitted) = self.wait_for_cleaner(kept, try_now) {
+            if let Some(admitted) = self.wait_for_cleaner(bytes, kept) {
                 return Ok(Some(admitted));
             }
         }

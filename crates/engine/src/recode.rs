@@ -5,7 +5,7 @@
 //! ones are not joined, because a move has one place that it comes from (`sort` does that). They keep their epoch: snapshots see what they saw.
 
 use codec::{CodecId, DictionaryNumber};
-use format::{FragmentEntry, FragmentIdentity, FragmentRef, MOVE_ENTRY_BYTES, Move, fragment_checksum};
+use format::FragmentRef;
 use policy::{Compression, Settings, plan_units, wants_dictionary};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, ObjectId};
 
@@ -71,7 +71,6 @@ impl<'a> Recoder<'a> {
             let mut target = vec![0; raw_len];
             sizes.iter().find_map(|unit_blocks| {
                 let mark = survivors.mark();
-                let (mut after, mut described) = (0, 0);
                 for unit in plan_units(live, *unit_blocks) {
                     let block = BlockIndex(resident.key().group.first_block().0 + u64::from(unit.first));
                     let skip = (block.0 - stored.fragment.first.0) as usize * BLOCK_BYTES;
@@ -89,16 +88,9 @@ impl<'a> Recoder<'a> {
                             (done.codec, done.stored)
                         }
                     };
-                    let (count, codec) = (unit.count as u8, id.0);
-                    let identity =
-                        FragmentIdentity { object: stored.object, epoch: stored.epoch, first: block, count, codec };
-                    let checksum = fragment_checksum(&identity, &target[..len]);
-                    let fragment = FragmentEntry { first: block, count, codec, stored: len as u32, checksum };
-                    let moved = Move { fragment, live: unit.mask(), from: *location, made: stored.made };
-                    after += len;
-                    described += len + MOVE_ENTRY_BYTES;
-                    survivors.push(stored, moved, &target[..len]);
+                    survivors.push_unit(stored, *location, (block, unit.count as u8), id, &target[..len]);
                 }
+                let (after, described) = survivors.since(mark);
                 let wins = described + least_gain <= before;
                 if !wins {
                     survivors.cut_back(mark);

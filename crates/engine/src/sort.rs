@@ -213,8 +213,7 @@ impl Core {
     /// Step 2.
     fn room_to_sort(&self, bytes: u64, groups: usize) -> Result<Admitted<'_>> {
         let bytes = bytes + groups as u64 * GROUP_COST_BYTES;
-        let try_now = || self.try_set_aside(bytes, self.soft_wall());
-        if let Some(admitted) = try_now().or_else(|| self.wait_for_cleaner(&|| 0, try_now)) {
+        if let Some(admitted) = self.try_admit(bytes, 0).or_else(|| self.wait_for_cleaner(bytes, &|| 0)) {
             return Ok(admitted);
         }
         self.find_room(bytes, &|| 0)?.ok_or_else(|| {

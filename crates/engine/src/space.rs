@@ -103,6 +103,11 @@ impl Core {
         self.has_room_before(wall).then_some(admitted)
     }
 
+    /// The same before the soft wall, and the extents that are kept back from the asker.
+    pub(crate) fn try_admit(&self, bytes: u64, kept: u64) -> Option<Admitted<'_>> {
+        self.try_set_aside(bytes, self.soft_wall() + kept)
+    }
+
     /// Counts `bytes` as on their way to the log until what is returned is dropped, whether there is room for them or not.
     pub(crate) fn set_aside(&self, bytes: u64) -> Admitted<'_> {
         self.admitting.fetch_add(bytes, Ordering::AcqRel);
@@ -170,22 +175,22 @@ impl Core {
         // A part of a block makes a block of data.
         let bytes = length.next_multiple_of(BLOCK_BYTES as u64) + GROUP_COST_BYTES;
         let promised = self.overwrite_extents() + self.extents_reserved_against(object);
-        if let Some(admitted) = self.try_set_aside(bytes, self.soft_wall() + promised) {
+        if let Some(admitted) = self.try_admit(bytes, promised) {
             return Ok(admitted);
         }
-        let overwrites = self.extents_kept(object, bytes) > 0 && self.is_allocated(object, offset, length)?;
+        let kept = self.extents_kept(object, bytes);
+        let overwrites = kept > 0 && self.is_allocated(object, offset, length)?;
+        if let Some(admitted) = self.try_admit(bytes, if overwrites { 0 } else { kept }) {
+            return Ok(admitted);
+        }
         // Asked again and again: what was counted cautiously is known exactly after the next checkpoint.
         let kept = || if overwrites { 0 } else { self.extents_kept(object, bytes) };
-        let try_now = || self.try_set_aside(bytes, self.soft_wall() + kept());
-        if let Some(admitted) = try_now() {
-            return Ok(admitted);
-        }
         // Nothing could be won when it was tried last.
         let hopeless = self.full_at.load(Ordering::Relaxed) == self.log.applied_seq().0;
         if hopeless && self.buffer.bytes() == 0 && self.is_surely_full(bytes) {
             return Err(self.full_error());
         }
-        if !hopeless && let Some(admitted) = self.wait_for_cleaner(&kept, try_now) {
+        if !hopeless && let Some(admitted) = self.wait_for_cleaner(bytes, &kept) {
             return Ok(admitted);
         }
         if let Some(admitted) = self.find_room(bytes, &kept)? {
@@ -198,7 +203,7 @@ impl Core {
     /// Makes room for `bytes` by all means that there are, for one caller at a time; `None`: there is none. `kept`: see
     /// [`Self::extents_kept`].
     pub(crate) fn find_room(&self, bytes: u64, kept: &dyn Fn() -> u64) -> Result<Option<Admitted<'_>>> {
-        let try_now = || self.try_set_aside(bytes, self.soft_wall() + kept());
+        let try_now = || self.try_admit(bytes, kept());
         let _making_room = self.making_room.lock();
         if let Some(admitted) = try_now() {
             return Ok(Some(admitted));

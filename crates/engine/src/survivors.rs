@@ -174,11 +174,33 @@ impl Survivors {
         Ok(())
     }
 
-    pub(crate) fn push(&mut self, was: &Stored, moved: Move, payload: &[u8]) {
+    fn push(&mut self, was: &Stored, moved: Move, payload: &[u8]) {
         let begin = self.bytes.len();
         self.bytes.extend_from_slice(payload);
         let Stored { object, epoch, fragment: was, .. } = *was;
         self.list.push(Survivor { object, epoch, moved, was, is_hot: false, payload: begin..self.bytes.len() });
+    }
+
+    /// Adds a unit that was made of blocks of a fragment at `from`.
+    pub(crate) fn push_unit(
+        &mut self,
+        was: &Stored,
+        from: u64,
+        (first, count): (BlockIndex, u8),
+        codec: CodecId,
+        payload: &[u8],
+    ) {
+        let (stored, codec) = (payload.len() as u32, codec.0);
+        let identity = FragmentIdentity { object: was.object, epoch: was.epoch, first, count, codec };
+        let checksum = fragment_checksum(&identity, payload);
+        let fragment = FragmentEntry { first, count, codec, stored, checksum };
+        self.push(was, Move { fragment, live: fragment.unit(), from, made: was.made }, payload);
+    }
+
+    /// Bytes of payload that were added since the mark, and what they take in the log with what describes them.
+    pub(crate) fn since(&self, mark: (usize, usize)) -> (usize, usize) {
+        let payload = self.bytes.len() - mark.1;
+        (payload, payload + (self.list.len() - mark.0) * MOVE_ENTRY_BYTES)
     }
 
     /// Where they lay, as of a checkpoint of that number or a newer one.
@@ -347,7 +369,6 @@ impl Core {
         let plain = known.or_else(|| (id == CodecId::ZSTD_DICTIONARY).then_some(Codec::Zstd(CUT_LEVEL)));
         let Some(codec) = plain else { return Ok(false) };
         let (mark, before) = (survivors.mark(), payload.len() + MOVE_ENTRY_BYTES);
-        let mut after = 0;
         scratch::with(|scratch| {
             let raw_len = usize::from(whole.fragment.count) * BLOCK_BYTES;
             let scratch::Scratch { codecs, unit, .. } = scratch;
@@ -367,20 +388,15 @@ impl Core {
                     None => (CodecId::RAW, piece),
                 };
                 let first = BlockIndex(whole.fragment.first.group().first_block().0 + u64::from(first));
-                let (count, codec) = (blocks as u8, id.0);
-                let identity = FragmentIdentity { object: stored.object, epoch: stored.epoch, first, count, codec };
-                let checksum = fragment_checksum(&identity, kept);
-                let fragment = FragmentEntry { first, count, codec, stored: kept.len() as u32, checksum };
-                let live = BlockMask::run(first.in_group(), blocks);
-                after += kept.len() + MOVE_ENTRY_BYTES;
-                survivors.push(stored, Move { fragment, live, ..*whole }, kept);
+                survivors.push_unit(stored, whole.from, (first, blocks as u8), id, kept);
             }
             Ok(())
         })?;
-        if after >= before {
+        let wins = survivors.since(mark).1 < before;
+        if !wins {
             survivors.cut_back(mark);
         }
-        Ok(after < before)
+        Ok(wins)
     }
 
     /// Looks at the map again: a checkpoint came between since the survivors were collected, and the places that they come from may hold

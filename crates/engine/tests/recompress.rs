@@ -1,68 +1,18 @@
 //! Recompression: what it makes smaller, what it leaves alone, and that it goes on where it stopped.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "common/lz4_pool.rs"]
+mod lz4_pool;
 #[path = "common/machine_env.rs"]
 mod machine_env;
 
 use bytes::Bytes;
-use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties, RecompressReport};
-use sim::{ContentKind, Machine, Rng, fill_content};
+use engine::{Properties, RecompressReport};
+use lz4_pool::Lz4Pool as World;
+use sim::ContentKind;
 use surface::{BlockDevice, ErrorKind, WriteOptions};
 
-const EXTENT: u64 = 256 << 10;
-
-struct World {
-    machine: Machine,
-    pool: Option<Pool>,
-}
-
 impl World {
-    fn new(capacity: u64) -> Self {
-        let machine = Machine::new(capacity, 5);
-        let mut world = Self { machine, pool: None };
-        let properties = Properties::from([("compression".to_owned(), "lz4".to_owned())]);
-        let format = FormatOptions { capacity_bytes: capacity, extent_bytes: EXTENT as u32, properties };
-        Pool::format(&world.env(), &format).unwrap();
-        world.open();
-        world
-    }
-
-    fn env(&self) -> PoolEnv {
-        machine_env::env(&self.machine)
-    }
-
-    fn open(&mut self) {
-        let options = PoolOptions { memory_bytes: 16 << 20, workers: 0, ..PoolOptions::default() };
-        self.pool = Some(Pool::open(self.env(), options).unwrap());
-    }
-
-    fn pool(&self) -> &Pool {
-        self.pool.as_ref().unwrap()
-    }
-
-    fn fill(&self, name: &str, kind: ContentKind, bytes: usize) -> Vec<u8> {
-        let mut rng = Rng::new(bytes as u64);
-        let mut data = vec![0; bytes];
-        for block in data.chunks_mut(4096) {
-            fill_content(&mut rng, kind, block);
-        }
-        self.pool().create_volume(name, bytes as u64, &Properties::new()).unwrap();
-        let volume = self.pool().volume(name).unwrap();
-        for (index, chunk) in data.chunks(128 << 10).enumerate() {
-            let at = (index * (128 << 10)) as u64;
-            volume.write(at, Bytes::copy_from_slice(chunk), WriteOptions::default()).unwrap();
-        }
-        self.pool().checkpoint().unwrap();
-        data
-    }
-
-    fn content(&self, name: &str, bytes: usize) -> Vec<u8> {
-        self.pool().drop_caches();
-        let mut data = vec![0; bytes];
-        self.pool().volume(name).unwrap().read(0, &mut data).unwrap();
-        data
-    }
-
     fn all(&self, name: &str, mode: Option<&str>) -> RecompressReport {
         let mut report = self.pool().recompress(name, mode, 1 << 20, true).unwrap();
         while !report.is_finished {
@@ -74,11 +24,6 @@ impl World {
     fn stored(&self, name: &str) -> u64 {
         self.pool().checkpoint().unwrap();
         self.pool().volumes().into_iter().find(|v| v.name == name).unwrap().stored_bytes
-    }
-
-    fn check(&self) {
-        let report = self.pool().check(false, &mut |_, _| ()).unwrap();
-        assert!(report.problems.is_empty(), "{:?}", report.problems);
     }
 }
 

@@ -42,6 +42,13 @@ pub struct Aged {
     pub blocks: u64,
 }
 
+impl Aged {
+    fn close(self) -> Outcome<()> {
+        drop(self.volume);
+        self.world.close()
+    }
+}
+
 /// A pool of `pool_bytes` with a volume that takes the share `full` of `bytes` of it.
 pub fn fill(context: &Context, pool_bytes: u64, bytes: u64, full: f64) -> Outcome<Aged> {
     fill_as(context, pool_bytes, bytes, full, "off")
@@ -196,9 +203,7 @@ pub fn uniform(context: &Context, report: &mut Report) -> Outcome<()> {
     )?;
     report.info("write amplification of the full log, uniform", amplification, "", &how(context, group, &what))?;
     aged.world.pool.checkpoint()?;
-    let Aged { world, volume, .. } = aged;
-    drop(volume);
-    world.close()?;
+    aged.close()?;
     if !context.wants("space uniform speed") {
         return Ok(());
     }
@@ -224,9 +229,7 @@ pub fn uniform(context: &Context, report: &mut Report) -> Outcome<()> {
         4.0,
         &how(context, group, &what),
     )?;
-    let Aged { world, volume, .. } = roomy;
-    drop(volume);
-    world.close()
+    roomy.close()
 }
 
 /// Where the n-th write goes: four fifths of them to a fifth of the blocks, which lie all over the volume.
@@ -271,9 +274,7 @@ pub fn skewed(context: &Context, report: &mut Report) -> Outcome<()> {
         2.0,
         &how(context, group, &what),
     )?;
-    let Aged { world, volume, .. } = aged;
-    drop(volume);
-    world.close()
+    aged.close()
 }
 
 /// What it is worth to compress cold data anew while it is moved: the same loads with and without, side by side.
@@ -295,9 +296,7 @@ pub fn cold(context: &Context, report: &mut Report) -> Outcome<()> {
                 format_size(status.cold_before_bytes),
                 format_size(status.cold_after_bytes)
             );
-            let Aged { world, volume, .. } = aged;
-            drop(volume);
-            world.close()?;
+            aged.close()?;
         }
         let [(plain, amplification, share), (dense, less, dense_share)] = &came[..] else { continue };
         let what = format!(
@@ -313,20 +312,13 @@ pub fn cold(context: &Context, report: &mut Report) -> Outcome<()> {
         );
         let name = if is_skewed { "80/20 skew" } else { "uniform" };
         let how = how(context, group, &what);
-        report.info(&format!("cold-mode={COLD_MODE}, {name}: write amplification"), *less, "", &how)?;
-        let (live, speed) = (dense_share / share, dense.per_second / plain.per_second);
-        report.info(
-            &format!("cold-mode={COLD_MODE}, {name}: live bytes, of those without"),
-            100.0 * live,
-            "%",
-            &how,
-        )?;
-        report.info(
-            &format!("cold-mode={COLD_MODE}, {name}: writes a second, of those without"),
-            100.0 * speed,
-            "%",
-            &how,
-        )?;
+        for (figure, value, unit) in [
+            ("write amplification", *less, ""),
+            ("live bytes, of those without", 100.0 * dense_share / share, "%"),
+            ("writes a second, of those without", 100.0 * dense.per_second / plain.per_second, "%"),
+        ] {
+            report.info(&format!("cold-mode={COLD_MODE}, {name}: {figure}"), value, unit, &how)?;
+        }
     }
     Ok(())
 }
