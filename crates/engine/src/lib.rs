@@ -49,6 +49,7 @@ mod map;
 mod mend;
 mod mend_missing;
 mod mend_objects;
+mod mend_records;
 mod merge;
 mod moved_from;
 mod object;

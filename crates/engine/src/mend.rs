@@ -5,12 +5,9 @@
 //!    and changes that light checkpoints left, must be whole: without them only `salvage` helps.
 //! 2. *Descriptors*, damaged and missing ones, come from the catalogue and the entries behind it, as of the checkpoint (`mend_objects`).
 //!    Nothing else knows them.
-//! 3. *Records* come from the log, as of the checkpoint: all extents are read, and the newest facts about these groups count
-//!    ([`salvage`](crate::salvage)). What lies where the log goes on does not. Records that are gone are missed by the usage pages, which count
-//!    what they referred to (`mend_missing`).
-//! 4. *Holes* above them come back, too: the map forgets a hole when nothing is left below it, and a record that is rebuilt may have again
-//!    what had been removed from it, until that is looked for anew.
-//! 5. *Usage* is counted anew from all records, if a page was damaged or missing or a record was rebuilt: an extent that is in use must not be
+//! 3. *Records* come from the log, as of the checkpoint (`mend_records`). Records that are gone are missed by the usage pages, which count what
+//!    they referred to (`mend_missing`).
+//! 4. *Usage* is counted anew from all records, if a page was damaged or missing or a record was rebuilt: an extent that is in use must not be
 //!    taken for free.
 //!
 //! All of it is durable before the pool is opened. Replay then applies to it what came behind the checkpoint, as ever.
@@ -20,20 +17,18 @@ use std::ops::ControlFlow;
 
 use env::MapBatch;
 use format::{
-    Checkpoint, FragmentRef, KEY_CHECKPOINT, ObjectDescriptor, Reap, Record, RecordKey, decode_usage_page, object_key,
-    object_key_range, parse_object_key, parse_record_key, parse_usage_key, record_key, usage_key_range,
+    Checkpoint, KEY_CHECKPOINT, ObjectDescriptor, Record, RecordKey, decode_usage_page, object_key_range,
+    parse_object_key, parse_record_key, parse_usage_key, usage_key_range,
 };
 use smallvec::smallvec;
 use surface::{Error, ErrorKind, Result};
-use units::{ExtentIndex, GroupIndex, ObjectId};
+use units::{ExtentIndex, ObjectId};
 
 use crate::deltas::read_deltas;
 use crate::geometry::Geometry;
 use crate::map::{absorb, store_error};
-use crate::mend_missing::Shortage;
 use crate::options::PoolEnv;
 use crate::overlay::{GroupRecords, Overlay};
-use crate::salvage::{Fact, Rank, Scan, counts, resolve};
 use crate::status::Problem;
 use crate::usage::{Pages, put_pages, usage_bytes, usage_differs};
 use crate::write_buffer::GroupKey;
@@ -161,109 +156,6 @@ impl Mender<'_> {
         Ok(())
     }
 
-    /// Steps 3 and 4 for these records. With `short` they may be missing: those count of which `short` is the sum. Whether any was rebuilt.
-    pub(crate) fn records(&mut self, damaged: &BTreeMap<RecordKey, String>, short: Option<Shortage>) -> Result<bool> {
-        let above = self.above(damaged);
-        let mut facts = BTreeMap::new();
-        let mut scan = Scan::default();
-        scan.read_all(
-            &*self.env.disk,
-            self.geometry,
-            self.pool,
-            &mut |fact| {
-                if above.contains(&(fact.key.object, fact.key.group)) && fact.seq < self.checkpoint.next_seq {
-                    facts.entry(fact.key).or_insert_with(Vec::new).push(fact);
-                }
-                Ok(())
-            },
-            &mut |_, _| (),
-        )?;
-        for (hole, ages) in &scan.wide {
-            let groups = above.range((hole.object, hole.first.group())..).map(|(object, group)| (*object, *group));
-            let within =
-                |(object, group): &(ObjectId, GroupIndex)| *object == hole.object && group.first_block().0 < hole.end();
-            for (object, group) in groups.take_while(within) {
-                let key = RecordKey { object, group, epoch: hole.epoch };
-                for (seq, incarnation) in ages.iter().filter(|(seq, _)| *seq < self.checkpoint.next_seq) {
-                    facts.entry(key).or_insert_with(Vec::new).push(hole.fact(group, *seq, *incarnation));
-                }
-            }
-        }
-        let ahead: BTreeSet<_> = self.checkpoint.extents.iter().copied().collect();
-        let certain_from = scan.certain_from();
-        let mut batch = MapBatch::default();
-        let is_data = |rank| matches!(rank, Rank::Intact | Rank::Damaged);
-        // Where the log goes on there is nothing that the checkpoint knows of.
-        let is_ahead = |fragment: &FragmentRef| ahead.contains(&self.geometry.extent_at(fragment.location));
-        let resolved = |mut facts: Vec<Fact>| {
-            facts.retain(|fact| counts(&scan, fact) && !(is_data(fact.rank) && is_ahead(&fact.fragment)));
-            resolve(&facts, certain_from)
-        };
-        let rebuilt = damaged.iter().map(|(key, why)| (key, why, resolved(facts.remove(key).unwrap_or_default())));
-        let is_wanted = |record: &Record| short.as_ref().is_none_or(|short| short.fits(record, self.geometry));
-        let rebuilt: Vec<_> = rebuilt.filter(|(_, _, resolved)| is_wanted(&resolved.record)).collect();
-        if let Some(short) = short {
-            short.explained(rebuilt.iter().map(|(_, _, resolved)| &resolved.record), self.geometry)?;
-        }
-        let mut concerned: BTreeSet<ObjectId> = rebuilt.iter().map(|(key, _, _)| key.object).collect();
-        for (key, why, resolved) in &rebuilt {
-            let record = &resolved.record;
-            let detail = format!(
-                "128 KiB from here: {why}; rebuilt from the log, with data in {} blocks, of which {} may have been discarded",
-                record.allocated().count(),
-                resolved.uncertain
-            );
-            if record.is_empty() {
-                batch.delete(record_key(key));
-            } else {
-                batch.put(record_key(key), record.encode());
-            }
-            let name = self.found.descriptors.get(&key.object).map(|d| d.name.clone());
-            let place = name.map(|name| (name, key.group.first_block().offset_bytes()));
-            self.problem("record", place, detail);
-        }
-        // Step 4.
-        for (key, facts) in facts {
-            let stored = self.env.store.get(&record_key(&key)).map_err(store_error)?;
-            let Ok(mut record) = stored.map_or(Ok(Record::default()), |bytes| Record::decode(&bytes)) else { continue };
-            let missing = resolved(facts).record.holes.minus(record.known());
-            // In epochs that were undone the map has nothing, and what it had there is nobody's any more.
-            let undone = |d: &ObjectDescriptor| d.undone.iter().any(|c| c.after < key.epoch && key.epoch < c.before);
-            if !missing.is_empty() && self.found.descriptors.get(&key.object).is_some_and(|d| !undone(d)) {
-                record.put_holes(missing, &mut |_| ());
-                batch.put(record_key(&key), record.encode());
-                concerned.insert(key.object);
-            }
-        }
-        // What the log still has and nobody needs any more is looked for anew.
-        for descriptor in concerned.iter().filter_map(|id| self.found.descriptors.get(id)) {
-            let reap = Some(Reap::from(GroupIndex(0)));
-            batch.put(object_key(descriptor.id), ObjectDescriptor { reap, ..descriptor.clone() }.encode());
-        }
-        self.env.store.commit(batch).map_err(store_error)?;
-        Ok(true)
-    }
-
-    /// The groups through which damaged records are seen: of their objects, and of what came from these.
-    fn above(&self, damaged: &BTreeMap<RecordKey, String>) -> BTreeSet<(ObjectId, GroupIndex)> {
-        let mut came_from: BTreeMap<ObjectId, Vec<ObjectId>> = BTreeMap::new();
-        for descriptor in self.found.descriptors.values().filter(|d| d.state.has_records()) {
-            if let Some(origin) = descriptor.origin {
-                came_from.entry(origin.object).or_default().push(descriptor.id);
-            }
-        }
-        let mut above = BTreeSet::new();
-        for key in damaged.keys() {
-            let mut left = vec![key.object];
-            while let Some(object) = left.pop() {
-                if above.insert((object, key.group)) {
-                    left.extend(came_from.get(&object).into_iter().flatten());
-                }
-            }
-        }
-        above
-    }
-
     /// Live bytes of extents by all records and what lies over them.
     pub(crate) fn live(&self) -> Result<BTreeMap<ExtentIndex, u64>> {
         let settled = &self.found.settled;
@@ -313,7 +205,7 @@ impl Mender<'_> {
         Ok(live)
     }
 
-    /// Step 5.
+    /// Step 4.
     fn usage(&mut self) -> Result<()> {
         let live = self.live()?;
         let mut batch = MapBatch::default();

@@ -85,7 +85,7 @@ fn expect(world: &World, report: &CheckReport, kind: &str) -> Result<(), Failure
     Err(world.fail(format!("no word of '{kind}': {:?}", report.problems)))
 }
 
-/// Everything is there, and `check` is content. Returns blocks that show what had been discarded.
+/// Everything is there, and `check` is content. Returns blocks of a volume, at most, that show what had been discarded.
 fn compare(world: &mut World) -> Result<u64, Failure> {
     world.open()?;
     world.verify_table()?;
@@ -93,10 +93,16 @@ fn compare(world: &mut World) -> Result<u64, Failure> {
     for name in world.model.all_names() {
         let device = world.device(&name)?;
         let size = world.model.size_bytes(&name);
-        reappeared += world.reappeared(&name, &*device, size)?;
+        reappeared = reappeared.max(world.reappeared(&name, &*device, size)?);
     }
     world.verify_check()?;
     Ok(reappeared)
+}
+
+/// Blocks of rebuilt records that may have been discarded.
+fn uncertain(report: &CheckReport) -> u64 {
+    let told = |detail: &str| detail.strip_suffix(" may have been discarded")?.rsplit(' ').next()?.parse::<u64>().ok();
+    report.problems.iter().filter(|p| p.kind == "record").map(|p| told(&p.detail).expect("a count")).sum()
 }
 
 fn flip(world: &mut World, key: &[u8]) {
@@ -207,8 +213,7 @@ fn every_kind(seed: u64) -> Result<Tally, Failure> {
             expect(&world, &report, "record")?;
         }
         let reappeared = compare(&mut world)?;
-        let told = report.problems.iter().filter(|p| p.kind == "record").any(|p| !p.detail.contains("which 0 may"));
-        if reappeared > 0 && !told {
+        if reappeared > uncertain(&report) {
             return Err(world.fail(format!("{reappeared} discarded blocks show: {:?}", report.problems)));
         }
         tally.faults += 1;
@@ -239,9 +244,9 @@ fn every_kind(seed: u64) -> Result<Tally, Failure> {
         let report = repair(&mut world, false)?;
         let rebuilt = report.problems.iter().filter(|problem| problem.kind == "record").count() as u64;
         RECORDS_REBUILT.fetch_add(rebuilt, Ordering::Relaxed);
-        let holes_are_certain = report.problems.iter().all(|p| p.kind != "record" || p.detail.contains("which 0 may"));
-        if compare(&mut world)? > 0 && holes_are_certain {
-            return Err(world.fail(format!("discarded blocks show: {:?}", report.problems)));
+        let reappeared = compare(&mut world)?;
+        if reappeared > uncertain(&report) {
+            return Err(world.fail(format!("{reappeared} discarded blocks show: {:?}", report.problems)));
         }
         tally.faults += 1;
     }
@@ -268,6 +273,15 @@ fn damage_of_every_kind_in_the_map_store_is_mended() {
         total.faults > 700 && deltas > 10 && gone > 150 && rebuilt > 100,
         "700 damages mended, 10 deltas and 150 descriptors missed, 100 missing records rebuilt",
     );
+}
+
+/// A record is rebuilt without a hole whose batch was freed, and a snapshot's older data shows there. These seeds do it; if the sequence of random
+/// numbers has changed, others do, one in some 700.
+#[test]
+fn older_data_that_shows_where_a_hole_was_forgotten_is_counted() {
+    for seed in [958, 1629] {
+        every_kind(seed).unwrap_or_else(|Failure(text)| panic!("seed {seed}: {text}"));
+    }
 }
 
 /// The descriptor that is gone is that of a destroyed object of which nothing else is left: nobody misses it, and repair goes on.

@@ -121,7 +121,7 @@ pub(crate) const fn fact_range() -> (&'static [u8], &'static [u8]) {
 pub(crate) struct Resolved {
     pub record: Record,
     /// Blocks whose data is older than `certain_from`: what hid them may be gone.
-    pub uncertain: u32,
+    pub uncertain: BlockMask,
     /// Newest number among the data that counts.
     pub newest: Seq,
 }
@@ -154,7 +154,7 @@ pub(crate) fn resolve(facts: &[Fact], certain_from: Seq) -> Resolved {
                 resolved.record.put(FragmentRef { live, ..fact.fragment }, &mut |_| ());
                 resolved.newest = resolved.newest.max(fact.made);
                 if fact.made < certain_from {
-                    resolved.uncertain += live.count();
+                    resolved.uncertain = resolved.uncertain.or(live);
                 }
             }
             // The blocks are known to be dead: in this epoch there is nothing, which older epochs must not fill.
@@ -234,7 +234,7 @@ mod tests {
         ];
         let resolved = resolve(&facts, Seq(6));
         assert_eq!(places(&resolved), [(8192, 0xfe), (12288, 1)]);
-        assert_eq!((resolved.uncertain, resolved.newest), (7, Seq(7)));
+        assert_eq!((resolved.uncertain, resolved.newest), (BlockMask(0xfe), Seq(7)));
     }
 
     #[test]

@@ -33,7 +33,7 @@ use env::{AlignedBuf, Disk};
 use surface::Result;
 use units::{ExtentIndex, Seq};
 
-pub(crate) use facts::{Fact, Rank, resolve};
+pub(crate) use facts::{Fact, Rank, Resolved, resolve};
 pub(crate) use records::counts;
 pub(crate) use scan::Scan;
 pub(crate) use told::{Table, Told};

@@ -149,7 +149,7 @@ impl<'a> Facts<'a> {
         facts.clear();
         let known = figures.entry(key.object).or_default();
         known.blocks += u64::from(resolved.record.allocated().count());
-        known.uncertain += u64::from(resolved.uncertain);
+        known.uncertain += u64::from(resolved.uncertain.count());
         self.batch.put(record_key(&key), resolved.record.encode());
         if self.batch.changes.len() >= FACTS_MAX { self.flush() } else { Ok(()) }
     }
