@@ -105,11 +105,11 @@ impl Core {
                 }
                 found.push(Finding { object: object.clone(), offset: None, text, repaired: repair });
             }
-            let is_orphan = {
+            let parent = {
                 let descriptor = object.descriptor.read();
-                let parent = descriptor.parent.filter(|_| descriptor.state == ObjectState::Dictionary);
-                parent.is_some_and(|parent| self.objects.get(parent).is_none())
+                descriptor.parent.filter(|_| descriptor.state == ObjectState::Dictionary)
             };
+            let is_orphan = parent.is_some_and(|parent| self.objects.get(parent).is_none());
             if is_orphan {
                 let text = format!("'{}' is there, and the volume that it was trained for is not", object.title());
                 found.push(Finding { object: object.clone(), offset: None, text, repaired: false });

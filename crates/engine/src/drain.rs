@@ -57,7 +57,7 @@ impl Core {
     /// Drains one batch of what became dirty up to `generation` and waits until it is written. `false`: there was nothing to take.
     pub(crate) fn drain(&self, generation: u64) -> Result<bool> {
         let Some(prepared) = self.prepare(generation)? else { return Ok(false) };
-        self.append_parts(prepared, |prepared, purpose| self.append(prepared, purpose).map(|_| ()))?;
+        self.append_parts(prepared, |prepared, purpose| self.append(prepared, purpose))?;
         Ok(true)
     }
 
@@ -68,20 +68,25 @@ impl Core {
         }
         let Some(prepared) = self.prepare(u64::MAX)? else { return Ok(false) };
         self.append_parts(prepared, |prepared, purpose| {
-            self.append_with(prepared, purpose, |prepared| self.log.enqueue(prepared, purpose).map(drop))
+            self.append_with(prepared, purpose, |prepared| self.log.enqueue(prepared, purpose))
         })?;
         Ok(true)
     }
 
     /// Step 5: the parts of a drain, the last of which completes it.
-    fn append_parts(&self, parts: Vec<Prepared>, append: impl Fn(Prepared, Purpose) -> Result<()>) -> Result<()> {
+    fn append_parts(&self, parts: Vec<Prepared>, append: impl Fn(Prepared, Purpose) -> Result<Ticket>) -> Result<()> {
         let mut parts = parts.into_iter();
-        while let Some(part) = parts.next() {
+        let mut begun = None;
+        while let Some(mut part) = parts.next() {
+            part.begun = begun;
             let purpose = purpose_of(&part);
-            if let Err(error) = append(part, purpose) {
-                // It has been given back what it completes; what others would have completed is still here.
-                parts.for_each(|part| self.buffer.failed(&part.taken));
-                return Err(error);
+            match append(part, purpose) {
+                Ok(ticket) => begun = Some(ticket.incarnation),
+                Err(error) => {
+                    // It has been given back what it completes; what others would have completed is still here.
+                    parts.for_each(|part| self.buffer.failed(&part.taken));
+                    return Err(error);
+                }
             }
         }
         Ok(())

@@ -43,6 +43,8 @@ mod grow;
 mod hash;
 mod history;
 mod history_usage;
+#[cfg(test)]
+mod late_moves_tests;
 mod log;
 mod log_reads;
 mod map;

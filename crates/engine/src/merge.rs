@@ -3,7 +3,7 @@
 //! Where there are many, two threads have half of the groups each: whoever opens a pool after a crash waits for it, and in a full log no space
 //! comes back before it is done. Groups have nothing to do with one another, and the parts are put together in their order, so that it comes to the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::thread::Builder;
 
 use env::MapBatch;
@@ -35,6 +35,8 @@ pub(crate) struct Merged {
     pub objects: BTreeMap<ObjectId, (i64, i64)>,
     /// Groups whose records are not what they were with the changes laid over them, because more of them went; and what they are now, where that is wanted.
     pub trimmed: Vec<(GroupKey, Option<GroupRecords>)>,
+    /// Objects of which something was taken out that a rollback had undone.
+    pub undone: BTreeSet<ObjectId>,
     /// What was done of reaping.
     pub reaped: Vec<Reaped>,
     /// Deltas that were put into the batch.
@@ -54,6 +56,7 @@ impl Merged {
             *figures = (figures.0 + blocks, figures.1 + bytes);
         }
         self.trimmed.append(&mut behind.trimmed);
+        self.undone.append(&mut behind.undone);
         self.reaped.append(&mut behind.reaped);
         self.deltas.append(&mut behind.deltas);
     }

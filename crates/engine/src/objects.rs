@@ -495,9 +495,10 @@ impl Objects {
         table.dictionaries.iter().filter_map(|(_, id)| table.by_id.get(id).cloned()).collect()
     }
 
-    /// Whether snapshots or clones branch from an object. Costs a look at all objects.
-    pub(crate) fn has_children(&self, id: ObjectId) -> bool {
-        self.all().iter().any(|other| other.descriptor.read().origin.is_some_and(|origin| origin.object == id))
+    /// The newest epoch of a volume that snapshots and clones see.
+    pub(crate) fn seen_up_to(&self, object: &Object) -> Option<Epoch> {
+        let head = object.epoch();
+        self.table.read().points.of(object.id).into_iter().rfind(|point| *point < head)
     }
 
     /// All objects, by id.

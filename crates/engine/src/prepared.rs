@@ -20,6 +20,8 @@ pub(crate) struct Prepared {
     pub buf: AlignedBuf,
     /// Groups that are drained when this batch, or the last part of it, is applied.
     pub taken: Vec<Taken>,
+    /// The incarnation of the log under which another part was appended already: this one completes it, too, and means nothing under another.
+    pub begun: Option<u64>,
 }
 
 impl Prepared {
@@ -28,7 +30,7 @@ impl Prepared {
         let header = header_bytes(&entries);
         debug_assert!(buf.len() >= header + payload);
         let stream = if matches!(entries.first(), Some(Entry::Moves { .. })) { Stream::Cold } else { Stream::Hot };
-        Self { entries, stream, header, payload, buf, taken }
+        Self { entries, stream, header, payload, buf, taken, begun: None }
     }
 
     /// A batch without payloads.
@@ -109,7 +111,7 @@ impl Prepared {
             return None;
         }
         let rest = rest.copied(self, buffers);
-        let Self { stream, mut buf, .. } = std::mem::replace(self, rest);
+        let Self { stream, mut buf, begun, .. } = std::mem::replace(self, rest);
         let header = header_bytes(&part.entries);
         let mut at = header;
         for range in part.payloads {
@@ -120,7 +122,7 @@ impl Prepared {
             }
             at += len;
         }
-        Some(Self { entries: part.entries, stream, header, payload: at - header, buf, taken: Vec::new() })
+        Some(Self { entries: part.entries, stream, header, payload: at - header, buf, taken: Vec::new(), begun })
     }
 }
 
@@ -143,7 +145,7 @@ impl Prepared {
         let header = header_bytes(&self.entries);
         self.buf.copy_within(self.header..self.header + self.payload, header);
         self.header = header;
-        Some(Self { stream: self.stream, ..Self::metadata(vec![part], buffers) })
+        Some(Self { stream: self.stream, begun: self.begun, ..Self::metadata(vec![part], buffers) })
     }
 }
 
@@ -208,7 +210,8 @@ impl Side {
             at += len;
         }
         let taken = std::mem::take(&mut from.taken);
-        Prepared { entries: self.entries, stream: from.stream, header, payload: at - header, buf, taken }
+        let Prepared { stream, begun, .. } = *from;
+        Prepared { entries: self.entries, stream, header, payload: at - header, buf, taken, begun }
     }
 }
 

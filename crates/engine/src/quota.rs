@@ -4,20 +4,23 @@
 //! **Quota.** Between two looks, a volume may write as many bytes as it was below its quota, as if nothing of them could be
 //! compressed. When they are used up, what is dirty is drained, a checkpoint counts, and what is left then is the next allowance. So the
 //! quota is never passed but by writes that are under way at that very moment, and a look comes the more often the
-//! nearer it is. A volume at its quota may go on overwriting what it has, as long as no snapshot keeps the old content.
+//! nearer it is. A volume at its quota may go on overwriting what it has itself, and neither a snapshot of it nor a clone keeps.
 //!
-//! **Reservation.** What a volume has not used yet of its reservation is a wall for all others (`space`).
+//! **Reservation.** What a volume has not used yet of its reservation is a wall for all others (`space`), unless they overwrite what they have
+//! themselves, which leaves as much dead.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use surface::{Error, ErrorKind, Result};
-use units::{BlockIndex, BlockMask, GROUP_BLOCKS, GroupIndex, ObjectId, format_size};
+use units::{BlockIndex, BlockMask, Epoch, GROUP_BLOCKS, GroupIndex, ObjectId, format_size};
 
 use crate::core::Core;
+use crate::map::Piece;
 use crate::object::Object;
 use crate::options::Properties;
 use crate::properties;
+use crate::write_buffer::GroupKey;
 
 /// What one volume may write before its quota is looked at again.
 #[derive(Debug, Default)]
@@ -61,7 +64,7 @@ impl Core {
             object.quota.bytes.store(left - length, Ordering::Relaxed);
             return Ok(());
         }
-        if !self.objects.has_children(object.id) && self.is_allocated(object, offset, length)? {
+        if self.overwrites(object, offset, length)? {
             return Ok(());
         }
         let (name, quota, stored) = (object.title(), format_size(quota), format_size(object.stored_bytes()));
@@ -73,21 +76,43 @@ impl Core {
         ))
     }
 
-    /// Whether all of a range holds data.
-    pub(crate) fn is_allocated(&self, object: &Object, offset: u64, length: u64) -> Result<bool> {
+    /// Whether all of a range holds data that only the volume itself sees: to write it anew leaves as much dead.
+    pub(crate) fn overwrites(&self, object: &Object, offset: u64, length: u64) -> Result<bool> {
         if length == 0 {
             return Ok(true);
         }
+        let seen = self.objects.seen_up_to(object);
         let (first, last) = (BlockIndex::containing(offset), BlockIndex::containing(offset + length - 1));
         for group in (first.group().0..=last.group().0).map(GroupIndex) {
             let start = group.first_block().0;
             let (low, high) = (first.0.max(start), (last.0 + 1).min(start + GROUP_BLOCKS as u64));
             let wanted = BlockMask::run((low - start) as u32, (high - low) as u32);
-            if !wanted.minus(self.allocated_mask(object, group, wanted)?).is_empty() {
+            if !wanted.minus(self.own_mask(object, seen, group, wanted)?).is_empty() {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// Those of `wanted` blocks of a group that hold data of the object itself from behind the epoch up to which others see it.
+    fn own_mask(
+        &self,
+        object: &Object,
+        seen: Option<Epoch>,
+        group: GroupIndex,
+        wanted: BlockMask,
+    ) -> Result<BlockMask> {
+        let mut own = BlockMask::EMPTY;
+        let dirty = self.buffer.read(GroupKey { object: object.id, group }, wanted, &mut |run| {
+            own = if run.data.is_some() { own.or(run.mask()) } else { own.minus(run.mask()) };
+        });
+        let missing = wanted.minus(dirty);
+        if !missing.is_empty() {
+            let pieces = self.map.lookup(&object.levels(), group, missing)?;
+            let is_own = |piece: &Piece| piece.object == object.id && seen.is_none_or(|seen| piece.epoch > seen);
+            own = pieces.iter().filter(|piece| is_own(piece)).fold(own, |own, piece| own.or(piece.fragment.live));
+        }
+        Ok(own)
     }
 
     /// Counts what is left of reservations; called when properties or stored bytes have changed.

@@ -5,8 +5,9 @@
 //!    looking meanwhile. So it goes on after a crash where the last durable checkpoint left it.
 //! 2. A checkpoint goes through as many groups as its budget allows, in the state that it captured. Groups that it merges
 //!    anyway are left out: merging trims them.
-//! 3. At the end of the circle nothing is left within cuts that nobody sees: they are dropped. A destroyed object that nobody
-//!    looks at is gone.
+//! 3. At the end of the circle nothing is left within cuts that nobody sees: they are dropped, by the first checkpoint that has taken nothing out of
+//!    them; what one takes out may have been moved since it captured its state, and come back with that move. A destroyed object that nobody looks
+//!    at is gone.
 
 use std::ops::ControlFlow;
 
@@ -92,6 +93,9 @@ impl Core {
             let is_gone = after.is_none() && timeline.is_dead();
             let mut dropped = timeline.cuts.clone();
             dropped.retain(|cut| after.is_none() && !timeline.points.iter().any(|p| *p > cut.after && *p < cut.before));
+            let again = !dropped.is_empty() && !is_gone && merged.undone.contains(&id);
+            let after = if again { Some(Reap { next: reap.stop, wrapped: true, ..reap }) } else { after };
+            dropped.retain(|_| !again);
             if is_gone {
                 merged.batch.delete(object_key(id));
             }
@@ -201,9 +205,12 @@ impl Core {
         above: &GroupRecords,
         merged: &mut Merged,
     ) -> bool {
-        let Merged { usage, deaths, objects, .. } = merged;
+        let Merged { usage, deaths, objects, undone, .. } = merged;
         let figures = objects.entry(key.object).or_default();
-        timeline.trim(records, above, &mut |_, lost| {
+        timeline.trim(records, above, &mut |epoch, lost| {
+            if timeline.cuts.iter().any(|cut| cut.hides(epoch, cut.before)) {
+                undone.insert(key.object);
+            }
             let bytes = i64::from(lost.live_bytes());
             *usage.entry(self.geometry.extent_at(lost.location)).or_default() -= bytes;
             deaths.push(Death::of(&self.geometry, lost, lost.live));

@@ -15,7 +15,7 @@ use units::{BLOCK_BYTES, BlockIndex, Epoch, GROUP_BLOCKS};
 use crate::canary::Canary;
 use crate::checkpoint::Kind;
 use crate::core::Core;
-use crate::log::Purpose;
+use crate::log::{Purpose, Ticket};
 use crate::objects::Object;
 use crate::prepared::Prepared;
 use crate::scratch;
@@ -92,12 +92,13 @@ impl Core {
             None => batches.push(vec![Entry::Object(done)]),
         }
         let mut payloads = &resealed.bytes[..];
-        let mut last = None;
+        let mut last: Option<Ticket> = None;
         for entries in batches {
             let payload = entries.iter().flat_map(Entry::payloads).map(|(_, _, f)| f.stored as usize).sum();
             let (mine, others) = payloads.split_at(payload);
             payloads = others;
-            last = Some(self.append_received(place.volume, entries, mine)?);
+            let begun = last.map(|ticket| ticket.incarnation);
+            last = Some(self.append_received(place.volume, entries, mine, begun)?);
         }
         match last {
             Some(ticket) => self.log.wait_applied(ticket),
@@ -105,8 +106,14 @@ impl Core {
         }
     }
 
-    /// Steps 3 and 4 for one batch.
-    fn append_received(&self, volume: &Object, entries: Vec<Entry>, payload: &[u8]) -> Result<crate::log::Ticket> {
+    /// Steps 3 and 4 for one batch. `begun`: see [`Prepared`].
+    fn append_received(
+        &self,
+        volume: &Object,
+        entries: Vec<Entry>,
+        payload: &[u8],
+        begun: Option<u64>,
+    ) -> Result<Ticket> {
         self.check_failed()?;
         self.heal()?;
         if self.map.active().bytes() > self.shares.overlay {
@@ -122,7 +129,9 @@ impl Core {
         buf[header..header + payload.len()].copy_from_slice(payload);
         let purpose = if payload.is_empty() { Purpose::Metadata } else { Purpose::Data };
         self.counters.fragment_bytes.add(payload.len() as u64);
-        self.append(Prepared::new(entries, payload.len(), buf, Vec::new()), purpose)
+        let mut prepared = Prepared::new(entries, payload.len(), buf, Vec::new());
+        prepared.begun = begun;
+        self.append(prepared, purpose)
     }
 
     /// Steps 1 and 2.

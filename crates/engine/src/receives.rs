@@ -36,7 +36,8 @@ impl Pool {
     pub fn receives(&self) -> Vec<ReceiveStatus> {
         let objects = &self.core.objects;
         let status = |partial: Arc<Object>| {
-            let descriptor = partial.descriptor.read();
+            // A copy: whoever applies a descriptor holds the table first.
+            let descriptor = partial.descriptor.read().clone();
             let volume = objects.get(descriptor.parent?)?;
             let (receive, to) = (descriptor.receive.as_ref()?, descriptor.identity?);
             let token = ResumeToken { to, from: receive.from, next: receive.next };

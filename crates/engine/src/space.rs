@@ -179,7 +179,7 @@ impl Core {
             return Ok(admitted);
         }
         let kept = self.extents_kept(object, bytes);
-        let overwrites = kept > 0 && self.is_allocated(object, offset, length)?;
+        let overwrites = kept > 0 && self.overwrites(object, offset, length)?;
         if let Some(admitted) = self.try_admit(bytes, if overwrites { 0 } else { kept }) {
             return Ok(admitted);
         }

@@ -26,3 +26,8 @@ pub(crate) fn pool_on(machine: &Machine, disk: Arc<dyn Disk>, capacity_bytes: u6
     Pool::format(&env, &options).unwrap();
     Pool::open(env, PoolOptions { workers, ..PoolOptions::default() }).unwrap()
 }
+
+/// The pool on that machine, opened again.
+pub(crate) fn reopen_on(machine: &Machine, disk: Arc<dyn Disk>) -> Pool {
+    Pool::open(env_on(machine, disk), PoolOptions { workers: 0, ..PoolOptions::default() }).unwrap()
+}

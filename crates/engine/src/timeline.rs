@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use format::{Cut, FragmentRef, ObjectDescriptor, ObjectState};
+use smallvec::SmallVec;
 use units::{BlockMask, Epoch, ObjectId};
 
 use crate::canary::Canary;
@@ -96,7 +97,8 @@ impl Timeline {
     /// Records may be empty afterwards. Returns whether anything changed.
     ///
     /// Holes that hide nothing go too. `above` are changes that lie over the records until a checkpoint is published: what
-    /// they say of older epochs must stay hidden until then.
+    /// they say of older epochs must stay hidden until then. What is taken out now may have been moved since the checkpoint captured its state,
+    /// and come back with that move: what hides it stays until the group is looked at again.
     pub(crate) fn trim(
         &self,
         records: &mut GroupRecords,
@@ -104,6 +106,7 @@ impl Timeline {
         lost: &mut dyn FnMut(Epoch, &FragmentRef),
     ) -> bool {
         let mut changed = false;
+        let was: SmallVec<[BlockMask; 4]> = records.iter().map(|(_, record)| record.allocated()).collect();
         if !self.shows_all_of(records) {
             let needed = self.needed(records);
             for ((epoch, record), needed) in records.iter_mut().zip(needed) {
@@ -128,7 +131,7 @@ impl Timeline {
                     record.holes = record.holes.and(over);
                     changed = true;
                 }
-                below = below.or(record.allocated());
+                below = below.or(was[index]);
             }
         }
         changed

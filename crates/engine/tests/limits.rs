@@ -112,6 +112,58 @@ fn snapshots_count_towards_the_quota() {
 }
 
 #[test]
+fn a_clone_takes_no_more_than_its_quota() {
+    let machine = Machine::new(64 << 20, 2);
+    let pool = pool(&machine, 64 << 20);
+    pool.create_volume("v", 8 << 20, &Properties::new()).unwrap();
+    assert_eq!(fill(&pool, "v", 8 << 20).0, 8 << 20);
+    pool.snapshot("v", "s").unwrap();
+    pool.clone_snapshot("v@s", "c", &Properties::new()).unwrap();
+    set(&pool, "c", "quota", "2M").unwrap();
+    // All of it holds data, but not the clone's own.
+    let (taken, why) = fill(&pool, "c", 8 << 20);
+    assert!(taken <= 2 << 20 && why.contains("quota of 2 MiB"), "{taken} bytes for a quota of 2 MiB: {why}");
+    assert!(stored(&pool, "c") <= 2 << 20);
+    // Its own it may change.
+    assert_eq!(fill(&pool, "c", taken).0, taken);
+    pool.close().unwrap();
+}
+
+#[test]
+fn a_volume_at_its_quota_goes_on_when_its_snapshots_are_gone() {
+    let machine = Machine::new(64 << 20, 2);
+    let pool = pool(&machine, 64 << 20);
+    pool.create_volume("v", 2 << 20, &Properties::new()).unwrap();
+    assert_eq!(fill(&pool, "v", 2 << 20).0, 2 << 20);
+    pool.snapshot("v", "s").unwrap();
+    set(&pool, "v", "quota", "2M").unwrap();
+    assert_eq!(fill(&pool, "v", 2 << 20).0, 0, "the snapshot keeps what is overwritten");
+    pool.destroy("v@s", false).unwrap();
+    assert_eq!(fill(&pool, "v", 2 << 20).0, 2 << 20);
+    pool.close().unwrap();
+}
+
+#[test]
+fn a_reservation_holds_against_overwriting_below_a_snapshot() {
+    let machine = Machine::new(128 << 20, 3);
+    let pool = pool(&machine, 128 << 20);
+    pool.create_volume("vip", 16 << 20, &Properties::new()).unwrap();
+    pool.create_volume("v", 40 << 20, &Properties::new()).unwrap();
+    set(&pool, "vip", "reservation", "16M").unwrap();
+    let mut why = String::new();
+    for round in 0..4 {
+        if !why.is_empty() {
+            break;
+        }
+        why = fill(&pool, "v", 40 << 20).1;
+        pool.snapshot("v", &format!("s{round}")).unwrap();
+    }
+    assert!(why.contains("full"), "{why}");
+    assert_eq!(fill(&pool, "vip", 16 << 20).0, 16 << 20, "the reservation holds");
+    pool.close().unwrap();
+}
+
+#[test]
 fn a_reservation_is_there_when_everything_else_is_taken() {
     let machine = Machine::new(128 << 20, 3);
     let pool = pool(&machine, 128 << 20);

@@ -97,6 +97,14 @@ pub trait DiskLayer: Send + Sync {
     fn write_at(&self, offset: u64, buf: &AlignedBuf, len: usize) -> Result<()> {
         self.below().write_at(offset, buf, len)
     }
+
+    /// See [`Disk::sync`].
+    ///
+    /// # Errors
+    /// Those of the other one.
+    fn sync(&self) -> Result<()> {
+        self.below().sync()
+    }
 }
 
 impl<T: DiskLayer> Disk for T {
@@ -113,7 +121,7 @@ impl<T: DiskLayer> Disk for T {
         DiskLayer::write_at(self, offset, buf, len)
     }
     fn sync(&self) -> Result<()> {
-        self.below().sync()
+        DiskLayer::sync(self)
     }
     fn reserve(&self, offset: u64, len: u64) -> Result<()> {
         self.below().reserve(offset, len)

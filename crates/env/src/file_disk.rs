@@ -452,7 +452,7 @@ fn direct_read_align(file: &File, kind: Kind) -> Option<usize> {
 
 /// Makes the system read from the device again what it has in memory of a file. After a sync that failed it keeps what never reached the device, and
 /// calls it clean; who opens the file anew must not take that for what is there.
-fn forget_cached(file: &File) -> Result<()> {
+pub(crate) fn forget_cached(file: &File) -> Result<()> {
     // Only what is clean is forgotten; a device that still fails says so here.
     file.sync_data()?;
     Ok(rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?)

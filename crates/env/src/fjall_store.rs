@@ -22,6 +22,8 @@
 //!   synced, and opening fails when the store has fewer commits than were noted.
 //! - *A torn last batch is sometimes refused rather than dropped*, see `journal_tail`. So it is cut off before the library
 //!   sees it, and the counter tells whether that was lawful; if not, the journal is put back as it was.
+//! - *After a sync that failed it takes for written what is only in memory*: the system keeps those pages and calls them clean. So what is cached
+//!   of a journal is forgotten before it is read.
 //! - *It does not see that its files were deleted.* Journals that are open take what is written, and lose it. So
 //!   [`persist`](MapStore::persist) looks whether the file `durable` still has its name.
 //! - *Waiting for a dead background thread never ends* in the library. So its limits are kept out of reach, and

@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::file_disk::forget_cached;
+
 /// Room for reading ahead; journals are tens of megabytes.
 const READ_BYTES: usize = 1 << 20;
 const END_MAGIC: [u8; 4] = *b"FJL\x03";
@@ -43,7 +45,9 @@ impl Journal {
     }
 
     fn scan(path: PathBuf) -> Result<Self> {
-        let mut reader = Counting { inner: BufReader::with_capacity(READ_BYTES, File::open(&path)?), at: 0 };
+        let file = File::open(&path)?;
+        forget_cached(&file)?;
+        let mut reader = Counting { inner: BufReader::with_capacity(READ_BYTES, file), at: 0 };
         let mut whole_bytes = 0;
         loop {
             match batch_is_whole(&mut reader) {

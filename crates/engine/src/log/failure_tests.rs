@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use env::{Disk, DiskLayer};
+use format::FragmentEntry;
 use sim::Machine;
+use units::{BLOCK_BYTES, BlockIndex, Epoch, ObjectId};
 
 use super::*;
 use crate::testing::pool_on;
@@ -48,4 +50,29 @@ fn a_batch_that_was_given_back_did_not_happen_however_late_one_asks() {
         core.log.wait_applied(lost).unwrap_err();
         core.log.wait_applied(kept).unwrap();
     }
+}
+
+/// More blocks than the pool has room for.
+const BLOCKS: u64 = 2100;
+
+/// A part of a batch was given back, and the log has gone on: its rest, which would complete both, must not hold by itself.
+#[test]
+fn the_rest_of_a_batch_means_nothing_behind_a_failure() {
+    let machine = Machine::new(8 << 20, 1);
+    let disk = Arc::new(FailingDisk { below: machine.disk.handle(), fails: AtomicBool::new(false) });
+    let core = pool_on(&machine, Arc::clone(&disk) as _, 8 << 20, 0).core;
+    let fragments: Vec<_> = (0..BLOCKS)
+        .map(|block| FragmentEntry { first: BlockIndex(block), count: 1, codec: 0, stored: 4096, checksum: 0 })
+        .collect();
+    let entries = vec![Entry::Fragments { object: ObjectId(9), epoch: Epoch(0), fragments }];
+    let buf = core.buffers.get(format::header_bytes(&entries) + (BLOCKS as usize * BLOCK_BYTES));
+    let whole = Prepared::new(entries, BLOCKS as usize * BLOCK_BYTES, buf, Vec::new());
+    let Err(Refusal::NeedsCheckpoint(rest)) = core.log.append(whole, Purpose::Data) else { panic!("all of it fits") };
+    assert!(rest.payload_bytes() < BLOCKS as usize * BLOCK_BYTES, "no part of it fits");
+    disk.fails.store(true, Ordering::Relaxed);
+    assert!(core.log.append(Prepared::metadata(Vec::new(), &core.buffers), Purpose::Metadata).is_err());
+    disk.fails.store(false, Ordering::Relaxed);
+    core.heal().unwrap();
+    assert!(matches!(core.log.append(rest, Purpose::Data), Err(Refusal::Failed(_))));
+    assert!(core.log.append(Prepared::metadata(Vec::new(), &core.buffers), Purpose::Metadata).is_ok());
 }

@@ -55,7 +55,7 @@ pub(crate) trait Sink: Send + Sync {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ticket {
     seq: Seq,
-    incarnation: u64,
+    pub incarnation: u64,
 }
 
 /// Smallest rest of an extent that is worth a batch of its own when the whole does not fit.
@@ -283,6 +283,10 @@ impl Log {
         if let Some((kind, text)) = &state.broken {
             return Err((Error::new(*kind, text.clone()), prepared));
         }
+        if prepared.begun.is_some_and(|begun| begun != state.incarnation) {
+            let text = "writing the log failed, and took a part of a batch with it whose rest was still to come";
+            return Err((Error::new(ErrorKind::Io, text), prepared));
+        }
         let extent_bytes = self.geometry.extent_bytes;
         let stream = prepared.stream;
         if let Some(open) = state.streams.open_of(stream) {
@@ -333,6 +337,7 @@ impl Log {
         if room >= SPLIT_BYTES_MIN
             && let Some(part) = prepared.split(room, &self.buffers)
         {
+            prepared.begun = Some(state.incarnation);
             return Ok(Step::Placed(self.launch(state, place, part), Some(prepared)));
         }
         Err((None, prepared))
