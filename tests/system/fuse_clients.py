@@ -300,6 +300,59 @@ def pool_on_a_full_file_system(t):
 
 
 @test()
+def pool_restarted_on_a_full_file_system(t):
+    """the file system below is full to the last when the server is killed: it starts again, and discarding still makes room"""
+    import errno
+    import os
+
+    small = t.dir / "small.img"
+    with open(small, "wb") as file:
+        file.truncate(300 << 20)
+    t.run("mkfs.ext4", "-q", "-F", "-m", "0", small)
+    below = t.mount(t.loop(small), "below")
+    pool = Pool(t, name="below/pool", capacity="1G")
+    pool.create("vol", "512M")
+    server = pool.serve(mount=True)
+    piece = data.random_file(t.dir / "piece", 1 << 20, seed=3).read_bytes()
+
+    def fill(path, leave):
+        """Writes until nothing is taken any more, or so many bytes are left on the file system."""
+        file = os.open(path, os.O_RDWR | os.O_CREAT)
+        taken = 0
+        try:
+            while os.statvfs(below).f_bavail * os.statvfs(below).f_frsize > leave and os.pwrite(file, piece, taken) == len(piece):
+                os.fsync(file)
+                taken += len(piece)
+        except OSError as error:
+            t.expect(error.errno in (errno.ENOSPC, errno.EIO), f"error {error} after {taken} bytes")
+        finally:
+            os.close(file)
+        return taken
+
+    written = fill(server.file("vol"), 0)
+    # Others take what the pool leaves for its map.
+    fill(below / "ballast", 3 << 20)
+    server.kill()
+    server = pool.serve(mount=True)
+    file = os.open(server.file("vol"), os.O_RDWR)
+    for offset in range(0, written, 1 << 20):
+        t.expect(os.pread(file, 1 << 20, offset) == piece, f"acknowledged bytes at {offset} are lost")
+    occupied = os.stat(pool.path / "data").st_blocks * 512
+    half = written // 2 >> 20 << 20
+    t.run("fallocate", "--punch-hole", "--offset", half, "--length", written - half, server.file("vol"))
+    os.fsync(file)
+    pool.status()
+    fell = occupied - os.stat(pool.path / "data").st_blocks * 512
+    t.expect(fell > half // 4, f"of {occupied} bytes {fell} came back for {written - half} discarded ones")
+    os.pwrite(file, piece, half)
+    os.fsync(file)
+    os.close(file)
+    server.stop()
+    pool.check()
+    t.note(f"full below after {written >> 20} MiB, {fell >> 20} came back behind the restart")
+
+
+@test()
 def fuse_file_semantics(t):
     """a volume's file: size, st_blocks, SEEK_DATA and SEEK_HOLE, punch, zero range, no growing, no removing"""
     import errno

@@ -240,12 +240,14 @@ impl Sender {
     /// Steps 2 and 3.
     fn data(&mut self, at: GroupIndex) -> Result<Vec<u8>> {
         let core = Arc::clone(&self.core);
+        // What lies between two changes may be long. It is passed here: while the lock is held, checkpoints wait for it, and readers for them.
+        let first = self.pages.first(&core, &self.compared, at)?.map_or(self.compared.end(), |change| change.group);
         let mut tries = 0;
         let (gathered, packed) = loop {
             let held = (tries >= TRIES).then(|| core.readers.read());
             tries += 1;
             let (was_held, moment) = (held.is_some(), Pages::moment(&core));
-            let gathered = self.gather(at)?;
+            let gathered = self.gather(first, was_held)?;
             let _in_extents = held.unwrap_or_else(|| core.readers.read());
             if was_held || Pages::moment(&core) == moment {
                 let packed = self.pack(&gathered.wanted)?;
@@ -266,11 +268,15 @@ impl Sender {
         Ok(self.writer.data(&data, fragments.into_iter().map(|(_, payload)| &bytes[payload])))
     }
 
-    /// Step 2.
-    fn gather(&mut self, from: GroupIndex) -> Result<Gathered> {
+    /// Step 2. `briefly`: no more is read for it than is needed for one group, or comes with it.
+    fn gather(&mut self, from: GroupIndex, briefly: bool) -> Result<Gathered> {
         let mut gathered = Gathered::default();
         let (mut at, mut bytes) = (from, 0);
         loop {
+            if briefly && at > from && self.pages.is_used_up(at) {
+                gathered.next = self.pages.next();
+                return Ok(gathered);
+            }
             let Some(change) = self.pages.first(&self.core, &self.compared, at)? else { return Ok(gathered) };
             let is_full = bytes >= self.chunk_bytes || gathered.wanted.len() + gathered.holes.len() >= CHUNK_ITEMS;
             if is_full {
@@ -394,3 +400,7 @@ pub(crate) fn with_unit(
     let fragment = FragmentEntry { first, count, codec: id.0, stored: payload.len() as u32, checksum: 0 };
     take(FragmentEntry { checksum: stream_checksum(&fragment, payload), ..fragment }, payload);
 }
+
+#[cfg(test)]
+#[path = "send_tests.rs"]
+mod tests;

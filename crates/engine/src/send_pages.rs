@@ -105,6 +105,16 @@ impl Pages {
         core.counters.published.get()
     }
 
+    /// Whether the next change from group `at` on is still to be looked for.
+    pub(crate) fn is_used_up(&self, at: GroupIndex) -> bool {
+        self.known.back().is_none_or(|change| change.group < at)
+    }
+
+    /// Where that begins.
+    pub(crate) fn next(&self) -> Option<GroupIndex> {
+        self.next
+    }
+
     /// The first change from group `at` on, which must not go back; `None`: there is none, and there will be none.
     pub(crate) fn first(&mut self, core: &Core, compared: &Compared, at: GroupIndex) -> Result<Option<&GroupChange>> {
         let moment = Self::moment(core);

@@ -31,6 +31,11 @@ pub trait Disk: Send + Sync {
     /// A no-op where the storage cannot do that.
     fn reserve(&self, offset: u64, len: u64) -> Result<()>;
 
+    /// The same, if need be from what is otherwise left for whatever else a pool keeps beside its data: for what gives space back.
+    fn reserve_last(&self, offset: u64, len: u64) -> Result<()> {
+        self.reserve(offset, len)
+    }
+
     /// Bytes that could still be set aside now, beyond what has been. No bound where the storage has its space anyway.
     fn room_bytes(&self) -> u64 {
         u64::MAX
@@ -125,6 +130,9 @@ impl<T: DiskLayer> Disk for T {
     }
     fn reserve(&self, offset: u64, len: u64) -> Result<()> {
         self.below().reserve(offset, len)
+    }
+    fn reserve_last(&self, offset: u64, len: u64) -> Result<()> {
+        self.below().reserve_last(offset, len)
     }
     fn room_bytes(&self) -> u64 {
         self.below().room_bytes()

@@ -324,7 +324,15 @@ impl Disk for FileDisk {
         if room.is_err() && self.has_space(offset, len) {
             return Ok(());
         }
-        room.and_then(|()| ignore_unsupported(allocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len)))
+        room.map_err(|e| self.failed("reservation", offset, len, e))?;
+        self.reserve_last(offset, len)
+    }
+
+    fn reserve_last(&self, offset: u64, len: u64) -> Result<()> {
+        if self.kind == Kind::BlockDevice {
+            return Ok(());
+        }
+        ignore_unsupported(allocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len))
             .map_err(|e| self.failed("reservation", offset, len, e))
     }
 

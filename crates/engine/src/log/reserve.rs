@@ -22,7 +22,7 @@ impl Log {
             let count = match self.reserve_extents(first, count) {
                 Ok(()) => count,
                 // Near the end of the space below, what is there is taken extent by extent.
-                Err(_) => self.reserve_one(first).map(|()| 1)?,
+                Err(_) => self.reserve_one(first, purpose == Purpose::Metadata).map(|()| 1)?,
             };
             state.streams.set_reserved(first, count);
             state.reserve_ahead = (2 * state.reserve_ahead).min(RESERVE_AHEAD_MAX);
@@ -30,10 +30,10 @@ impl Log {
         Ok(())
     }
 
-    /// The same for what a stream has open since before the pool was opened.
+    /// The same for what a stream has open since before the pool was opened: most often it has its space, which cannot be told from none.
     pub(super) fn reserve_open(&self, state: &mut State, stream: Stream) -> Result<()> {
         let Some(open) = state.streams.open_of(stream).filter(|open| !open.is_reserved) else { return Ok(()) };
-        self.reserve_one(open.extent)?;
+        self.reserve_one(open.extent, true)?;
         open.is_reserved = true;
         Ok(())
     }
@@ -65,9 +65,14 @@ impl Log {
         (self.counters.opened_extents.get(), state.streams.unopened().collect())
     }
 
-    fn reserve_one(&self, extent: ExtentIndex) -> Result<()> {
+    /// `last`: from what is left for the map too. A few discards or deletions, and whatever else comes to the open extents, bring more back.
+    fn reserve_one(&self, extent: ExtentIndex, last: bool) -> Result<()> {
         let no_space = "the storage below the data file gives no space for the log; free some there";
-        self.reserve_extents(extent, 1).map_err(|e| Error::from_io(no_space, e))
+        let mut done = self.reserve_extents(extent, 1);
+        if last && done.is_err() {
+            done = self.disk.reserve_last(self.geometry.start(extent), u64::from(self.geometry.extent_bytes));
+        }
+        done.map_err(|e| Error::from_io(no_space, e))
     }
 
     fn reserve_extents(&self, first: ExtentIndex, count: usize) -> std::io::Result<()> {
