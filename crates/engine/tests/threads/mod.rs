@@ -5,6 +5,7 @@ mod freed;
 mod full;
 mod halves;
 mod many;
+mod past;
 mod sorted;
 
 use std::collections::HashMap;
