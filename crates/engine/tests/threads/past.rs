@@ -1,12 +1,12 @@
-//! Threads discard, take snapshots, go back to them and destroy them, each on a volume of its own, while checkpoints are taken and everything is
-//! cleaned without a pause: nothing of what is over comes back.
+//! Threads discard, take snapshots and clones, go back to them, let them take over and destroy them, each with volumes of its own, while without a
+//! pause checkpoints are taken and everything is cleaned, sorted and compressed anew: nothing of what is over comes back.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use engine::{FormatOptions, Pool, PoolOptions};
 use sim::{Machine, Rng};
-use surface::{BlockDevice, WriteOptions};
+use surface::{BlockDevice, ErrorKind, WriteOptions};
 
 use super::{BLOCK, tagged_block};
 use crate::common::machine_env::env;
@@ -27,6 +27,8 @@ struct Client {
     pool: Pool,
     now: Blocks,
     snapshots: Vec<(String, Blocks)>,
+    /// A clone, and of which of the snapshots.
+    copy: Option<(usize, Blocks)>,
 }
 
 impl Client {
@@ -34,15 +36,22 @@ impl Client {
         format!("v{}", self.number)
     }
 
+    fn copy_name(&self) -> String {
+        format!("c{}", self.number)
+    }
+
     fn run(mut self) -> Self {
         for op in 1..=OPS {
             match self.rng.below(100) {
-                0..55 => self.write(op),
-                55..75 => self.discard(),
-                75..82 if self.snapshots.len() < SNAPSHOTS_MAX => self.snapshot(op),
-                82..89 => self.destroy(),
-                89..93 => self.roll_back(),
-                93..96 => self.pool.flush().unwrap(),
+                0..50 => self.write(op),
+                50..70 => self.discard(),
+                70..77 if self.snapshots.len() < SNAPSHOTS_MAX => self.snapshot(op),
+                77..83 => self.destroy(),
+                83..87 => self.roll_back(),
+                87..90 => self.copy(),
+                90..92 => self.let_copy_take_over(),
+                92..94 => self.end_copy(),
+                94..96 => self.pool.flush().unwrap(),
                 _ => self.verify(&self.name(), &self.now, "while others go on"),
             }
         }
@@ -54,21 +63,34 @@ impl Client {
         first..(first + self.rng.between(1, 96)).min(BLOCKS)
     }
 
+    /// The volume, or now and then its clone, and what it holds.
+    fn one(&mut self) -> (String, &mut Blocks) {
+        let (name, copy_name) = (self.name(), self.copy_name());
+        match &mut self.copy {
+            Some((_, blocks)) if self.rng.percent(30) => (copy_name, blocks),
+            _ => (name, &mut self.now),
+        }
+    }
+
     fn write(&mut self, op: u64) {
         let tag = (self.number + 1) << 32 | op;
         let range = self.range();
         let mut data = vec![0; ((range.end - range.start) * BLOCK) as usize];
         data.chunks_mut(BLOCK as usize).for_each(|block| tagged_block(tag, block));
-        let volume = self.pool.volume(&self.name()).unwrap();
+        let pool = self.pool.clone();
+        let (name, blocks) = self.one();
+        let volume = pool.volume(&name).unwrap();
         volume.write(range.start * BLOCK, Bytes::from(data), WriteOptions::default()).unwrap();
-        range.for_each(|block| self.now[block as usize] = tag);
+        range.for_each(|block| blocks[block as usize] = tag);
     }
 
     fn discard(&mut self) {
         let range = self.range();
-        let volume = self.pool.volume(&self.name()).unwrap();
+        let pool = self.pool.clone();
+        let (name, blocks) = self.one();
+        let volume = pool.volume(&name).unwrap();
         volume.discard(range.start * BLOCK, (range.end - range.start) * BLOCK).unwrap();
-        range.for_each(|block| self.now[block as usize] = 0);
+        range.for_each(|block| blocks[block as usize] = 0);
     }
 
     fn snapshot(&mut self, op: u64) {
@@ -78,7 +100,7 @@ impl Client {
     }
 
     fn destroy(&mut self) {
-        if !self.snapshots.is_empty() {
+        if self.copy.is_none() && !self.snapshots.is_empty() {
             let index = self.rng.index(self.snapshots.len());
             let (name, _) = self.snapshots.remove(index);
             self.pool.destroy(&name, false).unwrap();
@@ -87,8 +109,38 @@ impl Client {
 
     fn roll_back(&mut self) {
         if let Some((name, blocks)) = self.snapshots.last() {
-            self.pool.rollback(name, false).unwrap();
-            self.now.clone_from(blocks);
+            match self.pool.rollback(name, false) {
+                Ok(()) => self.now.clone_from(blocks),
+                // The volume was a clone when it was taken.
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Unsupported, "HARNESS: {error}"),
+            }
+        }
+    }
+
+    fn copy(&mut self) {
+        if self.copy.is_none() && !self.snapshots.is_empty() {
+            let index = self.rng.index(self.snapshots.len());
+            let (snapshot, blocks) = &self.snapshots[index];
+            self.pool.clone_snapshot(snapshot, &self.copy_name(), &Default::default()).unwrap();
+            self.copy = Some((index, blocks.clone()));
+        }
+    }
+
+    fn end_copy(&mut self) {
+        if self.copy.take().is_some() {
+            self.pool.destroy(&self.copy_name(), false).unwrap();
+        }
+    }
+
+    /// The clone becomes what the volume was, which goes with all that came behind their common snapshot.
+    fn let_copy_take_over(&mut self) {
+        if let Some((index, blocks)) = self.copy.take() {
+            let (name, copy_name) = (self.name(), self.copy_name());
+            self.pool.promote(&copy_name).unwrap();
+            self.pool.destroy(&name, true).unwrap();
+            self.pool.rename(&copy_name, &name).unwrap();
+            self.now = blocks;
+            self.snapshots.truncate(index + 1);
         }
     }
 
@@ -104,8 +156,14 @@ impl Client {
 
     fn verify_all(&self, when: &str) {
         self.verify(&self.name(), &self.now, when);
+        self.copy.iter().for_each(|(_, blocks)| self.verify(&self.copy_name(), blocks, when));
         self.snapshots.iter().for_each(|(name, blocks)| self.verify(name, blocks, when));
     }
+}
+
+/// A clone is taking the volume's place at that moment.
+fn is_gone(error: surface::Error) {
+    assert_eq!(error.kind(), ErrorKind::NotFound, "HARNESS: {error}");
 }
 
 fn run(seed: u64) {
@@ -120,7 +178,7 @@ fn run(seed: u64) {
         .map(|number| {
             pool.create_volume(&format!("v{number}"), BLOCKS * BLOCK, &Default::default()).unwrap();
             let rng = Rng::new(seed << 8 | number);
-            Client { number, rng, pool: pool.clone(), now: vec![0; BLOCKS as usize], snapshots: Vec::new() }
+            Client { number, rng, pool: pool.clone(), now: vec![0; BLOCKS as usize], snapshots: Vec::new(), copy: None }
         })
         .collect();
     let is_over = AtomicBool::new(false);
@@ -136,6 +194,13 @@ fn run(seed: u64) {
                 pool.clean(true, 4).unwrap();
             }
         });
+        scope.spawn(move || {
+            for number in (0..THREADS).cycle().take_while(|_| !is_over.load(Ordering::Relaxed)) {
+                pool.sort(1 << 20, true).unwrap();
+                pool.recompress(&format!("v{number}"), Some("archive"), 1 << 20, true).map_or_else(is_gone, |_| ());
+                pool.tick().unwrap();
+            }
+        });
         let threads: Vec<_> = clients.into_iter().map(|client| scope.spawn(|| client.run())).collect();
         let clients = threads.into_iter().map(|thread| thread.join());
         let clients: Result<Vec<_>, _> = clients.collect();
@@ -149,11 +214,11 @@ fn run(seed: u64) {
     clients.iter().for_each(|client| client.verify_all("after checkpoints"));
     let report = pool.check(false, &mut |_, _| ()).unwrap();
     assert!(report.problems.is_empty(), "HARNESS: {:?}", report.problems);
-    let known: Vec<_> = clients.into_iter().map(|client| (client.now, client.snapshots)).collect();
+    let known: Vec<_> = clients.into_iter().map(|client| (client.now, client.snapshots, client.copy)).collect();
     pool.close().unwrap();
     let pool = Pool::open(env(&machine), options).unwrap();
-    for (number, (now, snapshots)) in (0..).zip(known) {
-        let client = Client { number, rng: Rng::new(0), pool: pool.clone(), now, snapshots };
+    for (number, (now, snapshots, copy)) in (0..).zip(known) {
+        let client = Client { number, rng: Rng::new(0), pool: pool.clone(), now, snapshots, copy };
         client.verify_all("when the pool was opened again");
     }
     pool.close().unwrap();
