@@ -22,8 +22,11 @@ pub const OPTION_BYTES_MAX: usize = 32 << 10;
 /// Longest data of an option that is skipped and refused; behind it the connection is closed. Enough for any honest
 /// mistake, little enough to cost nothing.
 pub const OPTION_SKIP_BYTES_MAX: usize = 1 << 20;
-/// Most options of one handshake. Clients use less than ten, listing tools two for each export.
+/// Most options of one handshake before the client was told of any export. Clients use less than ten.
 pub const OPTIONS_MAX: u32 = 1024;
+/// Options that a client may send on top for each export that a LIST has named: tools that list them ask two to four times about each,
+/// all on one connection, and each snapshot is an export.
+pub const OPTIONS_PER_EXPORT_MAX: u32 = 8;
 
 /// The handshake's result: a device, and how to talk about it.
 pub struct Established {
@@ -55,6 +58,8 @@ pub struct Handshake<'a> {
     /// The client's flags, once they came.
     client: Option<ClientFlags>,
     options: u32,
+    /// Most exports that a LIST has named. Not their sum: a client cannot raise its limit by asking again.
+    named: u32,
     skip: Option<Skip>,
     structured: bool,
     /// The export for which `base:allocation` was selected last. Holds for that one only.
@@ -80,7 +85,16 @@ impl<'a> Handshake<'a> {
     /// A handshake about `devices`. With a `refusal` it is held in full, but no export is listed or opened: the text
     /// is what the client is told.
     pub fn new(devices: &'a dyn DeviceSet, refusal: Option<String>) -> Self {
-        Self { devices, refusal, client: None, options: 0, skip: None, structured: false, allocation_for: None }
+        Self {
+            devices,
+            refusal,
+            client: None,
+            options: 0,
+            named: 0,
+            skip: None,
+            structured: false,
+            allocation_for: None,
+        }
     }
 
     /// Looks at `input` from its start; tells how many bytes of it are done with, and what comes next. What is to be
@@ -112,10 +126,14 @@ impl<'a> Handshake<'a> {
         }
         let Some(data) = rest.get(..length) else { return (0, Next::More) };
         self.options += 1;
-        if self.options > OPTIONS_MAX {
+        if self.options > self.options_max() {
             return (0, Next::Close("too many options"));
         }
         (option::HEADER_BYTES + length, self.option(client, header.option, data, out))
+    }
+
+    fn options_max(&self) -> u32 {
+        OPTIONS_MAX.saturating_add(self.named.saturating_mul(OPTIONS_PER_EXPORT_MAX))
     }
 
     fn client_flags(&mut self, input: &[u8]) -> (usize, Next) {
@@ -172,14 +190,16 @@ impl<'a> Handshake<'a> {
         Next::Again
     }
 
-    fn list(&self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refused> {
+    fn list(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refused> {
         if !data.is_empty() {
             return Err(invalid("LIST takes no data"));
         }
         self.refuse()?;
-        for device in self.devices.list().map_err(|e| refused(&e))? {
+        let devices = self.devices.list().map_err(|e| refused(&e))?;
+        for device in &devices {
             option_reply::put_server(out, option::LIST, &device.name);
         }
+        self.named = self.named.max(u32::try_from(devices.len()).unwrap_or(u32::MAX));
         Ok(())
     }
 

@@ -33,6 +33,25 @@ fn list_names_all_exports() {
     client.refused(option::LIST, b"x", option_reply::ERR_INVALID);
 }
 
+/// Tools that list exports ask about each of them on the same connection, and were cut off after some five hundred.
+#[test]
+fn a_thousand_exports_are_listed_and_asked_about_on_one_connection() {
+    const BLOCK: u64 = 4096;
+    let device = Memory::new(BLOCK, BLOCK);
+    let names: Vec<String> = (0..1000).map(|index| format!("export{index}")).collect();
+    let setup = Setup::new(&names.iter().map(|name| (name.as_str(), &device)).collect::<Vec<_>>());
+    let mut client = setup.options();
+    client.negotiate_structured();
+    assert_eq!(client.option(option::LIST, &[]).len(), 1001);
+    for name in &names {
+        for _ in 0..2 {
+            assert_eq!(export_info(&client.option(option::INFO, &info(name.as_bytes(), &[]))).0, BLOCK);
+        }
+        assert_eq!(client.option(option::LIST_META_CONTEXT, &meta(name, &[])).len(), 2);
+    }
+    assert_eq!(client.go(&names[999]).0, BLOCK);
+}
+
 #[test]
 fn info_and_go_tell_the_same_and_all_that_was_asked() {
     let setup = two();

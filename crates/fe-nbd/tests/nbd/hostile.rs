@@ -91,6 +91,21 @@ fn too_long_options_and_too_many_close() {
     is_well(&setup);
 }
 
+/// What was listed raises the limit once, not each time that it is asked for.
+#[test]
+fn a_client_that_lists_for_ever_is_cut_off() {
+    let (one, two) = (Memory::new(SIZE, SIZE), Memory::new(SIZE, SIZE));
+    let setup = Setup::new(&[("one", &one), ("two", &two)]);
+    let mut client = setup.options();
+    for _ in 0..1024 + 2 * 8 {
+        assert_eq!(client.option(option::LIST, &[]).len(), 3);
+    }
+    client.send_option(option::LIST, &[]);
+    client.expect_close();
+    setup.lines.wait_for("too many options");
+    assert_eq!(setup.simple("one").read(0, 3), Answer::Ok(vec![0; 3]));
+}
+
 #[test]
 fn a_handshake_that_takes_too_long_ends() {
     // Whoever is held up himself for so long that he is closed before he has said what he means to say proves nothing, and tries with more time.
