@@ -211,27 +211,44 @@ impl DeviceDirectory {
             return Err(Errno::EROFS);
         }
         let was_emptied = flags & libc::O_TRUNC != 0;
-        if was_emptied {
-            if !self.files.await_none(|file| file.node.ino == node.ino, CLOSING_PATIENCE) {
-                self.complaints.refused(
-                    &node.name,
-                    "opening with O_TRUNC, which empties the volume, refused while it is open (fuser tells by whom, losetup -a \
-                     for loop devices); to write to it all the same, leave O_TRUNC out (dd conv=notrunc)",
-                );
-                return Err(Errno::EBUSY);
-            }
-            match file_io::empty(&*device) {
-                Ok(0) => {}
-                Ok(bytes) => log::info!(
-                    "{}: emptied by an open with O_TRUNC; about {bytes} bytes of data were discarded",
-                    node.name
-                ),
-                Err(error) => return Err(self.complain(&node.name, "open with O_TRUNC", &error)),
-            }
-            node.changed(self.now_unix_ns());
-        }
+        let device = if was_emptied { self.empty(&node, device)? } else { device };
         let file = File { node, device, complaints: self.complaints.clone(), was_emptied };
         self.files.insert(file).ok_or(Errno::ENFILE)
+    }
+
+    /// Empties a device that nobody has open but who has just got `device` to do it; gives it back. Files of this mount are waited for first: to
+    /// the set of devices, one that is about to be released is as open as any.
+    fn empty(&self, node: &Node, device: Arc<dyn BlockDevice>) -> Result<Arc<dyn BlockDevice>, Errno> {
+        if !self.files.await_none(|file| file.node.ino == node.ino, CLOSING_PATIENCE) {
+            return Err(self.refuse_emptying(node));
+        }
+        // It counts as open, too.
+        drop(device);
+        let mut emptied_bytes = 0;
+        let emptied = self.devices.open_alone(&node.name, &mut |device| {
+            emptied_bytes = file_io::empty(device)?;
+            Ok(())
+        });
+        let device = emptied.map_err(|error| match error.kind() {
+            ErrorKind::InUse => self.refuse_emptying(node),
+            _ => self.complain(&node.name, "open with O_TRUNC", &error),
+        })?;
+        if emptied_bytes > 0 {
+            let name = &node.name;
+            log::info!("{name}: emptied by an open with O_TRUNC; about {emptied_bytes} bytes of data were discarded");
+        }
+        node.changed(self.now_unix_ns());
+        Ok(device)
+    }
+
+    fn refuse_emptying(&self, node: &Node) -> Errno {
+        self.complaints.refused(
+            &node.name,
+            "opening with O_TRUNC, which empties the volume, refused while it is open (fuser tells by whom, losetup -a for \
+             loop devices, shale list whether by NBD clients or commands); to write to it all the same, leave O_TRUNC out \
+             (dd conv=notrunc)",
+        );
+        Errno::EBUSY
     }
 
     fn truncate(&self, node: &Node, device: &dyn BlockDevice, size: u64, was_emptied: bool) -> Result<(), Errno> {

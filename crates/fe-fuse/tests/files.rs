@@ -8,6 +8,7 @@ mod common;
 use std::fs::OpenOptions;
 use std::io::{IoSlice, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -308,6 +309,22 @@ fn opening_with_truncation_empties_and_keeps_the_size() {
     assert_eq!(failed.unwrap_err().raw_os_error(), Some(libc::EIO));
     mounted.vol.fail(None);
     assert_eq!(&std::fs::read(&path).unwrap()[8192..12288], &[5; 4096], "what could not be emptied is whole");
+}
+
+/// Only files of the mount were counted, and an NBD client lost what it had written.
+#[test]
+fn what_is_open_through_another_door_is_not_emptied() {
+    let mounted = Mounted::new(MIB);
+    let data = noise(3, MIB as usize);
+    mounted.open().write_all_at(&data, 0).unwrap();
+    let path = mounted.path("vol");
+    let truncate = || OpenOptions::new().write(true).truncate(true).open(&path);
+    mounted.set.is_open_elsewhere.store(true, Ordering::SeqCst);
+    assert_eq!(truncate().unwrap_err().raw_os_error(), Some(libc::EBUSY));
+    assert!(std::fs::read(&path).unwrap() == data);
+    mounted.set.is_open_elsewhere.store(false, Ordering::SeqCst);
+    truncate().unwrap();
+    assert_eq!(mounted.vol.allocated_bytes(), 0);
 }
 
 #[test]

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use engine::{Pool, Volume};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use surface::{
     BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind, PendingRead, Result, Run, WriteOptions, ZeroOptions,
 };
@@ -20,8 +20,8 @@ pub const GOING_PATIENCE: Duration = Duration::from_secs(3);
 #[derive(Default)]
 struct Register {
     state: Mutex<State>,
-    /// A client closed a volume.
-    closed: Condvar,
+    /// A client closed a volume, or has done what it wanted to be alone for.
+    changed: Condvar,
 }
 
 #[derive(Default)]
@@ -30,6 +30,17 @@ struct State {
     clients: BTreeMap<u64, usize>,
     /// What is being destroyed or taken back: nobody may open it meanwhile.
     going: BTreeSet<u64>,
+    /// What its only client works on: whoever wants to open it waits until that is done.
+    held: BTreeSet<u64>,
+}
+
+impl Register {
+    /// Waits a moment for the clients of these to go.
+    fn await_none(&self, state: &mut MutexGuard<'_, State>, ids: &[u64]) {
+        let is_open = |state: &mut State| ids.iter().any(|id| state.clients.contains_key(id));
+        // Whether they went, the caller sees from who is left.
+        let _ = self.changed.wait_while_for(state, is_open, GOING_PATIENCE);
+    }
 }
 
 /// The volumes of an open pool, with a count of the clients of each.
@@ -54,13 +65,51 @@ impl Devices {
         let id = volume.id();
         let in_use = {
             let mut state = self.register.state.lock();
-            if state.going.contains(&id) {
-                return Err(Error::new(ErrorKind::NotFound, format!("'{name}' is being destroyed or taken back")));
+            if self.register.changed.wait_while_for(&mut state, |s| s.held.contains(&id), GOING_PATIENCE).timed_out() {
+                return Err(Error::new(ErrorKind::InUse, format!("'{name}' is being emptied")));
             }
-            *state.clients.entry(id).or_default() += 1;
-            InUse { id, register: Arc::clone(&self.register) }
+            self.enter(&mut state, name, id)?
         };
         Ok(Arc::new(OpenDevice { volume, _in_use: in_use }))
+    }
+
+    /// Opens a volume that nobody has open, and does something to it before anybody else gets it. Unlike [`alone`](Self::alone), the volume
+    /// stays what it is: whoever wants it meanwhile waits.
+    ///
+    /// # Errors
+    /// `InUse`, `NotFound`, and those of `work`.
+    pub fn open_alone(
+        &self,
+        name: &str,
+        work: &mut dyn FnMut(&dyn BlockDevice) -> Result<()>,
+    ) -> Result<Arc<dyn BlockDevice>> {
+        let volume = self.pool.volume(name)?;
+        let id = volume.id();
+        let in_use = {
+            let mut state = self.register.state.lock();
+            self.register.await_none(&mut state, &[id]);
+            if let Some(clients) = state.clients.get(&id) {
+                return Err(Error::new(ErrorKind::InUse, format!("'{name}' is open by {clients} client(s)")));
+            }
+            let in_use = self.enter(&mut state, name, id)?;
+            state.held.insert(id);
+            in_use
+        };
+        let device = OpenDevice { volume, _in_use: in_use };
+        let result = work(&device);
+        self.register.state.lock().held.remove(&id);
+        self.register.changed.notify_all();
+        result?;
+        Ok(Arc::new(device))
+    }
+
+    /// Counts one more client.
+    fn enter(&self, state: &mut State, name: &str, id: u64) -> Result<InUse> {
+        if state.going.contains(&id) {
+            return Err(Error::new(ErrorKind::NotFound, format!("'{name}' is being destroyed or taken back")));
+        }
+        *state.clients.entry(id).or_default() += 1;
+        Ok(InUse { id, register: Arc::clone(&self.register) })
     }
 
     /// How many clients have the volume or the snapshot open.
@@ -79,11 +128,8 @@ impl Devices {
         let ids: Vec<u64> = named.iter().map(|(_, id)| *id).collect();
         {
             let mut state = self.register.state.lock();
-            let give_up = Instant::now() + GOING_PATIENCE;
-            while !force && ids.iter().any(|id| state.clients.contains_key(id)) {
-                if self.register.closed.wait_until(&mut state, give_up).timed_out() {
-                    break;
-                }
+            if !force {
+                self.register.await_none(&mut state, &ids);
             }
             let busy = named.iter().find_map(|(name, id)| Some((*name, state.clients.get(id).copied()?)));
             if let Some((name, clients)) = busy.filter(|_| !force) {
@@ -144,7 +190,7 @@ impl Drop for InUse {
             *clients -= 1;
             if *clients == 0 {
                 state.clients.remove(&self.id);
-                self.register.closed.notify_all();
+                self.register.changed.notify_all();
             }
         }
     }
@@ -161,6 +207,13 @@ impl Shown {
         let volume = names::volume_of(name);
         self.names.as_ref().is_none_or(|names| names.contains(volume))
     }
+
+    fn check_shown(&self, name: &str) -> Result<()> {
+        if self.shows(name) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::NotFound, format!("volume '{name}' is not served")))
+    }
 }
 
 impl DeviceSet for Shown {
@@ -171,10 +224,17 @@ impl DeviceSet for Shown {
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn BlockDevice>> {
-        if !self.shows(name) {
-            return Err(Error::new(ErrorKind::NotFound, format!("volume '{name}' is not served")));
-        }
+        self.check_shown(name)?;
         self.devices.open(name)
+    }
+
+    fn open_alone(
+        &self,
+        name: &str,
+        work: &mut dyn FnMut(&dyn BlockDevice) -> Result<()>,
+    ) -> Result<Arc<dyn BlockDevice>> {
+        self.check_shown(name)?;
+        self.devices.open_alone(name, work)
     }
 }
 

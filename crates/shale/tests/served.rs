@@ -428,6 +428,36 @@ fn a_stopping_server_does_not_wait_for_files_that_are_open() {
     on(&dir, "check", &[]).ok();
 }
 
+/// An NBD client in transmission, old style: its export is named, and nothing else is asked.
+fn nbd_client(socket: &std::path::Path, export: &str) -> UnixStream {
+    let mut client = UnixStream::connect(socket).unwrap();
+    client.read_exact(&mut [0; 18]).unwrap();
+    let option = [&3u32.to_be_bytes()[..], b"IHAVEOPT", &1u32.to_be_bytes(), &(export.len() as u32).to_be_bytes()];
+    client.write_all(&[&option.concat(), export.as_bytes()].concat()).unwrap();
+    client.read_exact(&mut [0; 10]).unwrap();
+    client
+}
+
+#[test]
+fn a_volume_that_an_nbd_client_has_open_is_not_emptied_through_the_mount() {
+    let dir = Dir::with_pool("64M");
+    imported_noise(&dir, "source", 1 << 20);
+    let (mount, socket) = (dir.join("mnt"), dir.join("nbd"));
+    std::fs::create_dir(&mount).unwrap();
+    let server = Server::start(&dir, &["--mount", path(&mount), "--nbd", &format!("unix:{}", path(&socket))]);
+    let truncate = || std::fs::File::options().write(true).truncate(true).open(mount.join("v"));
+    let client = nbd_client(&socket, "v");
+    assert_eq!(truncate().unwrap_err().raw_os_error(), Some(libc::EBUSY));
+    assert!(content(&dir, "v") == noise(1 << 20));
+    drop(client);
+    let file = truncate().unwrap();
+    assert!(std::fs::read(mount.join("v")).unwrap() == vec![0; 1 << 20]);
+    // Who has emptied it counts as one client, as everybody does.
+    assert_eq!(on(&dir, "list", &["--json"]).ok().json()[0]["clients"], 1);
+    drop(file);
+    server.stop();
+}
+
 #[test]
 fn a_second_signal_ends_a_server_that_hangs() {
     let dir = Dir::with_pool("64M");

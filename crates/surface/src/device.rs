@@ -150,4 +150,19 @@ pub trait DeviceSet: Send + Sync {
     /// # Errors
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound).
     fn open(&self, name: &str) -> Result<Arc<dyn BlockDevice>>;
+    /// The device of that name, if nobody else has it open through whatever front end, once `work` on it is done: nobody else gets it before.
+    /// Waits a moment for those who are just closing it; a device that the caller has from [`open`](Self::open) counts as anybody's.
+    /// A set that does not know who has what open does the work at once.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound), [`ErrorKind::InUse`](crate::ErrorKind::InUse), and those of `work`.
+    fn open_alone(
+        &self,
+        name: &str,
+        work: &mut dyn FnMut(&dyn BlockDevice) -> Result<()>,
+    ) -> Result<Arc<dyn BlockDevice>> {
+        let device = self.open(name)?;
+        work(&*device)?;
+        Ok(device)
+    }
 }

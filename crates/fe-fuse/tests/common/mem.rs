@@ -274,15 +274,19 @@ impl BlockDevice for MemDevice {
 
 /// Devices by name, with the time of their creation.
 #[derive(Default)]
-pub struct MemSet(RwLock<BTreeMap<String, (Arc<MemDevice>, u64)>>);
+pub struct MemSet {
+    devices: RwLock<BTreeMap<String, (Arc<MemDevice>, u64)>>,
+    /// Somebody who came through another front end has all of them open.
+    pub is_open_elsewhere: AtomicBool,
+}
 
 impl MemSet {
     pub fn add(&self, name: &str, device: Arc<MemDevice>, created_unix_s: u64) {
-        self.0.write().insert(name.to_owned(), (device, created_unix_s));
+        self.devices.write().insert(name.to_owned(), (device, created_unix_s));
     }
 
     pub fn remove(&self, name: &str) {
-        self.0.write().remove(name);
+        self.devices.write().remove(name);
     }
 }
 
@@ -294,13 +298,26 @@ impl DeviceSet for MemSet {
             created_unix_s: *created,
             read_only: device.is_read_only(),
         };
-        Ok(self.0.read().iter().map(info).collect())
+        Ok(self.devices.read().iter().map(info).collect())
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn BlockDevice>> {
-        match self.0.read().get(name) {
+        match self.devices.read().get(name) {
             Some((device, _)) => Ok(device.clone()),
             None => Err(Error::new(ErrorKind::NotFound, format!("there is no {name}"))),
         }
+    }
+
+    fn open_alone(
+        &self,
+        name: &str,
+        work: &mut dyn FnMut(&dyn BlockDevice) -> Result<()>,
+    ) -> Result<Arc<dyn BlockDevice>> {
+        if self.is_open_elsewhere.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::InUse, format!("{name} is open elsewhere")));
+        }
+        let device = self.open(name)?;
+        work(&*device)?;
+        Ok(device)
     }
 }
