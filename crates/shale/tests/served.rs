@@ -201,6 +201,26 @@ fn the_server_takes_small_pages_only() {
     server.stop();
 }
 
+/// It said ready with an address that its own mount hid, and the socket stayed behind.
+#[test]
+fn a_socket_below_the_mount_is_refused_before_anything_is_served() {
+    let dir = Dir::with_pool("64M");
+    let mount = dir.join("mnt");
+    std::fs::create_dir_all(mount.join("below")).unwrap();
+    std::os::unix::fs::symlink(&mount, dir.join("link")).unwrap();
+    for socket in ["mnt/nbd", "mnt/below/nbd", "link/nbd", "mnt/below/../nbd"] {
+        let address = format!("unix:{}", path(&dir.join(socket)));
+        on(&dir, "serve", &["--mount", path(&mount), "--nbd", &address]).code(2).says("outside of");
+    }
+    // The second address counts as well, and a relative path is one from here.
+    let mut command = Command::new(SHALE);
+    command.args(["serve", path(&dir.pool()), "--mount", "mnt", "--nbd", ":0", "--nbd", "unix:mnt/nbd"]);
+    Ran::of(command.current_dir(dir.path()).output().unwrap()).code(2).says("it would hide unix:mnt/nbd");
+    assert!(!is_mounted(&mount) && !mount.join("nbd").exists() && !mount.join("below/nbd").exists());
+    // Beside it there is no objection, even where the name begins in the same way.
+    Server::start(&dir, &["--mount", path(&mount), "--nbd", &format!("unix:{}", path(&dir.join("mnt.nbd")))]).stop();
+}
+
 #[test]
 fn one_server_at_a_time_and_no_offline_check_meanwhile() {
     let dir = Dir::with_pool("64M");

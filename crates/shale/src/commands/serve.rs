@@ -174,6 +174,31 @@ fn check_hides_nothing(dir: &Path, service: &Service) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a mount point below which a socket of the server itself would vanish: its address would be told, nobody could reach it, and the
+/// file would stay behind, out of the server's reach as well.
+///
+/// # Errors
+/// `Invalid`.
+fn check_hides_no_socket(dir: &Path, listen: &[Listen]) -> Result<()> {
+    // What cannot be found is told by who mounts, or binds.
+    let Ok(dir) = dir.canonicalize() else { return Ok(()) };
+    let lies_there = |socket: &Path| {
+        let parent = std::path::absolute(socket).ok().and_then(|path| path.parent()?.canonicalize().ok());
+        parent.is_some_and(|parent| parent.starts_with(&dir))
+    };
+    for address in listen {
+        if let Listen::Unix(socket) = address
+            && lies_there(socket)
+        {
+            let dir = dir.display();
+            let text =
+                format!("mount at {dir}: it would hide {address}; choose a path for the socket outside of {dir}");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+    }
+    Ok(())
+}
+
 /// Memory for what NBD clients have in flight: a quarter of the budget, but enough for the largest request, and for a few deep queues
 /// at most.
 fn nbd_bytes(memory_bytes: u64) -> usize {
@@ -188,6 +213,11 @@ impl FrontEnds {
         send: Sender<Event>,
         output: &Output,
     ) -> Result<Self> {
+        // Before anything is begun that would have to be taken back.
+        if let Some(dir) = &args.mount {
+            check_hides_nothing(dir, service)?;
+            check_hides_no_socket(dir, listen)?;
+        }
         let devices = service.devices().shown(&args.volume);
         let mut front_ends = Self { nbd: None, mount: None };
         if !listen.is_empty() {
@@ -215,7 +245,6 @@ impl FrontEnds {
 
     fn mount(args: &ServeArgs, service: &Service, devices: Arc<dyn DeviceSet>, send: Sender<Event>) -> Result<Mount> {
         let dir = args.mount.as_deref().unwrap_or(Path::new("."));
-        check_hides_nothing(dir, service)?;
         let options = MountOptions {
             allow_other: args.allow_other,
             source: service.facts().pool.display().to_string(),
