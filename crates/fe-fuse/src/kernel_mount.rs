@@ -19,9 +19,12 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use surface::{Error, ErrorKind, Result};
 
 use crate::options::MountOptions;
+use crate::stack::MOUNTINFO;
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
+/// The type of our file systems, as the kernel lists them; the helper puts it together from `subtype`.
+const FILE_SYSTEM: &str = "fuse.shale";
 
 /// A connection to the kernel whose mount is at its place.
 pub(crate) struct Connection {
@@ -50,7 +53,7 @@ pub(crate) fn mount(dir: &Path, options: &MountOptions) -> Result<Connection> {
     );
     let data = CString::new(data).map_err(|error| Error::with_source(ErrorKind::Invalid, "mount options", error))?;
     let flags = MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOEXEC;
-    match rustix::mount::mount(options.source.as_str(), dir, "fuse.shale", flags, data.as_c_str()) {
+    match rustix::mount::mount(options.source.as_str(), dir, FILE_SYSTEM, flags, data.as_c_str()) {
         Ok(()) => Ok(Connection { device, can_clone: true }),
         Err(Errno::PERM) => mount_with_helper(dir, options, true),
         Err(errno) => Err(failed(dir, "the kernel refuses to mount", errno)),
@@ -79,6 +82,21 @@ pub(crate) fn mount_id(dir: &Path) -> Result<MountId> {
     let statx = rustix::fs::statx(rustix::fs::CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::MNT_ID)
         .map_err(|errno| failed(dir, "cannot look at the mount", errno))?;
     Ok(MountId { mount: statx.stx_mnt_id, device_minor: statx.stx_dev_minor })
+}
+
+/// Whether `dir` shows a mount of a server of ours, which may be dead or hang: the file system is not asked.
+pub(crate) fn is_ours(dir: &Path) -> bool {
+    // What cannot be told here is told by the attempt to mount.
+    let mountinfo = std::fs::read(MOUNTINFO).unwrap_or_default();
+    let mountinfo = String::from_utf8_lossy(&mountinfo);
+    mount_id(dir).is_ok_and(|id| file_system_of(id.mount, &mountinfo) == Some(FILE_SYSTEM))
+}
+
+/// The type of a mount's file system; proc(5) has the fields.
+fn file_system_of(mount: u64, mountinfo: &str) -> Option<&str> {
+    let mount = mount.to_string();
+    let line = mountinfo.lines().find(|line| line.split(' ').next() == Some(mount.as_str()))?;
+    line.split_once(" - ")?.1.split(' ').next()
 }
 
 /// Ends the connection of a mount, wherever it is by now: requests under way and all that follow fail.
@@ -184,4 +202,20 @@ fn failed(dir: &Path, what: &str, errno: Errno) -> Error {
     };
     let seen = String::from_utf8_lossy(dir.as_os_str().as_bytes());
     Error::with_source(kind, format!("{seen}: {what}"), io::Error::from(errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_told_by_its_number_and_not_by_what_lies_beneath_or_beside() {
+        let mountinfo = "\
+            21 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n\
+            30 21 0:44 / /mnt/a\\040b rw,nosuid - fuse.shale /srv/pool rw,user_id=0\n\
+            31 30 0:45 / /mnt/a\\040b rw shared:7 master:2 - tmpfs tmpfs rw\n";
+        assert_eq!(file_system_of(30, mountinfo), Some("fuse.shale"));
+        assert_eq!(file_system_of(31, mountinfo), Some("tmpfs"));
+        assert_eq!((file_system_of(3, mountinfo), file_system_of(0, "")), (None, None));
+    }
 }

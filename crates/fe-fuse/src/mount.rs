@@ -75,8 +75,8 @@ pub struct Mount {
 /// Mounts `devices` at the directory `dir`: each device is a file of its name. Returns when it can be used.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] or [`ErrorKind::Invalid`] for `dir` or `options`, [`ErrorKind::Unsupported`] if this
-/// kernel or user cannot mount, [`ErrorKind::Io`] if the kernel fails.
+/// [`ErrorKind::NotFound`] or [`ErrorKind::Invalid`] for `dir` or `options`, [`ErrorKind::InUse`] if a mount of this kind is there
+/// already, [`ErrorKind::Unsupported`] if this kernel or user cannot mount, [`ErrorKind::Io`] if the kernel fails.
 pub fn mount(devices: Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) -> Result<Mount> {
     for (number, what) in [(options.threads, "threads"), (options.reads_waiting, "waiting reads")] {
         if number == 0 || number > THREADS_MAX {
@@ -89,6 +89,15 @@ pub fn mount(devices: Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) ->
         let kind = if error.kind() == io::ErrorKind::NotFound { ErrorKind::NotFound } else { ErrorKind::Io };
         Error::with_source(kind, about("no such directory: make it first"), error)
     })?;
+    // Before it is asked for anything: a server that hangs would not answer.
+    if kernel_mount::is_ours(&dir) {
+        let message = format!(
+            "{} (if its server was killed: umount -f {} takes it away); choose another directory",
+            about("a shale server is mounted there already"),
+            dir.display()
+        );
+        return Err(Error::new(ErrorKind::InUse, message));
+    }
     if !dir.is_dir() {
         return Err(Error::new(ErrorKind::Invalid, about("it is not a directory")));
     }

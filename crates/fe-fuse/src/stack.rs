@@ -17,7 +17,7 @@ use rustix::fs::{Mode, OFlags};
 const SYSFS_BLOCK: &str = "/sys/class/block";
 
 /// The mounts of this process's namespace; proc(5) has its fields.
-const MOUNTINFO: &str = "/proc/self/mountinfo";
+pub(crate) const MOUNTINFO: &str = "/proc/self/mountinfo";
 
 /// Block devices and file systems that lie on the files of a mount.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

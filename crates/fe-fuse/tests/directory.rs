@@ -6,6 +6,7 @@
 mod common;
 
 use std::fs::{self, OpenOptions};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -189,6 +190,33 @@ fn what_lies_beneath_a_mount_that_is_gone_stays() {
     drop(mounted);
     let left = unmount(&dir.0, UnmountFlags::empty());
     assert_eq!(left, Ok(()), "the tmpfs was unmounted in our place");
+}
+
+/// The second covered the first one without a word, whose users then saw the volumes of the other.
+#[test]
+fn a_mount_over_another_one_is_refused_whether_that_lives_or_not() {
+    let mounted = Mounted::new(MIB);
+    let again = |dir: &std::path::Path| mount(Arc::new(MemSet::default()), dir, &MountOptions::default());
+    let error = again(mounted.mount.dir()).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InUse);
+    assert!(error.to_string().contains(mounted.mount.dir().to_str().unwrap()), "{error}");
+    assert_eq!(names(&mounted), ["vol"]);
+
+    // One that nobody serves any more, as after kill -9.
+    let dir = TempDir::new();
+    let device = std::fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
+    let data = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+    let data = std::ffi::CString::new(data).unwrap();
+    rustix::mount::mount("dead", &dir.0, "fuse.shale", MountFlags::empty(), data.as_c_str()).unwrap();
+    drop(device);
+    let dead = std::fs::metadata(&dir.0).map(drop).map_err(|error| error.raw_os_error());
+    let error = again(&dir.0).map(drop);
+    unmount(&dir.0, UnmountFlags::FORCE).unwrap();
+    assert_eq!(dead, Err(Some(libc::ENOTCONN)));
+    let error = error.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InUse);
+    assert!(error.to_string().contains(&format!("umount -f {}", dir.0.display())), "{error}");
+    again(&dir.0).unwrap().unmount(WhenBusy::Refuse).unwrap();
 }
 
 #[test]
