@@ -125,6 +125,27 @@ fn copies_without_a_usable_file_are_refused() {
     on(&dir, "check", &[]).ok();
 }
 
+/// The server read its own mount; after kill -9 its threads waited for each other, and it could not end.
+#[test]
+fn a_file_on_the_mount_is_not_lent_to_its_server() {
+    let dir = Dir::with_pool("64M");
+    imported_noise(&dir, "source", 2 << 20);
+    on(&dir, "create", &["w", "--size", "2M"]).ok();
+    let mount = dir.join("mnt");
+    std::fs::create_dir(&mount).unwrap();
+    let server = Server::start(&dir, &["--mount", path(&mount)]);
+    let file = std::fs::File::options().read(true).write(true).open(mount.join("v")).unwrap();
+    let volume = Client::connect(&dir.pool().join("control.sock")).unwrap().volume("w").unwrap();
+    assert!(volume.with_file(&file).unwrap().is_none(), "a file on a FUSE mount was lent");
+    assert!(volume.with_file(&std::fs::File::open(dir.join("source")).unwrap()).unwrap().is_some());
+    drop((file, volume));
+    // The command reads it instead.
+    on(&dir, "import", &["w", path(&mount.join("v")), "--overwrite"]).ok();
+    assert!(content(&dir, "w") == noise(2 << 20));
+    server.stop();
+    on(&dir, "check", &[]).ok();
+}
+
 #[test]
 fn commands_give_the_same_served_and_unserved() {
     let unserved = Dir::with_pool("256M");

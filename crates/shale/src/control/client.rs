@@ -220,6 +220,9 @@ impl VolumeIo for RemoteVolume {
     }
 
     fn with_file(&self, file: &File) -> Result<Option<Box<dyn FileCopier>>> {
+        if lent::is_on_fuse(file)? {
+            return Ok(None);
+        }
         let file = file.try_clone().map_err(|error| Error::from_io("cannot pass the file to the server", error))?;
         let (socket, name) = (self.socket.clone(), self.name.clone());
         let volume = Self { socket, name, file: Some(file), idle: Mutex::default() };

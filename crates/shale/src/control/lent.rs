@@ -7,6 +7,9 @@
 //! 2. Each `copy-out` frame names a range of the volume: the server reads it and writes it to the file at the same offset.
 //! 3. Each `copy-in` frame names a range of the file: the server reads it, fills its last block up with zeroes, and writes it to the volume.
 //!
+//! A file on a FUSE mount is not lent, and not taken: the mount may be the server's own. A thread of the server that waits for its own mount
+//! keeps the process from ending, by kill -9 as well. The client reads or writes such a file by itself.
+//!
 //! The server can do with the descriptor what the client could, no more: it was opened by the client, with the client's rights. The
 //! copies are bounded like all frames, so a connection never holds more than one piece, and a client that goes away ends its copy.
 
@@ -70,7 +73,19 @@ pub(super) fn take(socket: impl AsFd) -> IoResult<Result<File>> {
     }
 }
 
+/// Whether a file lies on a FUSE mount, whoever serves that.
+///
+/// # Errors
+/// I/O errors.
+pub(super) fn is_on_fuse(file: impl AsFd) -> Result<bool> {
+    let failed = |error| Error::from_io("cannot tell which file system the file lies on", IoError::from(error));
+    Ok(rustix::fs::fstatfs(file).map_err(failed)?.f_type == libc::FUSE_SUPER_MAGIC)
+}
+
 fn usable(file: File) -> Result<File> {
+    if is_on_fuse(&file)? {
+        return Err(Error::new(ErrorKind::Invalid, "a file on a FUSE mount cannot be copied by the server"));
+    }
     let metadata = file.metadata().map_err(|error| Error::from_io("cannot look at the file that was passed", error))?;
     let kind = metadata.file_type();
     if kind.is_file() || kind.is_block_device() {
