@@ -192,3 +192,34 @@ fn a_receiver_that_goes_away_ends_the_sender() {
     let ran = Command::new(SHALE).args(["send", path(&from.pool()), "v@a"]).stdout(full).output().unwrap();
     assert_eq!(ran.status.code(), Some(5), "{}", String::from_utf8_lossy(&ran.stderr));
 }
+
+/// `send --force` emptied what was there, and only then found that there was nothing to send.
+#[test]
+fn a_send_that_cannot_begin_leaves_the_old_file() {
+    let (from, other) = (source(), Dir::with_pool("64M"));
+    let backup = from.join("backup");
+    on(&from, "send", &["v@a", "-o", path(&backup)]).ok();
+    let old = std::fs::read(&backup).unwrap();
+    for served in [false, true] {
+        let server = served.then(|| Server::start(&from, &[]));
+        for wrong in [&["v@c"][..], &["w@a"], &["v@b", "--from", "c"], &["--resume", "shale1-12"]] {
+            let ran = on(&from, "send", &[wrong, &["-o", path(&backup), "--force"]].concat());
+            assert!([2, 3].contains(&ran.code), "{wrong:?}: {} {}", ran.code, ran.stderr);
+            assert!(old == std::fs::read(&backup).unwrap(), "{wrong:?} has changed the old file");
+        }
+        drop(server);
+    }
+    // A longer one is replaced whole.
+    std::fs::write(&backup, [&old[..], &noise(4096)].concat()).unwrap();
+    on(&from, "send", &["v@a", "-o", path(&backup), "--force"]).ok();
+    assert_eq!(std::fs::metadata(&backup).unwrap().len(), old.len() as u64);
+    // Data of pools that are open: of another one, and of that which sends.
+    let server = Server::start(&other, &[]);
+    for pool in [&other, &from] {
+        let data = pool.pool().join("data");
+        on(&from, "send", &["v@a", "-o", path(&data), "--force"]).code(4).says("locked by another process");
+    }
+    server.stop();
+    on(&other, "check", &[]).ok();
+    on(&from, "check", &[]).ok();
+}

@@ -40,7 +40,7 @@ pub struct SendArgs {
     /// File to write [default: stdout]
     #[arg(short = 'o', long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Overwrite the file that is there
+    /// Overwrite the file that is there, once it is known what to send
     #[arg(long, requires = "output")]
     pub force: bool,
     /// How the pool is reached

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -19,8 +20,9 @@ use crate::model::ReceiveLine;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::session::Session;
-use crate::stream_io::{ReceiveWish, Received, SendWish};
+use crate::stream_io::{ReceiveWish, Received, SendWish, Sending, StreamSource};
 use crate::system::{self, Termination};
+use crate::transfer;
 
 #[derive(Debug, Serialize)]
 struct SendSummary {
@@ -65,15 +67,24 @@ impl Target {
             let file = stdout.map_err(|error| Error::from_io("cannot use stdout", error))?.into();
             return Ok(Self { file, name: "stdout".to_owned(), made: None });
         };
+        let kind = std::fs::metadata(path).ok().map(|metadata| metadata.file_type());
         let mut options = File::options();
-        options.write(true).create_new(!force).create(force).truncate(force);
-        let made = (!path.exists()).then(|| path.to_owned());
+        // Not emptied by that: it may be somebody's data.
+        options.write(true).create_new(!force).create(force).truncate(false);
+        if force && kind.is_some_and(|kind| kind.is_block_device()) {
+            // Refuses a device that is mounted, or that holds a pool which is open.
+            options.create(false).custom_flags(libc::O_EXCL);
+        }
         let file = options.open(path).map_err(|error| match error.kind() {
             std::io::ErrorKind::AlreadyExists => {
                 Error::new(ErrorKind::Exists, format!("{} exists; overwrite it with --force", path.display()))
             }
             _ => path_error("cannot write", path, error),
         })?;
+        if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+            transfer::empty(&file, path)?;
+        }
+        let made = kind.is_none().then(|| path.to_owned());
         Ok(Self { file, name: path.display().to_string(), made })
     }
 
@@ -112,13 +123,16 @@ pub fn send(args: SendArgs, output: &Output) -> Outcome {
     let to_stdout = args.output.is_none();
     let started = Instant::now();
     let summary = Session::with(&args.pool, &args.access, output, |session| {
-        let mut target = Target::open(args.output.as_deref(), args.force)?;
         let wish = SendWish { snapshot: args.snapshot, from: args.from, resume: args.resume };
-        let sent = copy_out(session, &wish, &mut target, &flag, output);
+        // Before the target is opened: with --force an old stream would be gone by the time the pool says that there is no such snapshot.
+        let mut source = session.send(&wish)?;
+        let about = source.about().clone();
+        let mut target = Target::open(args.output.as_deref(), args.force)?;
+        let sent = copy_out(&mut *source, &about, &mut target, &flag, output);
         if sent.is_err() {
             target.abandon();
         }
-        let (about, stream_bytes, payload_bytes) = sent?;
+        let (stream_bytes, payload_bytes) = sent?;
         let seconds = started.elapsed().as_secs_f64();
         Ok(SendSummary {
             volume: about.volume,
@@ -152,15 +166,14 @@ pub fn send(args: SendArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
+/// Copies the stream; its bytes, and those of payload in it.
 fn copy_out(
-    session: &Session,
-    wish: &SendWish,
+    source: &mut dyn StreamSource,
+    about: &Sending,
     target: &mut Target,
     flag: &AtomicBool,
     output: &Output,
-) -> Outcome<(crate::stream_io::Sending, u64, u64)> {
-    let mut source = session.send(wish)?;
-    let about = source.about().clone();
+) -> Outcome<(u64, u64)> {
     let progress = Progress::new(output, "send", Some(about.expected_bytes));
     let (mut stream_bytes, mut payload_bytes) = (0, 0);
     let mut reader = StreamReader::default();
@@ -173,7 +186,7 @@ fn copy_out(
     }
     progress.say("making it durable".to_owned());
     target.finish()?;
-    Ok((about, stream_bytes, payload_bytes))
+    Ok((stream_bytes, payload_bytes))
 }
 
 /// Bytes of payload in a chunk.

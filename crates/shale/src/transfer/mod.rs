@@ -8,7 +8,7 @@ mod source;
 
 pub use export::{Export, export};
 pub use import::{Import, import};
-pub use sink::Sink;
+pub use sink::{Sink, empty};
 pub use source::{Piece, Source};
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

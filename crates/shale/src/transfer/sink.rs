@@ -22,6 +22,19 @@ pub enum Sink {
     Stream(File),
 }
 
+/// Empties a file that is to be overwritten, unless it is in use.
+///
+/// # Errors
+/// `InUse`, and I/O errors.
+pub fn empty(file: &File, path: &Path) -> Result<()> {
+    // The data file of a pool that is open is locked. (Where there are no locks, nobody holds one.)
+    if env::try_hold(file) == Ok(false) {
+        let message = format!("{} is locked by another process; name another file", path.display());
+        return Err(Error::new(ErrorKind::InUse, message));
+    }
+    file.set_len(0).map_err(|error| path_error("cannot empty", path, error))
+}
+
 /// A file that can be written anywhere.
 pub struct Target {
     file: File,
@@ -76,12 +89,7 @@ impl Sink {
             return Ok(Self::Device(Target { file, path: path.to_owned(), created: false }));
         }
         let file = File::options().write(true).open(path).map_err(failed("cannot open"))?;
-        // The data file of a pool that is open is locked. (Where there are no locks, nobody holds one.)
-        if env::try_hold(&file) == Ok(false) {
-            let message = format!("{} is locked by another process; name another file", path.display());
-            return Err(Error::new(ErrorKind::InUse, message));
-        }
-        file.set_len(0).map_err(failed("cannot empty"))?;
+        empty(&file, path)?;
         Target { file, path: path.to_owned(), created: false }.sized(size_bytes).map(Self::File)
     }
 
