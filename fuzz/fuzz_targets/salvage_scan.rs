@@ -117,7 +117,10 @@ fuzz_target!(|input: &[u8]| {
     let into = Pool::open(env(&salvaged), options()).unwrap();
     let temporary = Machine::new(4096, 3);
     let old = PoolEnv { disk: machine.disk.handle(), ..env(&temporary) };
-    let _ = into.salvage(&old, &options(), &mut |_, done, total| assert!(done <= total));
+    let _ = into.salvage(&old, &options(), &mut |_, done, total| {
+        assert!(done <= total);
+        Ok(())
+    });
     read_all(&into);
     let report = into.check(false, &mut |_, _| ()).expect("a pool that was salvaged into can be checked");
     assert!(report.problems.is_empty(), "{:?}", report.problems);

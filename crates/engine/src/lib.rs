@@ -113,7 +113,7 @@ pub use pool::Pool;
 pub use receive::{ReceiveReport, Receiver};
 pub use receives::ReceiveStatus;
 pub use recompress::RecompressReport;
-pub use salvage::{DamagedRange, SalvageReport, SalvageStep, SalvagedVolume};
+pub use salvage::{DamagedRange, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
 pub use scrub::ScrubReport;
 pub use send::Sender;
 pub use shrink::ShrinkReport;

@@ -93,7 +93,7 @@ impl Mender<'_> {
                 }
                 Ok(())
             },
-            &mut |_, _| (),
+            &mut |_, _| Ok(()),
         )?;
         let mut there = Vec::new();
         for key in candidates.keys() {

@@ -87,7 +87,7 @@ impl Mender<'_> {
                 }
                 Ok(())
             },
-            &mut |_, _| (),
+            &mut |_, _| Ok(()),
         )?;
         for (hole, ages) in &scan.wide {
             let groups = groups.range((hole.object, hole.first.group())..).map(|(object, group)| (*object, *group));

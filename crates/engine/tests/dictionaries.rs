@@ -433,7 +433,7 @@ fn salvage(world: &World) -> (SalvageReport, Pool, Machine) {
     Pool::format(&env(&machine, &machine), &format).unwrap();
     let options = PoolOptions { memory_bytes: 64 << 20, workers: 0, ..PoolOptions::default() };
     let pool = Pool::open(env(&machine, &machine), options.clone()).unwrap();
-    let report = pool.salvage(&env(&world.machine, &temporary), &options, &mut |_, _, _| ()).unwrap();
+    let report = pool.salvage(&env(&world.machine, &temporary), &options, &mut |_, _, _| Ok(())).unwrap();
     (report, pool, machine)
 }
 

@@ -5,9 +5,11 @@ mod support;
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
-use support::{Dir, on, padded, path, real_data, run};
+use support::{Dir, Ran, SHALE, halt, on, padded, path, real_data, run, signal};
 
 /// Imports bytes into a volume.
 fn import(dir: &Dir, volume: &str, bytes: &[u8], words: &[&str]) {
@@ -18,7 +20,7 @@ fn import(dir: &Dir, volume: &str, bytes: &[u8], words: &[&str]) {
     on(dir, "import", &all).ok();
 }
 
-fn export(pool: &std::path::Path, volume: &str, to: &std::path::Path) -> Vec<u8> {
+fn export(pool: &Path, volume: &str, to: &Path) -> Vec<u8> {
     run(["export", path(pool), volume, path(to), "--force"]).ok();
     std::fs::read(to).unwrap()
 }
@@ -104,4 +106,69 @@ fn what_is_no_pool_and_what_is_in_use_is_refused() {
     run(["salvage", path(&file), "--into", path(&new), "--capacity", "64M"]).code(3);
     let _held = env::PoolLock::acquire(&dir.pool()).unwrap();
     run(["salvage", path(&dir.pool()), "--into", path(&dir.join("other"))]).code(4).says("in use");
+}
+
+/// A salvage into `new` that is stopped in the middle, where its temporary store is there.
+fn halted_salvage(dir: &Dir, new: &Path) -> Child {
+    let mut command = Command::new(SHALE);
+    command.args(["salvage", path(&dir.pool()), "--into", path(new), "--capacity", "256M"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let temporary = new.join("salvage.tmp");
+    while !temporary.exists() {
+        assert!(child.try_wait().unwrap().is_none(), "salvage ended before its temporary store was seen");
+        std::thread::yield_now();
+    }
+    halt(&child);
+    assert!(temporary.exists(), "salvage was done before it could be stopped");
+    child
+}
+
+/// The new pool said that it was ready before anything was in it.
+#[test]
+fn a_killed_salvage_is_no_pool_and_can_be_done_again() {
+    let (dir, expected) = pool_with_history();
+    let new = dir.join("new");
+    let mut child = halted_salvage(&dir, &new);
+    // What is under way is not taken for a pool either.
+    run(["list", path(&new)]).code(3).says("under way");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    for command in ["list", "status", "serve", "check"] {
+        run([command, path(&new)]).code(3).says("never finished").says("shale salvage");
+    }
+    run(["salvage", path(&dir.pool()), "--into", path(&new), "--capacity", "256M"]).ok();
+    for (volume, content) in &expected {
+        assert!(export(&new, volume, &dir.join("out")) == *content, "{volume}");
+    }
+    assert!(!new.join("salvage.tmp").exists());
+    run(["check", path(&new)]).ok();
+    // And not over a pool that is one.
+    run(["salvage", path(&dir.pool()), "--into", path(&new), "--capacity", "256M"])
+        .code(8)
+        .says("holds a pool already");
+}
+
+#[test]
+fn an_interrupted_salvage_leaves_nothing() {
+    let (dir, expected) = pool_with_history();
+    let new = dir.join("new");
+    let interrupt = |number| {
+        let child = halted_salvage(&dir, &new);
+        signal(&child, number);
+        signal(&child, libc::SIGCONT);
+        Ran::of(child.wait_with_output().unwrap()).code(130).says("interrupted")
+    };
+    for number in [libc::SIGTERM, libc::SIGINT] {
+        interrupt(number).says("removed");
+        assert!(!new.exists(), "salvage left something");
+    }
+    // What an earlier one has left stays unfinished.
+    let mut child = halted_salvage(&dir, &new);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    std::fs::remove_dir_all(new.join("salvage.tmp")).unwrap();
+    interrupt(libc::SIGTERM).says("not finished");
+    run(["list", path(&new)]).code(3).says("never finished");
+    run(["salvage", path(&dir.pool()), "--into", path(&new), "--capacity", "256M"]).ok();
+    assert!(export(&new, "vm", &dir.join("out")) == expected[1].1, "the content differs");
 }

@@ -90,6 +90,7 @@ fn salvage(
         if steps.last().is_none_or(|(last, _)| *last != step) {
             steps.push((step, began.elapsed().as_secs_f64()));
         }
+        Ok(())
     })?;
     let seconds = began.elapsed().as_secs_f64();
     let memory = resident_bytes_max()?.saturating_sub(before);

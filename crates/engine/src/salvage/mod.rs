@@ -38,7 +38,7 @@ pub(crate) use records::counts;
 pub(crate) use scan::Scan;
 pub(crate) use told::{Table, Told};
 
-pub use report::{DamagedRange, SalvageReport, SalvageStep, SalvagedVolume};
+pub use report::{DamagedRange, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
 
 use self::records::Facts;
 use self::view::ReadOnlyDisk;
@@ -72,16 +72,16 @@ impl Pool {
     }
 
     /// Rebuilds in this pool what can be read of the one on `from.disk`, which is not changed. `from.store` is an empty store for
-    /// temporary use: about 100 bytes for each fragment. `progress` gets the step, how much of it is done, and how much there is.
+    /// temporary use: about 100 bytes for each fragment. What this pool holds after an error is only a part.
     ///
     /// # Errors
     /// [`surface::ErrorKind::NotFound`] without a superblock, [`surface::ErrorKind::Corrupt`] if both copies are damaged, and whatever
-    /// the temporary store or this pool fail with, [`surface::ErrorKind::Full`] among it. Damage in the other pool is reported, not returned.
+    /// the temporary store, this pool or `progress` fail with, [`surface::ErrorKind::Full`] among it. Damage in the other pool is reported, not returned.
     pub fn salvage(
         &self,
         from: &PoolEnv,
         options: &PoolOptions,
-        progress: &mut dyn FnMut(SalvageStep, u64, u64),
+        progress: SalvageProgress<'_>,
     ) -> Result<SalvageReport> {
         let env = PoolEnv { disk: Arc::new(ReadOnlyDisk(from.disk.clone())), ..from.clone() };
         // Step 1.

@@ -18,7 +18,7 @@ use surface::{Allocation, BlockDevice, Error, ErrorKind, Result, WriteOptions};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, GroupIndex, ObjectId};
 
 use super::records::Figures;
-use super::report::{DamagedRange, SalvageReport, SalvageStep, SalvagedVolume};
+use super::report::{DamagedRange, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
 use crate::map::Level;
 use crate::objects::Object;
 use crate::options::Properties;
@@ -44,7 +44,7 @@ struct Rebuild<'a> {
     lost: &'a BTreeSet<ObjectId>,
     figures: &'a BTreeMap<ObjectId, Figures>,
     report: &'a mut SalvageReport,
-    progress: &'a mut dyn FnMut(SalvageStep, u64, u64),
+    progress: SalvageProgress<'a>,
     broken: Broken,
     /// Names that snapshots have in the other pool.
     titles: HashMap<ObjectId, String>,
@@ -55,14 +55,14 @@ struct Rebuild<'a> {
 /// Rebuilds all volumes of `old` in `into`.
 ///
 /// # Errors
-/// Those of `into`, and of the store below `old`.
+/// Those of `into`, of the store below `old`, and of `progress`.
 pub(crate) fn rebuild(
     old: &Pool,
     into: &Pool,
     lost: &BTreeSet<ObjectId>,
     figures: &BTreeMap<ObjectId, Figures>,
     report: &mut SalvageReport,
-    progress: &mut dyn FnMut(SalvageStep, u64, u64),
+    progress: SalvageProgress<'_>,
 ) -> Result<()> {
     let objects = &old.core.objects;
     let moments = |volume: &Arc<Object>| {
@@ -202,11 +202,11 @@ impl Rebuild<'_> {
                 }
             }
             let Some(next) = page.next else { break };
-            (self.progress)(SalvageStep::Copy, self.done_bytes + next, self.total_bytes);
+            (self.progress)(SalvageStep::Copy, self.done_bytes + next, self.total_bytes)?;
             at = next;
         }
         self.done_bytes += size_bytes;
-        (self.progress)(SalvageStep::Copy, self.done_bytes, self.total_bytes);
+        (self.progress)(SalvageStep::Copy, self.done_bytes, self.total_bytes)?;
         self.damages(object, &mut told)?;
         Ok(told)
     }

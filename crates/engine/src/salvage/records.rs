@@ -108,12 +108,12 @@ impl<'a> Facts<'a> {
     /// Step 3, for the objects that `wanted` names. Returns their figures. `progress` gets objects done.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Those of the store and of `progress`.
     pub(crate) fn resolve(
         mut self,
         scan: &Scan,
         wanted: impl Fn(ObjectId) -> bool,
-        progress: &mut dyn FnMut(ObjectId),
+        progress: &mut dyn FnMut(ObjectId) -> Result<()>,
     ) -> Result<BTreeMap<ObjectId, Figures>> {
         self.flush()?;
         let certain_from = scan.certain_from();
@@ -127,7 +127,7 @@ impl<'a> Facts<'a> {
                     self.close(&mut open, certain_from, &mut figures)?;
                 }
                 if counts(scan, fact) && wanted(fact.key.object) {
-                    progress(fact.key.object);
+                    progress(fact.key.object)?;
                     open.push(*fact);
                 }
             }

@@ -1,5 +1,6 @@
 //! What salvage says of what it did.
 
+use surface::Result;
 use units::format_size;
 
 use super::scan::{Place, Scan};
@@ -16,6 +17,9 @@ pub enum SalvageStep {
     /// Copying volumes; in blocks of their sizes, in bytes.
     Copy,
 }
+
+/// Gets the step, how much of it is done, and how much there is. Its error ends the salvage, and is what that returns.
+pub type SalvageProgress<'a> = &'a mut dyn FnMut(SalvageStep, u64, u64) -> Result<()>;
 
 /// A range that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -93,26 +93,25 @@ impl Scan {
     /// Reads all extents. `progress` gets bytes done and bytes to do.
     ///
     /// # Errors
-    /// Those of `sink`. What cannot be read is remembered.
+    /// Those of `sink` and `progress`. What cannot be read is remembered.
     pub(crate) fn read_all(
         &mut self,
         disk: &dyn Disk,
         geometry: &Geometry,
         pool: u64,
         sink: Sink<'_>,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut dyn FnMut(u64, u64) -> Result<()>,
     ) -> Result<()> {
         let extent_bytes = geometry.extent_bytes as usize;
         let mut buf = AlignedBuf::new(extent_bytes);
         let total = u64::from(geometry.extents()) * extent_bytes as u64;
         for index in 1..geometry.extents() {
             let extent = ExtentIndex(index);
-            progress(geometry.start(extent), total);
+            progress(geometry.start(extent), total)?;
             self.read_extent(disk, geometry.start(extent), &mut buf);
             self.extent(geometry, pool, extent, &buf[..extent_bytes], sink)?;
         }
-        progress(total, total);
-        Ok(())
+        progress(total, total)
     }
 
     /// Step 1.

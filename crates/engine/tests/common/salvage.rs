@@ -32,7 +32,10 @@ pub fn salvage(old: &Machine, disk_bytes: u64, seed: u64) -> Result<Salvaged, Er
     let options = PoolOptions { memory_bytes: 1 << 20, workers: 0, ..PoolOptions::default() };
     let pool = Pool::open(env, options.clone())?;
     let before = old.power.next_point();
-    let report = pool.salvage(&environment(old, &temporary), &options, &mut |_, done, total| assert!(done <= total))?;
+    let report = pool.salvage(&environment(old, &temporary), &options, &mut |_, done, total| {
+        assert!(done <= total);
+        Ok(())
+    })?;
     assert_eq!(old.power.next_point(), before, "the pool that is salvaged must not change");
     Ok(Salvaged { pool, report, machine })
 }

@@ -1,10 +1,12 @@
 //! `shale salvage`.
 //!
 //! 1. The old pool's lock is taken, and its data opened for reading only.
-//! 2. The new pool is made, with a temporary store beside its map.
-//! 3. The engine does the rest; the temporary store goes, however that ends.
+//! 2. The new pool is made, but for the word that it is ready.
+//! 3. The engine fills it, with a temporary store beside its map, which goes however that ends; the new pool is closed in order.
+//! 4. It is ready. After a failure or a signal it is removed instead; after a crash nobody opens it, and salvage can be run again.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use engine::{PoolOptions, SalvageReport, SalvageStep};
@@ -16,11 +18,9 @@ use units::{EXTENT_BYTES_DEFAULT, format_size};
 use crate::cli::SalvageArgs;
 use crate::exit::{Failure, Outcome, kind_of};
 use crate::output::Output;
-use crate::pool_dir::{self, InitOptions, Opening, Overwrite, PoolDir};
+use crate::pool_dir::{self, InitOptions, Opening, Overwrite, PoolDir, Unfinished};
 use crate::progress::Progress;
-
-/// Name of the temporary store in the new pool's directory.
-const TEMPORARY: &str = "salvage.tmp";
+use crate::system::Termination;
 
 /// What came of it.
 #[derive(Debug, Serialize)]
@@ -110,6 +110,9 @@ fn open_old(path: &Path) -> Result<(FileDisk, Option<PoolLock>)> {
 
 /// Rebuilds what the old pool's log holds in a new pool.
 pub fn run(args: SalvageArgs, output: &Output) -> Outcome {
+    let memory_bytes = args.access.memory / 2;
+    let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
+    let interrupted = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
     let started = Instant::now();
     // Step 1.
     let (disk, old_lock) = open_old(&args.pool)?;
@@ -123,20 +126,55 @@ pub fn run(args: SalvageArgs, output: &Output) -> Outcome {
         properties: args.properties.into_iter().collect(),
         overwrite: Overwrite::Never,
     };
-    pool_dir::init(&dir, &options)?;
-    let lock = pool_dir::lock_alone(&dir, &args.access)?;
-    let memory_bytes = args.access.memory / 2;
-    let pool = pool_dir::open_locked(&dir, lock, Opening { memory_bytes, repair: false }, output)?;
-    let temporary = dir.root().join(TEMPORARY);
+    let new = pool_dir::begin(&dir, &options)?;
     // Step 3.
-    let report = salvage(pool.service.pool(), disk, &temporary, memory_bytes, output);
-    drop(std::fs::remove_dir_all(&temporary));
-    let closed = pool.close();
+    let filled = fill(&new, disk, memory_bytes, &interrupted, output);
     drop(old_lock);
-    let summary = Summary::new(dir.root(), report?, started.elapsed().as_secs_f64());
-    closed?;
+    // Step 4.
+    let report = match filled {
+        Ok(report) => report,
+        Err(failure) => return Err(give_up(new, failure)),
+    };
+    new.finish()?;
+    let summary = Summary::new(dir.root(), report, started.elapsed().as_secs_f64());
     output.result(&summary, || show(&summary));
     if summary.lossy { Err(Failure::Lossy) } else { Ok(()) }
+}
+
+fn stop_if(interrupted: &AtomicBool) -> Outcome {
+    if interrupted.load(Ordering::SeqCst) { Err(Failure::Interrupted("interrupted".to_owned())) } else { Ok(()) }
+}
+
+/// Removes the new pool, and adds to an interruption what is left of it.
+fn give_up(new: Unfinished, failure: Failure) -> Failure {
+    let into = new.dir().root().display().to_string();
+    let is_gone = new.abandon();
+    let left =
+        if is_gone { "what was made of it is removed" } else { "it is not finished, and can be salvaged into again" };
+    match failure {
+        Failure::Interrupted(text) => Failure::Interrupted(format!("{text} before {into} was complete; {left}")),
+        other => other,
+    }
+}
+
+/// Fills the new pool, and makes it durable.
+fn fill(
+    new: &Unfinished,
+    disk: FileDisk,
+    memory_bytes: u64,
+    interrupted: &AtomicBool,
+    output: &Output,
+) -> Outcome<SalvageReport> {
+    let pool = new.open(Opening { memory_bytes, repair: false }, output)?;
+    let temporary = new.dir().salvage_path();
+    let report = salvage(pool.service.pool(), disk, &temporary, memory_bytes, interrupted, output);
+    drop(std::fs::remove_dir_all(&temporary));
+    let closed = pool.close();
+    // Salvage itself ends with an error then, but that is not the reason.
+    stop_if(interrupted)?;
+    let report = report?;
+    closed?;
+    Ok(report)
 }
 
 fn salvage(
@@ -144,6 +182,7 @@ fn salvage(
     disk: FileDisk,
     temporary: &Path,
     memory_bytes: u64,
+    interrupted: &AtomicBool,
     output: &Output,
 ) -> Result<SalvageReport> {
     let store_bytes = (memory_bytes / 2).max(FjallOptions::MEMORY_BYTES_MIN);
@@ -164,6 +203,8 @@ fn salvage(
         if let Some((_, progress)) = &at {
             progress.set(done);
         }
+        // Of no kind that matters: the caller looks at the flag, too.
+        stop_if(interrupted).map_err(|failure| Error::new(ErrorKind::Io, failure.to_string()))
     })
 }
 

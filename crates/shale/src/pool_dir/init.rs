@@ -7,19 +7,22 @@
 //! 3. The data file is made, and the engine writes its superblock and the first checkpoint into data and `map/`.
 //! 4. `pool.json` says `ready`.
 //!
-//! A failure (unlike a crash) removes what was made.
+//! A failure (unlike a crash) removes what was made. `salvage` fills the pool between steps 3 and 4 ([`Unfinished`]), so that a pool which
+//! holds only a part is never taken for a whole one.
 
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use engine::{FormatOptions, Pool, Properties};
-use env::{AlignedBuf, Disk, FileDisk, FjallOptions, FjallStore};
+use env::{AlignedBuf, Disk, FileDisk, FjallOptions, FjallStore, PoolLock};
 use surface::{Error, ErrorKind, Result};
 
 use super::config::sync_dir;
-use super::open::{environment, store_error};
+use super::open::{OpenPool, Opening, environment, open_with, store_error};
 use super::{Config, PoolDir, State};
 use crate::exit::{kind_of, path_error};
+use crate::output::Output;
 use crate::system;
 
 /// Part of the free space below that a pool takes by default, in percent: the rest is for the map, and for whatever
@@ -86,30 +89,98 @@ enum Found {
     Occupied(String),
 }
 
+/// A pool that is made but for step 4: its lock is held, and nobody else opens it. Dropped, it stays so, as after a crash.
+pub struct Unfinished {
+    dir: PoolDir,
+    config: Config,
+    lock: Arc<PoolLock>,
+    target: Target,
+    made: Made,
+    /// There was nothing before, so that what was made can go without a trace.
+    was_empty: bool,
+    had_directory: bool,
+}
+
+impl Unfinished {
+    /// Its directory.
+    pub const fn dir(&self) -> &PoolDir {
+        &self.dir
+    }
+
+    /// Opens it for whoever makes it; to be closed before it is finished or abandoned.
+    ///
+    /// # Errors
+    /// As [`open_locked`](super::open_locked).
+    pub fn open(&self, how: Opening, output: &Output) -> Result<OpenPool> {
+        open_with(&self.dir, &self.config, Arc::clone(&self.lock), how, output)
+    }
+
+    /// Step 4.
+    ///
+    /// # Errors
+    /// I/O errors; what was made is removed then.
+    pub fn finish(mut self) -> Result<Made> {
+        self.config.state = State::Ready;
+        if let Err(error) = self.config.write(&self.dir.config_path()) {
+            self.abandon();
+            return Err(error);
+        }
+        Ok(self.made)
+    }
+
+    /// Removes what was made, and tells whether it did: what was there before is gone, if there was anything, and then `initialising` is the
+    /// truth. Best effort: the error that is reported is the one that made it fail.
+    pub fn abandon(self) -> bool {
+        if self.was_empty {
+            if self.target == Target::Absent {
+                drop(std::fs::remove_file(&self.made.data));
+            }
+            drop(std::fs::remove_dir_all(self.dir.map_path()));
+            drop(std::fs::remove_file(self.dir.config_path()));
+        }
+        if !self.had_directory {
+            remove_directory(&self.dir);
+        }
+        self.was_empty
+    }
+}
+
+/// Removes a directory that holds nothing but a lock, which this process has.
+fn remove_directory(dir: &PoolDir) {
+    drop(std::fs::remove_file(dir.lock_path()));
+    drop(std::fs::remove_dir(dir.root()));
+}
+
 /// Makes a pool.
 ///
 /// # Errors
 /// `Exists` when something is there that is not to be overwritten, `InUse`, and what the engine and the system say.
 pub fn init(dir: &PoolDir, options: &InitOptions) -> Result<Made> {
+    begin(dir, options)?.finish()
+}
+
+/// Makes a pool up to step 3.
+///
+/// # Errors
+/// As [`init`].
+pub fn begin(dir: &PoolDir, options: &InitOptions) -> Result<Unfinished> {
     // Before anything is touched, and again under the lock.
     admit(dir, options)?;
-    let existed = dir.root().exists();
+    let had_directory = dir.root().exists();
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(dir.root())
         .map_err(|error| path_error("cannot make the directory", dir.root(), error))?;
-    let lock = dir.lock()?.map_err(|holder| Error::new(ErrorKind::InUse, holder))?;
-    let made = init_locked(dir, options);
-    if made.is_err() && !existed {
-        drop(std::fs::remove_file(dir.lock_path()));
-        drop(std::fs::remove_dir(dir.root()));
+    let lock = Arc::new(dir.lock()?.map_err(|holder| Error::new(ErrorKind::InUse, holder))?);
+    let begun = begin_locked(dir, options, &lock, had_directory);
+    if begun.is_err() && !had_directory {
+        remove_directory(dir);
     }
-    drop(lock);
-    made
+    begun
 }
 
-fn init_locked(dir: &PoolDir, options: &InitOptions) -> Result<Made> {
+fn begin_locked(dir: &PoolDir, options: &InitOptions, lock: &Arc<PoolLock>, had_directory: bool) -> Result<Unfinished> {
     let found = admit(dir, options)?;
     let data = match &options.data {
         None => PathBuf::from("data"),
@@ -128,20 +199,22 @@ fn init_locked(dir: &PoolDir, options: &InitOptions) -> Result<Made> {
     Pool::check_format(&format)?;
     let claimed = claim(dir, &data_path, &target, capacity_bytes)?;
 
-    let mut config = Config { state: State::Initialising, data, created_unix_s: system::unix_s() };
+    let config = Config { state: State::Initialising, data, created_unix_s: system::unix_s() };
     config.write(&dir.config_path())?;
-    let made = make(dir, &data_path, &target, claimed, &format).and_then(|()| {
-        config.state = State::Ready;
-        config.write(&dir.config_path())
-    });
-    if let Err(error) = made {
-        // What was there before is gone; then `initialising` is the truth.
-        if matches!(found, Found::Nothing) {
-            undo(dir, &data_path, &target);
-        }
+    let unfinished = Unfinished {
+        dir: dir.clone(),
+        config,
+        lock: Arc::clone(lock),
+        target,
+        made: Made { data: data_path, capacity_bytes, capacity_from, redone },
+        was_empty: matches!(found, Found::Nothing),
+        had_directory,
+    };
+    if let Err(error) = make(dir, &unfinished.made.data, &unfinished.target, claimed, &format) {
+        unfinished.abandon();
         return Err(error);
     }
-    Ok(Made { data: data_path, capacity_bytes, capacity_from, redone })
+    Ok(unfinished)
 }
 
 /// What is in the directory, if `init` may go on with it.
@@ -298,11 +371,14 @@ fn refused(error: std::io::Error) -> Error {
 
 fn make(dir: &PoolDir, data: &Path, target: &Target, claimed: Option<FileDisk>, format: &FormatOptions) -> Result<()> {
     let map = dir.map_path();
-    match std::fs::remove_dir_all(&map) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(path_error("cannot remove the old map in", &map, error));
+    // An interrupted salvage leaves its temporary store.
+    for old in [&map, &dir.salvage_path()] {
+        match std::fs::remove_dir_all(old) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(path_error("cannot remove the old map in", old, error));
+            }
+            _ => {}
         }
-        _ => {}
     }
     // A file is emptied: nothing of what was there may be taken for a batch of the new log.
     let disk = match claimed {
@@ -324,15 +400,6 @@ fn make(dir: &PoolDir, data: &Path, target: &Target, claimed: Option<FileDisk>, 
         sync_dir(path).map_err(|error| path_error("cannot sync", path, error))?;
     }
     Ok(())
-}
-
-/// Removes what a failed `init` made. Best effort: the error that is reported is the one that made it fail.
-fn undo(dir: &PoolDir, data: &Path, target: &Target) {
-    if *target == Target::Absent {
-        drop(std::fs::remove_file(data));
-    }
-    drop(std::fs::remove_dir_all(dir.map_path()));
-    drop(std::fs::remove_file(dir.config_path()));
 }
 
 /// The path made absolute through its directory, so that the pool finds its data from wherever it is opened.

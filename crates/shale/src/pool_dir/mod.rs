@@ -2,21 +2,22 @@
 //!
 //! | entry | what |
 //! | --- | --- |
-//! | `pool.json` | where the data is, and whether `init` finished; written atomically |
+//! | `pool.json` | where the data is, and whether whoever made the pool finished; written atomically |
 //! | `lock` | held by the process that has the pool open |
 //! | `control.sock` | the server's, while there is one |
 //! | `map/` | the map store |
 //! | `data` | the log, unless it was put elsewhere |
+//! | `salvage.tmp/` | the temporary store of a salvage into this pool |
 //!
-//! States: no `pool.json`: no pool. `state` is `initialising`: `init` was interrupted; it may be run again, and may
-//! overwrite the data that is named; nothing else opens the pool. `state` is `ready`: a pool.
+//! States: no `pool.json`: no pool. `state` is `initialising`: `init`, or a `salvage` into this pool, is under way or was
+//! interrupted; either may be run again, and may overwrite the data that is named; nothing else opens the pool. `state` is `ready`: a pool.
 
 mod config;
 mod init;
 mod open;
 
 pub use config::{Config, State};
-pub use init::{InitOptions, Made, Overwrite, init};
+pub use init::{InitOptions, Made, Overwrite, Unfinished, begin, init};
 pub use open::{OpenPool, Opening, environment, lock_alone, open_locked};
 
 use std::os::unix::ffi::OsStrExt;
@@ -63,6 +64,10 @@ impl PoolDir {
     pub fn map_path(&self) -> PathBuf {
         self.root.join("map")
     }
+    /// `salvage.tmp/`.
+    pub fn salvage_path(&self) -> PathBuf {
+        self.root.join("salvage.tmp")
+    }
 
     /// Reads `pool.json`, whatever its state.
     ///
@@ -97,14 +102,17 @@ impl PoolDir {
     /// Reads `pool.json` of a pool that can be opened.
     ///
     /// # Errors
-    /// As [`config`](Self::config), and `NotFound` when `init` did not finish.
+    /// As [`config`](Self::config), and `NotFound` when `init` or `salvage` did not finish.
     pub fn ready_config(&self) -> Result<Config> {
         let config = self.config()?;
         match config.state {
             State::Ready => Ok(config),
             State::Initialising => {
                 let here = self.root.display();
-                let message = format!("the pool in {here} was never finished; run shale init {here} again");
+                let message = format!(
+                    "the pool in {here} was never finished; unless that is still under way, run the shale init or shale salvage \
+                     that was to make it again"
+                );
                 Err(Error::new(ErrorKind::NotFound, message))
             }
         }

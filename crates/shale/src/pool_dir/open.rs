@@ -7,7 +7,7 @@ use engine::{Pool, PoolEnv, PoolOptions};
 use env::{FileDisk, FjallOptions, FjallStore, MapError, PoolLock, SystemClock, SystemEntropy};
 use surface::{Error, ErrorKind, Result};
 
-use super::PoolDir;
+use super::{Config, PoolDir};
 use crate::cli::Access;
 use crate::control::Client;
 use crate::exit::{kind_of, path_error};
@@ -75,12 +75,22 @@ pub fn lock_alone(dir: &PoolDir, access: &Access) -> Result<Arc<PoolLock>> {
 /// # Errors
 /// `Invalid` for too little memory, and what the system and the engine say.
 pub fn open_locked(dir: &PoolDir, lock: Arc<PoolLock>, how: Opening, output: &Output) -> Result<OpenPool> {
+    open_with(dir, &dir.ready_config()?, lock, how, output)
+}
+
+/// As [`open_locked`], whatever the state of the pool whose description is given.
+pub(super) fn open_with(
+    dir: &PoolDir,
+    config: &Config,
+    lock: Arc<PoolLock>,
+    how: Opening,
+    output: &Output,
+) -> Result<OpenPool> {
     let memory_bytes = how.memory_bytes;
     if memory_bytes < MEMORY_BYTES_MIN {
         let least = units::format_size(MEMORY_BYTES_MIN);
         return Err(Error::new(ErrorKind::Invalid, format!("--memory must be at least {least}")));
     }
-    let config = dir.ready_config()?;
     let root = dir.root().canonicalize().map_err(|error| path_error("cannot find", dir.root(), error))?;
     let data = root.join(&config.data);
     let store_bytes = (memory_bytes / 8).clamp(FjallOptions::MEMORY_BYTES_MIN, STORE_MEMORY_BYTES_MAX);

@@ -96,6 +96,20 @@ pub fn run_with_stdin(words: &[&str], stdin: Stdio) -> Ran {
     Ran::of(Command::new(SHALE).args(words).stdin(stdin).output().unwrap())
 }
 
+pub fn signal(child: &Child, number: i32) {
+    let pid = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(pid, rustix::process::Signal::from_named_raw(number).unwrap()).unwrap();
+}
+
+/// Stops a process where it is, until it gets SIGCONT. A signal is only on its way when kill(2) returns, and until the last thread has stopped
+/// the others go on.
+pub fn halt(child: &Child) {
+    signal(child, libc::SIGSTOP);
+    let pid = rustix::process::WaitId::Pid(rustix::process::Pid::from_child(child));
+    let status = rustix::process::waitid(pid, rustix::process::WaitIdOptions::STOPPED).unwrap();
+    assert!(status.is_some_and(|status| status.stopped()));
+}
+
 /// A server that answers, killed at the end of the test.
 pub struct Server {
     pub child: Child,
@@ -134,18 +148,13 @@ impl Server {
         Self { child, said, stdout }
     }
 
-    pub fn signal(&self, signal: i32) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::from_named_raw(signal).unwrap()).unwrap();
+    pub fn signal(&self, number: i32) {
+        signal(&self.child, number);
     }
 
-    /// Stops it where it is, until it gets SIGCONT. A signal is only on its way when kill(2) returns, and until the last thread has stopped the
-    /// others go on.
+    /// See [`halt`].
     pub fn halt(&self) {
-        self.signal(libc::SIGSTOP);
-        let pid = rustix::process::WaitId::Pid(rustix::process::Pid::from_child(&self.child));
-        let status = rustix::process::waitid(pid, rustix::process::WaitIdOptions::STOPPED).unwrap();
-        assert!(status.is_some_and(|status| status.stopped()));
+        halt(&self.child);
     }
 
     /// SIGTERM; it must end with 0. What it said on stderr.
