@@ -172,3 +172,16 @@ fn an_interrupted_salvage_leaves_nothing() {
     run(["salvage", path(&dir.pool()), "--into", path(&new), "--capacity", "256M"]).ok();
     assert!(export(&new, "vm", &dir.join("out")) == expected[1].1, "the content differs");
 }
+
+/// It was refused when the new pool had been made, which the next try then found, and with a limit that was not the real one.
+#[test]
+fn too_little_memory_is_refused_before_anything_is_made() {
+    let (dir, _) = pool_with_history();
+    let new = dir.join("new");
+    let with = |memory| on(&dir, "salvage", &["--into", path(&new), "--capacity", "256M", "--memory", memory]);
+    for memory in ["64M", "127M"] {
+        with(memory).code(2).says("at least 128 MiB");
+        assert!(!new.exists(), "salvage left something");
+    }
+    with("128M").ok();
+}

@@ -17,7 +17,7 @@ Examples:
 
 For a pool whose metadata directory is lost or damaged: rebuilds volumes, snapshots and clones from the log alone, into a
 new pool. The old one is only read; name its directory, or its data file or device if the directory is gone. Needs
-room for the data, and for a temporary index of about 100 bytes for each piece of it in NEW.
+room for the data, and for a temporary index of about 100 bytes for each piece of it in NEW, and --memory of at least 128M.
 Exit code 12 if anything is known to be lost: see the report. Interrupted, it removes NEW; after a crash NEW is no pool, and
 the same command begins anew.
 

@@ -110,7 +110,7 @@ fn open_old(path: &Path) -> Result<(FileDisk, Option<PoolLock>)> {
 
 /// Rebuilds what the old pool's log holds in a new pool.
 pub fn run(args: SalvageArgs, output: &Output) -> Outcome {
-    let memory_bytes = args.access.memory / 2;
+    let memory_bytes = share(args.access.memory)?;
     let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
     let interrupted = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
     let started = Instant::now();
@@ -139,6 +139,16 @@ pub fn run(args: SalvageArgs, output: &Output) -> Outcome {
     let summary = Summary::new(dir.root(), report, started.elapsed().as_secs_f64());
     output.result(&summary, || show(&summary));
     if summary.lossy { Err(Failure::Lossy) } else { Ok(()) }
+}
+
+/// Memory for each of the two pools. Looked at before anything is made.
+fn share(memory_bytes: u64) -> Result<u64> {
+    let least = 2 * pool_dir::MEMORY_BYTES_MIN;
+    if memory_bytes < least {
+        let message = format!("salvage works on two pools: --memory must be at least {}", format_size(least));
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    Ok(memory_bytes / 2)
 }
 
 fn stop_if(interrupted: &AtomicBool) -> Outcome {

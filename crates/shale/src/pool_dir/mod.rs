@@ -18,7 +18,7 @@ mod open;
 
 pub use config::{Config, State};
 pub use init::{InitOptions, Made, Overwrite, Unfinished, begin, init};
-pub use open::{OpenPool, Opening, environment, lock_alone, open_locked};
+pub use open::{MEMORY_BYTES_MIN, OpenPool, Opening, environment, lock_alone, open_locked};
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};

@@ -17,7 +17,7 @@ use crate::service::{Facts, Service};
 /// Most memory of the map store. Beyond it the engine's own cache of decoded groups serves better.
 const STORE_MEMORY_BYTES_MAX: u64 = 256 << 20;
 /// Least memory of a pool: the write buffer and the caches must each hold a few requests of the largest size.
-const MEMORY_BYTES_MIN: u64 = 64 << 20;
+pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
 /// An open pool and the lock that makes it ours.
 pub struct OpenPool {
