@@ -325,7 +325,6 @@ impl Extents {
                 *live = after;
             }
         }
-        self.number += 1;
         self.pinned.clone_from(&plan.pinned);
         for extent in &plan.passed {
             self.set(*extent, State::Used);
@@ -339,8 +338,10 @@ impl Extents {
         }
     }
 
-    /// Makes the plan's freed extents free, except those that it listed again; returns them.
+    /// Ends the checkpoint: makes the plan's freed extents free, except those that it listed again; returns them. Only now does it count as the last
+    /// one: until the changes have thawed, who looks at the map may see what was before it.
     pub(crate) fn release(&mut self, plan: &ExtentPlan) -> Vec<ExtentIndex> {
+        self.number += 1;
         let mut listed = plan.listed.clone();
         listed.sort_unstable();
         let free: Vec<_> = plan.freed.iter().copied().filter(|e| listed.binary_search(e).is_err()).collect();
@@ -375,9 +376,9 @@ mod tests {
         let plan = extents.plan([(ExtentIndex(1), -100)].into(), vec![], &[], &plan.listed, BTreeSet::new(), (1, None));
         assert_eq!(plan.freed, [ExtentIndex(1)]);
         extents.apply(&plan);
-        assert_eq!((extents.free(), extents.live_bytes()), (1, 0));
+        assert_eq!((extents.free(), extents.live_bytes(), extents.checkpoint()), (1, 0, 0));
         assert_eq!(extents.release(&plan), [ExtentIndex(1)]);
-        assert_eq!(extents.free(), 2);
+        assert_eq!((extents.free(), extents.checkpoint()), (2, 1));
     }
 
     #[test]

@@ -2,15 +2,19 @@
 //!
 //! 1. *Facts*: all extents are read, and the newest facts about these groups count ([`salvage`](crate::salvage)). What lies where the log goes on
 //!    does not.
-//! 2. *Records* are what the facts come to. The batches that made holes in them may be gone, their extents used again: blocks that may have been
+//! 2. *Records* are what the facts come to; those of epochs that were undone (whoever reaped passed the damaged group by) go. The batches that made holes in them may be gone, their extents used again: blocks that may have been
 //!    discarded are counted, and so is older data that shows where a record that is rebuilt says nothing.
 //! 3. *Holes* above them come back, too: the map forgets a hole when nothing is left below it, and a record that is rebuilt may have again
 //!    what had been removed from it, until that is looked for anew.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 
 use env::MapBatch;
-use format::{FragmentRef, ObjectDescriptor, Origin, Reap, Record, RecordKey, object_key, record_key};
+use format::{
+    FragmentRef, ObjectDescriptor, Origin, Reap, Record, RecordKey, object_key, parse_record_key, record_key,
+    record_key_range,
+};
 use surface::Result;
 use units::{BlockMask, Epoch, GroupIndex, ObjectId};
 
@@ -29,9 +33,11 @@ impl Mender<'_> {
     pub(crate) fn records(&mut self, damaged: &BTreeMap<RecordKey, String>, short: Option<Shortage>) -> Result<bool> {
         let above = self.above(damaged);
         let mut told = self.facts(&above.union(&self.below(damaged)).copied().collect())?;
-        // Of a record of which the log says nothing, nothing is left.
         for key in damaged.keys() {
-            told.entry(*key).or_default();
+            let resolved = told.entry(*key).or_default();
+            if self.is_undone(key) {
+                *resolved = Resolved::default();
+            }
         }
         let record = |key: &RecordKey| &told[key].record;
         let is_wanted = |key: &RecordKey| short.as_ref().is_none_or(|short| short.fits(record(key), self.geometry));
@@ -53,6 +59,7 @@ impl Mender<'_> {
             } else {
                 batch.put(record_key(key), record.encode());
             }
+            self.forget_undone(key, &mut batch)?;
             let name = self.found.descriptors.get(&key.object).map(|d| d.name.clone());
             let place = name.map(|name| (name, key.group.first_block().offset_bytes()));
             self.problem("record", place, detail);
@@ -130,13 +137,30 @@ impl Mender<'_> {
             return Ok(None);
         };
         let missing = holes.minus(record.known());
-        // In epochs that were undone the map has nothing, and what it had there is nobody's any more.
-        let undone = |d: &ObjectDescriptor| d.undone.iter().any(|c| c.after < key.epoch && key.epoch < c.before);
-        if missing.is_empty() || self.found.descriptors.get(&key.object).is_none_or(undone) {
+        if missing.is_empty() || self.is_undone(key) || !self.found.descriptors.contains_key(&key.object) {
             return Ok(None);
         }
         record.put_holes(missing, &mut |_| ());
         Ok(Some(record))
+    }
+
+    /// Whether a record belongs to an epoch that was undone: the map has nothing there, and what it had is nobody's any more.
+    fn is_undone(&self, key: &RecordKey) -> bool {
+        let undone = self.found.descriptors.get(&key.object).map_or(&[][..], |descriptor| &descriptor.undone);
+        undone.iter().any(|cut| cut.hides(key.epoch, cut.before))
+    }
+
+    /// Takes records of epochs that were undone out of a damaged record's group: whoever reaped passed it by.
+    fn forget_undone(&self, damaged: &RecordKey, batch: &mut MapBatch) -> Result<()> {
+        let RecordKey { object, group, .. } = *damaged;
+        let (from, to) = record_key_range(object, group, GroupIndex(group.0 + 1));
+        let mut forget = |key: &[u8], _: &[u8]| {
+            if parse_record_key(key).is_some_and(|key| self.is_undone(&key)) {
+                batch.delete(key);
+            }
+            ControlFlow::Continue(())
+        };
+        self.env.store.scan(&from, &to, &mut forget).map_err(store_error)
     }
 
     /// The groups through which damaged records are seen: of their objects, and of what came from these.

@@ -6,10 +6,11 @@ mod common;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
 use common::{Campaign, Ended, Failure, Op, Shape, Tally, World};
-use engine::{CheckReport, Pool, PoolOptions};
-use sim::Rng;
-use surface::ErrorKind;
+use engine::{CheckReport, FormatOptions, Pool, PoolOptions};
+use sim::{Machine, Rng};
+use surface::{BlockDevice, ErrorKind, WriteOptions};
 
 /// Deltas that were taken away.
 static DELTAS: AtomicU64 = AtomicU64::new(0);
@@ -281,6 +282,46 @@ fn damage_of_every_kind_in_the_map_store_is_mended() {
 fn older_data_that_shows_where_a_hole_was_forgotten_is_counted() {
     for seed in [958, 1629] {
         every_kind(seed).unwrap_or_else(|Failure(text)| panic!("seed {seed}: {text}"));
+    }
+}
+
+/// Reaping passes a group by of which a record is damaged, and what a rollback took back is still there when it is mended.
+#[test]
+fn what_a_rollback_took_back_does_not_come_back_with_a_mended_record() {
+    for damaged in [0, 1] {
+        let machine = Machine::new(8 << 20, 7);
+        let env = || common::machine_env::env(&machine);
+        let format = FormatOptions { capacity_bytes: 8 << 20, extent_bytes: 64 << 10, properties: Default::default() };
+        Pool::format(&env(), &format).unwrap();
+        let options = PoolOptions { workers: 0, ..PoolOptions::default() };
+        let pool = Pool::open(env(), options.clone()).unwrap();
+        pool.create_volume("v", 64 << 10, &Default::default()).unwrap();
+        let volume = pool.volume("v").unwrap();
+        let write = |byte: u8| volume.write(0, Bytes::from(vec![byte; 64 << 10]), WriteOptions::default()).unwrap();
+        write(b'a');
+        pool.snapshot("v", "s").unwrap();
+        write(b'b');
+        pool.checkpoint().unwrap();
+        let records: Vec<_> =
+            machine.store.dump().into_iter().map(|(key, _)| key).filter(|key| key[0] == b'R').collect();
+        assert_eq!(records.len(), 2);
+        machine.store.flip_bit(&records[damaged], 3, 5);
+        pool.drop_caches();
+        drop(volume);
+        pool.rollback("v@s", false).unwrap();
+        (0..4).for_each(|_| pool.checkpoint().unwrap());
+        pool.close().unwrap();
+        let pool = Pool::open(env(), PoolOptions { repair: true, ..options.clone() }).unwrap();
+        let report = pool.check(true, &mut |_, _| ()).unwrap();
+        assert!(report.problems.iter().any(|p| p.kind == "record"), "{:?}", report.problems);
+        pool.close().unwrap();
+        let pool = Pool::open(env(), options.clone()).unwrap();
+        let mut data = vec![0; 64 << 10];
+        pool.volume("v").unwrap().read(0, &mut data).unwrap();
+        assert!(data.iter().all(|byte| *byte == b'a'), "record {damaged}: {}", data[0]);
+        let report = pool.check(false, &mut |_, _| ()).unwrap();
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+        pool.close().unwrap();
     }
 }
 
