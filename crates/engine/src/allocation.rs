@@ -4,6 +4,7 @@ use surface::{Allocation, Result, Run};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GroupIndex};
 
 use crate::core::Core;
+use crate::map::Piece;
 use crate::objects::Object;
 use crate::volume::Runs;
 use crate::write_buffer::GroupKey;
@@ -77,6 +78,17 @@ impl Core {
 
     /// Those of `wanted` blocks of a group that hold data.
     pub(crate) fn allocated_mask(&self, object: &Object, group: GroupIndex, wanted: BlockMask) -> Result<BlockMask> {
+        self.data_mask(object, group, wanted, |_| true)
+    }
+
+    /// The same, of what is in the map only the pieces that `counts` names.
+    pub(crate) fn data_mask(
+        &self,
+        object: &Object,
+        group: GroupIndex,
+        wanted: BlockMask,
+        counts: impl Fn(&Piece) -> bool,
+    ) -> Result<BlockMask> {
         let mut data = BlockMask::EMPTY;
         let key = GroupKey { object: object.id, group };
         let dirty = self.buffer.read(key, wanted, &mut |run| {
@@ -84,7 +96,7 @@ impl Core {
         });
         let missing = wanted.minus(dirty);
         if !missing.is_empty() {
-            for piece in self.map.lookup(&object.levels(), group, missing)? {
+            for piece in self.map.lookup(&object.levels(), group, missing)?.iter().filter(|piece| counts(piece)) {
                 data = data.or(piece.fragment.live);
             }
         }

@@ -349,7 +349,7 @@ impl Core {
             self.keep_unmoved(survivors)?;
         }
         let mut last = None;
-        let mut done = true;
+        let mut ended = Ok(true);
         // One at a time: a writer has the one while the next is made.
         for batch in self.pack(survivors) {
             let bytes = batch.payload_bytes() as u64;
@@ -361,12 +361,20 @@ impl Core {
                     last = Some(ticket);
                 }
                 Err(Refusal::NeedsCheckpoint(_) | Refusal::NeedsSpace(..)) => {
-                    done = false;
+                    ended = Ok(false);
                     break;
                 }
-                Err(Refusal::Failed(error)) => return Err(error),
+                Err(Refusal::Failed(error)) => {
+                    ended = Err(error);
+                    break;
+                }
             }
         }
+        if !matches!(ended, Ok(true)) {
+            // Of what was refused a part may be on its way: the next capture must not come between what it looked at and its end.
+            self.log.wait_settled();
+        }
+        let done = ended?;
         if let Some(ticket) = last {
             self.log.wait_applied(ticket)?;
         }

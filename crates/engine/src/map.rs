@@ -242,9 +242,11 @@ impl Map {
 
     /// The group as of the last checkpoint, for the cleaner. Fills the cache: the cleaner itself asks for it again when it comes to the group's next
     /// fragment, and so does whoever counts what it has moved.
-    pub(crate) fn base_for_cleaning(&self, key: GroupKey, newest: Epoch) -> Result<Arc<GroupRecords>> {
+    /// `newest` gives the object's epoch: one that was asked for before the layers are held may be none any more when the group is loaded.
+    pub(crate) fn base_for_cleaning(&self, key: GroupKey, newest: impl Fn() -> Epoch) -> Result<Arc<GroupRecords>> {
         // As a reader does: see the head of this file.
-        self.base(&self.layers.read(), key, newest)
+        let layers = self.layers.read();
+        self.base(&layers, key, newest())
     }
 
     /// What the base says of the blocks that `changes` concern. Fills the cache.
@@ -547,7 +549,7 @@ mod tests {
     fn places(map: &Map) -> [u64; 3] {
         let level = Level { object: KEY.object, epoch: EPOCH, only: true, cuts: Vec::new() };
         let pieces = map.lookup(&[level], KEY.group, BlockMask::run(3, 1)).unwrap();
-        let base = map.base_for_cleaning(KEY, EPOCH).unwrap();
+        let base = map.base_for_cleaning(KEY, || EPOCH).unwrap();
         let scanned = map.fragments_in(0, u64::MAX).unwrap();
         assert_eq!(scanned.len(), 1);
         [pieces[0].fragment.location, base[0].1.fragments[0].location, scanned[0].1.location]

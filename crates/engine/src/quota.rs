@@ -13,14 +13,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use surface::{Error, ErrorKind, Result};
-use units::{BlockIndex, BlockMask, Epoch, GROUP_BLOCKS, GroupIndex, ObjectId, format_size};
+use units::{BlockIndex, BlockMask, GROUP_BLOCKS, GroupIndex, ObjectId, format_size};
 
 use crate::core::Core;
 use crate::map::Piece;
 use crate::object::Object;
 use crate::options::Properties;
 use crate::properties;
-use crate::write_buffer::GroupKey;
 
 /// What one volume may write before its quota is looked at again.
 #[derive(Debug, Default)]
@@ -82,37 +81,17 @@ impl Core {
             return Ok(true);
         }
         let seen = self.objects.seen_up_to(object);
+        let is_own = |piece: &Piece| piece.object == object.id && seen.is_none_or(|seen| piece.epoch > seen);
         let (first, last) = (BlockIndex::containing(offset), BlockIndex::containing(offset + length - 1));
         for group in (first.group().0..=last.group().0).map(GroupIndex) {
             let start = group.first_block().0;
             let (low, high) = (first.0.max(start), (last.0 + 1).min(start + GROUP_BLOCKS as u64));
             let wanted = BlockMask::run((low - start) as u32, (high - low) as u32);
-            if !wanted.minus(self.own_mask(object, seen, group, wanted)?).is_empty() {
+            if !wanted.minus(self.data_mask(object, group, wanted, is_own)?).is_empty() {
                 return Ok(false);
             }
         }
         Ok(true)
-    }
-
-    /// Those of `wanted` blocks of a group that hold data of the object itself from behind the epoch up to which others see it.
-    fn own_mask(
-        &self,
-        object: &Object,
-        seen: Option<Epoch>,
-        group: GroupIndex,
-        wanted: BlockMask,
-    ) -> Result<BlockMask> {
-        let mut own = BlockMask::EMPTY;
-        let dirty = self.buffer.read(GroupKey { object: object.id, group }, wanted, &mut |run| {
-            own = if run.data.is_some() { own.or(run.mask()) } else { own.minus(run.mask()) };
-        });
-        let missing = wanted.minus(dirty);
-        if !missing.is_empty() {
-            let pieces = self.map.lookup(&object.levels(), group, missing)?;
-            let is_own = |piece: &Piece| piece.object == object.id && seen.is_none_or(|seen| piece.epoch > seen);
-            own = pieces.iter().filter(|piece| is_own(piece)).fold(own, |own, piece| own.or(piece.fragment.live));
-        }
-        Ok(own)
     }
 
     /// Counts what is left of reservations; called when properties or stored bytes have changed.

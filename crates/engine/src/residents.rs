@@ -57,7 +57,7 @@ impl Lookup {
         location: u64,
     ) -> Result<Option<FragmentRef>> {
         if self.known.as_ref().is_none_or(|(known, _)| *known != key) {
-            self.known = Some((key, core.map.base_for_cleaning(key, object.epoch())?));
+            self.known = Some((key, core.map.base_for_cleaning(key, || object.epoch())?));
         }
         let mut records = self.known.iter().flat_map(|(_, records)| records.iter());
         let record: Option<&Record> = records.find(|(e, _)| *e == epoch).map(|(_, record)| record);

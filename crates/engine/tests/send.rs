@@ -453,6 +453,33 @@ fn a_volume_arrives_as_it_is_stored_with_its_history_and_properties() {
     pair.check();
 }
 
+/// Nothing was ever written to it since it was made, so that its epoch was that of a volume without history.
+#[test]
+fn a_promoted_clone_takes_a_difference() {
+    let pair = Pair::new(1 << 20, 256 << 10);
+    let (first, second) = (pair.chunks("v@a", None), pair.chunks("v@b", Some("a")));
+    pair.receive("w", &first).unwrap();
+    pair.copy.clone_snapshot("w@a", "c", &Default::default()).unwrap();
+    pair.copy.promote("c").unwrap();
+    pair.copy.destroy("w", true).unwrap();
+    let mut receiver = pair.copy.receive("c", &BTreeMap::new());
+    for chunk in &second {
+        // What has come so far lies in the store, and somebody looks at the volume meanwhile.
+        pair.copy.checkpoint().unwrap();
+        pair.copy.drop_caches();
+        image(&pair.copy, "c").unwrap();
+        give(&mut receiver, chunk).unwrap();
+    }
+    for _ in 0..2 {
+        pair.same("v@a", "c@a");
+        pair.same("v@b", "c@b");
+        pair.same("v@b", "c");
+        pair.check();
+        pair.copy.checkpoint().unwrap();
+        pair.copy.drop_caches();
+    }
+}
+
 #[test]
 fn the_stream_is_as_large_as_what_is_stored() {
     let pair = Pair::new(1 << 20, 1 << 20);

@@ -508,6 +508,8 @@ impl Log {
         if state.reset && state.incarnation == position.incarnation {
             state.broken = None;
             state.reset = false;
+            // What failed has gone back to where it is drained from: nobody who comes later has anything to do with it.
+            state.unreported = None;
         }
     }
 }

@@ -6,6 +6,17 @@ use surface::{Error, ErrorKind, Result};
 use super::{Log, Ticket};
 
 impl Log {
+    /// Waits until all that has its place by now is settled: applied, or given back.
+    pub(crate) fn wait_settled(&self) {
+        let mut state = self.state.lock();
+        let last = state.flights.back().map(|flight| flight.seq);
+        while let Some(last) = last
+            && state.flights.front().is_some_and(|first| first.seq <= last)
+        {
+            self.settled.wait(&mut state);
+        }
+    }
+
     /// Waits until a batch is applied.
     pub(crate) fn wait_applied(&self, ticket: Ticket) -> Result<()> {
         let mut state = self.state.lock();

@@ -167,4 +167,31 @@ mod tests {
         assert_eq!(core.log.applied_seq().0, before.0 + 1, "it has its place, and waits for ever");
         core.log.wait_applied(ticket).unwrap();
     }
+    /// A batch that was divided, and whose rest was refused, is on its way all the same.
+    #[test]
+    fn who_waits_for_all_that_has_its_place_waits_for_what_the_writers_have() {
+        let machine = Machine::new(8 << 20, 1);
+        let core = pool_on(&machine, machine.disk.handle(), 8 << 20, 0).core;
+        core.log.wait_settled();
+        let batch = Prepared::metadata(Vec::new(), &core.buffers);
+        let Ok(ticket) = core.log.enqueue(batch, Purpose::Metadata) else { panic!("it was refused") };
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                core.log.wait_settled();
+                core.log.applied_seq()
+            });
+            core.log.write_queued(Duration::ZERO);
+            assert!(waiter.join().unwrap() > ticket.seq, "it came back before the batch was applied");
+        });
+    }
+
+    #[test]
+    fn a_failure_that_is_healed_is_nobodys_any_more() {
+        let machine = Machine::new(8 << 20, 1);
+        let core = pool_on(&machine, machine.disk.handle(), 8 << 20, 0).core;
+        core.log.state.lock().unreported = Some(Error::new(surface::ErrorKind::Io, "a write that failed"));
+        core.log.state.lock().broken = Some((surface::ErrorKind::Io, "a write that failed".to_owned()));
+        core.heal().unwrap();
+        assert!(core.log.take_failure().is_none());
+    }
 }
