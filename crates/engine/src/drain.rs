@@ -58,6 +58,7 @@ impl Core {
     pub(crate) fn drain(&self, generation: u64) -> Result<bool> {
         let Some(prepared) = self.prepare(generation)? else { return Ok(false) };
         self.append_parts(prepared, |prepared, purpose| self.append(prepared, purpose))?;
+        self.workers.drained();
         Ok(true)
     }
 

@@ -157,6 +157,11 @@ impl Workers {
         }
     }
 
+    /// Something was drained, by whomever: what kept a worker from it is over.
+    pub(crate) fn drained(&self) {
+        self.state.lock().error = None;
+    }
+
     /// Waits until the buffer, which holds more than `limit` bytes, has clearly less: writers that were woken for every
     /// batch would spend more time waking than writing.
     ///
@@ -208,9 +213,7 @@ fn work(core: &Weak<Core>) {
                     if !drained {
                         seen = wakes;
                     }
-                    let mut state = workers.state.lock();
-                    state.error = None;
-                    drop(state);
+                    workers.drained();
                     if drained {
                         continue;
                     }
@@ -313,5 +316,30 @@ impl Core {
             self.train_some(false)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use bytes::Bytes;
+    use sim::Machine;
+    use surface::{BlockDevice, WriteOptions};
+    use units::BLOCK_BYTES;
+
+    use super::*;
+    use crate::testing::pool_on;
+
+    /// The next one who waits for room has nothing to do with it, and no worker may have had a reason to try again.
+    #[test]
+    fn a_flush_that_succeeds_ends_what_kept_the_workers_from_draining() {
+        let machine = Machine::new(8 << 20, 1);
+        let pool = pool_on(&machine, machine.disk.handle(), 8 << 20, 0);
+        pool.create_volume("v", 1 << 20, &Default::default()).unwrap();
+        pool.core.workers.state.lock().error = Some((ErrorKind::Io, "a write that failed".to_owned()));
+        let data = Bytes::from(vec![1; BLOCK_BYTES]);
+        pool.volume("v").unwrap().write(0, data, WriteOptions::default()).unwrap();
+        pool.flush().unwrap();
+        assert!(pool.core.workers.state.lock().error.is_none());
     }
 }
