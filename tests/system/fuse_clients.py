@@ -241,6 +241,20 @@ def init_words(t, name, disk):
     return [BINARY, "init", t.dir / name, "--data", disk]
 
 
+def discard_half(t, pool, server, file, written):
+    """Discards the second half of what was written: where that begins, and bytes that the file system below got back."""
+    import os
+
+    occupied = os.stat(pool.path / "data").st_blocks * 512
+    half = written // 2 >> 20 << 20
+    t.run("fallocate", "--punch-hole", "--offset", half, "--length", written - half, server.file("vol"))
+    os.fsync(file)
+    pool.status()
+    fell = occupied - os.stat(pool.path / "data").st_blocks * 512
+    t.expect(fell > half // 4, f"of {occupied} bytes {fell} came back for {written - half} discarded ones")
+    return half, fell
+
+
 @test()
 def pool_on_a_full_file_system(t):
     """the file system below fills up: writes fail with ENOSPC, nothing acknowledged is lost, and it goes on with space"""
@@ -273,13 +287,7 @@ def pool_on_a_full_file_system(t):
     for offset in range(0, written, 1 << 20):
         t.expect(os.pread(file, 1 << 20, offset) == piece, f"acknowledged bytes at {offset} are not returned")
     # Discarding what is there makes room, for the pool and for others.
-    occupied = os.stat(pool.path / "data").st_blocks * 512
-    half = written // 2 >> 20 << 20
-    t.run("fallocate", "--punch-hole", "--offset", half, "--length", written - half, server.file("vol"))
-    os.fsync(file)
-    pool.status()
-    fell = occupied - os.stat(pool.path / "data").st_blocks * 512
-    t.expect(fell > half // 4, f"of {occupied} bytes {fell} came back for {written - half} discarded ones")
+    half, fell = discard_half(t, pool, server, file, written)
     full, written = written, half + (8 << 20)
     for offset in range(half, written, 1 << 20):
         os.pwrite(file, piece, offset)
@@ -337,13 +345,7 @@ def pool_restarted_on_a_full_file_system(t):
     file = os.open(server.file("vol"), os.O_RDWR)
     for offset in range(0, written, 1 << 20):
         t.expect(os.pread(file, 1 << 20, offset) == piece, f"acknowledged bytes at {offset} are lost")
-    occupied = os.stat(pool.path / "data").st_blocks * 512
-    half = written // 2 >> 20 << 20
-    t.run("fallocate", "--punch-hole", "--offset", half, "--length", written - half, server.file("vol"))
-    os.fsync(file)
-    pool.status()
-    fell = occupied - os.stat(pool.path / "data").st_blocks * 512
-    t.expect(fell > half // 4, f"of {occupied} bytes {fell} came back for {written - half} discarded ones")
+    half, fell = discard_half(t, pool, server, file, written)
     os.pwrite(file, piece, half)
     os.fsync(file)
     os.close(file)

@@ -1,7 +1,7 @@
 //! Map records are rebuilt from the log, as of the checkpoint.
 //!
 //! 1. *Facts*: all extents are read, and the newest facts about these groups count ([`salvage`](crate::salvage)). What lies where the log goes on
-//!    does not.
+//!    does not, nor what belongs to epochs that were undone.
 //! 2. *Records* are what the facts come to; those of epochs that were undone (whoever reaped passed the damaged group by) go. The batches that made holes in them may be gone, their extents used again: blocks that may have been
 //!    discarded are counted, and so is older data that shows where a record that is rebuilt says nothing.
 //! 3. *Holes* above them come back, too: the map forgets a hole when nothing is left below it, and a record that is rebuilt may have again
@@ -34,10 +34,7 @@ impl Mender<'_> {
         let above = self.above(damaged);
         let mut told = self.facts(&above.union(&self.below(damaged)).copied().collect())?;
         for key in damaged.keys() {
-            let resolved = told.entry(*key).or_default();
-            if self.is_undone(key) {
-                *resolved = Resolved::default();
-            }
+            told.entry(*key).or_default();
         }
         let record = |key: &RecordKey| &told[key].record;
         let is_wanted = |key: &RecordKey| short.as_ref().is_none_or(|short| short.fits(record(key), self.geometry));
@@ -116,7 +113,8 @@ impl Mender<'_> {
             facts.retain(|fact| counts(&scan, fact) && !(is_data(fact.rank) && is_ahead(&fact.fragment)));
             resolve(&facts, certain_from)
         };
-        Ok(facts.into_iter().map(|(key, facts)| (key, resolved(facts))).collect())
+        let counting = facts.into_iter().filter(|(key, _)| !self.is_undone(key));
+        Ok(counting.map(|(key, facts)| (key, resolved(facts))).collect())
     }
 
     /// Blocks of a record that is rebuilt, and older ones that show where it says nothing, that may have been discarded: at most these.
@@ -137,7 +135,7 @@ impl Mender<'_> {
             return Ok(None);
         };
         let missing = holes.minus(record.known());
-        if missing.is_empty() || self.is_undone(key) || !self.found.descriptors.contains_key(&key.object) {
+        if missing.is_empty() || !self.found.descriptors.contains_key(&key.object) {
             return Ok(None);
         }
         record.put_holes(missing, &mut |_| ());

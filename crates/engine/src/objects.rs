@@ -498,7 +498,7 @@ impl Objects {
     /// The newest epoch of a volume that snapshots and clones see.
     pub(crate) fn seen_up_to(&self, object: &Object) -> Option<Epoch> {
         let head = object.epoch();
-        self.table.read().points.of(object.id).into_iter().rfind(|point| *point < head)
+        self.table.read().points.newest_before(object.id, head)
     }
 
     /// All objects, by id.

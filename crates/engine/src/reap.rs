@@ -89,13 +89,14 @@ impl Core {
                 break;
             }
             let Some(timeline) = captured.timelines.get(&id) else { continue };
-            let after = self.reap_object(id, reap, timeline, &changing, merged, &mut budget)?;
+            let mut after = self.reap_object(id, reap, timeline, &changing, merged, &mut budget)?;
             let is_gone = after.is_none() && timeline.is_dead();
             let mut dropped = timeline.cuts.clone();
             dropped.retain(|cut| after.is_none() && !timeline.points.iter().any(|p| *p > cut.after && *p < cut.before));
-            let again = !dropped.is_empty() && !is_gone && merged.undone.contains(&id);
-            let after = if again { Some(Reap { next: reap.stop, wrapped: true, ..reap }) } else { after };
-            dropped.retain(|_| !again);
+            if !dropped.is_empty() && !is_gone && merged.undone.contains(&id) {
+                after = Some(Reap { next: reap.stop, wrapped: true, ..reap });
+                dropped.clear();
+            }
             if is_gone {
                 merged.batch.delete(object_key(id));
             }

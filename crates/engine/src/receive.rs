@@ -314,11 +314,12 @@ impl Receiver {
         let mut entries = Vec::new();
         let origin = match self.check_fits(begin)? {
             Some((volume, _)) => {
-                let _gate = volume.gate.write();
-                core.drain_all()?;
                 let mut head = volume.descriptor.read().clone();
                 if head.epoch == Epoch(0) {
                     // A clone that was promoted: while it stands there, nobody expects records of any other epoch.
+                    let _gate = volume.gate.write();
+                    core.drain_all()?;
+                    head = volume.descriptor.read().clone();
                     head.epoch = next_epoch(&head)?;
                     entries.push(Entry::Object(head.clone()));
                 }

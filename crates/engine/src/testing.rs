@@ -24,10 +24,14 @@ pub(crate) fn pool_on(machine: &Machine, disk: Arc<dyn Disk>, capacity_bytes: u6
     let env = env_on(machine, disk);
     let options = FormatOptions { capacity_bytes, extent_bytes: 64 << 10, properties: Default::default() };
     Pool::format(&env, &options).unwrap();
-    Pool::open(env, PoolOptions { workers, ..PoolOptions::default() }).unwrap()
+    open_on(env, workers)
 }
 
 /// The pool on that machine, opened again.
 pub(crate) fn reopen_on(machine: &Machine, disk: Arc<dyn Disk>) -> Pool {
-    Pool::open(env_on(machine, disk), PoolOptions { workers: 0, ..PoolOptions::default() }).unwrap()
+    open_on(env_on(machine, disk), 0)
+}
+
+fn open_on(env: PoolEnv, workers: usize) -> Pool {
+    Pool::open(env, PoolOptions { workers, ..PoolOptions::default() }).unwrap()
 }

@@ -155,6 +155,11 @@ impl Points {
         self.by_object.get(&object).map_or_else(Vec::new, |points| points.keys().copied().collect())
     }
 
+    /// The newest point of an object before an epoch.
+    pub(crate) fn newest_before(&self, object: ObjectId, epoch: Epoch) -> Option<Epoch> {
+        self.by_object.get(&object)?.range(..epoch).next_back().map(|(point, _)| *point)
+    }
+
     /// Whether exactly one object looks from there.
     pub(crate) fn is_alone(&self, object: ObjectId, epoch: Epoch) -> bool {
         self.by_object.get(&object).and_then(|points| points.get(&epoch)) == Some(&1)

@@ -19,7 +19,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use surface::{Error, ErrorKind, Result};
 
 use crate::options::MountOptions;
-use crate::stack::MOUNTINFO;
+use crate::stack::mountinfo;
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
@@ -87,9 +87,7 @@ pub(crate) fn mount_id(dir: &Path) -> Result<MountId> {
 /// Whether `dir` shows a mount of a server of ours, which may be dead or hang: the file system is not asked.
 pub(crate) fn is_ours(dir: &Path) -> bool {
     // What cannot be told here is told by the attempt to mount.
-    let mountinfo = std::fs::read(MOUNTINFO).unwrap_or_default();
-    let mountinfo = String::from_utf8_lossy(&mountinfo);
-    mount_id(dir).is_ok_and(|id| file_system_of(id.mount, &mountinfo) == Some(FILE_SYSTEM))
+    mount_id(dir).is_ok_and(|id| file_system_of(id.mount, &mountinfo()) == Some(FILE_SYSTEM))
 }
 
 /// The type of a mount's file system; proc(5) has the fields.

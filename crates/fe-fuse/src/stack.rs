@@ -17,7 +17,7 @@ use rustix::fs::{Mode, OFlags};
 const SYSFS_BLOCK: &str = "/sys/class/block";
 
 /// The mounts of this process's namespace; proc(5) has its fields.
-pub(crate) const MOUNTINFO: &str = "/proc/self/mountinfo";
+const MOUNTINFO: &str = "/proc/self/mountinfo";
 
 /// Block devices and file systems that lie on the files of a mount.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,8 +31,7 @@ pub struct Stack {
 impl Stack {
     /// What lies on the files in `dir`.
     pub(crate) fn above(dir: &Path) -> Self {
-        let mountinfo = fs::read(MOUNTINFO).unwrap_or_default();
-        Self::found(dir, Path::new(SYSFS_BLOCK), &String::from_utf8_lossy(&mountinfo))
+        Self::found(dir, Path::new(SYSFS_BLOCK), &mountinfo())
     }
 
     fn found(dir: &Path, block: &Path, mountinfo: &str) -> Self {
@@ -81,6 +80,11 @@ impl Stack {
         }
         failed
     }
+}
+
+/// The mounts that this process sees, one in a line; nothing if they cannot be read.
+pub(crate) fn mountinfo() -> String {
+    String::from_utf8_lossy(&fs::read(MOUNTINFO).unwrap_or_default()).into_owned()
 }
 
 fn names_in(dir: &Path) -> impl Iterator<Item = String> {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use surface::{Error, ErrorKind};
 
@@ -47,6 +48,14 @@ pub enum Failure {
 
 /// Result of a command.
 pub type Outcome<T = ()> = Result<T, Failure>;
+
+/// Ends a command that a signal has interrupted: the flag says so.
+///
+/// # Errors
+/// [`Failure::Interrupted`].
+pub fn stop_if(interrupted: &AtomicBool) -> Outcome {
+    if interrupted.load(Ordering::SeqCst) { Err(Failure::Interrupted("interrupted".to_owned())) } else { Ok(()) }
+}
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {

@@ -19,7 +19,7 @@ impl Log {
     pub(super) fn reserve_next(&self, state: &mut State, purpose: Purpose) -> Result<()> {
         while state.streams.reserved_ahead() <= self.geometry.held_below(purpose) {
             let Some((first, count)) = state.streams.unreserved(state.reserve_ahead) else { return Ok(()) };
-            let count = match self.reserve_extents(first, count) {
+            let count = match self.reserve_extents(first, count, false) {
                 Ok(()) => count,
                 // Near the end of the space below, what is there is taken extent by extent.
                 Err(_) => self.reserve_one(first, purpose == Purpose::Metadata).map(|()| 1)?,
@@ -50,7 +50,7 @@ impl Log {
             state.reserving = true;
             unreserved
         };
-        let done = self.reserve_extents(first, count);
+        let done = self.reserve_extents(first, count, false);
         let mut state = self.state.lock();
         state.reserving = false;
         // The log may have gone on elsewhere meanwhile.
@@ -68,16 +68,13 @@ impl Log {
     /// `last`: from what is left for the map too. A few discards or deletions, and whatever else comes to the open extents, bring more back.
     fn reserve_one(&self, extent: ExtentIndex, last: bool) -> Result<()> {
         let no_space = "the storage below the data file gives no space for the log; free some there";
-        let mut done = self.reserve_extents(extent, 1);
-        if last && done.is_err() {
-            done = self.disk.reserve_last(self.geometry.start(extent), u64::from(self.geometry.extent_bytes));
-        }
-        done.map_err(|e| Error::from_io(no_space, e))
+        self.reserve_extents(extent, 1, last).map_err(|e| Error::from_io(no_space, e))
     }
 
-    fn reserve_extents(&self, first: ExtentIndex, count: usize) -> std::io::Result<()> {
+    fn reserve_extents(&self, first: ExtentIndex, count: usize, last: bool) -> std::io::Result<()> {
         if !self.backing.has(first, count) {
-            self.disk.reserve(self.geometry.start(first), count as u64 * u64::from(self.geometry.extent_bytes))?;
+            let (start, len) = (self.geometry.start(first), count as u64 * u64::from(self.geometry.extent_bytes));
+            if last { self.disk.reserve_last(start, len) } else { self.disk.reserve(start, len) }?;
             self.backing.gained(first, count);
         }
         Ok(())

@@ -9,10 +9,8 @@ impl Log {
     /// Waits until all that has its place by now is settled: applied, or given back.
     pub(crate) fn wait_settled(&self) {
         let mut state = self.state.lock();
-        let last = state.flights.back().map(|flight| flight.seq);
-        while let Some(last) = last
-            && state.flights.front().is_some_and(|first| first.seq <= last)
-        {
+        let Some(last) = state.flights.back().map(|flight| flight.seq) else { return };
+        while state.flights.front().is_some_and(|first| first.seq <= last) {
             self.settled.wait(&mut state);
         }
     }

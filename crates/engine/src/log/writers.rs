@@ -167,6 +167,7 @@ mod tests {
         assert_eq!(core.log.applied_seq().0, before.0 + 1, "it has its place, and waits for ever");
         core.log.wait_applied(ticket).unwrap();
     }
+
     /// A batch that was divided, and whose rest was refused, is on its way all the same.
     #[test]
     fn who_waits_for_all_that_has_its_place_waits_for_what_the_writers_have() {

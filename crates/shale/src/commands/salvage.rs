@@ -6,7 +6,7 @@
 //! 4. It is ready. After a failure or a signal it is removed instead; after a crash nobody opens it, and salvage can be run again.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use engine::{PoolOptions, SalvageReport, SalvageStep};
@@ -16,7 +16,7 @@ use surface::{Error, ErrorKind, Result};
 use units::{EXTENT_BYTES_DEFAULT, format_size};
 
 use crate::cli::SalvageArgs;
-use crate::exit::{Failure, Outcome, kind_of};
+use crate::exit::{Failure, Outcome, kind_of, stop_if};
 use crate::output::Output;
 use crate::pool_dir::{self, InitOptions, Opening, Overwrite, PoolDir, Unfinished};
 use crate::progress::Progress;
@@ -149,10 +149,6 @@ fn share(memory_bytes: u64) -> Result<u64> {
         return Err(Error::new(ErrorKind::Invalid, message));
     }
     Ok(memory_bytes / 2)
-}
-
-fn stop_if(interrupted: &AtomicBool) -> Outcome {
-    if interrupted.load(Ordering::SeqCst) { Err(Failure::Interrupted("interrupted".to_owned())) } else { Ok(()) }
 }
 
 /// Removes the new pool, and adds to an interruption what is left of it.

@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use format::{STREAM_HEAD_BYTES, StreamChunk, StreamHead, StreamReader};
@@ -15,7 +15,7 @@ use units::format_size;
 
 use crate::cli::{ReceiveArgs, SendArgs};
 use crate::control::{Reply, Request};
-use crate::exit::{Failure, Outcome, path_error};
+use crate::exit::{Failure, Outcome, path_error, stop_if};
 use crate::model::ReceiveLine;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -42,10 +42,6 @@ struct ReceiveSummary {
     received: Received,
     seconds: f64,
     bytes_per_second: u64,
-}
-
-fn interrupted(flag: &AtomicBool) -> Outcome {
-    if flag.load(Ordering::SeqCst) { Err(Failure::Interrupted("interrupted".to_owned())) } else { Ok(()) }
 }
 
 /// Where a stream goes.
@@ -178,7 +174,7 @@ fn copy_out(
     let (mut stream_bytes, mut payload_bytes) = (0, 0);
     let mut reader = StreamReader::default();
     while let Some(chunk) = source.next_chunk()? {
-        interrupted(flag)?;
+        stop_if(flag)?;
         target.put(&chunk)?;
         stream_bytes += chunk.len() as u64;
         payload_bytes += payload_of(&mut reader, &chunk).unwrap_or(0);
@@ -226,7 +222,7 @@ impl<'a> Source<'a> {
     fn fill(&mut self, buf: &mut [u8]) -> Outcome<usize> {
         let mut done = 0;
         while done < buf.len() {
-            interrupted(self.flag)?;
+            stop_if(self.flag)?;
             let failed = |error| Error::from_io(format!("cannot read {}", self.name), error);
             if !system::readable(&self.file).map_err(failed)? {
                 continue;
