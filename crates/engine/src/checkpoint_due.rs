@@ -47,6 +47,12 @@ impl Core {
         self.checkpoint_unless(Kind::Light, |core| core.log.bytes_since_checkpoint() < IDLE_LOG_BYTES)
     }
 
+    /// Waits for a checkpoint if the changes of the map have more than their share of memory.
+    pub(crate) fn bound_changes(&self) -> Result<()> {
+        let are_many = |core: &Self| core.map.active().bytes() > core.shares.overlay;
+        if are_many(self) { self.checkpoint_unless(Kind::Full, |core| !are_many(core)) } else { Ok(()) }
+    }
+
     /// The kind of checkpoint that is due.
     pub(crate) fn checkpoint_kind(&self) -> Kind {
         if self.is_full_checkpoint_due() { Kind::Full } else { Kind::Light }

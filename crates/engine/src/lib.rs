@@ -64,6 +64,7 @@ mod prefill;
 mod prepared;
 mod pressure;
 mod properties;
+mod punch;
 mod quota;
 mod read_ahead;
 mod read_many;

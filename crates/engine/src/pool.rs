@@ -9,8 +9,7 @@ use format::{
 use parking_lot::Mutex;
 use surface::{BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind, Result};
 use units::{
-    BLOCK_BYTES, BlockIndex, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, ExtentIndex, OBJECT_BYTES_MAX, ObjectId, Seq,
-    format_size,
+    BLOCK_BYTES, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, ExtentIndex, OBJECT_BYTES_MAX, ObjectId, Seq, format_size,
 };
 
 use crate::apply::Applier;
@@ -38,9 +37,6 @@ use crate::{mend, properties, recovery, superblock_io};
 
 /// Fewest extents of a pool: the superblock's, the reserve, and some to work with.
 pub(crate) const EXTENTS_MIN: u32 = 16;
-
-/// Most ranges of holes in the batch that makes a volume smaller: with the descriptor it fits in the smallest extent. They reach 64 TiB.
-const CUT_RANGES_MAX: u64 = 1024;
 
 /// An open pool. Clones share it. Dropping the last one without [`close`](Self::close) is like a crash: what was not flushed is
 /// lost, and the next open recovers.
@@ -272,20 +268,9 @@ impl Pool {
         let object = self.core.objects.named(name)?;
         let _gate = object.gate.write();
         let resized = |size_bytes| Entry::Object(ObjectDescriptor { size_bytes, ..object.descriptor.read().clone() });
-        let block_bytes = BLOCK_BYTES as u64;
         if size_bytes < object.size_bytes() {
-            // What is dirty now must come before the holes in the log.
-            self.core.drain_all()?;
-            let first = BlockIndex::containing(size_bytes).0;
-            let range_blocks = u64::from(format::HOLE_BLOCKS_MAX);
-            let mut end = object.size_bytes().div_ceil(block_bytes);
-            while end - first > range_blocks * CUT_RANGES_MAX {
-                let from = end - range_blocks * CUT_RANGES_MAX;
-                self.core.append_applied(vec![holes(&object, from, end), resized(from * block_bytes)])?;
-                end = from;
-            }
-            // One batch for both: cut off and smaller, or neither.
-            return self.core.append_durably(vec![holes(&object, first, end), resized(size_bytes)]);
+            self.core.cut_off(&object, size_bytes)?;
+            return self.core.log.sync().inspect_err(|error| self.core.fail(error));
         }
         self.core.append_durably(vec![resized(size_bytes)])
     }
@@ -473,12 +458,6 @@ impl Pool {
 }
 
 /// Blocks `from..to` as holes.
-fn holes(object: &Object, from: u64, to: u64) -> Entry {
-    let range = |at: u64| (BlockIndex(at), (to - at).min(format::HOLE_BLOCKS_MAX.into()) as u32);
-    let ranges = (from..to).step_by(format::HOLE_BLOCKS_MAX as usize).map(range).collect();
-    Entry::Holes { object: object.id, epoch: object.epoch(), ranges }
-}
-
 fn check_size(size_bytes: u64) -> Result<()> {
     let wrong = match size_bytes {
         0 => "must have at least 4 KiB".to_owned(),

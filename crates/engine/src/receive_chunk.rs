@@ -13,7 +13,6 @@ use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, Epoch, GROUP_BLOCKS};
 
 use crate::canary::Canary;
-use crate::checkpoint::Kind;
 use crate::core::Core;
 use crate::log::{Purpose, Ticket};
 use crate::objects::Object;
@@ -116,9 +115,7 @@ impl Core {
     ) -> Result<Ticket> {
         self.check_failed()?;
         self.heal()?;
-        if self.map.active().bytes() > self.shares.overlay {
-            self.checkpoint_unless(Kind::Full, |core| core.map.active().bytes() <= core.shares.overlay)?;
-        }
+        self.bound_changes()?;
         let header = header_bytes(&entries);
         let first = entries.iter().flat_map(Entry::payloads).map(|(_, _, fragment)| fragment.first).next();
         let _room = match first {

@@ -1,24 +1,21 @@
 //! A volume as front ends see it: byte ranges become blocks here.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use format::Entry;
 use parking_lot::RwLockReadGuard;
 use surface::{Allocation, BlockDevice, Error, ErrorKind, PendingRead, Result, Run, WriteOptions, ZeroOptions};
 use units::{BLOCK_BYTES, BlockIndex, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
 
 use crate::core::Core;
 use crate::objects::Object;
+use crate::punch::Pace;
 use crate::read_ahead::ReadAhead;
 use crate::write_buffer::{DirtyRun, GroupKey};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Groups of a discard up to which it goes through the write buffer; larger ones go to the log as ranges.
 const BUFFERED_DISCARD_GROUPS: u64 = 64;
-/// Blocks of one range in the log: what applying it looks through while nothing else is applied (512 MiB).
-const RANGE_BLOCKS_MAX: u64 = 4096 * GROUP_BLOCKS as u64;
 /// Size of requests that the engine serves best: the default unit, and a group, which no unit crosses.
 const PREFERRED_BYTES: u32 = GROUP_BYTES as u32;
 
@@ -199,8 +196,10 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes a range read as zeroes: whole blocks become holes.
+    /// Makes a range read as zeroes: whole blocks become holes. Of a large one the gate is let go now and then: whoever waits for it keeps
+    /// everybody else waiting.
     fn punch(&self, offset: u64, length: u64) -> Result<()> {
+        let guard = self.enter_to_change(offset, length)?;
         let [head, body, tail] = Self::divide(offset, length);
         for edge in [&head, &tail] {
             if !edge.is_empty() {
@@ -210,50 +209,29 @@ impl Volume {
         }
         let from = BlockIndex::containing(body.start);
         let to = BlockIndex::containing(body.end);
-        if from < to { self.punch_blocks(from, to) } else { Ok(()) }
+        if to.0.saturating_sub(from.0) <= BUFFERED_DISCARD_GROUPS * GROUP_BLOCKS as u64 {
+            return self.punch_blocks(from, to);
+        }
+        let mut pace = Pace::default();
+        let (mut at, mut guard) = (from, Some(guard));
+        while at < to {
+            let _guard = match guard.take() {
+                Some(guard) => guard,
+                None => self.enter_to_change(at.offset_bytes(), to.offset_bytes() - at.offset_bytes())?,
+            };
+            at = self.core.punch_piece(&self.object, (at, to), &mut pace)?;
+        }
+        Ok(())
     }
 
-    /// Makes blocks `from..to` holes.
-    pub(crate) fn punch_blocks(&self, from: BlockIndex, to: BlockIndex) -> Result<()> {
-        if to.0 - from.0 > BUFFERED_DISCARD_GROUPS * GROUP_BLOCKS as u64 {
-            return self.core.punch_range(&self.object, from, to);
-        }
+    /// Makes blocks `from..to` holes, by way of the write buffer.
+    fn punch_blocks(&self, from: BlockIndex, to: BlockIndex) -> Result<()> {
         let mut at = from;
         while at < to {
             let count = (GROUP_BLOCKS as u64 - u64::from(at.in_group())).min(to.0 - at.0);
             self.core.throttle()?;
             let run = DirtyRun { first: at.in_group() as u8, count: count as u8, data: None, sorted: None };
             self.core.buffer.insert(self.key(at.group()), run);
-            at = BlockIndex(at.0 + count);
-        }
-        Ok(())
-    }
-}
-
-impl Core {
-    /// Makes a large range holes without going through the write buffer block by block.
-    ///
-    /// 1. What is dirty by now is drained, so that the log keeps the order.
-    /// 2. The ranges are appended, a bounded piece each, and applied.
-    ///
-    /// A write to the range that comes at the same time is ordered before or after it, block by block; one of a part of a block waits: it
-    /// would bring back what it has read of the rest.
-    pub(crate) fn punch_range(&self, object: &Object, from: BlockIndex, to: BlockIndex) -> Result<()> {
-        let _punching = self.punching.read();
-        let _no_parts = object.parts.write();
-        let result = self.append_holes(object, from, to);
-        // Even if it failed: a part of it may hold.
-        self.punches.fetch_add(1, Ordering::AcqRel);
-        result
-    }
-
-    fn append_holes(&self, object: &Object, from: BlockIndex, to: BlockIndex) -> Result<()> {
-        self.drain_all()?;
-        let mut at = from;
-        while at < to {
-            let count = (to.0 - at.0).min(RANGE_BLOCKS_MAX);
-            let ranges = vec![(at, count as u32)];
-            self.append_applied(vec![Entry::Holes { object: object.id, epoch: object.epoch(), ranges }])?;
             at = BlockIndex(at.0 + count);
         }
         Ok(())
@@ -322,7 +300,6 @@ impl BlockDevice for Volume {
     }
 
     fn discard(&self, offset: u64, length: u64) -> Result<()> {
-        let _guard = self.enter_to_change(offset, length)?;
         self.punch(offset, length)
     }
 

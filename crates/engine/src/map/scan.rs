@@ -12,7 +12,7 @@ use crate::overlay::{GroupRecords, Overlay};
 use crate::write_buffer::GroupKey;
 
 impl Map {
-    /// Groups in `from..to` of an object of which some layer knows something, in order; at most `max` of them.
+    /// Groups in `from..to` of an object of which some layer knows something, in order.
     pub(crate) fn groups_in(&self, object: ObjectId, from: GroupIndex, to: GroupIndex) -> Result<Vec<GroupIndex>> {
         let layers = self.layers.read();
         let mut groups = Vec::new();
@@ -41,6 +41,20 @@ impl Map {
         groups.sort_unstable();
         groups.dedup();
         Ok(groups)
+    }
+
+    /// How many groups in `from..to` of an object the store has records of, counted up to `max`.
+    pub(crate) fn count_groups(&self, object: ObjectId, from: GroupIndex, to: GroupIndex, max: u64) -> Result<u64> {
+        let (low, high) = record_key_range(object, from, to);
+        let (mut count, mut last) = (0, None);
+        let scanned = self.store.scan(&low, &high, &mut |key, _| {
+            let group = parse_record_key(key).map(|key| key.group);
+            count += u64::from(group != last);
+            last = group;
+            if count < max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        scanned.map_err(store_error)?;
+        Ok(count)
     }
 
     /// Every fragment to which a record points, as of the last checkpoint, within `len` bytes from `start` of the data file. Looks at

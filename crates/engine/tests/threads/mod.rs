@@ -6,6 +6,7 @@ mod full;
 mod halves;
 mod many;
 mod past;
+mod power;
 mod sorted;
 
 use std::collections::HashMap;

@@ -1,0 +1,207 @@
+//! Large ranges that become holes, past the write buffer: what is discarded, and what a volume that shrinks loses.
+//!
+//! A hole costs the map a change for each group of which it knows something, so a range goes into the log in *pieces* of a few thousand such
+//! groups, and before each piece whoever brings it waits until the changes have their share of memory again. A piece of a range that is
+//! mostly empty is long: a batch for each half gigabyte would fill the log where nothing is.
+
+use std::sync::atomic::Ordering;
+
+use format::{Entry, HOLE_BLOCKS_MAX, ObjectDescriptor};
+use surface::Result;
+use units::{BLOCK_BYTES, BlockIndex, GROUP_BLOCKS, GroupIndex};
+
+use crate::core::Core;
+use crate::objects::Object;
+
+/// Groups with data that one piece makes holes of. They are looked up while nothing else is applied.
+const PIECE_GROUPS: u64 = 4096;
+/// Blocks that cannot have more groups.
+const PIECE_BLOCKS_MIN: u64 = PIECE_GROUPS * GROUP_BLOCKS as u64;
+/// Ranges of one piece, of up to 64 GiB each.
+const PIECE_RANGES: u64 = 16;
+const PIECE_BLOCKS_MAX: u64 = PIECE_RANGES * HOLE_BLOCKS_MAX as u64;
+
+/// Blocks of the piece that is tried next.
+pub(crate) struct Pace(u64);
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self(PIECE_BLOCKS_MAX)
+    }
+}
+
+impl Pace {
+    /// Blocks of the next piece of `left`. `holds_many`: so many blocks hold too much for a piece.
+    fn next(&mut self, left: u64, mut holds_many: impl FnMut(u64) -> Result<bool>) -> Result<u64> {
+        let mut blocks = self.0.min(left);
+        while blocks > PIECE_BLOCKS_MIN && holds_many(blocks)? {
+            blocks /= 2;
+        }
+        // What follows may be as dense, or empty.
+        self.0 = (2 * blocks).clamp(PIECE_BLOCKS_MIN, PIECE_BLOCKS_MAX);
+        Ok(blocks)
+    }
+}
+
+impl Core {
+    /// Makes a piece of a large range holes without going through the write buffer block by block; returns where it ends.
+    ///
+    /// 1. What is dirty by now is drained, so that the log keeps the order.
+    /// 2. The piece is appended, and applied.
+    ///
+    /// A write to the range that comes at the same time is ordered before or after it, block by block; one of a part of a block waits: it
+    /// would bring back what it has read of the rest.
+    pub(crate) fn punch_piece(
+        &self,
+        object: &Object,
+        (from, to): (BlockIndex, BlockIndex),
+        pace: &mut Pace,
+    ) -> Result<BlockIndex> {
+        let _punching = self.punching.read();
+        let _no_parts = object.parts.write();
+        self.drain_all()?;
+        self.bound_changes()?;
+        let blocks = pace.next(to.0 - from.0, |blocks| self.holds_many(object, from.0, from.0 + blocks))?;
+        let end = BlockIndex(from.0 + blocks);
+        let result = self.append_applied(vec![holes(object, from.0, end.0)]);
+        // Even if it failed: it may hold.
+        self.punches.fetch_add(1, Ordering::AcqRel);
+        result.map(|()| end)
+    }
+
+    /// Cuts off what lies behind `size_bytes`, piece by piece, from the end: what fails or crashes in between leaves the volume as large as
+    /// it is by then. The caller holds the gate, and makes it durable.
+    pub(crate) fn cut_off(&self, object: &Object, size_bytes: u64) -> Result<()> {
+        // What is dirty now must come before the holes in the log.
+        self.drain_all()?;
+        let first = BlockIndex::containing(size_bytes).0;
+        let mut end = object.size_bytes().div_ceil(BLOCK_BYTES as u64);
+        let mut pace = Pace::default();
+        while end > first {
+            self.bound_changes()?;
+            let from = end - pace.next(end - first, |blocks| self.holds_many(object, end - blocks, end))?;
+            let size_bytes = if from == first { size_bytes } else { from * BLOCK_BYTES as u64 };
+            // One batch for both: cut off and smaller, or neither.
+            let resized = Entry::Object(ObjectDescriptor { size_bytes, ..object.descriptor.read().clone() });
+            self.append_applied(vec![holes(object, from, end), resized])?;
+            end = from;
+        }
+        Ok(())
+    }
+
+    /// Whether the store knows more groups of these blocks than a piece may have. What only memory knows does not become more.
+    fn holds_many(&self, object: &Object, from: u64, to: u64) -> Result<bool> {
+        let (from, to) = (BlockIndex(from).group(), GroupIndex(BlockIndex(to - 1).group().0 + 1));
+        let mut groups = 0;
+        for level in object.levels().iter() {
+            groups += self.map.count_groups(level.object, from, to, PIECE_GROUPS + 1)?;
+        }
+        Ok(groups > PIECE_GROUPS)
+    }
+}
+
+fn holes(object: &Object, from: u64, to: u64) -> Entry {
+    let range = |at: u64| (BlockIndex(at), (to - at).min(HOLE_BLOCKS_MAX.into()) as u32);
+    let ranges = (from..to).step_by(HOLE_BLOCKS_MAX as usize).map(range).collect();
+    Entry::Holes { object: object.id, epoch: object.epoch(), ranges }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use bytes::Bytes;
+    use sim::Machine;
+    use surface::{BlockDevice, WriteOptions};
+
+    use super::*;
+    use crate::options::{FormatOptions, PoolEnv, PoolOptions};
+    use crate::pool::Pool;
+
+    const GROUP_BYTES: u64 = (GROUP_BLOCKS * BLOCK_BYTES) as u64;
+
+    #[test]
+    fn the_pace_follows_what_is_there() {
+        let dense = 2 * PIECE_BLOCKS_MIN;
+        let mut pace = Pace::default();
+        let looked = std::cell::Cell::new(0);
+        let holds_many = |blocks| {
+            looked.set(looked.get() + 1);
+            Ok(blocks > dense)
+        };
+        let mut left = 100 * dense;
+        while left > 0 {
+            let blocks = pace.next(left, holds_many).unwrap();
+            assert!(0 < blocks && blocks <= dense);
+            left -= blocks;
+        }
+        assert!(looked.get() < 2 * 200 + 20, "{} looks", looked.get());
+        assert_eq!(Pace::default().next(u64::MAX, |_| Ok(false)).unwrap(), PIECE_BLOCKS_MAX);
+    }
+
+    /// A pool with little memory, and a volume with a block in each of so many groups.
+    fn scattered(machine: &Machine, groups: u64) -> Pool {
+        let env = PoolEnv {
+            disk: machine.disk.handle(),
+            store: machine.store.handle(),
+            clock: std::sync::Arc::clone(&machine.clock) as _,
+            entropy: std::sync::Arc::clone(&machine.entropy) as _,
+        };
+        let options =
+            FormatOptions { capacity_bytes: 128 << 20, extent_bytes: 256 << 10, properties: Default::default() };
+        Pool::format(&env, &options).unwrap();
+        let pool =
+            Pool::open(env, PoolOptions { workers: 0, memory_bytes: 4 << 20, ..PoolOptions::default() }).unwrap();
+        pool.create_volume("v", groups * GROUP_BYTES, &Default::default()).unwrap();
+        let volume = pool.volume("v").unwrap();
+        for group in 0..groups {
+            let block = vec![group as u8 | 1; BLOCK_BYTES];
+            volume.write(group * GROUP_BYTES, Bytes::from(block), WriteOptions::default()).unwrap();
+        }
+        pool.checkpoint().unwrap();
+        pool
+    }
+
+    fn changes_stay_bounded(change: impl FnOnce(&Pool)) {
+        let machine = Machine::new(128 << 20, 1);
+        let pool = scattered(&machine, 5 * PIECE_GROUPS);
+        change(&pool);
+        let piece_bytes = 256 * PIECE_GROUPS as usize;
+        let (bytes, share) = (pool.core.map.active().bytes(), pool.core.shares.overlay);
+        assert!(bytes <= share + piece_bytes, "{bytes} bytes of changes, of which {share} are allowed");
+        assert_eq!(pool.volumes()[0].allocated_bytes, 0);
+        pool.checkpoint().unwrap();
+        pool.drop_caches();
+        assert!(pool.check(false, &mut |_, _| ()).unwrap().problems.is_empty());
+        pool.close().unwrap();
+    }
+
+    #[test]
+    fn a_large_discard_does_not_fill_memory() {
+        changes_stay_bounded(|pool| {
+            let volume = pool.volume("v").unwrap();
+            volume.discard(0, volume.size_bytes()).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_volume_that_shrinks_does_not_fill_memory() {
+        changes_stay_bounded(|pool| {
+            // The first block is what stays; it becomes a hole, so that nothing is left.
+            pool.volume("v").unwrap().discard(0, BLOCK_BYTES as u64).unwrap();
+            pool.resize_volume("v", BLOCK_BYTES as u64).unwrap();
+        });
+    }
+
+    #[test]
+    fn what_is_empty_costs_few_batches() {
+        let machine = Machine::new(128 << 20, 1);
+        let pool = scattered(&machine, 8);
+        pool.resize_volume("v", 64 << 40).unwrap();
+        let before = pool.status().log_bytes;
+        pool.volume("v").unwrap().discard(0, 64 << 40).unwrap();
+        let written = pool.status().log_bytes - before;
+        assert!(written < 1 << 20, "{written} bytes of log");
+        pool.close().unwrap();
+    }
+}
