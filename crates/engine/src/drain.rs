@@ -9,6 +9,8 @@
 //!
 //! Any number of threads do this at the same time, each with groups of its own.
 
+use std::cell::Cell;
+
 use codec::{Codec, CodecId, Workspace};
 use format::{Entry, FRAGMENT_ENTRY_BYTES, FragmentEntry, FragmentIdentity, Stream, fragment_checksum, header_bytes};
 use policy::{Compression, Settings, dst_limit, plan_units, unit_blocks, wants_dictionary};
@@ -343,10 +345,16 @@ impl Core {
     }
 
     /// Takes a checkpoint so that the log gets new extents to fill.
-    fn make_room(&self, purpose: Purpose) -> Result<()> {
+    pub(crate) fn make_room(&self, purpose: Purpose) -> Result<()> {
         let kept_back = self.geometry.kept_back(purpose);
-        self.checkpoint_unless(Kind::Light, |core| core.log.ahead() > kept_back)?;
-        if self.log.ahead() > kept_back {
+        let listed = self.log.listed_ever();
+        let has_room = Cell::new(false);
+        self.checkpoint_unless(Kind::Light, |core| {
+            has_room.set(core.log.ahead() > kept_back);
+            has_room.get()
+        })?;
+        // Others may have used up by now what was there: whoever asks for room tries, and comes back.
+        if has_room.get() || self.log.ahead() > kept_back || self.log.listed_ever() > listed {
             return Ok(());
         }
         Err(self.full_error())

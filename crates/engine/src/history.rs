@@ -18,6 +18,7 @@ use format::{BATCH_FIXED_BYTES, CUTS_MAX, Cut, Entry, ObjectDescriptor, ObjectSt
 use surface::{Error, ErrorKind, Result};
 use units::{Epoch, ObjectId};
 
+use crate::core::Core;
 use crate::map::Level;
 use crate::objects::{Object, check_name};
 use crate::options::Properties;
@@ -155,27 +156,34 @@ impl Pool {
             );
             return Err(refused(ErrorKind::InUse, text));
         }
+        // Cuts go when what they hide has gone.
+        while volume.descriptor.read().cuts.len() >= CUTS_MAX && core.objects.has_reaping() {
+            core.take_checkpoint()?;
+        }
+        let cuts_that_stay = |head: &ObjectDescriptor| {
+            let cuts = core.cuts_behind(head, origin.epoch, &newer);
+            if cuts.len() < CUTS_MAX {
+                return Ok(cuts);
+            }
+            let text = format!(
+                "'{}' has been taken back {CUTS_MAX} times while clones of what was given up exist: destroy some, or clone '{}'",
+                volume.title(),
+                snapshot.title()
+            );
+            Err(refused(ErrorKind::Unsupported, text))
+        };
+        // What cannot be done must not cost the newer snapshots.
+        let head = volume.descriptor.read().clone();
+        next_epoch(&head)?;
+        cuts_that_stay(&head)?;
+        core.drain_all()?;
         self.destroy_in_steps(&newer)?;
         let _gate = volume.gate.write();
         // What is dirty belongs to the past that is given up; what is under way must not end up behind it.
         core.drain_all()?;
         let head = volume.descriptor.read().clone();
         let epoch = next_epoch(&head)?;
-        // What an older cut within the new one hides, the new one hides from whoever comes now; nobody else needs it if nobody
-        // looks from between the two.
-        let timelines = core.objects.timelines();
-        let points = timelines.get(&head.id).map_or(&[][..], |timeline| &timeline.points);
-        let looks_between = |cut: &Cut| points.iter().any(|p| *p >= cut.before && *p < head.epoch);
-        let mut cuts = head.cuts.clone();
-        cuts.retain(|cut| cut.after < origin.epoch || looks_between(cut));
-        if cuts.len() >= CUTS_MAX {
-            let text = format!(
-                "'{}' has been taken back {CUTS_MAX} times while clones of what was given up exist: destroy some, or clone '{}'",
-                volume.title(),
-                snapshot.title()
-            );
-            return Err(refused(ErrorKind::Unsupported, text));
-        }
+        let mut cuts = cuts_that_stay(&head)?;
         cuts.push(Cut { after: origin.epoch, before: epoch });
         core.append_durably(vec![Entry::Object(ObjectDescriptor { epoch, cuts, size_bytes, ..head })])?;
         core.workers.wake_keeper();
@@ -365,6 +373,25 @@ impl Pool {
 fn lies_on(snapshot: &Object, levels: &[Level]) -> bool {
     let Some(origin) = snapshot.descriptor.read().origin else { return false };
     levels.iter().any(|level| level.object == origin.object && level.sees(origin.epoch))
+}
+
+impl Core {
+    /// The cuts of a volume that are still needed when it has been taken back to the epoch `after`, and the snapshots `newer` are gone.
+    /// What an older cut within the new one hides, the new one hides from whoever comes then; nobody else needs it if nobody looks from
+    /// between the two.
+    fn cuts_behind(&self, head: &ObjectDescriptor, after: Epoch, newer: &[Arc<Object>]) -> Vec<Cut> {
+        let goes = |point: Epoch| {
+            let is_newer = |s: &Arc<Object>| s.descriptor.read().origin.is_some_and(|origin| origin.epoch == point);
+            self.objects.is_alone_at(head.id, point) && newer.iter().any(is_newer)
+        };
+        let timelines = self.objects.timelines();
+        let mut points = timelines.get(&head.id).map_or_else(Vec::new, |timeline| timeline.points.clone());
+        points.retain(|point| *point < head.epoch && !goes(*point));
+        let looks_behind = |cut: &Cut| points.last().is_some_and(|point| *point >= cut.before);
+        let mut cuts = head.cuts.clone();
+        cuts.retain(|cut| cut.after < after || looks_behind(cut));
+        cuts
+    }
 }
 
 pub(crate) fn next_epoch(head: &ObjectDescriptor) -> Result<Epoch> {

@@ -79,6 +79,8 @@ mod recovery;
 mod regions;
 mod residents;
 mod rewrites;
+#[cfg(test)]
+mod room_tests;
 mod salvage;
 mod samples;
 mod scratch;

@@ -48,21 +48,26 @@ impl Core {
     /// # Errors
     /// [`ErrorKind::Full`] if it does not, and whatever draining and checkpoints fail with.
     pub(crate) fn charge(&self, object: &Object, offset: u64, length: u64) -> Result<()> {
-        let Some(quota) = object.settings.read().quota_bytes else { return Ok(()) };
-        if object.quota.take(length) {
+        if object.settings.read().quota_bytes.is_none() || object.quota.take(length) {
             return Ok(());
         }
         let _looking = object.quota.looking.lock();
-        if object.quota.take(length) {
+        let quota = loop {
+            let Some(quota) = object.settings.read().quota_bytes else { return Ok(()) };
+            if object.quota.take(length) {
+                return Ok(());
+            }
+            self.drain_all()?;
+            self.take_light_checkpoint()?;
+            // Whoever changes the quota waits for this, and then forgets what the old one allowed.
+            let settings = object.settings.read();
+            if settings.quota_bytes != Some(quota) {
+                continue;
+            }
+            let Some(left) = quota.saturating_sub(object.stored_bytes()).checked_sub(length) else { break quota };
+            object.quota.bytes.store(left, Ordering::Relaxed);
             return Ok(());
-        }
-        self.drain_all()?;
-        self.take_light_checkpoint()?;
-        let left = quota.saturating_sub(object.stored_bytes());
-        if left >= length {
-            object.quota.bytes.store(left - length, Ordering::Relaxed);
-            return Ok(());
-        }
+        };
         if self.overwrites(object, offset, length)? {
             return Ok(());
         }

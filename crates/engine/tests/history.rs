@@ -273,6 +273,51 @@ fn promotion_turns_origin_and_clone_round() {
     pool.close().unwrap();
 }
 
+/// What hides the past that was given up goes in time, also if nothing but rollbacks comes.
+#[test]
+fn rollbacks_in_a_row_need_no_pause() {
+    let machine = Machine::new(16 * MIB, 7);
+    let pool = pool_without_threads(&machine, 16 * MIB);
+    pool.create_volume("v", MIB, &Default::default()).unwrap();
+    for round in 1..=40 {
+        let volume = pool.volume("v").unwrap();
+        put(&*volume, 1, round);
+        pool.snapshot("v", &format!("s{round}")).unwrap();
+        put(&*volume, 1, 1000 + round);
+        volume.flush().unwrap();
+        pool.rollback(&format!("v@s{round}"), false).unwrap();
+        assert_eq!(tag(&*pool.volume("v").unwrap(), 1), round);
+    }
+    check(&pool);
+}
+
+/// A rollback that is refused has destroyed nothing.
+#[test]
+fn a_rollback_that_is_refused_costs_no_snapshot() {
+    let machine = Machine::new(16 * MIB, 7);
+    let pool = pool_without_threads(&machine, 16 * MIB);
+    pool.create_volume("v", MIB, &Default::default()).unwrap();
+    let volume = pool.volume("v").unwrap();
+    // Each is taken back from what a clone keeps.
+    let mut refused = None;
+    for round in 1..=40 {
+        put(&*volume, 1, round);
+        pool.snapshot("v", &format!("a{round}")).unwrap();
+        put(&*volume, 1, 1000 + round);
+        pool.snapshot("v", &format!("b{round}")).unwrap();
+        pool.clone_snapshot(&format!("v@b{round}"), &format!("c{round}"), &Default::default()).unwrap();
+        let before = pool.snapshots(None).unwrap().len();
+        if let Err(error) = pool.rollback(&format!("v@a{round}"), true) {
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            assert_eq!(pool.snapshots(None).unwrap().len(), before);
+            refused = Some(round);
+            break;
+        }
+    }
+    assert!(refused.is_some(), "clones keep what hides from them what was given up");
+    check(&pool);
+}
+
 /// A clone of a snapshot that a rollback gives up keeps what it sees; what nobody sees goes, and so do the traces.
 #[test]
 fn rollbacks_spare_clones_of_what_they_give_up() {

@@ -110,6 +110,11 @@ pub trait DiskLayer: Send + Sync {
     fn sync(&self) -> Result<()> {
         self.below().sync()
     }
+
+    /// See [`Disk::room_bytes`].
+    fn room_bytes(&self) -> u64 {
+        self.below().room_bytes()
+    }
 }
 
 impl<T: DiskLayer> Disk for T {
@@ -135,7 +140,7 @@ impl<T: DiskLayer> Disk for T {
         self.below().reserve_last(offset, len)
     }
     fn room_bytes(&self) -> u64 {
-        self.below().room_bytes()
+        DiskLayer::room_bytes(self)
     }
     fn has_space(&self, offset: u64, len: u64) -> bool {
         self.below().has_space(offset, len)

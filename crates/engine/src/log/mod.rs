@@ -21,7 +21,7 @@ mod writers;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use env::{AlignedBuf, Disk};
 use format::{BATCH_ALIGN, BatchHeader, Entry, OpenExtent, STREAMS, encode_batch};
@@ -134,6 +134,8 @@ pub(crate) struct Log {
     state: Mutex<State>,
     /// Copy of `Streams::ahead`, to be read without the lock.
     ahead: AtomicUsize,
+    /// Extents ever put on the list, by checkpoints of this opening.
+    listed: AtomicU64,
     /// Signalled when flights settle.
     settled: Condvar,
     syncs: Syncs,
@@ -204,6 +206,7 @@ impl Log {
             buffers,
             syncs,
             ahead: AtomicUsize::new(state.streams.ahead()),
+            listed: AtomicU64::new(0),
             state: Mutex::new(state),
             settled: Condvar::new(),
             writers: Writers::new(queued_bytes_max),
@@ -504,6 +507,7 @@ impl Log {
     pub(crate) fn extend(&self, position: &Position, listed: &[ExtentIndex]) {
         let mut state = self.state.lock();
         state.streams.extend(position.passed.len(), listed);
+        self.listed.fetch_add(listed.len() as u64, Ordering::Relaxed);
         self.ahead.store(state.streams.ahead(), Ordering::Relaxed);
         if state.reset && state.incarnation == position.incarnation {
             state.broken = None;

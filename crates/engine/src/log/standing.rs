@@ -18,6 +18,11 @@ impl Log {
         self.ahead.load(Ordering::Relaxed)
     }
 
+    /// Extents that were put on the list since the pool was opened.
+    pub(crate) fn listed_ever(&self) -> u64 {
+        self.listed.load(Ordering::Relaxed)
+    }
+
     /// Bytes left in the extent that a stream has open now, or in the one that it opens next.
     pub(crate) fn room_in(&self, stream: Stream) -> usize {
         let extent_bytes = self.geometry.extent_bytes;
