@@ -76,6 +76,8 @@ struct Client<'a> {
     /// What it is instead if the operation that failed has happened.
     or_else: Option<World>,
     progress: &'a Progress,
+    /// What it did: for whoever looks for a fault.
+    story: Vec<String>,
 }
 
 impl Client<'_> {
@@ -142,6 +144,7 @@ impl Client<'_> {
         let fua = self.rng.percent(5);
         let (offset, bytes) = (range.start * BLOCK, (range.end - range.start) * BLOCK);
         let own = range.start as usize..range.end as usize;
+        self.story.push(format!("{}: {name} {own:?} {tag:#x}{}", self.op, if fua { " fua" } else { "" }));
         blocks(&mut self.world)[own.clone()].iter_mut().for_each(|block| block.0.push((self.op, tag)));
         let device = self.pool.volume(name)?;
         match tag {
@@ -171,7 +174,8 @@ impl Client<'_> {
     }
 
     /// What changes volumes: on an error it may have happened.
-    fn alter(&mut self, after: World, alter: impl FnOnce(&Pool) -> Result<()>) -> Result<()> {
+    fn alter(&mut self, what: &str, after: World, alter: impl FnOnce(&Pool) -> Result<()>) -> Result<()> {
+        self.story.push(format!("{}: {what}", self.op));
         self.or_else = Some(after);
         alter(&self.pool)?;
         self.world = self.or_else.take().expect("just set");
@@ -184,7 +188,7 @@ impl Client<'_> {
         let mut after = self.world.clone();
         after.volume = certain(&tags);
         after.snapshots.push((format!("{name}@{own}"), tags));
-        self.alter(after, |pool| pool.snapshot(&name, &own))
+        self.alter(&format!("snapshot {name}@{own}"), after, |pool| pool.snapshot(&name, &own))
     }
 
     fn destroy(&mut self) -> Result<()> {
@@ -193,12 +197,13 @@ impl Client<'_> {
         }
         let mut after = self.world.clone();
         let (name, _) = after.snapshots.remove(self.rng.index(self.world.snapshots.len()));
-        self.alter(after, |pool| pool.destroy(&name, false))
+        self.alter(&format!("destroy {name}"), after, |pool| pool.destroy(&name, false))
     }
 
     fn roll_back(&mut self) -> Result<()> {
         let Some((name, tags)) = self.world.snapshots.last().cloned() else { return Ok(()) };
-        self.alter(World { volume: certain(&tags), ..self.world.clone() }, |pool| pool.rollback(&name, false))
+        let after = World { volume: certain(&tags), ..self.world.clone() };
+        self.alter(&format!("rollback {name}"), after, |pool| pool.rollback(&name, false))
     }
 
     fn copy(&mut self) -> Result<()> {
@@ -208,7 +213,9 @@ impl Client<'_> {
         let (origin, tags) = self.world.snapshots[self.rng.index(self.world.snapshots.len())].clone();
         let copy_name = self.copy_name();
         let after = World { copy: Some(certain(&tags)), ..self.world.clone() };
-        self.alter(after, |pool| pool.clone_snapshot(&origin, &copy_name, &Default::default()))
+        self.alter(&format!("clone {origin}"), after, |pool| {
+            pool.clone_snapshot(&origin, &copy_name, &Default::default())
+        })
     }
 
     fn end_copy(&mut self) -> Result<()> {
@@ -216,7 +223,8 @@ impl Client<'_> {
             return Ok(());
         }
         let copy_name = self.copy_name();
-        self.alter(World { copy: None, ..self.world.clone() }, |pool| pool.destroy(&copy_name, false))
+        let after = World { copy: None, ..self.world.clone() };
+        self.alter("destroy the clone", after, |pool| pool.destroy(&copy_name, false))
     }
 
     /// With the power back: the one of the possible worlds that is there, with all that it holds certain.
@@ -397,11 +405,12 @@ fn run(seed: u64) {
         let known = (0..THREADS).zip(&progress).zip(worlds.drain(..));
         let clients = known.map(|((number, progress), world)| {
             let (rng, pool) = (rng.fork(), pool.clone());
-            Client { number, rng, pool, op: round * OPS_MAX * 2, world, or_else: None, progress }
+            Client { number, rng, pool, op: round * OPS_MAX * 2, world, or_else: None, progress, story: Vec::new() }
         });
         let clients = clients.collect();
         let [checkpoints, cleaning, rewriting, flushes] = [40, 60, 40, 30].map(|percent| rng.percent(percent));
         let beside = Beside { checkpoints, cleaning, rewriting, flushes };
+        println!("{compression}, extents of {extent_bytes}, round {round}: {beside:?}");
         let mut clients = until_the_power_fails(&machine, &pool, clients, beside);
         drop(pool);
         machine.power.clear_plan();
