@@ -63,6 +63,7 @@ struct Batch {
 /// Whether to go on, or how the connection ends.
 type Flow = Result<(), Ended>;
 
+const STALLED: Ended = "the client sent nothing of the rest of a write for too long";
 const GONE: Ended = "the client closed the connection";
 
 impl Connection {
@@ -105,7 +106,15 @@ impl Connection {
             Err(Errno::WOULDBLOCK) => None,
             received => Some(received),
         });
-        looked.unwrap_or_else(|| receiver.receive(socket, true))
+        looked.unwrap_or_else(|| {
+            loop {
+                match receiver.receive(socket, true) {
+                    // Between requests a client may be silent for as long as it likes.
+                    Err(Errno::WOULDBLOCK) => {}
+                    received => return received,
+                }
+            }
+        })
     }
 
     /// Ends a connection that never ran.
@@ -196,9 +205,9 @@ impl Connection {
             }
             match self.receiver.large_payload(self.served.outbox.socket(), length) {
                 Ok(Some(payload)) => payload,
-                Ok(None) | Err(_) => {
+                other => {
                     self.served.outbox.end(reserved, Reply::from(Vec::new()));
-                    return Err(GONE);
+                    return Err(if other == Err(Errno::WOULDBLOCK) { STALLED } else { GONE });
                 }
             }
         } else {

@@ -8,7 +8,7 @@
 //!    allows without progress, and then drops the connection.
 //!
 //! The account bounds memory: bytes of requests being executed (the reply of a read, the payload of a write) plus
-//! bytes queued. The reader stops reading when it is full, or when all connections together have too much ([`Budget`]).
+//! bytes queued. The reader stops reading, and answering, when it is full, or when all connections together have too much ([`Budget`]).
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -79,7 +79,7 @@ pub struct Limits {
     pub bytes_max: usize,
     /// Most requests being executed.
     pub requests_max: u32,
-    /// Longest wait for a client that takes nothing.
+    /// Longest wait for a client that takes nothing, or sends nothing of the rest of a payload.
     pub stall_max: Duration,
 }
 
@@ -132,8 +132,9 @@ enum Sender {
 impl Outbox {
     /// An outbox of a connected, blocking stream socket.
     pub fn new(socket: Arc<OwnedFd>, limits: Limits, budget: Arc<Budget>) -> rustix::io::Result<Self> {
-        // Only the writer thread sends in blocking mode; this is its patience.
+        // Only the writer thread sends in blocking mode; this is its patience. And that of the reader within a request.
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(limits.stall_max))?;
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(limits.stall_max))?;
         // Only a wish: without the right to force it, the system's own limit holds, and what does not fit goes the way
         // of the writer thread.
         if sockopt::set_socket_send_buffer_size_force(&socket, SOCKET_BUFFER_BYTES).is_err() {
@@ -217,11 +218,17 @@ impl Outbox {
     /// `false` if the connection was dropped.
     pub fn reply(&self, bytes: &[u8]) -> bool {
         let mut state = self.state.lock();
-        while state.dropped.is_none() && state.queued_bytes >= self.limits.bytes_max {
-            self.wait_for_room(&mut state);
-        }
-        if state.dropped.is_some() {
-            return false;
+        loop {
+            if state.dropped.is_some() {
+                return false;
+            }
+            if state.queued_bytes >= self.limits.bytes_max {
+                self.wait_for_room(&mut state);
+            } else if state.is_granted(&self.budget, bytes.len()) {
+                break;
+            } else {
+                MutexGuard::unlocked(&mut state, || self.budget.wait(BUDGET_WAIT));
+            }
         }
         let mut rest = bytes;
         if state.sender == Sender::Nobody {
@@ -235,6 +242,7 @@ impl Outbox {
             state = self.state.lock();
             state.sender = Sender::Nobody;
             if rest.is_empty() && state.queue.is_empty() {
+                state.give_back(&self.budget);
                 self.wake_reader(&mut state);
                 return state.dropped.is_none();
             }

@@ -56,7 +56,7 @@ pub struct ServerOptions {
     /// Longest handshake while all connections are taken: a new client then takes the place of the one that is longest in its own, so
     /// that clients that say nothing keep nobody out.
     pub handshake_crowded_max: Duration,
-    /// Longest time for which a client may take none of the replies that wait for it.
+    /// Longest time for which a client may take none of the replies that wait for it, or send nothing of the rest of a write.
     pub stall_max: Duration,
     /// Longest time that stopping waits for clients to take their last replies.
     pub stop_grace: Duration,

@@ -260,6 +260,51 @@ fn a_client_that_takes_no_replies_holds_no_thread_and_is_dropped() {
     is_well(&setup);
 }
 
+/// Cached reads are answered by the reader itself, and count all the same.
+#[test]
+fn clients_that_take_no_cached_data_share_the_budget() {
+    let clients = 10;
+    let budget = 8 << 20;
+    let options =
+        ServerOptions { bytes_in_flight_total: budget, stall_max: Duration::from_millis(500), ..Default::default() };
+    let (setup, device) = with(options);
+    let mut stuck: Vec<_> = (0..clients).map(|_| setup.simple("disk")).collect();
+    for client in &mut stuck {
+        for _ in 0..1000 {
+            let (request, _) = client.encode(command::READ, 0, 0, 64 << 10, &[]);
+            // It may have been dropped by now, if this thread was held up.
+            let _ = client.try_send(&request);
+        }
+    }
+    setup.lines.wait_for_many("took no replies for too long", clients);
+    let read = device.cached_bytes.load(Ordering::Acquire);
+    // Of each: half of the budget, what it has of its own, what the two sockets hold, and a batch.
+    let most = clients * (budget / 2 + (1 << 20) + (8 << 20) + (1 << 20));
+    assert!(read <= most, "{read} bytes were read for clients that took none of them, more than {most}");
+    is_well(&setup);
+}
+
+/// It would keep what it reserved, and whoever needs as much waiting.
+#[test]
+fn a_client_that_stops_within_a_write_is_dropped() {
+    let options =
+        ServerOptions { bytes_in_flight_total: 64 << 20, stall_max: Duration::from_secs(1), ..Default::default() };
+    let (setup, _device) = with(options);
+    let mut stuck = setup.simple("disk");
+    stuck.request(command::WRITE, 0, 0, 32 << 20, &[1; 100]);
+    let data = vec![2; 32 << 20];
+    let writes = |_| {
+        let mut client = setup.simple("disk");
+        let (request, _) = client.encode(command::WRITE, 0, SIZE / 2, data.len() as u32, &data);
+        // On a machine that stands still it may be taken for one that has stopped.
+        client.try_send(&request).is_ok() && client.answer(&Default::default()).1 == DONE
+    };
+    assert!((0..10).any(writes), "nobody else could write as much");
+    stuck.expect_close();
+    setup.lines.wait_for("sent nothing of the rest of a write for too long");
+    is_well(&setup);
+}
+
 #[test]
 fn what_is_in_flight_is_bounded() {
     let limit = 3;

@@ -65,6 +65,8 @@ pub struct Memory {
     held_change: Condvar,
     /// Calls of `read` from threads other than readers of cached data, that is: of `read`.
     pub slow_reads: AtomicUsize,
+    /// What `read_cached` has copied.
+    pub cached_bytes: AtomicUsize,
     /// Names of the threads that flushed.
     pub flush_threads: Mutex<Vec<String>>,
 }
@@ -250,6 +252,7 @@ impl BlockDevice for Memory {
         }
         self.begin(offset, buf.len() as u64, Op::Read { offset, length: buf.len() })?;
         self.copy_out(offset, buf);
+        self.cached_bytes.fetch_add(buf.len(), Ordering::Release);
         Ok(true)
     }
 
