@@ -9,8 +9,11 @@ use crate::objects::Object;
 use crate::volume::Runs;
 use crate::write_buffer::GroupKey;
 
-/// Groups that are looked through at once (128 MiB).
+/// Groups that are looked through at once (128 MiB); where next to nothing is, twice as many the next time. So the hole that is most of a huge volume
+/// is crossed in a few steps, and who wants a few runs of a full one does not go through all of it.
 const WINDOW_GROUPS: u64 = 1024;
+/// Groups with records that are found at once, at most.
+const FOUND_MAX: usize = WINDOW_GROUPS as usize;
 
 impl Core {
     /// See `BlockDevice::allocation`.
@@ -28,9 +31,11 @@ impl Core {
             let high = (to * BLOCK_BYTES as u64).clamp(offset, end);
             runs.push(high - low, allocation)
         };
+        let mut window = WINDOW_GROUPS;
         while group <= last {
-            let next = GroupIndex((group.0 + WINDOW_GROUPS).min(last.0 + 1));
-            let known = self.known_groups(object, group, next)?;
+            let to = GroupIndex((group.0 + window).min(last.0 + 1));
+            let (known, next) = self.known_groups(object, group, to, FOUND_MAX)?;
+            window = if known.len() < FOUND_MAX / 2 { 2 * window } else { WINDOW_GROUPS };
             let mut at = group.first_block().0;
             for known in known {
                 let start = known.first_block().0;
@@ -55,25 +60,27 @@ impl Core {
         Ok(runs.finish())
     }
 
-    /// Groups of which the write buffer or the map knows something.
-    pub(crate) fn known_groups(&self, object: &Object, from: GroupIndex, to: GroupIndex) -> Result<Vec<GroupIndex>> {
-        let mut groups = Vec::new();
+    /// Groups of which the write buffer or the map knows something, in order, and where the look ended: at `to`, or before it, behind `records_max`
+    /// groups that have records.
+    pub(crate) fn known_groups(
+        &self,
+        object: &Object,
+        from: GroupIndex,
+        mut to: GroupIndex,
+        records_max: usize,
+    ) -> Result<(Vec<GroupIndex>, GroupIndex)> {
         // The buffer comes first, as for a reader: what leaves it is in the map by then. The other way round, what is drained between the two
         // looks would be in neither, and be taken for a hole.
-        if self.buffer.groups() > 0 {
-            for group in (from.0..to.0).map(GroupIndex) {
-                let key = GroupKey { object: object.id, group };
-                if !self.buffer.read(key, BlockMask::FULL, &mut |_| ()).is_empty() {
-                    groups.push(group);
-                }
-            }
-        }
+        let mut groups = self.buffer.groups_in(object.id, from, to);
         for level in object.levels().iter() {
-            groups.extend(self.map.groups_in(level.object, from, to)?);
+            let (found, end) = self.map.groups_in(level.object, from, to, records_max)?;
+            groups.extend(found);
+            to = end;
         }
+        groups.retain(|group| *group < to);
         groups.sort_unstable();
         groups.dedup();
-        Ok(groups)
+        Ok((groups, to))
     }
 
     /// Those of `wanted` blocks of a group that hold data.
@@ -101,5 +108,94 @@ impl Core {
             }
         }
         Ok(data)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use bytes::Bytes;
+    use env::{MapBatch, MapError, MapStore, ScanStep};
+    use sim::Machine;
+    use surface::{BlockDevice, WriteOptions};
+
+    use super::*;
+    use crate::options::PoolEnv;
+    use crate::testing::{env_on, pool_in};
+
+    /// A store that counts what it is asked to go through.
+    struct Counting(Arc<dyn MapStore>, AtomicU64);
+
+    impl MapStore for Counting {
+        fn get(&self, key: &[u8]) -> std::result::Result<Option<Vec<u8>>, MapError> {
+            self.0.get(key)
+        }
+        fn scan(
+            &self,
+            from: &[u8],
+            to: &[u8],
+            visit: &mut dyn FnMut(&[u8], &[u8]) -> ScanStep,
+        ) -> std::result::Result<(), MapError> {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            self.0.scan(from, to, visit)
+        }
+        fn commit(&self, batch: MapBatch) -> std::result::Result<(), MapError> {
+            self.0.commit(batch)
+        }
+        fn persist(&self) -> std::result::Result<(), MapError> {
+            self.0.persist()
+        }
+        fn occupied_bytes(&self) -> u64 {
+            self.0.occupied_bytes()
+        }
+    }
+
+    /// Wherever its data is: in the write buffer, in the map's changes, in the store.
+    #[test]
+    fn a_huge_hole_is_crossed_in_a_few_steps() {
+        const SIZE: u64 = 16 << 40;
+        let machine = Machine::new(64 << 20, 1);
+        let store = Arc::new(Counting(machine.store.handle(), AtomicU64::new(0)));
+        let env = PoolEnv { store: store.clone(), ..env_on(&machine, machine.disk.handle()) };
+        let pool = pool_in(env, 64 << 20, 0);
+        pool.create_volume("v", SIZE, &Default::default()).unwrap();
+        let volume = pool.volume("v").unwrap();
+        let runs = |runs_max: usize| {
+            let before = store.1.load(Ordering::Relaxed);
+            let runs = volume.allocation(0, SIZE, runs_max).unwrap();
+            let scans = store.1.load(Ordering::Relaxed) - before;
+            assert!(scans < 100, "{scans} looks through the store");
+            runs.into_iter().map(|run| (run.length, run.allocation)).collect::<Vec<_>>()
+        };
+        assert_eq!(runs(usize::MAX), [(SIZE, Allocation::Hole)]);
+        // One far behind, and more groups than are found at once before it.
+        let (far, many) = (SIZE / 2, 3 * FOUND_MAX as u64);
+        let group_bytes = (GROUP_BLOCKS * BLOCK_BYTES) as u64;
+        let write = |at: u64, len: usize| volume.write(at, Bytes::from(vec![1; len]), WriteOptions::default()).unwrap();
+        write(far, 2 * BLOCK_BYTES);
+        for group in 0..many {
+            write(far / 2 + group * group_bytes, BLOCK_BYTES);
+        }
+        let (block, gap) = (BLOCK_BYTES as u64, group_bytes - BLOCK_BYTES as u64);
+        let mut expected = vec![(far / 2, Allocation::Hole)];
+        for _ in 0..many {
+            expected.extend([(block, Allocation::Data), (gap, Allocation::Hole)]);
+        }
+        expected.pop();
+        expected.push((far - far / 2 - many * group_bytes + gap, Allocation::Hole));
+        expected.extend([(2 * block, Allocation::Data), (SIZE - far - 2 * block, Allocation::Hole)]);
+        assert!(runs(usize::MAX) == expected, "in the write buffer");
+        pool.flush().unwrap();
+        assert!(runs(usize::MAX) == expected, "among the changes");
+        pool.checkpoint().unwrap();
+        assert!(runs(usize::MAX) == expected, "in the store");
+        assert!(runs(7) == expected[..7]);
+        pool.snapshot("v", "s").unwrap();
+        volume.discard(far, 2 * block).unwrap();
+        expected.truncate(expected.len() - 3);
+        expected.push((SIZE - far / 2 - many * group_bytes + gap, Allocation::Hole));
+        assert!(runs(usize::MAX) == expected, "over a snapshot");
     }
 }

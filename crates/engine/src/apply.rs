@@ -188,7 +188,7 @@ impl Applier {
     fn groups_in(&self, object: &Object, from: GroupIndex, to: GroupIndex) -> surface::Result<Vec<GroupIndex>> {
         let mut groups = Vec::new();
         for level in object.levels().iter() {
-            groups.extend(self.map.groups_in(level.object, from, to)?);
+            groups.extend(self.map.groups_in(level.object, from, to, usize::MAX)?.0);
         }
         groups.sort_unstable();
         groups.dedup();

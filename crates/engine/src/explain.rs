@@ -162,7 +162,8 @@ impl Pool {
 impl Core {
     fn groups_with_data(&self, object: &Object, offset: u64) -> Result<Vec<GroupIndex>> {
         let first = BlockIndex::containing(offset).group();
-        self.known_groups(object, first, GroupIndex(first.0 + REGION_BLOCKS / GROUP_BLOCKS as u64))
+        let to = GroupIndex(first.0 + REGION_BLOCKS / GROUP_BLOCKS as u64);
+        Ok(self.known_groups(object, first, to, usize::MAX)?.0)
     }
 
     fn region_report(&self, object: &Object, offset: u64) -> Result<RegionReport> {

@@ -147,7 +147,7 @@ impl Core {
                 continue;
             }
             let to = GroupIndex((state.group.0 + LOOK_GROUPS).min(end));
-            let known = self.map.groups_in(volume.id, state.group, to)?;
+            let (known, _) = self.map.groups_in(volume.id, state.group, to, usize::MAX)?;
             for window in known.chunk_by(|a, b| a.0 / WINDOW_GROUPS == b.0 / WINDOW_GROUPS) {
                 self.sort_window(&volume, window, state)?;
                 state.group = GroupIndex((window[0].0 / WINDOW_GROUPS + 1) * WINDOW_GROUPS);

@@ -10,7 +10,7 @@ use crate::options::{FormatOptions, PoolEnv, PoolOptions};
 use crate::pool::Pool;
 
 /// The simulated machine with another disk, which is usually a layer over the machine's own.
-fn env_on(machine: &Machine, disk: Arc<dyn Disk>) -> PoolEnv {
+pub(crate) fn env_on(machine: &Machine, disk: Arc<dyn Disk>) -> PoolEnv {
     PoolEnv {
         disk,
         store: machine.store.handle(),
@@ -21,7 +21,11 @@ fn env_on(machine: &Machine, disk: Arc<dyn Disk>) -> PoolEnv {
 
 /// A new pool with extents of 64 KiB on that machine, with `disk` instead of its own, and so many workers.
 pub(crate) fn pool_on(machine: &Machine, disk: Arc<dyn Disk>, capacity_bytes: u64, workers: usize) -> Pool {
-    let env = env_on(machine, disk);
+    pool_in(env_on(machine, disk), capacity_bytes, workers)
+}
+
+/// The same, in that world.
+pub(crate) fn pool_in(env: PoolEnv, capacity_bytes: u64, workers: usize) -> Pool {
     let options = FormatOptions { capacity_bytes, extent_bytes: 64 << 10, properties: Default::default() };
     Pool::format(&env, &options).unwrap();
     open_on(env, workers)

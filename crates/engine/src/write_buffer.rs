@@ -282,6 +282,21 @@ impl WriteBuffer {
                     let runs = Arc::new(std::mem::take(&mut group.dirty));
                     group.in_flight = Some(runs.clone());
                     // Holes cost something too, so that a flood of them is divided into batches.
+    /// The groups in `from..to` of an object that hold something, in any order.
+    pub(crate) fn groups_in(&self, object: ObjectId, from: GroupIndex, to: GroupIndex) -> Vec<GroupIndex> {
+        let mut found = Vec::new();
+        if (self.groups() as u64) < to.0.saturating_sub(from.0) {
+            let inside = |key: &&GroupKey| key.object == object && key.group >= from && key.group < to;
+            for shard in &self.shards {
+                found.extend(shard.lock().groups.keys().filter(inside).map(|key| key.group));
+            }
+        } else {
+            let is_held = |key: GroupKey| self.shard(key).lock().groups.contains_key(&key);
+            found.extend((from.0..to.0).map(GroupIndex).filter(|group| is_held(GroupKey { object, group: *group })));
+        }
+        found
+    }
+
                     bytes += data_bytes(&runs) + GROUP_OVERHEAD_BYTES;
                     taken.push(Taken { key, runs, generation });
                 }

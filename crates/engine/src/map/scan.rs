@@ -12,23 +12,39 @@ use crate::overlay::{GroupRecords, Overlay};
 use crate::write_buffer::GroupKey;
 
 impl Map {
-    /// Groups in `from..to` of an object of which some layer knows something, in order.
-    pub(crate) fn groups_in(&self, object: ObjectId, from: GroupIndex, to: GroupIndex) -> Result<Vec<GroupIndex>> {
+    /// Groups in `from..to` of an object of which some layer knows something, in order, and where the look ended: at `to`, or before it, behind
+    /// `records_max` groups that have records.
+    pub(crate) fn groups_in(
+        &self,
+        object: ObjectId,
+        from: GroupIndex,
+        mut to: GroupIndex,
+        records_max: usize,
+    ) -> Result<(Vec<GroupIndex>, GroupIndex)> {
         let layers = self.layers.read();
-        let mut groups = Vec::new();
+        let mut groups: Vec<GroupIndex> = Vec::new();
         let (low, high) = record_key_range(object, from, to);
         self.store
             .scan(&low, &high, &mut |key, _| {
-                if let Some(key) = parse_record_key(key) {
-                    groups.push(key.group);
+                let Some(key) = parse_record_key(key) else { return ControlFlow::Continue(()) };
+                if groups.last() == Some(&key.group) {
+                    return ControlFlow::Continue(());
+                }
+                if groups.len() == records_max {
+                    to = key.group;
+                    return ControlFlow::Break(());
                 }
                 ControlFlow::Continue(())
             })
             .map_err(store_error)?;
         for overlay in [&layers.active, &layers.settled].into_iter().chain(&layers.frozen) {
+                groups.push(key.group);
             if (overlay.groups() as u64) < to.0.saturating_sub(from.0) {
-                let inside = |key: &GroupKey| key.object == object && key.group >= from && key.group < to;
-                groups.extend(overlay.keys().into_iter().filter(inside).map(|key| key.group));
+                overlay.each(|key, _| {
+                    if key.object == object && key.group >= from && key.group < to {
+                        groups.push(key.group);
+                    }
+                });
                 continue;
             }
             for group in from.0..to.0 {
@@ -40,7 +56,7 @@ impl Map {
         }
         groups.sort_unstable();
         groups.dedup();
-        Ok(groups)
+        Ok((groups, to))
     }
 
     /// How many groups in `from..to` of an object the store has records of, counted up to `max`.
@@ -57,8 +73,8 @@ impl Map {
         Ok(count)
     }
 
-    /// Every fragment to which a record points, as of the last checkpoint, within `len` bytes from `start` of the data file. Looks at
-    /// all records of the pool.
+    /// Every fragment to which a record points, as of the last checkpoint, within `len` bytes from `start` of the data file, which nobody writes. Looks at
+    /// all records of the pool, so many at a time that nobody waits for long. What a checkpoint takes away meanwhile may be missing, or still there.
     pub(crate) fn fragments_in(&self, start: u64, len: u64) -> Result<Vec<(RecordKey, FragmentRef)>> {
         let mut found = Vec::new();
         self.scan_records(b"R", b"S", &mut |key, records| {
