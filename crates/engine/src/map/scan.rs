@@ -11,6 +11,10 @@ use super::{Map, absorb, decode, store_error};
 use crate::overlay::{GroupRecords, Overlay};
 use crate::write_buffer::GroupKey;
 
+/// Records that a look at all of them goes through under the layers' lock at once: a checkpoint waits for that, and all readers behind it. Some tens of
+/// milliseconds; what is settled is sorted for each such page.
+const PAGE_RECORDS: usize = 1 << 16;
+
 impl Map {
     /// Groups in `from..to` of an object of which some layer knows something, in order, and where the look ended: at `to`, or before it, behind
     /// `records_max` groups that have records.
@@ -34,11 +38,11 @@ impl Map {
                     to = key.group;
                     return ControlFlow::Break(());
                 }
+                groups.push(key.group);
                 ControlFlow::Continue(())
             })
             .map_err(store_error)?;
         for overlay in [&layers.active, &layers.settled].into_iter().chain(&layers.frozen) {
-                groups.push(key.group);
             if (overlay.groups() as u64) < to.0.saturating_sub(from.0) {
                 overlay.each(|key, _| {
                     if key.object == object && key.group >= from && key.group < to {
@@ -76,15 +80,33 @@ impl Map {
     /// Every fragment to which a record points, as of the last checkpoint, within `len` bytes from `start` of the data file, which nobody writes. Looks at
     /// all records of the pool, so many at a time that nobody waits for long. What a checkpoint takes away meanwhile may be missing, or still there.
     pub(crate) fn fragments_in(&self, start: u64, len: u64) -> Result<Vec<(RecordKey, FragmentRef)>> {
+        self.fragments_by_pages(start, len, PAGE_RECORDS)
+    }
+
+    pub(super) fn fragments_by_pages(
+        &self,
+        start: u64,
+        len: u64,
+        records_max: usize,
+    ) -> Result<Vec<(RecordKey, FragmentRef)>> {
         let mut found = Vec::new();
-        self.scan_records(b"R", b"S", &mut |key, records| {
-            for (epoch, record) in records {
-                let id = RecordKey { object: key.object, group: key.group, epoch };
-                let inside = |f: &&FragmentRef| f.location >= start && f.location - start < len;
-                found.extend(record.fragments.iter().filter(inside).map(|f| (id, *f)));
-            }
-            ControlFlow::Continue(())
-        })?;
+        let mut next = Some(b"R".to_vec());
+        while let Some(from) = next.take() {
+            let mut count = 0;
+            self.scan_records(&from, b"S", &mut |key, records| {
+                if count >= records_max {
+                    next = Some(record_key_range(key.object, key.group, key.group).0.to_vec());
+                    return ControlFlow::Break(());
+                }
+                count += records.len();
+                for (epoch, record) in records {
+                    let id = RecordKey { object: key.object, group: key.group, epoch };
+                    let inside = |f: &&FragmentRef| f.location >= start && f.location - start < len;
+                    found.extend(record.fragments.iter().filter(inside).map(|f| (id, *f)));
+                }
+                ControlFlow::Continue(())
+            })?;
+        }
         Ok(found)
     }
 
