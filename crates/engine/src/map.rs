@@ -14,6 +14,7 @@
 //! answers for it. A checkpoint may have taken out of the store what the overlays above it still say; but then nobody sees that any more,
 //! because whatever hides it from all points is still there (see `timeline`).
 
+mod level;
 mod scan;
 
 use std::ops::ControlFlow;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use env::{MapError, MapStore};
-use format::{Cut, FragmentRef, Record, RecordKey, parse_record_key, record_key, record_key_range};
+use format::{FragmentRef, Record, RecordKey, parse_record_key, record_key, record_key_range};
 use parking_lot::RwLock;
 use quick_cache::Weighter;
 use quick_cache::sync::{Cache, EntryAction};
@@ -32,25 +33,7 @@ use units::{BlockMask, Epoch, GroupIndex, ObjectId};
 use crate::checkpoint::Kind;
 use crate::overlay::{GroupRecords, Overlay};
 use crate::write_buffer::GroupKey;
-
-/// One step of the way down from an object: it, then its origin, and so on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Level {
-    pub object: ObjectId,
-    /// Newest epoch that is seen.
-    pub epoch: Epoch,
-    /// The object has only one epoch, the first: it has no snapshot yet.
-    pub only: bool,
-    /// Epochs that are not seen.
-    pub cuts: Vec<Cut>,
-}
-
-impl Level {
-    /// Whether records of an epoch are seen.
-    pub(crate) fn sees(&self, epoch: Epoch) -> bool {
-        epoch <= self.epoch && !self.cuts.iter().any(|cut| cut.hides(epoch, self.epoch))
-    }
-}
+pub(crate) use level::Level;
 
 /// A fragment that answers for some blocks, and whose it is (its checksum covers that).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,7 +147,7 @@ impl Map {
                 }
             }
             let settled = layers.settled.with(key, Clone::clone);
-            let Some(group) = self.group(&layers, key, level.only, load)? else { return Ok(false) };
+            let Some(group) = self.group(&layers, key, || level.has_only_first(), load)? else { return Ok(false) };
             let active = layers.active.records(key);
             let frozen = layers.frozen.as_ref().and_then(|frozen| frozen.records(key));
             let all = [active.as_deref(), frozen.as_deref(), settled.as_ref(), Some(&*group)];
@@ -174,14 +157,20 @@ impl Map {
     }
 
     /// The group, which may lack what is settled: see the head of this file. `None`: not in memory, and loading was not allowed.
-    fn group(&self, layers: &Layers, key: GroupKey, only: bool, load: bool) -> Result<Option<Arc<GroupRecords>>> {
+    fn group(
+        &self,
+        layers: &Layers,
+        key: GroupKey,
+        only: impl Fn() -> bool,
+        load: bool,
+    ) -> Result<Option<Arc<GroupRecords>>> {
         if let Some(records) = self.cache.get(&key) {
             return Ok(Some(records));
         }
         if !load {
             return Ok(None);
         }
-        let mut records = self.stored(key, only)?;
+        let mut records = self.stored(key, only())?;
         layers
             .unmerged()
             .and_then(|settled| settled.with(key, |changes| absorb(&mut records, changes, &mut |_, _| ())));
@@ -193,7 +182,7 @@ impl Map {
     /// The group as of the last checkpoint: of the one that is being published if it is a full one.
     fn base(&self, layers: &Layers, key: GroupKey, newest: Epoch) -> Result<Arc<GroupRecords>> {
         let settled = layers.settled.with(key, Clone::clone);
-        let mut group = self.group(layers, key, newest == Epoch(0), true)?.unwrap_or_default();
+        let mut group = self.group(layers, key, || newest == Epoch(0), true)?.unwrap_or_default();
         if let Some(settled) = settled {
             lay(&mut group, &settled);
             // It may have lain over them in the store already.
@@ -264,7 +253,7 @@ impl Map {
             }
         };
         layers.settled.with(key, &mut take);
-        if let Some(group) = self.group(&layers, key, newest == Epoch(0), true)? {
+        if let Some(group) = self.group(&layers, key, || newest == Epoch(0), true)? {
             take(&group);
         }
         Ok(below)
@@ -532,6 +521,8 @@ pub(crate) fn absorb(records: &mut GroupRecords, changes: &GroupRecords, lost: &
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use env::MapBatch;
     use sim::Machine;
 
@@ -545,9 +536,15 @@ mod tests {
         FragmentRef { live, first: 3, count: 1, codec: 16, stored: 900, checksum: 7, location }
     }
 
+    /// The way down from an object whose newest epoch is `newest` now.
+    fn level(epoch: Epoch, newest: &Arc<AtomicU32>) -> Level {
+        let newest = (epoch == Epoch(0)).then(|| Arc::clone(newest));
+        Level { object: KEY.object, epoch, newest, cuts: Vec::new() }
+    }
+
     /// Where the block lies for a reader, and as of the last checkpoint for the cleaner, which asks for the group or goes through all of them.
     fn places(map: &Map) -> [u64; 3] {
-        let level = Level { object: KEY.object, epoch: EPOCH, only: true, cuts: Vec::new() };
+        let level = level(EPOCH, &Arc::default());
         let pieces = map.lookup(&[level], KEY.group, BlockMask::run(3, 1)).unwrap();
         let base = map.base_for_cleaning(KEY, || EPOCH).unwrap();
         let scanned = map.fragments_in(0, u64::MAX).unwrap();
@@ -556,9 +553,13 @@ mod tests {
     }
 
     fn commit(machine: &Machine, fragment: FragmentRef) {
+        commit_in(machine, EPOCH, fragment);
+    }
+
+    fn commit_in(machine: &Machine, epoch: Epoch, fragment: FragmentRef) {
         let record = Record { holes: BlockMask::EMPTY, fragments: vec![fragment] };
         let mut batch = MapBatch::default();
-        batch.put(record_key(&RecordKey { object: KEY.object, group: KEY.group, epoch: EPOCH }), record.encode());
+        batch.put(record_key(&RecordKey { object: KEY.object, group: KEY.group, epoch }), record.encode());
         machine.store.handle().commit(batch).unwrap();
     }
 
@@ -585,5 +586,45 @@ mod tests {
         assert_eq!(places(&map), [3000; 3], "afterwards");
         map.drop_cache();
         assert_eq!(places(&map), [3000; 3], "loaded anew");
+    }
+
+    /// Somebody looks down from an object that had no snapshot when he asked for the way, and has one by now.
+    #[test]
+    fn a_way_down_from_before_a_snapshot_does_not_leave_half_a_group_in_the_cache() {
+        let machine = Machine::new(1 << 20, 1);
+        commit(&machine, at(1000));
+        let map = Map::new(machine.store.handle(), 1 << 20, Arc::default());
+        let newest = Arc::default();
+        let before = level(EPOCH, &newest);
+        newest.store(1, Ordering::Release);
+        commit_in(&machine, Epoch(1), at(2000));
+        let find = |level: Level| map.lookup(&[level], KEY.group, BlockMask::run(3, 1)).unwrap()[0].fragment.location;
+        assert_eq!(find(before), 1000, "as it was then");
+        assert_eq!(find(level(Epoch(1), &newest)), 2000, "as it is now");
+    }
+
+    #[test]
+    fn all_records_are_found_a_few_at_a_time() {
+        let machine = Machine::new(1 << 20, 1);
+        let mut batch = MapBatch::default();
+        for (object, group, epoch) in
+            [(1, 0, 0), (1, 0, 1), (1, 7, 2), (2, 0, 0), (2, u64::from(u32::MAX), 1), (3, 9, 0)]
+        {
+            let record = Record { holes: BlockMask::EMPTY, fragments: vec![at(1000 * object + group)] };
+            let key = RecordKey { object: ObjectId(object), group: GroupIndex(group), epoch: Epoch(epoch) };
+            batch.put(record_key(&key), record.encode());
+        }
+        machine.store.handle().commit(batch).unwrap();
+        let settled = Arc::<Overlay>::default();
+        for group in [3, 8] {
+            let key = GroupKey { object: ObjectId(2), group: GroupIndex(group) };
+            settled.change(key, EPOCH, |record| record.put(at(50 + group), &mut |_| ()));
+        }
+        let map = Map::new(machine.store.handle(), 1 << 20, settled);
+        let all = map.fragments_in(0, u64::MAX).unwrap();
+        assert_eq!(all.len(), 8);
+        for records_max in 1..9 {
+            assert_eq!(map.fragments_by_pages(0, u64::MAX, records_max).unwrap(), all, "{records_max} at a time");
+        }
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct Object {
     title: RwLock<String>,
     levels: RwLock<Arc<[Level]>>,
     size_bytes: AtomicU64,
-    epoch: AtomicU32,
+    epoch: Arc<AtomicU32>,
     /// Whether it is a volume, whether it is that or a snapshot, and whether the log may bring data for it.
     live: AtomicBool,
     readable: AtomicBool,
@@ -79,7 +79,7 @@ impl Object {
             title: RwLock::new(descriptor.name.clone()),
             levels: RwLock::new(Arc::new([])),
             size_bytes: AtomicU64::new(0),
-            epoch: AtomicU32::new(0),
+            epoch: Arc::default(),
             live: AtomicBool::new(false),
             readable: AtomicBool::new(false),
             growing: AtomicBool::new(false),
@@ -133,6 +133,11 @@ impl Object {
 
     pub(crate) fn epoch(&self) -> Epoch {
         Epoch(self.epoch.load(Ordering::Acquire))
+    }
+
+    /// Where its newest epoch is kept.
+    pub(crate) fn newest(&self) -> Arc<AtomicU32> {
+        self.epoch.clone()
     }
 
     /// Whether it is a volume: then it can be written.

@@ -177,7 +177,7 @@ impl Table {
             levels.push(Level {
                 object: descriptor.id,
                 epoch: descriptor.epoch,
-                only: descriptor.epoch == Epoch(0),
+                newest: self.by_id.get(&descriptor.id).filter(|_| descriptor.epoch == Epoch(0)).map(|o| o.newest()),
                 cuts: descriptor.cuts.clone(),
             });
         }
@@ -186,7 +186,7 @@ impl Table {
             let Some(found) = self.by_id.get(&object) else { break };
             let found = found.descriptor.read();
             let cuts = found.cuts.iter().filter(|cut| cut.before <= epoch).copied().collect();
-            levels.push(Level { object, epoch, only: false, cuts });
+            levels.push(Level { object, epoch, newest: None, cuts });
             below = found.origin;
         }
         levels

@@ -1,0 +1,38 @@
+//! The way down from an object: whose records are seen, and up to which epoch.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use format::Cut;
+use units::{Epoch, ObjectId};
+
+/// One step of the way down from an object: it, then its origin, and so on.
+#[derive(Debug, Clone)]
+pub(crate) struct Level {
+    pub object: ObjectId,
+    /// Newest epoch that is seen.
+    pub epoch: Epoch,
+    /// The object's newest epoch as it is now, if it may have only one, the first, having no snapshot yet. Asked under the layers' lock: as long as it is the
+    /// first there, no checkpoint can have stored a record of another one that the cache would lack, however old these levels are.
+    pub newest: Option<Arc<AtomicU32>>,
+    /// Epochs that are not seen.
+    pub cuts: Vec<Cut>,
+}
+
+impl PartialEq for Level {
+    fn eq(&self, other: &Self) -> bool {
+        (self.object, self.epoch, &self.cuts) == (other.object, other.epoch, &other.cuts)
+    }
+}
+
+impl Level {
+    /// Whether nothing but the first epoch can have records; the caller holds the layers' lock.
+    pub(super) fn has_only_first(&self) -> bool {
+        self.newest.as_ref().is_some_and(|newest| newest.load(Ordering::Acquire) == 0)
+    }
+
+    /// Whether records of an epoch are seen.
+    pub(crate) fn sees(&self, epoch: Epoch) -> bool {
+        epoch <= self.epoch && !self.cuts.iter().any(|cut| cut.hides(epoch, self.epoch))
+    }
+}
