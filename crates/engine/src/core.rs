@@ -31,7 +31,7 @@ use crate::rewrites::Rewrites;
 use crate::samples::Sampling;
 use crate::status::Problem;
 use crate::unit_cache::UnitCache;
-use crate::workers::Workers;
+use crate::workers::{Workers, room_mark};
 use crate::write_buffer::WriteBuffer;
 
 /// The write buffer takes this part of the room that is left: what is dirty may cost twice its bytes in the log (`space`). With a quarter,
@@ -312,15 +312,18 @@ impl Core {
 
     /// Waits until the write buffer has room, or drains it if nobody else does.
     pub(crate) fn throttle(&self) -> Result<()> {
-        let limit = self.buffer_limit();
-        while self.buffer.bytes() > limit {
+        let mut limit = self.buffer_limit();
+        let mut mark = limit;
+        while self.buffer.bytes() > mark {
             self.check_failed()?;
             if self.is_inline() {
                 self.drain(u64::MAX)?;
                 continue;
             }
             self.workers.wake();
-            self.workers.wait_drained(&self.buffer, limit)?;
+            self.workers.wait_for_room(&self.buffer, room_mark(limit))?;
+            limit = self.buffer_limit();
+            mark = room_mark(limit);
         }
         if self.buffer.bytes() > limit / 2 {
             self.workers.wake();

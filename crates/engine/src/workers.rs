@@ -162,28 +162,29 @@ impl Workers {
         self.state.lock().error = None;
     }
 
-    /// Waits until the buffer, which holds more than `limit` bytes, has clearly less: writers that were woken for every
-    /// batch would spend more time waking than writing.
+    /// Waits a moment for the buffer to have no more than `bytes` bytes.
     ///
     /// # Errors
     /// When the workers cannot drain it.
-    pub(crate) fn wait_drained(&self, buffer: &WriteBuffer, limit: usize) -> Result<()> {
+    pub(crate) fn wait_for_room(&self, buffer: &WriteBuffer, bytes: usize) -> Result<()> {
         let mut state = self.state.lock();
-        while buffer.bytes() > room_mark(limit) {
-            if let Some((kind, text)) = &state.error {
-                return Err(Error::new(*kind, text.clone()));
-            }
-            if state.stop {
-                return Err(Error::new(ErrorKind::Io, "the pool is being closed"));
-            }
-            self.room.wait_for(&mut state, KEEPER_PERIOD);
+        if buffer.bytes() <= bytes {
+            return Ok(());
         }
+        if let Some((kind, text)) = &state.error {
+            return Err(Error::new(*kind, text.clone()));
+        }
+        if state.stop {
+            return Err(Error::new(ErrorKind::Io, "the pool is being closed"));
+        }
+        self.room.wait_for(&mut state, KEEPER_PERIOD);
         Ok(())
     }
 }
 
-/// Bytes in a buffer of `limit` bytes at which waiting writers go on.
-const fn room_mark(limit: usize) -> usize {
+/// Bytes in a buffer of `limit` bytes at which waiting writers go on: if they were woken for every batch, they would spend more time waking than
+/// writing.
+pub(crate) const fn room_mark(limit: usize) -> usize {
     limit / 8 * 7
 }
 
