@@ -158,6 +158,7 @@ pub(crate) struct Core {
     pub resting: Mutex<(u64, u64)>,
     failed: Mutex<Option<String>>,
     has_failed: AtomicBool,
+    closed: AtomicBool,
 }
 
 /// Parts that `open` makes before the core.
@@ -221,6 +222,7 @@ impl Core {
             readers: RwLock::new(()),
             failed: Mutex::new(None),
             has_failed: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             chooser: parts.chooser,
             env: parts.env,
             options: parts.options,
@@ -248,6 +250,17 @@ impl Core {
     pub(crate) fn fail(&self, why: &Error) {
         self.failed.lock().get_or_insert_with(|| why.to_string());
         self.has_failed.store(true, Ordering::Release);
+    }
+
+    /// Refuses everything from now on: somebody else may open the pool.
+    pub(crate) fn close(&self) {
+        self.fail(&Error::new(ErrorKind::Io, "it has been closed"));
+        self.closed.store(true, Ordering::Release);
+    }
+
+    /// Whether the pool has been closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 
     /// Why writes are refused, if they are.
@@ -320,6 +333,7 @@ impl Core {
                 self.drain(u64::MAX)?;
                 continue;
             }
+            // Each time: a worker that was about to rest has not heard it, and one that rests goes by the limit as it is now.
             self.workers.wake();
             self.workers.wait_for_room(&self.buffer, room_mark(limit))?;
             limit = self.buffer_limit();

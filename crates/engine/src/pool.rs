@@ -219,7 +219,7 @@ impl Pool {
     pub fn close(self) -> Result<()> {
         let done = self.core.flush().and_then(|()| self.core.take_checkpoint());
         self.core.workers.stop(&self.core.log);
-        self.core.fail(&Error::new(ErrorKind::Io, "it has been closed"));
+        self.core.close();
         done
     }
 

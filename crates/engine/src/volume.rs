@@ -54,6 +54,9 @@ impl Volume {
         let size = self.object.size_bytes();
         if !self.object.is_readable() {
             return Err(Error::new(ErrorKind::NotFound, format!("'{}' has been destroyed", self.object.title())));
+        if self.core.is_closed() {
+            return Err(Error::new(ErrorKind::Io, "the pool has been closed"));
+        }
         }
         if offset.checked_add(length).is_none_or(|end| end > size) {
             return Err(Error::new(
