@@ -70,7 +70,7 @@ pub(crate) struct Dictionaries {
     encoders: Cache<(u32, ZstdLevel), Arc<EncodeDictionary>, MemoryWeight>,
     /// Most that new units of a volume are compressed with.
     in_force_max: usize,
-    /// Those that could not be loaded or are retired: nothing more is written with them.
+    /// Those that are damaged or are retired: nothing more is written with them.
     unusable: Mutex<BTreeSet<ObjectId>>,
     pub sampling: Sampling,
     /// Held shared by rounds of the cleaner, which may use a dictionary at their beginning and append what they made of it at their end.
@@ -171,7 +171,12 @@ impl Core {
         if let Some(known) = cache.get(&(number.0, level)) {
             return Some(known);
         }
-        let bytes = self.load_dictionary(number, Readers::Free).ok();
+        let bytes = match self.load_dictionary(number, Readers::Free) {
+            Ok(bytes) => Some(bytes),
+            Err(error) if error.kind() == ErrorKind::Corrupt => None,
+            // What cannot be read now may be read the next time.
+            Err(_) => return None,
+        };
         let prepared = bytes.and_then(|bytes| EncodeDictionary::prepare(number, &bytes, level));
         match prepared {
             Some(prepared) => {

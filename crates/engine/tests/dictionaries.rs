@@ -369,6 +369,27 @@ fn partly_dead_units_with_a_dictionary_are_cut() {
 }
 
 #[test]
+fn a_dictionary_that_cannot_be_read_for_a_while_is_used_again() {
+    let world = World::trained();
+    world.write("v", 0, &records(1, 1, 2 * MIB));
+    let helped = world.helped("v");
+    let dump = world.machine.store.dump();
+    let record =
+        dump.iter().find(|(key, _)| format::parse_record_key(key).is_some_and(|key| key.object.0 == 2)).unwrap();
+    let fragment = format::Record::decode(&record.1).unwrap().fragments[0];
+    world.machine.disk.break_reads(fragment.location..fragment.location + 1);
+    world.pool().drop_caches();
+    world.write("v", 8 * MIB, &records(1, 9, 2 * MIB));
+    assert_eq!(world.helped("v"), helped, "what is written meanwhile does without");
+    world.machine.disk.heal();
+    let more = records(1, 10, 2 * MIB);
+    world.write("v", 12 * MIB, &more);
+    assert!(world.helped("v") > helped, "{helped} units had it before");
+    world.expect("v", 12 * MIB, &more);
+    world.check();
+}
+
+#[test]
 fn a_damaged_dictionary_gives_errors_that_name_it_and_never_wrong_bytes() {
     let mut world = World::trained();
     let data = records(1, 1, 2 * MIB);
