@@ -340,6 +340,8 @@ impl BlockDevice for Volume {
         let seen = below.filter_map(|level| self.core.objects.get(level.object)).map(|o| o.allocated_bytes());
         (self.object.allocated_bytes() + seen.sum::<u64>()).min(self.size_bytes().next_multiple_of(BLOCK))
     }
+            // All of it or nothing.
+            drop(self.enter_to_change(offset, length)?);
 }
 
 /// Collects runs of allocation, joining neighbours of the same kind.
