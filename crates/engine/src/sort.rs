@@ -238,10 +238,9 @@ impl Core {
                 let offset = group.first_block().offset_bytes() + u64::from(first) * BLOCK_BYTES as u64;
                 let _in_extents = self.readers.read();
                 self.read_guarded(volume, offset, &mut content, false)?;
-                let data = Some(Bytes::from(content));
                 let fragments = pieces.iter().map(|piece| &piece.fragment);
                 let sorted = Some(Sorted::of(BlockMask::run(first, count), fragments));
-                runs.push(DirtyRun { first: first as u8, count: count as u8, data, sorted });
+                runs.push(DirtyRun { sorted, ..DirtyRun::of(first as u8, count as u8, Bytes::from(content)) });
             }
             let _no_punching = self.punching.write();
             if self.punches.load(Ordering::Acquire) != punches && !Canary::SortFillsAHole.is_planted() {

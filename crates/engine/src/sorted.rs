@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn only_units_that_are_sorted_as_a_whole_have_an_origin() {
-        let run = |first, count, sorted| DirtyRun { first, count, data: None, sorted };
+        let run = |first, count, sorted| DirtyRun { sorted, ..DirtyRun::hole(first, count) };
         let sorted = |block_bytes, codec| Some(Sorted { block_bytes, codec });
         let runs = [run(0, 4, sorted(100, CodecId::LZ4)), run(4, 2, sorted(50, CodecId::RAW)), run(6, 2, None)];
         assert_eq!(came_from(&runs, BlockMask::run(2, 4)), Some((300, CodecId::LZ4)));

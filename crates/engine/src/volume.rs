@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::RwLockReadGuard;
+use smallvec::SmallVec;
 use surface::{Allocation, BlockDevice, Error, ErrorKind, PendingRead, Result, Run, WriteOptions, ZeroOptions};
-use units::{BLOCK_BYTES, BlockIndex, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
+use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
 
 use crate::core::Core;
 use crate::objects::Object;
@@ -16,6 +17,8 @@ use crate::write_buffer::{DirtyRun, GroupKey};
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Groups of a discard up to which it goes through the write buffer; larger ones go to the log as ranges.
 const BUFFERED_DISCARD_GROUPS: u64 = 64;
+/// Largest request whose buffer is kept until all of it is drained; what is larger is copied, a group at a time.
+const PINNED_BYTES_MAX: usize = 1 << 20;
 /// Size of requests that the engine serves best: the default unit, and a group, which no unit crosses.
 const PREFERRED_BYTES: u32 = GROUP_BYTES as u32;
 
@@ -51,12 +54,12 @@ impl Volume {
 
     /// Whether a request may enter; the caller holds the gate.
     pub(crate) fn check_range(&self, offset: u64, length: u64) -> Result<()> {
-        let size = self.object.size_bytes();
-        if !self.object.is_readable() {
-            return Err(Error::new(ErrorKind::NotFound, format!("'{}' has been destroyed", self.object.title())));
         if self.core.is_closed() {
             return Err(Error::new(ErrorKind::Io, "the pool has been closed"));
         }
+        let size = self.object.size_bytes();
+        if !self.object.is_readable() {
+            return Err(Error::new(ErrorKind::NotFound, format!("'{}' has been destroyed", self.object.title())));
         }
         if offset.checked_add(length).is_none_or(|end| end > size) {
             return Err(Error::new(
@@ -107,46 +110,58 @@ impl Volume {
         GroupKey { object: self.object.id, group }
     }
 
-    /// Puts whole blocks into the write buffer, zero blocks as holes unless they shall stay allocated.
+    /// Puts whole blocks into the write buffer, zero blocks as holes unless they shall stay allocated: by reference, unless the request's buffer
+    /// would be kept in memory for less than half of it, or is so large that what is left of it after a while could be next to nothing.
     fn write_blocks(&self, first: BlockIndex, data: Bytes, keep_zeroes: bool) -> Result<()> {
-        if first.in_group() as usize + data.len() / BLOCK_BYTES <= GROUP_BLOCKS {
+        let blocks = data.len() / BLOCK_BYTES;
+        if first.in_group() as usize + blocks <= GROUP_BLOCKS {
             self.core.throttle()?;
-            self.write_group(first, data, keep_zeroes);
+            let kept = kept_blocks(first, &data, keep_zeroes);
+            let is_copied = 2 * (kept.count() as usize) < blocks;
+            self.write_group(first, data, kept, (!is_copied).then_some(blocks));
             return Ok(());
         }
-        let mut at = 0;
-        while at < data.len() {
-            let block = BlockIndex(first.0 + (at / BLOCK_BYTES) as u64);
-            let in_group = block.in_group() as usize;
-            let count = (GROUP_BLOCKS - in_group).min((data.len() - at) / BLOCK_BYTES);
+        let is_large = data.len() > PINNED_BYTES_MAX;
+        let mut kept: SmallVec<[BlockMask; 9]> = SmallVec::new();
+        if !is_large {
+            kept.extend(in_groups(first, blocks).map(|(at, range)| kept_blocks(at, &data[range], keep_zeroes)));
+        }
+        let kept_count: usize = kept.iter().map(|kept| kept.count() as usize).sum();
+        let pinned = (!is_large && 2 * kept_count >= blocks).then_some(blocks);
+        for (index, (at, range)) in in_groups(first, blocks).enumerate() {
             self.core.throttle()?;
-            self.write_group(block, data.slice(at..at + count * BLOCK_BYTES), keep_zeroes);
-            at += count * BLOCK_BYTES;
+            let data = data.slice(range);
+            let kept = kept.get(index).copied().unwrap_or_else(|| kept_blocks(at, &data, keep_zeroes));
+            self.write_group(at, data, kept, pinned);
         }
         Ok(())
     }
 
-    /// Whole blocks of one group.
-    fn write_group(&self, first: BlockIndex, data: Bytes, keep_zeroes: bool) {
+    /// Whole blocks of one group, of which `kept` stay blocks; `pinned`: how many the buffer has that they lie in, unless they are to be copied.
+    fn write_group(&self, first: BlockIndex, data: Bytes, kept: BlockMask, pinned: Option<usize>) {
         let key = self.key(first.group());
-        let start = first.in_group() as u8;
-        let blocks = data.len() / BLOCK_BYTES;
-        let is_hole = |i: usize| !keep_zeroes && policy::is_zero(&data[i * BLOCK_BYTES..(i + 1) * BLOCK_BYTES]);
-        let mut from = 0;
-        while from < blocks {
-            let hole = is_hole(from);
-            let mut to = from + 1;
-            while to < blocks && is_hole(to) == hole {
-                to += 1;
-            }
-            let (first, count) = (start + from as u8, (to - from) as u8);
-            if from == 0 && to == blocks {
-                // By far the most frequent case: nothing is sliced, and so no reference is counted.
-                self.core.buffer.insert(key, DirtyRun { first, count, data: (!hole).then_some(data), sorted: None });
-                return;
-            }
-            let data = (!hole).then(|| data.slice(from * BLOCK_BYTES..to * BLOCK_BYTES));
-            self.core.buffer.insert(key, DirtyRun { first, count, data, sorted: None });
+        let start = first.in_group();
+        let end = start + (data.len() / BLOCK_BYTES) as u32;
+        let run_of = |first: u32, count: u32, data: Bytes| match pinned {
+            Some(pinned) => DirtyRun { pinned: pinned as u16, ..DirtyRun::of(first as u8, count as u8, data) },
+            None => DirtyRun::of(first as u8, count as u8, Bytes::copy_from_slice(&data)),
+        };
+        if kept == BlockMask::run(start, end - start) {
+            // By far the most frequent case: nothing is sliced, and so no reference is counted.
+            self.core.buffer.insert(key, run_of(start, end - start, data));
+            return;
+        }
+        let mut from = start;
+        while from < end {
+            let is_kept = kept.has(from);
+            let to = (from..end).find(|block| kept.has(*block) != is_kept).unwrap_or(end);
+            let run = if is_kept {
+                let range = (from - start) as usize * BLOCK_BYTES..(to - start) as usize * BLOCK_BYTES;
+                run_of(from, to - from, data.slice(range))
+            } else {
+                DirtyRun::hole(from as u8, (to - from) as u8)
+            };
+            self.core.buffer.insert(key, run);
             from = to;
         }
     }
@@ -164,9 +179,8 @@ impl Volume {
             let mut content = vec![0; BLOCK_BYTES];
             self.core.read(&self.object, block.offset_bytes(), &mut content)?;
             content[skip..skip + data.len()].copy_from_slice(data);
-            let hole = !keep_zeroes && policy::is_zero(&content);
-            let data = (!hole).then(|| Bytes::from(content));
-            let run = DirtyRun { first: block.in_group() as u8, count: 1, data, sorted: None };
+            let (first, hole) = (block.in_group() as u8, !keep_zeroes && policy::is_zero(&content));
+            let run = if hole { DirtyRun::hole(first, 1) } else { DirtyRun::of(first, 1, Bytes::from(content)) };
             if self.core.buffer.insert_if(key, run, version) {
                 return Ok(());
             }
@@ -233,12 +247,30 @@ impl Volume {
         while at < to {
             let count = (GROUP_BLOCKS as u64 - u64::from(at.in_group())).min(to.0 - at.0);
             self.core.throttle()?;
-            let run = DirtyRun { first: at.in_group() as u8, count: count as u8, data: None, sorted: None };
-            self.core.buffer.insert(self.key(at.group()), run);
+            self.core.buffer.insert(self.key(at.group()), DirtyRun::hole(at.in_group() as u8, count as u8));
             at = BlockIndex(at.0 + count);
         }
         Ok(())
     }
+}
+
+/// The groups that `blocks` blocks from `first` on touch: where each part begins, and its bytes.
+fn in_groups(first: BlockIndex, blocks: usize) -> impl Iterator<Item = (BlockIndex, std::ops::Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let at = BlockIndex(first.0 + done as u64);
+        let count = (GROUP_BLOCKS - at.in_group() as usize).min(blocks - done);
+        done += count;
+        (count > 0).then(|| (at, (done - count) * BLOCK_BYTES..done * BLOCK_BYTES))
+    })
+}
+
+/// Which blocks of a group stay blocks when `data` is written from `first` on: all, or those that are not zero.
+fn kept_blocks(first: BlockIndex, data: &[u8], keep_zeroes: bool) -> BlockMask {
+    let blocks = data.as_chunks::<BLOCK_BYTES>().0.iter().zip(first.in_group()..);
+    blocks
+        .filter(|(block, _)| keep_zeroes || !policy::is_zero(&block[..]))
+        .fold(BlockMask::EMPTY, |mask, (_, at)| mask.or(BlockMask::run(at, 1)))
 }
 
 impl BlockDevice for Volume {
@@ -308,6 +340,8 @@ impl BlockDevice for Volume {
 
     fn write_zeroes(&self, offset: u64, length: u64, options: ZeroOptions) -> Result<()> {
         if options.no_hole {
+            // All of it or nothing.
+            drop(self.enter_to_change(offset, length)?);
             // A megabyte at a time, so that a huge request does not fill memory.
             let mut done = 0;
             while done < length {
@@ -340,8 +374,6 @@ impl BlockDevice for Volume {
         let seen = below.filter_map(|level| self.core.objects.get(level.object)).map(|o| o.allocated_bytes());
         (self.object.allocated_bytes() + seen.sum::<u64>()).min(self.size_bytes().next_multiple_of(BLOCK))
     }
-            // All of it or nothing.
-            drop(self.enter_to_change(offset, length)?);
 }
 
 /// Collects runs of allocation, joining neighbours of the same kind.
@@ -376,7 +408,104 @@ impl Runs {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use sim::Machine;
+
     use super::*;
+    use crate::testing::pool_on;
+
+    /// A request's buffer, which is counted while it is in memory.
+    struct Tracked(Vec<u8>, Arc<AtomicUsize>);
+
+    impl Tracked {
+        fn new(bytes: Vec<u8>, live: &Arc<AtomicUsize>) -> Bytes {
+            live.fetch_add(bytes.len(), Ordering::Relaxed);
+            Bytes::from_owner(Self(bytes, Arc::clone(live)))
+        }
+    }
+
+    impl AsRef<[u8]> for Tracked {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    impl Drop for Tracked {
+        fn drop(&mut self) {
+            self.1.fetch_sub(self.0.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes of requests in memory, and what the write buffer counts, after `write` has written to a volume of 64 MiB.
+    fn kept(write: impl Fn(&Volume, &dyn Fn(Vec<u8>) -> Bytes)) -> (usize, usize) {
+        let machine = Machine::new(256 << 20, 1);
+        let pool = pool_on(&machine, machine.disk.handle(), 256 << 20, 0);
+        pool.create_volume("v", 64 << 20, &Default::default()).unwrap();
+        let live = Arc::new(AtomicUsize::new(0));
+        write(&pool.volume("v").unwrap(), &|bytes| Tracked::new(bytes, &live));
+        (live.load(Ordering::Relaxed), pool.core.buffer.bytes())
+    }
+
+    #[test]
+    fn a_request_does_not_stay_in_memory_for_one_block_that_is_not_zero() {
+        let (live, counted) = kept(|volume, tracked| {
+            for megabyte in 0..64u64 {
+                let mut bytes = vec![0; 1 << 20];
+                bytes[(megabyte as usize * 37 % 256) * BLOCK_BYTES] = 1;
+                volume.write(megabyte << 20, tracked(bytes), WriteOptions::default()).unwrap();
+            }
+        });
+        assert!(counted >= 64 * BLOCK_BYTES, "HARNESS: {counted} bytes are in the write buffer");
+        assert!(live <= 4 * (counted + (1 << 20)), "{live} bytes in memory, {counted} counted");
+    }
+
+    #[test]
+    fn a_request_does_not_stay_in_memory_for_the_little_that_was_not_overwritten() {
+        for (size, left) in [(4, BLOCK_BYTES), (4, GROUP_BYTES), (1, BLOCK_BYTES), (1, GROUP_BYTES)] {
+            let (size, left) = ((size << 20) as u64, left as u64);
+            let (live, counted) = kept(|volume, tracked| {
+                for offset in (0..4 << 20).step_by(size as usize) {
+                    volume.write(offset, tracked(vec![1; size as usize]), WriteOptions::default()).unwrap();
+                    volume.discard(offset + left, size - left).unwrap();
+                }
+            });
+            assert!(live <= PINNED_TIMES * counted, "{left} of {size}: {live} bytes in memory, {counted} counted");
+        }
+    }
+
+    #[test]
+    fn zeroes_past_the_end_are_refused_before_anything_is_zeroed() {
+        let machine = Machine::new(16 << 20, 1);
+        let pool = pool_on(&machine, machine.disk.handle(), 16 << 20, 0);
+        pool.create_volume("v", 4 << 20, &Default::default()).unwrap();
+        let volume = pool.volume("v").unwrap();
+        volume.write(0, Bytes::from(vec![1; 4 << 20]), WriteOptions::default()).unwrap();
+        for no_hole in [true, false] {
+            let options = ZeroOptions { no_hole, ..ZeroOptions::default() };
+            let refused = volume.write_zeroes(2 << 20, 3 << 20, options).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+            let mut buf = vec![0; 4 << 20];
+            volume.read(0, &mut buf).unwrap();
+            assert!(buf.iter().all(|byte| *byte == 1), "nothing has changed, no_hole: {no_hole}");
+        }
+    }
+
+    #[test]
+    fn a_handle_of_a_closed_pool_reads_nothing_more() {
+        let machine = Machine::new(16 << 20, 1);
+        let pool = pool_on(&machine, machine.disk.handle(), 16 << 20, 0);
+        pool.create_volume("v", 4 << 20, &Default::default()).unwrap();
+        let volume = pool.volume("v").unwrap();
+        pool.close().unwrap();
+        let mut buf = vec![0; BLOCK_BYTES];
+        assert_eq!(volume.read(0, &mut buf).unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(volume.read_cached(0, &mut buf).unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(volume.write(0, buf.into(), WriteOptions::default()).unwrap_err().kind(), ErrorKind::Io);
+    }
+
+    /// Of a megabyte, a group.
+    const PINNED_TIMES: usize = PINNED_BYTES_MAX / GROUP_BYTES;
 
     #[test]
     fn ranges_divide_into_edges_and_whole_blocks() {

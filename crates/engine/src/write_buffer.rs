@@ -31,6 +31,10 @@ const SHARDS: usize = 64;
 /// What a dirty group costs in memory beside its data: maps, queue, run headers.
 const GROUP_OVERHEAD_BYTES: usize = 256;
 
+/// What is left of an overwritten run is copied when the request that brought it is more than so many times as large: its bytes stay in memory as
+/// long as any of them is needed, and only what is needed is counted. 8: a group of a request of a megabyte is not copied as long as it is whole.
+const PINNED_TIMES_MAX: usize = 8;
+
 /// Queue entries taken under one lock.
 const ENTRIES_PER_LOCK: usize = 16;
 
@@ -56,11 +60,23 @@ pub(crate) struct DirtyRun {
     pub count: u8,
     /// `count` x 4 KiB, or `None` for a hole.
     pub data: Option<Bytes>,
+    /// Blocks of the request whose buffer `data` lies in.
+    pub pinned: u16,
     /// Set if nobody has written it: it is on its way to a better place.
     pub sorted: Option<Sorted>,
 }
 
 impl DirtyRun {
+    /// Blocks that become holes.
+    pub(crate) fn hole(first: u8, count: u8) -> Self {
+        Self { first, count, data: None, pinned: 0, sorted: None }
+    }
+
+    /// Blocks that become `data`, a buffer of their own.
+    pub(crate) fn of(first: u8, count: u8, data: Bytes) -> Self {
+        Self { first, count, data: Some(data), pinned: count.into(), sorted: None }
+    }
+
     pub(crate) fn mask(&self) -> BlockMask {
         BlockMask::run(self.first.into(), self.count.into())
     }
@@ -70,8 +86,11 @@ impl DirtyRun {
     /// The part of the run from block `first`, `count` blocks long.
     fn part(&self, first: u8, count: u8) -> Self {
         let start = usize::from(first - self.first) * BLOCK_BYTES;
-        let data = self.data.as_ref().map(|d| d.slice(start..start + usize::from(count) * BLOCK_BYTES));
-        Self { first, count, data, sorted: self.sorted }
+        let range = start..start + usize::from(count) * BLOCK_BYTES;
+        let is_copied = usize::from(count) * PINNED_TIMES_MAX < usize::from(self.pinned);
+        let of = |data: &Bytes| if is_copied { Bytes::copy_from_slice(&data[range]) } else { data.slice(range) };
+        let pinned = if is_copied { count.into() } else { self.pinned };
+        Self { first, count, data: self.data.as_ref().map(of), pinned, sorted: self.sorted }
     }
 }
 
@@ -263,6 +282,21 @@ impl WriteBuffer {
         found
     }
 
+    /// The groups in `from..to` of an object that hold something, in any order.
+    pub(crate) fn groups_in(&self, object: ObjectId, from: GroupIndex, to: GroupIndex) -> Vec<GroupIndex> {
+        let mut found = Vec::new();
+        if (self.groups() as u64) < to.0.saturating_sub(from.0) {
+            let inside = |key: &&GroupKey| key.object == object && key.group >= from && key.group < to;
+            for shard in &self.shards {
+                found.extend(shard.lock().groups.keys().filter(inside).map(|key| key.group));
+            }
+        } else {
+            let is_held = |key: GroupKey| self.shard(key).lock().groups.contains_key(&key);
+            found.extend((from.0..to.0).map(GroupIndex).filter(|group| is_held(GroupKey { object, group: *group })));
+        }
+        found
+    }
+
     /// Takes groups to drain, in order, until they make `bytes_max` of data (at least one group, if there is one).
     /// Only entries up to generation `limit` are taken.
     pub(crate) fn take(&self, bytes_max: usize, limit: u64) -> Vec<Taken> {
@@ -282,21 +316,6 @@ impl WriteBuffer {
                     let runs = Arc::new(std::mem::take(&mut group.dirty));
                     group.in_flight = Some(runs.clone());
                     // Holes cost something too, so that a flood of them is divided into batches.
-    /// The groups in `from..to` of an object that hold something, in any order.
-    pub(crate) fn groups_in(&self, object: ObjectId, from: GroupIndex, to: GroupIndex) -> Vec<GroupIndex> {
-        let mut found = Vec::new();
-        if (self.groups() as u64) < to.0.saturating_sub(from.0) {
-            let inside = |key: &&GroupKey| key.object == object && key.group >= from && key.group < to;
-            for shard in &self.shards {
-                found.extend(shard.lock().groups.keys().filter(inside).map(|key| key.group));
-            }
-        } else {
-            let is_held = |key: GroupKey| self.shard(key).lock().groups.contains_key(&key);
-            found.extend((from.0..to.0).map(GroupIndex).filter(|group| is_held(GroupKey { object, group: *group })));
-        }
-        found
-    }
-
                     bytes += data_bytes(&runs) + GROUP_OVERHEAD_BYTES;
                     taken.push(Taken { key, runs, generation });
                 }

@@ -3,7 +3,7 @@ use super::*;
 const KEY: GroupKey = GroupKey { object: ObjectId(1), group: GroupIndex(0) };
 
 fn run(first: u8, count: u8, fill: u8) -> DirtyRun {
-    DirtyRun { first, count, data: Some(Bytes::from(vec![fill; usize::from(count) * BLOCK_BYTES])), sorted: None }
+    DirtyRun::of(first, count, Bytes::from(vec![fill; usize::from(count) * BLOCK_BYTES]))
 }
 
 fn content(buffer: &WriteBuffer, key: GroupKey) -> Vec<(u8, Option<u8>)> {
@@ -22,7 +22,7 @@ fn newer_runs_cover_older_ones_and_bytes_are_counted_once() {
     let buffer = WriteBuffer::new();
     buffer.insert(KEY, run(0, 8, 1));
     buffer.insert(KEY, run(2, 2, 2));
-    buffer.insert(KEY, DirtyRun { first: 3, count: 3, data: None, sorted: None });
+    buffer.insert(KEY, DirtyRun::hole(3, 3));
     let expected = [Some(1), Some(1), Some(2), None, None, None, Some(1), Some(1)];
     assert_eq!(content(&buffer, KEY), expected.into_iter().enumerate().map(|(i, b)| (i as u8, b)).collect::<Vec<_>>());
     assert_eq!(buffer.bytes(), 5 * BLOCK_BYTES + GROUP_OVERHEAD_BYTES);
