@@ -57,21 +57,17 @@ impl Core {
         self.load(object, loads, passing)
     }
 
-    /// Claims the units of the groups of the fragments that a request misses, as far as they lie beside them.
-    ///
-    /// # Errors
-    /// Those of the map.
-    pub(crate) fn claim_around(&self, object: &Object, wanted: &[Wanted]) -> Result<Vec<(Wanted, Claim<'_>)>> {
+    /// Claims the units of the groups of the fragments that a request misses, as far as they lie beside them. A group of which the map cannot tell
+    /// more than was asked for is left out.
+    pub(crate) fn claim_around(&self, object: &Object, wanted: &[Wanted]) -> Vec<(Wanted, Claim<'_>)> {
         let mut loads: Vec<(Wanted, Claim<'_>)> = Vec::new();
         let mut last = None;
         for Wanted { group, .. } in wanted {
             if last.replace(*group) == Some(*group) {
                 continue;
             }
-            let mut pieces = self
-                .map
-                .lookup(&object.levels(), *group, BlockMask::FULL)
-                .map_err(|e| at(e, object, *group, BlockMask::FULL))?;
+            // Where the request goes no further down than the newest records, older ones may be damaged.
+            let Ok(mut pieces) = self.map.lookup(&object.levels(), *group, BlockMask::FULL) else { continue };
             pieces.sort_unstable_by_key(|piece| piece.fragment.location);
             let is_wanted = |piece: &Piece| {
                 let place = piece.fragment.location;
@@ -86,20 +82,17 @@ impl Core {
                 }
             }
         }
-        Ok(loads)
+        loads
     }
 
     /// Reads the groups of the fragments that a request misses, as far as they lie beside them, and takes from `wanted` what is in the cache then.
-    ///
-    /// # Errors
-    /// As [`read`](Self::read).
     pub(crate) fn read_around(
         &self,
         object: &Object,
         wanted: &mut Vec<Wanted>,
         mut use_unit: impl FnMut(&Wanted, &Unit),
-    ) -> Result<()> {
-        let loads = self.claim_around(object, wanted)?;
+    ) {
+        let loads = self.claim_around(object, wanted);
         // What is damaged here may be nothing that was asked for; if it is, reading just that tells.
         let _ = self.load(object, loads, false);
         wanted.retain(|w| match self.units.get(&UnitKey::new(&w.piece, w.group)) {
@@ -109,7 +102,6 @@ impl Core {
             }
             None => true,
         });
-        Ok(())
     }
 
     /// Decodes a verified payload for the cache. The caller holds [`Core::readers`].
@@ -146,5 +138,38 @@ impl Core {
             }
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sim::Machine;
+    use surface::{BlockDevice, ErrorKind, WriteOptions};
+
+    use super::*;
+    use crate::testing::pool_on;
+
+    /// A clone has all that is read; what lies around it is looked for in the volume that it came from, whose record is damaged.
+    #[test]
+    fn a_damaged_record_that_nobody_asked_for_fails_no_read() {
+        let machine = Machine::new(16 << 20, 1);
+        let pool = pool_on(&machine, machine.disk.handle(), 16 << 20, 0);
+        pool.create_volume("v", 1 << 20, &Default::default()).unwrap();
+        let volume = pool.volume("v").unwrap();
+        let block = |fill: u8| Bytes::from(vec![fill; BLOCK_BYTES]);
+        volume.write(BLOCK_BYTES as u64, block(1), WriteOptions::default()).unwrap();
+        pool.snapshot("v", "s").unwrap();
+        pool.clone_snapshot("v@s", "c", &Default::default()).unwrap();
+        let clone = pool.volume("c").unwrap();
+        clone.write(0, block(2), WriteOptions::default()).unwrap();
+        pool.checkpoint().unwrap();
+        let of_volume = |key: &[u8]| format::parse_record_key(key).is_some_and(|key| key.object.0 == volume.id());
+        let (key, _) = machine.store.dump().into_iter().find(|(key, _)| of_volume(key)).unwrap();
+        machine.store.flip_bit(&key, 3, 5);
+        pool.drop_caches();
+        let mut buf = vec![0; BLOCK_BYTES];
+        clone.read(0, &mut buf).unwrap();
+        assert!(buf == block(2));
+        assert_eq!(volume.read(BLOCK_BYTES as u64, &mut buf).unwrap_err().kind(), ErrorKind::Corrupt);
     }
 }

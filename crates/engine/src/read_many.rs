@@ -175,9 +175,7 @@ impl<'a> Reads<'a> {
     fn parts(&self, wanted: Vec<Wanted>, keep: bool) -> Vec<Part<'a>> {
         let object = &*self.volume.object;
         let is_roomy = keep && self.core.units.has_plenty_of_room();
-        // Damage around it is not the request's affair.
-        let mut around =
-            if is_roomy { self.core.claim_around(object, &wanted).unwrap_or_default() } else { Vec::new() };
+        let mut around = if is_roomy { self.core.claim_around(object, &wanted) } else { Vec::new() };
         let mut parts: Vec<_> = wanted
             .into_iter()
             .map(|wanted| {

@@ -139,7 +139,7 @@ impl Core {
             self.read_around(object, &mut wanted, |w, unit| {
                 self.note_piece(object, w);
                 copy_live(w.group, &w.piece, &unit.bytes, &mut request);
-            })?;
+            });
         }
         wanted.sort_unstable_by_key(|w| w.piece.fragment.location);
         scratch::with(|scratch| {
@@ -308,7 +308,8 @@ impl Core {
         }
     }
 
-    /// Reads the fragments of a span in one go, verifies each, and hands its payload to `each`.
+    /// Reads the fragments of a span in one go, verifies each, and hands its payload to `each`. If that fails, each is read by itself: what cannot be
+    /// read may lie between them, where nobody needs it.
     pub(crate) fn with_payloads(
         &self,
         object: &Object,
@@ -321,10 +322,18 @@ impl Core {
         let (start, len) = self.place_of(object, span.iter())?;
         scratch.grow_io(len);
         self.counters.read_disk_bytes.add(len as u64);
-        self.env.disk.read_at(start, &mut scratch.io, len).map_err(|error| {
-            let text = format!("reading {len} bytes at byte {start} of the data file failed: {error}");
-            name(first, ErrorKind::Io, text)
-        })?;
+        if let Err(error) = self.env.disk.read_at(start, &mut scratch.io, len) {
+            if span.len() == 1 {
+                let text = format!("reading {len} bytes at byte {start} of the data file failed: {error}");
+                return Err(name(first, ErrorKind::Io, text));
+            }
+            for (index, wanted) in span.iter().enumerate() {
+                let mut alone =
+                    |_, payload: &[u8], codecs: &mut Workspace, unit: &mut [u8]| each(index, payload, codecs, unit);
+                self.with_payloads(object, std::slice::from_ref(wanted), scratch, &mut alone)?;
+            }
+            return Ok(());
+        }
         let Scratch { codecs, unit, io, .. } = scratch;
         for (index, wanted) in span.iter().enumerate() {
             let payload = payload_of(wanted, io, start);
@@ -436,4 +445,45 @@ pub(crate) fn at(error: Error, object: &Object, group: GroupIndex, blocks: Block
     let first = blocks.first_run().map_or(0, |(first, _)| first);
     let from = start + u64::from(first) * BLOCK_BYTES as u64;
     error.context(format!("volume '{}', byte {from}", object.title()))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use sim::{ContentKind, Machine, Rng, fill_content};
+    use surface::{BlockDevice, WriteOptions};
+
+    use super::*;
+    use crate::Properties;
+    use crate::testing::pool_on;
+
+    #[test]
+    fn what_cannot_be_read_between_two_fragments_fails_neither() {
+        let machine = Machine::new(16 << 20, 1);
+        let pool = pool_on(&machine, machine.disk.handle(), 16 << 20, 0);
+        let properties = [("compression", "off"), ("unit", "8K")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+        pool.create_volume("v", 1 << 20, &Properties::from(properties)).unwrap();
+        let volume = pool.volume("v").unwrap();
+        let mut data = vec![0; 6 * BLOCK_BYTES];
+        fill_content(&mut Rng::new(1), ContentKind::Random, &mut data);
+        volume.write(0, Bytes::from(data.clone()), WriteOptions::default()).unwrap();
+        pool.flush().unwrap();
+        let middle = BlockMask::run(2, 2);
+        let pieces = pool.core.map.lookup(&volume.object.levels(), GroupIndex(0), middle).unwrap();
+        assert_eq!((pieces.len(), pieces[0].fragment.live, pieces[0].fragment.count), (1, middle, 2));
+        volume.discard(2 * BLOCK_BYTES as u64, 2 * BLOCK_BYTES as u64).unwrap();
+        pool.flush().unwrap();
+        data[2 * BLOCK_BYTES..4 * BLOCK_BYTES].fill(0);
+        let inside = pieces[0].fragment.location.next_multiple_of(BLOCK_BYTES as u64);
+        machine.disk.break_reads(inside..inside + BLOCK_BYTES as u64);
+        pool.drop_caches();
+        let mut buf = vec![1; data.len()];
+        volume.read(0, &mut buf).unwrap();
+        assert!(buf == data);
+        // What is asked for and cannot be read is named alone.
+        pool.drop_caches();
+        machine.disk.break_reads(inside + 2 * BLOCK_BYTES as u64..inside + 2 * BLOCK_BYTES as u64 + 512);
+        let error = volume.read(0, &mut buf).unwrap_err();
+        assert!(error.kind() == ErrorKind::Io && error.to_string().contains("byte 16384"), "{error}");
+    }
 }

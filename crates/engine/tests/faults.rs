@@ -89,6 +89,32 @@ fn read_blocks(world: &mut World) -> Result<u64, Failure> {
     Ok(errors)
 }
 
+/// Reads ranges whose blocks can be read one by one: they can be read at once.
+fn read_ranges(world: &mut World) -> Result<(), Failure> {
+    for name in world.model.names() {
+        let device = world.device(&name)?;
+        let size = world.model.size_bytes(&name);
+        for _ in 0..16 {
+            let offset = world.rng.below(size) / 4096 * 4096;
+            let mut buf = vec![0xee; (4096 * world.rng.between(2, 24)).min(size - offset) as usize];
+            let is_readable = (0..buf.len()).step_by(4096).all(|at| {
+                world.pool().drop_caches();
+                let end = buf.len().min(at + 4096);
+                device.read(offset + at as u64, &mut buf[at..end]).is_ok()
+            });
+            world.pool().drop_caches();
+            match device.read(offset, &mut buf) {
+                Ok(()) => world.model.check_read(&name, offset, &buf).map_err(|m| world.fail(m))?,
+                Err(e) if is_readable => {
+                    return Err(world.fail(format!("each block of {name} from {offset} on can be read alone: {e}")));
+                }
+                Err(_) => {}
+            }
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn unreadable_places() {
     let campaign = Campaign { binary: "faults", test: "unreadable_places", seeds: 60, soaks: false };
@@ -102,11 +128,14 @@ fn unreadable_places() {
             let size = env::Disk::size_bytes(used.as_ref()).unwrap();
             for _ in 0..world.rng.between(1, 20) {
                 let start = world.rng.below(size / 4096) * 4096;
-                world.machine.disk.break_reads(start..start + 4096 * world.rng.between(1, 16));
+                // Half of them fit between two fragments.
+                let blocks = if world.rng.coin() { 1 } else { world.rng.between(1, 16) };
+                world.machine.disk.break_reads(start..start + 4096 * blocks);
             }
             world.disturbed = Some("unreadable places".into());
             world.pool().drop_caches();
             faults += read_blocks(&mut world)?;
+            read_ranges(&mut world)?;
             run_until_disturbed(&mut world, 10)?;
             world.machine.disk.heal();
             world.pool().drop_caches();
