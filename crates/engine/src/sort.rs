@@ -16,11 +16,13 @@
 //! of it would take space. A group with something damaged in it stays as it is too, whole.
 //!
 //! **Holes.** A write is noticed by the version that the write buffer keeps of a group. A large discard goes past the write buffer (`punch_range`); it is
-//! noticed by a count that is raised when it is applied, and none can begin or end between the look at the count and step 3. Snapshots,
+//! noticed by a count that is raised when it is applied, and none can begin or end between the look at the count and step 3; one that takes long is not
+//! waited for: the group stays as it is. Snapshots,
 //! rollbacks and deletions are kept out by the volume's gate, for one group at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use env::MapBatch;
@@ -52,6 +54,9 @@ const JUMPS_MAX: u64 = WINDOW_GROUPS;
 const UNITS_MORE_MAX: usize = WINDOW_GROUPS as usize;
 /// How often one group is tried while others write to it: then it is theirs, and will not stay as it is.
 const TRIES: u32 = 4;
+/// How long a large discard, of any volume, is waited for while a group's volume is held: what comes to that volume waits as long. Then the
+/// group stays as it is.
+const PUNCHING_PATIENCE: Duration = Duration::from_millis(5);
 
 /// How far sorting has come.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -66,7 +71,7 @@ pub struct SortReport {
     pub bytes_total: u64,
     /// Bytes of blocks, uncompressed, that were written anew.
     pub rewritten_bytes: u64,
-    /// Groups of 128 KiB that were left as they are because something in them is damaged: a scrub tells what.
+    /// Groups of 128 KiB that were left as they are because something in them is damaged or cannot be read: a scrub tells what.
     pub damaged_groups: u64,
     /// Bytes read and written by users of the pool since it was opened: tells whether somebody is at work.
     pub foreground_bytes: u64,
@@ -82,6 +87,14 @@ impl Pool {
     pub fn sort(&self, bytes: u64, restart: bool) -> Result<SortReport> {
         self.core.sort(bytes, restart)
     }
+}
+
+/// What became of a group.
+enum Outcome {
+    /// So many bytes of blocks are on their way to a new place.
+    Moved(u64),
+    /// Something in it is damaged, or cannot be read.
+    Damaged,
 }
 
 /// What step 1 knows of a window.
@@ -179,7 +192,8 @@ impl Core {
         for group in window {
             self.throttle()?;
             match self.sort_group(volume, *group) {
-                Ok(bytes) => state.rewritten_bytes += bytes,
+                Ok(Outcome::Moved(bytes)) => state.rewritten_bytes += bytes,
+                Ok(Outcome::Damaged) => state.damaged += 1,
                 Err(error) if error.kind() == ErrorKind::Corrupt => state.damaged += 1,
                 Err(error) => return Err(error),
             }
@@ -221,13 +235,13 @@ impl Core {
         })
     }
 
-    /// Step 3 for a group: bytes of blocks that are on their way to a new place.
-    fn sort_group(&self, volume: &Object, group: GroupIndex) -> Result<u64> {
+    /// Step 3 for a group.
+    fn sort_group(&self, volume: &Object, group: GroupIndex) -> Result<Outcome> {
         let key = GroupKey { object: volume.id, group };
         for _ in 0..TRIES {
             let _gate = volume.gate.read();
             if !volume.is_live() {
-                return Ok(0);
+                return Ok(Outcome::Moved(0));
             }
             let punches = self.punches.load(Ordering::Acquire);
             let mut version = self.buffer.version(key);
@@ -237,12 +251,17 @@ impl Core {
                 let mut content = vec![0; count as usize * BLOCK_BYTES];
                 let offset = group.first_block().offset_bytes() + u64::from(first) * BLOCK_BYTES as u64;
                 let _in_extents = self.readers.read();
-                self.read_guarded(volume, offset, &mut content, false)?;
+                match self.read_guarded(volume, offset, &mut content, false) {
+                    Err(error) if error.kind() == ErrorKind::Io && self.failure().is_none() => {
+                        return Ok(Outcome::Damaged);
+                    }
+                    read => read?,
+                }
                 let fragments = pieces.iter().map(|piece| &piece.fragment);
                 let sorted = Some(Sorted::of(BlockMask::run(first, count), fragments));
                 runs.push(DirtyRun { sorted, ..DirtyRun::of(first as u8, count as u8, Bytes::from(content)) });
             }
-            let _no_punching = self.punching.write();
+            let Some(_no_punching) = self.punching.try_write_for(PUNCHING_PATIENCE) else { break };
             if self.punches.load(Ordering::Acquire) != punches && !Canary::SortFillsAHole.is_planted() {
                 continue;
             }
@@ -257,10 +276,10 @@ impl Core {
                 bytes += len;
             }
             if bytes > 0 || own.is_empty() {
-                return Ok(bytes);
+                return Ok(Outcome::Moved(bytes));
             }
         }
-        Ok(0)
+        Ok(Outcome::Moved(0))
     }
 
     fn sort_report(&self, state: &SortState) -> SortReport {
@@ -288,7 +307,32 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use sim::{ContentKind, Machine, Rng, fill_content};
+    use surface::{BlockDevice, WriteOptions};
+
     use super::*;
+    use crate::testing::pool_on;
+
+    /// It is held by one that takes as long as it likes; meanwhile a snapshot could wait for the volume, and all requests behind that.
+    #[test]
+    fn a_large_discard_elsewhere_is_not_waited_for() {
+        let machine = Machine::new(16 << 20, 1);
+        let pool = pool_on(&machine, machine.disk.handle(), 16 << 20, 0);
+        pool.create_volume("v", 1 << 20, &Default::default()).unwrap();
+        let volume = pool.volume("v").unwrap();
+        for index in 0..256u64 {
+            let mut block = vec![0; BLOCK_BYTES];
+            fill_content(&mut Rng::new(index), ContentKind::Text, &mut block);
+            volume.write(index * 77 % 256 * BLOCK_BYTES as u64, block.into(), WriteOptions::default()).unwrap();
+            pool.flush().unwrap();
+        }
+        let discard = pool.core.punching.read();
+        let report = pool.sort(u64::MAX, true).unwrap();
+        assert!(report.is_finished && report.rewritten_bytes == 0, "{report:?}");
+        drop(discard);
+        let report = pool.sort(u64::MAX, true).unwrap();
+        assert!(report.is_finished && report.rewritten_bytes == 1 << 20, "{report:?}");
+    }
 
     #[test]
     fn what_lies_in_order_is_left_alone_and_what_is_scattered_is_not() {

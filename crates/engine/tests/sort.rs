@@ -307,6 +307,24 @@ fn damage_stays_where_it_is_and_is_counted() {
     assert!((1..=UNIT / BLOCK).contains(&damaged), "{damaged} blocks cannot be read");
 }
 
+/// A medium error is damage like any other: sorting goes past it, and it is counted once.
+#[test]
+fn what_cannot_be_read_stays_where_it_is_and_is_counted() {
+    let world = World::new(CAPACITY, VOLUME / BLOCK);
+    let records = world.machine.store.dump().into_iter().filter(|(key, _)| format::parse_record_key(key).is_some());
+    let mut fragments = records.flat_map(|(_, record)| format::Record::decode(&record).unwrap().fragments);
+    let place = fragments.nth(500).unwrap().location / BLOCK as u64 * BLOCK as u64;
+    world.machine.disk.break_reads(place..place + BLOCK as u64);
+    world.pool().drop_caches();
+    let report = world.pool().sort(u64::MAX, true).unwrap();
+    assert!(report.is_finished && report.damaged_groups > 0, "{report:?}");
+    assert_eq!(report.rewritten_bytes, VOLUME as u64 - report.damaged_groups * GROUP as u64, "all other groups");
+    world.machine.disk.heal();
+    world.pool().checkpoint().unwrap();
+    world.read();
+    world.check();
+}
+
 /// What was compressed in a denser way than the volume's properties have it now does not grow.
 #[test]
 fn what_was_compressed_better_than_now_does_not_grow() {
