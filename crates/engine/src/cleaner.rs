@@ -38,6 +38,8 @@ use crate::victim_reads::VictimReads;
 const VICTIMS_MAX: usize = 64;
 /// Most bytes that one round moves: bounds its memory, and for how long a checkpoint may have to wait for it.
 const ROUND_BYTES_MAX: u64 = 8 << 20;
+/// A round's memory up to this size is used again: what a vector took that grew to that. More comes from large extents.
+const SPARE_BYTES_MAX: usize = 2 * ROUND_BYTES_MAX as usize;
 /// Headers and padding of moved fragments take this part of their payload, for fragments of half a block.
 const HEADERS_DIVISOR: u64 = 32;
 /// Extents that a round may fill from which on hot survivors and others go to different ones.
@@ -129,7 +131,9 @@ impl Drop for Claim<'_> {
             cleaner.busy.remove(&victim.extent);
         }
         self.survivors.cut_back((0, 0));
-        cleaner.spare.push(std::mem::take(&mut self.survivors));
+        if self.survivors.held_bytes() <= SPARE_BYTES_MAX {
+            cleaner.spare.push(std::mem::take(&mut self.survivors));
+        }
     }
 }
 

@@ -12,10 +12,12 @@ use units::ExtentIndex;
 use crate::buffers::BufferPool;
 use crate::geometry::Geometry;
 
-/// Threads that read. Each reads every so manieth extent of the list.
-const READERS: usize = 4;
-/// Extents that each of them has read and nobody has taken.
-const AHEAD: usize = 1;
+/// Threads that read, at most. Each reads every so manieth extent of the list.
+const READERS_MAX: usize = 4;
+/// Extents in memory that nobody has taken, at most: one that a reader reads, and one that waits.
+const AHEAD_MAX: u64 = 2 * READERS_MAX as u64;
+/// The part of the memory budget that they may take, if there is one at least: while a pool is opened, most of it is free.
+const MEMORY_DIVISOR: u64 = 16;
 
 /// Where extents are read from.
 #[derive(Clone, Copy)]
@@ -35,6 +37,11 @@ impl Source<'_> {
     }
 }
 
+/// How many extents of so many bytes may be read ahead.
+pub(crate) fn extents_ahead(memory_bytes: u64, extent_bytes: u32) -> usize {
+    (memory_bytes / MEMORY_DIVISOR / u64::from(extent_bytes)).clamp(1, AHEAD_MAX) as usize
+}
+
 type Reads = Receiver<(ExtentIndex, io::Result<AlignedBuf>)>;
 
 /// A list of extents, read in order.
@@ -47,19 +54,22 @@ pub(crate) struct LogReads<'a> {
 }
 
 impl<'a> LogReads<'a> {
-    /// Begins to read `extents`, on threads of `scope` if there is one.
+    /// Begins to read `extents`, as many as `ahead` says of them ahead, on threads of `scope`.
     pub(crate) fn begin<'scope>(
         source: Source<'a>,
         extents: &'a [ExtentIndex],
-        scope: Option<&'scope Scope<'scope, '_>>,
+        ahead: usize,
+        scope: &'scope Scope<'scope, '_>,
     ) -> Self
     where
         'a: 'scope,
     {
-        let reader = |scope: &'scope Scope<'scope, '_>, first: usize| {
-            let (send, receive) = sync_channel(AHEAD);
+        let readers = ahead.min(READERS_MAX);
+        let reader = |first: usize| {
+            // Each has one that it reads, or that nobody has taken yet.
+            let (send, receive) = sync_channel(ahead / readers - 1);
             let read = move || {
-                let mut own = extents.iter().skip(first).step_by(READERS);
+                let mut own = extents.iter().skip(first).step_by(readers);
                 // Whoever reads stops by dropping the other end.
                 own.all(|extent| send.send((*extent, source.read(*extent))).is_ok())
             };
@@ -67,16 +77,27 @@ impl<'a> LogReads<'a> {
             let _ = Builder::new().name(format!("shale-recovery-{first}")).spawn_scoped(scope, read);
             receive
         };
-        let ahead = scope.map(|scope| (0..READERS).map(|first| reader(scope, first)).collect());
-        Self { source, ahead: ahead.unwrap_or_default(), asked: Cell::new(0) }
+        Self { source, ahead: (0..readers).map(reader).collect(), asked: Cell::new(0) }
     }
 
     /// The bytes of the next extent of the list, which is `extent`.
     pub(crate) fn next(&self, extent: ExtentIndex) -> io::Result<AlignedBuf> {
-        let reader = self.ahead.get(self.asked.replace(self.asked.get() + 1) % READERS);
+        let reader = self.ahead.get(self.asked.replace(self.asked.get() + 1) % self.ahead.len().max(1));
         match reader.and_then(|reads| reads.recv().ok()) {
             Some((read, bytes)) if read == extent => bytes,
             _ => self.source.read(extent),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_extents_are_read_ahead_as_memory_allows() {
+        let ahead = |memory_mib: u64, extent_mib: u32| extents_ahead(memory_mib << 20, extent_mib << 20);
+        assert_eq!([ahead(512, 1), ahead(128, 1), ahead(64, 1)], [8, 8, 4]);
+        assert_eq!([ahead(512, 8), ahead(512, 16), ahead(64, 16)], [4, 2, 1]);
     }
 }

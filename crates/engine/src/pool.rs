@@ -23,7 +23,7 @@ use crate::deaths::Deaths;
 use crate::extents::Extents;
 use crate::geometry::Geometry;
 use crate::log::{Log, Sink};
-use crate::log_reads::Source;
+use crate::log_reads::{Source, extents_ahead};
 use crate::map::{Map, store_error};
 use crate::objects::{Object, Objects, check_name};
 use crate::options::{FormatOptions, PoolEnv, PoolOptions, Properties};
@@ -159,7 +159,7 @@ impl Pool {
             &checkpoint,
             &applier,
             options.repair,
-            options.workers > 0,
+            if options.workers > 0 { extents_ahead(options.memory_bytes, geometry.extent_bytes) } else { 0 },
         )?;
         mended.extend(replayed.accepted.clone().map(Problem::log_damage));
         let counters = Arc::new(Counters::default());

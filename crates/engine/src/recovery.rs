@@ -205,7 +205,7 @@ pub(crate) fn replay(
     checkpoint: &Checkpoint,
     applier: &Applier,
     accept_damage: bool,
-    threads: bool,
+    ahead: usize,
 ) -> Result<Replayed> {
     let mut pool = [0; 8];
     pool.copy_from_slice(&checkpoint.pool[..8]);
@@ -221,7 +221,7 @@ pub(crate) fn replay(
         bytes_read: 0,
     };
     let accepted = std::thread::scope(|scope| {
-        let reads = LogReads::begin(source, &checkpoint.extents, threads.then_some(scope));
+        let reads = LogReads::begin(source, &checkpoint.extents, ahead, scope);
         replay.run(&reads, applier, accept_damage)
     })?;
     let open = replay.open.map(|tail| tail.map(|tail| OpenExtent { extent: tail.extent, offset: tail.at as u32 }));

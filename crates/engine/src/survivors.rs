@@ -130,6 +130,11 @@ pub(crate) struct Packed {
 }
 
 impl Survivors {
+    /// Bytes of memory that it holds for payloads, whether there are any or not.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// A mark to [`cut_back`](Self::cut_back) to.
     pub(crate) fn mark(&self) -> (usize, usize) {
         (self.list.len(), self.bytes.len())

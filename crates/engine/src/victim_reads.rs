@@ -13,8 +13,10 @@ use crate::core::Core;
 use crate::extents::Victim;
 use crate::log_reads::Source;
 
-/// Extents read ahead at the same time.
-const AHEAD: usize = 4;
+/// Most extents of a round in memory at the same time: the one that is looked at, and those that are read meanwhile.
+const EXTENTS_MAX: u64 = 4;
+/// The part of the memory budget that they may take, if there are two at least.
+const MEMORY_DIVISOR: u64 = 32;
 
 type Outcome = io::Result<AlignedBuf>;
 
@@ -22,12 +24,14 @@ type Outcome = io::Result<AlignedBuf>;
 pub(crate) struct VictimReads<'a> {
     core: &'a Core,
     rest: std::vec::IntoIter<Victim>,
+    extents_max: usize,
     ahead: VecDeque<(Victim, Receiver<Outcome>)>,
 }
 
 impl<'a> VictimReads<'a> {
     pub(crate) fn new(core: &'a Core, victims: Vec<Victim>) -> Self {
-        Self { core, rest: victims.into_iter(), ahead: VecDeque::new() }
+        let extents_max = extents_max(core.options.memory_bytes, core.geometry.extent_bytes);
+        Self { core, rest: victims.into_iter(), extents_max, ahead: VecDeque::new() }
     }
 
     /// The next victim, and its extent's bytes or why they cannot be read.
@@ -36,7 +40,7 @@ impl<'a> VictimReads<'a> {
             let victim = self.rest.next()?;
             return Some((victim, self.core.read_extent(victim.extent)));
         }
-        while self.ahead.len() < AHEAD {
+        while self.ahead.len() < self.extents_max {
             let Some(victim) = self.rest.next() else { break };
             let (send, receive) = sync_channel(1);
             self.core.workers.submit(Box::new(move |core| drop(send.send(core.read_extent(victim.extent)))));
@@ -48,10 +52,27 @@ impl<'a> VictimReads<'a> {
     }
 }
 
+/// How many extents of so many bytes may be in memory.
+fn extents_max(memory_bytes: u64, extent_bytes: u32) -> usize {
+    (memory_bytes / MEMORY_DIVISOR / u64::from(extent_bytes)).clamp(1, EXTENTS_MAX) as usize
+}
+
 impl Core {
     /// All bytes of an extent, in a buffer of the pool's that may be longer.
     pub(crate) fn read_extent(&self, extent: ExtentIndex) -> Outcome {
         self.counters.read_disk_bytes.add(u64::from(self.geometry.extent_bytes));
         Source { disk: &*self.env.disk, geometry: &self.geometry, buffers: &self.buffers }.read(extent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_extents_in_little_memory_are_read_one_by_one() {
+        let many = |memory_mib: u64, extent_mib: u32| extents_max(memory_mib << 20, extent_mib << 20);
+        assert_eq!([many(512, 1), many(256, 1), many(128, 1)], [4; 3], "the usual extents");
+        assert_eq!([many(64, 1), many(512, 4), many(512, 8), many(512, 16), many(64, 16)], [2, 4, 2, 1, 1]);
     }
 }
