@@ -15,7 +15,7 @@
 //! promised before. What a snapshot or a clone shares is older than the newest epoch: it has one owner, and stays where it is; a second copy
 //! of it would take space. A group with something damaged in it stays as it is too, whole.
 //!
-//! **Holes.** A write is noticed by the version that the write buffer keeps of a group. A large discard goes past the write buffer (`punch_range`); it is
+//! **Holes.** A write is noticed by the version that the write buffer keeps of a group. A large discard goes past the write buffer (`punch`); it is
 //! noticed by a count that is raised when it is applied, and none can begin or end between the look at the count and step 3; one that takes long is not
 //! waited for: the group stays as it is. Snapshots,
 //! rollbacks and deletions are kept out by the volume's gate, for one group at a time.

@@ -408,7 +408,7 @@ impl Runs {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use sim::Machine;
 
