@@ -34,6 +34,24 @@ pub struct CodecSpeed {
     pub ns_per_kib: f64,
 }
 
+/// How much a calibration compresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CalibrationEffort {
+    /// A quarter: half a second of CPU time. For a new pool, which knows nothing of its machine.
+    Short,
+    /// Some seconds.
+    Full,
+}
+
+impl CalibrationEffort {
+    const fn divisor(self) -> usize {
+        match self {
+            Self::Short => 4,
+            Self::Full => 1,
+        }
+    }
+}
+
 /// What a calibration found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibration {
@@ -85,11 +103,11 @@ fn made(kind: usize, seed: u64, len: usize) -> Vec<u8> {
 const KINDS: usize = 3;
 
 /// Steps 1 and 2.
-fn measure(clock: &dyn Clock, candidates: &[Codec], costs: &Costs) -> Vec<CodecSpeed> {
+fn measure(effort: CalibrationEffort, clock: &dyn Clock, candidates: &[Codec], costs: &Costs) -> Vec<CodecSpeed> {
     let mut codecs = Workspace::new();
     let mut dst = vec![0; GROUP_BYTES];
     let mut speeds = Vec::new();
-    for (unit_bytes, count) in UNITS {
+    for (unit_bytes, count) in UNITS.map(|(unit_bytes, count)| (unit_bytes, count.div_ceil(effort.divisor()))) {
         let units: Vec<Vec<u8>> =
             (0..KINDS * count).map(|index| made(index % KINDS, index as u64 + 1, unit_bytes)).collect();
         for codec in candidates {
@@ -113,12 +131,12 @@ fn measure(clock: &dyn Clock, candidates: &[Codec], costs: &Costs) -> Vec<CodecS
 }
 
 impl Pool {
-    /// Measures and learns how long the candidates of the pool and of its volumes take on this machine; takes some seconds of CPU time. `energy_uj` tells the
+    /// Measures and learns how long the candidates of the pool and of its volumes take on this machine; takes the CPU time that `effort` says. `energy_uj` tells the
     /// energy that the processors have used up to now, in microjoules, if they count it.
     ///
     /// # Errors
     /// When the storage fails.
-    pub fn calibrate(&self, energy_uj: &dyn Fn() -> Option<u64>) -> Result<Calibration> {
+    pub fn calibrate(&self, effort: CalibrationEffort, energy_uj: &dyn Fn() -> Option<u64>) -> Result<Calibration> {
         let core = &self.core;
         core.check_failed()?;
         let mut candidates: Vec<Codec> = Candidates::default().as_slice().to_vec();
@@ -132,7 +150,7 @@ impl Pool {
         let clock = &*core.env.clock;
         let (before_uj, before_ns) = (energy_uj(), clock.thread_cpu_ns());
         let costs = &core.chooser.costs;
-        let speeds = measure(clock, &candidates, costs);
+        let speeds = measure(effort, clock, &candidates, costs);
         let cpu_ns = clock.thread_cpu_ns().saturating_sub(before_ns);
         // Step 3.
         let counted = before_uj.zip(energy_uj()).map(|(before, after)| after.saturating_sub(before));
@@ -145,5 +163,27 @@ impl Pool {
     /// What a busy CPU takes, as the last calibration found.
     pub fn power(&self) -> Power {
         self.core.chooser.costs.power()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use env::SystemClock;
+    use policy::Class;
+
+    #[test]
+    fn a_short_calibration_learns_each_candidate_in_each_size() {
+        let candidates: Vec<Codec> = Candidates::default().as_slice().to_vec();
+        let (costs, nothing) = (Costs::new(None), Costs::new(None));
+        let speeds = measure(CalibrationEffort::Short, &SystemClock::default(), &candidates, &costs);
+        assert_eq!(speeds.len(), candidates.len() * UNITS.len());
+        for (unit_bytes, _) in UNITS {
+            let class: Class = probe(&made(0, 1, unit_bytes)).class;
+            for codec in &candidates {
+                let key = Key { codec: codec.id(), class, size: SizeClass::of(unit_bytes) };
+                assert_ne!(costs.cell(key), nothing.cell(key), "{codec}, {unit_bytes} bytes");
+            }
+        }
     }
 }

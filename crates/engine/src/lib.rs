@@ -108,7 +108,7 @@ mod volume;
 mod workers;
 mod write_buffer;
 
-pub use calibration::{Calibration, CodecSpeed};
+pub use calibration::{Calibration, CalibrationEffort, CodecSpeed};
 pub use diff::{Changed, DiffPage};
 pub use explain::{CodecUse, RegionDetail, RegionReport, Remembered, Trial};
 pub use options::{FormatOptions, PoolEnv, PoolOptions, Properties, Training};

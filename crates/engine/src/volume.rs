@@ -419,7 +419,7 @@ mod tests {
     struct Tracked(Vec<u8>, Arc<AtomicUsize>);
 
     impl Tracked {
-        fn new(bytes: Vec<u8>, live: &Arc<AtomicUsize>) -> Bytes {
+        fn of(bytes: Vec<u8>, live: &Arc<AtomicUsize>) -> Bytes {
             live.fetch_add(bytes.len(), Ordering::Relaxed);
             Bytes::from_owner(Self(bytes, Arc::clone(live)))
         }
@@ -443,7 +443,7 @@ mod tests {
         let pool = pool_on(&machine, machine.disk.handle(), 256 << 20, 0);
         pool.create_volume("v", 64 << 20, &Default::default()).unwrap();
         let live = Arc::new(AtomicUsize::new(0));
-        write(&pool.volume("v").unwrap(), &|bytes| Tracked::new(bytes, &live));
+        write(&pool.volume("v").unwrap(), &|bytes| Tracked::of(bytes, &live));
         (live.load(Ordering::Relaxed), pool.core.buffer.bytes())
     }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use engine::Pool;
+use engine::{Calibration, CalibrationEffort, Pool};
 use parking_lot::Mutex;
 use surface::{BlockDevice, Error, ErrorKind, Result};
 
@@ -47,6 +47,15 @@ pub struct Service {
 }
 
 impl Service {
+    /// Measures how fast this machine compresses, and what its processors take meanwhile.
+    ///
+    /// # Errors
+    /// When the storage fails.
+    pub fn calibrate(&self, effort: CalibrationEffort) -> Result<Calibration> {
+        let rapl = env::Rapl::open();
+        self.pool.calibrate(effort, &|| rapl.as_ref().and_then(env::Rapl::used_uj))
+    }
+
     /// Around a pool that was just opened. Words for the log go to `output`.
     pub fn new(pool: Pool, facts: Facts, output: Output) -> Self {
         let devices = Devices::new(pool.clone());
@@ -158,11 +167,7 @@ impl Service {
                 self.pool.set_trace(false);
                 Ok(Reply::Done)
             }
-            Request::Calibrate => {
-                let rapl = env::Rapl::open();
-                let found = self.pool.calibrate(&|| rapl.as_ref().and_then(env::Rapl::used_uj))?;
-                Ok(Reply::Calibrated(found.into()))
-            }
+            Request::Calibrate => Ok(Reply::Calibrated(self.calibrate(CalibrationEffort::Full)?.into())),
             Request::Receives => Ok(Reply::Receives(self.receives())),
             Request::Send(_) | Request::Receive(_) => {
                 Err(Error::new(ErrorKind::Invalid, "a stream needs a connection of its own"))

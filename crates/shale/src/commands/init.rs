@@ -1,13 +1,26 @@
 //! `shale init`.
 
+use std::sync::Arc;
+
+use engine::CalibrationEffort;
 use serde_json::json;
-use surface::{Error, ErrorKind};
+use surface::{Error, ErrorKind, Result};
 use units::{EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, format_size};
 
 use crate::cli::InitArgs;
 use crate::exit::Outcome;
 use crate::output::Output;
-use crate::pool_dir::{self, InitOptions, Overwrite, PoolDir};
+use crate::pool_dir::{self, InitOptions, MEMORY_BYTES_MIN, Opening, Overwrite, PoolDir};
+
+/// A new pool begins with a short calibration, so that `auto` need not find out while it writes. Without it the pool is as good.
+fn calibrate(dir: &PoolDir, output: &Output) -> Result<()> {
+    let lock = dir.lock()?.map_err(|holder| Error::new(ErrorKind::InUse, holder))?;
+    let how = Opening { memory_bytes: MEMORY_BYTES_MIN, repair: false };
+    let pool = pool_dir::open_locked(dir, Arc::new(lock), how, output)?;
+    let done = pool.service.calibrate(CalibrationEffort::Short);
+    pool.close()?;
+    done.map(drop)
+}
 
 /// Makes a pool.
 pub fn run(args: InitArgs, output: &Output) -> Outcome {
@@ -33,6 +46,10 @@ pub fn run(args: InitArgs, output: &Output) -> Outcome {
     };
     let dir = PoolDir::new(&args.pool);
     let made = pool_dir::init(&dir, &options)?;
+    if let Err(error) = calibrate(&dir, output) {
+        output
+            .note(&format!("the pool knows nothing of this machine's speed yet ({error}): `shale calibrate` tells it"));
+    }
     if made.redone {
         output.note("an init that had been interrupted was done again");
     }
