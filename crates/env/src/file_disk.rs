@@ -482,7 +482,8 @@ fn ignore_unsupported(result: Result<()>) -> Result<()> {
     }
 }
 
-fn sync_parent(path: &Path) -> Result<()> {
+/// Makes it durable which files there are beside `path`.
+pub(crate) fn sync_parent(path: &Path) -> Result<()> {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(parent)?.sync_all()
 }

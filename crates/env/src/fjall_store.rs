@@ -91,6 +91,9 @@ const FILES_SHARE: u64 = 8;
 const FILES_MIN: usize = 8;
 /// Pause between two looks at whether the background thread made room. The library offers nothing to wait on.
 const ROOM_POLL: Duration = Duration::from_millis(2);
+/// Looks at a background thread that does nothing after which a commit goes on: longer than it takes from one task to the next. The library
+/// merges once per table that is written, and not always where the waiting commit would have it; so another table is what makes it go on.
+const IDLE_POLLS_MAX: u32 = 100;
 
 /// How a store is opened.
 #[derive(Debug, Clone, Copy)]
@@ -246,7 +249,15 @@ impl FjallStore {
         }
         // A batch larger than a memtable takes the sealed one's place, too.
         let sealed_max = if bytes > self.memtable_bytes { 0 } else { SEALED_MAX };
+        let mut idle_polls = 0;
         while self.keyspace.sealed_memtable_count() > sealed_max || self.keyspace.tree.l0_run_count() >= L0_RUNS_MAX {
+            let is_idle = self.keyspace.sealed_memtable_count() == 0
+                && self.database.outstanding_flushes() == 0
+                && self.database.active_compactions() == 0;
+            idle_polls = if is_idle { idle_polls + 1 } else { 0 };
+            if idle_polls > IDLE_POLLS_MAX {
+                break;
+            }
             // Fails when the background thread died: nobody would make room.
             self.database.persist(PersistMode::Buffer).map_err(|e| self.error(&e))?;
             std::thread::sleep(ROOM_POLL);
@@ -366,10 +377,15 @@ fn keyspace_options() -> KeyspaceCreateOptions {
         ))
 }
 
-/// Cuts what follows the last whole batch off the last journal. Older journals were synced before the next one was begun:
+/// Cuts what follows the last whole batch off the last journal that holds any. Older journals were synced before the next one was begun:
 /// whatever is wrong with them is damage.
 fn cut_torn_tail(lsm: &Path) -> Result<Option<CutTail>, MapError> {
+    CutTail::put_back_all(lsm).map_err(|e| failed(lsm, e))?;
     let mut journals = Journal::all(lsm).map_err(|e| failed(lsm, e))?;
+    // Behind a commit that failed the library may have begun another one, in which nothing was ever committed.
+    while journals.len() > 1 && journals.last().is_some_and(Journal::is_empty) {
+        journals.pop();
+    }
     let last = journals.pop();
     if let Some(journal) = journals.iter().find(|j| j.has_tail()) {
         let message = format!("journal {} is damaged; rebuild the map from the log", journal.path().display());

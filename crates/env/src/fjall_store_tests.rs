@@ -329,6 +329,143 @@ fn a_batch_with_a_hole_is_dropped_if_it_was_not_durable() {
     }
 }
 
+/// A journal as a power loss leaves it, of a store that was made and never opened again, so that it is as long as the library makes it: behind
+/// what is durable a batch of `bytes` with a hole.
+fn torn_journal(map: &Path, bytes: usize) -> PathBuf {
+    let store = FjallStore::create(map, SMALL).unwrap();
+    store.commit(batch_of(&[("a", "1")])).unwrap();
+    store.persist().unwrap();
+    let mut batch = batch_of(&[("a", "2")]);
+    batch.put(*b"large", vec![7; bytes]);
+    store.commit(batch).unwrap();
+    store.database.persist(PersistMode::Buffer).unwrap();
+    drop(store);
+    let journal = Journal::all(&map.join(LSM_DIR)).unwrap().pop().unwrap().path().to_owned();
+    let file = std::fs::OpenOptions::new().write(true).open(&journal).unwrap();
+    file.write_all_at(&[0; 4096], 8192).unwrap();
+    journal
+}
+
+/// The padding, 64 MiB of zeroes, was copied with the tail: where there is no room for that, the store never opened again.
+#[test]
+fn a_torn_tail_takes_no_room() {
+    let dir = TempDir::new("fjall-torn-full");
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tmpfs", "-o", "size=24m", "none"]).arg(dir.path()).stderr(Stdio::null());
+    if !ended(&mut mount).success() {
+        eprintln!("skipped: cannot mount a tmpfs");
+        return;
+    }
+    let map = dir.path().join("map");
+    // Two of it do not fit.
+    let journal = torn_journal(&map, 14 << 20);
+    let opened = FjallStore::open(&map, SMALL).and_then(|store| {
+        let found = store.get(b"a")?;
+        store.commit(batch_of(&[("a", "3")]))?;
+        store.persist()?;
+        Ok(found)
+    });
+    let kept = journal.with_extension("torn").exists();
+    assert!(ended(Command::new("umount").arg(dir.path())).success());
+    assert_eq!(opened.unwrap().unwrap(), b"1");
+    assert!(!kept);
+}
+
+/// The tail was only in a file that nobody looked at.
+#[test]
+fn what_a_crash_interrupts_while_a_tail_is_cut_or_put_back_is_made_good() {
+    let dir = TempDir::new("fjall-cut-crash");
+    let map = dir.path().join("map");
+    let journal = torn_journal(&map, 3 << 20);
+    let (lsm, kept) = (map.join(LSM_DIR), journal.with_extension("torn"));
+    std::fs::OpenOptions::new().write(true).open(&journal).unwrap().set_len(4 << 20).unwrap();
+    let whole = std::fs::read(&journal).unwrap();
+    let cut = || {
+        let found = Journal::all(&lsm).unwrap().pop().unwrap();
+        assert!(found.has_tail());
+        drop(found.cut().unwrap());
+        assert!(std::fs::metadata(&journal).unwrap().len() < 4096);
+        (std::fs::read(&journal).unwrap(), std::fs::read(&kept).unwrap())
+    };
+    let is_made_good = |what: &str| {
+        CutTail::put_back_all(&lsm).unwrap();
+        assert!(std::fs::read(&journal).unwrap() == whole, "{what}");
+        assert!(!kept.exists(), "{what}");
+    };
+    let (journal_cut, tail) = cut();
+    is_made_good("behind the cut");
+    let (at, end) = (journal_cut.len(), journal_cut.len() + tail.len() - 24);
+    for moved in [0, 4000, 1 << 20, (1 << 20) + 5000, 2 << 20] {
+        // So much is in its new place and gone from the old one, and the piece behind it in both.
+        let mut left = whole.clone();
+        left[at..at + moved].fill(0);
+        std::fs::write(&journal, &left).unwrap();
+        std::fs::write(&kept, &tail[..24 + (moved + (1 << 20)).min(tail.len() - 24)]).unwrap();
+        is_made_good(&format!("{moved} bytes cut"));
+        // On the way back from the end.
+        let mut left = whole.clone();
+        left[at..end - moved].fill(0);
+        std::fs::write(&journal, &left).unwrap();
+        std::fs::write(&kept, &tail).unwrap();
+        is_made_good(&format!("{moved} bytes put back"));
+    }
+    for head in [0, 10, 24] {
+        // What does not say where it is from took nothing away.
+        std::fs::write(&kept, vec![0; head]).unwrap();
+        is_made_good("a crash before the cut");
+    }
+    // The journal went on: what was cut off is over.
+    cut();
+    std::fs::OpenOptions::new().append(true).open(&journal).unwrap().write_all(&[1]).unwrap();
+    CutTail::put_back_all(&lsm).unwrap();
+    assert_eq!(std::fs::metadata(&journal).unwrap().len(), at as u64 + 1);
+    assert!(!kept.exists());
+}
+
+/// It was taken for damage of an older journal: the library goes on to another one although a commit has failed.
+#[test]
+fn a_torn_tail_is_cut_before_journals_in_which_nothing_is() {
+    let dir = TempDir::new("fjall-torn-rotated");
+    let map = dir.path().join("map");
+    let journal = torn_journal(&map, 20_000);
+    let number: u64 = journal.file_stem().unwrap().to_str().unwrap().parse().unwrap();
+    for next in 1..3 {
+        let path = journal.with_file_name(format!("{}.jnl", number + next));
+        std::fs::File::create(path).unwrap().set_len(64 << 20).unwrap();
+    }
+    for expected in ["1", "3"] {
+        let store = FjallStore::open(&map, SMALL).unwrap();
+        assert_eq!(store.get(b"a").unwrap().unwrap(), expected.as_bytes());
+        assert_eq!(store.get(b"large").unwrap(), None);
+        store.commit(batch_of(&[("a", "3")])).unwrap();
+        store.persist().unwrap();
+    }
+}
+
+/// A commit waited for ever for the library to merge tables that it had no reason to merge.
+#[test]
+fn a_commit_goes_on_when_nobody_merges() {
+    let dir = TempDir::new("fjall-unmerged");
+    let map = dir.path().join("map");
+    let lsm = map.join(LSM_DIR);
+    std::fs::create_dir_all(&map).unwrap();
+    let database = Database::builder(&lsm).open().unwrap();
+    let lazily = || keyspace_options().compaction_strategy(Arc::new(Leveled::default().with_l0_threshold(200)));
+    let keyspace = database.keyspace(KEYSPACE, lazily).unwrap();
+    for number in 0..L0_RUNS_MAX as u64 {
+        keyspace.insert(b"a", number.to_be_bytes()).unwrap();
+        keyspace.rotate_memtable_and_wait().unwrap();
+    }
+    assert_eq!(keyspace.tree.l0_run_count(), L0_RUNS_MAX);
+    drop((keyspace, database));
+    drop(DurableMark::create(&map.join(MARK_FILE)).unwrap());
+    let store = FjallStore::open(&map, SMALL).unwrap();
+    assert_eq!(store.keyspace.tree.l0_run_count(), L0_RUNS_MAX);
+    store.commit(batch_of(&[("a", "3")])).unwrap();
+    store.persist().unwrap();
+    assert_eq!(store.get(b"a").unwrap().unwrap(), b"3");
+}
+
 #[test]
 fn memory_stays_within_its_budget_under_load() {
     let dir = TempDir::new("fjall-load");

@@ -3,21 +3,34 @@
 //! because pages reach the disk in any order, and a hole within a value looks like a value), and of damage in the middle it
 //! takes everything for a tail that follows. Cuts a journal, and puts back what it cut; never judges whether that was right.
 //!
+//! What is cut goes to a file beside the journal, piece by piece, and so it comes back: a file system that has no room left has room for that. A
+//! crash in between leaves the file, and whoever comes next begins with putting back what is in it: each byte of the tail is in one of the two
+//! places or in both, and zero where it is not. The file begins with the place in the journal that the tail was cut off at, the journal's length
+//! before, and the xxh3-64 of both: 8 bytes each.
+//!
 //! A journal is a sequence of batches: a start marker (tag 1, item count u32, sequence number u64), items (tag 2, value type
 //! u8, compression u8, keyspace u64, key length u16, value length u32, stored length u32, key, stored value) and clears
 //! (tag 4, keyspace u64), and an end marker (tag 3, xxh3-64 of the items' bytes, `FJL` and 3). All little-endian.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Result, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use xxhash_rust::xxh3::Xxh3;
+use rustix::fs::FallocateFlags;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use crate::file_disk::forget_cached;
+use crate::file_disk::{forget_cached, sync_parent};
 
 /// Room for reading ahead; journals are tens of megabytes.
 const READ_BYTES: usize = 1 << 20;
 const END_MAGIC: [u8; 4] = *b"FJL\x03";
+
+/// What the name of a file with a tail ends with. The library does not take it for a journal.
+const KEPT: &str = "torn";
+const KEPT_HEAD_BYTES: u64 = 24;
+/// Bytes that are in both places for a moment.
+const PIECE_BYTES: u64 = 1 << 20;
 
 /// A journal as far as it is whole.
 #[derive(Debug)]
@@ -25,8 +38,8 @@ pub(crate) struct Journal {
     path: PathBuf,
     /// Bytes to the end of the last whole batch, counting only batches that follow each other without a gap.
     whole_bytes: u64,
-    /// Whether anything but the padding of zeroes follows.
-    has_tail: bool,
+    /// Bytes to the end of what follows. Behind it there is only the padding of zeroes.
+    used_bytes: u64,
 }
 
 impl Journal {
@@ -58,17 +71,18 @@ impl Journal {
             }
         }
         reader.inner.seek(SeekFrom::Start(whole_bytes))?;
-        let mut has_tail = false;
-        while !has_tail {
+        let (mut at, mut used_bytes) = (whole_bytes, whole_bytes);
+        loop {
             let piece = reader.inner.fill_buf()?;
             if piece.is_empty() {
                 break;
             }
-            has_tail = piece.iter().any(|b| *b != 0);
+            used_bytes = piece.iter().rposition(|b| *b != 0).map_or(used_bytes, |last| at + last as u64 + 1);
             let len = piece.len();
+            at += len as u64;
             reader.inner.consume(len);
         }
-        Ok(Self { path, whole_bytes, has_tail })
+        Ok(Self { path, whole_bytes, used_bytes })
     }
 
     /// Where it is.
@@ -78,45 +92,135 @@ impl Journal {
 
     /// Whether something follows its last whole batch: a batch that a crash tore, or damage.
     pub(crate) fn has_tail(&self) -> bool {
-        self.has_tail
+        self.used_bytes > self.whole_bytes
     }
 
-    /// Cuts the tail off, durably, and keeps it in a file that the library does not take for a journal.
+    /// Whether nothing was ever written to it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.used_bytes == 0
+    }
+
+    /// Cuts the tail off, durably, and keeps it. After an error all is as it was.
     pub(crate) fn cut(&self) -> Result<CutTail> {
-        let mut file = OpenOptions::new().read(true).write(true).open(&self.path)?;
-        let cut = CutTail { kept: self.path.with_extension("torn"), journal: self.path.clone(), at: self.whole_bytes };
-        file.seek(SeekFrom::Start(self.whole_bytes))?;
-        let mut kept = File::create(&cut.kept)?;
-        std::io::copy(&mut file, &mut kept)?;
-        kept.sync_all()?;
-        file.set_len(self.whole_bytes)?;
-        file.sync_all()?;
-        Ok(cut)
+        let journal = OpenOptions::new().read(true).write(true).open(&self.path)?;
+        let kept = self.path.with_extension(KEPT);
+        let journal_bytes = journal.metadata()?.len();
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&kept)?;
+        let cut = CutTail { journal, file, path: kept, at: self.whole_bytes, journal_bytes };
+        match cut.take(self.used_bytes) {
+            Ok(()) => Ok(cut),
+            Err(error) => {
+                // What cannot be put back now is put back by the next one who opens the store.
+                let _ = cut.put_back();
+                Err(error)
+            }
+        }
     }
 }
 
 /// A tail that was cut off a journal.
 #[derive(Debug)]
 pub(crate) struct CutTail {
-    journal: PathBuf,
-    kept: PathBuf,
+    journal: File,
+    /// The file with the tail.
+    file: File,
+    path: PathBuf,
+    /// Where it was in the journal.
     at: u64,
+    /// The journal's length before.
+    journal_bytes: u64,
 }
 
 impl CutTail {
+    /// Puts back what a crash has left in the middle of cutting or of putting back.
+    pub(crate) fn put_back_all(lsm: &Path) -> Result<()> {
+        for entry in std::fs::read_dir(lsm)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|e| e == KEPT) {
+                match Self::left(&path)? {
+                    Some(left) => left.put_back()?,
+                    None => std::fs::remove_file(path)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a crash has left. Nothing was cut off if the file did not get as far as saying where, and nothing is missing if the journal has
+    /// gone on since.
+    fn left(path: &Path) -> Result<Option<Self>> {
+        let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
+        let journal = match open(&path.with_extension("jnl")) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            journal => journal?,
+        };
+        let file = open(path)?;
+        if file.metadata()?.len() < KEPT_HEAD_BYTES {
+            return Ok(None);
+        }
+        let mut word = [0; 8];
+        let [at, journal_bytes, checksum] = {
+            let mut words = [0; 3];
+            for (place, value) in (0..).step_by(8).zip(&mut words) {
+                file.read_exact_at(&mut word, place)?;
+                *value = u64::from_le_bytes(word);
+            }
+            words
+        };
+        let is_ours = [at, journal_bytes].contains(&journal.metadata()?.len());
+        let left = Self { journal, file, path: path.to_owned(), at, journal_bytes };
+        Ok((is_ours && left.checksum() == checksum).then_some(left))
+    }
+
+    fn checksum(&self) -> u64 {
+        xxh3_64(&[self.at, self.journal_bytes].map(u64::to_le_bytes).concat())
+    }
+
+    /// Takes the bytes of the journal up to `end`.
+    fn take(&self, end: u64) -> Result<()> {
+        let head = [self.at, self.journal_bytes, self.checksum()];
+        self.file.write_all_at(&head.map(u64::to_le_bytes).concat(), 0)?;
+        self.file.sync_all()?;
+        sync_parent(&self.path)?;
+        let mut piece = vec![0; PIECE_BYTES as usize];
+        for at in (self.at..end).step_by(PIECE_BYTES as usize) {
+            let piece = &mut piece[..PIECE_BYTES.min(end - at) as usize];
+            self.journal.read_exact_at(piece, at)?;
+            self.file.write_all_at(piece, KEPT_HEAD_BYTES + at - self.at)?;
+            self.file.sync_data()?;
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            // Where that does not work it takes room for both.
+            let _ = rustix::fs::fallocate(&self.journal, flags, at, piece.len() as u64);
+        }
+        self.journal.set_len(self.at)?;
+        self.journal.sync_all()
+    }
+
     /// Forgets the tail.
     pub(crate) fn discard(self) -> Result<()> {
-        std::fs::remove_file(self.kept)
+        std::fs::remove_file(&self.path)?;
+        // It must not be there again when the journal has grown.
+        sync_parent(&self.path)
     }
 
     /// Makes the journal what it was.
     pub(crate) fn put_back(self) -> Result<()> {
-        let mut file = OpenOptions::new().write(true).open(&self.journal)?;
-        file.set_len(self.at)?;
-        file.seek(SeekFrom::Start(self.at))?;
-        std::io::copy(&mut File::open(&self.kept)?, &mut file)?;
-        file.sync_all()?;
-        std::fs::remove_file(self.kept)
+        self.journal.set_len(self.journal_bytes)?;
+        let (mut piece, mut there) = (vec![0; PIECE_BYTES as usize], vec![0; PIECE_BYTES as usize]);
+        let mut left = self.file.metadata()?.len().saturating_sub(KEPT_HEAD_BYTES);
+        while left > 0 {
+            let from = (left - 1) / PIECE_BYTES * PIECE_BYTES;
+            let (piece, there) = (&mut piece[..(left - from) as usize], &mut there[..(left - from) as usize]);
+            self.file.read_exact_at(piece, KEPT_HEAD_BYTES + from)?;
+            self.journal.read_exact_at(there, self.at + from)?;
+            piece.iter_mut().zip(there).for_each(|(byte, there)| *byte |= *there);
+            self.journal.write_all_at(piece, self.at + from)?;
+            self.journal.sync_all()?;
+            self.file.set_len(KEPT_HEAD_BYTES + from)?;
+            left = from;
+        }
+        self.journal.sync_all()?;
+        self.discard()
     }
 }
 
