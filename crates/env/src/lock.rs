@@ -40,9 +40,9 @@ impl PoolLock {
             }
             Err(error) => return Err(failed(error.into())),
         }
-        file.set_len(0).map_err(failed)?;
-        file.rewind().map_err(failed)?;
-        writeln!(file, "{}", std::process::id()).map_err(failed)?;
+        // Whoever comes later is told less without the number, and nothing worse. A file system without any room takes none, and is where the
+        // lock is needed most: for what makes room.
+        let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
         Ok(Self { file })
     }
 }
@@ -106,6 +106,29 @@ mod tests {
         let dir = TempDir::new("lock-stale");
         std::fs::write(dir.path().join(FILE_NAME), "4000000000\n").unwrap();
         drop(PoolLock::acquire(dir.path()).unwrap());
+    }
+
+    /// Not even what rescues data from a full file system could be started.
+    #[test]
+    fn a_full_file_system_does_not_keep_the_lock_from_anybody() {
+        use std::process::{Command, Stdio};
+        let dir = TempDir::new("lock-full");
+        let ended = |command: &mut Command| {
+            let _alone = crate::testing::starting();
+            command.stderr(Stdio::null()).status().unwrap().success()
+        };
+        if !ended(Command::new("mount").args(["-t", "tmpfs", "-o", "size=64k", "none"]).arg(dir.path())) {
+            eprintln!("skipped: cannot mount a tmpfs");
+            return;
+        }
+        drop(PoolLock::acquire(dir.path()).unwrap());
+        std::fs::write(dir.path().join("filler"), [7; 128 << 10]).unwrap_err();
+        let held = PoolLock::acquire(dir.path());
+        let error = PoolLock::acquire(dir.path()).map(drop);
+        let is_held = held.map(drop);
+        assert!(ended(Command::new("umount").arg(dir.path())));
+        is_held.unwrap();
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::WouldBlock);
     }
 
     #[test]
