@@ -50,6 +50,7 @@ pub struct FileDisk {
     kind: Kind,
     read_align: usize,
     direct: bool,
+    is_new: bool,
     /// A sync failed. The kernel reports lost writes once only, so that the next sync would succeed without them.
     sync_failed: AtomicBool,
     read_bytes: AtomicU64,
@@ -99,29 +100,38 @@ impl FileDisk {
         })
     }
 
-    /// Makes `path` hold `capacity_bytes`: a new sparse file, or an existing empty one, or a block device that is large enough.
+    /// Makes `path` hold `capacity_bytes`: a new sparse file, or an existing empty one, or a block device that is large enough. A file that it
+    /// made is gone again after an error.
     ///
     /// # Errors
     /// [`ErrorKind::AlreadyExists`] when it is a file that is not empty, [`ErrorKind::ResourceBusy`] when it is in use,
     /// [`ErrorKind::InvalidInput`] when it is a device that is too small, and whatever the system says.
     pub fn create(path: &Path, capacity_bytes: u64) -> Result<Self> {
         let in_context = |what: &str, error: Error| context(error, format_args!("{what} {}", path.display()));
-        if !path.try_exists()? {
+        let is_new = !path.try_exists()?;
+        if is_new {
             // What is in the volumes is nobody else's business, wherever the file lies.
             let mut options = OpenOptions::new();
             options.write(true).create_new(true).mode(DATA_FILE_MODE);
             options.open(path).map_err(|e| in_context("cannot create", e))?;
         }
-        let disk = Self::open(path)?;
+        // Until it is held, another one may take it.
+        let mut disk = Self::open(path)?;
+        disk.is_new = is_new;
         let size = disk.size_bytes()?;
-        match disk.kind {
+        let made = match disk.kind {
             Kind::BlockDevice if size < capacity_bytes => Err(too_small(path, size, capacity_bytes)),
             Kind::File if size > 0 => Err(Error::new(
                 ErrorKind::AlreadyExists,
                 format!("{} exists and holds {size} bytes; remove it or name another file", path.display()),
             )),
-            Kind::BlockDevice | Kind::File => disk.empty(capacity_bytes).map(|()| disk),
+            Kind::BlockDevice | Kind::File => disk.empty(capacity_bytes),
+        };
+        if made.is_err() && is_new {
+            // The error that is reported is the one that made it fail.
+            let _ = std::fs::remove_file(path);
         }
+        made.map(|()| disk)
     }
 
     /// Opens an existing file or block device.
@@ -181,6 +191,7 @@ impl FileDisk {
             kind,
             read_align: read_align.unwrap_or(READ_ALIGN_MIN),
             direct: read_align.is_some(),
+            is_new: false,
             sync_failed: AtomicBool::new(false),
             read_bytes: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
@@ -195,6 +206,11 @@ impl FileDisk {
     /// Whether the data lies on a raw block device.
     pub fn is_block_device(&self) -> bool {
         self.kind == Kind::BlockDevice
+    }
+
+    /// Whether [`create`](Self::create) made the file, so that it can be removed again.
+    pub fn is_new(&self) -> bool {
+        self.is_new
     }
 
     /// Bytes read since it was opened.

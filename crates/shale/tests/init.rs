@@ -154,6 +154,32 @@ fn a_failed_init_leaves_nothing() {
     assert_eq!((&get[0]["value"], &get[0]["source"]), (&"zstd-5".into(), &"pool".into()));
 }
 
+/// What failed removed what it had not made: a link of the user's, or the data of another pool that was just being made.
+#[test]
+fn a_failed_init_removes_nothing_that_is_not_its_own() {
+    let dir = Dir::new();
+    let link = dir.join("link");
+    std::os::unix::fs::symlink("nowhere/data", &link).unwrap();
+    assert!(on(&dir, "init", &["--capacity", "64M", "--data", path(&link)]).code != 0);
+    assert!(link.symlink_metadata().is_ok(), "the link is gone");
+    assert!(!dir.pool().exists(), "init left something");
+    for round in 0..4 {
+        let data = dir.join(&format!("data{round}"));
+        let begin = |pool: &str| {
+            let mut command = std::process::Command::new(support::SHALE);
+            command.args(["init", path(&dir.join(pool)), "--data", path(&data), "--capacity", "64M"]);
+            command.stderr(std::process::Stdio::null()).stdout(std::process::Stdio::null()).spawn().unwrap()
+        };
+        let pools = [format!("a{round}"), format!("b{round}")];
+        let mut inits: Vec<_> = pools.iter().map(|pool| begin(pool)).collect();
+        let made: Vec<_> = inits.iter_mut().map(|init| init.wait().unwrap().success()).collect();
+        assert!(made.iter().filter(|made| **made).count() <= 1, "two pools with the same data");
+        for (pool, _) in pools.iter().zip(&made).filter(|(_, made)| **made) {
+            run(&["list", path(&dir.join(pool))]).ok();
+        }
+    }
+}
+
 #[test]
 fn an_interrupted_init_is_refused_by_all_and_can_be_done_again() {
     let dir = Dir::with_pool("64M");

@@ -94,8 +94,9 @@ pub struct Unfinished {
     dir: PoolDir,
     config: Config,
     lock: Arc<PoolLock>,
-    target: Target,
     made: Made,
+    /// The data file is one that this made.
+    has_made_data: bool,
     /// There was nothing before, so that what was made can go without a trace.
     was_empty: bool,
     had_directory: bool,
@@ -132,7 +133,7 @@ impl Unfinished {
     /// truth. Best effort: the error that is reported is the one that made it fail.
     pub fn abandon(self) -> bool {
         if self.was_empty {
-            if self.target == Target::Absent {
+            if self.has_made_data {
                 drop(std::fs::remove_file(&self.made.data));
             }
             drop(std::fs::remove_dir_all(self.dir.map_path()));
@@ -201,20 +202,22 @@ fn begin_locked(dir: &PoolDir, options: &InitOptions, lock: &Arc<PoolLock>, had_
 
     let config = Config { state: State::Initialising, data, created_unix_s: system::unix_s() };
     config.write(&dir.config_path())?;
-    let unfinished = Unfinished {
+    let mut unfinished = Unfinished {
         dir: dir.clone(),
         config,
         lock: Arc::clone(lock),
-        target,
+        has_made_data: false,
         made: Made { data: data_path, capacity_bytes, capacity_from, redone },
         was_empty: matches!(found, Found::Nothing),
         had_directory,
     };
-    if let Err(error) = make(dir, &unfinished.made.data, &unfinished.target, claimed, &format) {
-        unfinished.abandon();
-        return Err(error);
+    match make(&mut unfinished, &target, claimed, &format) {
+        Ok(()) => Ok(unfinished),
+        Err(error) => {
+            unfinished.abandon();
+            Err(error)
+        }
     }
-    Ok(unfinished)
 }
 
 /// What is in the directory, if `init` may go on with it.
@@ -357,7 +360,7 @@ fn capacity(target: &Target, path: &Path, options: &InitOptions) -> Result<(u64,
 fn claim(dir: &PoolDir, data: &Path, target: &Target, capacity_bytes: u64) -> Result<Option<FileDisk>> {
     let claimed = match target {
         Target::Absent if !dir.config_path().exists() => return Ok(None),
-        Target::Absent => FileDisk::create(data, capacity_bytes).inspect_err(|_| drop(std::fs::remove_file(data))),
+        Target::Absent => FileDisk::create(data, capacity_bytes),
         Target::File { .. } | Target::BlockDevice { .. } => FileDisk::claim(data, capacity_bytes),
     };
     claimed.map(Some).map_err(refused)
@@ -369,7 +372,8 @@ fn refused(error: std::io::Error) -> Error {
     Error::new(kind_of(&error), format!("{error}{advice}"))
 }
 
-fn make(dir: &PoolDir, data: &Path, target: &Target, claimed: Option<FileDisk>, format: &FormatOptions) -> Result<()> {
+fn make(unfinished: &mut Unfinished, target: &Target, claimed: Option<FileDisk>, format: &FormatOptions) -> Result<()> {
+    let (dir, data) = (&unfinished.dir, &unfinished.made.data);
     let map = dir.map_path();
     // An interrupted salvage leaves its temporary store.
     for old in [&map, &dir.salvage_path()] {
@@ -386,6 +390,7 @@ fn make(dir: &PoolDir, data: &Path, target: &Target, claimed: Option<FileDisk>, 
         None => FileDisk::create(data, format.capacity_bytes),
     };
     let disk = disk.map_err(refused)?;
+    unfinished.has_made_data = disk.is_new();
     if matches!(target, Target::BlockDevice { .. }) {
         // An old superblock must not outlive this step: it would make a half-made pool look like the old one.
         let zeroes = AlignedBuf::new(BLANK_BYTES);
