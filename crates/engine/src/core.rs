@@ -274,12 +274,9 @@ impl Core {
             return Ok(());
         }
         let why = self.failure().unwrap_or_default();
-        Err(Error::new(
-            ErrorKind::Io,
-            format!(
-                "the pool takes no writes since an error ({why}); close and reopen it: all that was flushed is safe"
-            ),
-        ))
+        let reopen = "; close and reopen it: all that was flushed is safe";
+        let advice = if self.log.is_deleted() { "" } else { reopen };
+        Err(Error::new(ErrorKind::Io, format!("the pool takes no writes since an error ({why}){advice}")))
     }
 
     /// Makes all that was acknowledged before the call durable.

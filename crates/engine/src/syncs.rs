@@ -12,7 +12,15 @@ use crate::counters::Counters;
 struct State {
     durable_before: Seq,
     running: bool,
-    failed: Option<String>,
+    failed: Option<Failure>,
+}
+
+/// Why a sync failed.
+#[derive(Clone)]
+struct Failure {
+    why: String,
+    /// What is synced has been deleted: it must stay open.
+    is_deleted: bool,
 }
 
 pub(crate) struct Syncs {
@@ -41,8 +49,8 @@ impl Syncs {
     pub(crate) fn reach(&self, target: Seq, written: impl Fn() -> Seq) -> Result<()> {
         let mut state = self.state.lock();
         loop {
-            if let Some(why) = &state.failed {
-                return Err(sync_error(why));
+            if let Some(failure) = &state.failed {
+                return Err(sync_error(failure));
             }
             if state.durable_before >= target {
                 return Ok(());
@@ -60,7 +68,10 @@ impl Syncs {
             state.running = false;
             match result {
                 Ok(()) => state.durable_before = state.durable_before.max(reached),
-                Err(error) => state.failed = Some(error.to_string()),
+                Err(error) => {
+                    let is_deleted = error.kind() == std::io::ErrorKind::NotFound;
+                    state.failed = Some(Failure { why: error.to_string(), is_deleted });
+                }
             }
             self.done.notify_all();
         }
@@ -68,11 +79,20 @@ impl Syncs {
 
     /// Why a sync failed, if one did.
     pub(crate) fn failure(&self) -> Option<String> {
-        self.state.lock().failed.clone()
+        self.state.lock().failed.as_ref().map(|failure| failure.why.clone())
+    }
+
+    /// Whether a sync failed because what is synced has been deleted.
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.state.lock().failed.as_ref().is_some_and(|failure| failure.is_deleted)
     }
 }
 
-fn sync_error(why: &str) -> Error {
+fn sync_error(failure: &Failure) -> Error {
+    let Failure { why, is_deleted } = failure;
+    if *is_deleted {
+        return Error::new(ErrorKind::Io, why.clone());
+    }
     Error::new(
         ErrorKind::Io,
         format!(

@@ -24,7 +24,8 @@ pub trait Disk: Send + Sync {
     /// Writes the first `len` bytes of `buf` at `offset`; both are multiples of 4096.
     fn write_at(&self, offset: u64, buf: &AlignedBuf, len: usize) -> Result<()>;
 
-    /// Makes every write that returned before this call durable.
+    /// Makes every write that returned before this call durable. [`std::io::ErrorKind::NotFound`]: somebody has deleted what it is on, which is
+    /// there only as long as it stays open.
     fn sync(&self) -> Result<()>;
 
     /// Sets space aside, so that later writes to the range do not fail for want of space below.

@@ -7,6 +7,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -235,6 +236,20 @@ impl FileDisk {
         if self.beyond_headroom()? >= len { Ok(()) } else { Err(ErrorKind::StorageFull.into()) }
     }
 
+    /// Whether somebody has deleted the file: the system goes on writing to it, and calls that success, until nobody has it open.
+    fn is_deleted(&self) -> Result<bool> {
+        Ok(self.kind == Kind::File && self.file.metadata()?.nlink() == 0)
+    }
+
+    fn deleted(&self) -> Error {
+        let (path, process, descriptor) = (self.path.display(), std::process::id(), self.file.as_raw_fd());
+        let message = format!(
+            "{path} was deleted while it is in use, and is gone as soon as this process ends: do not stop it before you have made a copy: \
+             cp --sparse=always /proc/{process}/fd/{descriptor} NEW"
+        );
+        Error::new(ErrorKind::NotFound, message)
+    }
+
     /// Bytes that the file system has beyond the headroom.
     fn beyond_headroom(&self) -> Result<u64> {
         let below = rustix::fs::fstatvfs(&self.file)?;
@@ -329,7 +344,8 @@ impl Disk for FileDisk {
         self.file.sync_data().map_err(|error| {
             self.sync_failed.store(true, Ordering::Release);
             context(error, format_args!("sync of {}", self.path.display()))
-        })
+        })?;
+        if self.is_deleted()? { Err(self.deleted()) } else { Ok(()) }
     }
 
     fn reserve(&self, offset: u64, len: u64) -> Result<()> {

@@ -405,3 +405,46 @@ fn a_ring_that_is_dropped_leaves_nothing_under_way() {
         assert!(read.tag == 1000 && read.buf[..4096] == data[4096..8192]);
     }
 }
+
+/// Everything went on as if it were there, and was gone when the server was stopped.
+#[test]
+fn a_file_that_is_deleted_while_it_is_in_use_is_missed() {
+    let dir = TempDir::new("disk-deleted");
+    let path = dir.path().join("data");
+    let disk = FileDisk::create(&path, 1 << 20).unwrap();
+    let data = filled(8192, 5);
+    disk.write_at(4096, &data, 8192).unwrap();
+    disk.sync().unwrap();
+    std::fs::rename(&path, dir.path().join("elsewhere")).unwrap();
+    disk.sync().unwrap();
+    std::fs::remove_file(dir.path().join("elsewhere")).unwrap();
+    for _ in 0..2 {
+        let error = disk.sync().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        // What it says to do helps.
+        let text = error.to_string();
+        let copy = text.split_whitespace().find(|word| word.starts_with("/proc/")).unwrap();
+        let found = std::fs::read(copy).unwrap();
+        assert!(found.len() == 1 << 20 && found[4096..12288] == data[..]);
+    }
+}
+
+/// Another one's file, or a link of the user's, was removed with what had failed.
+#[test]
+fn what_was_there_before_stays_when_a_file_cannot_be_made() {
+    let dir = TempDir::new("disk-others");
+    let (link, path) = (dir.path().join("link"), dir.path().join("data"));
+    std::os::unix::fs::symlink("nowhere/data", &link).unwrap();
+    assert!(FileDisk::create(&link, 1 << 20).is_err());
+    assert!(link.symlink_metadata().is_ok());
+    let disk = FileDisk::create(&path, 1 << 20).unwrap();
+    assert!(disk.is_new());
+    assert_eq!(FileDisk::create(&path, 1 << 20).unwrap_err().kind(), ErrorKind::ResourceBusy);
+    drop(disk);
+    assert_eq!(FileDisk::create(&path, 1 << 20).unwrap_err().kind(), ErrorKind::AlreadyExists);
+    std::fs::write(&path, []).unwrap();
+    assert!(!FileDisk::create(&path, 1 << 20).unwrap().is_new());
+    let large = dir.path().join("large");
+    assert!(FileDisk::create(&large, u64::MAX / 2).is_err());
+    assert!(!large.exists(), "nothing is left of what was made");
+}

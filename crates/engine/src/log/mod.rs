@@ -450,6 +450,11 @@ impl Log {
         self.syncs.failure()
     }
 
+    /// Whether a sync failed because the data file has been deleted.
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.syncs.is_deleted()
+    }
+
     /// Whether a write failed, and the log waits for [`reset`](Self::reset).
     pub(crate) fn is_broken(&self) -> bool {
         self.state.lock().broken.is_some()
