@@ -38,7 +38,7 @@ struct Slot {
 pub(crate) struct FileRing<'a> {
     file: &'a File,
     read_bytes: &'a AtomicU64,
-    /// `None` only while it is dropped.
+    /// `None` while it is dropped, and once the kernel has refused to go on: then reads that have begun end without having been done.
     ring: Option<Box<IoUring>>,
     /// By number of the read as the kernel knows it.
     slots: Vec<Option<Slot>>,
@@ -90,17 +90,28 @@ impl<'a> FileRing<'a> {
                 self.under_way += 1;
             }
         }
-        // What the kernel does not take now (EAGAIN, EBUSY, EINTR) stays in the queue, and is tried again by the next call. Other errors would be
-        // mistakes of this file's.
+        // What the kernel does not take now (EAGAIN, EBUSY, EINTR) stays in the queue, and is tried again by the next call. Other errors are
+        // those of a kernel that has been told meanwhile not to let this process use rings. What it has taken must come back all the same.
         while let Err(error) = ring.submit_and_wait(ended) {
-            if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::EINTR)) {
+            let is_refused = !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::EINTR));
+            if is_refused {
                 IS_MISSING.store(true, Ordering::Relaxed);
             }
             if ring.completion().len() >= ended {
                 break;
             }
+            if is_refused && ring.submission().len() == self.under_way {
+                self.ring = None;
+                break;
+            }
             std::thread::yield_now();
         }
+    }
+
+    /// A read that has begun and will never be done by the ring.
+    fn give_back(&mut self) -> Option<EndedRead> {
+        let Slot { tag, buf, .. } = self.slots.iter_mut().find_map(Option::take)?;
+        Some(EndedRead { tag, buf, whole: false })
     }
 }
 
@@ -136,7 +147,7 @@ impl ReadRing for FileRing<'_> {
 
     fn wait(&mut self) -> Option<EndedRead> {
         loop {
-            let Some(ring) = &mut self.ring else { return None };
+            let Some(ring) = &mut self.ring else { return self.give_back() };
             let entry = ring.completion().next();
             let Some(entry) = entry else {
                 if self.under_way == 0 && self.waiting.is_empty() {
@@ -165,5 +176,46 @@ impl Drop for FileRing<'_> {
         self.waiting.clear();
         while self.wait().is_some() {}
         SPARE.set(self.ring.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+    use crate::testing::{TempDir, starting};
+
+    /// Runs in a process of its own: there are no rings in it any more.
+    #[test]
+    #[ignore = "the child of a_kernel_that_refuses_to_go_on_ends_all_reads"]
+    fn read_without_a_kernel() {
+        let dir = TempDir::new("ring-refused");
+        let path = dir.path().join("data");
+        std::fs::write(&path, [7; 8192]).unwrap();
+        let (file, counter) = (File::open(&path).unwrap(), AtomicU64::new(0));
+        let Some(mut ring) = FileRing::new(&file, &counter) else { return };
+        ring.begin(1, 0, AlignedBuf::new(4096), 4096);
+        let nothing = File::open("/dev/null").unwrap();
+        let number = ring.ring.as_ref().unwrap().as_raw_fd();
+        // SAFETY: both descriptors are open, and whoever has the second one only asks the kernel by its number.
+        assert_eq!(unsafe { libc::dup2(nothing.as_raw_fd(), number) }, number);
+        for tag in 1..10 {
+            let read = ring.wait().unwrap();
+            assert!(read.tag == tag && !read.whole);
+            assert!(ring.wait().is_none());
+            ring.begin(tag + 1, 4096, read.buf, 4096);
+        }
+        drop(ring);
+        assert!(FileRing::new(&file, &counter).is_none());
+    }
+
+    /// It was asked for ever.
+    #[test]
+    fn a_kernel_that_refuses_to_go_on_ends_all_reads() {
+        let _alone = starting();
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--ignored", "--exact", "uring::tests::read_without_a_kernel"]).stdout(Stdio::null());
+        assert!(child.status().unwrap().success());
     }
 }
