@@ -364,8 +364,11 @@ impl Disk for FileDisk {
         if self.kind == Kind::BlockDevice {
             return Ok(());
         }
-        ignore_unsupported(allocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len))
-            .map_err(|e| self.failed("reservation", offset, len, e))
+        match ignore_unsupported(allocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len)) {
+            // Some file systems want free blocks even for what has all of its own.
+            Err(error) if error.kind() == ErrorKind::StorageFull && self.has_space(offset, len) => Ok(()),
+            done => done.map_err(|e| self.failed("reservation", offset, len, e)),
+        }
     }
 
     fn room_bytes(&self) -> u64 {
