@@ -38,8 +38,8 @@ use crate::{mend, properties, recovery, superblock_io};
 /// Fewest extents of a pool: the superblock's, the reserve, and some to work with.
 pub(crate) const EXTENTS_MIN: u32 = 16;
 
-/// An open pool. Clones share it. Dropping the last one without [`close`](Self::close) is like a crash: what was not flushed is
-/// lost, and the next open recovers.
+/// An open pool. Clones share it. Dropping the last one without [`close`](Self::close) is like a crash, if it has no threads of its own: what
+/// was not flushed is lost, and the next open recovers. With threads it is not even an end: they go on, and hold the storage, until the process ends.
 #[derive(Clone)]
 pub struct Pool {
     pub(crate) core: Arc<Core>,
