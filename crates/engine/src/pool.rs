@@ -132,7 +132,8 @@ impl Pool {
     /// [`ErrorKind::Corrupt`] for damage, and whatever the storage fails with.
     pub fn open(env: PoolEnv, options: PoolOptions) -> Result<Self> {
         let began = env.clock.now_ns();
-        let superblock = superblock_io::choose(&superblock_io::read_copies(&*env.disk)?)?;
+        let copies = superblock_io::read_copies(&*env.disk)?;
+        let superblock = superblock_io::choose(&copies)?;
         let geometry = Geometry::new(superblock.extent_bytes, superblock.capacity_bytes);
         let cut_off = superblock_io::lengthen(&*env.disk, &superblock, options.repair)?;
         let mut mended = if options.repair { mend::mend(&env, &superblock.pool, &geometry)? } else { Vec::new() };
@@ -199,6 +200,7 @@ impl Pool {
         }));
         *core.mended.lock() = mended;
         core.look_below();
+        superblock_io::bring_up_to_date(&*core.env.disk, &copies, &superblock)?;
         core.take_checkpoint()?;
         // Only now: until here another opening could have got the same number, and nothing may be written under it.
         core.mark_opening();

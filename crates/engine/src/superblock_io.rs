@@ -7,17 +7,25 @@ use surface::{Error, ErrorKind, Result};
 /// What a copy is, or why it is none.
 pub(crate) type Copies = [std::result::Result<Superblock, SuperblockError>; 2];
 
-/// Reads both copies.
+/// Reads both copies. One that cannot be read is a damaged one, so that the other one can be used.
+///
+/// # Errors
+/// Of the storage, if a copy cannot be read and the other one says nothing either.
 pub(crate) fn read_copies(disk: &dyn Disk) -> Result<Copies> {
     let mut buf = AlignedBuf::new(SUPERBLOCK_BYTES);
-    let mut read = |offset| {
-        disk.read_at(offset, &mut buf, SUPERBLOCK_BYTES).map_err(|e| {
-            Error::from_io(format!("reading the superblock at byte {offset} of the data file failed"), e)
-        })?;
-        Ok(Superblock::decode(&buf[..SUPERBLOCK_BYTES]))
-    };
-    let [first, second] = SUPERBLOCK_OFFSETS;
-    Ok([read(first)?, read(second)?])
+    let mut failure = None;
+    let copies = SUPERBLOCK_OFFSETS.map(|offset| match disk.read_at(offset, &mut buf, SUPERBLOCK_BYTES) {
+        Ok(()) => Superblock::decode(&buf[..SUPERBLOCK_BYTES]),
+        Err(error) => {
+            let copy = SuperblockError::Damaged(format!("it cannot be read: {error}"));
+            let text = format!("reading the superblock at byte {offset} of the data file failed");
+            failure.get_or_insert(Error::from_io(text, error));
+            Err(copy)
+        }
+    });
+    let says_nothing =
+        |copy: &std::result::Result<_, _>| matches!(copy, Err(SuperblockError::Missing | SuperblockError::Damaged(_)));
+    failure.filter(|_| copies.iter().all(says_nothing)).map_or(Ok(copies), Err)
 }
 
 /// The superblock in force: the good copy with the higher generation.
@@ -36,6 +44,15 @@ pub(crate) fn choose(copies: &Copies) -> Result<Superblock> {
             ErrorKind::Corrupt,
             format!("both copies of the superblock are unusable: {first}; {second}"),
         )),
+    }
+}
+
+/// Makes the older one of two good copies, as a crash in the middle of a rewrite leaves it, the same as the one in force: it would count again
+/// as soon as that one cannot be read.
+pub(crate) fn bring_up_to_date(disk: &dyn Disk, copies: &Copies, superblock: &Superblock) -> Result<()> {
+    match copies {
+        [Ok(first), Ok(second)] if first != second => write(disk, superblock),
+        _ => Ok(()),
     }
 }
 

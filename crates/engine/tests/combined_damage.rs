@@ -12,7 +12,7 @@ use common::anatomy::Anatomy;
 use common::salvage::salvage;
 use common::{Campaign, Ended, Failure, Op, Shape, Tally, World};
 use engine::{Pool, PoolOptions};
-use format::{ObjectDescriptor, ObjectState};
+use format::{ObjectDescriptor, ObjectState, SUPERBLOCK_OFFSETS};
 use sim::Rng;
 use surface::{BlockDevice, Error, ErrorKind};
 use units::ObjectId;
@@ -77,6 +77,12 @@ impl Damage {
                     let noise: Vec<u8> = (0..SECTOR).map(|_| rng.next_u64() as u8).collect();
                     world.machine.disk.poke(at, &noise);
                     damage.what.push(format!("noise at {at}"));
+                }
+                4 if rng.percent(20) => {
+                    // Always the same one: without either there is no pool.
+                    let at = SUPERBLOCK_OFFSETS[anatomy.fragments.len() % 2];
+                    world.machine.disk.break_reads(at..at + SECTOR);
+                    damage.what.push(format!("a superblock unreadable at {at}"));
                 }
                 4 => {
                     let at = superblocks + rng.below((bytes - superblocks) / SECTOR) * SECTOR;

@@ -6,6 +6,8 @@ mod common;
 
 use bytes::Bytes;
 use common::{Campaign, Ended, Failure, Op, Shape, Tally, World};
+use env::AlignedBuf;
+use format::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
 use sim::{ContentKind, Fault, Rng, TableOp, fill_content};
 use surface::{ErrorKind, WriteOptions};
 
@@ -147,6 +149,75 @@ fn unreadable_places() {
         Ok(tally(&world, faults))
     });
     campaign.demand(total.faults > 0, "read errors");
+}
+
+fn is_readable(world: &World, at: u64) -> bool {
+    env::Disk::read_at(&*world.machine.disk.handle(), at, &mut AlignedBuf::new(4096), 4096).is_ok()
+}
+
+/// It kept the pool shut, and could be neither repaired nor salvaged.
+#[test]
+fn a_copy_of_the_superblock_that_cannot_be_read_is_a_damaged_one() {
+    let name = "a_copy_of_the_superblock_that_cannot_be_read_is_a_damaged_one";
+    Campaign { binary: "faults", test: name, seeds: 6, soaks: false }.run(|seed| {
+        let mut world = World::new(seed, Shape::small)?;
+        run_until_disturbed(&mut world, 30)?;
+        world.apply(&Op::FlushPool)?;
+        for copy in SUPERBLOCK_OFFSETS {
+            world.machine.disk.break_reads(copy..copy + SUPERBLOCK_BYTES as u64);
+            let disk_bytes = world.shape.capacity_bytes.next_multiple_of(4096);
+            common::salvage::salvage(&world.machine.duplicate(seed), disk_bytes, seed)
+                .map_err(|e| world.fail(format!("salvage: {e}")))?;
+            world.abandon();
+            world.machine.restart();
+            world.model.crashed();
+            world.open()?;
+            let problems = |world: &World, repair| {
+                let report = world.pool().check(repair, &mut |_, _| ()).map_err(|e| world.fail(e))?;
+                Ok::<_, Failure>(report.problems)
+            };
+            for repaired in [false, true] {
+                let found = problems(&world, repaired)?;
+                let place = format!("copy at byte {copy} of the data file");
+                let is_told = |p: &engine::Problem| p.kind == "superblock" && p.detail.contains(&place);
+                if found.len() != 1 || !found.iter().all(|p| is_told(p) && p.repaired == repaired) {
+                    return Err(world.fail(format!("{place}: {found:?}")));
+                }
+            }
+            if !is_readable(&world, copy) {
+                return Err(world.fail(format!("the copy at byte {copy} cannot be read after it was repaired")));
+            }
+            world.verify()?;
+        }
+        world.machine.disk.break_reads(0..64 << 10);
+        world.abandon();
+        world.machine.restart();
+        match engine::Pool::open(world.env(), world.pool_options()) {
+            Err(error) if error.kind() == ErrorKind::Io => Ok(tally(&world, 3)),
+            other => Err(world.fail(format!("both copies: {other:?}"))),
+        }
+    });
+}
+
+/// The older copy counted as soon as the other one was gone.
+#[test]
+fn a_copy_of_the_superblock_that_a_crash_left_behind_is_brought_up_to_date() {
+    let mut world = World::new(3, Shape::small).unwrap_or_else(|f| panic!("HARNESS: {}", f.0));
+    world.abandon();
+    let copy = |world: &World, at| {
+        let mut bytes = [0; SUPERBLOCK_BYTES];
+        world.machine.disk.peek(at, &mut bytes);
+        Superblock::decode(&bytes).unwrap()
+    };
+    for (older, newer) in [(0, 1), (1, 0)].map(|(a, b)| (SUPERBLOCK_OFFSETS[a], SUPERBLOCK_OFFSETS[b])) {
+        let next = Superblock { generation: copy(&world, newer).generation + 1, ..copy(&world, newer) };
+        world.machine.disk.poke(newer, &next.encode());
+        assert_ne!(copy(&world, older), next);
+        world.machine.restart();
+        world.open().unwrap_or_else(|f| panic!("HARNESS: {}", f.0));
+        assert_eq!(copy(&world, older), next);
+        world.abandon();
+    }
 }
 
 #[test]

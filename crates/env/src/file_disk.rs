@@ -490,7 +490,9 @@ fn direct_read_align(file: &File, kind: Kind) -> Option<usize> {
     let usable = align.is_power_of_two() && align <= WRITE_ALIGN;
     // Some file systems accept the flag and refuse the I/O.
     let mut buf = AlignedBuf::new(align);
-    (usable && file.read_at(&mut buf[..align], 0).is_ok()).then_some(align)
+    // One that cannot read this sector says nothing of the others.
+    let works = file.read_at(&mut buf[..align], 0).map_or_else(|e| e.raw_os_error() == Some(libc::EIO), |_| true);
+    (usable && works).then_some(align)
 }
 
 /// Makes the system read from the device again what it has in memory of a file. After a sync that failed it keeps what never reached the device, and

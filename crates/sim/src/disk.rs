@@ -118,7 +118,7 @@ impl SimDisk {
         state.certain.write(offset, data);
     }
 
-    /// A copy of the medium as it is now with nothing pending, attached to another power switch: a way to try one image many times.
+    /// A copy of the medium as it is now, with its unreadable places and nothing pending, attached to another power switch: a way to try one image many times.
     pub fn duplicate(&self, power: Arc<Power>) -> Self {
         let state = self.state.lock();
         let copy = State {
@@ -129,7 +129,7 @@ impl SimDisk {
             occupied: state.occupied.clone(),
             occupied_pages: state.occupied_pages,
             limit_pages: usize::MAX,
-            unreadable: Vec::new(),
+            unreadable: state.unreadable.clone(),
         };
         Self { state: Mutex::new(copy), power, read_alignment: self.read_alignment }
     }
