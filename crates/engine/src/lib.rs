@@ -58,6 +58,7 @@ mod object;
 mod objects;
 mod options;
 mod overlay;
+mod pieces;
 mod pool;
 mod prefetch;
 mod prefill;

@@ -3,14 +3,17 @@
 
 use std::cell::Cell;
 use std::io;
+use std::ops::Range;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::{Builder, Scope};
 
 use env::{AlignedBuf, Disk};
+use format::BATCH_ALIGN;
 use units::ExtentIndex;
 
 use crate::buffers::BufferPool;
 use crate::geometry::Geometry;
+use crate::pieces;
 
 /// Threads that read, at most. Each reads every so manieth extent of the list.
 const READERS_MAX: usize = 4;
@@ -27,6 +30,14 @@ pub(crate) struct Source<'a> {
     pub buffers: &'a BufferPool,
 }
 
+/// What recovery reads of an extent: all of it, but for what cannot be read.
+pub(crate) struct ExtentBytes {
+    /// May be longer.
+    pub buf: AlignedBuf,
+    /// Where it could not be read, in multiples of [`BATCH_ALIGN`]: there it holds zeroes.
+    pub unreadable: Vec<Range<usize>>,
+}
+
 impl Source<'_> {
     /// All bytes of an extent, in a buffer that may be longer.
     pub(crate) fn read(&self, extent: ExtentIndex) -> io::Result<AlignedBuf> {
@@ -35,6 +46,14 @@ impl Source<'_> {
         self.disk.read_at(self.geometry.start(extent), &mut buf, len)?;
         Ok(buf)
     }
+
+    /// What can be read of an extent.
+    pub(crate) fn read_around(&self, extent: ExtentIndex) -> ExtentBytes {
+        let len = self.geometry.extent_bytes as usize;
+        let mut buf = self.buffers.get(len);
+        let unreadable = pieces::read(self.disk, self.geometry.start(extent), &mut buf, len, BATCH_ALIGN);
+        ExtentBytes { buf, unreadable }
+    }
 }
 
 /// How many extents of so many bytes may be read ahead.
@@ -42,7 +61,7 @@ pub(crate) fn extents_ahead(memory_bytes: u64, extent_bytes: u32) -> usize {
     (memory_bytes / MEMORY_DIVISOR / u64::from(extent_bytes)).clamp(1, AHEAD_MAX) as usize
 }
 
-type Reads = Receiver<(ExtentIndex, io::Result<AlignedBuf>)>;
+type Reads = Receiver<(ExtentIndex, ExtentBytes)>;
 
 /// A list of extents, read in order.
 pub(crate) struct LogReads<'a> {
@@ -71,7 +90,7 @@ impl<'a> LogReads<'a> {
             let read = move || {
                 let mut own = extents.iter().skip(first).step_by(readers);
                 // Whoever reads stops by dropping the other end.
-                own.all(|extent| send.send((*extent, source.read(*extent))).is_ok())
+                own.all(|extent| send.send((*extent, source.read_around(*extent))).is_ok())
             };
             // Without it they are read when they are wanted.
             let _ = Builder::new().name(format!("shale-recovery-{first}")).spawn_scoped(scope, read);
@@ -81,11 +100,11 @@ impl<'a> LogReads<'a> {
     }
 
     /// The bytes of the next extent of the list, which is `extent`.
-    pub(crate) fn next(&self, extent: ExtentIndex) -> io::Result<AlignedBuf> {
+    pub(crate) fn next(&self, extent: ExtentIndex) -> ExtentBytes {
         let reader = self.ahead.get(self.asked.replace(self.asked.get() + 1) % self.ahead.len().max(1));
         match reader.and_then(|reads| reads.recv().ok()) {
             Some((read, bytes)) if read == extent => bytes,
-            _ => self.source.read(extent),
+            _ => self.source.read_around(extent),
         }
     }
 }

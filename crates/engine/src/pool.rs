@@ -202,6 +202,7 @@ impl Pool {
         core.look_below();
         superblock_io::bring_up_to_date(&*core.env.disk, &copies, &superblock)?;
         core.take_checkpoint()?;
+        recovery::write_over(&*core.env.disk, &replayed.unreadable);
         // Only now: until here another opening could have got the same number, and nothing may be written under it.
         core.mark_opening();
         if core.is_catalogue_due() {

@@ -7,13 +7,18 @@
 //!    fills; what the stream filled before is passed.
 //! 3. If it is not there either, or not whole, the log has ended. A batch of any stream that was written when the missing one was
 //!    durable proves damage.
+//!
+//! **What cannot be read** is read around, and matters only where it may hide a batch that is durable: at a place of the next batch; and anywhere
+//! behind, if there is a trace of that batch or of later ones, because the proof that it was durable may be hidden. Places that can be read and
+//! show no trace of a batch had none, so there is none behind them that counts. Once a checkpoint under the next incarnation is durable, nothing
+//! behind the end can count any more, and [`write_over`] makes it readable again: the log will come there.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
-use env::{AlignedBuf, MapStore};
+use env::{AlignedBuf, Disk, MapStore};
 use format::{
-    BATCH_ALIGN, Batch, BatchHeader, Checkpoint, Entry, FragmentEntry, FragmentIdentity, KEY_CHECKPOINT,
+    BATCH_ALIGN, BATCH_MAGIC, Batch, BatchHeader, Checkpoint, Entry, FragmentEntry, FragmentIdentity, KEY_CHECKPOINT,
     ObjectDescriptor, OpenExtent, STREAMS, Stream, decode_batch, decode_usage_page, fragment_checksum,
     object_key_range, parse_object_key, parse_usage_key, usage_key_range,
 };
@@ -25,7 +30,7 @@ use crate::canary::Canary;
 use crate::deltas::{Deltas, read_deltas};
 use crate::geometry::Geometry;
 use crate::log::{Position, Sink as _};
-use crate::log_reads::{LogReads, Source};
+use crate::log_reads::{ExtentBytes, LogReads, Source};
 use crate::map::store_error;
 use crate::usage::{Pages, usage_bytes, usage_differs};
 
@@ -49,6 +54,8 @@ pub(crate) struct Replayed {
     pub bytes_read: u64,
     /// Damage of the log that was accepted.
     pub accepted: Option<String>,
+    /// Bytes of the data file behind the end of the log that cannot be read.
+    pub unreadable: Vec<Range<u64>>,
 }
 
 fn damaged(error: format::FormatError) -> Error {
@@ -164,6 +171,8 @@ struct Replay<'a> {
     open: [Option<Tail>; STREAMS],
     /// Listed extents that have been opened.
     opened: usize,
+    /// The next one, if it does not begin with the next batch.
+    fresh: Option<Tail>,
     passed: Vec<ExtentIndex>,
     batches: u64,
     bytes_read: u64,
@@ -175,6 +184,8 @@ struct Tail {
     /// Its bytes; the buffer may be longer.
     buf: AlignedBuf,
     len: usize,
+    /// What could not be read of it.
+    unreadable: Vec<Range<usize>>,
     /// Where the last batch so far ends.
     at: usize,
     /// What stands there.
@@ -189,6 +200,19 @@ enum Found {
     Other(String),
 }
 
+/// What was found where the log seems to end, and behind.
+#[derive(Default)]
+struct End {
+    /// A batch that was written when the missing one was durable: a crash does not leave that.
+    later: Option<Seq>,
+    /// The first byte of the data file that cannot be read, and where the missing batch may stand.
+    hidden: Option<u64>,
+    /// What cannot be read from there on.
+    unreadable: Vec<Range<u64>>,
+    /// The missing batch has been written: it is there, torn or damaged, or something that could be it, or one behind it.
+    is_begun: bool,
+}
+
 /// A batch that counts: what it says, and where its payloads begin in the data file.
 struct Taken {
     entries: Vec<Entry>,
@@ -198,8 +222,8 @@ struct Taken {
 /// Applies the batches behind a checkpoint.
 ///
 /// # Errors
-/// [`ErrorKind::Io`] if the log cannot be read; [`ErrorKind::Corrupt`] if a batch is damaged of which a later one says that it was
-/// durable, unless `accept_damage`: then the log ends there.
+/// [`ErrorKind::Io`] if a batch that is durable may stand where the log cannot be read, and [`ErrorKind::Corrupt`] if a batch is damaged of
+/// which a later one says that it was durable, unless `accept_damage`: then the log ends there.
 pub(crate) fn replay(
     source: Source<'_>,
     checkpoint: &Checkpoint,
@@ -216,11 +240,12 @@ pub(crate) fn replay(
         next: checkpoint.next_seq,
         open: Default::default(),
         opened: 0,
+        fresh: None,
         passed: Vec::new(),
         batches: 0,
         bytes_read: 0,
     };
-    let accepted = std::thread::scope(|scope| {
+    let (accepted, unreadable) = std::thread::scope(|scope| {
         let reads = LogReads::begin(source, &checkpoint.extents, ahead, scope);
         replay.run(&reads, applier, accept_damage)
     })?;
@@ -234,21 +259,35 @@ pub(crate) fn replay(
         passed: replay.passed,
         dropped: Vec::new(),
     };
-    Ok(Replayed { position, batches: replay.batches, bytes_read: replay.bytes_read, accepted })
+    Ok(Replayed { position, batches: replay.batches, bytes_read: replay.bytes_read, accepted, unreadable })
+}
+
+/// Writes over what could not be read behind the end of the log, and holds nothing. What fails there fails again when the log comes there, and
+/// then goes on elsewhere.
+pub(crate) fn write_over(disk: &dyn Disk, unreadable: &[Range<u64>]) {
+    let zeroes = AlignedBuf::new(BATCH_ALIGN);
+    for at in unreadable.iter().flat_map(|bad| bad.clone().step_by(BATCH_ALIGN)) {
+        let _ = disk.write_at(at, &zeroes, BATCH_ALIGN);
+    }
 }
 
 impl Replay<'_> {
-    /// Damage of the log that was accepted, if there was any.
-    fn run(&mut self, reads: &LogReads<'_>, applier: &Applier, accept_damage: bool) -> Result<Option<String>> {
+    /// Damage of the log that was accepted, if there was any, and what cannot be read behind its end.
+    fn run(
+        &mut self,
+        reads: &LogReads<'_>,
+        applier: &Applier,
+        accept_damage: bool,
+    ) -> Result<(Option<String>, Vec<Range<u64>>)> {
         for stream in Stream::ALL {
             if let Some(OpenExtent { extent, offset }) = self.checkpoint.open[stream as usize] {
-                let bytes = self.source.read(extent);
-                self.open[stream as usize] = Some(self.load(extent, bytes, offset as usize, Some(stream))?);
+                let bytes = self.source.read_around(extent);
+                self.open[stream as usize] = Some(self.load(extent, bytes, offset as usize, Some(stream)));
             }
         }
         let mut again: Option<Taken> = None;
         let why = loop {
-            match self.advance(reads)? {
+            match self.advance(reads) {
                 Ok(taken) => {
                     applier.apply(&taken.entries, taken.payload);
                     if Canary::DoubleApply.is_planted() && again.is_none() {
@@ -261,28 +300,40 @@ impl Replay<'_> {
         if let Some(again) = again {
             applier.apply(&again.entries, again.payload);
         }
-        let Some(later) = self.proof()? else { return Ok(None) };
-        let what = format!(
-            "the log is damaged: batch {} was durable when batch {} was written, but there is {why}",
-            self.next.0, later.0
-        );
+        let end = self.end();
+        let behind = end.unreadable.first().map(|bad| bad.start);
+        let hidden = end.hidden.or(behind.filter(|_| end.is_begun && end.later.is_none()));
+        let next = self.next.0;
+        let what = match (end.later, hidden) {
+            (Some(later), _) => {
+                format!(
+                    "the log is damaged: batch {next} was durable when batch {} was written, but there is {why}",
+                    later.0
+                )
+            }
+            (None, Some(at)) => format!(
+                "the log cannot be read at byte {at} of the data file, and may go on there: batch {next} was looked for, and there is {why}"
+            ),
+            (None, None) => return Ok((None, end.unreadable)),
+        };
         if accept_damage {
-            return Ok(Some(what));
+            return Ok((Some(what), end.unreadable));
         }
+        let kind = if hidden.is_some() { ErrorKind::Io } else { ErrorKind::Corrupt };
         let text = format!("{what}. `check --repair` opens the pool without that batch and those behind it");
-        Err(Error::new(ErrorKind::Corrupt, text))
+        Err(Error::new(kind, text))
     }
 
     /// The next batch, or why there is none.
-    fn advance(&mut self, reads: &LogReads<'_>) -> Result<std::result::Result<Taken, String>> {
+    fn advance(&mut self, reads: &LogReads<'_>) -> std::result::Result<Taken, String> {
         let has_next = |tail: &Option<Tail>| tail.as_ref().is_some_and(|tail| tail.has(self.next));
         let stream = match self.open.iter().position(has_next) {
             Some(stream) => stream,
             None => {
                 let Some(extent) = self.checkpoint.extents.get(self.opened).copied() else {
-                    return Ok(Err(self.missing(None)));
+                    return Err(self.missing());
                 };
-                let tail = self.load(extent, reads.next(extent), 0, None)?;
+                let tail = self.load(extent, reads.next(extent), 0, None);
                 match &tail.found {
                     Found::Batch(batch) if tail.has(self.next) && tail.is_whole(batch) => {
                         let stream = batch.header.stream as usize;
@@ -297,43 +348,37 @@ impl Replay<'_> {
                         }
                         stream
                     }
-                    _ => return Ok(Err(self.missing(Some(&tail)))),
+                    _ => {
+                        self.fresh = Some(tail);
+                        return Err(self.missing());
+                    }
                 }
             }
         };
         let id = self.id;
-        let Some(tail) = &mut self.open[stream] else { return Ok(Err(self.missing(None))) };
-        let Some(batch) = tail.take_whole() else { return Ok(Err(self.missing(None))) };
+        let Some(tail) = &mut self.open[stream] else { return Err(self.missing()) };
+        let Some(batch) = tail.take_whole() else { return Err(self.missing()) };
         let payload = self.source.geometry.start(tail.extent) + (tail.at + batch.header_bytes) as u64;
         tail.at += batch.batch_bytes;
         tail.look(id, Some(batch.header.stream));
         self.next = Seq(self.next.0 + 1);
         self.batches += 1;
-        Ok(Ok(Taken { entries: batch.entries, payload }))
+        Ok(Taken { entries: batch.entries, payload })
     }
 
     /// Takes the bytes of an extent, and looks at what stands at byte `at` of it.
-    fn load(
-        &mut self,
-        extent: ExtentIndex,
-        bytes: std::io::Result<AlignedBuf>,
-        at: usize,
-        stream: Option<Stream>,
-    ) -> Result<Tail> {
-        let start = self.source.geometry.start(extent);
+    fn load(&mut self, extent: ExtentIndex, bytes: ExtentBytes, at: usize, stream: Option<Stream>) -> Tail {
         self.bytes_read += u64::from(self.source.geometry.extent_bytes);
-        let buf = bytes.map_err(|e| {
-            Error::from_io(format!("recovery could not read the log at byte {start} of the data file"), e)
-        })?;
+        let ExtentBytes { buf, unreadable } = bytes;
         let len = self.source.geometry.extent_bytes as usize;
-        let mut tail = Tail { extent, buf, len, at, found: Found::Other(String::new()) };
+        let mut tail = Tail { extent, buf, len, unreadable, at, found: Found::Other(String::new()) };
         tail.look(self.id, stream);
-        Ok(tail)
+        tail
     }
 
-    /// What stands at the places where the next batch could be; `fresh` is the next listed extent.
-    fn missing(&self, fresh: Option<&Tail>) -> String {
-        let places = self.open.iter().flatten().chain(fresh).map(|tail| {
+    /// What stands at the places where the next batch could be.
+    fn missing(&self) -> String {
+        let places = self.open.iter().flatten().chain(&self.fresh).map(|tail| {
             let what = match &tail.found {
                 Found::Batch(batch) if batch.header.seq == self.next => "its torn or damaged rest".to_owned(),
                 Found::Batch(batch) => format!("batch {}", batch.header.seq.0),
@@ -344,36 +389,49 @@ impl Replay<'_> {
         places.collect::<Vec<_>>().join(", ")
     }
 
-    /// Looks behind the place where the log seems to end for a batch that was written when the missing one was durable: a crash does not
-    /// leave that.
-    fn proof(&mut self) -> Result<Option<Seq>> {
+    /// Looks where the log seems to end, and behind.
+    fn end(&mut self) -> End {
+        let mut end = End::default();
         for tail in self.open.iter().flatten() {
-            if let Some(proof) = self.proof_in(tail) {
-                return Ok(Some(proof));
-            }
+            self.look_for_more(tail, true, &mut end);
         }
         // The missing batch may be the one that the next extent should begin with: its head tells nothing. Extents are opened in their
         // order, but a crash or damage may have taken the heads of several.
         let mut headless = 0;
-        for extent in self.checkpoint.extents.iter().copied().skip(self.opened) {
-            let bytes = self.source.read(extent);
-            let tail = self.load(extent, bytes, 0, None)?;
-            let proof = self.proof_in(&tail);
+        for (i, extent) in self.checkpoint.extents.iter().copied().enumerate().skip(self.opened) {
+            let is_place = i == self.opened;
+            if headless == HEADLESS_MAX || end.later.is_some() && !is_place {
+                break;
+            }
+            // What could not be read the first time must not pass for what was never there the second time.
+            let tail = match self.fresh.take() {
+                Some(tail) => tail,
+                None => self.load(extent, self.source.read_around(extent), 0, None),
+            };
+            self.look_for_more(&tail, is_place, &mut end);
             headless = if matches!(tail.found, Found::Other(_)) { headless + 1 } else { 0 };
             self.source.buffers.put(tail.buf);
-            if proof.is_some() || headless == HEADLESS_MAX {
-                return Ok(proof);
-            }
         }
-        Ok(None)
+        end
     }
 
-    /// A batch at or behind the end of a tail that was written when the one that is missing was durable.
-    fn proof_in(&self, tail: &Tail) -> Option<Seq> {
-        (tail.at..tail.len).step_by(BATCH_ALIGN).find_map(|at| {
-            let header = decode_batch(&tail.bytes()[at..]).ok()?.header;
-            (self.id.has(&header, tail.extent) && header.durable_before > self.next).then_some(header.seq)
-        })
+    /// Adds what stands at and behind the end of a tail; `is_place`: the missing batch could stand there.
+    fn look_for_more(&self, tail: &Tail, is_place: bool, end: &mut End) {
+        let start = self.source.geometry.start(tail.extent);
+        let behind = tail.unreadable.iter().filter(|bad| bad.end > tail.at);
+        end.unreadable.extend(behind.map(|bad| start + bad.start as u64..start + bad.end as u64));
+        if is_place {
+            let hidden = tail.unreadable_in(tail.may_take(self.next));
+            end.hidden = end.hidden.or(hidden.map(|at| start + at as u64));
+            end.is_begun |= tail.is_begun();
+        }
+        for at in (tail.at..tail.len).step_by(BATCH_ALIGN) {
+            let Ok(Batch { header, .. }) = decode_batch(&tail.bytes()[at..]) else { continue };
+            if self.id.has(&header, tail.extent) {
+                end.is_begun |= header.seq >= self.next;
+                end.later = end.later.or((header.durable_before > self.next).then_some(header.seq));
+            }
+        }
     }
 }
 
@@ -386,6 +444,8 @@ impl Tail {
     fn look(&mut self, id: LogId, stream: Option<Stream>) {
         self.found = if self.at + BATCH_ALIGN > self.len {
             Found::Other("the end of an extent".to_owned())
+        } else if self.unreadable_in(self.at..self.at + BATCH_ALIGN).is_some() {
+            Found::Other("what cannot be read".to_owned())
         } else {
             match decode_batch(&self.bytes()[self.at..]) {
                 Ok(batch) if id.has(&batch.header, self.extent) && stream.is_none_or(|s| s == batch.header.stream) => {
@@ -400,6 +460,30 @@ impl Tail {
     /// Whether the batch of that number stands there, whole or not.
     fn has(&self, seq: Seq) -> bool {
         matches!(&self.found, Found::Batch(batch) if batch.header.seq == seq)
+    }
+
+    /// The first byte of `range` that could not be read.
+    fn unreadable_in(&self, range: Range<usize>) -> Option<usize> {
+        let bad = self.unreadable.iter().find(|bad| bad.start < range.end && range.start < bad.end)?;
+        Some(bad.start.max(range.start))
+    }
+
+    /// Whether something like a batch stands there whose header is not whole.
+    fn is_begun(&self) -> bool {
+        let bytes = &self.bytes()[self.at..];
+        bytes.starts_with(&BATCH_MAGIC.to_le_bytes()) && decode_batch(bytes).is_err()
+    }
+
+    /// The bytes that the batch of that number may have taken, if it was written there.
+    fn may_take(&self, seq: Seq) -> Range<usize> {
+        let end = match &self.found {
+            Found::Batch(batch) if batch.header.seq == seq => self.at + batch.batch_bytes,
+            // Another batch has the place.
+            Found::Batch(_) => self.at,
+            Found::Other(_) if self.is_begun() => self.len,
+            Found::Other(_) => self.len.min(self.at + BATCH_ALIGN),
+        };
+        self.at..end
     }
 
     /// Whether all of the payloads of the batch that stands there are what was written.

@@ -5,6 +5,7 @@
 mod common;
 
 use bytes::Bytes;
+use common::anatomy::Anatomy;
 use common::{Campaign, Ended, Failure, Op, Shape, Tally, World};
 use env::AlignedBuf;
 use format::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
@@ -218,6 +219,108 @@ fn a_copy_of_the_superblock_that_a_crash_left_behind_is_brought_up_to_date() {
         assert_eq!(copy(&world, older), next);
         world.abandon();
     }
+}
+
+/// A pool with batches behind its checkpoint, all of them durable, that nobody has open.
+fn with_a_log(seed: u64) -> Result<World, Failure> {
+    // The log shall stay behind the checkpoint.
+    let mut world = World::new(seed, |rng: &mut Rng| Shape { checkpoint_log_bytes: 64 << 20, ..Shape::small(rng) })?;
+    run_until_disturbed(&mut world, 40)?;
+    world.apply(&Op::Checkpoint)?;
+    run_until_disturbed(&mut world, 10)?;
+    world.apply(&Op::FlushPool)?;
+    world.abandon();
+    world.machine.restart();
+    Ok(world)
+}
+
+/// Where the log is behind the checkpoint, in bytes of the data file.
+struct Ends {
+    /// Before the place at which the checkpoint left a stream.
+    before: Option<u64>,
+    /// Behind the place at which a stream goes on, in the same extent.
+    behind: Vec<u64>,
+    /// The first of the listed extents behind the one that is opened next.
+    ahead: Option<u64>,
+    /// The last batch: where it begins, and its last block.
+    last: Option<(u64, u64)>,
+}
+
+fn ends(world: &World) -> Ends {
+    let anatomy = Anatomy::of(world);
+    let extent_bytes = u64::from(world.shape.extent_bytes);
+    let (checkpoint, tail) = (&anatomy.checkpoint, anatomy.tail());
+    let mut open = checkpoint.open.map(|open| open.map(|o| u64::from(o.extent.0) * extent_bytes + u64::from(o.offset)));
+    let before = checkpoint.open.iter().flatten().find(|o| o.offset > 0);
+    for part in &tail {
+        open[part.batch.header.stream as usize] = Some(part.offset + part.batch.batch_bytes as u64);
+    }
+    let opened = tail.iter().filter(|part| part.offset % extent_bytes == 0).count();
+    let is_inside = |at: &u64| at % extent_bytes > 4096;
+    Ends {
+        before: before.map(|o| u64::from(o.extent.0) * extent_bytes + u64::from(o.offset) - 4096),
+        behind: open.iter().flatten().map(|at| at + 4096).filter(is_inside).collect(),
+        ahead: checkpoint.extents.get(opened + 1).map(|e| u64::from(e.0) * extent_bytes),
+        last: tail.last().map(|part| (part.offset, part.offset + part.batch.batch_bytes as u64 - 4096)),
+    }
+}
+
+/// It kept the pool shut, wherever in the extents of the log it was.
+#[test]
+fn what_cannot_be_read_beside_the_log_does_not_keep_a_pool_shut() {
+    let name = "what_cannot_be_read_beside_the_log_does_not_keep_a_pool_shut";
+    let total = Campaign { binary: "faults", test: name, seeds: 30, soaks: false }.run(|seed| {
+        let base = with_a_log(seed)?;
+        let Ends { before, behind, ahead, .. } = ends(&base);
+        let mut faults = 0;
+        for (at, is_free) in
+            before.map(|at| (at, false)).into_iter().chain(behind.into_iter().chain(ahead).map(|at| (at, true)))
+        {
+            let mut world = base.fork(seed);
+            world.machine.disk.break_reads(at..at + 4096);
+            world.model.crashed();
+            world.open().map_err(|Failure(what)| world.fail(format!("unreadable at {at}: {what}")))?;
+            if is_free && !is_readable(&world, at) {
+                return Err(world.fail(format!("nothing is at {at}, and it still cannot be read")));
+            }
+            // What is lost there is data, for whoever asks for it.
+            world.machine.disk.heal();
+            world.verify()?;
+            faults += 1;
+        }
+        Ok(tally(&base, faults))
+    });
+    assert!(total.faults > 60, "{total:?}");
+}
+
+/// The log must not end before it in silence.
+#[test]
+fn a_batch_that_cannot_be_read_is_missed() {
+    let name = "a_batch_that_cannot_be_read_is_missed";
+    let total = Campaign { binary: "faults", test: name, seeds: 30, soaks: false }.run(|seed| {
+        let base = with_a_log(seed)?;
+        let Some((first, last)) = ends(&base).last else { return Ok(tally(&base, 0)) };
+        for at in [first, last] {
+            let world = base.fork(seed);
+            world.machine.disk.break_reads(at..at + 4096);
+            match engine::Pool::open(world.env(), world.pool_options()) {
+                Err(error) if error.kind() == ErrorKind::Io && error.to_string().contains("--repair") => {}
+                // Nothing but zeroes was there.
+                Ok(_) if at == last && last > first => continue,
+                other => return Err(world.fail(format!("unreadable at {at}: {other:?}"))),
+            }
+            let options = engine::PoolOptions { repair: true, ..world.pool_options() };
+            let pool = engine::Pool::open(world.env(), options).map_err(|e| world.fail(e))?;
+            let report = pool.check(true, &mut |_, _| ()).map_err(|e| world.fail(e))?;
+            if !report.problems.iter().any(|p| p.kind == "log" && p.repaired) {
+                return Err(world.fail(format!("unreadable at {at}: {report:?}")));
+            }
+            pool.close().map_err(|e| world.fail(e))?;
+            engine::Pool::open(world.env(), world.pool_options()).map_err(|e| world.fail(e))?;
+        }
+        Ok(tally(&base, 2))
+    });
+    assert!(total.faults > 30, "{total:?}");
 }
 
 #[test]

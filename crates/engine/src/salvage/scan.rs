@@ -20,6 +20,7 @@ use super::facts::{Fact, Rank, only_blocks};
 use super::told::Told;
 use crate::extent_scan::{self, Stored};
 use crate::geometry::Geometry;
+use crate::pieces;
 
 /// Groups of a hole range beyond which it is kept as a range.
 const HOLE_GROUPS_MAX: u64 = 64;
@@ -117,19 +118,9 @@ impl Scan {
     /// Step 1.
     pub(crate) fn read_extent(&mut self, disk: &dyn Disk, start: u64, buf: &mut AlignedBuf) {
         let extent_bytes = buf.len();
-        if disk.read_at(start, buf, extent_bytes).is_ok() {
-            return;
-        }
-        let mut piece = AlignedBuf::new(PIECE_BYTES.min(extent_bytes));
-        for at in (0..extent_bytes).step_by(piece.len()) {
-            let len = piece.len().min(extent_bytes - at);
-            if disk.read_at(start + at as u64, &mut piece, len).is_ok() {
-                buf[at..at + len].copy_from_slice(&piece[..len]);
-            } else {
-                buf[at..at + len].fill(0);
-                let place = Place { location: start + at as u64, bytes: len as u64, before: Seq(0), incarnation: 0 };
-                self.remember(place, true);
-            }
+        for bad in pieces::read(disk, start, buf, extent_bytes, PIECE_BYTES) {
+            let (location, bytes) = (start + bad.start as u64, bad.len() as u64);
+            self.remember(Place { location, bytes, before: Seq(0), incarnation: 0 }, true);
         }
     }
 
