@@ -8,6 +8,9 @@
 //! 3. If it is not there either, or not whole, the log has ended. A batch of any stream that was written when the missing one was
 //!    durable proves damage.
 //!
+//! **A map that is older than the log**, as one from a backup, knows nothing of later openings, which have written where it would have the log go
+//! on, and where it thinks that data is. Nothing mends that but `salvage`, so nothing accepts it.
+//!
 //! **What cannot be read** is read around, and matters only where it may hide a batch that is durable: at a place of the next batch; and anywhere
 //! behind, if there is a trace of that batch or of later ones, because the proof that it was durable may be hidden. Places that can be read and
 //! show no trace of a batch had none, so there is none behind them that counts. Once a checkpoint under the next incarnation is durable, nothing
@@ -159,6 +162,11 @@ impl LogId {
     fn has(self, header: &BatchHeader, extent: ExtentIndex) -> bool {
         (header.pool, header.extent, header.incarnation) == (self.pool, extent, self.incarnation)
     }
+
+    /// Whether the batch is of a later opening: none writes before a checkpoint that names it is durable.
+    fn is_newer(self, header: &BatchHeader, extent: ExtentIndex) -> bool {
+        (header.pool, header.extent) == (self.pool, extent) && header.incarnation > self.incarnation
+    }
 }
 
 /// The log behind a checkpoint.
@@ -205,6 +213,8 @@ enum Found {
 struct End {
     /// A batch that was written when the missing one was durable: a crash does not leave that.
     later: Option<Seq>,
+    /// The number of a later opening that wrote there.
+    newer: Option<u64>,
     /// The first byte of the data file that cannot be read, and where the missing batch may stand.
     hidden: Option<u64>,
     /// What cannot be read from there on.
@@ -223,7 +233,8 @@ struct Taken {
 ///
 /// # Errors
 /// [`ErrorKind::Io`] if a batch that is durable may stand where the log cannot be read, and [`ErrorKind::Corrupt`] if a batch is damaged of
-/// which a later one says that it was durable, unless `accept_damage`: then the log ends there.
+/// which a later one says that it was durable, unless `accept_damage`: then the log ends there. [`ErrorKind::Corrupt`] in any case, if a later
+/// opening than the checkpoint's has written there.
 pub(crate) fn replay(
     source: Source<'_>,
     checkpoint: &Checkpoint,
@@ -301,6 +312,15 @@ impl Replay<'_> {
             applier.apply(&again.entries, again.payload);
         }
         let end = self.end();
+        if let Some(newer) = end.newer {
+            let text = format!(
+                "the map is older than the data: it was last written in opening {} of the pool, and the data file holds what opening {newer} \
+                 wrote, so the map may have been put back from a backup. Put back the newest one, or make another from the data file alone: \
+                 shale salvage DATA --into NEW",
+                self.id.incarnation
+            );
+            return Err(Error::new(ErrorKind::Corrupt, text));
+        }
         let behind = end.unreadable.first().map(|bad| bad.start);
         let hidden = end.hidden.or(behind.filter(|_| end.is_begun && end.later.is_none()));
         let next = self.next.0;
@@ -425,9 +445,12 @@ impl Replay<'_> {
             end.hidden = end.hidden.or(hidden.map(|at| start + at as u64));
             end.is_begun |= tail.is_begun();
         }
-        for at in (tail.at..tail.len).step_by(BATCH_ALIGN) {
+        for at in (0..tail.len).step_by(BATCH_ALIGN) {
             let Ok(Batch { header, .. }) = decode_batch(&tail.bytes()[at..]) else { continue };
-            if self.id.has(&header, tail.extent) {
+            if self.id.is_newer(&header, tail.extent) {
+                end.newer.get_or_insert(header.incarnation);
+            }
+            if at >= tail.at && self.id.has(&header, tail.extent) {
                 end.is_begun |= header.seq >= self.next;
                 end.later = end.later.or((header.durable_before > self.next).then_some(header.seq));
             }

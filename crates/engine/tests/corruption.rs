@@ -271,6 +271,41 @@ fn unknown_versions_and_features_do_not_open() {
     });
 }
 
+/// It was opened, and what it thought to be data was whatever later openings had put there.
+#[test]
+fn a_map_that_is_older_than_the_log_is_not_opened() {
+    campaign("a_map_that_is_older_than_the_log_is_not_opened", 20, |seed| {
+        let mut world = prepare(seed)?;
+        let older = world.machine.store.dump();
+        // From one that was only opened to one whose old extents have all been used again.
+        for _ in 0..seed * 20 {
+            if world.pool.is_none() {
+                world.model.crashed();
+                world.open()?;
+            }
+            if world.step()? == Ended::Full {
+                world.relieve()?;
+            }
+        }
+        world.abandon();
+        world.machine.restart();
+        drop(Pool::open(world.env(), world.pool_options()).map_err(|e| fail(&world, format!("open: {e}")))?);
+        world.machine.restart();
+        for (key, _) in world.machine.store.dump() {
+            world.machine.store.poke(&key, None);
+        }
+        older.iter().for_each(|(key, value)| world.machine.store.poke(key, Some(value)));
+        for repair in [false, true] {
+            let options = engine::PoolOptions { repair, ..world.pool_options() };
+            match Pool::open(world.env(), options) {
+                Ok(_) => return Err(fail(&world, format!("opened, with repair: {repair}"))),
+                Err(e) => refusal(&world, "an older map", &e, ErrorKind::Corrupt, "salvage")?,
+            }
+        }
+        Ok(1)
+    });
+}
+
 #[test]
 fn values_of_the_store() {
     campaign("values_of_the_store", 10, |seed| {
