@@ -452,15 +452,14 @@ fn a_commit_goes_on_when_nobody_merges() {
     let database = Database::builder(&lsm).open().unwrap();
     let lazily = || keyspace_options().compaction_strategy(Arc::new(Leveled::default().with_l0_threshold(200)));
     let keyspace = database.keyspace(KEYSPACE, lazily).unwrap();
-    for number in 0..L0_RUNS_MAX as u64 {
-        keyspace.insert(b"a", number.to_be_bytes()).unwrap();
+    while keyspace.tree.l0_run_count() < L0_RUNS_MAX {
+        keyspace.insert(b"a", b"1").unwrap();
         keyspace.rotate_memtable_and_wait().unwrap();
     }
-    assert_eq!(keyspace.tree.l0_run_count(), L0_RUNS_MAX);
     drop((keyspace, database));
     drop(DurableMark::create(&map.join(MARK_FILE)).unwrap());
     let store = FjallStore::open(&map, SMALL).unwrap();
-    assert_eq!(store.keyspace.tree.l0_run_count(), L0_RUNS_MAX);
+    assert!(store.keyspace.tree.l0_run_count() >= L0_RUNS_MAX);
     store.commit(batch_of(&[("a", "3")])).unwrap();
     store.persist().unwrap();
     assert_eq!(store.get(b"a").unwrap().unwrap(), b"3");
