@@ -361,6 +361,7 @@ impl Disk for DiskHandle {
 
     fn write_at(&self, offset: u64, buf: &AlignedBuf, len: usize) -> io::Result<()> {
         self.check_range("write", offset, len as u64, PAGE);
+        let _running = self.disk.power.running();
         let fault = self.point(PointKind::Write, offset, len as u64)?;
         let data = &buf[..len];
         let mut state = self.disk.state.lock();
@@ -394,6 +395,7 @@ impl Disk for DiskHandle {
     }
 
     fn sync(&self) -> io::Result<()> {
+        let _running = self.disk.power.running();
         let fault = self.point(PointKind::Sync, 0, 0)?;
         let mut state = self.disk.state.lock();
         match fault {
@@ -409,6 +411,7 @@ impl Disk for DiskHandle {
 
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
         self.check_range("reserve", offset, len, PAGE);
+        let _running = self.disk.power.running();
         match self.point(PointKind::Reserve, offset, len)? {
             None => {}
             Some(Fault::Crash) => return Err(power_lost()),
@@ -432,6 +435,7 @@ impl Disk for DiskHandle {
 
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         self.check_range("punch", offset, len, PAGE);
+        let _running = self.disk.power.running();
         let fault = self.point(PointKind::Punch, offset, len)?;
         let mut state = self.disk.state.lock();
         let state = &mut *state;

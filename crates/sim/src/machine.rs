@@ -43,6 +43,7 @@ impl Machine {
     /// The power fails (if it has not yet) and comes back: the disk and the store hold what survived. Handles from before are dead.
     pub fn power_cycle(&mut self) {
         self.power.cut();
+        let _stopped = self.power.stopped();
         self.disk.settle(&mut self.rng);
         self.store.settle(&mut self.rng);
         self.power.start();
@@ -51,6 +52,7 @@ impl Machine {
     /// The program has died and is started anew; the power stayed on, so nothing that was written is lost, and nothing has become
     /// certain either. Handles from before are dead.
     pub fn restart(&mut self) {
+        let _stopped = self.power.stopped();
         self.disk.restart(&mut self.rng);
         self.store.restart(&mut self.rng);
         self.power.start();

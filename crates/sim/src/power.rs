@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// What kind of operation a point stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -89,6 +89,8 @@ struct State {
 #[derive(Debug, Default)]
 pub struct Power {
     state: Mutex<State>,
+    /// Held by each operation that changes something, for as long as it takes; alone, by whoever lets the machine start anew.
+    running: RwLock<()>,
 }
 
 /// What an operation is told.
@@ -165,6 +167,17 @@ impl Power {
         let mut state = self.state.lock();
         state.lost = false;
         state.generation += 1;
+    }
+
+    /// An operation that changes something begins, and ends when this goes: none that was let through before the power failed does anything
+    /// when it is back.
+    pub(crate) fn running(&self) -> RwLockReadGuard<'_, ()> {
+        self.running.read()
+    }
+
+    /// Waits for operations under way, and keeps others from beginning.
+    pub(crate) fn stopped(&self) -> RwLockWriteGuard<'_, ()> {
+        self.running.write()
     }
 
     /// Called by each operation before it does anything.

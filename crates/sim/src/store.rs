@@ -168,6 +168,7 @@ impl MapStore for StoreHandle {
     }
 
     fn commit(&self, batch: MapBatch) -> Result<(), MapError> {
+        let _running = self.store.power.running();
         let fault = self.point(PointKind::Commit, batch.changes.len() as u64)?;
         let mut state = self.store.state.lock();
         if let Some(fault) = fault {
@@ -183,6 +184,7 @@ impl MapStore for StoreHandle {
     }
 
     fn persist(&self) -> Result<(), MapError> {
+        let _running = self.store.power.running();
         if let Some(fault) = self.point(PointKind::Persist, 0)? {
             return Err(refused(fault, "persist"));
         }

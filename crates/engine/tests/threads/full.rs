@@ -77,7 +77,9 @@ fn run(seed: u64) {
     assert!(full.into_inner(), "HARNESS: a pool of {CAPACITY_BYTES} bytes took twice as many");
     pool.flush().unwrap_or_else(|e| panic!("HARNESS: what was acknowledged cannot be flushed: {:?}: {e}", e.kind()));
     verify(&pool, &acknowledged);
-    drop(pool);
+    // Its threads end, and do nothing more.
+    machine.power.cut();
+    let _ = pool.close();
     machine.power_cycle();
     let pool = Pool::open(env(&machine), options).unwrap();
     verify(&pool, &acknowledged);

@@ -412,7 +412,8 @@ fn run(seed: u64) {
         let beside = Beside { checkpoints, cleaning, rewriting, flushes };
         println!("{compression}, extents of {extent_bytes}, round {round}: {beside:?}");
         let mut clients = until_the_power_fails(&machine, &pool, clients, beside);
-        drop(pool);
+        // It cannot be closed in order any more; its threads end.
+        let _ = pool.close();
         machine.power.clear_plan();
         machine.power_cycle();
         pool = Pool::open(env(&machine), options.clone()).unwrap_or_else(|error| panic!("HARNESS: opening: {error}"));
