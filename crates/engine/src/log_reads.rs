@@ -8,7 +8,6 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::{Builder, Scope};
 
 use env::{AlignedBuf, Disk};
-use format::BATCH_ALIGN;
 use units::ExtentIndex;
 
 use crate::buffers::BufferPool;
@@ -34,7 +33,7 @@ pub(crate) struct Source<'a> {
 pub(crate) struct ExtentBytes {
     /// May be longer.
     pub buf: AlignedBuf,
-    /// Where it could not be read, in multiples of [`BATCH_ALIGN`]: there it holds zeroes.
+    /// Where it could not be read, in multiples of [`format::BATCH_ALIGN`]: there it holds zeroes.
     pub unreadable: Vec<Range<usize>>,
 }
 
@@ -51,7 +50,7 @@ impl Source<'_> {
     pub(crate) fn read_around(&self, extent: ExtentIndex) -> ExtentBytes {
         let len = self.geometry.extent_bytes as usize;
         let mut buf = self.buffers.get(len);
-        let unreadable = pieces::read(self.disk, self.geometry.start(extent), &mut buf, len, BATCH_ALIGN);
+        let unreadable = pieces::read(self.disk, self.geometry.start(extent), &mut buf, len);
         ExtentBytes { buf, unreadable }
     }
 }

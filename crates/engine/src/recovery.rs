@@ -439,7 +439,7 @@ impl Replay<'_> {
     fn look_for_more(&self, tail: &Tail, is_place: bool, end: &mut End) {
         let start = self.source.geometry.start(tail.extent);
         let behind = tail.unreadable.iter().filter(|bad| bad.end > tail.at);
-        end.unreadable.extend(behind.map(|bad| start + bad.start as u64..start + bad.end as u64));
+        end.unreadable.extend(behind.map(|bad| start + bad.start.max(tail.at) as u64..start + bad.end as u64));
         if is_place {
             let hidden = tail.unreadable_in(tail.may_take(self.next));
             end.hidden = end.hidden.or(hidden.map(|at| start + at as u64));

@@ -175,7 +175,7 @@ fn a_failed_init_removes_nothing_that_is_not_its_own() {
         let made: Vec<_> = inits.iter_mut().map(|init| init.wait().unwrap().success()).collect();
         assert!(made.iter().filter(|made| **made).count() <= 1, "two pools with the same data");
         for (pool, _) in pools.iter().zip(&made).filter(|(_, made)| **made) {
-            run(&["list", path(&dir.join(pool))]).ok();
+            run(["list", path(&dir.join(pool))]).ok();
         }
     }
 }

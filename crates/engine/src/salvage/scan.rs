@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use codec::{CodecId, DictionaryNumber};
 use env::{AlignedBuf, Disk};
-use format::{BATCH_ALIGN, Batch, BatchHeader, Entry, FragmentEntry, FragmentRef, RecordKey};
+use format::{Batch, BatchHeader, Entry, FragmentEntry, FragmentRef, RecordKey};
 use surface::Result;
 use units::{BlockIndex, BlockMask, Epoch, ExtentIndex, GROUP_BLOCKS, GroupIndex, ObjectId, Seq};
 
@@ -24,8 +24,6 @@ use crate::pieces;
 
 /// Groups of a hole range beyond which it is kept as a range.
 const HOLE_GROUPS_MAX: u64 = 64;
-/// An extent that cannot be read whole is read in pieces of this size.
-const PIECE_BYTES: usize = 64 << 10;
 /// Times at which the same wide range was made a hole that are remembered.
 const AGES_MAX: usize = 64;
 /// Gaps and unreadable pieces that are remembered one by one.
@@ -118,7 +116,7 @@ impl Scan {
     /// Step 1.
     pub(crate) fn read_extent(&mut self, disk: &dyn Disk, start: u64, buf: &mut AlignedBuf) {
         let extent_bytes = buf.len();
-        for bad in pieces::read(disk, start, buf, extent_bytes, PIECE_BYTES) {
+        for bad in pieces::read(disk, start, buf, extent_bytes) {
             let (location, bytes) = (start + bad.start as u64, bad.len() as u64);
             self.remember(Place { location, bytes, before: Seq(0), incarnation: 0 }, true);
         }
@@ -303,5 +301,3 @@ impl WideHole {
         Fact { key, made: seq, rank: Rank::Hole, seq, incarnation, fragment: only_blocks(live) }
     }
 }
-
-const _: () = assert!(PIECE_BYTES.is_multiple_of(BATCH_ALIGN));
