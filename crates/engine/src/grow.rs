@@ -1,7 +1,8 @@
 //! Growing a pool while it is in use.
 //!
-//! 1. The storage makes room: a file becomes longer, a device must have the bytes. 2. The superblock says so, durably, in both
-//!    copies: a crash in between leaves the old size or the new one, and either is right. 3. The new extents are free.
+//! 1. The storage makes room, durably: a file becomes longer, a device must have the bytes. A length that is not synced may be lost in
+//!    a crash that the superblock survives. 2. The superblock says so, durably, in both copies: a crash in between leaves the old size or
+//!    the new one, and either is right. A sync that fails ends all writing, here as anywhere. 3. The new extents are free.
 
 use std::sync::atomic::Ordering;
 
@@ -37,10 +38,12 @@ impl Pool {
             return Err(Error::new(ErrorKind::Invalid, text));
         };
         core.env.disk.grow(capacity_bytes).map_err(|e| Error::from_io("the data file or device cannot grow", e))?;
+        let synced = core.env.disk.sync().map_err(|e| Error::from_io("syncing the larger data file failed", e));
+        synced.inspect_err(|error| core.fail(error))?;
         let mut superblock = superblock_io::choose(&superblock_io::read_copies(&*core.env.disk)?)?;
         superblock.capacity_bytes = capacity_bytes;
         superblock.generation += 1;
-        superblock_io::write(&*core.env.disk, &superblock)?;
+        superblock_io::write(&*core.env.disk, &superblock).inspect_err(|error| core.fail(error))?;
         core.geometry.grow(extents);
         {
             let mut all = core.extents.lock();

@@ -9,63 +9,109 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use common::machine_env::env;
-use common::{Campaign, Ended, Failure, Shape, Tally, World};
+use common::{Campaign, Ended, Failure, Op, Shape, Tally, World};
 use engine::{FormatOptions, Pool, PoolOptions, Properties};
-use sim::{ContentKind, Machine, Model, Rng, fill_content};
+use sim::{ContentKind, Fault, Machine, Model, PointKind, Rng, fill_content};
 use surface::{BlockDevice, ErrorKind, WriteOptions};
 
 static SHRUNK: AtomicU64 = AtomicU64::new(0);
 static GROWN: AtomicU64 = AtomicU64::new(0);
 static REFUSED: AtomicU64 = AtomicU64::new(0);
+static FAILED: AtomicU64 = AtomicU64::new(0);
 
-/// Goes on until it is done or refused, with work in between; whether the power failed.
-fn resize(world: &mut World, extents: u64) -> Result<bool, Failure> {
+/// Makes the pool larger. What the storage refuses leaves the pool as it was.
+fn grow(world: &mut World, extents: u64) -> Result<Ended, Failure> {
+    let extent = u64::from(world.shape.extent_bytes);
+    let before = world.pool().status().capacity_bytes;
+    let grown = world.pool().grow(extents * extent);
+    if world.machine.power.is_lost() {
+        return Ok(Ended::Dark);
+    }
+    let fired = world.machine.power.take_fired();
+    let status = world.pool().status();
+    match (&grown, fired.as_slice()) {
+        (Ok(()), _) => drop(GROWN.fetch_add(1, Ordering::Relaxed)),
+        (Err(error), []) if matches!(error.kind(), ErrorKind::Full | ErrorKind::Invalid) => {}
+        (Err(_), [(point, fault), ..]) => {
+            FAILED.fetch_add(1, Ordering::Relaxed);
+            if point.kind != PointKind::Grow {
+                world.disturbed = Some(format!("{fault:?} at {point}"));
+                return Ok(Ended::Disturbed);
+            }
+            if status.capacity_bytes != before || status.failed.is_some() {
+                return Err(world.fail(format!("the storage did not grow, and the pool is not as it was: {status:?}")));
+            }
+        }
+        (Err(error), []) => return Err(world.fail(format!("grow: {error}"))),
+    }
+    Ok(Ended::Well)
+}
+
+/// Goes on until it is done or refused, with work in between.
+fn resize(world: &mut World, extents: u64) -> Result<Ended, Failure> {
     let extent = u64::from(world.shape.extent_bytes);
     let now = world.pool().status().capacity_bytes / extent;
     if extents >= now {
-        match world.pool().grow(extents * extent) {
-            _ if world.machine.power.is_lost() => return Ok(true),
-            Ok(()) => drop(GROWN.fetch_add(1, Ordering::Relaxed)),
-            Err(error) if matches!(error.kind(), ErrorKind::Full | ErrorKind::Invalid) => {}
-            Err(error) => return Err(world.fail(format!("grow: {error}"))),
-        }
-        return Ok(false);
+        return grow(world, extents);
     }
     for _ in 0..200 {
         let rounds = world.rng.between(1, 4) as u32;
         let shrunk = world.pool().shrink(extents * extent, rounds);
         if world.machine.power.is_lost() {
             // It may be done: giving space back is not waited for.
-            return Ok(true);
+            return Ok(Ended::Dark);
         }
+        world.notice_faults();
+        world.mark = matches!(&shrunk, Ok(report) if !report.is_finished).then_some(extents);
         match shrunk {
             Ok(report) if report.is_finished => {
                 SHRUNK.fetch_add(1, Ordering::Relaxed);
                 if world.pool().status().capacity_bytes != extents * extent {
                     return Err(world.fail(format!("shrunk to {extents} extents: {:?}", world.pool().status())));
                 }
-                return Ok(false);
+                return Ok(Ended::Well);
             }
             Ok(_) => {}
+            Err(_) if world.disturbed.is_some() => {
+                FAILED.fetch_add(1, Ordering::Relaxed);
+                return Ok(Ended::Disturbed);
+            }
             Err(error) if error.kind() == ErrorKind::Full => {
                 REFUSED.fetch_add(1, Ordering::Relaxed);
-                return Ok(false);
+                return Ok(Ended::Well);
             }
             Err(error) => return Err(world.fail(format!("shrink to {extents} extents: {error}"))),
         }
         if world.rng.percent(5) {
             world.pool().give_up_shrinking();
-            return Ok(false);
+            world.mark = None;
+            return Ok(Ended::Well);
         }
         if world.rng.percent(40) {
-            match world.step()? {
-                Ended::Dark => return Ok(true),
-                Ended::Full if world.relieve()? == Ended::Dark => return Ok(true),
-                _ => {}
+            let ended = match world.step()? {
+                Ended::Full => world.relieve()?,
+                ended => ended,
+            };
+            if matches!(ended, Ended::Dark | Ended::Disturbed) {
+                return Ok(ended);
             }
         }
     }
     Err(world.fail(format!("shrinking to {extents} extents comes to no end")))
+}
+
+/// Something goes wrong while the size changes: the power fails, or the storage, most often in the first steps of growing.
+fn plan_fault(world: &mut World, grows: bool) {
+    let within = if grows { *world.rng.pick(&[1, 8]) } else { 60 };
+    match world.rng.below(10) {
+        0..3 => world.plan_crash(within),
+        3..6 => {
+            let fault = *world.rng.pick(&[Fault::Io, Fault::NoSpace]);
+            let point = world.machine.power.next_point() + world.rng.below(within);
+            world.machine.power.plan(point, fault);
+        }
+        _ => {}
+    }
 }
 
 fn random_run(seed: u64) -> Result<Tally, Failure> {
@@ -77,41 +123,56 @@ fn random_run(seed: u64) -> Result<Tally, Failure> {
     let (least, first) = (16, world.shape.capacity_bytes / extent);
     let most = first * 3;
     world.machine = Machine::new(most * extent + (64 << 10), world.rng.next_u64());
+    // A device that is larger than the pool from the beginning, or a file.
+    if world.rng.coin() {
+        world.machine.disk.become_file(world.shape.capacity_bytes);
+    }
     let options = world.format_options();
     Pool::format(&world.env(), &options).map_err(|e| Failure(format!("format: {e}")))?;
     world.model = Model::new(options.properties);
     world.open()?;
     world.resized = true;
     for _ in 0..12 {
-        if world.rng.percent(60) {
+        let crashes = world.rng.percent(50);
+        if crashes {
             world.plan_crash(120);
         }
-        let mut is_dark = false;
+        let mut ended = Ended::Well;
         for _ in 0..world.rng.between(3, 25) {
-            match world.step()? {
-                Ended::Dark => is_dark = true,
-                Ended::Full => is_dark = world.relieve()? == Ended::Dark,
-                _ => {}
-            }
-            if is_dark {
+            ended = match world.step()? {
+                Ended::Full => world.relieve()?,
+                ended => ended,
+            };
+            if ended == Ended::Dark {
                 break;
             }
         }
-        if !is_dark {
+        if ended != Ended::Dark {
             let now = world.pool().status().capacity_bytes / extent;
             let extents = match world.rng.below(10) {
                 0..4 => world.rng.between(least, now),
                 4..7 => world.rng.between(now, most.max(now)),
                 _ => world.rng.between(least, most),
             };
+            if !crashes {
+                plan_fault(&mut world, extents > now);
+            }
             world.note(format!("   to {extents} extents, from {now}"));
-            is_dark = resize(&mut world, extents)?;
+            ended = resize(&mut world, extents)?;
         }
-        if is_dark || world.rng.percent(30) {
-            world.crash()?;
-        } else {
-            world.machine.power.clear_plan();
-            world.verify()?;
+        if ended == Ended::Disturbed {
+            // What a pool acknowledges that has met a failure must hold, too.
+            world.apply(&Op::FlushPool)?;
+            world.run_until_dark(8, World::step)?;
+        }
+        match ended {
+            Ended::Disturbed if world.rng.coin() => world.restart()?,
+            Ended::Dark | Ended::Disturbed => world.crash()?,
+            _ if world.rng.percent(30) => world.crash()?,
+            _ => {
+                world.machine.power.clear_plan();
+                world.verify()?;
+            }
         }
     }
     world.verify_check()?;
@@ -123,10 +184,10 @@ fn pools_of_changing_size() {
     let campaign = Campaign { binary: "shrink", test: "pools_of_changing_size", seeds: 250, soaks: true };
     let total = campaign.run(random_run);
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let (shrunk, grown, refused) = (count(&SHRUNK), count(&GROWN), count(&REFUSED));
-    println!("{shrunk} times smaller, {grown} times larger, {refused} times refused");
-    let enough = shrunk >= 300 && grown >= 300 && refused >= 20 && total.crashes >= 1000;
-    campaign.demand(enough, "300 pools made smaller and larger, 20 refused, 1000 crashes");
+    let (shrunk, grown, refused, failed) = (count(&SHRUNK), count(&GROWN), count(&REFUSED), count(&FAILED));
+    println!("{shrunk} times smaller, {grown} times larger, {refused} times refused, {failed} times failed");
+    let enough = shrunk >= 300 && grown >= 300 && refused >= 20 && failed >= 50 && total.crashes >= 1000;
+    campaign.demand(enough, "300 pools made smaller and larger, 20 refused, 50 failed, 1000 crashes");
 }
 
 const EXTENT: u64 = 256 << 10;
@@ -224,6 +285,44 @@ fn what_lies_beyond_is_moved_and_what_does_not_fit_is_refused() {
     pool.flush().unwrap();
     all_there(&pool);
     check(&pool);
+}
+
+/// The superblock had survived a crash that took back the length of the file, and the pool did not open.
+#[test]
+fn a_file_is_as_long_as_the_superblock_says_whatever_a_crash_leaves() {
+    for seed in 0..40 {
+        let mut machine = Machine::new(128 << 20, seed);
+        machine.disk.become_file(64 << 20);
+        let pool = pool(&machine, 0);
+        let first = machine.power.next_point();
+        machine.power.plan(first + seed % 5, Fault::Crash);
+        assert!(pool.grow(128 << 20).is_err());
+        drop(pool);
+        machine.power_cycle();
+        let pool = Pool::open(env(&machine), options(0)).unwrap();
+        let size = pool.status().capacity_bytes;
+        assert!(size == 64 << 20 || size == 128 << 20, "{size}");
+    }
+}
+
+/// What was written before a sync that failed may be lost, whatever later ones say: nothing may be acknowledged behind it.
+#[test]
+fn a_sync_that_fails_while_growing_ends_all_writing() {
+    for point in [1, 3, 5] {
+        let mut machine = Machine::new(128 << 20, point);
+        machine.disk.become_file(64 << 20);
+        let pool = pool(&machine, 0);
+        pool.create_volume("v", 8 << 20, &Properties::new()).unwrap();
+        write(&pool, 0, 1, 4 << 20);
+        machine.power.plan(machine.power.next_point() + point, Fault::Io);
+        assert_eq!(pool.grow(128 << 20).unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(machine.power.take_fired()[0].0.kind, PointKind::Sync);
+        assert!(pool.status().failed.is_some());
+        assert!(pool.flush().is_err(), "flushed behind a sync that failed");
+        drop(pool);
+        machine.restart();
+        Pool::open(env(&machine), options(0)).unwrap().flush().unwrap();
+    }
 }
 
 #[test]

@@ -77,6 +77,44 @@ fn it_is_sparse_and_punching_gives_space_back() {
 }
 
 #[test]
+fn it_becomes_longer_and_shorter() {
+    let dir = TempDir::new("disk-size");
+    let path = dir.path().join("data");
+    let disk = FileDisk::create(&path, 1 << 20).unwrap();
+    let on_disk = || (disk.size_bytes().unwrap(), std::fs::metadata(&path).unwrap().len());
+    let read = |offset| {
+        let mut buf = filled(4096, 200);
+        disk.read_at(offset, &mut buf, 4096).unwrap();
+        buf
+    };
+    disk.grow(3 << 20).unwrap();
+    assert_eq!(on_disk(), (3 << 20, 3 << 20));
+    // It never cuts off what is there.
+    disk.grow(2 << 20).unwrap();
+    assert_eq!(on_disk(), (3 << 20, 3 << 20));
+    for (mib, seed) in [(0, 1), (1, 2), (2, 3)] {
+        disk.write_at(mib << 20, &filled(1 << 20, seed), 1 << 20).unwrap();
+    }
+    disk.sync().unwrap();
+    let full = disk.occupied_bytes().unwrap();
+    disk.shrink(2 << 20).unwrap();
+    assert_eq!(on_disk(), (2 << 20, 2 << 20));
+    assert!(disk.occupied_bytes().unwrap() <= full - (1 << 20), "what is cut off is given back");
+    assert_eq!(read((2 << 20) - 4096)[..], filled(1 << 20, 2)[(1 << 20) - 4096..]);
+    disk.shrink(3 << 20).unwrap();
+    assert_eq!(on_disk(), (2 << 20, 2 << 20), "it never becomes longer by that");
+    // What was cut off does not come back.
+    disk.grow(3 << 20).unwrap();
+    assert_eq!(read(2 << 20)[..], [0; 4096]);
+    disk.write_at((3 << 20) - 4096, &filled(4096, 4), 4096).unwrap();
+    disk.sync().unwrap();
+    assert_eq!(read((3 << 20) - 4096)[..], filled(4096, 4)[..]);
+    let refused = disk.grow(u64::MAX).unwrap_err();
+    assert!(refused.to_string().contains("growing"), "{refused}");
+    assert_eq!(on_disk(), (3 << 20, 3 << 20), "what is refused changes nothing");
+}
+
+#[test]
 fn create_clobbers_nothing() {
     let dir = TempDir::new("disk-clobber");
     let path = dir.path().join("data");
@@ -281,7 +319,10 @@ fn a_block_device_is_a_disk_and_a_mounted_one_is_refused() {
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     let disk = FileDisk::create(&device.0, 32 << 20).unwrap();
     assert!(disk.is_block_device());
-    assert_eq!(disk.size_bytes().unwrap(), 32 << 20);
+    disk.grow(32 << 20).unwrap();
+    assert_eq!(disk.grow(33 << 20).unwrap_err().kind(), ErrorKind::StorageFull);
+    disk.shrink(1 << 20).unwrap();
+    assert_eq!(disk.size_bytes().unwrap(), 32 << 20, "a device is as large as it is");
     assert_eq!(FileDisk::open(&device.0).unwrap_err().kind(), ErrorKind::ResourceBusy);
     let data = filled(8192, 5);
     disk.write_at(4096, &data, 8192).unwrap();

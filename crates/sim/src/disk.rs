@@ -5,6 +5,8 @@
 //! any order, torn anywhere. A punched sector may also hold zeroes or garbage, with or without a crash. After a sync that failed,
 //! what it should have made certain stays uncertain whatever later syncs of the same process say, as on Linux, where the
 //! kernel drops the dirty mark of a page that could not be written.
+//!
+//! It is a device, of one length, or a file ([`SimDisk::become_file`]): the length of a file is as certain as what is written to it.
 
 use std::collections::HashSet;
 use std::io;
@@ -15,6 +17,7 @@ use parking_lot::Mutex;
 
 use crate::Rng;
 use crate::image::{Image, PAGE};
+use crate::length::Length;
 use crate::power::{Fault, Generation, PointKind, Power, Verdict, power_lost};
 use crate::ring::SimRing;
 
@@ -36,6 +39,8 @@ struct State {
     seen: Image,
     certain: Image,
     pending: Vec<Pending>,
+    length: Length,
+    is_file: bool,
     rng: Rng,
     /// Space that is occupied below, by page; and how much there may be.
     occupied: Vec<bool>,
@@ -70,6 +75,8 @@ impl SimDisk {
             certain: image.clone(),
             seen: image,
             pending: Vec::new(),
+            length: Length::new(size_bytes),
+            is_file: false,
             rng,
             occupied: vec![false; pages],
             occupied_pages: 0,
@@ -87,6 +94,14 @@ impl SimDisk {
     /// Bounds the space below: writes and reservations that would need more fail with ENOSPC. `None` lifts the bound.
     pub fn limit_space(&self, bytes: Option<u64>) {
         self.state.lock().limit_pages = bytes.map_or(usize::MAX, |b| (b / PAGE as u64) as usize);
+    }
+
+    /// Makes the disk a file of this length, which may come to be as long as the disk was.
+    pub fn become_file(&self, bytes: u64) {
+        let mut state = self.state.lock();
+        assert!(bytes <= state.seen.size_bytes(), "a file of {bytes} bytes on a smaller disk");
+        state.length = Length::new(bytes);
+        state.is_file = true;
     }
 
     /// Makes reads that touch the range fail with EIO, until [`heal`](Self::heal) or until it is written over.
@@ -125,6 +140,8 @@ impl SimDisk {
             seen: state.seen.clone(),
             certain: state.seen.clone(),
             pending: Vec::new(),
+            length: Length::new(state.length.bytes()),
+            is_file: state.is_file,
             rng: state.rng.clone(),
             occupied: state.occupied.clone(),
             occupied_pages: state.occupied_pages,
@@ -143,6 +160,7 @@ impl SimDisk {
             state.certain_apply(&op, tear, rng);
         }
         state.seen = state.certain.clone();
+        state.length.settle(rng);
     }
 }
 
@@ -152,6 +170,7 @@ impl SimDisk {
     pub(crate) fn restart(&self, rng: &mut Rng) {
         let mut state = self.state.lock();
         let state = &mut *state;
+        state.length.restart(rng);
         if !state.pending.iter().any(|op| op.doomed) {
             return;
         }
@@ -249,6 +268,21 @@ impl State {
         self.unreadable.retain(|bad| bad.start < offset || bad.end > end);
     }
 
+    /// Leaves of a range what a hole punched in it may leave: zeroes as on a file, the old bytes as on a device that ignores it,
+    /// garbage because it is allowed.
+    fn punch(&mut self, offset: u64, len: u64) {
+        let mut left = vec![0; len as usize];
+        match self.rng.below(4) {
+            0 | 1 => {}
+            2 => self.seen.read(offset, &mut left),
+            _ => self.rng.fill(&mut left),
+        }
+        self.write(offset, &left, true);
+        for there in &mut self.occupied[page_range(offset, len)] {
+            self.occupied_pages -= usize::from(std::mem::take(there));
+        }
+    }
+
     /// Takes space for a range; false when there is not enough.
     fn occupy(&mut self, offset: u64, len: u64) -> bool {
         let pages = page_range(offset, len);
@@ -262,6 +296,7 @@ impl State {
     }
 
     fn sync(&mut self) {
+        self.length.sync();
         let ops = std::mem::take(&mut self.pending);
         if !ops.iter().any(|op| op.doomed) {
             for op in &ops {
@@ -279,6 +314,7 @@ impl State {
     }
 
     fn fail_sync(&mut self) {
+        self.length.fail_sync();
         let ops = std::mem::take(&mut self.pending);
         for op in ops {
             for (i, sector) in op.data.chunks(SECTOR).enumerate() {
@@ -320,7 +356,7 @@ impl DiskHandle {
     }
 
     fn check_range(&self, what: &str, offset: u64, len: u64, alignment: usize) {
-        let size = self.disk.state.lock().seen.size_bytes();
+        let size = self.disk.state.lock().length.bytes();
         let alignment = alignment as u64;
         assert!(
             offset.is_multiple_of(alignment) && len.is_multiple_of(alignment),
@@ -437,20 +473,8 @@ impl Disk for DiskHandle {
         self.check_range("punch", offset, len, PAGE);
         let _running = self.disk.power.running();
         let fault = self.point(PointKind::Punch, offset, len)?;
-        let mut state = self.disk.state.lock();
-        let state = &mut *state;
         if matches!(fault, None | Some(Fault::Crash)) {
-            // Zeroes as on a file, the old bytes as on a device that ignores it, garbage because it is allowed.
-            let mut left = vec![0; len as usize];
-            match state.rng.below(4) {
-                0 | 1 => {}
-                2 => state.seen.read(offset, &mut left),
-                _ => state.rng.fill(&mut left),
-            }
-            state.write(offset, &left, true);
-            for there in &mut state.occupied[page_range(offset, len)] {
-                state.occupied_pages -= usize::from(std::mem::take(there));
-            }
+            self.disk.state.lock().punch(offset, len);
         }
         match fault {
             None => Ok(()),
@@ -459,19 +483,50 @@ impl Disk for DiskHandle {
         }
     }
 
-    /// Like a device, which is as large as it is.
     fn grow(&self, bytes: u64) -> io::Result<()> {
-        if bytes <= self.size_bytes()? { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
+        if bytes <= self.size_bytes()? {
+            return Ok(());
+        }
+        let fault = self.point(PointKind::Grow, bytes, 0)?;
+        let mut state = self.disk.state.lock();
+        if !state.is_file || bytes > state.seen.size_bytes() {
+            return Err(no_space("grow", bytes, 0));
+        }
+        match fault {
+            None => state.length.set(bytes),
+            Some(Fault::Crash) => {
+                state.length.set(bytes);
+                return Err(power_lost());
+            }
+            Some(Fault::NoSpace) => return Err(no_space("grow", bytes, 0)),
+            Some(_) => return Err(io_error("grow", bytes, 0)),
+        }
+        Ok(())
     }
 
     fn shrink(&self, bytes: u64) -> io::Result<()> {
         let size = self.size_bytes()?;
-        // It stays as large as it is, so that it can grow again; what was there is gone.
-        if bytes < size { self.punch(bytes, size - bytes) } else { Ok(()) }
+        if bytes >= size {
+            return Ok(());
+        }
+        let fault = self.point(PointKind::Shrink, bytes, 0)?;
+        if matches!(fault, None | Some(Fault::Crash)) {
+            let mut state = self.disk.state.lock();
+            // What was there is gone, on a device as well: it may grow again.
+            state.punch(bytes, size - bytes);
+            if state.is_file {
+                state.length.set(bytes);
+            }
+        }
+        match fault {
+            None => Ok(()),
+            Some(Fault::Crash) => Err(power_lost()),
+            Some(_) => Err(io_error("shrink", bytes, 0)),
+        }
     }
 
     fn size_bytes(&self) -> io::Result<u64> {
-        Ok(self.disk.state.lock().seen.size_bytes())
+        Ok(self.disk.state.lock().length.bytes())
     }
 
     fn occupied_bytes(&self) -> io::Result<u64> {

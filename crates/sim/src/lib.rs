@@ -14,6 +14,7 @@ mod disk;
 mod entropy;
 mod history;
 mod image;
+mod length;
 mod machine;
 mod model;
 mod power;

@@ -18,6 +18,10 @@ pub enum PointKind {
     Reserve,
     /// Space given back on the disk.
     Punch,
+    /// The disk is made longer, to `offset` bytes.
+    Grow,
+    /// The disk is cut off behind `offset` bytes.
+    Shrink,
     /// A read of the disk; numbered only if asked for.
     Read,
     /// A batch handed to the store.

@@ -169,3 +169,54 @@ fn scans_are_ordered_and_stop_when_told() {
         .unwrap();
     assert_eq!(found, [1, 3]);
 }
+
+#[test]
+fn the_length_of_a_file_is_certain_only_when_it_was_synced() {
+    let mut kept = HashSet::new();
+    for seed in 0..100 {
+        let mut machine = Machine::new(4 << 20, seed);
+        machine.disk.become_file(1 << 20);
+        let disk = machine.disk.handle();
+        disk.grow(2 << 20).unwrap();
+        disk.write_at((2 << 20) - 4096, &buffer(1), 4096).unwrap();
+        disk.sync().unwrap();
+        disk.grow(4 << 20).unwrap();
+        disk.shrink(3 << 20).unwrap();
+        assert_eq!(disk.size_bytes().unwrap(), 3 << 20);
+        machine.power_cycle();
+        kept.insert(machine.disk.handle().size_bytes().unwrap() >> 20);
+        let mut block = [0; 4096];
+        machine.disk.peek((2 << 20) - 4096, &mut block);
+        assert_eq!(block, [1; 4096]);
+    }
+    assert_eq!(kept, HashSet::from([2, 3, 4]));
+}
+
+#[test]
+fn a_file_that_cannot_be_made_longer_is_as_it_was() {
+    let machine = Machine::new(4 << 20, 1);
+    let disk = machine.disk.handle();
+    assert_eq!(disk.grow(5 << 20).unwrap_err().kind(), std::io::ErrorKind::StorageFull, "a device");
+    machine.disk.become_file(1 << 20);
+    for (fault, kind) in [(Fault::Io, std::io::ErrorKind::Other), (Fault::NoSpace, std::io::ErrorKind::StorageFull)] {
+        machine.power.plan(machine.power.next_point(), fault);
+        assert_eq!(disk.grow(2 << 20).unwrap_err().kind(), kind);
+        assert_eq!(disk.size_bytes().unwrap(), 1 << 20);
+    }
+    assert_eq!(disk.grow(5 << 20).unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    // What nobody makes certain after a failure stays in doubt.
+    let lengths: HashSet<u64> = (0..20)
+        .map(|seed| {
+            let mut copy = Machine::new(4 << 20, seed);
+            copy.disk.become_file(1 << 20);
+            let disk = copy.disk.handle();
+            disk.grow(4 << 20).unwrap();
+            copy.power.plan(copy.power.next_point(), Fault::Io);
+            disk.sync().unwrap_err();
+            disk.sync().unwrap();
+            copy.power_cycle();
+            copy.disk.handle().size_bytes().unwrap() >> 20
+        })
+        .collect();
+    assert_eq!(lengths, HashSet::from([1, 4]));
+}

@@ -314,7 +314,7 @@ impl World {
     }
 
     /// Remembers that a fault other than a crash has happened.
-    fn notice_faults(&mut self) {
+    pub fn notice_faults(&mut self) {
         let fired = self.machine.power.take_fired();
         if let Some((point, fault)) = fired.into_iter().find(|(_, fault)| *fault != Fault::Crash) {
             self.disturbed = Some(format!("{fault:?} at {point}"));

@@ -110,6 +110,8 @@ pub struct World {
     pub history: VecDeque<String>,
     /// The pool's size has been changed: a crash may have torn one copy of the superblock, which `check` tells and mends.
     pub resized: bool,
+    /// Extents that are left in use while the pool is made smaller.
+    pub mark: Option<u64>,
 }
 
 impl World {
@@ -141,6 +143,7 @@ impl World {
             op_number: 0,
             history: VecDeque::new(),
             resized: false,
+            mark: None,
         }
     }
 
@@ -182,6 +185,7 @@ impl World {
         let pool = Pool::open(self.env(), self.pool_options()).map_err(|e| self.fail(format!("open: {e}")))?;
         self.pool = Some(pool);
         self.disturbed = None;
+        self.mark = None;
         Ok(())
     }
 
@@ -250,6 +254,7 @@ impl World {
             self.machine.power.clear_plan();
             self.pool = Some(opened.map_err(|e| self.fail(format!("open after a crash: {e}")))?);
             self.disturbed = None;
+            self.mark = None;
             break;
         }
         self.verify()?;
@@ -311,6 +316,7 @@ impl World {
             fulls: 0,
             op_number: self.op_number,
             resized: self.resized,
+            mark: None,
             history: self.history.clone(),
         }
     }
