@@ -342,14 +342,14 @@ impl BlockDevice for Volume {
         if options.no_hole {
             // All of it or nothing.
             drop(self.enter_to_change(offset, length)?);
-            // A megabyte at a time, so that a huge request does not fill memory.
-            let mut done = 0;
-            while done < length {
-                let len = (length - done).min(1 << 20);
-                let _guard = self.enter_to_change(offset + done, len)?;
-                let _room = self.core.admit(&self.object, offset + done, len)?;
-                self.write_bytes(offset + done, Bytes::from(vec![0; len as usize]), true)?;
-                done += len;
+            // A megabyte at a time, so that a huge request does not fill memory; cut where blocks end, so that none is written in parts.
+            let (mut at, mut left) = (offset, length);
+            while left > 0 {
+                let len = left.min((1 << 20) - at % BLOCK);
+                let _guard = self.enter_to_change(at, len)?;
+                let _room = self.core.admit(&self.object, at, len)?;
+                self.write_bytes(at, Bytes::from(vec![0; len as usize]), true)?;
+                (at, left) = (at + len, left - len);
             }
         } else {
             self.discard(offset, length)?;

@@ -17,8 +17,9 @@ static RECODED: AtomicU64 = AtomicU64::new(0);
 
 /// Few extents, so that each is cleaned again and again.
 fn tight(rng: &mut Rng) -> Shape {
-    let extent_bytes = *rng.pick(&[32 << 10, 64 << 10, 128 << 10, 256 << 10]);
-    let extents = 20 + rng.below(30);
+    let is_large = rng.percent(4);
+    let extent_bytes = if is_large { 1 << 20 } else { *rng.pick(&[32 << 10, 64 << 10, 128 << 10, 256 << 10]) };
+    let extents = 20 + rng.below(if is_large { 4 } else { 30 });
     let capacity_bytes = extents * u64::from(extent_bytes);
     Shape {
         capacity_bytes,
@@ -66,7 +67,11 @@ fn overwrite(world: &mut World) -> Result<Ended, Failure> {
     let blocks = world.model.size_bytes("v") / 4096;
     let first = world.rng.below(blocks);
     // In small extents nothing but the smallest requests is sure of its room: see `Geometry::usable_bytes_min`.
-    let lengths: &[u64] = if world.shape.extent_bytes < 128 << 10 { &[1, 1, 2, 4] } else { &[1, 1, 1, 2, 5, 16] };
+    let lengths: &[u64] = match world.shape.extent_bytes >> 10 {
+        0..128 => &[1, 1, 2, 4],
+        128..1024 => &[1, 1, 1, 2, 5, 16],
+        _ => &[1, 5, 16, 64, 100],
+    };
     let len = (*world.rng.pick(lengths)).min(blocks - first) * 4096;
     let offset = first * 4096;
     match world.rng.below(100) {
@@ -102,6 +107,12 @@ fn full_world(seed: u64, percent: u64) -> Result<World, Failure> {
     let codec = *world.rng.pick(&["off", "lz4", "zstd-1"]);
     let cold = *world.rng.pick(&["auto", "balanced", "archive"]);
     create(&mut world, size, &[("unit", unit), ("compression", codec), ("cold-mode", cold)])?;
+    if world.shape.extent_bytes >= 1 << 20 {
+        // What small requests would never come to fill.
+        for offset in (0..size).step_by(512 << 10) {
+            write(&mut world, offset, (size - offset).min(512 << 10), ContentKind::Random)?;
+        }
+    }
     Ok(world)
 }
 

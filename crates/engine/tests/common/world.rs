@@ -20,6 +20,9 @@ const EAGER: Training = Training {
     adoption: Adoption { gain_permille_min: i64::MIN, payback_min: 0 },
 };
 
+/// How many shapes have extents of 1 MiB and more: filling them takes time.
+const LARGE_EXTENTS_PERCENT: u64 = 3;
+
 /// How large everything is. Small, so that thousands of crashes take minutes.
 #[derive(Debug, Clone)]
 pub struct Shape {
@@ -43,6 +46,9 @@ impl Shape {
     /// A shape for crash tests: few extents, so that they are soon used again, and volumes of a fraction of the pool or
     /// of more than all of it.
     pub fn small(rng: &mut Rng) -> Self {
+        if rng.percent(LARGE_EXTENTS_PERCENT) {
+            return Self::with_large_extents(rng);
+        }
         let extent_bytes = *rng.pick(&[32 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10]);
         let extents = 16 + if rng.coin() { rng.below(12) } else { rng.below(100) };
         Self {
@@ -61,6 +67,24 @@ impl Shape {
         }
     }
 
+    /// The same with extents as they are by default, or larger: few of them, and requests that fill them.
+    fn with_large_extents(rng: &mut Rng) -> Self {
+        let extent_bytes = *rng.pick(&[1 << 20, 1 << 20, 1 << 20, 2 << 20]);
+        Self {
+            capacity_bytes: (16 + rng.below(4)) * u64::from(extent_bytes) + rng.below(4) * 4096,
+            extent_bytes,
+            memory_bytes: *rng.pick(&[1 << 20, 4 << 20, 16 << 20]),
+            checkpoint_log_bytes: *rng.pick(&[512 << 10, 4 << 20]),
+            settled_bytes_max: *rng.pick(&[None, Some(1 << 10), Some(12 << 10)]),
+            age_limit_ms: *rng.pick(&[100, 5000]),
+            volumes_max: rng.between(2, 4) as usize,
+            volume_bytes_max: *rng.pick(&[1200 << 10, 6 << 20]),
+            request_bytes_max: 3 << 20,
+            history: true,
+            dictionaries: false,
+        }
+    }
+
     /// A shape in which dictionaries come and go.
     pub fn with_dictionaries(rng: &mut Rng) -> Self {
         Self { dictionaries: true, ..Self::small(rng) }
@@ -68,13 +92,14 @@ impl Shape {
 
     /// A shape for long runs without crashes.
     pub fn large(rng: &mut Rng) -> Self {
+        let small = Self::small(rng);
         Self {
-            capacity_bytes: 16 << 20,
+            capacity_bytes: small.capacity_bytes.max(16 << 20),
             memory_bytes: *rng.pick(&[1 << 20, 8 << 20]),
             volumes_max: 4,
             volume_bytes_max: 3 << 20,
-            request_bytes_max: 512 << 10,
-            ..Self::small(rng)
+            request_bytes_max: small.request_bytes_max.max(512 << 10),
+            ..small
         }
     }
 }
