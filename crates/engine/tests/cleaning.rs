@@ -7,6 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use common::ops::choose_limits;
 use common::{Campaign, Ended, Failure, Op, Shape, Tally, World};
 use sim::{ContentKind, Rng, TableOp};
 
@@ -131,7 +132,9 @@ fn crashes(seed: u64) -> Result<Tally, Failure> {
             }
             match overwrite(&mut world)? {
                 Ended::Dark => break,
-                Ended::Full => return Err(world.fail(format!("full, with {percent} % of what must fit"))),
+                Ended::Full | Ended::Limited => {
+                    return Err(world.fail(format!("full, with {percent} % of what must fit")));
+                }
                 Ended::Well | Ended::Disturbed => {}
             }
         }
@@ -172,6 +175,10 @@ fn change_history(world: &mut World) -> Result<Ended, Failure> {
         (_, 4) if world.model.can_roll_back(&snapshots[snapshots.len() - 1]) => {
             TableOp::Rollback { snapshot: world.rng.pick(&snapshots).clone() }
         }
+        (_, 6) => {
+            let name = (*world.rng.pick(&if has_clone { vec!["v", "c"] } else { vec!["v"] })).to_owned();
+            TableOp::Set { name: Some(name), changes: choose_limits(&mut world.rng, 60) }
+        }
         (_, 5) if has_clone => TableOp::Destroy { name: "c".into() },
         (_, 5) => TableOp::Clone {
             snapshot: world.rng.pick(&snapshots).clone(),
@@ -203,7 +210,7 @@ fn crashes_with_history(seed: u64) -> Result<Tally, Failure> {
                         break;
                     }
                 }
-                Ended::Well | Ended::Disturbed => {}
+                Ended::Well | Ended::Limited | Ended::Disturbed => {}
             }
         }
         note_moved(&world);

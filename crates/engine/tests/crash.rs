@@ -4,9 +4,13 @@
 
 mod common;
 
+use bytes::Bytes;
+use common::limits::refusals;
+use common::machine_env::env;
 use common::{Campaign, Failure, Op, Shape, Tally, World};
-use engine::Pool;
-use sim::{Fault, Model, Rng};
+use engine::{FormatOptions, Pool, PoolOptions, Properties};
+use sim::{Fault, Machine, Model, Rng};
+use surface::{BlockDevice, WriteOptions, ZeroOptions};
 
 /// Generations of one seed: enough that later ones work on extents that earlier ones have filled and freed.
 const GENERATIONS: u64 = 10;
@@ -64,6 +68,9 @@ fn random_crashes() {
     let campaign = Campaign { binary: "crash", test: "random_crashes", seeds: 1500, soaks: true };
     let total = campaign.run(random_run);
     campaign.demand(total.crashes >= 15_000, "at least 15000 crash points");
+    let (quotas, reservations) = refusals();
+    println!("{quotas} times refused by a quota, {reservations} times by reservations");
+    campaign.demand(quotas >= 200 && reservations >= 200, "200 refusals by quotas and by reservations");
 }
 
 /// The operations of a short workload, the same for every point at which it is interrupted.
@@ -193,6 +200,42 @@ fn runs_repeat_exactly() {
         match (one, two) {
             (Ok(one), Ok(two)) => assert!(one == two, "seed {seed} ran in two ways"),
             (Err(Failure(what)), _) | (_, Err(Failure(what))) => panic!("HARNESS: seed {seed}: {what}"),
+        }
+    }
+}
+
+/// Zeroes that are written as data are cut into pieces. A block in which two of them met was left with one half of it zeroed.
+#[test]
+fn zeroes_written_over_many_blocks_leave_each_whole() {
+    const VOLUME: usize = 4 << 20;
+    const ZEROES: std::ops::Range<usize> = 2048..3 << 20;
+    let mut expected = vec![0xab; VOLUME];
+    expected[ZEROES].fill(0);
+    for point in 0.. {
+        let mut machine = Machine::new(32 << 20, point);
+        let format = FormatOptions { capacity_bytes: 32 << 20, extent_bytes: 256 << 10, properties: Properties::new() };
+        Pool::format(&env(&machine), &format).unwrap();
+        let options = PoolOptions { memory_bytes: 1 << 20, workers: 0, ..PoolOptions::default() };
+        let pool = Pool::open(env(&machine), options.clone()).unwrap();
+        pool.create_volume("v", VOLUME as u64, &Properties::new()).unwrap();
+        let device = pool.volume("v").unwrap();
+        device.write(0, Bytes::from(vec![0xab; VOLUME]), WriteOptions { fua: true }).unwrap();
+        machine.power.plan(machine.power.next_point() + point, Fault::Crash);
+        let no_hole = ZeroOptions { no_hole: true, fua: true };
+        let written = device.write_zeroes(ZEROES.start as u64, ZEROES.len() as u64, no_hole);
+        drop((device, pool));
+        machine.power.clear_plan();
+        machine.power_cycle();
+        let pool = Pool::open(env(&machine), options).unwrap();
+        let mut data = vec![0xee; VOLUME];
+        pool.volume("v").unwrap().read(0, &mut data).unwrap();
+        for (index, (got, new)) in data.chunks(4096).zip(expected.chunks(4096)).enumerate() {
+            let is_old = got.iter().all(|byte| *byte == 0xab);
+            assert!(got == new || is_old && written.is_err(), "HARNESS: point {point}: block {index} is a mix");
+        }
+        if written.is_ok() {
+            assert!(point > 4, "the power never failed between two pieces");
+            break;
         }
     }
 }

@@ -13,7 +13,7 @@ fn random_run(seed: u64) -> Result<Tally, Failure> {
     let mut world = World::new(seed, Shape::large)?;
     while world.op_number < OPS {
         match world.step()? {
-            Ended::Well => {}
+            Ended::Well | Ended::Limited => {}
             Ended::Full => {
                 world.relieve()?;
             }

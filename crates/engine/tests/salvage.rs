@@ -41,7 +41,7 @@ fn work(world: &mut World, ops: u64) -> Result<(), Failure> {
                     break;
                 }
             }
-            Ended::Well | Ended::Disturbed => {}
+            Ended::Well | Ended::Limited | Ended::Disturbed => {}
         }
     }
     Ok(())
@@ -228,5 +228,45 @@ fn what_recovery_dropped_behind_torn_heads_stays_dropped() {
             shown(&salvaged.pool, at, &mut block);
             assert!(is_old(at, &block), "HARNESS: byte {at} shows what never happened");
         }
+    }
+}
+
+/// Salvaging broke off where a volume came to a quota: its own, that of the volume that a clone came from, or the pool's.
+#[test]
+fn what_is_over_its_quota_comes_out_whole() {
+    let machine = Machine::new(POOL_BYTES, 6);
+    let format =
+        FormatOptions { capacity_bytes: POOL_BYTES, extent_bytes: EXTENT as u32, properties: Properties::new() };
+    Pool::format(&env(&machine), &format).unwrap();
+    let options = PoolOptions { memory_bytes: 1 << 20, workers: 0, ..PoolOptions::default() };
+    let pool = Pool::open(env(&machine), options).unwrap();
+    let mut data = vec![0; VOLUME_BYTES];
+    Rng::new(1).fill(&mut data);
+    let data = Bytes::from(data);
+    let write = |name: &str| pool.volume(name).unwrap().write(0, data.clone(), WriteOptions::default()).unwrap();
+    for name in ["limited", "inherits"] {
+        pool.create_volume(name, VOLUME_BYTES as u64, &Properties::new()).unwrap();
+        write(name);
+    }
+    pool.snapshot("limited", "s").unwrap();
+    pool.clone_snapshot("limited@s", "clone", &Properties::new()).unwrap();
+    write("clone");
+    let set = |name: Option<&str>, key: &str, value: &str| {
+        pool.set_properties(name, &[(key.to_owned(), Some(value.to_owned()))]).unwrap();
+    };
+    set(Some("limited"), "quota", "128K");
+    set(Some("limited"), "reservation", "2M");
+    set(Some("clone"), "quota", "none");
+    set(None, "quota", "64K");
+    pool.flush().unwrap();
+    let told = |pool: &Pool| pool.volumes().into_iter().map(|v| (v.name, v.properties)).collect::<Vec<_>>();
+    let expected = told(&pool);
+    drop(pool);
+    let salvaged = salvage(&machine, POOL_BYTES, 3).unwrap();
+    assert_eq!(told(&salvaged.pool), expected, "{:?}", salvaged.report);
+    for (name, _) in expected {
+        let mut got = vec![0; VOLUME_BYTES];
+        salvaged.pool.volume(&name).unwrap().read(0, &mut got).unwrap();
+        assert!(got == data, "'{name}' is not what it was");
     }
 }

@@ -116,6 +116,8 @@ impl Model {
     pub(crate) fn cloned(&mut self, snapshot: &str, name: &str, properties: &BTreeMap<String, String>) {
         let mut clone = self.volumes[snapshot].clone();
         clone.properties = self.volumes[parent(snapshot)].properties.clone();
+        // Space that is set aside for the other volume is not set aside twice.
+        clone.properties.remove("reservation");
         clone.properties.extend(properties.clone());
         let past = std::mem::take(&mut clone.history.past);
         clone.history = History { past, is_clone: true, ..self.new_timeline() };

@@ -133,6 +133,11 @@ impl Model {
         self.volumes[name].size_bytes
     }
 
+    /// A property that is in force for a volume: its own, or else the pool's.
+    pub fn property(&self, name: &str, key: &str) -> Option<&str> {
+        self.volumes[name].properties.get(key).or_else(|| self.pool_properties.get(key)).map(String::as_str)
+    }
+
     /// Bytes of the blocks that hold something other than zeroes.
     pub fn nonzero_bytes(&self, name: &str) -> u64 {
         let holds_data = |block: &&Block| block.visible.iter().all(|content| content.bytes.is_some());

@@ -31,7 +31,7 @@ const COPY_BYTES: u64 = 1 << 20;
 const RANGES_MAX: usize = 1000;
 /// Records with damage that are remembered: beyond that, later moments do not list what they share.
 const BROKEN_MAX: usize = 1 << 16;
-/// Properties that limit or promise space: they come last.
+/// Properties that limit or promise space: they come last, and until then those of the pool do not hold either.
 const SPACE_PROPERTIES: [&str; 2] = ["quota", "reservation"];
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -122,8 +122,9 @@ impl Rebuild<'_> {
         let descriptor = volume.descriptor.read().clone();
         let name = self.free_name(&descriptor);
         let snapshots = self.old.core.objects.snapshots_of(volume.id);
+        let unlimited = SPACE_PROPERTIES.map(|key| (key.to_owned(), "none".to_owned()));
         let mut properties = descriptor.properties.clone();
-        properties.retain(|key, _| !SPACE_PROPERTIES.contains(&key.as_str()));
+        properties.extend(unlimited.clone());
         // Step 1.
         let mut levels: Arc<[Level]> = Arc::new([]);
         let title = from.as_ref().and_then(|from| self.titles.get(&from.id)).cloned();
@@ -136,7 +137,7 @@ impl Rebuild<'_> {
             match made {
                 Err(error) if error.kind() == ErrorKind::Invalid => {
                     self.report.notes.push(format!("volume '{name}' was made without its properties: {error}"));
-                    self.into.create_volume(&name, first.size_bytes(), &Properties::new())?;
+                    self.into.create_volume(&name, first.size_bytes(), &unlimited.into())?;
                 }
                 made => made?,
             }
@@ -322,12 +323,14 @@ impl Rebuild<'_> {
             }
             // A clone has got those of the volume that it came from, too.
             if let Some(own) = properties {
-                descriptor.properties.retain(|key, _| own.contains_key(key));
+                let limits = |key: &str| SPACE_PROPERTIES.contains(&key);
+                descriptor.properties.retain(|key, _| own.contains_key(key) || limits(key));
             }
             core.append_applied(vec![Entry::Object(descriptor)])?;
         }
-        let space = properties.into_iter().flatten().filter(|(key, _)| SPACE_PROPERTIES.contains(&key.as_str()));
-        let changes: Vec<_> = space.map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
-        if changes.is_empty() { Ok(()) } else { self.into.set_properties(Some(title), &changes) }
+        let Some(own) = properties else { return Ok(()) };
+        // Each for itself: a reservation that does not fit does not cost the quota.
+        let set = |key: &str| self.into.set_properties(Some(title), &[(key.to_owned(), own.get(key).cloned())]);
+        SPACE_PROPERTIES.map(set).into_iter().collect()
     }
 }

@@ -16,6 +16,8 @@ pub enum Ended {
     Dark,
     /// Refused, because the pool is full.
     Full,
+    /// Refused, because of a quota, or of a reservation that does not fit.
+    Limited,
     /// Failed, because of a fault that was injected.
     Disturbed,
 }
@@ -233,7 +235,7 @@ impl World {
                 Ok(Ended::Well)
             }
             // Refused for want of space, it has not happened.
-            Ended::Full => self.verify_table().map(|()| Ended::Full),
+            ended @ (Ended::Full | Ended::Limited) => self.verify_table().map(|()| ended),
             ended => {
                 self.model.table_in_doubt(change.clone());
                 Ok(ended)
@@ -321,7 +323,7 @@ impl World {
         }
     }
 
-    /// An error needs a reason: the power is off, a fault was injected, or the pool is full.
+    /// An error needs a reason: the power is off, a fault was injected, a quota or a reservation forbids it, or the pool is full.
     fn judge(&mut self, op: &Op, result: surface::Result<()>, may_be_full: bool) -> Result<Ended, Failure> {
         self.notice_faults();
         let Err(error) = result else { return Ok(Ended::Well) };
@@ -332,28 +334,33 @@ impl World {
             return Ok(Ended::Disturbed);
         }
         if error.kind() == ErrorKind::Full && may_be_full {
+            if self.judge_quota(op, &error)? || self.judge_reservation(op, &error)? {
+                return Ok(Ended::Limited);
+            }
             self.fulls += 1;
+            self.judge_reserved(op, &error)?;
             return self.judge_full(op, &error).map(|()| Ended::Full);
         }
         Err(self.fail(format!("{op:?} failed without a reason ({:?}): {error}", error.kind())))
     }
 
     /// A pool with much free space is not full. In the smallest extents a unit that just does not fit leaves three quarters unused,
-    /// and the engine must count with that; the reserve of six extents is not for data.
+    /// and the engine must count with that; the reserve of six extents is not for data, nor is what is reserved for others.
     fn judge_full(&self, op: &Op, error: &Error) -> Result<(), Failure> {
         let asked = match op {
             Op::Write { len, .. } | Op::Zero { len, .. } => *len,
             _ => 0,
         };
         let status = self.pool().status();
+        let reserved = self.extents_reserved(op);
         let (free, total) = (status.extents_free, status.extents_total);
-        let usable = free.saturating_sub(6) * status.extent_bytes / 4;
+        let usable = free.saturating_sub(6 + reserved) * status.extent_bytes / 4;
         if usable > asked + (32 << 10) {
             return Err(self.fail(format!("{op:?}: full with {free} of {total} extents free: {error}")));
         }
         // What is dead can be had by cleaning: were all that lives packed as loosely as it can come, it must have left no room.
         let packed = status.live_bytes.div_ceil(status.extent_bytes / 4);
-        if total.saturating_sub(6 + 3 + packed) * status.extent_bytes / 4 > asked + (32 << 10) {
+        if total.saturating_sub(6 + 3 + packed + reserved) * status.extent_bytes / 4 > asked + (32 << 10) {
             return Err(self.fail(format!("{op:?}: full with {packed} of {total} extents' worth alive: {error}")));
         }
         Ok(())
@@ -373,7 +380,7 @@ impl World {
                         break;
                     }
                 }
-                Ended::Well | Ended::Disturbed => {}
+                Ended::Well | Ended::Limited | Ended::Disturbed => {}
             }
         }
         Ok(())

@@ -118,6 +118,12 @@ const PROPERTIES: [(&str, &[&str]); 7] = [
     ("cold-mode", &["auto", "off", "balanced", "archive", "energy", "performance"]),
 ];
 
+/// Sizes that are set, too, but less often: some are less than what is stored already, and some are more than any pool has.
+const LIMITS: [(&str, &[&str]); 2] = [
+    ("quota", &["none", "0", "64K", "300K", "1M", "3M"]),
+    ("reservation", &["none", "32K", "200K", "1M", "2M", "4M", "1G"]),
+];
+
 /// Snapshots of one volume.
 const SNAPSHOTS_MAX: usize = 5;
 
@@ -132,12 +138,35 @@ pub fn choose_properties(rng: &mut Rng) -> BTreeMap<String, String> {
     properties
 }
 
+/// The same with a quota or a reservation now and then.
+fn choose_volume_properties(rng: &mut Rng) -> BTreeMap<String, String> {
+    let mut properties = choose_properties(rng);
+    for (key, values) in LIMITS {
+        if rng.percent(10) {
+            properties.insert(key.to_owned(), (*rng.pick(values)).to_owned());
+        }
+    }
+    properties
+}
+
 fn choose_changes(rng: &mut Rng) -> Vec<(String, Option<String>)> {
     let mut changes = Vec::new();
     for (key, values) in PROPERTIES {
         if rng.percent(50) {
             let value = rng.percent(80).then(|| (*rng.pick(values)).to_owned());
             changes.push((key.to_owned(), value));
+        }
+    }
+    changes.extend(choose_limits(rng, 20));
+    changes
+}
+
+/// Changes of quotas and reservations; half of them take them away.
+pub fn choose_limits(rng: &mut Rng, percent: u64) -> Vec<(String, Option<String>)> {
+    let mut changes = Vec::new();
+    for (key, values) in LIMITS {
+        if rng.percent(percent) {
+            changes.push((key.to_owned(), rng.coin().then(|| (*rng.pick(values)).to_owned())));
         }
     }
     changes
@@ -250,7 +279,7 @@ impl Op {
         match rng.below(100) {
             0..35 => take(volume),
             35..55 => match free_volume {
-                Some(name) => Self::Table(TableOp::Clone { snapshot, name, properties: choose_properties(rng) }),
+                Some(name) => Self::Table(TableOp::Clone { snapshot, name, properties: choose_volume_properties(rng) }),
                 None => Self::Table(TableOp::Destroy { name: volume }),
             },
             55..70 if model.can_roll_back(&snapshot) => Self::Table(TableOp::Rollback { snapshot }),
@@ -279,7 +308,7 @@ impl Op {
         match free {
             Some(name) => {
                 let size_bytes = choose_size(rng, shape);
-                Self::Table(TableOp::Create { name, size_bytes, properties: choose_properties(rng) })
+                Self::Table(TableOp::Create { name, size_bytes, properties: choose_volume_properties(rng) })
             }
             None => Self::Refused,
         }

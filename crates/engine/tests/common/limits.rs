@@ -1,0 +1,123 @@
+//! Quotas and reservations, as far as they explain that something was refused, and when nothing may be.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use engine::PoolStatus;
+use sim::{Model, TableOp};
+use surface::Error;
+use units::parse_size;
+
+use super::{Failure, Op, World};
+
+/// Requests of this program that a quota refused, and that were refused for the sake of reservations.
+static BY_QUOTA: AtomicU64 = AtomicU64::new(0);
+static BY_RESERVATION: AtomicU64 = AtomicU64::new(0);
+
+/// Extents of a pool that are not for data: that of the superblock, and the reserve.
+const EXTENTS_KEPT: u64 = 1 + 6;
+
+/// How often quotas and reservations refused something so far.
+pub fn refusals() -> (u64, u64) {
+    (BY_QUOTA.load(Ordering::Relaxed), BY_RESERVATION.load(Ordering::Relaxed))
+}
+
+/// A size that is in force for a volume.
+fn limit(model: &Model, volume: &str, key: &str) -> Option<u64> {
+    model.property(volume, key).filter(|value| *value != "none").map(|value| parse_size(value).expect("a size"))
+}
+
+/// Bytes that an extent takes of anything, as the engine promises them.
+pub fn usable_bytes_min(extent_bytes: u64) -> u64 {
+    extent_bytes - (extent_bytes / 2).min(128 << 10) - (8 << 10)
+}
+
+/// Bytes of the blocks that a request touches.
+fn bytes_asked(op: &Op) -> u64 {
+    let (Op::Write { offset, len, .. } | Op::Zero { offset, len, .. } | Op::Discard { offset, len, .. }) = op else {
+        return 0;
+    };
+    (offset + len).next_multiple_of(4096) - offset / 4096 * 4096
+}
+
+fn volume_of(op: &Op) -> Option<&str> {
+    match op {
+        Op::Write { volume, .. } | Op::Zero { volume, .. } | Op::Discard { volume, .. } => Some(volume),
+        _ => None,
+    }
+}
+
+impl World {
+    /// Bytes as stored that are reserved for volumes and not used by them; those of one are left out.
+    fn bytes_reserved(&self, model: &Model, except: Option<&str>) -> u64 {
+        let stored = self.pool().volumes();
+        let unmet = |name: &String| {
+            let stored = stored.iter().find(|v| v.name == *name).map_or(0, |v| v.stored_bytes);
+            limit(model, name, "reservation").unwrap_or(0).saturating_sub(stored)
+        };
+        model.names().iter().filter(|name| Some(name.as_str()) != except).map(unmet).sum()
+    }
+
+    /// Extents that a request leaves to others.
+    pub fn extents_reserved(&self, op: &Op) -> u64 {
+        let bytes = self.bytes_reserved(&self.model, volume_of(op));
+        bytes.div_ceil(usable_bytes_min(self.shape.extent_bytes.into()))
+    }
+
+    /// Whether a quota explains that a request was refused; if it says so, it must.
+    pub fn judge_quota(&self, op: &Op, error: &Error) -> Result<bool, Failure> {
+        if !error.to_string().contains("of its quota") {
+            return Ok(false);
+        }
+        let stored = |name: &str| self.pool().volumes().into_iter().find(|v| v.name == name).map(|v| v.stored_bytes);
+        let explained = volume_of(op).is_some_and(|name| {
+            let quota = limit(&self.model, name, "quota");
+            quota.zip(stored(name)).is_some_and(|(quota, stored)| stored + bytes_asked(op) > quota)
+        });
+        if !explained {
+            return Err(self.fail(format!("{op:?}: no quota explains: {error}")));
+        }
+        BY_QUOTA.fetch_add(1, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Whether reservations that do not fit explain that a change of the table was refused; if it says so, they must.
+    pub fn judge_reservation(&self, op: &Op, error: &Error) -> Result<bool, Failure> {
+        let Op::Table(change) = op else { return Ok(false) };
+        if !error.to_string().contains("reserv") {
+            return Ok(false);
+        }
+        let mut after = self.model.clone();
+        after.table_done(change);
+        let status = self.pool().status();
+        let wanted = self.bytes_reserved(&after, None);
+        if !matches!(change, TableOp::Create { .. } | TableOp::Clone { .. } | TableOp::Set { .. })
+            || status.live_bytes + wanted <= room_bytes(&status, self.mark)
+        {
+            return Err(self.fail(format!("{op:?}: no reservation explains: {error}")));
+        }
+        BY_RESERVATION.fetch_add(1, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// What is reserved for a volume is there when it is asked for.
+    pub fn judge_reserved(&self, op: &Op, error: &Error) -> Result<(), Failure> {
+        let Some(name) = volume_of(op) else { return Ok(()) };
+        let stored = self.pool().volumes().into_iter().find(|v| v.name == name).map_or(0, |v| v.stored_bytes);
+        let unmet = limit(&self.model, name, "reservation").unwrap_or(0).saturating_sub(stored);
+        // One block for what a batch costs.
+        if bytes_asked(op) + 4096 <= unmet {
+            let told = format!("{unmet} bytes are reserved for '{name}' and not used, {:?}", self.pool().status());
+            return Err(self.fail(format!("{op:?}: {told}: {error}")));
+        }
+        if self.extents_reserved(op) > 0 {
+            BY_RESERVATION.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that surely fit into a pool, however they are packed.
+fn room_bytes(status: &PoolStatus, mark: Option<u64>) -> u64 {
+    let extents = mark.unwrap_or(status.extents_total + 1);
+    extents.saturating_sub(EXTENTS_KEPT) * usable_bytes_min(status.extent_bytes)
+}
