@@ -1,5 +1,5 @@
-//! Streams between two pools: whatever was done to the one, every snapshot that is sent arrives byte for byte in the other, which crashes
-//! on the way, loses the stream, gets a damaged one, and goes on; until the last chunk nothing of it is seen.
+//! Streams between two pools: whatever was done to the one, every snapshot that is sent arrives byte for byte in the other. Either crashes
+//! on the way, the stream is lost, or damaged, and goes on; until the last chunk nothing of it is seen.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -20,6 +20,7 @@ static ARRIVED: AtomicU64 = AtomicU64::new(0);
 static INCREMENTS: AtomicU64 = AtomicU64::new(0);
 static RESUMED: AtomicU64 = AtomicU64::new(0);
 static REFUSED: AtomicU64 = AtomicU64::new(0);
+static SOURCE_CRASHES: AtomicU64 = AtomicU64::new(0);
 
 /// The pool that receives, and what it must hold.
 struct Copy {
@@ -122,6 +123,8 @@ enum Went {
     Whole,
     /// The receiver's power failed.
     Dark,
+    /// The sender's did.
+    SourceDark,
     /// The stream broke off, or was damaged and refused.
     Broken,
     /// The sender's snapshot went away.
@@ -130,7 +133,9 @@ enum Went {
 
 /// Lets a stream run, with things happening to both sides on the way.
 fn run_stream(source: &mut World, copy: &Copy, sender: &mut Sender, volume: &str) -> Result<Went, Failure> {
-    let mut receiver = copy.pool().receive(volume, &BTreeMap::new());
+    // A volume brings its quota along, which may be less than its snapshots hold by now.
+    let unlimited = [("quota".to_owned(), "none".to_owned())].into();
+    let mut receiver = copy.pool().receive(volume, &unlimited);
     loop {
         if source.rng.percent(30) {
             let ended = source.step()?;
@@ -138,7 +143,11 @@ fn run_stream(source: &mut World, copy: &Copy, sender: &mut Sender, volume: &str
                 source.relieve()?;
             }
         }
-        let chunk = match sender.next_chunk() {
+        let next = sender.next_chunk();
+        if source.machine.power.is_lost() {
+            return Ok(Went::SourceDark);
+        }
+        let chunk = match next {
             Ok(Some(chunk)) => chunk,
             Ok(None) => return Err(Failure("the stream ended, and there is no report".to_owned())),
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Went::Gone),
@@ -203,7 +212,14 @@ fn bring(source: &mut World, copy: &mut Copy, volume: &str, snapshot: &str, from
             let point = copy.machine.power.next_point() + source.rng.below(20);
             copy.machine.power.plan(point, Fault::Crash);
         }
+        // Reads fail as well: a stream does little else in its source.
+        source.machine.power.number_reads(true);
+        if round < 20 && source.rng.percent(30) {
+            source.plan_crash(60);
+        }
         let went = run_stream(source, copy, &mut stream, volume)?;
+        source.machine.power.number_reads(false);
+        source.machine.power.clear_plan();
         if went != Went::Dark {
             copy.machine.power.clear_plan();
         }
@@ -214,6 +230,13 @@ fn bring(source: &mut World, copy: &mut Copy, volume: &str, snapshot: &str, from
             ARRIVED.fetch_add(1, Ordering::Relaxed);
             INCREMENTS.fetch_add(from.is_some().into(), Ordering::Relaxed);
             return Ok(());
+        }
+        drop(stream);
+        if went == Went::SourceDark || source.machine.power.is_lost() {
+            source.crash()?;
+            SOURCE_CRASHES.fetch_add(1, Ordering::Relaxed);
+        } else if source.rng.percent(10) {
+            source.reopen()?;
         }
         if went == Went::Dark || source.rng.percent(20) {
             copy.crash()?;
@@ -343,10 +366,14 @@ fn random_streams() {
     let total = campaign.run(random_run);
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let (arrived, increments) = (count(&ARRIVED), count(&INCREMENTS));
-    let (resumed, refused) = (count(&RESUMED), count(&REFUSED));
-    println!("{arrived} snapshots arrived, {increments} as differences; {resumed} resumed, {refused} chunks refused");
-    let enough = arrived >= 800 && increments >= 150 && resumed >= 150 && refused >= 100 && total.crashes >= 500;
-    campaign.demand(enough, "800 snapshots, 150 differences, 150 resumed streams, 100 refused chunks and 500 crashes");
+    let (resumed, refused, of_source) = (count(&RESUMED), count(&REFUSED), count(&SOURCE_CRASHES));
+    println!(
+        "{arrived} snapshots arrived, {increments} as differences; {resumed} resumed, {refused} chunks refused, {of_source} crashes of the source"
+    );
+    let enough = arrived >= 800 && increments >= 150 && resumed >= 150 && refused >= 100;
+    campaign.demand(enough, "800 snapshots, 150 differences, 150 resumed streams and 100 refused chunks");
+    let crashed = total.crashes >= 500 && of_source >= 150;
+    campaign.demand(crashed, "500 crashes of the receiver and 150 of the source");
 }
 
 /// Two pools without threads, and a volume with two snapshots in the first one.
