@@ -169,7 +169,11 @@ impl World {
                 }
                 let verified = self.verify_allocation(volume, *offset, *len);
                 self.notice_faults();
-                if self.disturbed.is_some() { Ok(Ended::Disturbed) } else { verified.map(|()| Ended::Well) }
+                match verified {
+                    _ if self.machine.power.is_lost() => Ok(Ended::Dark),
+                    _ if self.disturbed.is_some() => Ok(Ended::Disturbed),
+                    verified => verified.map(|()| Ended::Well),
+                }
             }
             Op::Table(change) => self.perform_table(op, change),
             Op::Refused => self.perform_refused(),

@@ -16,6 +16,9 @@ static BY_RESERVATION: AtomicU64 = AtomicU64::new(0);
 /// Extents of a pool that are not for data: that of the superblock, and the reserve.
 const EXTENTS_KEPT: u64 = 1 + 6;
 
+/// Extents of what is reserved that need not be there: a restart leaves the tails of those that the two streams had open.
+const EXTENTS_LEFT: u64 = 2;
+
 /// How often quotas and reservations refused something so far.
 pub fn refusals() -> (u64, u64) {
     (BY_QUOTA.load(Ordering::Relaxed), BY_RESERVATION.load(Ordering::Relaxed))
@@ -104,8 +107,7 @@ impl World {
         let Some(name) = volume_of(op) else { return Ok(()) };
         let stored = self.pool().volumes().into_iter().find(|v| v.name == name).map_or(0, |v| v.stored_bytes);
         let unmet = limit(&self.model, name, "reservation").unwrap_or(0).saturating_sub(stored);
-        // One block for what a batch costs.
-        if bytes_asked(op) + 4096 <= unmet {
+        if bytes_asked(op) + EXTENTS_LEFT * u64::from(self.shape.extent_bytes) <= unmet {
             let told = format!("{unmet} bytes are reserved for '{name}' and not used, {:?}", self.pool().status());
             return Err(self.fail(format!("{op:?}: {told}: {error}")));
         }
