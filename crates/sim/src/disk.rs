@@ -487,6 +487,7 @@ impl Disk for DiskHandle {
         if bytes <= self.size_bytes()? {
             return Ok(());
         }
+        let _running = self.disk.power.running();
         let fault = self.point(PointKind::Grow, bytes, 0)?;
         let mut state = self.disk.state.lock();
         if !state.is_file || bytes > state.seen.size_bytes() {
@@ -509,6 +510,7 @@ impl Disk for DiskHandle {
         if bytes >= size {
             return Ok(());
         }
+        let _running = self.disk.power.running();
         let fault = self.point(PointKind::Shrink, bytes, 0)?;
         if matches!(fault, None | Some(Fault::Crash)) {
             let mut state = self.disk.state.lock();
