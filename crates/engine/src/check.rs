@@ -44,6 +44,8 @@ pub(crate) struct Checker<'a> {
     pub counted: BTreeMap<ExtentIndex, Counted>,
     pub repair: bool,
     pub done_bytes: u64,
+    /// Problems that were mended before the pool was opened.
+    mended: usize,
 }
 
 impl Pool {
@@ -62,14 +64,15 @@ impl Pool {
         }
         // No checkpoint may move anything while the map is being read.
         let _still = self.core.checkpoint_and_hold()?;
+        let problems = std::mem::take(&mut *self.core.mended.lock());
         let mut checker = Checker {
             core: &self.core,
-            report: CheckReport::default(),
+            mended: problems.len(),
+            report: CheckReport { problems, ..CheckReport::default() },
             counted: BTreeMap::new(),
             repair,
             done_bytes: 0,
         };
-        checker.report.problems.append(&mut self.core.mended.lock());
         checker.superblock()?;
         checker.store()?;
         checker.objects()?;
@@ -252,8 +255,8 @@ impl Checker<'_> {
 
     /// See [`Core::audit_history`].
     fn history(&mut self) -> Result<()> {
-        // What could not be read has been counted by nobody: then the figures only follow what is left.
-        let is_sound = self.report.problems.is_empty();
+        // What could not be read has been counted by nobody: then the figures only follow what is left. What was mended is there.
+        let is_sound = self.report.problems.len() == self.mended;
         for finding in self.core.audit_history(self.repair)? {
             if is_sound {
                 let place = finding.offset.map(|offset| (&*finding.object, offset));

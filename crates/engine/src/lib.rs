@@ -49,6 +49,7 @@ mod log;
 mod log_reads;
 mod map;
 mod mend;
+mod mend_balance;
 mod mend_missing;
 mod mend_objects;
 mod mend_records;

@@ -5,33 +5,32 @@
 //!    and changes that light checkpoints left, must be whole: without them only `salvage` helps.
 //! 2. *Descriptors*, damaged and missing ones, come from the catalogue and the entries behind it, as of the checkpoint (`mend_objects`).
 //!    Nothing else knows them.
-//! 3. *Records* come from the log, as of the checkpoint (`mend_records`). Records that are gone are missed by the usage pages, which count what
-//!    they referred to (`mend_missing`).
-//! 4. *Usage* is counted anew from all records, if a page was damaged or missing or a record was rebuilt: an extent that is in use must not be
-//!    taken for free.
+//! 3. *Records* come from the log, as of the checkpoint (`mend_records`). What is missing is missed by the usage pages, which count what records
+//!    refer to (`mend_balance`): records that are gone (`mend_missing`), and data of damaged ones that the log has lost, too. What cannot
+//!    be told for certain is refused.
+//! 4. *Figures*, usage and those of the objects that were concerned, are counted anew from all records: an extent that is in use must not be taken
+//!    for free.
 //!
-//! All of it is durable before the pool is opened. Replay then applies to it what came behind the checkpoint, as ever.
+//! All of it is one batch of the store, durable before the pool is opened. Replay then applies to it what came behind the checkpoint, as ever.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use env::MapBatch;
 use format::{
-    Checkpoint, KEY_CHECKPOINT, ObjectDescriptor, Record, RecordKey, decode_usage_page, object_key_range,
+    Checkpoint, KEY_CHECKPOINT, ObjectDescriptor, Record, RecordKey, decode_usage_page, object_key, object_key_range,
     parse_object_key, parse_record_key, parse_usage_key, usage_key_range,
 };
-use smallvec::smallvec;
 use surface::{Error, ErrorKind, Result};
 use units::{ExtentIndex, ObjectId};
 
 use crate::deltas::read_deltas;
 use crate::geometry::Geometry;
-use crate::map::{absorb, store_error};
+use crate::map::store_error;
 use crate::options::PoolEnv;
-use crate::overlay::{GroupRecords, Overlay};
+use crate::overlay::Overlay;
 use crate::status::Problem;
 use crate::usage::{Pages, put_pages, usage_bytes, usage_differs};
-use crate::write_buffer::GroupKey;
 
 /// Damaged records that are rebuilt in one go; with more, the store is not worth trusting.
 const RECORDS_MAX: usize = 10_000;
@@ -51,11 +50,11 @@ pub(crate) struct Found {
     pub damaged_descriptors: BTreeMap<ObjectId, String>,
     /// Objects that the map knows something of.
     pub owners: BTreeSet<ObjectId>,
-    damaged_records: BTreeMap<RecordKey, String>,
+    pub damaged_records: BTreeMap<RecordKey, String>,
     pub damaged_pages: Vec<String>,
     pub pages: Pages,
     /// What light checkpoints left.
-    settled: Overlay,
+    pub settled: Overlay,
 }
 
 pub(crate) struct Mender<'a> {
@@ -64,6 +63,12 @@ pub(crate) struct Mender<'a> {
     pub pool: u64,
     pub checkpoint: Checkpoint,
     pub found: Found,
+    /// Objects whose descriptor or records come from the log.
+    pub concerned: BTreeSet<ObjectId>,
+    /// Records that come from the log.
+    pub rebuilt: BTreeMap<RecordKey, Record>,
+    /// All that is changed.
+    pub batch: MapBatch,
     problems: Vec<Problem>,
 }
 
@@ -83,15 +88,22 @@ pub(crate) fn mend(env: &PoolEnv, pool: &[u8; 16], geometry: &Geometry) -> Resul
     let settled = read_deltas(&*env.store, checkpoint.deltas)?.map_err(hopeless)?.settled;
     let found = Found { settled, ..Found::default() };
     let pool = u64::from_le_bytes(id);
-    let mut mender = Mender { env, geometry, pool, checkpoint, found, problems: Vec::new() };
+    let mut mender = Mender {
+        env,
+        geometry,
+        pool,
+        checkpoint,
+        found,
+        concerned: BTreeSet::new(),
+        rebuilt: BTreeMap::new(),
+        batch: MapBatch::default(),
+        problems: Vec::new(),
+    };
     mender.find()?;
     mender.objects()?;
-    let damaged = std::mem::take(&mut mender.found.damaged_records);
-    let rebuilt = if damaged.is_empty() { mender.missing_records()? } else { mender.records(&damaged, None)? };
-    if rebuilt || !mender.found.damaged_pages.is_empty() {
-        mender.usage()?;
-    }
-    env.store.persist().map_err(store_error)?;
+    mender.records()?;
+    mender.figures()?;
+    env.store.commit(std::mem::take(&mut mender.batch)).and_then(|()| env.store.persist()).map_err(store_error)?;
     Ok(mender.problems)
 }
 
@@ -156,64 +168,21 @@ impl Mender<'_> {
         Ok(())
     }
 
-    /// Live bytes of extents by all records and what lies over them.
-    pub(crate) fn live(&self) -> Result<BTreeMap<ExtentIndex, u64>> {
-        let settled = &self.found.settled;
-        let mut live: BTreeMap<ExtentIndex, u64> = BTreeMap::new();
-        let mut seen: BTreeSet<GroupKey> = BTreeSet::new();
-        let mut open: Option<(GroupKey, GroupRecords)> = None;
-        let mut count = |key: GroupKey, mut records: GroupRecords| {
-            if let Some(changes) = settled.with(key, Clone::clone) {
-                absorb(&mut records, &changes, &mut |_, _| ());
-                seen.insert(key);
-            }
-            for fragment in records.iter().flat_map(|(_, record)| &record.fragments) {
-                *live.entry(self.geometry.extent_at(fragment.location)).or_default() +=
-                    u64::from(fragment.live_bytes());
-            }
-        };
-        self.env
-            .store
-            .scan(b"R", b"S", &mut |key, value| {
-                let (Some(key), Ok(record)) = (parse_record_key(key), Record::decode(value)) else {
-                    return ControlFlow::Continue(());
-                };
-                let group = GroupKey { object: key.object, group: key.group };
-                match &mut open {
-                    Some((known, records)) if *known == group => records.push((key.epoch, record)),
-                    _ => {
-                        if let Some((known, records)) = open.replace((group, smallvec![(key.epoch, record)])) {
-                            count(known, records);
-                        }
-                    }
-                }
-                ControlFlow::Continue(())
-            })
-            .map_err(store_error)?;
-        if let Some((known, records)) = open {
-            count(known, records);
-        }
-        for key in settled.keys() {
-            if !seen.contains(&key) {
-                let records = settled.with(key, Clone::clone).unwrap_or_default();
-                for fragment in records.iter().flat_map(|(_, record)| &record.fragments) {
-                    *live.entry(self.geometry.extent_at(fragment.location)).or_default() +=
-                        u64::from(fragment.live_bytes());
-                }
-            }
-        }
-        Ok(live)
-    }
-
     /// Step 4.
-    fn usage(&mut self) -> Result<()> {
-        let live = self.live()?;
-        let mut batch = MapBatch::default();
+    fn figures(&mut self) -> Result<()> {
+        if self.problems.is_empty() && self.found.damaged_pages.is_empty() {
+            return Ok(());
+        }
+        let live = self.live(&self.rebuilt)?;
         let extents = self.geometry.extents();
-        put_pages(&mut batch, 0..extents, |extent| live.get(&extent).copied().unwrap_or(0))?;
-        self.checkpoint.live_bytes = live.range(..ExtentIndex(extents)).map(|(_, bytes)| bytes).sum();
-        batch.put(KEY_CHECKPOINT, self.checkpoint.encode());
-        self.env.store.commit(batch).map_err(store_error)?;
+        put_pages(&mut self.batch, 0..extents, |extent| live.extents.get(&extent).copied().unwrap_or(0))?;
+        self.checkpoint.live_bytes = live.extents.range(..ExtentIndex(extents)).map(|(_, bytes)| bytes).sum();
+        self.batch.put(KEY_CHECKPOINT, self.checkpoint.encode());
+        for descriptor in self.concerned.iter().filter_map(|id| self.found.descriptors.get(id)) {
+            let (allocated_blocks, stored_bytes) = live.objects.get(&descriptor.id).copied().unwrap_or_default();
+            let descriptor = ObjectDescriptor { allocated_blocks, stored_bytes, ..descriptor.clone() };
+            self.batch.put(object_key(descriptor.id), descriptor.encode());
+        }
         for why in std::mem::take(&mut self.found.damaged_pages) {
             self.problem("usage", None, format!("{why}; live bytes were counted anew from all records"));
         }

@@ -10,12 +10,11 @@
 
 use std::collections::BTreeSet;
 
-use env::{AlignedBuf, MapBatch};
-use format::{KEY_CHECKPOINT, ObjectDescriptor, ObjectState, Reap, object_key};
+use env::AlignedBuf;
+use format::{ObjectDescriptor, ObjectState, Reap};
 use surface::Result;
 use units::{GroupIndex, ObjectId, Seq};
 
-use crate::map::store_error;
 use crate::mend::{Found, Mender, hopeless};
 use crate::recovery::objects_differ;
 use crate::salvage::{Table, Told, read_told};
@@ -71,22 +70,20 @@ impl Mender<'_> {
         }
         let mut wanted = std::mem::take(&mut self.found.damaged_descriptors);
         wanted.extend(missing.into_iter().map(|id| (id, "it is missing".to_owned())));
-        let mut batch = MapBatch::default();
         for (id, why) in wanted {
             let what = format!("the descriptor of object {} is damaged ({why})", id.0);
             let Some(descriptor) = table.objects.get(&id).filter(|_| is_complete) else {
                 return Err(hopeless(format!("{what}, and {why_not}")));
             };
-            // What nobody needs of it is looked for anew, and its figures are counted by `check`.
+            // What nobody needs of it is looked for anew, and its figures are counted when all records are there.
             let reap = descriptor.state.has_records().then_some(Reap::from(GroupIndex(0)));
-            let descriptor = ObjectDescriptor { reap, allocated_blocks: 0, stored_bytes: 0, ..descriptor.clone() };
-            batch.put(object_key(id), descriptor.encode());
+            let descriptor = ObjectDescriptor { reap, ..descriptor.clone() };
+            self.concerned.insert(id);
             let detail = format!("{what}; that of the catalogue has taken its place, called '{}'", descriptor.name);
             self.problem("object", None, detail);
             self.found.descriptors.insert(id, descriptor);
         }
-        self.settle_count(&table, &mut batch)?;
-        self.env.store.commit(batch).map_err(store_error)
+        self.settle_count(&table)
     }
 
     fn told(&self) -> Table {
@@ -101,7 +98,7 @@ impl Mender<'_> {
     }
 
     /// Step 3.
-    fn settle_count(&mut self, table: &Table, batch: &mut MapBatch) -> Result<()> {
+    fn settle_count(&mut self, table: &Table) -> Result<()> {
         let (found, expected) = (self.found.descriptors.len(), self.checkpoint.objects as usize);
         if found == expected {
             return Ok(());
@@ -115,7 +112,6 @@ impl Mender<'_> {
             "descriptors of destroyed objects are gone, and nothing else is left of these: they count as removed";
         self.problem("object", None, format!("{} {text}", expected - found));
         self.checkpoint.objects = found as u32;
-        batch.put(KEY_CHECKPOINT, self.checkpoint.encode());
         Ok(())
     }
 }

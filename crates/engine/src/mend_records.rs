@@ -1,7 +1,7 @@
 //! Map records are rebuilt from the log, as of the checkpoint.
 //!
 //! 1. *Facts*: all extents are read, and the newest facts about these groups count ([`salvage`](crate::salvage)). What lies where the log goes on
-//!    does not, nor what belongs to epochs that were undone.
+//!    does not, nor, in the end, what belongs to epochs that were undone.
 //! 2. *Records* are what the facts come to; those of epochs that were undone (whoever reaped passed the damaged group by) go. The batches that made holes in them may be gone, their extents used again: blocks that may have been
 //!    discarded are counted, and so is older data that shows where a record that is rebuilt says nothing.
 //! 3. *Holes* above them come back, too: the map forgets a hole when nothing is left below it, and a record that is rebuilt may have again
@@ -10,71 +10,82 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
-use env::MapBatch;
-use format::{
-    FragmentRef, ObjectDescriptor, Origin, Reap, Record, RecordKey, object_key, parse_record_key, record_key,
-    record_key_range,
-};
+use format::{FragmentRef, Origin, Reap, Record, RecordKey, parse_record_key, record_key, record_key_range};
 use surface::Result;
 use units::{BlockMask, Epoch, GroupIndex, ObjectId};
 
 use crate::map::store_error;
 use crate::mend::Mender;
-use crate::mend_missing::Shortage;
 use crate::salvage::{Fact, Rank, Resolved, Scan, counts, resolve};
 
 /// Groups of objects.
 type Groups = BTreeSet<(ObjectId, GroupIndex)>;
 /// What the log says of records.
-type Told = BTreeMap<RecordKey, Resolved>;
+pub(crate) type Told = BTreeMap<RecordKey, Resolved>;
+
+/// The records that are wanted.
+pub(crate) fn only(wanted: &BTreeMap<RecordKey, String>, told: &Told) -> BTreeMap<RecordKey, Record> {
+    let record = |key| told.get(key).map_or_else(Record::default, |told| told.record.clone());
+    wanted.keys().map(|key| (*key, record(key))).collect()
+}
 
 impl Mender<'_> {
-    /// All steps for these records. With `short` they may be missing: those count of which `short` is the sum. Whether any was rebuilt.
-    pub(crate) fn records(&mut self, damaged: &BTreeMap<RecordKey, String>, short: Option<Shortage>) -> Result<bool> {
-        let above = self.above(damaged);
-        let mut told = self.facts(&above.union(&self.below(damaged)).copied().collect())?;
-        for key in damaged.keys() {
-            told.entry(*key).or_default();
+    /// All steps, for records that are damaged and for those that are gone.
+    pub(crate) fn records(&mut self) -> Result<()> {
+        let mut wanted = std::mem::take(&mut self.found.damaged_records);
+        let mut told = self.told_of(&wanted)?;
+        let missing = self.missing_records(&only(&wanted, &told))?;
+        if !missing.is_empty() {
+            wanted.extend(missing);
+            told = self.told_of(&wanted)?;
         }
-        let record = |key: &RecordKey| &told[key].record;
-        let is_wanted = |key: &RecordKey| short.as_ref().is_none_or(|short| short.fits(record(key), self.geometry));
-        let rebuilt: Vec<_> = damaged.iter().filter(|(key, _)| is_wanted(key)).collect();
-        if let Some(short) = short {
-            short.explained(rebuilt.iter().map(|(key, _)| record(key)), self.geometry)?;
-        }
-        let mut batch = MapBatch::default();
-        let mut concerned: BTreeSet<ObjectId> = rebuilt.iter().map(|(key, _)| key.object).collect();
-        for (key, why) in &rebuilt {
-            let record = record(key);
+        self.rebuild(&wanted, told)
+    }
+
+    /// Steps 2 and 3.
+    fn rebuild(&mut self, wanted: &BTreeMap<RecordKey, String>, mut told: Told) -> Result<()> {
+        told.retain(|key, _| !self.is_undone(key));
+        self.rebuilt = only(wanted, &told);
+        for (key, why) in wanted {
+            let record = &self.rebuilt[key];
             let (data, uncertain) = (record.allocated().count(), self.uncertain(key, &told).count());
             let detail = format!(
                 "128 KiB from here: {why}; rebuilt from the log, with data in {data} blocks; of these, and of older ones \
                  that show between them, {uncertain} may have been discarded"
             );
-            if record.is_empty() {
-                batch.delete(record_key(key));
-            } else {
-                batch.put(record_key(key), record.encode());
-            }
-            self.forget_undone(key, &mut batch)?;
             let name = self.found.descriptors.get(&key.object).map(|d| d.name.clone());
             let place = name.map(|name| (name, key.group.first_block().offset_bytes()));
             self.problem("record", place, detail);
+            self.forget_undone(key)?;
         }
-        let untouched = |key: &RecordKey| above.contains(&(key.object, key.group)) && !damaged.contains_key(key);
+        let above = self.above(wanted);
+        let untouched = |key: &RecordKey| above.contains(&(key.object, key.group)) && !wanted.contains_key(key);
         for (key, resolved) in told.iter().filter(|(key, _)| untouched(key)) {
             if let Some(record) = self.with_holes(key, resolved.record.holes)? {
-                batch.put(record_key(key), record.encode());
-                concerned.insert(key.object);
+                self.rebuilt.insert(*key, record);
             }
         }
-        // What the log still has and nobody needs any more is looked for anew.
-        for descriptor in concerned.iter().filter_map(|id| self.found.descriptors.get(id)) {
-            let reap = Some(Reap::from(GroupIndex(0)));
-            batch.put(object_key(descriptor.id), ObjectDescriptor { reap, ..descriptor.clone() }.encode());
+        for (key, record) in &self.rebuilt {
+            if record.is_empty() {
+                self.batch.delete(record_key(key));
+            } else {
+                self.batch.put(record_key(key), record.encode());
+            }
+            // What the log still has and nobody needs any more is looked for anew.
+            if let Some(descriptor) = self.found.descriptors.get_mut(&key.object) {
+                descriptor.reap = Some(Reap::from(GroupIndex(0)));
+                self.concerned.insert(key.object);
+            }
         }
-        self.env.store.commit(batch).map_err(store_error)?;
-        Ok(true)
+        Ok(())
+    }
+
+    /// What the log says of the groups of these records, and of what shows through them or is seen through.
+    pub(crate) fn told_of(&self, wanted: &BTreeMap<RecordKey, String>) -> Result<Told> {
+        if wanted.is_empty() {
+            return Ok(Told::new());
+        }
+        self.facts(&self.above(wanted).union(&self.below(wanted)).copied().collect())
     }
 
     /// Step 1.
@@ -113,8 +124,7 @@ impl Mender<'_> {
             facts.retain(|fact| counts(&scan, fact) && !(is_data(fact.rank) && is_ahead(&fact.fragment)));
             resolve(&facts, certain_from)
         };
-        let counting = facts.into_iter().filter(|(key, _)| !self.is_undone(key));
-        Ok(counting.map(|(key, facts)| (key, resolved(facts))).collect())
+        Ok(facts.into_iter().map(|(key, facts)| (key, resolved(facts))).collect())
     }
 
     /// Blocks of a record that is rebuilt, and older ones that show where it says nothing, that may have been discarded: at most these.
@@ -124,8 +134,8 @@ impl Mender<'_> {
         let newest = |origin: Origin| RecordKey { epoch: origin.epoch, ..first(origin.object) };
         let origins = self.origins(key.object).flat_map(|origin| told.range(first(origin.object)..=newest(origin)));
         let older = own.chain(origins).fold(BlockMask::EMPTY, |mask, (_, older)| mask.or(older.uncertain));
-        let resolved = &told[key];
-        resolved.uncertain.or(older.minus(resolved.record.known()))
+        let own = told.get(key).map_or(BlockMask::EMPTY, |own| own.uncertain);
+        own.or(older.minus(self.rebuilt[key].known()))
     }
 
     /// Step 3, for one record: what it is with these holes that it does not have.
@@ -143,22 +153,23 @@ impl Mender<'_> {
     }
 
     /// Whether a record belongs to an epoch that was undone: the map has nothing there, and what it had is nobody's any more.
-    fn is_undone(&self, key: &RecordKey) -> bool {
+    pub(crate) fn is_undone(&self, key: &RecordKey) -> bool {
         let undone = self.found.descriptors.get(&key.object).map_or(&[][..], |descriptor| &descriptor.undone);
         undone.iter().any(|cut| cut.hides(key.epoch, cut.before))
     }
 
     /// Takes records of epochs that were undone out of a damaged record's group: whoever reaped passed it by.
-    fn forget_undone(&self, damaged: &RecordKey, batch: &mut MapBatch) -> Result<()> {
+    fn forget_undone(&mut self, damaged: &RecordKey) -> Result<()> {
         let RecordKey { object, group, .. } = *damaged;
         let (from, to) = record_key_range(object, group, GroupIndex(group.0 + 1));
-        let mut forget = |key: &[u8], _: &[u8]| {
-            if parse_record_key(key).is_some_and(|key| self.is_undone(&key)) {
-                batch.delete(key);
-            }
+        let mut undone = Vec::new();
+        let mut look = |key: &[u8], _: &[u8]| {
+            undone.extend(parse_record_key(key).filter(|key| self.is_undone(key)));
             ControlFlow::Continue(())
         };
-        self.env.store.scan(&from, &to, &mut forget).map_err(store_error)
+        self.env.store.scan(&from, &to, &mut look).map_err(store_error)?;
+        self.rebuilt.extend(undone.into_iter().map(|key| (key, Record::default())));
+        Ok(())
     }
 
     /// The groups through which damaged records are seen: of their objects, and of what came from these.

@@ -35,7 +35,7 @@ use units::{ExtentIndex, Seq};
 
 pub(crate) use facts::{Fact, Rank, Resolved, resolve};
 pub(crate) use records::counts;
-pub(crate) use scan::Scan;
+pub(crate) use scan::{Place, Scan};
 pub(crate) use told::{Table, Told};
 
 pub use report::{DamagedRange, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
