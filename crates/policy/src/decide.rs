@@ -125,7 +125,7 @@ pub(crate) fn wants_test(region: Region) -> bool {
     region.winner().is_none() || region.is_due()
 }
 
-/// Decides. `codec_of` finds a candidate by its number; `may_test`: the budget for tests is not used up.
+/// Decides. `codec_of` finds a candidate that the mode considers by its number; `may_test`: the budget for tests is not used up.
 pub fn decide(
     mode: Mode,
     plan: &ClassPlan,
@@ -135,7 +135,12 @@ pub fn decide(
     codec_of: impl Fn(CodecId) -> Option<Codec>,
 ) -> Decision {
     let is_believed = mode == Mode::Archive || !region.strays_from_test();
-    let remembered = region.winner().filter(|(tested, _)| *tested == class && is_believed).map(|(_, id)| codec_of(id));
+    let remembered = match region.winner().filter(|(tested, _)| *tested == class && is_believed) {
+        Some((_, CodecId::RAW)) => Some(None),
+        // The test may have been one of another mode, or of other candidates: what would not be considered now is as good as none.
+        Some((_, id)) => codec_of(id).map(Some),
+        None => None,
+    };
     let is_new = region.winner().is_none();
     // A random unit is no reason for a region's first test, nor for one because of drift.
     let due = if class.is_random() {

@@ -212,6 +212,11 @@ impl<T: Table> Facts<'_, T> {
         self.moderate()(codec)
     }
 
+    /// Whether the mode considers a candidate.
+    pub(crate) fn considers(&self, codec: Codec) -> bool {
+        self.auto.mode == Mode::Archive || self.is_moderate(codec)
+    }
+
     /// [`Self::is_moderate`], for whoever asks of several candidates: the quickest one is looked for once.
     fn moderate(&self) -> impl Fn(Codec) -> bool + Copy {
         let candidates = self.auto.candidates.as_slice().iter().map(|codec| codec.id());

@@ -148,8 +148,9 @@ impl<'a, T: Table> Planner<'a, T> {
         if wants_test(region) {
             (plan.contenders, may_test) = self.affordable(&plan, size, class, raw.len(), credit_ns);
         }
-        let candidates = self.auto.candidates;
-        let Decision { action, why } = decide(self.auto.mode, &plan, region, class, may_test, |id| candidates.find(id));
+        let (facts, candidates) = (self.facts(size), self.auto.candidates);
+        let considered = |id| candidates.find(id).filter(|codec| facts.considers(*codec));
+        let Decision { action, why } = decide(self.auto.mode, &plan, region, class, may_test, considered);
         let stored = Stored { class, why, ..stored };
         let stored = match action {
             Action::Raw if class.is_random() => stored,

@@ -371,3 +371,29 @@ fn the_same_facts_give_the_same_decisions() {
     let (one, other) = (Run::all(Mode::Balanced, &data), Run::all(Mode::Balanced, &data));
     assert_eq!((one.stored, one.whys, one.codecs), (other.stored, other.whys, other.codecs));
 }
+
+/// A region remembers what won a test under `archive`; other modes do not go on with a codec that they would not consider.
+#[test]
+fn what_won_under_archive_is_left_when_the_mode_changes() {
+    let strong: Codec = "zstd-15".parse().expect("a codec");
+    let (table, mut workspace, unit) = (PlainTable::default(), Workspace::new(), text(1));
+    let mut put = |mode, region| {
+        let auto = Auto {
+            mode,
+            candidates: "lz4,zstd-1,zstd-15".parse().expect("a list"),
+            min_saving_permille: MIN_SAVING_PERMILLE,
+        };
+        let mut real = Real { workspace: &mut workspace, raw: &unit, tried: Vec::new(), kept: None };
+        // Nothing is left for tests.
+        Planner::new(auto, 1.0, Pressure::default(), &table).store(&unit, region, 0, false, &mut real)
+    };
+    let class = put(Mode::Balanced, Region::default()).class;
+    let region = Region::default().after_test(class, strong.id(), UNIT, UNIT / 4);
+    let stored = put(Mode::Archive, region);
+    assert_eq!((stored.codec, stored.why), (strong.id(), Why::RegionWinner));
+    for mode in [Mode::Balanced, Mode::Energy] {
+        let stored = put(mode, region);
+        assert_ne!(stored.codec, strong.id(), "{mode}");
+        assert_eq!(stored.why, Why::ClassWinner, "{mode}");
+    }
+}
