@@ -134,7 +134,9 @@ impl Superblock {
         if !extent.is_power_of_two() || !(units::EXTENT_BYTES_MIN..=units::EXTENT_BYTES_MAX).contains(&extent) {
             return Err(SuperblockError::Damaged(format!("extents of {extent} bytes")));
         }
-        if superblock.capacity_bytes > capacity_bytes_max(extent) {
+        // Extent 0 holds the superblock and nothing else.
+        let extents_min = 2 * u64::from(extent);
+        if !(extents_min..=capacity_bytes_max(extent)).contains(&superblock.capacity_bytes) {
             return Err(SuperblockError::Damaged(format!("capacity of {} bytes", superblock.capacity_bytes)));
         }
         Ok(superblock)
@@ -168,6 +170,14 @@ mod tests {
         bytes[0] = 0;
         assert_eq!(Superblock::decode(&bytes), Err(SuperblockError::Missing));
         assert_eq!(Superblock::decode(&[]), Err(SuperblockError::Missing));
+    }
+
+    #[test]
+    fn a_capacity_without_an_extent_for_the_log_is_damage() {
+        for (capacity_bytes, is_right) in [(0, false), (1 << 20, false), ((2 << 20) - 1, false), (2 << 20, true)] {
+            let superblock = Superblock { capacity_bytes, ..sample() };
+            assert_eq!(Superblock::decode(&superblock.encode()).is_ok(), is_right, "{capacity_bytes}");
+        }
     }
 
     #[test]
