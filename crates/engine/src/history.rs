@@ -29,7 +29,7 @@ use crate::status::SnapshotStatus;
 /// Longest way down from an object: each level that has nothing of a block costs a look at the map.
 const LEVELS_MAX: usize = 32;
 /// Longest full name, as file systems have it.
-const TITLE_BYTES_MAX: usize = 255;
+pub(crate) const TITLE_BYTES_MAX: usize = 255;
 /// Names that a refusal lists.
 const NAMES_TOLD: usize = 5;
 
@@ -279,7 +279,8 @@ impl Pool {
         }
         self.check_free(new)?;
         if object.is_live() {
-            let names = core.objects.snapshots_of(object.id).into_iter().map(|s| s.descriptor.read().name.len());
+            let listed = core.objects.snapshots_of(object.id).into_iter().chain(core.objects.partial_of(object.id));
+            let names = listed.map(|snapshot| snapshot.descriptor.read().name.len());
             check_title(new.len() + names.max().map_or(0, |longest| longest + 1))?;
         }
         let descriptor = ObjectDescriptor { name: name.to_owned(), ..object.descriptor.read().clone() };
@@ -407,7 +408,8 @@ fn too_deep(name: &str) -> Error {
     refused(ErrorKind::Unsupported, text)
 }
 
-fn check_title(bytes: usize) -> Result<()> {
+/// Fails for a full name, `VOLUME@SNAPSHOT` or `VOLUME`, of more bytes than one can have.
+pub(crate) fn check_title(bytes: usize) -> Result<()> {
     if bytes <= TITLE_BYTES_MAX {
         return Ok(());
     }

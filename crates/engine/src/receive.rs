@@ -19,9 +19,9 @@ use format::{
     SnapshotIdentity, StreamBegin, StreamChunk, StreamData, StreamHead, StreamReader,
 };
 use surface::{Error, ErrorKind, Result};
-use units::{Epoch, GroupIndex, ObjectId};
+use units::{Epoch, GROUP_BYTES, GroupIndex, ObjectId};
 
-use crate::history::next_epoch;
+use crate::history::{check_title, next_epoch};
 use crate::objects::{Object, check_name};
 use crate::options::Properties;
 use crate::pool::Pool;
@@ -239,6 +239,7 @@ impl Receiver {
     fn check_begin(&self, begin: &StreamBegin) -> Result<()> {
         check_name(&self.volume)?;
         check_name(&begin.snapshot)?;
+        check_title(self.volume.len() + 1 + begin.snapshot.len())?;
         properties::check(properties::Owner::Volume, &self.properties)?;
         self.pool.core.check_failed()?;
         if let Some((_, next)) = self.existing(begin)? {
@@ -312,12 +313,15 @@ impl Receiver {
         }
         let next_id = core.objects.next_id();
         let mut entries = Vec::new();
-        let origin = match self.check_fits(begin)? {
-            Some((volume, _)) => {
+        let volume = self.check_fits(begin)?.map(|(volume, _)| volume);
+        let mut gate = None;
+        let origin = match &volume {
+            Some(volume) => {
                 let mut head = volume.descriptor.read().clone();
                 if head.epoch == Epoch(0) {
-                    // A clone that was promoted: while it stands there, nobody expects records of any other epoch.
-                    let _gate = volume.gate.write();
+                    // A clone that was promoted: while it stands there, nobody expects records of any other epoch. So the gate is held until
+                    // it does not any more.
+                    gate = Some(volume.gate.write());
                     core.drain_all()?;
                     head = volume.descriptor.read().clone();
                     head.epoch = next_epoch(&head)?;
@@ -356,7 +360,9 @@ impl Receiver {
             receive: Some(Box::new(state)),
             ..ObjectDescriptor::volume(id, &begin.snapshot, begin.size_bytes)
         }));
-        core.append_applied(entries)
+        let appended = core.append_applied(entries);
+        drop(gate);
+        appended
     }
 
     /// Step 3.
@@ -376,6 +382,14 @@ impl Receiver {
         }
         if data.from > state.next {
             return Err(conflict(format!("another stream brings '{}' at the same time", partial.title())));
+        }
+        // The parent may have been larger.
+        let groups = volume.size_bytes().max(descriptor.size_bytes).div_ceil(GROUP_BYTES as u64);
+        if let Some((first, blocks)) = data.holes.last()
+            && first.0 + u64::from(*blocks) > GroupIndex(groups).first_block().0
+        {
+            let text = format!("{blocks} blocks from block {} on are no part of '{}'", first.0, partial.title());
+            return Err(Error::new(ErrorKind::Corrupt, text));
         }
         state.next = data.next;
         state.payload_bytes += payloads.len() as u64;

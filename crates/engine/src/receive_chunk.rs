@@ -42,6 +42,42 @@ pub(crate) struct Place<'a> {
     pub epoch: Epoch,
 }
 
+impl Place<'_> {
+    /// A chunk's holes, as batches tell of them.
+    fn holes(&self, data: &StreamData) -> impl Iterator<Item = Entry> {
+        let mut divided = data.holes.iter().flat_map(|(first, blocks)| divide(*first, *blocks)).peekable();
+        std::iter::from_fn(move || {
+            // A large range is looked up in the map when it is applied: one at a time.
+            let (mut ranges, mut blocks) = (Vec::new(), 0);
+            while let Some(range) =
+                divided.next_if(|(_, count)| ranges.len() < HOLES_MAX && blocks + count <= RANGE_BLOCKS_MAX)
+            {
+                blocks += range.1;
+                ranges.push(range);
+            }
+            let (object, epoch) = (self.volume.id, self.epoch);
+            (!ranges.is_empty()).then_some(Entry::Holes { object, epoch, ranges })
+        })
+    }
+
+    /// A chunk's fragments, as batches tell of them.
+    fn fragments(&self, fragments: &[FragmentEntry]) -> impl Iterator<Item = Entry> {
+        let mut rest = fragments;
+        std::iter::from_fn(move || {
+            let mut bytes = 0;
+            let fits = |fragment: &&FragmentEntry| {
+                bytes += fragment.stored as usize;
+                bytes <= BATCH_BYTES
+            };
+            let count = rest.iter().take(FRAGMENTS_MAX).take_while(fits).count().max(1);
+            let (mine, others) = rest.split_at_checked(count)?;
+            rest = others;
+            let (object, epoch) = (self.volume.id, self.epoch);
+            Some(Entry::Fragments { object, epoch, fragments: mine.to_vec() })
+        })
+    }
+}
+
 fn at_block(kind: ErrorKind, first: BlockIndex, text: &str) -> Error {
     Error::new(kind, format!("byte {} of the volume: {text}", first.offset_bytes()))
 }
@@ -61,48 +97,27 @@ impl Core {
         done: ObjectDescriptor,
     ) -> Result<()> {
         let resealed = self.reseal(place, data, payloads)?;
-        let mut batches: Vec<Vec<Entry>> = Vec::new();
-        let mut divided = data.holes.iter().flat_map(|(first, blocks)| divide(*first, *blocks)).peekable();
-        while divided.peek().is_some() {
-            // A large range is looked up in the map when it is applied: one at a time.
-            let (mut ranges, mut blocks) = (Vec::new(), 0);
-            while let Some(range) =
-                divided.next_if(|(_, count)| ranges.len() < HOLES_MAX && blocks + count <= RANGE_BLOCKS_MAX)
-            {
-                blocks += range.1;
-                ranges.push(range);
-            }
-            batches.push(vec![Entry::Holes { object: place.volume.id, epoch: place.epoch, ranges }]);
-        }
-        let mut rest = &resealed.fragments[..];
-        while !rest.is_empty() {
-            let mut bytes = 0;
-            let fits = |fragment: &&FragmentEntry| {
-                bytes += fragment.stored as usize;
-                bytes <= BATCH_BYTES
-            };
-            let count = rest.iter().take(FRAGMENTS_MAX).take_while(fits).count().max(1);
-            let fragments = rest[..count].to_vec();
-            batches.push(vec![Entry::Fragments { object: place.volume.id, epoch: place.epoch, fragments }]);
-            rest = &rest[count..];
-        }
-        match batches.last_mut() {
-            Some(last) => last.push(Entry::Object(done)),
-            None => batches.push(vec![Entry::Object(done)]),
-        }
         let mut payloads = &resealed.bytes[..];
         let mut last: Option<Ticket> = None;
-        for entries in batches {
+        let mut append = |entries: Vec<Entry>| {
             let payload = entries.iter().flat_map(Entry::payloads).map(|(_, _, f)| f.stored as usize).sum();
             let (mine, others) = payloads.split_at(payload);
             payloads = others;
             let begun = last.map(|ticket| ticket.incarnation);
             last = Some(self.append_received(place.volume, entries, mine, begun)?);
+            Ok::<_, Error>(())
+        };
+        // One at a time: a few bytes of a stream can make a great many of them. The last one waits for the descriptor.
+        let mut held: Vec<Entry> = Vec::new();
+        for entry in place.holes(data).chain(place.fragments(&resealed.fragments)) {
+            if !held.is_empty() {
+                append(std::mem::take(&mut held))?;
+            }
+            held.push(entry);
         }
-        match last {
-            Some(ticket) => self.log.wait_applied(ticket),
-            None => Ok(()),
-        }
+        held.push(Entry::Object(done));
+        append(held)?;
+        last.map_or(Ok(()), |ticket| self.log.wait_applied(ticket))
     }
 
     /// Steps 3 and 4 for one batch. `begun`: see [`Prepared`].
