@@ -270,3 +270,44 @@ fn what_is_over_its_quota_comes_out_whole() {
         assert!(got == data, "'{name}' is not what it was");
     }
 }
+
+/// A descriptor that a later version wrote: whatever has a property that this one does not know is there without its properties, clones as well.
+#[test]
+fn volumes_and_clones_with_unknown_properties_are_salvaged_without_them() {
+    const BYTES: u64 = 8 << 20;
+    let machine = Machine::new(BYTES, 9);
+    let format = FormatOptions { capacity_bytes: BYTES, extent_bytes: 64 << 10, properties: Properties::new() };
+    Pool::format(&env(&machine), &format).unwrap();
+    let options = PoolOptions { workers: 0, ..PoolOptions::default() };
+    let pool = Pool::open(env(&machine), options.clone()).unwrap();
+    pool.create_volume("v", 64 << 10, &Properties::new()).unwrap();
+    let write = |pool: &Pool, name: &str, byte: u8| {
+        let data = Bytes::from(vec![byte; 4096]);
+        pool.volume(name).unwrap().write(u64::from(byte) * 4096, data, WriteOptions::default()).unwrap();
+    };
+    write(&pool, "v", 1);
+    pool.snapshot("v", "s").unwrap();
+    pool.clone_snapshot("v@s", "c", &Properties::new()).unwrap();
+    write(&pool, "c", 2);
+    pool.close().unwrap();
+    for (key, value) in machine.store.dump().into_iter().filter(|(key, _)| key[0] == b'O') {
+        let mut descriptor = format::ObjectDescriptor::decode(&value).unwrap();
+        if descriptor.state == format::ObjectState::Volume {
+            descriptor.properties.insert("from-the-future".to_owned(), "yes".to_owned());
+            machine.store.poke(&key, Some(&descriptor.encode()));
+        }
+    }
+    let pool = Pool::open(env(&machine), options).unwrap();
+    // So that the log knows.
+    pool.rename("v", "w").unwrap();
+    pool.rename("c", "d").unwrap();
+    pool.close().unwrap();
+    let salvaged = salvage(&machine, BYTES, 1).unwrap();
+    for (name, there) in [("w", [1, 0]), ("w@s", [1, 0]), ("d", [1, 2])] {
+        let mut data = vec![0xee; 8192];
+        salvaged.pool.volume(name).unwrap().read(4096, &mut data).unwrap();
+        assert_eq!([data[0], data[4096]], there, "{name}");
+    }
+    let notes = salvaged.report.notes.iter().filter(|note| note.contains("without its properties"));
+    assert_eq!(notes.count(), 2, "{:?}", salvaged.report.notes);
+}

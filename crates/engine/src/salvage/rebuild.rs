@@ -19,6 +19,7 @@ use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, GroupIndex, ObjectId};
 
 use super::records::Figures;
 use super::report::{DamagedRange, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
+use crate::history::TITLE_BYTES_MAX;
 use crate::map::Level;
 use crate::objects::Object;
 use crate::options::Properties;
@@ -31,6 +32,9 @@ const COPY_BYTES: u64 = 1 << 20;
 const RANGES_MAX: usize = 1000;
 /// Records with damage that are remembered: beyond that, later moments do not list what they share.
 const BROKEN_MAX: usize = 1 << 16;
+/// Said once when there are more.
+const MORE_BROKEN: &str = "so much is damaged that not all of it is listed; of later snapshots, and of clones, it is not counted where they share it \
+                           with older ones";
 /// Properties that limit or promise space: they come last, and until then those of the pool do not hold either.
 const SPACE_PROPERTIES: [&str; 2] = ["quota", "reservation"];
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -46,6 +50,8 @@ struct Rebuild<'a> {
     report: &'a mut SalvageReport,
     progress: SalvageProgress<'a>,
     broken: Broken,
+    /// Not all damage could be remembered, and the report says so.
+    is_told_of_more: bool,
     /// Names that snapshots have in the other pool.
     titles: HashMap<ObjectId, String>,
     done_bytes: u64,
@@ -79,6 +85,7 @@ pub(crate) fn rebuild(
         report,
         progress,
         broken: Broken::new(),
+        is_told_of_more: false,
         titles: HashMap::new(),
         done_bytes: 0,
         total_bytes,
@@ -86,6 +93,23 @@ pub(crate) fn rebuild(
     rebuild.pool_properties();
     rebuild.volumes(volumes)?;
     into.checkpoint()
+}
+
+/// The name that a snapshot had, cut off if `VOLUME@SNAPSHOT` would be too long: then its object's number makes it another one than all others.
+fn fitting_name(volume: &str, was: &str, id: ObjectId) -> String {
+    let room = TITLE_BYTES_MAX.saturating_sub(volume.len() + 1);
+    if was.len() <= room {
+        return was.to_owned();
+    }
+    let number = id.0.to_string();
+    let kept = room.saturating_sub(number.len() + 1);
+    let kept: String = was.chars().take(kept).filter(char::is_ascii).collect();
+    if kept.is_empty() { number } else { format!("{kept}-{number}") }
+}
+
+/// What says that space is neither limited nor promised.
+fn unlimited() -> Properties {
+    SPACE_PROPERTIES.map(|key| (key.to_owned(), "none".to_owned())).into()
 }
 
 impl Rebuild<'_> {
@@ -120,37 +144,33 @@ impl Rebuild<'_> {
 
     fn volume(&mut self, volume: &Arc<Object>, from: Option<Arc<Object>>) -> Result<()> {
         let descriptor = volume.descriptor.read().clone();
-        let name = self.free_name(&descriptor);
         let snapshots = self.old.core.objects.snapshots_of(volume.id);
-        let unlimited = SPACE_PROPERTIES.map(|key| (key.to_owned(), "none".to_owned()));
+        let name = self.free_name(&descriptor, &snapshots);
         let mut properties = descriptor.properties.clone();
-        properties.extend(unlimited.clone());
+        properties.extend(unlimited());
         // Step 1.
         let mut levels: Arc<[Level]> = Arc::new([]);
         let title = from.as_ref().and_then(|from| self.titles.get(&from.id)).cloned();
         if let (Some(from), Some(title)) = (&from, title) {
-            self.into.clone_snapshot(&title, &name, &properties)?;
+            self.make(&name, &properties, |into, own| into.clone_snapshot(&title, &name, own))?;
             levels = from.levels();
         } else {
             let first = snapshots.first().unwrap_or(volume);
-            let made = self.into.create_volume(&name, first.size_bytes(), &properties);
-            match made {
-                Err(error) if error.kind() == ErrorKind::Invalid => {
-                    self.report.notes.push(format!("volume '{name}' was made without its properties: {error}"));
-                    self.into.create_volume(&name, first.size_bytes(), &unlimited.into())?;
-                }
-                made => made?,
-            }
+            self.make(&name, &properties, |into, own| into.create_volume(&name, first.size_bytes(), own))?;
         }
         let target = self.into.volume(&name)?;
         // Steps 2 and 3.
         for snapshot in &snapshots {
             let mut told = self.moment(snapshot, &levels, &target, &name)?;
-            let (own, scheduled) = {
+            let (id, was, scheduled) = {
                 let descriptor = snapshot.descriptor.read();
-                (descriptor.name.clone(), descriptor.scheduled)
+                (descriptor.id, descriptor.name.clone(), descriptor.scheduled)
             };
+            let own = fitting_name(&name, &was, id);
             told.name = format!("{name}@{own}");
+            if own != was {
+                self.report.notes.push(format!("'{name}@{was}' is too long a name: it is called '{}' now", told.name));
+            }
             self.into.take_snapshot(&name, &own, scheduled)?;
             self.dress(&told.name, snapshot, None);
             self.titles.insert(snapshot.id, told.name.clone());
@@ -168,9 +188,29 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// The name that a volume had, unless the other pool has one of that name.
-    fn free_name(&self, descriptor: &ObjectDescriptor) -> String {
-        let is_taken = |name: &str| self.into.core.objects.named(name).is_ok();
+    /// Step 1: makes a volume with its properties, or without them if this version does not know them.
+    fn make(
+        &mut self,
+        name: &str,
+        properties: &Properties,
+        make: impl Fn(&Pool, &Properties) -> Result<()>,
+    ) -> Result<()> {
+        match make(self.into, properties) {
+            Err(error) if error.kind() == ErrorKind::Invalid => {
+                self.report.notes.push(format!("volume '{name}' was made without its properties: {error}"));
+                make(self.into, &unlimited())
+            }
+            made => made,
+        }
+    }
+
+    /// The name that a volume had, unless the other pool has one of that name, or it leaves no room for those of its snapshots.
+    fn free_name(&self, descriptor: &ObjectDescriptor, snapshots: &[Arc<Object>]) -> String {
+        let fits = |name: &str| {
+            let title = |s: &Arc<Object>| format!("{name}@{}", fitting_name(name, &s.descriptor.read().name, s.id));
+            snapshots.iter().all(|snapshot| title(snapshot).len() <= TITLE_BYTES_MAX)
+        };
+        let is_taken = |name: &str| self.into.core.objects.named(name).is_ok() || !fits(name);
         let numbered = |n: u64| format!("lost-{}-{n}", descriptor.id.0);
         if !is_taken(&descriptor.name) {
             return descriptor.name.clone();
@@ -252,23 +292,31 @@ impl Rebuild<'_> {
             Err(error) => {
                 // What the moment before had there must not show.
                 target.discard(offset, BLOCK)?;
-                self.remember(&source.object, offset, &error)?;
+                if !self.remember(&source.object, offset, &error)? {
+                    told.damaged_bytes += BLOCK.min(told.size_bytes.saturating_sub(offset));
+                    if !self.is_told_of_more {
+                        self.report.notes.push(MORE_BROKEN.to_owned());
+                        self.is_told_of_more = true;
+                    }
+                }
             }
         }
         Ok(())
     }
 
-    fn remember(&mut self, object: &Object, at: u64, error: &Error) -> Result<()> {
+    /// Whether there was room for it.
+    fn remember(&mut self, object: &Object, at: u64, error: &Error) -> Result<bool> {
         let block = BlockIndex::containing(at);
         let mask = BlockMask::run(block.in_group(), 1);
         for piece in self.old.core.map.lookup(&object.levels(), block.group(), mask)? {
             let key = (piece.object, piece.epoch, block.group());
-            if self.broken.len() < BROKEN_MAX || self.broken.contains_key(&key) {
-                let broken = self.broken.entry(key).or_insert_with(|| (BlockMask::EMPTY, error.to_string()));
-                broken.0 = broken.0.or(mask);
+            if self.broken.len() >= BROKEN_MAX && !self.broken.contains_key(&key) {
+                return Ok(false);
             }
+            let broken = self.broken.entry(key).or_insert_with(|| (BlockMask::EMPTY, error.to_string()));
+            broken.0 = broken.0.or(mask);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Lists the damage that `object` sees.
@@ -332,5 +380,18 @@ impl Rebuild<'_> {
         // Each for itself: a reservation that does not fit does not cost the quota.
         let set = |key: &str| self.into.set_properties(Some(title), &[(key.to_owned(), own.get(key).cloned())]);
         SPACE_PROPERTIES.map(set).into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_with_too_long_a_name_gets_one_that_fits() {
+        let (volume, id) = ("v".repeat(200), ObjectId(71));
+        assert_eq!(fitting_name(&volume, &"s".repeat(54), id), "s".repeat(54));
+        assert_eq!(fitting_name(&volume, &"s".repeat(55), id), format!("{}-71", "s".repeat(51)));
+        assert_eq!(fitting_name(&"v".repeat(251), "snapshot", id), "71");
     }
 }
