@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use env::MapBatch;
@@ -52,8 +53,8 @@ impl Pool {
     /// Verifies everything. The pool should be idle: what is written meanwhile may be reported as missing. `progress` gets bytes
     /// done and bytes to do.
     ///
-    /// What opening the pool with [`repair`](crate::PoolOptions::repair) mended comes first. With `repair`, a damaged superblock copy is rewritten, usage counts are corrected, and damaged records are removed (their
-    /// blocks read as zeroes, and are named in the report).
+    /// What opening the pool with [`repair`](crate::PoolOptions::repair) mended comes first. With `repair`, a damaged superblock copy is rewritten, usage counts are corrected, and damaged records are removed (where they
+    /// were, older data of snapshots and origins shows, or zeroes; they are named in the report).
     ///
     /// # Errors
     /// When the check itself cannot go on; damage is reported, not returned.
@@ -249,6 +250,14 @@ impl Checker<'_> {
             batch.delete(record_key(id));
             self.core.env.store.commit(batch).map_err(store_error)?;
             self.core.map.drop_cache();
+            let sees = |object: &&Arc<Object>| {
+                object.levels().iter().any(|level| level.object == id.object && level.sees(id.epoch))
+            };
+            for object in self.core.objects.all().iter().filter(sees) {
+                if object.descriptor.read().identity.is_some() {
+                    object.estrange(self.core.env.new_identity()?);
+                }
+            }
         }
         Ok(self.repair)
     }
@@ -287,8 +296,11 @@ impl Checker<'_> {
             self.rewrite_usage(&wrong)?;
         }
         for (extent, recorded, counted) in wrong {
-            let hint =
-                if counted < recorded { ": a map record is gone, and what it told of reads as zeroes" } else { "" };
+            let hint = if counted < recorded {
+                ": a map record is gone, and older data or zeroes show where it was"
+            } else {
+                ""
+            };
             let detail = format!("extent {} is said to have {recorded} live bytes, and has {counted}{hint}", extent.0);
             self.problem("usage", None, detail, self.repair);
         }

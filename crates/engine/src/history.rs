@@ -74,7 +74,7 @@ impl Pool {
             parent: Some(head.id),
             scheduled,
             created_unix_s: core.env.clock.unix_s(),
-            identity: Some(self.new_identity()?),
+            identity: Some(core.env.new_identity()?),
             ..ObjectDescriptor::volume(ObjectId(core.objects.next_id()), name, head.size_bytes)
         };
         let volume = ObjectDescriptor { epoch: next_epoch(&head)?, ..head };

@@ -65,6 +65,8 @@ pub(crate) struct Mender<'a> {
     pub found: Found,
     /// Objects whose descriptor or records come from the log.
     pub concerned: BTreeSet<ObjectId>,
+    /// Snapshots that have got new identities.
+    pub estranged: BTreeSet<ObjectId>,
     /// Records that come from the log.
     pub rebuilt: BTreeMap<RecordKey, Record>,
     /// All that is changed.
@@ -95,6 +97,7 @@ pub(crate) fn mend(env: &PoolEnv, pool: &[u8; 16], geometry: &Geometry) -> Resul
         checkpoint,
         found,
         concerned: BTreeSet::new(),
+        estranged: BTreeSet::new(),
         rebuilt: BTreeMap::new(),
         batch: MapBatch::default(),
         problems: Vec::new(),

@@ -3,8 +3,9 @@
 //! The checkpoint counts what they referred to, account by account and to the byte ([`mend_balance`](crate::mend_balance)). So:
 //! 1. *Whether*: live bytes are counted from all records, with the damaged ones as the log tells them. Accounts of which the checkpoint knows more are
 //!    *short*: a record is gone, or the log has lost data of a damaged one.
-//! 2. *What may hide*: a damaged record may get back what had been discarded. In accounts that come out with too much, all that damaged records have
-//!    there may stand for something else that is missing. Then no part of the log there may be damaged.
+//! 2. *What may hide*: of a block that was overwritten or discarded, a damaged record may get the older data back, if the batch that told of it is
+//!    gone. Rightly it is gone when it was all dead; but it may be damaged. So extents in which older data shows must be without gaps. In accounts
+//!    that come out with too much, all that damaged records have there may stand for something else that is missing, too.
 //! 3. *Which*: candidates are the records that the store does not have and that a fragment in an account which is short, or may hide something,
 //!    belonged to. Most of them were removed rightly, when nobody needed them any more.
 //! 4. They are told from the log like damaged ones; those for which there is not room in each account are none. What is left must be what is
@@ -13,34 +14,45 @@
 //!
 //! A record of which only holes count is not missed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use format::{Record, RecordKey, record_key};
 use surface::{Error, Result};
+use units::ExtentIndex;
 
 use crate::map::store_error;
 use crate::mend::{Mender, hopeless};
 use crate::mend_balance::{Accounts, beyond};
 use crate::mend_records::only;
-use crate::salvage::{Place, Rank, Scan};
+use crate::salvage::{Rank, Scan, is_whole};
 
 fn untold(what: &str, bytes: u64) -> Error {
-    hopeless(format!("{what}, and the log does not tell for certain which ({bytes} bytes of data)"))
+    hopeless(format!(
+        "{what}, and the log does not tell for certain what was in them ({bytes} bytes of data are missed)"
+    ))
 }
 
 impl Mender<'_> {
-    /// All steps; `damaged` is what the log tells of damaged records. Which are missing.
+    /// All steps; `damaged` is what the log tells of damaged records, `doubtful` where it may be older than it was. Which are missing.
     ///
     /// # Errors
     /// [`surface::ErrorKind::Corrupt`] unless these, all that fit, are what is missing.
-    pub(crate) fn missing_records(&self, damaged: &BTreeMap<RecordKey, Record>) -> Result<BTreeMap<RecordKey, String>> {
+    pub(crate) fn missing_records(
+        &self,
+        damaged: &BTreeMap<RecordKey, Record>,
+        doubtful: &BTreeSet<ExtentIndex>,
+    ) -> Result<BTreeMap<RecordKey, String>> {
         let (due, counted) = (self.due(), self.counted(damaged)?);
         let short = beyond(&due, &counted);
         let over = if damaged.is_empty() { Accounts::new() } else { beyond(&counted, &due) };
+        // Step 2.
+        let missing_bytes = short.values().sum();
+        if self.may_hide(doubtful, &over) {
+            return Err(untold("map records are damaged, and what counts or tells of them is, too", missing_bytes));
+        }
         if short.is_empty() && over.is_empty() {
             return Ok(BTreeMap::new());
         }
-        // Step 2.
         let mut room = short.clone();
         if !over.is_empty() {
             let without = beyond(&due, &self.counted(&BTreeMap::new())?);
@@ -50,8 +62,7 @@ impl Mender<'_> {
         let mut candidates: BTreeMap<RecordKey, String> = BTreeMap::new();
         let has_records =
             |key: &RecordKey| self.found.descriptors.get(&key.object).is_some_and(|d| d.state.has_records());
-        let mut scan = Scan::default();
-        scan.read_all(
+        Scan::default().read_all(
             &*self.env.disk,
             self.geometry,
             self.pool,
@@ -70,13 +81,6 @@ impl Mender<'_> {
             },
             &mut |_, _| Ok(()),
         )?;
-        let is_hidden = |places: &[Place]| places.iter().any(|place| over.contains_key(&self.account(place.location)));
-        let missing_bytes = short.values().sum();
-        if !over.is_empty()
-            && (scan.places_more > 0 || is_hidden(&scan.damaged_places()) || is_hidden(&scan.unreadable))
-        {
-            return Err(untold("map records are damaged and the log is, too", missing_bytes));
-        }
         let mut there = Vec::new();
         for key in candidates.keys() {
             if self.env.store.get(&record_key(key)).map_err(store_error)?.is_some() {
@@ -85,16 +89,31 @@ impl Mender<'_> {
         }
         there.iter().for_each(|key| drop(candidates.remove(key)));
         // Step 4.
-        let told = only(&candidates, &self.told_of(&candidates)?);
+        let told = self.told_of(&candidates)?;
+        let records = only(&candidates, &told);
         let fits = |key: &RecordKey| {
-            let record = &told[key];
+            let record = &records[key];
             !record.fragments.is_empty() && beyond(&self.accounts_of(record), &room).is_empty()
         };
         candidates.retain(|key, _| fits(key));
         let mut missing = Accounts::new();
-        for (account, bytes) in candidates.keys().flat_map(|key| self.accounts_of(&told[key])) {
+        for (account, bytes) in candidates.keys().flat_map(|key| self.accounts_of(&records[key])) {
             *missing.entry(account).or_default() += bytes;
         }
-        if missing == short { Ok(candidates) } else { Err(untold("map records are missing", missing_bytes)) }
+        if missing != short || self.may_hide(&self.doubtful(&candidates, &told), &Accounts::new()) {
+            return Err(untold("map records are missing", missing_bytes));
+        }
+        Ok(candidates)
+    }
+
+    /// Whether the log may have lost what `doubtful` older data shows in place of, or what lies hidden in accounts that come out with too much.
+    fn may_hide(&self, doubtful: &BTreeSet<ExtentIndex>, over: &Accounts) -> bool {
+        let is_whole = |extent, to_the_end| is_whole(&*self.env.disk, self.geometry, self.pool, extent, to_the_end);
+        if self.found.damaged_pages.is_empty() {
+            return !(doubtful.iter().all(|extent| is_whole(*extent, false))
+                && over.keys().all(|e| is_whole(*e, true)));
+        }
+        let mut all = (1..self.geometry.extents()).map(ExtentIndex);
+        !over.is_empty() || !doubtful.is_empty() && !all.all(|extent| is_whole(extent, false))
     }
 }

@@ -3,7 +3,8 @@
 //! 1. *Facts*: all extents are read, and the newest facts about these groups count ([`salvage`](crate::salvage)). What lies where the log goes on
 //!    does not, nor, in the end, what belongs to epochs that were undone.
 //! 2. *Records* are what the facts come to; those of epochs that were undone (whoever reaped passed the damaged group by) go. The batches that made holes in them may be gone, their extents used again: blocks that may have been
-//!    discarded are counted, and so is older data that shows where a record that is rebuilt says nothing.
+//!    discarded are counted, and so is older data that shows where a record that is rebuilt says nothing. Snapshots that see such blocks get
+//!    new identities.
 //! 3. *Holes* above them come back, too: the map forgets a hole when nothing is left below it, and a record that is rebuilt may have again
 //!    what had been removed from it, until that is looked for anew.
 
@@ -12,7 +13,7 @@ use std::ops::ControlFlow;
 
 use format::{FragmentRef, Origin, Reap, Record, RecordKey, parse_record_key, record_key, record_key_range};
 use surface::Result;
-use units::{BlockMask, Epoch, GroupIndex, ObjectId};
+use units::{BlockMask, Epoch, ExtentIndex, GroupIndex, ObjectId};
 
 use crate::map::store_error;
 use crate::mend::Mender;
@@ -34,12 +35,21 @@ impl Mender<'_> {
     pub(crate) fn records(&mut self) -> Result<()> {
         let mut wanted = std::mem::take(&mut self.found.damaged_records);
         let mut told = self.told_of(&wanted)?;
-        let missing = self.missing_records(&only(&wanted, &told))?;
+        let missing = self.missing_records(&only(&wanted, &told), &self.doubtful(&wanted, &told))?;
         if !missing.is_empty() {
             wanted.extend(missing);
             told = self.told_of(&wanted)?;
         }
         self.rebuild(&wanted, told)
+    }
+
+    /// Extents in which records have data that may have been discarded, or overwritten by what the log has lost.
+    pub(crate) fn doubtful(&self, wanted: &BTreeMap<RecordKey, String>, told: &Told) -> BTreeSet<ExtentIndex> {
+        let of_one = |told: &Resolved| {
+            let fragments = told.record.fragments.iter().filter(|f| !f.live.and(told.uncertain).is_empty());
+            fragments.map(|fragment| self.geometry.extent_at(fragment.location)).collect::<Vec<_>>()
+        };
+        wanted.keys().filter_map(|key| told.get(key)).flat_map(of_one).collect()
     }
 
     /// Steps 2 and 3.
@@ -56,6 +66,9 @@ impl Mender<'_> {
             let name = self.found.descriptors.get(&key.object).map(|d| d.name.clone());
             let place = name.map(|name| (name, key.group.first_block().offset_bytes()));
             self.problem("record", place, detail);
+            if uncertain > 0 {
+                self.estrange(key)?;
+            }
             self.forget_undone(key)?;
         }
         let above = self.above(wanted);
@@ -116,7 +129,7 @@ impl Mender<'_> {
             }
         }
         let ahead: BTreeSet<_> = self.checkpoint.extents.iter().copied().collect();
-        let certain_from = scan.certain_from();
+        let certain_from = scan.certain_from(self.checkpoint.next_seq);
         let is_data = |rank| matches!(rank, Rank::Intact | Rank::Damaged);
         // Where the log goes on there is nothing that the checkpoint knows of.
         let is_ahead = |fragment: &FragmentRef| ahead.contains(&self.geometry.extent_at(fragment.location));
@@ -169,6 +182,29 @@ impl Mender<'_> {
         };
         self.env.store.scan(&from, &to, &mut look).map_err(store_error)?;
         self.rebuilt.extend(undone.into_iter().map(|key| (key, Record::default())));
+        Ok(())
+    }
+
+    /// Snapshots that may not show any more what they did, because of a record, get new identities: a difference between them and older ones would be
+    /// wrong for another pool.
+    fn estrange(&mut self, key: &RecordKey) -> Result<()> {
+        let sees = |id: ObjectId| self.origins(id).any(|from| from.object == key.object && from.epoch >= key.epoch);
+        let known = |id: &ObjectId| self.estranged.contains(id);
+        let snapshots = self.found.descriptors.values().filter(|d| d.identity.is_some());
+        let strange: Vec<_> = snapshots.map(|d| d.id).filter(|id| !known(id) && sees(*id)).collect();
+        for id in strange {
+            let identity = self.env.new_identity()?;
+            let volume = self.found.descriptors.get(&id).and_then(|d| d.parent);
+            let volume =
+                volume.and_then(|id| self.found.descriptors.get(&id)).map_or_else(String::new, |d| d.name.clone());
+            let Some(descriptor) = self.found.descriptors.get_mut(&id) else { continue };
+            descriptor.identity = Some(identity);
+            let text = "may show what had been discarded: it counts as another snapshot now, in streams";
+            let detail = format!("'{volume}@{}' {text}", descriptor.name);
+            self.concerned.insert(id);
+            self.estranged.insert(id);
+            self.problem("object", None, detail);
+        }
         Ok(())
     }
 

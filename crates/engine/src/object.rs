@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-use format::{ObjectDescriptor, ObjectState, Reap};
+use format::{ObjectDescriptor, ObjectState, Reap, SnapshotIdentity};
 use parking_lot::RwLock;
 use policy::Settings;
 use units::{BLOCK_BYTES, Epoch, GroupIndex, ObjectId};
@@ -172,6 +172,12 @@ impl Object {
     /// The way down from the object. Does not change while its gate is held.
     pub(crate) fn levels(&self) -> Arc<[Level]> {
         self.levels.read().clone()
+    }
+
+    /// A snapshot may not show any more what it did.
+    pub(crate) fn estrange(&self, identity: SnapshotIdentity) {
+        self.descriptor.write().identity = Some(identity);
+        self.changed.store(true, Ordering::Relaxed);
     }
 
     /// All its groups must be gone through from now on for what nobody needs.

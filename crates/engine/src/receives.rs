@@ -12,6 +12,7 @@ use surface::{Error, ErrorKind, Result};
 
 use crate::history::next_epoch;
 use crate::objects::Object;
+use crate::options::PoolEnv;
 use crate::pool::Pool;
 
 /// A snapshot of which a part has come.
@@ -29,6 +30,17 @@ pub struct ReceiveStatus {
     pub expected_bytes: u64,
     /// With this, the sender goes on where it stopped.
     pub token: String,
+}
+
+impl PoolEnv {
+    /// A number for a new snapshot, or for one that may not show any more what it did.
+    pub(crate) fn new_identity(&self) -> Result<SnapshotIdentity> {
+        let mut identity = [0; 16];
+        self.entropy
+            .fill(&mut identity)
+            .map_err(|e| Error::from_io("reading random bytes for the snapshot's identity", e))?;
+        Ok(SnapshotIdentity(identity))
+    }
 }
 
 impl Pool {
@@ -56,17 +68,6 @@ impl Pool {
     /// Whether a stream is bringing a volume, or a snapshot (`VOLUME@SNAPSHOT`), of that name.
     pub fn is_being_received(&self, name: &str) -> bool {
         self.core.objects.partial_named(name).is_some()
-    }
-
-    /// A number for a new snapshot.
-    pub(crate) fn new_identity(&self) -> Result<SnapshotIdentity> {
-        let mut identity = [0; 16];
-        self.core
-            .env
-            .entropy
-            .fill(&mut identity)
-            .map_err(|e| Error::from_io("reading random bytes for the snapshot's identity", e))?;
-        Ok(SnapshotIdentity(identity))
     }
 
     /// Fails if a stream is bringing a volume or a snapshot of that name.

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::anatomy::Anatomy;
 use common::salvage::salvage;
+use common::verify::uncertain;
 use common::{Campaign, Ended, Failure, Op, Shape, Tally, World};
 use engine::{Pool, PoolOptions};
 use format::{ObjectDescriptor, ObjectState, SUPERBLOCK_OFFSETS};
@@ -25,6 +26,8 @@ const ROUNDS: u64 = 8;
 
 static OPENED: AtomicU64 = AtomicU64::new(0);
 static REPAIRED: AtomicU64 = AtomicU64::new(0);
+/// Repaired pools whose log was not damaged: of these every block was compared.
+static WHOLE: AtomicU64 = AtomicU64::new(0);
 
 /// A pool with history, data on both sides of its last checkpoint, that nobody has open.
 fn prepare(seed: u64) -> Result<World, Failure> {
@@ -53,6 +56,8 @@ struct Damage {
     what: Vec<String>,
     /// Sectors cannot be read.
     unreadable: bool,
+    /// The log is damaged, not only the map store.
+    log: bool,
 }
 
 impl Damage {
@@ -63,7 +68,9 @@ impl Damage {
         let bytes = world.shape.capacity_bytes / SECTOR * SECTOR;
         for _ in 0..2 + rng.below(3) {
             let count = 1 + rng.below(EACH_MAX);
-            match rng.below(9) {
+            let kind = rng.below(9);
+            damage.log |= kind < 6;
+            match kind {
                 0..=2 if !anatomy.fragments.is_empty() => {
                     for _ in 0..count {
                         let fragment = &anatomy.fragments[rng.index(anatomy.fragments.len())].fragment;
@@ -231,7 +238,18 @@ fn combined(seed: u64) -> Result<Tally, Failure> {
                 if let Some(left) = left {
                     return Err(world.fail(format!("left by repair: {left:?}; by it {report:?}; {damage:?}")));
                 }
+                drop(pool);
                 REPAIRED.fetch_add(1, Ordering::Relaxed);
+                if !damage.log {
+                    // Then nothing is lost, and nothing is forgotten.
+                    world.machine.restart();
+                    let whole = |Failure(text)| Failure(format!("{text}; by repair {report:?}; {damage:?}"));
+                    let reappeared = world.verify_mended().map_err(whole)?;
+                    if reappeared > uncertain(&report) {
+                        return Err(world.fail(format!("{reappeared} discarded blocks show: {report:?}; {damage:?}")));
+                    }
+                    WHOLE.fetch_add(1, Ordering::Relaxed);
+                }
             }
             Err(error) if damage.is_expected(&error) => {}
             Err(error) => return Err(world.fail(format!("open for repair: {error}; {damage:?}"))),
@@ -260,6 +278,10 @@ fn several_damages_at_once_never_show_wrong_data() {
     };
     let total = campaign.run(combined);
     let (opened, repaired) = (OPENED.load(Ordering::Relaxed), REPAIRED.load(Ordering::Relaxed));
-    println!("{opened} pools opened as they were, {repaired} repaired");
-    campaign.demand(total.faults > 1000 && opened > 50 && repaired > 50, "1000 damages, 50 pools opened, 50 repaired");
+    let whole = WHOLE.load(Ordering::Relaxed);
+    println!("{opened} pools opened as they were, {repaired} repaired, {whole} of them compared");
+    campaign.demand(
+        total.faults > 1000 && opened > 50 && repaired > 50 && whole > 10,
+        "1000 damages, 50 pools opened, 50 repaired, 10 compared",
+    );
 }

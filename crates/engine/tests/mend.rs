@@ -7,6 +7,8 @@ mod common;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use common::anatomy::Anatomy;
+use common::verify::uncertain;
 use common::{Campaign, Ended, Failure, Op, Shape, Tally, World};
 use engine::{CheckReport, FormatOptions, Pool, PoolOptions};
 use sim::{Machine, Rng};
@@ -22,6 +24,10 @@ static RECORDS_REBUILT: AtomicU64 = AtomicU64::new(0);
 static RECORDS_REFUSED: AtomicU64 = AtomicU64::new(0);
 /// Descriptors that were taken away.
 static GONE: AtomicU64 = AtomicU64::new(0);
+
+/// Two things at once: pools in which that was mended, and those in which it was refused.
+static BOTH_MENDED: AtomicU64 = AtomicU64::new(0);
+static BOTH_REFUSED: AtomicU64 = AtomicU64::new(0);
 
 /// What happened to a value of the map store.
 #[derive(Clone, Copy)]
@@ -86,30 +92,69 @@ fn expect(world: &World, report: &CheckReport, kind: &str) -> Result<(), Failure
     Err(world.fail(format!("no word of '{kind}': {:?}", report.problems)))
 }
 
-/// Everything is there, and `check` is content. Returns blocks of a volume, at most, that show what had been discarded.
-fn compare(world: &mut World) -> Result<u64, Failure> {
-    world.open()?;
-    world.verify_table()?;
-    let mut reappeared = 0;
-    for name in world.model.all_names() {
-        let device = world.device(&name)?;
-        let size = world.model.size_bytes(&name);
-        reappeared = reappeared.max(world.reappeared(&name, &*device, size)?);
-    }
-    world.verify_check()?;
-    Ok(reappeared)
-}
-
-/// Blocks of rebuilt records that may have been discarded.
-fn uncertain(report: &CheckReport) -> u64 {
-    let told = |detail: &str| detail.strip_suffix(" may have been discarded")?.rsplit(' ').next()?.parse::<u64>().ok();
-    report.problems.iter().filter(|p| p.kind == "record").map(|p| told(&p.detail).expect("a count")).sum()
-}
-
 fn flip(world: &mut World, key: &[u8]) {
     let len = world.machine.store.dump().into_iter().find(|(k, _)| k == key).map_or(1, |(_, value)| value.len());
     let (byte, bit) = (world.rng.index(len), world.rng.below(8) as u8);
     world.machine.store.flip_bit(key, byte, bit);
+}
+
+/// Flips a bit in the header of a batch that holds data of a record.
+fn behead(world: &World, anatomy: &Anatomy, record: &[u8]) {
+    let values = world.machine.store.dump();
+    let (_, value) = values.iter().find(|(key, _)| key == record).unwrap();
+    let locations: Vec<_> = format::Record::decode(value).unwrap().fragments.iter().map(|f| f.location).collect();
+    let holds = |part: &&common::anatomy::BatchPart| {
+        let bytes = part.offset..part.offset + part.batch.batch_bytes as u64;
+        !part.tail && locations.iter().any(|location| bytes.contains(location))
+    };
+    let part = anatomy.batches.iter().find(holds).expect("a batch");
+    world.machine.disk.flip_bit(part.offset + 5, 3);
+}
+
+/// A damaged record or usage page, and another record gone, or the record's own batch damaged: everything is there afterwards, or repair refuses.
+fn two_at_once(base: &World, seed: u64, with_data: &[Vec<u8>]) -> Result<u64, Failure> {
+    let (anatomy, pages) = (Anatomy::of(base), keys(base, b'U'));
+    let mut damages = 0;
+    for kind in 0..6 {
+        let mut world = base.fork(seed ^ kind << 32);
+        let victim = world.rng.pick(with_data).clone();
+        let other = world.rng.pick(with_data).clone();
+        if kind % 2 == 1 {
+            let page = world.rng.pick(&pages).clone();
+            if world.rng.coin() { flip(&mut world, &page) } else { world.machine.store.poke(&page, None) }
+        }
+        match kind {
+            0 | 1 => world.machine.store.poke(&victim, None),
+            2 | 3 => {
+                behead(&world, &anatomy, &victim);
+                flip(&mut world, &victim);
+            }
+            _ => {
+                behead(&world, &anatomy, &victim);
+                world.machine.store.poke(&victim, None);
+            }
+        }
+        if kind != 1 && other != victim {
+            flip(&mut world, &other);
+        }
+        let options = PoolOptions { repair: true, ..world.pool_options() };
+        damages += 1;
+        match Pool::open(world.fork(seed).env(), options) {
+            Err(error) if error.kind() == ErrorKind::Corrupt && error.to_string().contains("salvage") => {
+                BOTH_REFUSED.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            Err(error) => return Err(world.fail(format!("open for repair: {error}"))),
+            Ok(_) => drop(BOTH_MENDED.fetch_add(1, Ordering::Relaxed)),
+        }
+        let report = repair(&mut world, false)?;
+        let reappeared =
+            world.verify_mended().map_err(|Failure(text)| Failure(format!("{text}; kind {kind}, {report:?}")))?;
+        if reappeared > uncertain(&report) {
+            return Err(world.fail(format!("{reappeared} discarded blocks show: {:?}", report.problems)));
+        }
+    }
+    Ok(damages)
 }
 
 fn every_kind(seed: u64) -> Result<Tally, Failure> {
@@ -121,7 +166,7 @@ fn every_kind(seed: u64) -> Result<Tally, Failure> {
         flip(&mut world, &key);
         let report = repair(&mut world, true)?;
         expect(&world, &report, "usage")?;
-        if compare(&mut world)? > 0 {
+        if world.verify_mended()? > 0 {
             return Err(world.fail("discarded blocks show"));
         }
         tally.faults += 1;
@@ -136,7 +181,7 @@ fn every_kind(seed: u64) -> Result<Tally, Failure> {
         if counts {
             expect(&world, &report, "usage")?;
         }
-        if compare(&mut world)? > 0 {
+        if world.verify_mended()? > 0 {
             return Err(world.fail("discarded blocks show"));
         }
         tally.faults += 1;
@@ -180,7 +225,7 @@ fn every_kind(seed: u64) -> Result<Tally, Failure> {
         }
         let report = repair(&mut world, true)?;
         expect(&world, &report, "object")?;
-        if compare(&mut world)? > 0 {
+        if world.verify_mended()? > 0 {
             return Err(world.fail("discarded blocks show"));
         }
         tally.faults += 1;
@@ -191,7 +236,7 @@ fn every_kind(seed: u64) -> Result<Tally, Failure> {
     if has_catalogue && !keys(&base, b'O').is_empty() {
         let report = repair(&mut world, true)?;
         expect(&world, &report, "object")?;
-        if compare(&mut world)? > 0 {
+        if world.verify_mended()? > 0 {
             return Err(world.fail("discarded blocks show"));
         }
         tally.faults += 1;
@@ -213,7 +258,7 @@ fn every_kind(seed: u64) -> Result<Tally, Failure> {
         if !report.problems.is_empty() {
             expect(&world, &report, "record")?;
         }
-        let reappeared = compare(&mut world)?;
+        let reappeared = world.verify_mended()?;
         if reappeared > uncertain(&report) {
             return Err(world.fail(format!("{reappeared} discarded blocks show: {:?}", report.problems)));
         }
@@ -245,11 +290,14 @@ fn every_kind(seed: u64) -> Result<Tally, Failure> {
         let report = repair(&mut world, false)?;
         let rebuilt = report.problems.iter().filter(|problem| problem.kind == "record").count() as u64;
         RECORDS_REBUILT.fetch_add(rebuilt, Ordering::Relaxed);
-        let reappeared = compare(&mut world)?;
+        let reappeared = world.verify_mended()?;
         if reappeared > uncertain(&report) {
             return Err(world.fail(format!("{reappeared} discarded blocks show: {:?}", report.problems)));
         }
         tally.faults += 1;
+    }
+    if with_data.len() > 1 {
+        tally.faults += two_at_once(&base, seed, &with_data)?;
     }
     // The checkpoint cannot be replaced.
     let mut world = base.fork(seed);
@@ -270,6 +318,9 @@ fn damage_of_every_kind_in_the_map_store_is_mended() {
     println!(
         "{deltas} deltas and {gone} descriptors were taken away; {rebuilt} records rebuilt, {refused} pools refused"
     );
+    let (mended, given_up) = (BOTH_MENDED.load(Ordering::Relaxed), BOTH_REFUSED.load(Ordering::Relaxed));
+    println!("two things at once: {mended} pools mended, {given_up} refused");
+    campaign.demand(mended > 50 && given_up > 50, "50 pools mended and refused with two things broken");
     campaign.demand(
         total.faults > 700 && deltas > 10 && gone > 150 && rebuilt > 100,
         "700 damages mended, 10 deltas and 150 descriptors missed, 100 missing records rebuilt",

@@ -35,7 +35,7 @@ use units::{ExtentIndex, Seq};
 
 pub(crate) use facts::{Fact, Rank, Resolved, resolve};
 pub(crate) use records::counts;
-pub(crate) use scan::{Place, Scan};
+pub(crate) use scan::Scan;
 pub(crate) use told::{Table, Told};
 
 pub use report::{DamagedRange, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
@@ -60,6 +60,24 @@ pub(crate) fn read_told(
     for located in extent::read(pool, extent, buf).0.iter().filter(|located| !located.is_left_over) {
         told.batch(&located.batch);
     }
+}
+
+/// Whether an extent can be read, and its present use is batches and zeroes. If not, one of them may have lost its header; or a crash has left something.
+/// With `to_the_end` also what lies behind the last of these batches: where freed extents are not punched out, that may be of an earlier use.
+pub(crate) fn is_whole(disk: &dyn Disk, geometry: &Geometry, pool: u64, extent: ExtentIndex, to_the_end: bool) -> bool {
+    let len = geometry.extent_bytes as usize;
+    let mut buf = AlignedBuf::new(len);
+    if disk.read_at(geometry.start(extent), &mut buf, len).is_err() {
+        return false;
+    }
+    let (found, gaps) = extent::read(pool, extent, &buf[..len]);
+    if !to_the_end || !gaps.is_empty() {
+        return gaps.is_empty();
+    }
+    let present = found.iter().filter(|located| !located.is_left_over);
+    let end = present.map(|located| located.at + located.batch.batch_bytes).max().unwrap_or(0);
+    let rest = found.iter().map(|located| located.at).filter(|at| *at >= end).min().unwrap_or(len);
+    buf[end..rest].iter().all(|byte| *byte == 0)
 }
 
 impl Pool {

@@ -116,7 +116,7 @@ impl<'a> Facts<'a> {
         progress: &mut dyn FnMut(ObjectId) -> Result<()>,
     ) -> Result<BTreeMap<ObjectId, Figures>> {
         self.flush()?;
-        let certain_from = scan.certain_from();
+        let certain_from = scan.certain_from(Seq(0));
         let mut figures: BTreeMap<ObjectId, Figures> = BTreeMap::new();
         let mut open: Vec<Fact> = Vec::new();
         let store = self.store;

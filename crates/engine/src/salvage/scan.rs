@@ -258,8 +258,8 @@ impl Scan {
         Ok(())
     }
 
-    /// The number from which on all batches are there: what an older one said may be lost with it.
-    pub(crate) fn certain_from(&self) -> Seq {
+    /// The number from which on all batches up to `until`, at least, are there: what an older one said may be lost with it.
+    pub(crate) fn certain_from(&self, until: Seq) -> Seq {
         let clip = |s: &Stretch| (s.from, s.to.min(self.told.openings.end_of(s.incarnation)));
         let mut stretches: Vec<_> = self.stretches.iter().map(clip).filter(|(from, to)| from < to).collect();
         stretches.sort_unstable();
@@ -271,7 +271,7 @@ impl Scan {
             }
             to = to.max(stretch.1);
         }
-        from
+        if to < until { until } else { from }
     }
 
     /// Gaps that no crash can have left: before them lies what was durable, and so did what is missing.

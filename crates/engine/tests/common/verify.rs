@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::PropertySource;
+use engine::{CheckReport, PropertySource};
 use sim::Observed;
 use surface::Allocation;
 
@@ -13,7 +13,29 @@ const STEP: usize = 128 << 10;
 /// Volumes up to this size are read whole; of larger ones what is called data, and samples of the rest.
 const READ_WHOLE_MAX: u64 = 2 << 20;
 
+/// Blocks of records that were rebuilt, and older ones that show between them, that may have been discarded.
+pub fn uncertain(report: &CheckReport) -> u64 {
+    let told = |detail: &str| detail.strip_suffix(" may have been discarded")?.rsplit(' ').next()?.parse::<u64>().ok();
+    let records = report.problems.iter().filter(|p| p.kind == "record");
+    records.map(|p| told(&p.detail).unwrap_or_else(|| panic!("no count: {p:?}"))).sum()
+}
+
 impl World {
+    /// Opens a pool that was mended: everything is there, and `check` is content. Returns blocks of a volume, at most, that show what had been
+    /// discarded.
+    pub fn verify_mended(&mut self) -> Result<u64, Failure> {
+        self.open()?;
+        self.verify_table()?;
+        let mut reappeared = 0;
+        for name in self.model.all_names() {
+            let device = self.device(&name)?;
+            let size = self.model.size_bytes(&name);
+            reappeared = reappeared.max(self.reappeared(&name, &*device, size)?);
+        }
+        self.verify_check()?;
+        Ok(reappeared)
+    }
+
     /// Table, contents, allocation, and half of the time `check`: it takes a checkpoint first, and so may heal what it
     /// should find; the other half goes on with the pool as it was opened.
     pub fn verify(&mut self) -> Result<(), Failure> {
