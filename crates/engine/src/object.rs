@@ -212,7 +212,8 @@ impl Object {
     /// Blocks that hold data: exact at a checkpoint, estimated since. Too many if blocks were overwritten of which memory did not know
     /// that they are allocated.
     fn allocated_now(&self) -> u64 {
-        let estimate = self.active.blocks.load(Ordering::Relaxed) + self.frozen.blocks.load(Ordering::Relaxed);
+        // In this order: see `freeze_estimate`.
+        let estimate = self.active.blocks.load(Ordering::Acquire) + self.frozen.blocks.load(Ordering::Relaxed);
         self.allocated_blocks.load(Ordering::Relaxed).saturating_add_signed(estimate)
     }
 
@@ -252,9 +253,13 @@ impl Object {
         self.active.add(blocks, bytes);
     }
 
-    /// A checkpoint begins.
+    /// A checkpoint begins. Whoever counts what is allocated meanwhile finds it twice rather than not at all: a volume that seems empty is
+    /// not copied.
     pub(crate) fn freeze_estimate(&self) {
-        self.frozen.add(self.active.blocks.swap(0, Ordering::Relaxed), self.active.bytes.swap(0, Ordering::Relaxed));
+        let blocks = self.active.blocks.load(Ordering::Relaxed);
+        self.frozen.add(blocks.max(0), self.active.bytes.swap(0, Ordering::Relaxed));
+        self.active.blocks.fetch_sub(blocks, Ordering::Release);
+        self.frozen.add(blocks.min(0), 0);
     }
 
     /// A checkpoint ended and counted exactly.

@@ -148,8 +148,24 @@ impl DirtyGroup {
 #[derive(Default)]
 struct Shard {
     groups: HashMap<GroupKey, DirtyGroup, FastHash>,
+    /// Bytes of data by object, in flight included; none that has no data.
+    data: HashMap<ObjectId, usize, FastHash>,
     /// Raised by every insertion, so that a read-modify-write notices what came between.
     version: u64,
+}
+
+impl Shard {
+    /// The data of an object became so much more or less.
+    fn count(&mut self, object: ObjectId, before: usize, after: usize) {
+        if before == after {
+            return;
+        }
+        let bytes = self.data.entry(object).or_default();
+        *bytes = (*bytes + after).saturating_sub(before);
+        if *bytes == 0 {
+            self.data.remove(&object);
+        }
+    }
 }
 
 #[derive(Default)]
@@ -218,6 +234,11 @@ impl WriteBuffer {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// Bytes of data that it holds of an object, in flight included. What is drained while this counts is in the object's figures by then.
+    pub(crate) fn data_bytes_of(&self, object: ObjectId) -> usize {
+        self.shards.iter().filter_map(|shard| shard.lock().data.get(&object).copied()).sum()
+    }
+
     /// Groups held.
     pub(crate) fn groups(&self) -> usize {
         self.groups.load(Ordering::Relaxed)
@@ -258,8 +279,9 @@ impl WriteBuffer {
         overlay(&mut group.dirty, run);
         let after = data_bytes(&group.dirty);
         self.bytes.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
-        if !group.queued {
-            group.queued = true;
+        let is_new = !std::mem::replace(&mut group.queued, true);
+        shard.count(key.object, before, after);
+        if is_new {
             let mut queue = self.queue.lock();
             let generation = queue.generation;
             *queue.outstanding.entry(generation).or_default() += 1;
@@ -383,6 +405,7 @@ impl WriteBuffer {
                 shard.groups.remove(key);
                 self.forget_group();
             }
+            shard.count(key.object, released, 0);
         }
         let mut queue = self.queue.lock();
         if !put_back {

@@ -56,6 +56,27 @@ impl Figures {
     }
 }
 
+/// A volume that was just written had no blocks in use, and `tar -S` kept nothing of it.
+#[test]
+fn what_is_dirty_is_allocated() {
+    let figures = Figures::new();
+    let allocated = || figures.pool.volume("v").unwrap().allocated_bytes();
+    let volume = figures.pool.volume("v").unwrap();
+    volume.write(0, Bytes::from(vec![0; 4096]), WriteOptions::default()).unwrap();
+    assert_eq!(allocated(), 0, "zeroes are a hole");
+    volume.write(8192, Bytes::from(vec![1; 4096]), WriteOptions::default()).unwrap();
+    assert_eq!(allocated(), 4096);
+    volume.write(8192, Bytes::from(vec![2; 8192]), WriteOptions::default()).unwrap();
+    assert_eq!(allocated(), 8192);
+    figures.pool.flush().unwrap();
+    assert_eq!(allocated(), 8192);
+    volume.write(8192, Bytes::from(vec![3; 8192]), WriteOptions::default()).unwrap();
+    assert_eq!(allocated(), 8192, "an overwrite takes no more");
+    volume.discard(8192, 8192).unwrap();
+    figures.pool.checkpoint().unwrap();
+    assert_eq!(allocated(), 0);
+}
+
 #[test]
 fn what_was_written_since_the_last_checkpoint_is_stored() {
     let figures = Figures::new();
