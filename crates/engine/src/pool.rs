@@ -266,9 +266,26 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`].
     pub fn resize_volume(&self, name: &str, size_bytes: u64) -> Result<()> {
+        self.resize_volume_to(name, size_bytes, true)
+    }
+
+    /// Changes a volume's size, if it is not larger already: nothing is ever cut off. Durable on return.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`]; [`ErrorKind::Conflict`] if it is larger.
+    pub fn enlarge_volume(&self, name: &str, size_bytes: u64) -> Result<()> {
+        self.resize_volume_to(name, size_bytes, false)
+    }
+
+    fn resize_volume_to(&self, name: &str, size_bytes: u64, may_shrink: bool) -> Result<()> {
         check_size(size_bytes)?;
         let _admin = self.core.admin.lock();
         let object = self.core.objects.named(name)?;
+        if !may_shrink && size_bytes < object.size_bytes() {
+            let (has, wanted) = (format_size(object.size_bytes()), format_size(size_bytes));
+            let text = format!("volume '{name}' has {has} and would lose what lies behind {wanted}");
+            return Err(Error::new(ErrorKind::Conflict, text));
+        }
         let _gate = object.gate.write();
         let resized = |size_bytes| Entry::Object(ObjectDescriptor { size_bytes, ..object.descriptor.read().clone() });
         if size_bytes < object.size_bytes() {

@@ -382,3 +382,24 @@ fn a_volume_of_a_petabyte_becomes_small_in_a_pool_with_small_extents() {
     assert!(pool.check(false, &mut |_, _| ()).unwrap().problems.is_empty());
     pool.close().unwrap();
 }
+
+/// Whether a volume becomes smaller was judged before, from the outside: of two who make it larger at a time, the second cut off what the first had
+/// added.
+#[test]
+fn enlarging_never_cuts_anything_off() {
+    let pool = pool(&Machine::new(8 << 20, 7), 8 << 20);
+    for round in 0..50 {
+        let name = format!("v{round}");
+        pool.create_volume(&name, 1 << 20, &Properties::new()).unwrap();
+        std::thread::scope(|threads| {
+            threads.spawn(|| drop(pool.enlarge_volume(&name, 2 << 20)));
+            threads.spawn(|| pool.enlarge_volume(&name, 3 << 20).unwrap());
+        });
+        assert_eq!(pool.volume(&name).unwrap().size_bytes(), 3 << 20);
+    }
+    let refused = pool.enlarge_volume("v0", 2 << 20).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Conflict);
+    assert!(refused.to_string().contains("volume 'v0' has 3 MiB"), "{refused}");
+    pool.resize_volume("v0", 2 << 20).unwrap();
+    pool.close().unwrap();
+}

@@ -182,19 +182,17 @@ impl Service {
     }
 
     fn resize(&self, volume: &str, size_bytes: u64, shrink: bool, force: bool) -> Result<Reply> {
-        let before = self.pool.volume(volume)?.size_bytes();
-        if size_bytes < before && !shrink {
-            let message = format!(
-                "volume '{volume}' has {} and would lose what lies behind {}; say --shrink if that is meant",
-                units::format_size(before),
-                units::format_size(size_bytes)
-            );
-            return Err(Error::new(ErrorKind::Invalid, message));
+        match self.pool.enlarge_volume(volume, size_bytes) {
+            // Whoever has it open does not know yet that it is to end sooner.
+            Err(error) if error.kind() == ErrorKind::Conflict && shrink => {
+                self.devices.alone(&[volume.to_owned()], force, || self.pool.resize_volume(volume, size_bytes))
+            }
+            Err(error) if error.kind() == ErrorKind::Conflict => {
+                Err(Error::new(ErrorKind::Invalid, format!("{error}; say --shrink if that is meant")))
+            }
+            enlarged => enlarged,
         }
-        // Whoever has it open does not know yet that it is to end sooner.
-        let resize = || self.pool.resize_volume(volume, size_bytes);
-        if size_bytes < before { self.devices.alone(&[volume.to_owned()], force, resize) } else { resize() }
-            .map(|()| Reply::Done)
+        .map(|()| Reply::Done)
     }
 
     fn list(&self) -> Vec<VolumeReport> {
