@@ -11,7 +11,7 @@ use bytes::Bytes;
 use fe_nbd::negotiate::{Handshake, Next};
 use fe_nbd::wire::{Cursor, OPTION_REPLY_MAGIC};
 use libfuzzer_sys::fuzz_target;
-use surface::{BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind, PendingRead, Result, Run, WriteOptions, ZeroOptions};
+use surface::{BlockDevice, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, PendingRead, Result, Run, WriteOptions, ZeroOptions};
 
 struct Nothing;
 
@@ -66,16 +66,21 @@ const NAMES: [&str; 3] = ["a", "volume", "c.2"];
 
 impl DeviceSet for Devices {
     fn list(&self) -> Result<Vec<DeviceInfo>> {
-        let info = |name: &&str| DeviceInfo { name: (*name).to_owned(), size_bytes: 1 << 20, created_unix_s: 0, read_only: false };
-        Ok(NAMES[..self.0].iter().map(info).collect())
+        (0..self.0 as u64).map(|number| self.look(DeviceId(number))).collect()
     }
-    fn open(&self, name: &str) -> Result<Arc<dyn BlockDevice>> {
+    fn find(&self, name: &str) -> Result<DeviceInfo> {
+        let found = NAMES[..self.0].iter().position(|n| *n == name);
+        self.look(DeviceId(found.unwrap_or(NAMES.len()) as u64))
+    }
+    fn look(&self, id: DeviceId) -> Result<DeviceInfo> {
+        let found = NAMES[..self.0].get(id.0 as usize).ok_or_else(|| Error::new(ErrorKind::NotFound, "nobody"))?;
+        let name = (*found).to_owned();
+        Ok(DeviceInfo { id, name, size_bytes: 1 << 20, allocated_bytes: 0, created_unix_s: 0, read_only: false })
+    }
+    fn open(&self, id: DeviceId) -> Result<Arc<dyn BlockDevice>> {
+        self.look(id)?;
         // The last of three is always in use.
-        match NAMES[..self.0].iter().position(|n| *n == name) {
-            Some(2) => Err(Error::new(ErrorKind::InUse, "busy")),
-            Some(_) => Ok(Arc::new(Nothing)),
-            None => Err(Error::new(ErrorKind::NotFound, "nobody")),
-        }
+        if id.0 == 2 { Err(Error::new(ErrorKind::InUse, "busy")) } else { Ok(Arc::new(Nothing)) }
     }
 }
 

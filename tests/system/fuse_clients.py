@@ -74,6 +74,27 @@ def fuse_xfs_round_trip(t):
 
 
 @test()
+def fuse_rename_below_a_file_system(t):
+    """a mounted volume is renamed, another one gets its name, and the file system goes on"""
+    pool, server = served(t)
+    device = t.loop(server.file("vol"), direct=True)
+    directory, expected = make_and_fill(t, device, "ext4")
+    pool.shale("rename", "vol", "vol.old")
+    pool.create("vol", "64M")
+    t.run("ls", "-l", server.mount_dir)
+    t.equal({path.name: path.stat().st_size for path in server.mount_dir.iterdir()}, {"vol": 64 << 20, "vol.old": 1 << 30}, "files")
+    data.random_file(directory / "more", 16 << 20)
+    t.run("sync", "--file-system", directory)
+    t.drop_page_cache()
+    t.expect(tree_digest(directory / "tree") == expected, "the tree differs")
+    t.umount(directory)
+    fsck(t, device, "ext4")
+    t.detach(device)
+    server.stop()
+    pool.check()
+
+
+@test()
 def fuse_git_on_ext4(t):
     """git commits, clones, checks out and verifies a repository on the volume"""
     _, server = served(t)
@@ -364,7 +385,9 @@ def fuse_file_semantics(t):
     path = server.file("vol")
     file = os.open(path, os.O_RDWR)
     t.equal(os.fstat(file).st_size, 128 << 20, "size")
+    t.equal(os.fstat(file).st_blocks, 0, "blocks of an empty volume")
     os.pwrite(file, b"a" * (1 << 20), 4 << 20)
+    t.equal(os.fstat(file).st_blocks, (1 << 20) // 512, "blocks of what was just written: tar -S keeps nothing of a file without any")
     os.fsync(file)
     t.equal(os.lseek(file, 0, os.SEEK_DATA), 4 << 20, "first data")
     t.equal(os.lseek(file, 4 << 20, os.SEEK_HOLE), 5 << 20, "first hole behind it")

@@ -29,6 +29,7 @@ mod costs;
 mod counters;
 mod deaths;
 mod deltas;
+mod devices;
 mod dictionaries;
 mod dictionary_review;
 mod diff;

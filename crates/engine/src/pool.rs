@@ -7,7 +7,7 @@ use format::{
     CatalogueRef, Checkpoint, Entry, FORMAT_VERSION, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Superblock,
 };
 use parking_lot::Mutex;
-use surface::{BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind, Result};
+use surface::{Error, ErrorKind, Result};
 use units::{
     BLOCK_BYTES, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, ExtentIndex, OBJECT_BYTES_MAX, ObjectId, Seq, format_size,
 };
@@ -486,29 +486,6 @@ fn check_size(size_bytes: u64) -> Result<()> {
         _ => return Ok(()),
     };
     Err(Error::new(ErrorKind::Invalid, format!("a volume {wrong}, not {size_bytes} bytes")))
-}
-
-impl DeviceSet for Pool {
-    /// Volumes, each followed by its snapshots.
-    fn list(&self) -> Result<Vec<DeviceInfo>> {
-        let objects = &self.core.objects;
-        let info = |object: &Object| DeviceInfo {
-            name: object.title(),
-            size_bytes: object.size_bytes(),
-            created_unix_s: object.descriptor.read().created_unix_s,
-            read_only: !object.is_live(),
-        };
-        let mut found = Vec::new();
-        for volume in objects.volumes() {
-            found.push(info(&volume));
-            found.extend(objects.snapshots_of(volume.id).iter().map(|snapshot| info(snapshot)));
-        }
-        Ok(found)
-    }
-
-    fn open(&self, name: &str) -> Result<Arc<dyn BlockDevice>> {
-        Ok(self.volume(name)?)
-    }
 }
 
 impl Drop for Core {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::RwLockReadGuard;
 use smallvec::SmallVec;
-use surface::{Allocation, BlockDevice, Error, ErrorKind, PendingRead, Result, Run, WriteOptions, ZeroOptions};
+use surface::{
+    Allocation, BlockDevice, DeviceId, Error, ErrorKind, PendingRead, Result, Run, WriteOptions, ZeroOptions,
+};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
 
 use crate::core::Core;
@@ -41,8 +43,13 @@ impl Volume {
     }
 
     /// A number that is this volume's or snapshot's for ever, whatever it is called.
-    pub fn id(&self) -> u64 {
-        self.object.id.0
+    pub fn id(&self) -> DeviceId {
+        DeviceId(self.object.id.0)
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> String {
+        self.object.title()
     }
 
     /// Enters a request: the range lies within the volume, and the volume is not destroyed while the guard is held.
@@ -368,15 +375,7 @@ impl BlockDevice for Volume {
     }
 
     fn allocated_bytes(&self) -> u64 {
-        // First: what leaves the write buffer now is in the other figures then. With neither, a volume would seem empty to whoever copies files,
-        // and not be copied.
-        let dirty = self.core.buffer.data_bytes_of(self.object.id) as u64;
-        // What it owns and what it may see of others: not less than it holds, and not more than there can be.
-        let below = self.object.levels();
-        let below = below.iter().filter(|level| level.object != self.object.id);
-        let seen = below.filter_map(|level| self.core.objects.get(level.object)).map(|o| o.allocated_bytes());
-        let known = self.object.allocated_bytes() + seen.sum::<u64>();
-        known.max(dirty).min(self.size_bytes().next_multiple_of(BLOCK))
+        self.core.allocated_bytes(&self.object)
     }
 }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use engine::{FormatOptions, Pool, PoolOptions, Properties};
 use machine_env::env;
 use sim::{ContentKind, Machine, Rng, fill_content};
-use surface::{BlockDevice, WriteOptions};
+use surface::{BlockDevice, DeviceSet, WriteOptions};
 
 const REQUEST_BYTES: u64 = 64 << 10;
 const VOLUME_BYTES: u64 = 16 << 20;
@@ -66,6 +66,7 @@ fn what_is_dirty_is_allocated() {
     assert_eq!(allocated(), 0, "zeroes are a hole");
     volume.write(8192, Bytes::from(vec![1; 4096]), WriteOptions::default()).unwrap();
     assert_eq!(allocated(), 4096);
+    assert_eq!(figures.pool.list().unwrap()[0].allocated_bytes, 4096);
     volume.write(8192, Bytes::from(vec![2; 8192]), WriteOptions::default()).unwrap();
     assert_eq!(allocated(), 8192);
     figures.pool.flush().unwrap();

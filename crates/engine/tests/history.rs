@@ -103,7 +103,7 @@ fn snapshots_are_moments_while_writers_go_on() {
     let mut last = vec![0; writers as usize];
     let mut seen = 0;
     for snapshot in pool.snapshots(Some("v")).unwrap() {
-        let device = pool.open(&format!("v@{}", snapshot.name)).unwrap();
+        let device = pool.volume(&format!("v@{}", snapshot.name)).unwrap();
         for writer in 0..writers {
             let (first, second) = (tag(&*device, writer), tag(&*device, 4096 + writer));
             assert!(first == second || first == second + 1, "{}: {first} and {second}", snapshot.name);

@@ -41,6 +41,11 @@ impl Complaints {
         errno(error.kind())
     }
 
+    /// Like [`failed`](Self::failed); but that a device is not there is no failure.
+    pub(crate) fn failed_unless_gone(&self, file: &str, doing: &str, error: &Error) -> Errno {
+        if error.kind() == ErrorKind::NotFound { Errno::ENOENT } else { self.failed(file, doing, error) }
+    }
+
     /// A request that makes no sense here was refused: logs why.
     pub(crate) fn refused(&self, file: &str, why: impl Display) {
         let number = self.refused.fetch_add(1, Ordering::Relaxed) + 1;

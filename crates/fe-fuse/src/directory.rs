@@ -1,5 +1,5 @@
-//! The directory of devices: which files there are, what `stat` says of them, which are open. Owns the tables of nodes and
-//! handles, and the lanes. Speaks no protocol: requests come through `filesystem`.
+//! The directory of devices: which files there are, and what `stat` says of them. Owns the tables of nodes and of open files, and the
+//! lanes. Speaks no protocol: requests come through `filesystem`.
 
 use std::ffi::OsStr;
 use std::io;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{Errno, FileAttr, FileHandle, FileType, INodeNo, TimeOrNow};
-use surface::{BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind};
+use surface::{BlockDevice, DeviceInfo, DeviceSet, Error};
 
 use crate::complaints::Complaints;
 use crate::file_io::{self, Failure};
@@ -15,7 +15,8 @@ use crate::handles::Handles;
 use crate::lane::Lane;
 use crate::nodes::{Node, Nodes, ROOT_INO};
 use crate::open_file::File;
-use crate::options::{CHANGES_WAITING, MountOptions};
+use crate::open_files::OpenFiles;
+use crate::options::{CHANGES_WAITING, MountOptions, OPENS_WAITING};
 
 /// Mode of a device's file.
 pub(crate) const FILE_PERMISSIONS: u16 = 0o600;
@@ -33,15 +34,11 @@ const REQUEST_BYTES: u32 = 128 << 10;
 /// `st_blocks` counts in these.
 pub(crate) const SECTOR_BYTES: u64 = 512;
 
-/// How long whoever empties a file waits for others to close it, before it is told that the file is in use. Long for a close
-/// that is on its way, also where the machine is overloaded; short for a thread that other requests wait for.
-const CLOSING_PATIENCE: Duration = Duration::from_secs(3);
-
 /// The file system of one mount.
 pub(crate) struct DeviceDirectory {
     pub(crate) devices: Arc<dyn DeviceSet>,
     pub(crate) nodes: Nodes,
-    pub(crate) files: Handles<File>,
+    pub(crate) files: Arc<OpenFiles>,
     /// What was there when the directory was opened: positions stay valid while it is read.
     pub(crate) listings: Handles<Vec<DeviceInfo>>,
     pub(crate) complaints: Arc<Complaints>,
@@ -49,6 +46,8 @@ pub(crate) struct DeviceDirectory {
     pub(crate) reads: Lane,
     /// Writes, flushes and discards that may wait.
     pub(crate) changes: Lane,
+    /// Opening files: may wait until whoever needs a device for himself is done, or empty one.
+    pub(crate) opens: Lane,
     pub(crate) now: fn() -> SystemTime,
     /// The modification time of the directory.
     pub(crate) mounted_unix_ns: u64,
@@ -59,15 +58,22 @@ pub(crate) struct DeviceDirectory {
 
 impl DeviceDirectory {
     pub(crate) fn new(devices: Arc<dyn DeviceSet>, options: &MountOptions) -> io::Result<Self> {
+        let complaints = Arc::new(Complaints::default());
         Ok(Self {
-            devices,
             nodes: Nodes::default(),
-            files: Handles::default(),
+            files: Arc::new(OpenFiles {
+                devices: devices.clone(),
+                handles: Handles::default(),
+                complaints: complaints.clone(),
+                now: options.now,
+            }),
+            devices,
             listings: Handles::default(),
-            complaints: Arc::new(Complaints::default()),
+            complaints,
             // One thread is always left that takes requests.
             reads: Lane::new("fuse-read", options.reads_waiting, options.threads > 2)?,
             changes: Lane::new("fuse-change", CHANGES_WAITING, options.threads > 1)?,
+            opens: Lane::new("fuse-open", OPENS_WAITING, false)?,
             now: options.now,
             mounted_unix_ns: unix_ns((options.now)()),
             directory_permissions: if options.allow_other { 0o755 } else { 0o700 },
@@ -109,10 +115,10 @@ impl DeviceDirectory {
         }
     }
 
-    pub(crate) fn file_attributes(&self, node: &Node, device: &dyn BlockDevice) -> FileAttr {
-        let (created, changed) = (node.created_unix_s(), node.changed_unix_ns());
-        let attributes = self.attributes(node.ino, device.size_bytes(), device.allocated_bytes(), created, changed);
-        FileAttr { perm: permissions(device.is_read_only()), ..attributes }
+    pub(crate) fn file_attributes(&self, node: &Node, state: FileState) -> FileAttr {
+        let (created, changed) = (node.created_unix_s, node.changed_unix_ns());
+        let attributes = self.attributes(node.ino(), state.size_bytes, state.allocated_bytes, created, changed);
+        FileAttr { perm: permissions(state.read_only), ..attributes }
     }
 
     pub(crate) fn directory_attributes(&self) -> FileAttr {
@@ -124,21 +130,9 @@ impl DeviceDirectory {
         }
     }
 
-    /// Logs what the device said, and gives the errno for it. A device that is not there is no failure.
+    /// See [`Complaints::failed_unless_gone`].
     pub(crate) fn complain(&self, file: &str, doing: &str, error: &Error) -> Errno {
-        if error.kind() == ErrorKind::NotFound {
-            return Errno::ENOENT;
-        }
-        self.complaints.failed(file, doing, error)
-    }
-
-    pub(crate) fn find(&self, name: &str) -> Result<(DeviceInfo, Arc<dyn BlockDevice>), Errno> {
-        let found = self.devices.list().and_then(|list| {
-            let info = list.into_iter().find(|info| info.name == name);
-            let info = info.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no volume {name}")))?;
-            Ok((info, self.devices.open(name)?))
-        });
-        found.map_err(|error| self.complain(name, "lookup", &error))
+        self.complaints.failed_unless_gone(file, doing, error)
     }
 
     pub(crate) fn node(&self, ino: INodeNo) -> Result<Arc<Node>, Errno> {
@@ -146,23 +140,22 @@ impl DeviceDirectory {
     }
 
     pub(crate) fn file(&self, fh: FileHandle) -> Result<Arc<File>, Errno> {
-        self.files.get(fh.0).ok_or(Errno::EBADF)
+        self.files.handles.get(fh.0).ok_or(Errno::EBADF)
     }
 
-    /// The node of `ino` and its device: that of the handle, if there is one.
-    pub(crate) fn node_and_device(
-        &self,
-        ino: INodeNo,
-        fh: Option<FileHandle>,
-    ) -> Result<(Arc<Node>, Arc<dyn BlockDevice>), Errno> {
-        if let Some(file) = fh.and_then(|fh| self.files.get(fh.0)) {
-            return Ok((file.node.clone(), file.device.clone()));
+    /// What the file of a node is like now: as `file`, if that is given, else as the set says, or anybody who has it open.
+    pub(crate) fn state(&self, node: &Node, file: Option<&File>) -> Result<FileState, Errno> {
+        if let Some(file) = file {
+            return Ok(FileState::of(&*file.device));
         }
-        let node = self.node(ino)?;
-        match self.devices.open(&node.name) {
-            Ok(device) => Ok((node, device)),
-            Err(error) => Err(self.complain(&node.name, "stat", &error)),
-        }
+        self.devices.look(node.id).map(FileState::from).or_else(|error| {
+            // One that was destroyed, or is not served under its new name, is there for those who have it open.
+            let open = self.files.handles.find(|file| file.node.id == node.id);
+            open.map_or_else(
+                || Err(self.complain(&node.name(), "stat", &error)),
+                |file| Ok(FileState::of(&*file.device)),
+            )
+        })
     }
 
     /// Refuses what would make, remove or rename a volume.
@@ -180,18 +173,19 @@ impl DeviceDirectory {
     pub(crate) fn change_attributes(
         &self,
         node: &Node,
-        device: &dyn BlockDevice,
+        file: Option<&File>,
         wanted: &WantedAttributes,
     ) -> Result<FileAttr, Errno> {
+        let state = self.state(node, file)?;
         if let Some(size) = wanted.size {
-            self.truncate(node, device, size, wanted.was_emptied)?;
+            self.truncate(node, file, state.size_bytes, size)?;
         }
-        let mode = u32::from(permissions(device.is_read_only()));
+        let mode = u32::from(permissions(state.read_only));
         let other_mode = wanted.mode.is_some_and(|wanted| wanted & 0o7777 != mode);
         let other_owner =
             wanted.uid.is_some_and(|uid| uid != self.uid) || wanted.gid.is_some_and(|gid| gid != self.gid);
         if other_mode || other_owner {
-            self.complaints.refused(&node.name, "chmod or chown refused: the file of a volume belongs to its server");
+            self.complaints.refused(&node.name(), "chmod or chown refused: the file of a volume belongs to its server");
             return Err(Errno::EPERM);
         }
         match wanted.mtime {
@@ -199,74 +193,46 @@ impl DeviceDirectory {
             Some(TimeOrNow::SpecificTime(time)) => node.changed(unix_ns(time)),
             None => {}
         }
-        Ok(self.file_attributes(node, device))
-    }
-}
-
-impl DeviceDirectory {
-    /// Opens the file of a node. With `O_TRUNC` the device is emptied first, unless somebody else has it open.
-    pub(crate) fn open_file(&self, node: Arc<Node>, device: Arc<dyn BlockDevice>, flags: i32) -> Result<u64, Errno> {
-        // The mode of the file does not keep root from it.
-        if device.is_read_only() && flags & libc::O_ACCMODE != libc::O_RDONLY {
-            return Err(Errno::EROFS);
-        }
-        let was_emptied = flags & libc::O_TRUNC != 0;
-        let device = if was_emptied { self.empty(&node, device)? } else { device };
-        let file = File { node, device, complaints: self.complaints.clone(), was_emptied };
-        self.files.insert(file).ok_or(Errno::ENFILE)
+        Ok(self.file_attributes(node, state))
     }
 
-    /// Empties a device that nobody has open but who has just got `device` to do it; gives it back. Files of this mount are waited for first: to
-    /// the set of devices, one that is about to be released is as open as any.
-    fn empty(&self, node: &Node, device: Arc<dyn BlockDevice>) -> Result<Arc<dyn BlockDevice>, Errno> {
-        if !self.files.await_none(|file| file.node.ino == node.ino, CLOSING_PATIENCE) {
-            return Err(self.refuse_emptying(node));
-        }
-        // It counts as open, too.
-        drop(device);
-        let mut emptied_bytes = 0;
-        let emptied = self.devices.open_alone(&node.name, &mut |device| {
-            emptied_bytes = file_io::empty(device)?;
-            Ok(())
-        });
-        let device = emptied.map_err(|error| match error.kind() {
-            ErrorKind::InUse => self.refuse_emptying(node),
-            _ => self.complain(&node.name, "open with O_TRUNC", &error),
-        })?;
-        if emptied_bytes > 0 {
-            let name = &node.name;
-            log::info!("{name}: emptied by an open with O_TRUNC; about {emptied_bytes} bytes of data were discarded");
-        }
-        node.changed(self.now_unix_ns());
-        Ok(device)
-    }
-
-    fn refuse_emptying(&self, node: &Node) -> Errno {
-        self.complaints.refused(
-            &node.name,
-            "opening with O_TRUNC, which empties the volume, refused while it is open (fuser tells by whom, losetup -a for \
-             loop devices, shale list whether by NBD clients or commands); to write to it all the same, leave O_TRUNC out \
-             (dd conv=notrunc)",
-        );
-        Errno::EBUSY
-    }
-
-    fn truncate(&self, node: &Node, device: &dyn BlockDevice, size: u64, was_emptied: bool) -> Result<(), Errno> {
-        match file_io::truncate(device, size, was_emptied) {
+    fn truncate(&self, node: &Node, file: Option<&File>, is: u64, size: u64) -> Result<(), Errno> {
+        let emptied = file.filter(|file| file.was_emptied).map(|file| &*file.device);
+        match file_io::truncate(emptied, is, size) {
             Ok(()) => Ok(()),
-            Err(Failure::Device(error)) => Err(self.complain(&node.name, "truncate", &error)),
+            Err(Failure::Device(error)) => Err(self.complain(&node.name(), "truncate", &error)),
             Err(Failure::Rule(errno)) => {
                 self.complaints.refused(
-                    &node.name,
+                    &node.name(),
                     format_args!(
-                        "truncate from {} to {size} bytes refused: a volume keeps its size when it is written (dd with seek= \
-                         needs conv=notrunc); to change it, use shale resize",
-                        device.size_bytes()
+                        "truncate from {is} to {size} bytes refused: a volume keeps its size when it is written (dd with seek= \
+                         needs conv=notrunc); to change it, use shale resize"
                     ),
                 );
                 Err(errno)
             }
         }
+    }
+}
+
+/// What changes of a file behind the kernel's back.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FileState {
+    size_bytes: u64,
+    allocated_bytes: u64,
+    read_only: bool,
+}
+
+impl FileState {
+    fn of(device: &dyn BlockDevice) -> Self {
+        let (size_bytes, allocated_bytes) = (device.size_bytes(), device.allocated_bytes());
+        Self { size_bytes, allocated_bytes, read_only: device.is_read_only() }
+    }
+}
+
+impl From<DeviceInfo> for FileState {
+    fn from(info: DeviceInfo) -> Self {
+        Self { size_bytes: info.size_bytes, allocated_bytes: info.allocated_bytes, read_only: info.read_only }
     }
 }
 
@@ -282,8 +248,6 @@ pub(crate) struct WantedAttributes {
     pub(crate) gid: Option<u32>,
     pub(crate) size: Option<u64>,
     pub(crate) mtime: Option<TimeOrNow>,
-    /// Whether it comes through a file that was opened with `O_TRUNC`.
-    pub(crate) was_emptied: bool,
 }
 
 pub(crate) fn unix_ns(time: SystemTime) -> u64 {

@@ -82,13 +82,13 @@ pub(crate) fn empty(device: &dyn BlockDevice) -> Result<u64, Error> {
     Ok(allocated)
 }
 
-/// `truncate(2)` and `ftruncate(2)`: whether it may pass, as a change of nothing. `was_emptied`: through a file that was opened with `O_TRUNC`.
-pub(crate) fn truncate(device: &dyn BlockDevice, size: u64, was_emptied: bool) -> Result<(), Failure> {
-    let is = device.size_bytes();
+/// `truncate(2)` and `ftruncate(2)` of a file that has `is` bytes: whether it may pass, as a change of nothing. `emptied`: the device, if it
+/// comes through a file that was opened with `O_TRUNC`.
+pub(crate) fn truncate(emptied: Option<&dyn BlockDevice>, is: u64, size: u64) -> Result<(), Failure> {
     if size == is {
         return Ok(());
     }
-    if was_emptied && size < is {
+    if let Some(device) = emptied.filter(|_| size < is) {
         return match seek(device, size, Allocation::Data) {
             Err(Failure::Rule(Errno::ENXIO)) => Ok(()),
             Err(failure) => Err(failure),

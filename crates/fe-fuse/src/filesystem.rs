@@ -5,6 +5,7 @@
 //! resized and destroyed through other doors), so nothing of them is cached there: all timeouts are zero. This costs a
 //! round trip for each `stat` and `open`, and none for a read or write.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
@@ -13,21 +14,27 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
-    WriteFlags,
+    BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
+    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
-use surface::{Allocation, BlockDevice, DeviceInfo, ErrorKind};
+use surface::{Allocation, DeviceId, DeviceInfo, ErrorKind};
 
-use crate::directory::{BLOCK_BYTES, DeviceDirectory, WantedAttributes, permissions};
+use crate::directory::{BLOCK_BYTES, DeviceDirectory, WantedAttributes};
 use crate::file_io;
-use crate::nodes::{Node, ROOT_INO};
+use crate::nodes::{ROOT_INO, ino_of};
 use crate::open_file::File;
 use crate::options::REQUEST_BYTES_MAX;
 
 /// Nothing of a name or an attribute is cached by the kernel.
 const TTL: Duration = Duration::ZERO;
+
+/// What tells apart devices that have the same number at different times: there are none.
+const GENERATION: Generation = Generation(0);
+
+/// Direct, whether the caller asked for it or not: see "Coherence" in the crate's documentation.
+const OPEN_FLAGS: FopenFlags =
+    FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES).union(FopenFlags::FOPEN_NOFLUSH);
 
 /// Requests that the kernel may have under way without a caller waiting for each: direct I/O of a loop device, io_uring, AIO.
 /// More than any disk gains from; bounds the pages that the kernel pins to 256 x 1 MiB.
@@ -71,16 +78,19 @@ impl Filesystem for DeviceDirectory {
         // What was taken is answered, though nobody may be left to hear it.
         self.reads.close();
         self.changes.close();
+        self.opens.close();
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let found = match name.to_str() {
-            Some(name) if parent.0 == ROOT_INO => self.find(name),
+            Some(name) if parent.0 == ROOT_INO => {
+                self.devices.find(name).map_err(|error| self.complain(name, "lookup", &error))
+            }
             _ => Err(Errno::ENOENT),
         };
-        answer!(reply, found, |reply: ReplyEntry, (info, device): (DeviceInfo, Arc<dyn BlockDevice>)| {
-            let node = self.nodes.looked_up(&info.name, info.created_unix_s);
-            reply.entry(&TTL, &self.file_attributes(&node, &*device), Generation(info.created_unix_s));
+        answer!(reply, found, |reply: ReplyEntry, info: DeviceInfo| {
+            let node = self.nodes.looked_up(info.id, &info.name, info.created_unix_s);
+            reply.entry(&TTL, &self.file_attributes(&node, info.into()), GENERATION);
         });
     }
 
@@ -92,9 +102,12 @@ impl Filesystem for DeviceDirectory {
         if ino.0 == ROOT_INO {
             return reply.attr(&TTL, &self.directory_attributes());
         }
-        let found = self.node_and_device(ino, fh);
-        answer!(reply, found, |reply: ReplyAttr, (node, device): (Arc<Node>, Arc<dyn BlockDevice>)| reply
-            .attr(&TTL, &self.file_attributes(&node, &*device)));
+        let file = fh.and_then(|fh| self.files.handles.get(fh.0));
+        let found = self.node(ino).and_then(|node| {
+            let state = self.state(&node, file.as_deref())?;
+            Ok(self.file_attributes(&node, state))
+        });
+        answer!(reply, found, |reply: ReplyAttr, attributes| reply.attr(&TTL, &attributes));
     }
 
     fn setattr(
@@ -118,19 +131,22 @@ impl Filesystem for DeviceDirectory {
         if ino.0 == ROOT_INO {
             return reply.error(Errno::EPERM);
         }
-        let was_emptied = fh.and_then(|fh| self.files.get(fh.0)).is_some_and(|file| file.was_emptied);
-        let wanted = WantedAttributes { mode, uid, gid, size, mtime, was_emptied };
-        let changed =
-            self.node_and_device(ino, fh).and_then(|(node, device)| self.change_attributes(&node, &*device, &wanted));
+        let file = fh.and_then(|fh| self.files.handles.get(fh.0));
+        let wanted = WantedAttributes { mode, uid, gid, size, mtime };
+        let changed = self.node(ino).and_then(|node| self.change_attributes(&node, file.as_deref(), &wanted));
         answer!(reply, changed, |reply: ReplyAttr, attributes| reply.attr(&TTL, &attributes));
     }
 
     fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let found = self.node_and_device(ino, None);
-        let opened = found.and_then(|(node, device)| self.open_file(node, device, flags.0));
-        // Direct, whether the caller asked for it or not: see "Coherence" in the crate's documentation.
-        let flags = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES | FopenFlags::FOPEN_NOFLUSH;
-        answer!(reply, opened, |reply: ReplyOpen, number| reply.opened(FileHandle(number), flags));
+        let node = match self.node(ino) {
+            Ok(node) => node,
+            Err(errno) => return reply.error(errno),
+        };
+        let files = self.files.clone();
+        self.opens.run(0, move || {
+            let opened = files.open(node, flags.0);
+            answer!(reply, opened, |reply: ReplyOpen, number| reply.opened(FileHandle(number), OPEN_FLAGS));
+        });
     }
 
     fn read(
@@ -199,7 +215,7 @@ impl Filesystem for DeviceDirectory {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.files.remove(fh.0);
+        self.files.handles.remove(fh.0);
         reply.ok();
     }
 
@@ -254,7 +270,8 @@ impl Filesystem for DeviceDirectory {
 
     fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let opened = self.devices.list().map_err(|error| self.complain(".", "opendir", &error)).and_then(|listing| {
-            self.nodes.retain(|name| listing.iter().any(|info| info.name == name));
+            let ids: BTreeSet<DeviceId> = listing.iter().map(|info| info.id).collect();
+            self.nodes.retain(|id| ids.contains(&id));
             self.listings.insert(listing).ok_or(Errno::ENFILE)
         });
         answer!(reply, opened, |reply: ReplyOpen, number| reply.opened(FileHandle(number), FopenFlags::empty()));
@@ -268,7 +285,7 @@ impl Filesystem for DeviceDirectory {
             let full = match entry_at(&listing, position) {
                 Some(Entry::Dots(name)) => reply.add(INodeNo(ROOT_INO), position + 1, FileType::Directory, name),
                 Some(Entry::Device(info)) => {
-                    let (ino, _) = self.nodes.peek(&info.name);
+                    let ino = ino_of(info.id);
                     reply.add(INodeNo(ino), position + 1, FileType::RegularFile, &info.name)
                 }
                 None => break,
@@ -289,30 +306,24 @@ impl Filesystem for DeviceDirectory {
                 // The kernel does not count these as lookups.
                 Some(Entry::Dots(name)) => {
                     let attributes = self.directory_attributes();
-                    reply.add(INodeNo(ROOT_INO), position + 1, name, &TTL, &attributes, Generation(0))
+                    reply.add(INodeNo(ROOT_INO), position + 1, name, &TTL, &attributes, GENERATION)
                 }
-                Some(Entry::Device(info)) => {
-                    let device = match self.devices.open(&info.name) {
-                        Ok(device) => Some(device),
+                Some(Entry::Device(listed)) => {
+                    let info = match self.devices.look(listed.id) {
+                        Ok(info) => info,
                         Err(error) if error.kind() == ErrorKind::NotFound => continue,
                         Err(error) => {
-                            self.complain(&info.name, "readdir", &error);
-                            None
+                            // It must not vanish from the list for that.
+                            self.complain(&listed.name, "readdir", &error);
+                            listed.clone()
                         }
                     };
-                    let node = self.nodes.looked_up(&info.name, info.created_unix_s);
-                    let attributes = match device {
-                        Some(device) => self.file_attributes(&node, &*device),
-                        // It cannot be opened, but must not vanish from the list for that.
-                        None => {
-                            let attributes = self.attributes(node.ino, info.size_bytes, 0, info.created_unix_s, None);
-                            FileAttr { perm: permissions(info.read_only), ..attributes }
-                        }
-                    };
-                    let generation = Generation(info.created_unix_s);
-                    let full = reply.add(INodeNo(node.ino), position + 1, &info.name, &TTL, &attributes, generation);
+                    let node = self.nodes.looked_up(info.id, &info.name, info.created_unix_s);
+                    let attributes = self.file_attributes(&node, info.into());
+                    let ino = node.ino();
+                    let full = reply.add(INodeNo(ino), position + 1, &listed.name, &TTL, &attributes, GENERATION);
                     if full {
-                        self.nodes.forget(node.ino, 1);
+                        self.nodes.forget(ino, 1);
                     }
                     full
                 }
@@ -343,11 +354,7 @@ impl Filesystem for DeviceDirectory {
         // Snapshots promise no space.
         listing.retain(|info| !info.read_only);
         let size: u64 = listing.iter().map(|info| info.size_bytes).fold(0, u64::saturating_add);
-        let allocated = listing
-            .iter()
-            .filter_map(|info| self.devices.open(&info.name).ok())
-            .map(|device| device.allocated_bytes())
-            .fold(0, u64::saturating_add);
+        let allocated = listing.iter().map(|info| info.allocated_bytes).fold(0, u64::saturating_add);
         let block = u64::from(BLOCK_BYTES);
         let free = size.saturating_sub(allocated) / block;
         reply.statfs(size / block, free, free, listing.len() as u64, 0, BLOCK_BYTES, 255, BLOCK_BYTES);

@@ -57,10 +57,15 @@ impl<T> Handles<T> {
         slots.used.get(usize::try_from(number).ok()?)?.clone()
     }
 
+    /// A handle of which `is_meant` holds.
+    pub(crate) fn find(&self, is_meant: impl Fn(&T) -> bool) -> Option<Arc<T>> {
+        self.slots.read().used.iter().flatten().find(|handle| is_meant(handle)).cloned()
+    }
+
     /// Waits until there is no handle of which `is_meant` holds; whether that came about. The kernel tells of a closed file after
     /// close(2) has returned, maybe even after what its caller did next.
     pub(crate) fn await_none(&self, is_meant: impl Fn(&T) -> bool, patience: Duration) -> bool {
-        let is_there = |_: &mut ()| self.slots.read().used.iter().flatten().any(|handle| is_meant(handle));
+        let is_there = |_: &mut ()| self.find(&is_meant).is_some();
         !self.removed.wait_while_for(&mut self.removing.lock(), is_there, patience).timed_out()
     }
 

@@ -54,6 +54,7 @@ mod lane;
 mod mount;
 mod nodes;
 mod open_file;
+mod open_files;
 mod options;
 mod stack;
 

@@ -30,7 +30,7 @@ pub(crate) struct File {
 impl File {
     pub(crate) fn fail(&self, doing: &str, failure: Failure) -> Errno {
         match failure {
-            Failure::Device(error) => self.complaints.failed(&self.node.name, doing, &error),
+            Failure::Device(error) => self.complaints.failed(&self.node.name(), doing, &error),
             Failure::Rule(errno) => errno,
         }
     }

@@ -379,6 +379,38 @@ fn reads_do_not_wait_behind_flushes() {
     });
 }
 
+/// The open emptied the device on one of the few threads that take requests, and each look at it waited for that on another.
+#[test]
+fn nothing_else_waits_while_a_device_is_emptied() {
+    let mounted = Mounted::with_options(MIB, &fe_fuse::MountOptions { threads: 1, ..Default::default() });
+    mounted.open().write_all_at(&noise(3, MIB as usize), 0).unwrap();
+    mounted.set.add("other", common::mem::MemDevice::new(MIB), 1);
+    let other = OpenOptions::new().read(true).open(mounted.path("other")).unwrap();
+    let path = mounted.path("vol");
+    mounted.vol.discard_gate.shut();
+    thread::scope(|scope| {
+        let _released = mounted.released();
+        let emptied = scope.spawn(|| OpenOptions::new().write(true).truncate(true).open(&path).unwrap());
+        mounted.vol.discard_gate.await_callers(1);
+        let opened = scope.spawn(|| OpenOptions::new().read(true).open(&path).unwrap());
+        let mut buf = [1; 4096];
+        for _ in 0..4 {
+            assert_eq!(std::fs::metadata(&path).unwrap().len(), MIB);
+            other.read_exact_at(&mut buf, 0).unwrap();
+            assert_eq!(buf, [0; 4096]);
+        }
+        assert_eq!(
+            std::fs::read_dir(mounted.mount.dir()).unwrap().map(|e| e.unwrap().metadata().unwrap().len()).sum::<u64>(),
+            2 * MIB
+        );
+        rustix::fs::statvfs(mounted.mount.dir()).unwrap();
+        mounted.vol.discard_gate.open();
+        opened.join().unwrap().read_exact_at(&mut buf, 0).unwrap();
+        assert_eq!(buf, [0; 4096]);
+        emptied.join().unwrap();
+    });
+}
+
 #[test]
 fn nothing_else_waits_behind_cold_reads_or_a_full_buffer() {
     let mounted = Mounted::with_options(MIB, &fe_fuse::MountOptions { threads: 2, ..Default::default() });

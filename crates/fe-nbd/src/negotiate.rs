@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use surface::{BlockDevice, DeviceSet, Error, ErrorKind};
+use surface::{BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind};
 use units::format_size;
 
 use crate::admit::Session;
@@ -242,7 +242,7 @@ impl<'a> Handshake<'a> {
         }
         let request = MetaRequest::decode(data).ok_or_else(|| invalid("the lengths in the option do not add up"))?;
         self.refuse()?;
-        let name = self.resolve(request.name)?;
+        let name = self.resolve(request.name)?.name;
         if is_set {
             if request.names_allocation {
                 option_reply::put_meta_context(out, option, CONTEXT_ALLOCATION_ID, CONTEXT_ALLOCATION);
@@ -261,33 +261,41 @@ impl<'a> Handshake<'a> {
 
     fn open(&self, name: &[u8]) -> Result<Established, Refused> {
         self.refuse()?;
-        let name = self.resolve(name)?;
-        let device = self.devices.open(&name).map_err(|e| refused(&e))?;
+        let DeviceInfo { id, name, .. } = self.resolve(name)?;
+        let device = self.devices.open(id).map_err(|e| refused(&e))?;
         let allocation = self.structured && self.allocation_for.as_ref() == Some(&name);
         let session = Session { structured: self.structured, allocation, read_only: device.is_read_only() };
         Ok(Established { device, name, session })
     }
 
     /// The device that a client means: the empty name is the only one, if there is only one, its snapshots left aside.
-    fn resolve(&self, name: &[u8]) -> Result<String, Refused> {
-        let devices = self.devices.list().map_err(|e| refused(&e))?;
+    fn resolve(&self, name: &[u8]) -> Result<DeviceInfo, Refused> {
         if name.is_empty() {
-            let volumes: Vec<_> = devices.iter().filter(|device| !device.read_only).collect();
-            return match volumes.as_slice() {
-                [only] => Ok(only.name.clone()),
-                [] => Err((option_reply::ERR_UNKNOWN, "this server exports nothing".to_owned())),
-                _ => {
-                    let text = "this server exports several devices: name one of them".to_owned();
-                    Err((option_reply::ERR_UNKNOWN, text))
-                }
-            };
+            return self.resolve_unnamed();
         }
-        let found = devices.into_iter().find(|d| d.name.as_bytes() == name);
-        // Odd bytes of the client's name are escaped: the text goes to terminals and logs.
-        found.map(|d| d.name).ok_or_else(|| {
+        let unknown = || {
+            // Odd bytes of the client's name are escaped: the text goes to terminals and logs.
             let shown = &name[..name.len().min(64)];
             (option_reply::ERR_UNKNOWN, format!("no export named '{}'", shown.escape_ascii()))
+        };
+        let name = std::str::from_utf8(name).map_err(|_| unknown())?;
+        self.devices.find(name).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => unknown(),
+            _ => refused(&error),
         })
+    }
+
+    fn resolve_unnamed(&self) -> Result<DeviceInfo, Refused> {
+        let mut volumes = self.devices.list().map_err(|e| refused(&e))?;
+        volumes.retain(|device| !device.read_only);
+        match (volumes.pop(), volumes.is_empty()) {
+            (Some(only), true) => Ok(only),
+            (None, _) => Err((option_reply::ERR_UNKNOWN, "this server exports nothing".to_owned())),
+            _ => {
+                let text = "this server exports several devices: name one of them".to_owned();
+                Err((option_reply::ERR_UNKNOWN, text))
+            }
+        }
     }
 }
 

@@ -5,41 +5,74 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::{Pool, Volume};
+use engine::{Pool, SnapshotStatus, Volume};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use surface::{
-    BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind, PendingRead, Result, Run, WriteOptions, ZeroOptions,
+    BlockDevice, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, PendingRead, Result, Run, WriteOptions, ZeroOptions,
 };
 
 use crate::names;
 
-/// How long whoever needs a volume for himself waits for its clients to go: a front end opens one for a moment just to look at it, and the
-/// server learns of a client that has gone a moment later, longer where the machine is overloaded.
+/// How long whoever needs a volume for himself waits for its clients to go, and who wants to open one for whoever needs it for himself: the server
+/// learns of a client that has gone a moment later, longer where the machine is overloaded.
 pub const GOING_PATIENCE: Duration = Duration::from_secs(3);
 
 #[derive(Default)]
 struct Register {
     state: Mutex<State>,
-    /// A client closed a volume, or has done what it wanted to be alone for.
+    /// A client closed a volume, or somebody has done what needed one for himself.
     changed: Condvar,
+}
+
+/// How often each is counted, by the number that a volume or a snapshot keeps, whatever it is called.
+#[derive(Default)]
+struct Counts(BTreeMap<DeviceId, usize>);
+
+impl Counts {
+    fn of(&self, id: DeviceId) -> usize {
+        self.0.get(&id).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, id: DeviceId) {
+        *self.0.entry(id).or_default() += 1;
+    }
+
+    fn remove(&mut self, id: DeviceId) {
+        if let Some(count) = self.0.get_mut(&id) {
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(&id);
+            }
+        }
+    }
 }
 
 #[derive(Default)]
 struct State {
-    /// By the number that a volume or a snapshot keeps, whatever it is called.
-    clients: BTreeMap<u64, usize>,
-    /// What is being destroyed or taken back: nobody may open it meanwhile.
-    going: BTreeSet<u64>,
-    /// What its only client works on: whoever wants to open it waits until that is done.
-    held: BTreeSet<u64>,
+    clients: Counts,
+    /// What is being destroyed: nobody may open it meanwhile.
+    going: Counts,
+    /// What somebody needs for himself, and what is there afterwards as well: whoever wants to open it waits until that is done.
+    held: Counts,
+}
+
+/// A volume or a snapshot that somebody needs for himself.
+struct Needed {
+    volume: Arc<Volume>,
+    /// Whether it is to be destroyed.
+    goes: bool,
 }
 
 impl Register {
-    /// Waits a moment for the clients of these to go.
-    fn await_none(&self, state: &mut MutexGuard<'_, State>, ids: &[u64]) {
-        let is_open = |state: &mut State| ids.iter().any(|id| state.clients.contains_key(id));
-        // Whether they went, the caller sees from who is left.
-        let _ = self.changed.wait_while_for(state, is_open, GOING_PATIENCE);
+    /// Waits until nobody needs a volume for himself; whether that came about.
+    fn await_let_go(&self, state: &mut MutexGuard<'_, State>, id: DeviceId) -> bool {
+        !self.changed.wait_while_for(state, |state| state.held.of(id) > 0, GOING_PATIENCE).timed_out()
+    }
+
+    /// Waits for the clients of these to go. Whether they went, the caller sees from who is left.
+    fn await_none(&self, state: &mut MutexGuard<'_, State>, ids: &[DeviceId], patience: Duration) {
+        let is_open = |state: &mut State| ids.iter().any(|id| state.clients.of(*id) > 0);
+        let _ = self.changed.wait_while_for(state, is_open, patience);
     }
 }
 
@@ -56,91 +89,107 @@ impl Devices {
         Self { pool, register: Arc::default() }
     }
 
-    /// Opens a volume. It counts as in use until the result is dropped.
+    /// Opens a volume or a snapshot. It counts as in use until the result is dropped.
     ///
     /// # Errors
-    /// `NotFound`.
+    /// `NotFound`, and `InUse` while somebody needs it for himself.
     pub fn open(&self, name: &str) -> Result<Arc<dyn BlockDevice>> {
-        let volume = self.pool.volume(name)?;
-        let id = volume.id();
+        self.open_volume(self.pool.volume(name)?)
+    }
+
+    fn open_volume(&self, volume: Arc<Volume>) -> Result<Arc<dyn BlockDevice>> {
         let in_use = {
             let mut state = self.register.state.lock();
-            if self.register.changed.wait_while_for(&mut state, |s| s.held.contains(&id), GOING_PATIENCE).timed_out() {
-                return Err(Error::new(ErrorKind::InUse, format!("'{name}' is being emptied")));
-            }
-            self.enter(&mut state, name, id)?
+            self.enter(&mut state, &volume)?
         };
         Ok(Arc::new(OpenDevice { volume, _in_use: in_use }))
     }
 
-    /// Opens a volume that nobody has open, and does something to it before anybody else gets it. Unlike [`alone`](Self::alone), the volume
-    /// stays what it is: whoever wants it meanwhile waits.
-    ///
-    /// # Errors
-    /// `InUse`, `NotFound`, and those of `work`.
-    pub fn open_alone(
+    /// Opens a volume that nobody has open, and does something to it before anybody else gets it: whoever wants it meanwhile waits. Unlike with
+    /// [`alone`](Self::alone), whoever asks has it open afterwards.
+    fn open_alone(
         &self,
-        name: &str,
+        volume: Arc<Volume>,
         work: &mut dyn FnMut(&dyn BlockDevice) -> Result<()>,
     ) -> Result<Arc<dyn BlockDevice>> {
-        let volume = self.pool.volume(name)?;
         let id = volume.id();
         let in_use = {
             let mut state = self.register.state.lock();
-            self.register.await_none(&mut state, &[id]);
-            if let Some(clients) = state.clients.get(&id) {
-                return Err(Error::new(ErrorKind::InUse, format!("'{name}' is open by {clients} client(s)")));
+            self.register.await_none(&mut state, &[id], GOING_PATIENCE);
+            let clients = state.clients.of(id);
+            if clients > 0 {
+                let message = format!("'{}' is open by {clients} client(s)", volume.name());
+                return Err(Error::new(ErrorKind::InUse, message));
             }
-            let in_use = self.enter(&mut state, name, id)?;
-            state.held.insert(id);
+            let in_use = self.enter(&mut state, &volume)?;
+            state.held.add(id);
             in_use
         };
         let device = OpenDevice { volume, _in_use: in_use };
         let result = work(&device);
-        self.register.state.lock().held.remove(&id);
+        self.register.state.lock().held.remove(id);
         self.register.changed.notify_all();
         result?;
         Ok(Arc::new(device))
     }
 
-    /// Counts one more client.
-    fn enter(&self, state: &mut State, name: &str, id: u64) -> Result<InUse> {
-        if state.going.contains(&id) {
-            return Err(Error::new(ErrorKind::NotFound, format!("'{name}' is being destroyed or taken back")));
+    /// Counts one more client, once nobody needs the volume for himself.
+    fn enter(&self, state: &mut MutexGuard<'_, State>, volume: &Volume) -> Result<InUse> {
+        let id = volume.id();
+        if !self.register.await_let_go(state, id) {
+            let message = format!("'{}' is being emptied, made smaller, taken back or received", volume.name());
+            return Err(Error::new(ErrorKind::InUse, message));
         }
-        *state.clients.entry(id).or_default() += 1;
+        if state.going.of(id) > 0 {
+            return Err(Error::new(ErrorKind::NotFound, format!("'{}' is being destroyed", volume.name())));
+        }
+        state.clients.add(id);
         Ok(InUse { id, register: Arc::clone(&self.register) })
     }
 
     /// How many clients have the volume or the snapshot open.
     pub fn clients(&self, name: &str) -> usize {
         let Ok(volume) = self.pool.volume(name) else { return 0 };
-        self.register.state.lock().clients.get(&volume.id()).copied().unwrap_or(0)
+        self.register.state.lock().clients.of(volume.id())
     }
 
-    /// Does something to volumes and snapshots that their clients would not survive; while one is in use only with `force`.
+    /// Does something to a volume that its clients would not survive; while it is in use only with `force`. The volume stays: whoever wants to
+    /// open it meanwhile waits.
     ///
     /// # Errors
     /// `InUse`, `NotFound`, and those of `work`.
-    pub fn alone<T>(&self, names: &[String], force: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let named: Vec<_> =
-            names.iter().map(|name| self.pool.volume(name).map(|v| (name, v.id()))).collect::<Result<_>>()?;
-        let ids: Vec<u64> = named.iter().map(|(_, id)| *id).collect();
+    pub fn alone<T>(&self, name: &str, force: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let needed = Needed { volume: self.pool.volume(name)?, goes: false };
+        self.with_needed(&[needed], GOING_PATIENCE, force, work)
+    }
+
+    fn with_needed<T>(
+        &self,
+        needed: &[Needed],
+        patience: Duration,
+        force: bool,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let ids: Vec<DeviceId> = needed.iter().map(|needed| needed.volume.id()).collect();
         {
             let mut state = self.register.state.lock();
             if !force {
-                self.register.await_none(&mut state, &ids);
+                self.register.await_none(&mut state, &ids, patience);
             }
-            let busy = named.iter().find_map(|(name, id)| Some((*name, state.clients.get(id).copied()?)));
-            if let Some((name, clients)) = busy.filter(|_| !force) {
+            let busy = needed.iter().find(|needed| state.clients.of(needed.volume.id()) > 0).filter(|_| !force);
+            if let Some(Needed { volume, .. }) = busy {
+                let (name, clients) = (volume.name(), state.clients.of(volume.id()));
                 let message =
                     format!("'{name}' is open by {clients} client(s); disconnect them (or unmount), or say --force");
                 return Err(Error::new(ErrorKind::InUse, message));
             }
-            state.going.extend(&ids);
+            needed.iter().for_each(|needed| state.of_fate(needed.goes).add(needed.volume.id()));
         }
         let result = work();
-        self.register.state.lock().going.retain(|id| !ids.contains(id));
+        let mut state = self.register.state.lock();
+        needed.iter().for_each(|needed| state.of_fate(needed.goes).remove(needed.volume.id()));
+        drop(state);
+        self.register.changed.notify_all();
         result
     }
 
@@ -156,18 +205,38 @@ impl Devices {
         }
         let mut names = vec![name.to_owned()];
         if recursive && !name.contains('@') {
-            names.extend(self.pool.snapshots(Some(name))?.into_iter().map(|s| format!("{name}@{}", s.name)));
+            names.extend(self.pool.snapshots(Some(name))?.iter().map(title));
         }
-        self.alone(&names, force, || self.pool.destroy(name, recursive))
+        self.with_needed(&self.going(&names)?, GOING_PATIENCE, force, || self.pool.destroy(name, recursive))
     }
 
-    /// Takes a volume back to a snapshot; one that is in use only with `force`.
+    /// Destroys a snapshot, if nobody has it open now.
+    ///
+    /// # Errors
+    /// `InUse`, `NotFound`, and what the pool says.
+    pub fn destroy_idle(&self, snapshot: &str) -> Result<()> {
+        let going = self.going(&[snapshot.to_owned()])?;
+        self.with_needed(&going, Duration::ZERO, false, || self.pool.destroy(snapshot, false))
+    }
+
+    fn going(&self, names: &[String]) -> Result<Vec<Needed>> {
+        names.iter().map(|name| Ok(Needed { volume: self.pool.volume(name)?, goes: true })).collect()
+    }
+
+    /// Takes a volume back to a snapshot; with `recursive`, newer snapshots go. While one of all these is in use only with `force`.
     ///
     /// # Errors
     /// `InUse`, `NotFound`, and what the pool says.
     pub fn rollback(&self, snapshot: &str, recursive: bool, force: bool) -> Result<()> {
-        let volume = names::volume_of(snapshot).to_owned();
-        self.alone(&[volume], force, || self.pool.rollback(snapshot, recursive))
+        let volume = names::volume_of(snapshot);
+        let mut needed = vec![Needed { volume: self.pool.volume(volume)?, goes: false }];
+        if recursive {
+            // Oldest first.
+            let all: Vec<String> = self.pool.snapshots(Some(volume))?.iter().map(title).collect();
+            let newer = all.iter().position(|name| name == snapshot).map_or(&[][..], |at| &all[at + 1..]);
+            needed.extend(self.going(newer)?);
+        }
+        self.with_needed(&needed, GOING_PATIENCE, force, || self.pool.rollback(snapshot, recursive))
     }
 
     /// What a front end is shown: all volumes, or those of `names`.
@@ -177,21 +246,29 @@ impl Devices {
     }
 }
 
+impl State {
+    fn of_fate(&mut self, goes: bool) -> &mut Counts {
+        if goes { &mut self.going } else { &mut self.held }
+    }
+}
+
+/// The full name of a snapshot.
+fn title(snapshot: &SnapshotStatus) -> String {
+    format!("{}@{}", snapshot.volume, snapshot.name)
+}
+
 /// Counts one client for as long as it lives.
 struct InUse {
-    id: u64,
+    id: DeviceId,
     register: Arc<Register>,
 }
 
 impl Drop for InUse {
     fn drop(&mut self) {
         let mut state = self.register.state.lock();
-        if let Some(clients) = state.clients.get_mut(&self.id) {
-            *clients -= 1;
-            if *clients == 0 {
-                state.clients.remove(&self.id);
-                self.register.changed.notify_all();
-            }
+        state.clients.remove(self.id);
+        if state.clients.of(self.id) == 0 {
+            self.register.changed.notify_all();
         }
     }
 }
@@ -214,6 +291,12 @@ impl Shown {
         }
         Err(Error::new(ErrorKind::NotFound, format!("volume '{name}' is not served")))
     }
+
+    fn volume(&self, id: DeviceId) -> Result<Arc<Volume>> {
+        let volume = self.devices.pool.volume_of(id)?;
+        self.check_shown(&volume.name())?;
+        Ok(volume)
+    }
 }
 
 impl DeviceSet for Shown {
@@ -223,18 +306,27 @@ impl DeviceSet for Shown {
         Ok(list)
     }
 
-    fn open(&self, name: &str) -> Result<Arc<dyn BlockDevice>> {
+    fn find(&self, name: &str) -> Result<DeviceInfo> {
         self.check_shown(name)?;
-        self.devices.open(name)
+        self.devices.pool.find(name)
+    }
+
+    fn look(&self, id: DeviceId) -> Result<DeviceInfo> {
+        let info = self.devices.pool.look(id)?;
+        self.check_shown(&info.name)?;
+        Ok(info)
+    }
+
+    fn open(&self, id: DeviceId) -> Result<Arc<dyn BlockDevice>> {
+        self.devices.open_volume(self.volume(id)?)
     }
 
     fn open_alone(
         &self,
-        name: &str,
+        id: DeviceId,
         work: &mut dyn FnMut(&dyn BlockDevice) -> Result<()>,
     ) -> Result<Arc<dyn BlockDevice>> {
-        self.check_shown(name)?;
-        self.devices.open_alone(name, work)
+        self.devices.open_alone(self.volume(id)?, work)
     }
 }
 

@@ -185,7 +185,7 @@ impl Service {
         match self.pool.enlarge_volume(volume, size_bytes) {
             // Whoever has it open does not know yet that it is to end sooner.
             Err(error) if error.kind() == ErrorKind::Conflict && shrink => {
-                self.devices.alone(&[volume.to_owned()], force, || self.pool.resize_volume(volume, size_bytes))
+                self.devices.alone(volume, force, || self.pool.resize_volume(volume, size_bytes))
             }
             Err(error) if error.kind() == ErrorKind::Conflict => {
                 Err(Error::new(ErrorKind::Invalid, format!("{error}; say --shrink if that is meant")))

@@ -171,7 +171,7 @@ impl StreamSink for LocalSink {
         let Self { service, receiver, wish } = self;
         let exists = service.pool().volume(&wish.volume).is_ok();
         let report = if is_border && exists {
-            service.devices().alone(std::slice::from_ref(&wish.volume), wish.force, || receiver.take(head, body))?
+            service.devices().alone(&wish.volume, wish.force, || receiver.take(head, body))?
         } else {
             receiver.take(head, body)?
         };

@@ -127,30 +127,49 @@ pub fn read_each(device: &(impl BlockDevice + ?Sized), next: &mut dyn FnMut() ->
     }
 }
 
-/// What is to be known of a device before it is opened.
+/// Which device of its set one is: a small number that it keeps for ever, whatever it is called, and that no other gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceId(pub u64);
+
+/// What is to be known of a device without opening it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
+    /// Which it is.
+    pub id: DeviceId,
     /// Name, unique in its set: 1 to 255 bytes of `A-Z a-z 0-9 . _ -`, not starting with `.` or `-`; that of a snapshot has one
-    /// `@` between its volume's name and its own.
+    /// `@` between its volume's name and its own. Another device may have it later.
     pub name: String,
     /// Size in bytes.
     pub size_bytes: u64,
+    /// As [`BlockDevice::allocated_bytes`].
+    pub allocated_bytes: u64,
     /// When it was created, in seconds since 1970.
     pub created_unix_s: u64,
     /// Whether it is a snapshot.
     pub read_only: bool,
 }
 
-/// Devices by name.
+/// Devices. A name is looked up once; what was found has a number, which means the same device whatever becomes of the name. Looking at a device
+/// is not having it open, and waits for nobody.
 pub trait DeviceSet: Send + Sync {
     /// All devices, by name.
     fn list(&self) -> Result<Vec<DeviceInfo>>;
-    /// The device of that name.
+    /// What is known of the device of that name.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound).
-    fn open(&self, name: &str) -> Result<Arc<dyn BlockDevice>>;
-    /// The device of that name, if nobody else has it open through whatever front end, once `work` on it is done: nobody else gets it before.
+    fn find(&self, name: &str) -> Result<DeviceInfo>;
+    /// What is known of a device.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound).
+    fn look(&self, id: DeviceId) -> Result<DeviceInfo>;
+    /// Opens a device. Waits a moment for whoever needs it for himself.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound), [`ErrorKind::InUse`](crate::ErrorKind::InUse).
+    fn open(&self, id: DeviceId) -> Result<Arc<dyn BlockDevice>>;
+    /// A device, if nobody else has it open through whatever front end, once `work` on it is done: nobody else gets it before.
     /// Waits a moment for those who are just closing it; a device that the caller has from [`open`](Self::open) counts as anybody's.
     /// A set that does not know who has what open does the work at once.
     ///
@@ -158,10 +177,10 @@ pub trait DeviceSet: Send + Sync {
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound), [`ErrorKind::InUse`](crate::ErrorKind::InUse), and those of `work`.
     fn open_alone(
         &self,
-        name: &str,
+        id: DeviceId,
         work: &mut dyn FnMut(&dyn BlockDevice) -> Result<()>,
     ) -> Result<Arc<dyn BlockDevice>> {
-        let device = self.open(name)?;
+        let device = self.open(id)?;
         work(&*device)?;
         Ok(device)
     }

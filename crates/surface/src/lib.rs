@@ -5,6 +5,6 @@ mod device;
 mod error;
 
 pub use device::{
-    Allocation, BlockDevice, DeviceInfo, DeviceSet, PendingRead, Run, WriteOptions, ZeroOptions, read_each,
+    Allocation, BlockDevice, DeviceId, DeviceInfo, DeviceSet, PendingRead, Run, WriteOptions, ZeroOptions, read_each,
 };
 pub use error::{Error, ErrorKind, Result};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
 use surface::{
-    Allocation, BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind, PendingRead, Result, Run, WriteOptions,
+    Allocation, BlockDevice, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, PendingRead, Result, Run, WriteOptions,
     ZeroOptions,
 };
 
@@ -83,6 +83,8 @@ pub struct MemDevice {
     pub read_gate: Gate,
     /// Where writes wait, if `is_full`.
     pub write_gate: Gate,
+    /// Where discards wait.
+    pub discard_gate: Gate,
     /// Nothing is answered from memory.
     pub is_cold: AtomicBool,
     /// Writes would wait.
@@ -101,6 +103,7 @@ impl MemDevice {
             flush_gate: Gate::default(),
             read_gate: Gate::default(),
             write_gate: Gate::default(),
+            discard_gate: Gate::default(),
             is_cold: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
             is_read_only: AtomicBool::new(false),
@@ -234,6 +237,7 @@ impl BlockDevice for MemDevice {
 
     fn discard(&self, offset: u64, length: u64) -> Result<()> {
         self.counters.discards.fetch_add(1, Ordering::SeqCst);
+        self.discard_gate.pass();
         self.counters.discarded_bytes.fetch_add(length, Ordering::SeqCst);
         self.check(offset, length)?;
         self.zero(offset, length);
@@ -272,52 +276,93 @@ impl BlockDevice for MemDevice {
     }
 }
 
-/// Devices by name, with the time of their creation.
+struct Member {
+    id: DeviceId,
+    device: Arc<MemDevice>,
+    created_unix_s: u64,
+}
+
+/// Devices by name.
 #[derive(Default)]
 pub struct MemSet {
-    devices: RwLock<BTreeMap<String, (Arc<MemDevice>, u64)>>,
+    devices: RwLock<BTreeMap<String, Member>>,
+    next: AtomicU64,
     /// Somebody who came through another front end has all of them open.
     pub is_open_elsewhere: AtomicBool,
+    /// A device that somebody has for himself: whoever wants to open it waits.
+    held: Mutex<Option<DeviceId>>,
+    let_go: Condvar,
 }
 
 impl MemSet {
     pub fn add(&self, name: &str, device: Arc<MemDevice>, created_unix_s: u64) {
-        self.devices.write().insert(name.to_owned(), (device, created_unix_s));
+        let id = DeviceId(self.next.fetch_add(1, Ordering::SeqCst));
+        self.devices.write().insert(name.to_owned(), Member { id, device, created_unix_s });
     }
 
     pub fn remove(&self, name: &str) {
         self.devices.write().remove(name);
     }
+
+    pub fn rename(&self, old: &str, new: &str) {
+        let mut devices = self.devices.write();
+        let device = devices.remove(old).unwrap();
+        devices.insert(new.to_owned(), device);
+    }
+}
+
+impl MemSet {
+    fn member<T>(&self, id: DeviceId, get: impl FnOnce(&str, &Member) -> T) -> Result<T> {
+        let devices = self.devices.read();
+        let found = devices.iter().find(|(_, member)| member.id == id);
+        let gone = || Error::new(ErrorKind::NotFound, format!("there is no device {}", id.0));
+        found.map(|(name, member)| get(name, member)).ok_or_else(gone)
+    }
+}
+
+fn info(name: &str, member: &Member) -> DeviceInfo {
+    DeviceInfo {
+        id: member.id,
+        name: name.to_owned(),
+        size_bytes: member.device.size_bytes(),
+        allocated_bytes: member.device.allocated_bytes(),
+        created_unix_s: member.created_unix_s,
+        read_only: member.device.is_read_only(),
+    }
 }
 
 impl DeviceSet for MemSet {
     fn list(&self) -> Result<Vec<DeviceInfo>> {
-        let info = |(name, (device, created)): (&String, &(Arc<MemDevice>, u64))| DeviceInfo {
-            name: name.clone(),
-            size_bytes: device.size_bytes(),
-            created_unix_s: *created,
-            read_only: device.is_read_only(),
-        };
-        Ok(self.devices.read().iter().map(info).collect())
+        Ok(self.devices.read().iter().map(|(name, member)| info(name, member)).collect())
     }
 
-    fn open(&self, name: &str) -> Result<Arc<dyn BlockDevice>> {
-        match self.devices.read().get(name) {
-            Some((device, _)) => Ok(device.clone()),
-            None => Err(Error::new(ErrorKind::NotFound, format!("there is no {name}"))),
-        }
+    fn find(&self, name: &str) -> Result<DeviceInfo> {
+        let missing = || Error::new(ErrorKind::NotFound, format!("there is no {name}"));
+        self.devices.read().get(name).map(|member| info(name, member)).ok_or_else(missing)
+    }
+
+    fn look(&self, id: DeviceId) -> Result<DeviceInfo> {
+        self.member(id, info)
+    }
+
+    fn open(&self, id: DeviceId) -> Result<Arc<dyn BlockDevice>> {
+        self.let_go.wait_while(&mut self.held.lock(), |held| *held == Some(id));
+        self.member(id, |_, member| member.device.clone() as Arc<dyn BlockDevice>)
     }
 
     fn open_alone(
         &self,
-        name: &str,
+        id: DeviceId,
         work: &mut dyn FnMut(&dyn BlockDevice) -> Result<()>,
     ) -> Result<Arc<dyn BlockDevice>> {
         if self.is_open_elsewhere.load(Ordering::SeqCst) {
-            return Err(Error::new(ErrorKind::InUse, format!("{name} is open elsewhere")));
+            return Err(Error::new(ErrorKind::InUse, format!("device {} is open elsewhere", id.0)));
         }
-        let device = self.open(name)?;
-        work(&*device)?;
-        Ok(device)
+        let device = self.open(id)?;
+        *self.held.lock() = Some(id);
+        let result = work(&*device);
+        *self.held.lock() = None;
+        self.let_go.notify_all();
+        result.map(|()| device)
     }
 }

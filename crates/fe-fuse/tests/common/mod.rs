@@ -98,7 +98,7 @@ pub struct Released<'a>(&'a MemDevice);
 
 impl Drop for Released<'_> {
     fn drop(&mut self) {
-        for gate in [&self.0.flush_gate, &self.0.read_gate, &self.0.write_gate] {
+        for gate in [&self.0.flush_gate, &self.0.read_gate, &self.0.write_gate, &self.0.discard_gate] {
             gate.open();
         }
     }

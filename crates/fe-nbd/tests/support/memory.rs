@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
 use surface::{
-    Allocation, BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind, PendingRead, Result, Run, WriteOptions,
+    Allocation, BlockDevice, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, PendingRead, Result, Run, WriteOptions,
     ZeroOptions,
 };
 
@@ -330,18 +330,29 @@ impl Devices {
 
 impl DeviceSet for Devices {
     fn list(&self) -> Result<Vec<DeviceInfo>> {
-        let info = |(name, device): &(String, Arc<Memory>)| DeviceInfo {
+        let info = |(number, (name, device)): (usize, &(String, Arc<Memory>))| DeviceInfo {
+            id: DeviceId(number as u64),
             name: name.clone(),
             size_bytes: device.size_bytes(),
+            allocated_bytes: device.allocated_bytes(),
             created_unix_s: 0,
             read_only: device.is_read_only(),
         };
-        Ok(self.0.iter().map(info).collect())
+        Ok(self.0.iter().enumerate().map(info).collect())
     }
 
-    fn open(&self, name: &str) -> Result<Arc<dyn BlockDevice>> {
-        let found = self.0.iter().find(|(n, _)| n == name);
+    fn find(&self, name: &str) -> Result<DeviceInfo> {
         let missing = || Error::new(ErrorKind::NotFound, format!("no device named '{name}'"));
-        found.map(|(_, d)| Arc::clone(d) as Arc<dyn BlockDevice>).ok_or_else(missing)
+        self.list()?.into_iter().find(|info| info.name == name).ok_or_else(missing)
+    }
+
+    fn look(&self, id: DeviceId) -> Result<DeviceInfo> {
+        let missing = || Error::new(ErrorKind::NotFound, format!("no device {}", id.0));
+        self.list()?.into_iter().find(|info| info.id == id).ok_or_else(missing)
+    }
+
+    fn open(&self, id: DeviceId) -> Result<Arc<dyn BlockDevice>> {
+        let missing = || Error::new(ErrorKind::NotFound, format!("no device {}", id.0));
+        self.0.get(id.0 as usize).map(|(_, d)| Arc::clone(d) as Arc<dyn BlockDevice>).ok_or_else(missing)
     }
 }

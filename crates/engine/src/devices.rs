@@ -1,0 +1,77 @@
+//! The volumes of a pool as a set of devices: what is told of each, and finding it by its name or its number. Owns nothing.
+
+use std::sync::Arc;
+
+use surface::{BlockDevice, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, Result};
+use units::{BLOCK_BYTES, ObjectId};
+
+use crate::core::Core;
+use crate::objects::Object;
+use crate::pool::Pool;
+use crate::volume::Volume;
+
+impl Core {
+    /// What is told of a volume or a snapshot.
+    fn device_info(&self, object: &Object) -> DeviceInfo {
+        DeviceInfo {
+            id: DeviceId(object.id.0),
+            name: object.title(),
+            size_bytes: object.size_bytes(),
+            allocated_bytes: self.allocated_bytes(object),
+            created_unix_s: object.descriptor.read().created_unix_s,
+            read_only: !object.is_live(),
+        }
+    }
+
+    /// Logical bytes of a volume or a snapshot that hold data.
+    pub(crate) fn allocated_bytes(&self, object: &Object) -> u64 {
+        // First: what leaves the write buffer now is in the other figures then. With neither, a volume would seem empty to whoever copies files,
+        // and not be copied.
+        let dirty = self.buffer.data_bytes_of(object.id) as u64;
+        // What it owns and what it may see of others: not less than it holds, and not more than there can be.
+        let below = object.levels();
+        let below = below.iter().filter(|level| level.object != object.id);
+        let seen = below.filter_map(|level| self.objects.get(level.object)).map(|o| o.allocated_bytes());
+        let known = object.allocated_bytes() + seen.sum::<u64>();
+        known.max(dirty).min(object.size_bytes().next_multiple_of(BLOCK_BYTES as u64))
+    }
+}
+
+impl Pool {
+    /// The volume or the snapshot of that [number](Volume::id), whatever it is called.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`].
+    pub fn volume_of(&self, id: DeviceId) -> Result<Arc<Volume>> {
+        let found = self.core.objects.get(ObjectId(id.0)).filter(|object| object.is_readable());
+        let object = found.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("the pool has no volume or snapshot with the number {}", id.0))
+        })?;
+        Ok(Arc::new(Volume::new(self.core.clone(), object)))
+    }
+}
+
+impl DeviceSet for Pool {
+    /// Volumes, each followed by its snapshots.
+    fn list(&self) -> Result<Vec<DeviceInfo>> {
+        let mut found = Vec::new();
+        for volume in self.core.objects.volumes() {
+            found.push(self.core.device_info(&volume));
+            let snapshots = self.core.objects.snapshots_of(volume.id);
+            found.extend(snapshots.iter().map(|snapshot| self.core.device_info(snapshot)));
+        }
+        Ok(found)
+    }
+
+    fn find(&self, name: &str) -> Result<DeviceInfo> {
+        self.core.objects.readable(name).map(|object| self.core.device_info(&object))
+    }
+
+    fn look(&self, id: DeviceId) -> Result<DeviceInfo> {
+        self.volume_of(id).map(|volume| self.core.device_info(&volume.object))
+    }
+
+    fn open(&self, id: DeviceId) -> Result<Arc<dyn BlockDevice>> {
+        Ok(self.volume_of(id)?)
+    }
+}

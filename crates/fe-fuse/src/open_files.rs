@@ -1,0 +1,76 @@
+//! Which files are open, and opening them: with `O_TRUNC` the device is emptied first. Owns the table of handles. What is done with an open
+//! file is in `open_file`.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use fuser::Errno;
+use surface::{BlockDevice, DeviceSet, Error, ErrorKind};
+
+use crate::complaints::Complaints;
+use crate::directory::unix_ns;
+use crate::file_io;
+use crate::handles::Handles;
+use crate::nodes::Node;
+use crate::open_file::File;
+
+/// How long whoever empties a file waits for others to close it, before it is told that the file is in use. Long for a close
+/// that is on its way, also where the machine is overloaded; short for whoever waits for the answer.
+const CLOSING_PATIENCE: Duration = Duration::from_secs(3);
+
+/// The open files of one mount.
+pub(crate) struct OpenFiles {
+    pub(crate) devices: Arc<dyn DeviceSet>,
+    pub(crate) handles: Handles<File>,
+    pub(crate) complaints: Arc<Complaints>,
+    pub(crate) now: fn() -> SystemTime,
+}
+
+impl OpenFiles {
+    /// Opens the file of a node; the number of its handle. With `O_TRUNC` the device is emptied first, unless somebody else has it open. Waits for
+    /// whoever needs the device for himself, and for its emptying.
+    pub(crate) fn open(&self, node: Arc<Node>, flags: i32) -> Result<u64, Errno> {
+        let fail = |error: Error| self.complaints.failed_unless_gone(&node.name(), "open", &error);
+        // The mode of the file does not keep root from it.
+        if self.devices.look(node.id).map_err(fail)?.read_only && flags & libc::O_ACCMODE != libc::O_RDONLY {
+            return Err(Errno::EROFS);
+        }
+        let was_emptied = flags & libc::O_TRUNC != 0;
+        let device = if was_emptied { self.empty(&node)? } else { self.devices.open(node.id).map_err(fail)? };
+        let file = File { node, device, complaints: self.complaints.clone(), was_emptied };
+        self.handles.insert(file).ok_or(Errno::ENFILE)
+    }
+
+    /// Empties a device that nobody has open; opens it. Files of this mount are waited for first: to the set of devices, one that is about to be
+    /// released is as open as any.
+    fn empty(&self, node: &Node) -> Result<Arc<dyn BlockDevice>, Errno> {
+        if !self.handles.await_none(|file| file.node.id == node.id, CLOSING_PATIENCE) {
+            return Err(self.refuse_emptying(node));
+        }
+        let mut emptied_bytes = 0;
+        let emptied = self.devices.open_alone(node.id, &mut |device| {
+            emptied_bytes = file_io::empty(device)?;
+            Ok(())
+        });
+        let device = emptied.map_err(|error| match error.kind() {
+            ErrorKind::InUse => self.refuse_emptying(node),
+            _ => self.complaints.failed_unless_gone(&node.name(), "open with O_TRUNC", &error),
+        })?;
+        if emptied_bytes > 0 {
+            let name = node.name();
+            log::info!("{name}: emptied by an open with O_TRUNC; about {emptied_bytes} bytes of data were discarded");
+        }
+        node.changed(unix_ns((self.now)()));
+        Ok(device)
+    }
+
+    fn refuse_emptying(&self, node: &Node) -> Errno {
+        self.complaints.refused(
+            &node.name(),
+            "opening with O_TRUNC, which empties the volume, refused while it is open (fuser tells by whom, losetup -a for \
+             loop devices, shale list whether by NBD clients or commands); to write to it all the same, leave O_TRUNC out \
+             (dd conv=notrunc)",
+        );
+        Errno::EBUSY
+    }
+}

@@ -1,0 +1,133 @@
+//! Who has which volume open, and what that keeps others from: in one process, as the doors of a server are.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::sync::{Arc, Barrier};
+
+use shale::devices::Devices;
+use shale::output::Output;
+use shale::pool_dir::{self, OpenPool, Opening, PoolDir};
+use support::{Dir, noise};
+use surface::{ErrorKind, WriteOptions};
+
+/// A pool in this process with a volume `v` of 1 MiB that holds noise, and its snapshots.
+fn pool_with(snapshots: &[&str]) -> (OpenPool, Dir) {
+    let dir = Dir::with_pool("256M");
+    let path = PoolDir::new(&dir.pool());
+    let lock = Arc::new(path.lock().unwrap().unwrap());
+    let how = Opening { memory_bytes: 64 << 20, repair: false };
+    let open = pool_dir::open_locked(&path, lock, how, &Output::new(false, true)).unwrap();
+    let pool = open.service.pool();
+    pool.create_volume("v", 1 << 20, &Default::default()).unwrap();
+    for (number, name) in snapshots.iter().enumerate() {
+        let device = open.service.open_volume("v").unwrap();
+        device.write(number as u64 * 65536, noise(65536).into(), WriteOptions::default()).unwrap();
+        pool.snapshot("v", name).unwrap();
+    }
+    (open, dir)
+}
+
+fn names(open: &OpenPool) -> Vec<String> {
+    open.service.pool().snapshots(Some("v")).unwrap().into_iter().map(|snapshot| snapshot.name).collect()
+}
+
+/// Only the volume itself was asked for, and clients of the snapshots lost theirs.
+#[test]
+fn going_back_spares_newer_snapshots_that_clients_have_open() {
+    let (open, _dir) = pool_with(&["a", "b", "c"]);
+    let devices = open.service.devices();
+    let client = devices.open("v@c").unwrap();
+    let refused = devices.rollback("v@a", true, false).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InUse);
+    assert!(refused.to_string().contains("'v@c' is open by 1 client"), "{refused}");
+    assert_eq!(names(&open), ["a", "b", "c"]);
+    // Those that stay keep nobody from it.
+    let older = devices.open("v@a").unwrap();
+    devices.rollback("v@b", true, true).unwrap();
+    assert_eq!(names(&open), ["a", "b"]);
+    drop(client);
+    devices.rollback("v@a", true, false).unwrap();
+    assert_eq!(names(&open), ["a"]);
+    drop(older);
+    open.close().unwrap();
+}
+
+/// The number of the volume `v` at the front ends' door.
+fn id(devices: &Devices) -> surface::DeviceId {
+    devices.shown(&[]).find("v").unwrap().id
+}
+
+/// To whoever came while a volume was made smaller or taken back it was not there: an NBD client gave up.
+#[test]
+fn a_volume_that_stays_is_waited_for() {
+    let (open, _dir) = pool_with(&[]);
+    let devices = open.service.devices();
+    let (shown, id) = (devices.shown(&[]), id(devices));
+    for _ in 0..20 {
+        let begun = Barrier::new(2);
+        std::thread::scope(|threads| {
+            let waiting = threads.spawn(|| {
+                begun.wait();
+                shown.open(id).map(drop)
+            });
+            let work = || {
+                begun.wait();
+                Ok(())
+            };
+            devices.alone("v", false, work).unwrap();
+            waiting.join().unwrap().unwrap();
+        });
+    }
+    devices
+        .alone("v", false, || {
+            assert_eq!(shown.look(id)?.size_bytes, 1 << 20);
+            assert_eq!(shown.open(id).map(drop).unwrap_err().kind(), ErrorKind::InUse, "patience has an end");
+            Ok(())
+        })
+        .unwrap();
+    shown.open(id).unwrap();
+    drop(shown);
+    open.close().unwrap();
+}
+
+/// A look counted as a client, and waited for whoever emptied the volume.
+#[test]
+fn a_look_waits_for_nobody_and_keeps_nobody_waiting() {
+    let (open, _dir) = pool_with(&["s"]);
+    let devices = open.service.devices();
+    let (shown, id) = (devices.shown(&[]), id(devices));
+    let emptied = shown.open_alone(id, &mut |device| {
+        assert_eq!(shown.look(id)?, shown.find("v")?);
+        assert_eq!(shown.list()?.len(), 2);
+        assert_eq!(devices.clients("v"), 1);
+        device.discard(0, 1 << 20)
+    });
+    drop(emptied.unwrap());
+    assert_eq!(devices.clients("v"), 0);
+    drop(shown);
+    open.close().unwrap();
+}
+
+/// What was found by name is the same volume whatever it is called by then.
+#[test]
+fn a_volume_is_found_by_its_number_under_another_name() {
+    let (open, _dir) = pool_with(&[]);
+    let (pool, devices) = (open.service.pool(), open.service.devices());
+    let (all, id) = (devices.shown(&[]), id(devices));
+    pool.rename("v", "w").unwrap();
+    pool.create_volume("v", 2 << 20, &Default::default()).unwrap();
+    assert_eq!(all.look(id).unwrap().name, "w");
+    assert_eq!(all.open(id).unwrap().size_bytes(), 1 << 20);
+    assert_ne!(all.find("v").unwrap().id, id);
+    // A door that shows `v` only shows the new one.
+    let some = devices.shown(&["v".to_owned()]);
+    assert_eq!(some.find("v").unwrap().size_bytes, 2 << 20);
+    for kind in [some.look(id).map(drop), some.open(id).map(drop)] {
+        assert_eq!(kind.unwrap_err().kind(), ErrorKind::NotFound);
+    }
+    pool.destroy("w", false).unwrap();
+    assert_eq!(all.look(id).unwrap_err().kind(), ErrorKind::NotFound);
+    drop((all, some));
+    open.close().unwrap();
+}
