@@ -6,7 +6,7 @@ use std::sync::Arc;
 use engine::{ReceiveReport, Receiver, Sender};
 use format::{STREAM_HEAD_BYTES, StreamHead};
 use serde::{Deserialize, Serialize};
-use surface::{Error, ErrorKind, Result};
+use surface::{BlockDevice, Error, ErrorKind, Result};
 
 use crate::service::Service;
 
@@ -107,6 +107,8 @@ pub trait StreamSink {
 pub struct LocalSource {
     sender: Sender,
     about: Sending,
+    /// The snapshot, and the one that it is told apart from: whoever would destroy one of them finds it in use.
+    _sent: Vec<Arc<dyn BlockDevice>>,
 }
 
 impl LocalSource {
@@ -133,7 +135,10 @@ impl LocalSource {
             let text = format!("the resume token is for '{title}', not for '{named}'");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
-        Ok(Self { sender, about })
+        let from = begin.from.map(|_| begin.parent.as_str());
+        let names = [Some(title.as_str()), from].into_iter().flatten();
+        let sent = names.map(|name| service.devices().open(name)).collect::<Result<_>>()?;
+        Ok(Self { sender, about, _sent: sent })
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Barrier};
 use shale::devices::Devices;
 use shale::output::Output;
 use shale::pool_dir::{self, OpenPool, Opening, PoolDir};
+use shale::stream_io::{LocalSource, SendWish, StreamSource};
 use support::{Dir, noise};
 use surface::{ErrorKind, WriteOptions};
 
@@ -50,6 +51,26 @@ fn going_back_spares_newer_snapshots_that_clients_have_open() {
     devices.rollback("v@a", true, false).unwrap();
     assert_eq!(names(&open), ["a"]);
     drop(older);
+    open.close().unwrap();
+}
+
+/// A schedule removed what was on its way to another pool, and the stream ended with an error.
+#[test]
+fn what_is_being_sent_is_in_use() {
+    let (open, _dir) = pool_with(&["a", "b"]);
+    let devices = open.service.devices();
+    let wish = SendWish { snapshot: Some("v@b".to_owned()), from: Some("a".to_owned()), resume: None };
+    let mut source = LocalSource::new(&open.service, &wish).unwrap();
+    assert!(source.next_chunk().unwrap().is_some());
+    assert_eq!((devices.clients("v"), devices.clients("v@a"), devices.clients("v@b")), (0, 1, 1));
+    for name in ["v@a", "v@b"] {
+        assert_eq!(devices.destroy_idle(name).unwrap_err().kind(), ErrorKind::InUse, "{name}");
+    }
+    assert_eq!(devices.destroy("v", true, false).unwrap_err().kind(), ErrorKind::InUse);
+    while source.next_chunk().unwrap().is_some() {}
+    drop(source);
+    devices.destroy_idle("v@a").unwrap();
+    devices.destroy("v", true, false).unwrap();
     open.close().unwrap();
 }
 
