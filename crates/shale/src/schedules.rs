@@ -7,19 +7,29 @@ use surface::{ErrorKind, Result};
 
 use crate::devices::Devices;
 
-/// Does all that is due at `now`, in seconds since 1970. Returns what was done, and what could not be, for the log; a volume that
-/// fails does not keep others from their turn.
-pub fn run(pool: &Pool, devices: &Devices, now: u64) -> Vec<String> {
+/// Does all that is due at `now`, in seconds since 1970, or what of it comes before `is_over`: whoever calls this has other things to see to as well.
+/// Returns what was done, and what could not be, for the log; a volume that fails does not keep others from their turn.
+pub fn run(pool: &Pool, devices: &Devices, now: u64, is_over: &dyn Fn() -> bool) -> Vec<String> {
     let mut told = Vec::new();
     for volume in pool.volumes() {
-        if let Err(error) = run_volume(pool, devices, &volume.name, now, &mut told) {
+        if is_over() {
+            break;
+        }
+        if let Err(error) = run_volume(pool, devices, &volume.name, now, is_over, &mut told) {
             told.push(format!("the snapshots of volume '{}' that are due: {error}", volume.name));
         }
     }
     told
 }
 
-fn run_volume(pool: &Pool, devices: &Devices, volume: &str, now: u64, told: &mut Vec<String>) -> Result<()> {
+fn run_volume(
+    pool: &Pool,
+    devices: &Devices,
+    volume: &str,
+    now: u64,
+    is_over: &dyn Fn() -> bool,
+    told: &mut Vec<String>,
+) -> Result<()> {
     let properties = pool.properties(Some(volume))?;
     let value = |key| properties.iter().find(|p| p.key == key).map_or("", |p| p.value.as_str());
     let Some(schedule) = Schedule::parse(value("snapshots"), value("keep")) else { return Ok(()) };
@@ -39,11 +49,11 @@ fn run_volume(pool: &Pool, devices: &Devices, volume: &str, now: u64, told: &mut
             Err(error) => return Err(error),
         }
     }
-    for index in due.expired {
+    for index in due.expired.into_iter().take_while(|_| !is_over()) {
         let name = format!("{volume}@{}", made[index].name);
-        match devices.destroy(&name, false, false) {
+        match devices.destroy_idle(&name) {
             Ok(()) => told.push(format!("snapshot {name} removed: it has had its time")),
-            // Somebody reads it: its turn comes.
+            // Somebody reads it: its turn comes, and nothing waits for it.
             Err(error) if matches!(error.kind(), ErrorKind::InUse | ErrorKind::NotFound) => {}
             Err(error) => return Err(error),
         }

@@ -176,9 +176,9 @@ impl Service {
         }
     }
 
-    /// Takes and removes the snapshots that are due now; what was done, or could not be.
-    pub fn run_schedules(&self) -> Vec<String> {
-        schedules::run(&self.pool, &self.devices, env::Clock::unix_s(&env::SystemClock::default()))
+    /// Takes and removes the snapshots that are due now, until `is_over`; what was done, or could not be.
+    pub fn run_schedules(&self, is_over: &dyn Fn() -> bool) -> Vec<String> {
+        schedules::run(&self.pool, &self.devices, env::Clock::unix_s(&env::SystemClock::default()), is_over)
     }
 
     fn resize(&self, volume: &str, size_bytes: u64, shrink: bool, force: bool) -> Result<Reply> {

@@ -134,7 +134,7 @@ fn wait(events: &Receiver<Event>, only_mount: bool, service: &Service, output: &
             }
             Ok(Event::Unmounted) => output.warn("the mount is gone; NBD goes on"),
             Err(RecvTimeoutError::Timeout) => {
-                let told = service.run_schedules();
+                let told = service.run_schedules(&|| !events.is_empty());
                 // What fails is tried again and again, and said once.
                 if told != last {
                     told.iter().for_each(|line| service.log(line));
