@@ -125,9 +125,9 @@ impl Shared {
 }
 
 /// For this thread and those it starts: when they allocate memory, the kernel must not wait for dirty pages of a file system
-/// that lies on our own files, because writing them needs us. Needs `CAP_SYS_RESOURCE`; who lacks it cannot attach a loop device
-/// either.
-pub(crate) fn become_io_flusher() {
+/// that lies on our own files, because writing them needs us. Whoever starts threads that the devices need calls it before. The threads of a mount
+/// do it themselves. Needs `CAP_SYS_RESOURCE`, and does nothing without.
+pub fn become_io_flusher() {
     let _ = rustix::process::configure_io_flusher_behavior(true);
 }
 

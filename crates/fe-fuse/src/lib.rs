@@ -58,6 +58,7 @@ mod open_files;
 mod options;
 mod stack;
 
+pub use lane::become_io_flusher;
 pub use mount::{Ended, Mount, WhenBusy, mount};
 pub use options::{MountOptions, READS_WAITING_DEFAULT, REQUEST_BYTES_MAX, THREADS_DEFAULT, THREADS_MAX};
 pub use stack::Stack;
