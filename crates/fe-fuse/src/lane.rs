@@ -4,7 +4,9 @@
 //! requests at depth 32 cost twice as much (measured on 2 cores). But few threads are soon all asleep in
 //! a flush. So a request that may wait is done by the thread that took it only if no other of its lane is being waited
 //! for in that way, which saves the lone writer that syncs after each write the hand-over; else it is queued for
-//! the lane's own threads. Reads have a lane of their own, and so never wait behind flushes or a full write buffer.
+//! the lane's own threads. Reads have a lane of their own, and so do not wait behind flushes or a full write buffer, as long as the queue of
+//! changes has room: the kernel hands out requests in its order, so what is too much for the queue is done by the thread that took it, and
+//! when all of them are busy with that, whatever comes next waits.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,7 +17,7 @@ use std::thread::{self, JoinHandle};
 use parking_lot::{Condvar, Mutex};
 
 /// Requests that a lane queues: as many as the kernel sends without a caller that waits for each. Beyond it, the thread that
-/// takes requests waits, and so does the kernel.
+/// takes requests does the work, and so the kernel waits.
 const QUEUE_MAX: usize = 256;
 
 /// Bytes of the writes that a lane queues (they hold their data): some tens of the largest requests.

@@ -19,8 +19,10 @@
 //! (A file system that is mounted from a loop device has caches of its own, which no door below it can keep coherent:
 //! mount a volume once.)
 //!
-//! The one exception: pages of a private `mmap` are read once and stay, as POSIX leaves it open. Shared mappings are refused
-//! (`ENODEV`).
+//! Two exceptions. Pages of a private `mmap` are read once and stay, as POSIX leaves it open; shared mappings are refused (`ENODEV`). And what
+//! reads in the kernel without a buffer of its own, `splice(2)`, `sendfile(2)` and `copy_file_range(2)`, goes through the page cache, direct I/O
+//! or not: through a descriptor that is held open it may get a page as it was when it was read first in this way, though something else was written
+//! since through another front end. Opening the file anew drops those pages.
 //!
 //! # What the kernel serialises
 //!
