@@ -26,6 +26,7 @@ fn newer_runs_cover_older_ones_and_bytes_are_counted_once() {
     let expected = [Some(1), Some(1), Some(2), None, None, None, Some(1), Some(1)];
     assert_eq!(content(&buffer, KEY), expected.into_iter().enumerate().map(|(i, b)| (i as u8, b)).collect::<Vec<_>>());
     assert_eq!(buffer.bytes(), 5 * BLOCK_BYTES + GROUP_OVERHEAD_BYTES);
+    assert_eq!((buffer.data_bytes_of(KEY.object), buffer.data_bytes_of(ObjectId(2))), (5 * BLOCK_BYTES, 0));
 }
 
 #[test]
@@ -74,6 +75,7 @@ fn a_failed_batch_goes_back_below_newer_writes() {
     buffer.insert(KEY, run(1, 1, 2));
     buffer.failed(&taken);
     assert_eq!(content(&buffer, KEY), [(0, Some(1)), (1, Some(2)), (2, Some(1)), (3, Some(1))]);
+    assert_eq!(buffer.data_bytes_of(KEY.object), 4 * BLOCK_BYTES);
     let generation = buffer.begin_flush();
     assert!(!buffer.is_drained(generation));
     while !buffer.is_drained(generation) {
@@ -81,6 +83,7 @@ fn a_failed_batch_goes_back_below_newer_writes() {
         buffer.completed(&again);
     }
     assert_eq!((buffer.bytes(), buffer.groups()), (0, 0));
+    assert_eq!(buffer.data_bytes_of(KEY.object), 0);
 }
 
 #[test]
