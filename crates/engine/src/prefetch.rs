@@ -163,7 +163,7 @@ mod tests {
         let clone = pool.volume("c").unwrap();
         clone.write(0, block(2), WriteOptions::default()).unwrap();
         pool.checkpoint().unwrap();
-        let of_volume = |key: &[u8]| format::parse_record_key(key).is_some_and(|key| key.object.0 == volume.id());
+        let of_volume = |key: &[u8]| format::parse_record_key(key).is_some_and(|key| key.object == volume.object.id);
         let (key, _) = machine.store.dump().into_iter().find(|(key, _)| of_volume(key)).unwrap();
         machine.store.flip_bit(&key, 3, 5);
         pool.drop_caches();
