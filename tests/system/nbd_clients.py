@@ -194,7 +194,13 @@ while buffers:
         assert buffer.to_bytearray() == model[offset:offset + 8192]
 
 # The largest request, and one that is larger.
-a.pwrite(random.randbytes(32 << 20), 16 << 20)
+largest = random.randbytes(32 << 20)
+a.pwrite(largest, 16 << 20)
+assert b.pread(len(largest), 16 << 20) == largest
+assert [int(a.get_block_size(kind)) for kind in (nbd.SIZE_MINIMUM, nbd.SIZE_MAXIMUM)] == [1, 32 << 20]
+must_fail("a read of more than the largest", {errno.EOVERFLOW}, a.pread, len(largest) + 1, 16 << 20)
+must_fail("a write of more than the largest", {errno.EINVAL}, a.pwrite, bytes(len(largest) + 4096), 16 << 20)
+assert a.pread(len(largest), 16 << 20) == largest
 a.cache(1 << 20, 0)
 a.shutdown()
 b.shutdown()

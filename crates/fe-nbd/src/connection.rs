@@ -159,15 +159,16 @@ impl Connection {
         if refusal.payload_bytes > SKIP_BYTES_MAX {
             return Err("a refused write is too long to be skipped");
         }
-        self.push(&reply::error(self.served.session.structured, cookie, refusal.errno, refusal.why))?;
         if refusal.payload_bytes > 0 {
             self.flush_batch()?;
+            // First all of the payload, then the answer: libnbd takes one that comes before it has sent everything for that of a request that it
+            // does not know, and ends the connection.
             match self.receiver.skip(self.served.outbox.socket(), refusal.payload_bytes as usize) {
                 Ok(true) => {}
                 Ok(false) | Err(_) => return Err(GONE),
             }
         }
-        Ok(())
+        self.push(&reply::error(self.served.session.structured, cookie, refusal.errno, refusal.why))
     }
 
     fn read(&mut self, request: Request, range: Range) -> Flow {

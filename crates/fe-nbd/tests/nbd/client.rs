@@ -233,6 +233,15 @@ impl Client {
         bytes
     }
 
+    /// Whether something can be received without waiting.
+    pub fn has_received(&mut self) -> bool {
+        let Stream::Unix(stream) = &mut self.stream else { panic!("not a Unix socket") };
+        stream.set_nonblocking(true).unwrap();
+        let received = stream.read(&mut [0]);
+        stream.set_nonblocking(false).unwrap();
+        received.is_ok()
+    }
+
     fn u16(&mut self) -> u16 {
         u16::from_be_bytes(self.receive(2).try_into().unwrap())
     }
