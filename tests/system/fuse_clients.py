@@ -232,7 +232,7 @@ def pool_on_a_block_device(t):
     """a raw block device as the data of a pool"""
     backing = t.dir / "disk"
     with open(backing, "wb") as file:
-        file.truncate(1 << 30)
+        file.truncate(4 << 30)
     disk = t.loop(backing)
     pool = Pool(t, capacity=None, data=disk)
     pool.create("vol", "2G")
@@ -251,8 +251,18 @@ def pool_on_a_block_device(t):
     directory = t.mount(device, "fs")
     t.expect(tree_digest(directory / "tree") == expected, "the tree differs")
     t.umount(directory)
+    # What is discarded here is discarded on the device below, but for what the log is going to write to next.
+    t.run("dd", f"if={data.random_file(t.dir / 'random', 300 << 20)}", f"of={device}", "bs=1M", "oflag=direct")
+    pool.status()
+    occupied = backing.stat().st_blocks * 512
+    t.run("blkdiscard", device)
     t.detach(device)
+    t.equal(pool.status()["stored_bytes"], 0, "bytes that are stored when everything is discarded")
+    fell = occupied - backing.stat().st_blocks * 512
+    t.expect(fell > 200 << 20, f"300 MiB and more were discarded, and {fell} of {occupied} bytes came back below the device")
+    t.note(f"{fell >> 20} of {occupied >> 20} MiB came back below the device")
     server.stop()
+    pool.check()
 
 
 def init_words(t, name, disk):

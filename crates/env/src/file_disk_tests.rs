@@ -328,8 +328,16 @@ fn a_block_device_is_a_disk_and_a_mounted_one_is_refused() {
     disk.write_at(4096, &data, 8192).unwrap();
     disk.sync().unwrap();
     disk.reserve(0, 1 << 20).unwrap();
+    // What is below the device gets back what was discarded, and nothing else is gone.
+    disk.write_at(1 << 20, &filled(1 << 20, 6), 1 << 20).unwrap();
+    disk.sync().unwrap();
+    let occupied_bytes = || std::fs::metadata(&image).unwrap().blocks() * 512;
+    let before = occupied_bytes();
     disk.punch(1 << 20, 1 << 20).unwrap();
+    assert_eq!(occupied_bytes(), before - (1 << 20));
     let mut buf = AlignedBuf::new(8192);
+    disk.read_at(1 << 20, &mut buf, 8192).unwrap();
+    assert!(buf.iter().all(|byte| *byte == 0));
     disk.read_at(4096, &mut buf, 8192).unwrap();
     assert_eq!(buf[..], data[..]);
     let error = disk.read_at((32 << 20) - 4096, &mut buf, 8192).unwrap_err();
