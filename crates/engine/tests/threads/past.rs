@@ -10,6 +10,7 @@ use surface::{BlockDevice, ErrorKind, WriteOptions};
 
 use super::{BLOCK, tagged_block};
 use crate::common::machine_env::env;
+use crate::common::{Campaign, Tally};
 
 const THREADS: u64 = 3;
 const BLOCKS: u64 = 512;
@@ -166,8 +167,7 @@ fn is_gone(error: surface::Error) {
     assert_eq!(error.kind(), ErrorKind::NotFound, "HARNESS: {error}");
 }
 
-fn run(seed: u64) {
-    println!("threads and the past: seed {seed}");
+fn run(seed: u64) -> Tally {
     let machine = Machine::new(CAPACITY_BYTES, seed);
     let properties = [("compression".to_owned(), "lz4".to_owned())].into();
     let format = FormatOptions { capacity_bytes: CAPACITY_BYTES, extent_bytes: 64 << 10, properties };
@@ -222,13 +222,11 @@ fn run(seed: u64) {
         client.verify_all("when the pool was opened again");
     }
     pool.close().unwrap();
+    Tally { ops: THREADS * OPS, ..Tally::default() }
 }
 
 #[test]
 fn threads_and_the_past() {
-    let runs = crate::common::campaign::variable("SHALE_RUNS").unwrap_or(1);
-    match crate::common::campaign::variable("SHALE_SEED") {
-        Some(seed) => run(seed),
-        None => (0..4 * runs).for_each(run),
-    }
+    let test = "threads::past::threads_and_the_past";
+    Campaign { binary: "model", test, seeds: 4, soaks: true }.run(|seed| Ok(run(seed)));
 }

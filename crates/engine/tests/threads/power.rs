@@ -12,6 +12,7 @@ use surface::{BlockDevice, Result, WriteOptions, ZeroOptions};
 
 use super::{BLOCK, tag_of, tagged_block};
 use crate::common::machine_env::env;
+use crate::common::{Campaign, Tally};
 
 const THREADS: u64 = 3;
 const BLOCKS: u64 = 384;
@@ -372,8 +373,12 @@ fn until_the_power_fails<'a>(
     })
 }
 
-fn run(seed: u64) {
-    println!("threads and the power: seed {seed}");
+/// Number before the first operation of a round.
+fn first_op(round: u64) -> u64 {
+    round * OPS_MAX * 2
+}
+
+fn run(seed: u64) -> Tally {
     let mut rng = Rng::new(seed);
     let mut machine = Machine::new(CAPACITY_BYTES, rng.next_u64());
     let compression = ["lz4", "zstd-1", "auto"][rng.index(3)];
@@ -398,6 +403,7 @@ fn run(seed: u64) {
             World { volume, shared, snapshots: Vec::new(), copy: None }
         })
         .collect();
+    let mut ops = 0;
     for round in 0..ROUNDS {
         let at = machine.power.next_point() + rng.below(POINTS_MAX);
         machine.power.plan(at, Fault::Crash);
@@ -405,7 +411,7 @@ fn run(seed: u64) {
         let known = (0..THREADS).zip(&progress).zip(worlds.drain(..));
         let clients = known.map(|((number, progress), world)| {
             let (rng, pool) = (rng.fork(), pool.clone());
-            Client { number, rng, pool, op: round * OPS_MAX * 2, world, or_else: None, progress, story: Vec::new() }
+            Client { number, rng, pool, op: first_op(round), world, or_else: None, progress, story: Vec::new() }
         });
         let clients = clients.collect();
         let [checkpoints, cleaning, rewriting, flushes] = [40, 60, 40, 30].map(|percent| rng.percent(percent));
@@ -418,18 +424,17 @@ fn run(seed: u64) {
         machine.power_cycle();
         pool = Pool::open(env(&machine), options.clone()).unwrap_or_else(|error| panic!("HARNESS: opening: {error}"));
         clients.iter_mut().for_each(|client| client.pool = pool.clone());
+        ops += clients.iter().map(|client| client.op - first_op(round)).sum::<u64>();
         worlds = clients.into_iter().map(|client| client.settle(&pool)).collect();
         let report = pool.check(false, &mut |_, _| ()).unwrap();
         assert!(report.problems.is_empty(), "HARNESS: check: {:?}", report.problems);
     }
     pool.close().unwrap();
+    Tally { ops, crashes: ROUNDS, ..Tally::default() }
 }
 
 #[test]
 fn threads_and_the_power() {
-    let runs = crate::common::campaign::variable("SHALE_RUNS").unwrap_or(1);
-    match crate::common::campaign::variable("SHALE_SEED") {
-        Some(seed) => run(seed),
-        None => (0..4 * runs).for_each(run),
-    }
+    let test = "threads::power::threads_and_the_power";
+    Campaign { binary: "model", test, seeds: 4, soaks: true }.run(|seed| Ok(run(seed)));
 }
