@@ -16,8 +16,8 @@ const ROUNDS: u64 = 20;
 /// Rounds from one check to the next.
 const CHECK_EVERY: u64 = 5;
 /// How much more the last quarter of the rounds may write than the one before it, for the same of the users' bytes: the first half of the rounds
-/// is enough to settle, and from then on quarters differ by less than a twentieth.
-const SETTLED_FACTOR: f64 = 1.1;
+/// is enough to settle, and from then on quarters differed by less than a hundredth.
+const SETTLED_FACTOR: f64 = 1.05;
 
 /// Bytes of the pool.
 fn pool_bytes(context: &Context) -> u64 {
