@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::corpus::Corpus;
-use crate::report::Report;
+use crate::report::{Report, Run};
 
 #[global_allocator]
 static ALLOCATOR: env::Allocator = env::Allocator;
@@ -63,9 +63,26 @@ struct Options {
     /// system, figures of write amplification take a minute.
     #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_size)]
     pool_bytes: Option<u64>,
+    /// What is to be said of every figure: other work on the machine, the file system below.
+    #[arg(long, global = true, value_name = "TEXT")]
+    note: Option<String>,
     /// Only figures whose group's name contains this.
     #[arg(long, global = true, value_name = "TEXT", default_value = "")]
     only: String,
+}
+
+impl Options {
+    /// Those that a figure depends on, as they are written.
+    fn arguments(&self) -> Vec<String> {
+        let quoted = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
+        let mut arguments = Vec::new();
+        if self.quick {
+            arguments.push("--quick".to_owned());
+        }
+        arguments.extend(self.pool_bytes.map(|bytes| format!("--pool-bytes {bytes}")));
+        arguments.extend(self.note.as_deref().map(|note| format!("--note {}", quoted(note))));
+        arguments
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
@@ -195,7 +212,7 @@ fn main() -> Outcome<()> {
         std::fs::remove_dir_all(&options.dir)?;
         return Ok(());
     }
-    let mut report = Report::open(&options.out);
+    let mut report = Report::open(&options.out, Run::of(options.arguments(), options.note.clone()));
     if matches!(options.what, What::Engine | What::All) {
         engine::run(&context, &mut report)?;
     }

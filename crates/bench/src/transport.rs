@@ -15,10 +15,10 @@ const CACHED_BYTES: u64 = 64 << 20;
 
 /// All figures of the transports.
 pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
-    if context.wants("transport durable writes") {
+    if report.begin(context, "transport durable writes") {
         durable_writes(context, report)?;
     }
-    if context.wants("transport cached reads") {
+    if report.begin(context, "transport cached reads") {
         cached_reads(context, report)?;
     }
     Ok(())

@@ -42,22 +42,22 @@ impl Kinds {
 /// All figures.
 pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
     let kinds = Kinds::load(context)?;
-    if context.wants("adaptive probe") {
+    if report.begin(context, "adaptive probe") {
         probe_table::run(&kinds, report)?;
     }
-    if context.wants("adaptive replay") {
+    if report.begin(context, "adaptive replay") {
         tables::run(context, &kinds, report)?;
     }
-    if context.wants("adaptive dictionaries") {
+    if report.begin(context, "adaptive dictionaries") {
         dictionaries::run(context, report)?;
     }
-    if context.wants("adaptive read") {
+    if report.begin(context, "adaptive read") {
         read_cost::run(context, &kinds, report)?;
     }
-    if context.wants("adaptive small") {
+    if report.begin(context, "adaptive small") {
         small_files::run(context, report)?;
     }
-    if context.wants("adaptive engine") {
+    if report.begin(context, "adaptive engine") {
         live::run(context, &kinds, report)?;
     }
     Ok(())

@@ -32,20 +32,20 @@ const BLOCK: u64 = units::BLOCK_BYTES as u64;
 /// All figures of the engine.
 pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
     for codec in ["lz4", "zstd-1"] {
-        if context.wants(&format!("engine sequential {codec}")) {
+        if report.begin(context, &format!("engine sequential {codec}")) {
             sequential::run(context, report, codec.parse()?)?;
         }
     }
-    if context.wants("engine random") {
+    if report.begin(context, "engine random") {
         random::run(context, report)?;
     }
-    if context.wants("engine units") {
+    if report.begin(context, "engine units") {
         unit_sizes::run(context, report)?;
     }
-    if context.wants("engine memory") {
+    if report.begin(context, "engine memory") {
         memory::run(context, report)?;
     }
-    if context.wants("engine recovery") {
+    if report.begin(context, "engine recovery") {
         recovery::run(context, report)?;
     }
     Ok(())

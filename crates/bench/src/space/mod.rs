@@ -12,34 +12,34 @@ use crate::{Context, Outcome};
 
 /// All figures.
 pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
-    if context.wants("space uniform amplification") {
+    if report.begin(context, "space uniform amplification") {
         overwrite::uniform(context, report)?;
     }
-    if context.wants("space skewed") {
+    if report.begin(context, "space skewed") {
         overwrite::skewed(context, report)?;
     }
-    if context.wants("space cold data") {
+    if report.begin(context, "space cold data") {
         overwrite::cold(context, report)?;
     }
-    if context.wants("space locality") {
+    if report.begin(context, "space locality") {
         overwrite::locality(context, report)?;
     }
-    if context.wants("space scrub speed") {
+    if report.begin(context, "space scrub speed") {
         scrub::speed(context, report)?;
     }
-    if context.wants("space scrub cost") {
+    if report.begin(context, "space scrub cost") {
         scrub::cost(context, report)?;
     }
-    if context.wants("space check and salvage, written in order") {
+    if report.begin(context, "space check and salvage, written in order") {
         rescue::measure(context, report, false)?;
     }
-    if context.wants("space check and salvage, written at random") {
+    if report.begin(context, "space check and salvage, written at random") {
         rescue::measure(context, report, true)?;
     }
-    if context.wants("space snapshots") {
+    if report.begin(context, "space snapshots") {
         history::snapshots(context, report)?;
     }
-    if context.wants("space clones") {
+    if report.begin(context, "space clones") {
         history::clones(context, report)?;
     }
     Ok(())
