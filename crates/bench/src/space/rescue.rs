@@ -7,7 +7,7 @@ use surface::{BlockDevice, WriteOptions};
 use units::format_size;
 
 use super::how;
-use super::scrub::raw_read;
+use super::scrub::{RAW_READ, raw_read};
 use crate::load::{drive, scattered};
 use crate::report::Report;
 use crate::world::{World, reset_resident_bytes_max, resident_bytes_max, salvage_environment};
@@ -44,7 +44,7 @@ pub fn measure(context: &Context, report: &mut Report, is_random: bool) -> Outco
     }
     drop(volume);
     world.pool.checkpoint()?;
-    let raw = raw_read(&world)?;
+    let raw = raw_read(context, &world)?;
     let status = world.pool.status();
     let used = (status.extents_total - status.extents_free) * status.extent_bytes;
     world.drop_caches()?;
@@ -55,7 +55,7 @@ pub fn measure(context: &Context, report: &mut Report, is_random: bool) -> Outco
         return Err(format!("the check found {:?}", checked.problems).into());
     }
     let what = format!(
-        "{} written {how_written}, {} in use, {} of it live in {} fragments: {seconds:.1} s; reading extents in order {:.0} MB/s",
+        "{} written {how_written}, {} in use, {} of it live in {} fragments: {seconds:.1} s; {RAW_READ}: {:.0} MB/s",
         format_size(bytes),
         format_size(used),
         format_size(status.live_bytes),
@@ -100,11 +100,12 @@ fn salvage(
     drop(env);
     let written = new.pool.status().live_bytes;
     let what = format!(
-        "{} written {how_written}, {} extents, {} live, {} batches: {seconds:.1} s, steps began at {steps:.1?} s",
+        "{} written {how_written}, {} extents, {} live, {} batches: {seconds:.1} s, steps began at {steps:.1?} s; {RAW_READ}: {:.0} MB/s",
         format_size(bytes),
         salvaged.extents,
         format_size(written),
-        salvaged.batches
+        salvaged.batches,
+        raw / 1e6
     );
     let budget = NEW_POOL_BYTES + TEMPORARY_BYTES + READING_BYTES;
     new.close()?;

@@ -5,20 +5,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use engine::Volume;
-use env::{AlignedBuf, Disk};
 use surface::{BlockDevice, WriteOptions};
 
 use super::how;
 use crate::load::{drive, scattered};
 use crate::report::{Report, median};
 use crate::world::{World, drop_page_cache};
-use crate::{Context, Outcome};
+use crate::{Context, Outcome, fio};
 
 const BLOCK: u64 = units::BLOCK_BYTES as u64;
 const REQUEST_BYTES: u64 = 128 << 10;
 /// What `shale scrub` asks for at a time, and how many times as long as that takes it rests while others are at work.
 const SLICE_BYTES: u64 = 8 << 20;
 const REST_FACTOR: u32 = 9;
+/// How [`raw_read`] reads.
+pub const RAW_READ: &str = "fio on the data file, in order, 16 direct requests of 1 MiB in flight";
+const RAW_DEPTH: usize = 16;
 /// Readers and writers at a time.
 const WORKERS: usize = 8;
 
@@ -53,17 +55,13 @@ fn scrub(world: &World) -> Outcome<f64> {
     Ok(read as f64 / began.elapsed().as_secs_f64())
 }
 
-/// Bytes a second of reading the same extents in order, one request of an extent's size at a time.
-pub fn raw_read(world: &World) -> Outcome<f64> {
+/// Bytes a second that fio reads of what is in use of the data file.
+pub fn raw_read(context: &Context, world: &World) -> Outcome<f64> {
     drop_page_cache()?;
     let status = world.pool.status();
-    let (len, used) = (status.extent_bytes, status.live_bytes.div_ceil(status.extent_bytes));
-    let mut buf = AlignedBuf::new(len as usize);
-    let began = Instant::now();
-    for extent in 1..=used {
-        world.disk.read_at(extent * len, &mut buf, len as usize)?;
-    }
-    Ok((used * len) as f64 / began.elapsed().as_secs_f64())
+    let used = (status.extents_total - status.extents_free) * status.extent_bytes;
+    let options = fio::raw_read_options(&world.data, used, "read", "1m", RAW_DEPTH, context.scale.seconds);
+    Ok(fio::job(&options)?.bytes_per_second)
 }
 
 /// Bytes a second of the checksum alone, over pieces of a unit's size.
@@ -87,14 +85,14 @@ pub fn speed(context: &Context, report: &mut Report) -> Outcome<()> {
     let (world, volume) = filled(context)?;
     let (mut ratios, mut scrubs, mut raws, mut sums) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..context.scale.rounds {
-        let (raw, sum, scrubbed) = (raw_read(&world)?, checksum(context), scrub(&world)?);
+        let (raw, sum, scrubbed) = (raw_read(context, &world)?, checksum(context), scrub(&world)?);
         ratios.push(100.0 * scrubbed / raw.min(sum));
         raws.push(raw);
         sums.push(sum);
         scrubs.push(scrubbed);
     }
     let what = format!(
-        "scrub {:.0} MB/s, reading extents of 1 MiB in order {:.0}, crc32c {:.0}",
+        "scrub {:.0} MB/s, {RAW_READ} {:.0}, crc32c on one core {:.0}",
         median(&scrubs) / 1e6,
         median(&raws) / 1e6,
         median(&sums) / 1e6
