@@ -5,13 +5,14 @@
 //!
 //! And once more in units of 4 KiB, for which a volume trains dictionaries: against a volume that has trained its own on the same data.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use codec::{Codec, Workspace};
 use policy::{Settings, dst_limit, is_zero};
 use serde::Deserialize;
-use units::BLOCK_BYTES;
+use units::{BLOCK_BYTES, format_size};
 
 use crate::adaptive::stored_with_dictionaries;
 use crate::command::run;
@@ -24,6 +25,8 @@ use crate::{Context, Outcome};
 const CODECS: [&str; 3] = ["lz4", "zstd-3", "zstd-9"];
 /// Part of the data that is sampled in the second round.
 const PART: u64 = 8;
+/// How far an estimate may be off.
+const ERROR_POINTS_MAX: f64 = 2.0;
 
 #[derive(Debug, Deserialize)]
 struct Estimate {
@@ -37,6 +40,28 @@ struct Line {
     setting: String,
     saving_percent: f64,
     margin_percent: Option<f64>,
+    cpu_seconds: f64,
+}
+
+/// The largest error, and of what.
+#[derive(Debug, Default)]
+struct Worst {
+    points: f64,
+    of: String,
+}
+
+impl Worst {
+    fn add(&mut self, points: f64, kind: &str, setting: &str) {
+        if points >= self.points {
+            *self = Self { points, of: format!("{kind}, {setting}") };
+        }
+    }
+}
+
+impl std::fmt::Display for Worst {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "largest: {}", self.of)
+    }
 }
 
 impl Estimate {
@@ -56,10 +81,13 @@ impl Estimate {
 
 /// All kinds.
 pub fn measure(context: &Context, report: &mut Report) -> Outcome<()> {
-    if !context.wants("estimate") {
+    if !report.begin(context, "estimate") {
         return Ok(());
     }
-    let (mut worst, mut worst_part, mut inside, mut asked) = (0.0f64, 0.0f64, 0, 0);
+    let (mut worst, mut worst_part, mut inside, mut asked) = (Worst::default(), Worst::default(), 0, 0);
+    // Least part of the data that the default samples look at, and seconds that each setting was said to take, by setting.
+    let (mut looked_at, mut data_bytes, mut sampled_bytes) = (100.0f64, 0, 0);
+    let mut predicted: BTreeMap<String, (f64, f64)> = BTreeMap::new();
     println!("{:<14} {:<8} {:>8} {:>18} {:>24}", "kind", "codec", "truth", "estimate", "from an eighth");
     let mut kinds: Vec<PathBuf> = std::fs::read_dir(&context.corpus_dir)?.flatten().map(|entry| entry.path()).collect();
     kinds.sort();
@@ -67,15 +95,23 @@ pub fn measure(context: &Context, report: &mut Report) -> Outcome<()> {
     for dir in kinds.into_iter().filter(|path| path.is_dir() && !is_hidden(path)) {
         let full = Estimate::ask(&dir, None)?;
         let part = Estimate::ask(&dir, Some(full.data_bytes / PART))?;
+        let kind = dir.file_name().unwrap_or_default().to_string_lossy();
+        looked_at = looked_at.min(100.0 * full.sampled_bytes as f64 / full.data_bytes.max(1) as f64);
+        data_bytes += part.data_bytes;
+        sampled_bytes += part.sampled_bytes;
+        for line in &part.settings {
+            let (cpu_seconds, saved) = predicted.entry(line.setting.clone()).or_default();
+            *cpu_seconds += line.cpu_seconds;
+            *saved += line.saving_percent / 100.0 * part.data_bytes as f64;
+        }
         for codec in CODECS {
             let truth = truth(&dir, codec.parse()?)?;
             let (whole, some) = (full.of(codec)?, part.of(codec)?);
             let margin = some.margin_percent.unwrap_or(f64::INFINITY);
-            worst = worst.max((whole.saving_percent - truth).abs());
-            worst_part = worst_part.max((some.saving_percent - truth).abs());
+            worst.add((whole.saving_percent - truth).abs(), &kind, codec);
+            worst_part.add((some.saving_percent - truth).abs(), &kind, codec);
             asked += 1;
             inside += usize::from((some.saving_percent - truth).abs() <= margin + 0.01);
-            let kind = dir.file_name().unwrap_or_default().to_string_lossy();
             println!(
                 "{kind:<14} {codec:<8} {truth:>6.1} % {:>8.1} % ±{:<6.1} {:>10.1} % ±{margin:<5.1} ({} KiB)",
                 whole.saving_percent,
@@ -85,11 +121,29 @@ pub fn measure(context: &Context, report: &mut Report) -> Outcome<()> {
             );
         }
     }
-    let how = "`bench estimate`: `shale estimate` on each kind of the corpus, against compressing all of it with lz4, zstd-3, zstd-9";
-    report.at_most("estimate: largest error over all kinds, default samples", worst, "points", 2.0, how)?;
-    report.info("estimate: largest error over all kinds, an eighth sampled", worst_part, "points", how)?;
+    let how = "`shale estimate` on each kind of the corpus, against compressing all of it with lz4, zstd-3, zstd-9; `bench estimate`";
+    let whole_how = format!("of each kind at least {looked_at:.0} % is looked at; {worst}; {how}");
+    let name = "estimate: largest error over all kinds, default samples";
+    report.at_most(name, worst.points, "points", ERROR_POINTS_MAX, &whole_how)?;
+    let part_how = format!(
+        "--sample with an eighth of each kind, {} of {} in all; {worst_part}; {how}",
+        format_size(sampled_bytes),
+        format_size(data_bytes)
+    );
+    let name = "estimate: largest error over all kinds, an eighth sampled";
+    report.at_most(name, worst_part.points, "points", ERROR_POINTS_MAX, &part_how)?;
+    for (setting, (cpu_seconds, saved)) in &predicted {
+        let how = format!(
+            "what `shale estimate` says from an eighth of {}, for one core of this machine: {cpu_seconds:.2} CPU s, {:.1} % saved; `bench estimate`",
+            format_size(data_bytes),
+            100.0 * saved / data_bytes.max(1) as f64
+        );
+        let speed = data_bytes as f64 / 1e6 / cpu_seconds.max(1e-9);
+        report.info(&format!("estimate, {setting}: predicted speed of one core"), speed, "MB/s", &how)?;
+    }
     let share = 100.0 * inside as f64 / f64::from(asked.max(1));
-    report.at_least("estimate: intervals that hold the truth, an eighth sampled", share, "%", 90.0, how)?;
+    let name = "estimate: intervals that hold the truth, an eighth sampled";
+    report.at_least(name, share, "%", 90.0, &part_how)?;
     small_units(context, report)
 }
 
@@ -123,7 +177,7 @@ fn small_units(context: &Context, report: &mut Report) -> Outcome<()> {
     let how = format!(
         "`bench estimate`: up to {} of each kind, estimated as an image in units of 4 KiB, balanced among lz4, zstd-1 and zstd-3, against what a volume \
          stores that wrote the same before and has trained its dictionaries; largest error: {}",
-        units::format_size(SMALL_KIND_BYTES as u64),
+        format_size(SMALL_KIND_BYTES as u64),
         worst.1
     );
     report.at_most(
