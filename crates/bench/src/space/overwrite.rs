@@ -204,12 +204,14 @@ pub fn uniform(context: &Context, report: &mut Report) -> Outcome<()> {
     report.info("write amplification of the full log, uniform", amplification, "", &how(context, group, &what))?;
     aged.world.pool.checkpoint()?;
     aged.close()?;
-    if !context.wants("space uniform speed") {
+    if !report.begin(context, "space uniform speed") {
         return Ok(());
     }
     // The same load on a pool so large that nothing has to be cleaned.
     let roomy = fill(context, 12 * bytes, bytes, FULL)?;
     let (free, plain) = steady(context, &roomy, &place)?;
+    // Both groups are needed for what follows.
+    let group = "space uniform";
     let what = format!(
         "{:.0}/s with the cleaner at work, {:.0}/s in a pool twelve times as large (amplification {plain:.2})",
         cleaned.per_second, free.per_second
@@ -343,6 +345,8 @@ pub fn locality(context: &Context, report: &mut Report) -> Outcome<()> {
     write_what(context, &volume, 20 * blocks, 0, &place, &place)?;
     let worn = read(&world, &volume, bytes)?;
     let live_worn = world.pool.status().live_bytes;
+    while !world.pool.clean(true, u32::MAX)?.is_finished {}
+    let cleaned = read(&world, &volume, bytes)?;
     let began = Instant::now();
     let mut sorted = world.pool.sort(SORT_SLICE_BYTES, true)?;
     while !sorted.is_finished {
@@ -352,10 +356,11 @@ pub fn locality(context: &Context, report: &mut Report) -> Outcome<()> {
     while !world.pool.clean(true, u32::MAX)?.is_finished {}
     let after = read(&world, &volume, bytes)?;
     let what = format!(
-        "{:.0} MB/s fresh, {:.0} after 20 x overwriting 4 KiB at random, {:.0} after `clean --sort` ({} written anew in {sort_seconds:.1} s, {} \
+        "{:.0} MB/s fresh, {:.0} after 20 x overwriting 4 KiB at random, {:.0} after `clean`, {:.0} after `clean --sort` ({} written anew in {sort_seconds:.1} s, {} \
          live when fresh, {} worn, {} after)",
         fresh / 1e6,
         worn / 1e6,
+        cleaned / 1e6,
         after / 1e6,
         format_size(sorted.rewritten_bytes),
         format_size(live_fresh),
@@ -367,6 +372,12 @@ pub fn locality(context: &Context, report: &mut Report) -> Outcome<()> {
         100.0 * after / fresh,
         "%",
         80.0,
+        &how(context, group, &what),
+    )?;
+    report.info(
+        "sequential read after 20 x overwrite and clean without --sort, of freshly written",
+        100.0 * cleaned / fresh,
+        "%",
         &how(context, group, &what),
     )?;
     drop(volume);
