@@ -25,7 +25,7 @@ const READ_AHEAD_SECTORS: &str = "512";
 /// Memory that is in use just before each job, so that none of them meets what the hypervisor has taken back.
 const BACKED_BYTES: u64 = 3 << 30;
 
-/// Ratios closer than this are equal: journals and reserved blocks of the file systems differ by as much.
+/// Space: ratios closer than this are equal: journals and reserved blocks of the file systems differ by as much.
 const RATIO_EQUAL: f64 = 0.99;
 
 /// A job: its name, fio's options for a file on a file system, and for an NBD export.
@@ -78,6 +78,9 @@ const JOBS: [Job; 5] = [
     },
 ];
 
+/// How many times as fast as btrfs, job by job.
+const BARS: [f64; JOBS.len()] = [1.0, 1.0, 1.2, 4.0, 3.0];
+
 /// All that one contestant achieved: medians for each job, and logical over stored bytes if that can be told.
 struct Result {
     name: &'static str,
@@ -87,10 +90,10 @@ struct Result {
 
 /// All comparisons.
 pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
-    if context.wants("peers file systems") {
+    if report.begin(context, "peers file systems") {
         file_systems(context, report)?;
     }
-    if context.wants("peers NBD") {
+    if report.begin(context, "peers NBD") {
         nbd_servers(context, report)?;
     }
     Ok(())
@@ -112,10 +115,11 @@ fn file_systems(context: &Context, report: &mut Report) -> Outcome<()> {
         note(context, report, result)?;
     }
     for (our, their) in ours.iter().zip(&theirs) {
-        compare(context, report, our, &[their], [1.0, 1.0, 1.2, 4.0, 3.0])?;
+        compare(context, report, our, &[their], BARS)?;
         if let (Some(our_ratio), Some(their_ratio)) = (our.ratio, their.ratio) {
             let what = format!(
-                "{our_ratio:.3} and {their_ratio:.3}: logical over stored bytes (of extents and map; of btrfs what df calls used) after the first sequential write"
+                "{our_ratio:.3} and {their_ratio:.3}: logical over stored bytes (of extents and map; of btrfs what df calls used) after the first sequential write; \
+                 {RATIO_EQUAL} counts as equal, for journals and reserved blocks of the file systems differ by as much"
             );
             report.at_least(
                 &format!("{} over {}: ratio", our.name, their.name),
@@ -152,6 +156,8 @@ fn nbd_servers(context: &Context, report: &mut Report) -> Outcome<()> {
         theirs.push(measure(context, "qemu-nbd qcow2", &mut Peer { uri: server::uri("", &socket), dir: Some(&dir) })?);
     }
     recreate(&dir)?;
+    // Side by side with what it is compared with, as above.
+    let rival = btrfs(context, "zstd:1", "btrfs zstd:1")?;
     let mut shale = Shale::start(&context.dir.join("shale"), "zstd-1", UNIT, DEVICE_BYTES, Some(MEMORY))?;
     let our = measure(context, "Shale NBD zstd-1", &mut shale)?;
     note(context, report, &our)?;
@@ -160,7 +166,9 @@ fn nbd_servers(context: &Context, report: &mut Report) -> Outcome<()> {
     }
     // The only peer that compresses sets the bar, and only for reads: it never writes to a disk.
     let bars = [0.0, 0.0, 1.2, 0.0, 0.0];
-    compare(context, report, &our, &[&theirs[0]], bars)
+    compare(context, report, &our, &[&theirs[0]], bars)?;
+    // A volume without a file system on it against a file: the bars are those of a file on it.
+    compare(context, report, &our, &[&rival], BARS)
 }
 
 /// What the jobs run on.
@@ -346,7 +354,7 @@ fn note(context: &Context, report: &mut Report, result: &Result) -> Outcome<()> 
 
 fn job_note(context: &Context, job: &Job) -> String {
     let size = units::format_size(context.scale.sequential_bytes);
-    format!("{size}; file: `{}`; NBD: `{}`; see \"Peers\" for the set-up", job.on_file, job.on_nbd)
+    format!("{size}; file: `{}`; NBD: `{}`; see \"Peers\" for the set-up; `bench peers`", job.on_file, job.on_nbd)
 }
 
 /// Compares with the best of `peers`, job by job; a bar of 0 is none.
@@ -361,7 +369,8 @@ fn compare(
         let Some(best) = peers.iter().max_by(|a, b| a.jobs[index].total_cmp(&b.jobs[index])) else { continue };
         let name = format!("{} over {}: {}", our.name, best.name, job.name);
         let value = our.jobs[index] / best.jobs[index];
-        let how = job_note(context, job);
+        let unit = if job.throughput { "MB/s" } else { "/s" };
+        let how = format!("{:.0} and {:.0} {unit}; {}", our.jobs[index], best.jobs[index], job_note(context, job));
         if bar > 0.0 { report.at_least(&name, value, "x", bar, &how)? } else { report.info(&name, value, "x", &how)? }
     }
     Ok(())
