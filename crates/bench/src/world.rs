@@ -254,6 +254,14 @@ pub fn resident_bytes_max() -> Outcome<u64> {
     Ok(proc_number("/proc/self/status", "VmHWM:")? * 1024)
 }
 
+/// Pages that this process has touched for the first time, so far.
+pub fn page_faults() -> Outcome<u64> {
+    let text = std::fs::read_to_string("/proc/self/stat")?;
+    // See proc(5): the name may hold anything, and `minflt` is the eighth field behind it.
+    let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields);
+    Ok(fields.split_whitespace().nth(7).unwrap_or_default().parse()?)
+}
+
 fn proc_number(path: &str, key: &str) -> Outcome<u64> {
     let text = std::fs::read_to_string(path)?;
     let line = text.lines().find_map(|l| l.strip_prefix(key)).ok_or_else(|| format!("{path} has no {key}"))?;

@@ -50,6 +50,10 @@ impl Done {
     pub fn deciding_percent(&self) -> f64 {
         100.0 * (self.test_ns + self.bookkeeping_ns) as f64 / (self.cpu_ns + self.bookkeeping_ns).max(1) as f64
     }
+    /// Megabytes a second on one core, deciding included.
+    pub fn megabytes_per_second(&self) -> f64 {
+        self.raw as f64 * 1e3 / (self.cpu_ns + self.bookkeeping_ns).max(1) as f64
+    }
     /// What was done in another run as well.
     pub fn include(&mut self, other: &Self) {
         self.raw += other.raw;
@@ -75,13 +79,19 @@ pub struct Replay<'a> {
     kinds: &'a Kinds,
     auto: Auto,
     table: &'a PlainTable,
+    pressure: Pressure,
     credit_ns: i64,
 }
 
 impl<'a> Replay<'a> {
     /// A new pool, with what `table` has learned.
     pub fn new(matrix: &'a Matrix, kinds: &'a Kinds, auto: Auto, table: &'a PlainTable) -> Self {
-        Self { matrix, kinds, auto, table, credit_ns: TEST_CREDIT_NS }
+        Self { matrix, kinds, auto, table, pressure: Pressure::default(), credit_ns: TEST_CREDIT_NS }
+    }
+
+    /// From now on, what writers wait for.
+    pub fn under(&mut self, pressure: Pressure) {
+        self.pressure = pressure;
     }
 
     /// Stores units in this order, in regions that nothing is known of. `each` is told of every unit.
@@ -92,7 +102,7 @@ impl<'a> Replay<'a> {
         let mut batch_stored = Vec::new();
         let mut regions: HashMap<usize, Region> = HashMap::new();
         for (batch, units) in order.chunks((BATCH_BYTES / matrix.unit_bytes).max(1)).enumerate() {
-            let mut planner = Planner::new(self.auto, 1.0, Pressure::default(), self.table);
+            let mut planner = Planner::new(self.auto, 1.0, self.pressure, self.table);
             let (mut cpu_ns, mut test_ns) = (0, 0);
             // Compressing takes no time here: what passes is the policy's own.
             let began = clock.thread_cpu_ns();
