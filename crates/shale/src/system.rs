@@ -9,6 +9,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -166,10 +167,10 @@ impl Termination {
             // An error of sigwait means that its arguments are wrong, which `block` has seen to.
             let Ok(signal) = self.wait() else { return };
             let mut insistence = Insistence::default();
-            insistence.takes(signal);
+            insistence.takes(signal, Instant::now());
             first(signal);
             while let Ok(signal) = self.wait() {
-                if insistence.takes(signal) {
+                if insistence.takes(signal, Instant::now()) {
                     exit_now(EXIT_INTERRUPTED);
                 }
             }
@@ -189,19 +190,22 @@ impl Termination {
     }
 }
 
-/// Whether somebody insists that a process which was asked to end does so at once, whatever is lost: the second SIGINT or SIGTERM. SIGHUP
-/// asks, and never insists: a terminal that is closed sends it twice (the shell to its jobs, the kernel to the foreground), and systemd
-/// can be told to send it right behind SIGTERM.
+/// Signals within so long of the first are one request: timeout(1) signals its child and then its process group, a terminal the whole
+/// foreground while a script passes on what it got. Who insists has seen first that the process goes on.
+const ONE_REQUEST: Duration = Duration::from_secs(1);
+
+/// Whether somebody insists that a process which was asked to end does so at once, whatever is lost: a SIGINT or SIGTERM some time after the
+/// first one. SIGHUP asks, and never insists: a terminal that is closed sends it twice (the shell to its jobs, the kernel to the foreground), and
+/// systemd can be told to send it right behind SIGTERM.
 #[derive(Debug, Default)]
 struct Insistence {
-    deliberate: u32,
+    asked: Option<Instant>,
 }
 
 impl Insistence {
-    /// Takes a signal; whether that was one too many.
-    fn takes(&mut self, signal: i32) -> bool {
-        self.deliberate += u32::from(signal != libc::SIGHUP);
-        self.deliberate > 1
+    /// Takes a signal that came at that time; whether that was one too many.
+    fn takes(&mut self, signal: i32, now: Instant) -> bool {
+        signal != libc::SIGHUP && now.duration_since(*self.asked.get_or_insert(now)) >= ONE_REQUEST
     }
 }
 
@@ -264,15 +268,25 @@ fn notify_socket(name: &std::ffi::OsStr, state: &str) -> Result<()> {
 mod tests {
     use super::*;
 
+    fn insists(signals: &[(i32, u64)]) -> Vec<bool> {
+        let (mut insistence, began) = (Insistence::default(), Instant::now());
+        signals.iter().map(|(signal, ms)| insistence.takes(*signal, began + Duration::from_millis(*ms))).collect()
+    }
+
     #[test]
     fn a_terminal_that_is_closed_asks_and_does_not_insist() {
-        let insists = |signals: &[i32]| {
-            let mut insistence = Insistence::default();
-            signals.iter().map(|signal| insistence.takes(*signal)).collect::<Vec<_>>()
-        };
-        assert_eq!(insists(&[libc::SIGHUP, libc::SIGHUP, libc::SIGTERM]), [false, false, false]);
-        assert_eq!(insists(&[libc::SIGTERM, libc::SIGHUP, libc::SIGINT]), [false, false, true]);
-        assert_eq!(insists(&[libc::SIGINT, libc::SIGINT]), [false, true]);
+        let (hup, int, term) = (libc::SIGHUP, libc::SIGINT, libc::SIGTERM);
+        assert_eq!(insists(&[(hup, 0), (hup, 2000), (term, 4000)]), [false, false, false]);
+        assert_eq!(insists(&[(term, 0), (hup, 2000), (int, 2001)]), [false, false, true]);
+        assert_eq!(insists(&[(int, 0), (int, 1000)]), [false, true]);
+    }
+
+    #[test]
+    fn signals_that_come_at_once_are_one_request() {
+        // As timeout(1) sends them, and an impatient script.
+        assert_eq!(insists(&[(libc::SIGTERM, 0), (libc::SIGTERM, 0)]), [false, false]);
+        let burst = [(libc::SIGINT, 0), (libc::SIGTERM, 0), (libc::SIGTERM, 999), (libc::SIGTERM, 1500)];
+        assert_eq!(insists(&burst), [false, false, false, true]);
     }
 
     #[test]

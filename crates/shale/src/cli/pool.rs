@@ -96,8 +96,8 @@ Examples:
 
 Once everything answers, the addresses are printed on stdout, the last line being 'ready'. SIGTERM, SIGINT or
 SIGHUP stops the server in order, and everything is durable then. It does not wait for those who have files of the mount
-open; file systems on loop devices on these are synced, and lose their device. A second SIGINT or SIGTERM stops it at once, which is as
-safe as a power cut: nothing that was flushed is lost.")]
+open; file systems on loop devices on these are synced, and lose their device. A second SIGINT or SIGTERM, at least a
+second after the first, stops it at once, which is as safe as a power cut: nothing that was flushed is lost.")]
 pub struct ServeArgs {
     /// Directory of the pool
     pub pool: PathBuf,

@@ -8,7 +8,7 @@
 //!    caches is synced, then the mount is cut off. Nobody is waited for who only has a file open: what was acknowledged to him is kept.
 //! 3. The control socket; the pool is closed, which makes everything durable.
 //!
-//! A second SIGINT or SIGTERM ends the process wherever it is.
+//! A second SIGINT or SIGTERM, a second or more after the first, ends the process wherever it is.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
