@@ -104,6 +104,32 @@ pub fn read_exact_at(from: impl AsFd, offset: u64, length: usize, capacity: usiz
     Ok(data)
 }
 
+static STDOUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn look_at_stdout() {
+    // SAFETY: F_GETFD touches no memory; it fails for a descriptor that is not open.
+    let was_closed = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } < 0;
+    STDOUT_WAS_CLOSED.store(was_closed, Ordering::Relaxed);
+}
+
+/// Before `main`, because Rust's runtime opens /dev/null where a process has no stdout: what is written there is gone, and nobody is told. That
+/// it is /dev/null says nothing: somebody may have asked for it.
+// SAFETY: the C library calls what is in this section once, before `main`; the function needs nothing that is not there by then.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK_AT_STDOUT: extern "C" fn() = look_at_stdout;
+
+/// What this process was given as stdout, for whoever writes data there.
+///
+/// # Errors
+/// EBADF when it was given none.
+pub fn stdout() -> Result<std::fs::File> {
+    if STDOUT_WAS_CLOSED.load(Ordering::Relaxed) {
+        return Err(Error::from_raw_os_error(libc::EBADF));
+    }
+    Ok(std::io::stdout().as_fd().try_clone_to_owned()?.into())
+}
+
 /// Waits until there is something to read (or the end), for a moment at most; whether there is.
 ///
 /// # Errors

@@ -404,3 +404,14 @@ fn explain_tells_how_data_is_stored() {
     on(&dir, "recompress", &["v", "--mode", "best"]).code(2).says("archive");
     on(&dir, "trace", &["--limit", "1"]).code(2).says("serve");
 }
+
+#[test]
+fn data_that_is_gone_is_told_with_the_file_and_the_way_out() {
+    let dir = Dir::with_pool("64M");
+    let data = dir.pool().join("data");
+    let foreign = support::noise(1 << 20);
+    for bytes in [&b""[..], b"x", &foreign] {
+        std::fs::write(&data, bytes).unwrap();
+        on(&dir, "list", &[]).code(6).says(path(&data)).says("from a copy");
+    }
+}

@@ -7,7 +7,9 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::{Command, Stdio};
 
-use support::{Dir, SHALE, Server, content, imported_noise, noise, on, padded, path, real_data, run_with_stdin};
+use support::{
+    Dir, Ran, SHALE, Server, content, imported_noise, noise, on, padded, path, real_data, run, run_with_stdin,
+};
 
 /// A file with real data, holes, noise, zeroes that are no hole, and an odd end.
 fn sparse_file(dir: &Dir) -> (std::path::PathBuf, Vec<u8>) {
@@ -104,7 +106,7 @@ fn an_existing_target_needs_force_and_is_replaced_whole() {
     assert!(std::fs::read(&target).unwrap() == std::fs::read(&source).unwrap(), "the content differs");
     // The pool's own data is no target, not even by force.
     let data = dir.pool().join("data");
-    on(&dir, "export", &["v", path(&data), "--force"]).code(4).says("locked");
+    on(&dir, "export", &["v", path(&data), "--force"]).code(4).says("data of a Shale pool");
     on(&dir, "export", &["v", path(dir.path()), "--force"]).code(2).says("directory");
     on(&dir, "export", &["nobody", path(&dir.join("x"))]).code(3);
     assert!(!dir.join("x").exists());
@@ -294,4 +296,47 @@ fn a_client_that_dies_in_the_middle_leaves_a_server_that_works() {
     assert!(content(&dir, "w") == padded(std::fs::read(&source).unwrap()), "the content differs");
     server.stop();
     on(&dir, "check", &[]).ok();
+}
+
+/// `export` and `send --force` wrote over the data and the description of pools that nobody served.
+#[test]
+fn what_belongs_to_a_pool_is_not_overwritten() {
+    let dir = Dir::with_pool("64M");
+    imported_noise(&dir, "source", 1 << 20);
+    on(&dir, "snapshot", &["v@s"]).ok();
+    let (other, elsewhere) = (dir.join("other"), dir.join("elsewhere"));
+    run(["init", path(&other), "--capacity", "64M", "--data", path(&elsewhere)]).ok();
+    let own = ["data", "pool.json", "lock"].map(|name| dir.pool().join(name));
+    for target in own.iter().chain([&elsewhere, &other.join("pool.json")]) {
+        let before = std::fs::metadata(target).unwrap();
+        on(&dir, "export", &["v", path(target), "--force"]).code(4).says("pool");
+        on(&dir, "send", &["v@s", "-o", path(target), "--force"]).code(4).says("pool");
+        assert_eq!(std::fs::metadata(target).unwrap().len(), before.len());
+    }
+    run(["check", path(&other)]).ok();
+    // What a user keeps there is the user's.
+    let image = other.join("image");
+    std::fs::write(&image, b"old").unwrap();
+    on(&dir, "export", &["v", path(&image), "--force"]).ok();
+    assert!(std::fs::read(&image).unwrap() == noise(1 << 20));
+}
+
+/// The runtime opens /dev/null where there is no stdout: all went there, with exit code 0.
+#[test]
+fn a_stdout_that_is_closed_is_an_error() {
+    let dir = Dir::with_pool("64M");
+    imported_noise(&dir, "source", 1 << 20);
+    on(&dir, "snapshot", &["v@s"]).ok();
+    let pool = dir.pool();
+    for words in [["export", path(&pool), "v", "-"].as_slice(), &["send", path(&pool), "v@s"]] {
+        let shell = |redirection: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", &format!("exec \"$0\" \"$@\" {redirection}"), SHALE]).args(words);
+            Ran::of(command.output().unwrap())
+        };
+        shell(">&-").code(7).says("cannot use stdout");
+        // Those who want it to be gone get it.
+        shell("> /dev/null").ok();
+        shell("1<> /dev/null").ok();
+    }
 }

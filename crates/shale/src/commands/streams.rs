@@ -18,6 +18,7 @@ use crate::control::{Reply, Request};
 use crate::exit::{Failure, Outcome, path_error, stop_if};
 use crate::model::ReceiveLine;
 use crate::output::Output;
+use crate::pool_dir::refuse_part_of_pool;
 use crate::progress::Progress;
 use crate::session::Session;
 use crate::stream_io::{ReceiveWish, Received, SendWish, Sending, StreamSource};
@@ -59,8 +60,7 @@ impl Target {
                 let text = "a stream is no text: send it to a file (-o FILE, > FILE) or to a command (| ...)";
                 return Err(Error::new(ErrorKind::Invalid, text).into());
             }
-            let stdout = std::io::stdout().as_fd().try_clone_to_owned();
-            let file = stdout.map_err(|error| Error::from_io("cannot use stdout", error))?.into();
+            let file = system::stdout().map_err(|error| Error::from_io("cannot use stdout", error))?;
             return Ok(Self { file, name: "stdout".to_owned(), made: None });
         };
         let kind = std::fs::metadata(path).ok().map(|metadata| metadata.file_type());
@@ -68,6 +68,7 @@ impl Target {
         // Not emptied by that: it may be somebody's data.
         options.write(true).create_new(!force).create(force).truncate(false);
         if force && kind.is_some_and(|kind| kind.is_block_device()) {
+            refuse_part_of_pool(path)?;
             // Refuses a device that is mounted, or that holds a pool which is open.
             options.create(false).custom_flags(libc::O_EXCL);
         }

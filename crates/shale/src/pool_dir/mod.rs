@@ -12,10 +12,12 @@
 //! States: no `pool.json`: no pool. `state` is `initialising`: `init`, or a `salvage` into this pool, is under way or was
 //! interrupted; either may be run again, and may overwrite the data that is named; nothing else opens the pool. `state` is `ready`: a pool.
 
+mod belongs;
 mod config;
 mod init;
 mod open;
 
+pub use belongs::refuse_part_of_pool;
 pub use config::{Config, State};
 pub use init::{InitOptions, Made, Overwrite, Unfinished, begin, init};
 pub use open::{MEMORY_BYTES_MIN, OpenPool, Opening, environment, lock_alone, open_locked};

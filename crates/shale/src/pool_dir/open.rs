@@ -116,6 +116,7 @@ pub(super) fn open_with(
     };
     let pool = Pool::open(environment, options).map_err(|error| match store_damage(&error) {
         Some(damage) => damaged_map(dir, damage),
+        None if error.kind() == ErrorKind::NotFound => foreign_data(dir, &data, &error),
         None => error,
     })?;
     let facts = Facts { pool: root, data, memory_bytes };
@@ -141,6 +142,16 @@ fn store_damage(error: &Error) -> Option<&MapError> {
 fn damaged_map(dir: &PoolDir, found: &MapError) -> Error {
     let (map, advice) = (dir.map_path(), dir.salvage_advice());
     Error::new(ErrorKind::Corrupt, format!("the pool's map in {} is damaged; {advice} ({found})", map.display()))
+}
+
+/// What to say about data without a superblock: the directory says that a pool was made with it.
+fn foreign_data(dir: &PoolDir, data: &std::path::Path, error: &Error) -> Error {
+    let (root, data) = (dir.root().display(), data.display());
+    let text = format!(
+        "the data of the pool in {root} is gone from {data} ({error}): it was emptied, overwritten, or another file or device is there now; \
+         bring it back from a copy that was made together with {root}"
+    );
+    Error::new(ErrorKind::Corrupt, text)
 }
 
 /// An error of the map store as the user sees it.

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -10,6 +9,7 @@ use surface::{Error, ErrorKind, Result};
 
 use super::PIECE_BYTES;
 use crate::exit::path_error;
+use crate::pool_dir::refuse_part_of_pool;
 use crate::system;
 
 /// Something to write.
@@ -22,11 +22,12 @@ pub enum Sink {
     Stream(File),
 }
 
-/// Empties a file that is to be overwritten, unless it is in use.
+/// Empties a file that is to be overwritten, unless it is in use, or belongs to a pool.
 ///
 /// # Errors
 /// `InUse`, and I/O errors.
 pub fn empty(file: &File, path: &Path) -> Result<()> {
+    refuse_part_of_pool(path)?;
     // The data file of a pool that is open is locked. (Where there are no locks, nobody holds one.)
     if env::try_hold(file) == Ok(false) {
         let message = format!("{} is locked by another process; name another file", path.display());
@@ -50,8 +51,8 @@ impl Sink {
     /// `Exists` without `force` when something is there, `InUse` when it is in use, `Full` when a device is too small.
     pub fn open(path: &Path, size_bytes: u64, force: bool) -> Result<Self> {
         if path == Path::new("-") {
-            let stdout = std::io::stdout().as_fd().try_clone_to_owned();
-            return Ok(Self::Stream(File::from(stdout.map_err(|error| Error::from_io("cannot use stdout", error))?)));
+            let stdout = system::stdout().map_err(|error| Error::from_io("cannot use stdout", error))?;
+            return Ok(Self::Stream(stdout));
         }
         let failed = |what| move |error| path_error(what, path, error);
         let metadata = match std::fs::metadata(path) {
@@ -78,6 +79,7 @@ impl Sink {
         }
         if kind.is_block_device() {
             // Refuses a device that is mounted, or that holds a pool which is open.
+            refuse_part_of_pool(path)?;
             let mut options = File::options();
             let file = options.write(true).custom_flags(libc::O_EXCL).open(path).map_err(failed("cannot open"))?;
             let device_bytes = system::device_bytes(path).map_err(failed("cannot open"))?;

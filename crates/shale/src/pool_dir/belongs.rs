@@ -1,0 +1,82 @@
+//! What belongs to a pool, open or not, so that nothing else is written over it: the files of its directory by their names, its data,
+//! wherever that lies, by its superblock.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use format::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock, SuperblockError};
+use surface::{Error, ErrorKind, Result};
+
+use super::PoolDir;
+
+/// What else lies in the directory of a pool, beside `map` and what `init` and `salvage` leave on their way.
+const NAMES: [&str; 6] = ["pool.json", "pool.json.tmp", "lock", "control.sock", "map", "salvage.tmp"];
+
+/// Refuses to write over what is at `path` if that belongs to a pool.
+///
+/// # Errors
+/// `InUse`, which says what it is.
+pub fn refuse_part_of_pool(path: &Path) -> Result<()> {
+    let in_use = |what: String| Err(Error::new(ErrorKind::InUse, format!("{} {what}", path.display())));
+    // What cannot be found is told by who opens it.
+    let Ok(real) = path.canonicalize() else { return Ok(()) };
+    for (root, name) in real.ancestors().skip(1).zip(real.ancestors().filter_map(Path::file_name)) {
+        if NAMES.iter().any(|known| name == *known) && holds_pool(&PoolDir::new(root)) {
+            return in_use(format!("belongs to the pool in {}; name another file", root.display()));
+        }
+    }
+    if carries_superblock(&real) {
+        return in_use(
+            "holds the data of a Shale pool; name another file (if that pool is gone for good: remove the file, or \
+             overwrite the first MiB of the device with zeroes)"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
+
+/// Also if its description is lost or damaged.
+fn holds_pool(dir: &PoolDir) -> bool {
+    dir.config().is_ok() || dir.map_path().is_dir() && dir.lock_path().exists()
+}
+
+fn carries_superblock(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    SUPERBLOCK_OFFSETS.iter().any(|offset| {
+        let mut bytes = [0; SUPERBLOCK_BYTES];
+        let read = file.read_exact_at(&mut bytes, *offset);
+        read.is_ok() && matches!(Superblock::decode(&bytes), Ok(_) | Err(SuperblockError::Unsupported(_)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use env::testing::TempDir;
+
+    use super::*;
+    use crate::pool_dir::{Config, State};
+
+    #[test]
+    fn what_belongs_to_a_pool_is_known_by_where_it_lies() {
+        let temporary = TempDir::new("belongs");
+        let root = temporary.path();
+        let (map, file) = (root.join("map/keyspaces/1"), root.join("image"));
+        std::fs::create_dir_all(&map).unwrap();
+        let paths = [root.join("pool.json"), root.join("lock"), map.join("table"), file.clone()];
+        for path in &paths {
+            std::fs::write(path, b"x").unwrap();
+        }
+        let refused = || paths.iter().map(|path| refuse_part_of_pool(path).is_err()).collect::<Vec<_>>();
+        // What it says of itself is damaged; what there is of a user's own may be overwritten.
+        assert_eq!(refused(), [true, true, true, false]);
+        Config { state: State::Ready, data: "data".into(), created_unix_s: 1 }.write(&paths[0]).unwrap();
+        assert_eq!(refused(), [true, true, true, false]);
+        let error = refuse_part_of_pool(&paths[0]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InUse);
+        // A map of something else.
+        std::fs::remove_file(&paths[0]).unwrap();
+        std::fs::remove_file(&paths[1]).unwrap();
+        assert!(refuse_part_of_pool(&paths[2]).is_ok());
+    }
+}
