@@ -52,6 +52,22 @@ impl Core {
         self.below.bound.load(Ordering::Relaxed).saturating_sub(self.counters.opened_extents.get())
     }
 
+    /// Bytes that can be written to so many free extents: the storage below has what they occupy already, and its room. A look of its own,
+    /// whatever the room: it is for people.
+    pub(crate) fn free_bytes_below(&self, extents_free: u64) -> u64 {
+        let extent_bytes = u64::from(self.geometry.extent_bytes);
+        let free = extents_free.min(self.extents_left_below()) * extent_bytes;
+        let room = self.env.disk.room_bytes();
+        if room >= free {
+            return free;
+        }
+        // What is in use has its space to the last byte: it is set aside extent by extent.
+        let used = u64::from(self.geometry.extents()).saturating_sub(extents_free) * extent_bytes;
+        // Who cannot be asked has nothing more.
+        let occupied = self.env.disk.occupied_bytes().unwrap_or(0);
+        free.min(room.saturating_add(occupied.saturating_sub(used)))
+    }
+
     /// Takes a look.
     pub(crate) fn look_below(&self) {
         let bytes = self.env.disk.room_bytes();

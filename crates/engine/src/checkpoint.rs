@@ -192,7 +192,7 @@ impl Core {
         let mut timelines = Arc::default();
         let mut reaping = Vec::new();
         let mut pins = Pins::default();
-        let position = self.log.position(ExtentIndex(self.geometry.extents_usable()), self.is_tight(), || {
+        let position = self.log.position(ExtentIndex(self.geometry.extents_usable()), self.wants_short_list(), || {
             next_object = self.objects.next_id();
             properties = self.objects.pool_properties();
             let all = self.objects.all();
@@ -340,14 +340,18 @@ impl Core {
         Ok((merged, plan))
     }
 
-    /// How many extents the log should have before it: two intervals' worth, and the reserve. Few where space below is short, because what
-    /// is listed is not given back.
+    /// How many extents the log should have before it: two intervals' worth, and the reserve. Few where space below is short, or the pool
+    /// is being closed, because what is listed is not given back.
     fn list_target(&self) -> usize {
-        if self.is_tight() {
+        if self.wants_short_list() {
             return (LISTED_MIN + self.geometry.reserve_extents()) as usize;
         }
         let interval = self.options.checkpoint_log_bytes / u64::from(self.geometry.extent_bytes);
         ((2 * interval).clamp(LISTED_MIN, LISTED_MAX) + self.geometry.reserve_extents()) as usize
+    }
+
+    fn wants_short_list(&self) -> bool {
+        self.is_tight() || self.ends.load(Ordering::Relaxed)
     }
 
     fn put_descriptors(&self, captured: &Captured, merged: &mut Merged) {
@@ -411,39 +415,5 @@ impl Core {
         self.log.extend(&captured.position, &plan.listed);
         self.ease_brake();
         self.give_back(&freed);
-    }
-
-    /// Gives the space of free extents back to what is below; not while the pool is short of space, because they are filled again at once
-    /// (see `backing`), unless it is the storage below that is.
-    fn give_back(&self, freed: &[ExtentIndex]) {
-        self.look_below();
-        let mut owed = self.unpunched.lock();
-        owed.extend(freed);
-        let is_tight = self.is_tight();
-        if self.is_pressed() && !is_tight || owed.is_empty() {
-            return;
-        }
-        let free: Vec<_> = {
-            let extents = self.extents.lock();
-            std::mem::take(&mut *owed).into_iter().filter(|extent| extents.is_free(*extent)).collect()
-        };
-        drop(owed);
-        self.punch(&free);
-        if is_tight {
-            self.look_below();
-        }
-    }
-
-    /// Gives the space of free extents back to what is below, neighbours in one call.
-    fn punch(&self, freed: &[ExtentIndex]) {
-        let mut rest = freed;
-        while let Some(first) = rest.first() {
-            let count = rest.iter().enumerate().take_while(|(i, e)| e.0 == first.0 + *i as u32).count();
-            let len = count as u64 * u64::from(self.geometry.extent_bytes);
-            self.log.backing.loses(*first, count);
-            // Space that is not given back now is when the extent is freed again; nothing depends on it.
-            let _ = self.env.disk.punch(self.geometry.start(*first), len);
-            rest = &rest[count..];
-        }
     }
 }

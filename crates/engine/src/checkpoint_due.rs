@@ -12,6 +12,8 @@ use crate::core::Core;
 /// than data stays in the write buffer.
 const IDLE_NS: u64 = 10_000_000_000;
 const IDLE_LOG_BYTES: u64 = 1 << 20;
+/// As many bytes of changes of the map do, however little that was in the log: a discard of a few MiB is a line there, and its space comes back.
+const IDLE_CHANGES_BYTES: usize = 16 << 10;
 
 impl Core {
     /// Whether a checkpoint is due.
@@ -36,7 +38,7 @@ impl Core {
         {
             let mut resting = self.resting.lock();
             let has_grown = resting.0 != bytes;
-            if has_grown || bytes < IDLE_LOG_BYTES || now.saturating_sub(resting.1) < IDLE_NS {
+            if has_grown || !self.has_much_changed() || now.saturating_sub(resting.1) < IDLE_NS {
                 if has_grown {
                     *resting = (bytes, now);
                 }
@@ -44,7 +46,18 @@ impl Core {
             }
             resting.1 = now;
         }
-        self.checkpoint_unless(Kind::Light, |core| core.log.bytes_since_checkpoint() < IDLE_LOG_BYTES)
+        self.checkpoint_unless(Kind::Light, |core| !core.has_much_changed())
+    }
+
+    /// Whether so much has come since the last checkpoint that it is worth one.
+    fn has_much_changed(&self) -> bool {
+        self.log.bytes_since_checkpoint() >= IDLE_LOG_BYTES || self.map.active().bytes() >= IDLE_CHANGES_BYTES
+    }
+
+    /// Whether nothing has come into the log for a while.
+    pub(crate) fn is_resting(&self) -> bool {
+        let resting = self.resting.lock();
+        resting.0 == self.log.bytes_since_checkpoint() && self.env.clock.now_ns().saturating_sub(resting.1) >= IDLE_NS
     }
 
     /// Waits for a checkpoint if the changes of the map have more than their share of memory.

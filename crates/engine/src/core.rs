@@ -98,6 +98,8 @@ pub(crate) struct Core {
     pub live_bytes: AtomicU64,
     /// Free extents whose space was not given back below.
     pub unpunched: Mutex<BTreeSet<ExtentIndex>>,
+    /// The pool is being closed, and what it has for the log shall go back.
+    pub ends: AtomicBool,
     pub below: Below,
     /// Extents that were cleaned and become free with the next checkpoint.
     pub evacuated: AtomicU64,
@@ -186,6 +188,7 @@ impl Core {
             extents_free: AtomicU64::new(parts.extents.free()),
             live_bytes: AtomicU64::new(parts.extents.live_bytes()),
             unpunched: Mutex::default(),
+            ends: AtomicBool::new(false),
             below: Below::default(),
             evacuated: AtomicU64::new(0),
             still: RwLock::new(()),

@@ -39,6 +39,7 @@ mod extent_scan;
 mod extents;
 mod fold;
 mod geometry;
+mod give_back;
 mod group_pages;
 mod grow;
 mod hash;

@@ -210,6 +210,7 @@ impl Pool {
         } else {
             core.log.sync()?;
         }
+        core.give_back_all();
         core.counters.recovery_ns.set(core.env.clock.now_ns().saturating_sub(began));
         Workers::start(&core)?;
         Ok(Self { core })
@@ -220,7 +221,7 @@ impl Pool {
     /// # Errors
     /// When something could not be made durable; the pool is closed all the same.
     pub fn close(self) -> Result<()> {
-        let done = self.core.flush().and_then(|()| self.core.take_checkpoint());
+        let done = self.core.flush().and_then(|()| self.core.take_last_checkpoint());
         self.core.workers.stop(&self.core.log);
         self.core.close();
         done
@@ -365,7 +366,7 @@ impl Pool {
             dictionary_bytes,
             reaping: core.objects.reaping().len() as u64,
             dead_bytes: ((extents_total - extents_free.min(extents_total)) * extent_bytes).saturating_sub(live_bytes),
-            free_bytes: extents_free.min(core.extents_left_below()) * extent_bytes,
+            free_bytes: core.free_bytes_below(extents_free),
             map_bytes: core.env.store.occupied_bytes(),
             written_bytes: c.written_bytes.get(),
             fragment_bytes: c.fragment_bytes.get(),

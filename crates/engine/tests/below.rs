@@ -96,3 +96,101 @@ fn a_full_file_system_below_is_no_dead_end() {
         pool.close().unwrap();
     }
 }
+
+/// With a gibibyte of room and more, `free` was as if the file system below had no end.
+#[test]
+fn what_is_free_is_no_more_than_there_is_below() {
+    const LARGE: u64 = 4 << 30;
+    let machine = Machine::new(LARGE, 1);
+    let format = FormatOptions { capacity_bytes: LARGE, extent_bytes: 1 << 20, properties: Properties::new() };
+    Pool::format(&env(&machine), &format).unwrap();
+    machine.disk.limit_space(Some(LARGE / 2));
+    let pool = open(&machine);
+    let free = pool.status().free_bytes;
+    assert!(free <= LARGE / 2 && free > LARGE / 2 - (64 << 20), "{free}");
+    // What a free extent has already is free as well.
+    pool.create_volume("v", 64 << 20, &Properties::new()).unwrap();
+    write_noise(&pool, 64 << 20);
+    pool.checkpoint().unwrap();
+    let less = pool.status().free_bytes;
+    assert!(less <= free - (60 << 20) && less > free - (80 << 20), "{less} of {free}");
+    pool.close().unwrap();
+}
+
+/// Writes so much to `v`, and flushes.
+fn write_noise(pool: &Pool, bytes: u64) {
+    let volume = pool.volume("v").unwrap();
+    let mut data = vec![0; REQUEST as usize];
+    for offset in (0..bytes).step_by(REQUEST as usize) {
+        fill_content(&mut Rng::new(offset), ContentKind::Random, &mut data);
+        volume.write(offset, Bytes::from(data.clone()), WriteOptions::default()).unwrap();
+    }
+    volume.flush().unwrap();
+}
+
+fn occupied(machine: &Machine) -> u64 {
+    ::env::Disk::occupied_bytes(&*machine.disk.handle()).unwrap()
+}
+
+/// What became free while the pool was short of space, and what a list of extents as long as the pool held, was occupied for ever.
+#[test]
+fn a_closed_pool_occupies_no_more_than_it_holds() {
+    for crash in [false, true] {
+        let mut machine = Machine::new(CAPACITY, 1);
+        let mut pool = pool(&machine);
+        machine.disk.limit_space(Some(4 * CAPACITY));
+        pool.create_volume("v", CAPACITY, &Properties::new()).unwrap();
+        fill(&pool, "v", 1);
+        let full = occupied(&machine);
+        assert!(full > CAPACITY / 4 * 3, "{full}");
+        pool.destroy("v", true).unwrap();
+        if crash {
+            pool.checkpoint().unwrap();
+            drop(pool);
+            machine.restart();
+        } else {
+            pool.close().unwrap();
+        }
+        // What was destroyed goes over several checkpoints.
+        pool = open(&machine);
+        for _ in 0..4 {
+            pool.checkpoint().unwrap();
+        }
+        pool.close().unwrap();
+        let left = occupied(&machine);
+        assert!(left < CAPACITY / 8, "{left} of {full} bytes are occupied by an empty pool");
+        let pool = open(&machine);
+        assert_eq!(pool.check(false, &mut |_, _| ()).unwrap().problems, []);
+        pool.create_volume("v", CAPACITY, &Properties::new()).unwrap();
+        fill(&pool, "v", 2);
+        pool.close().unwrap();
+    }
+}
+
+/// What is owed from the time when space was short is paid while the pool is open.
+#[test]
+fn what_is_owed_is_paid_when_the_pool_rests() {
+    let machine = Machine::new(CAPACITY, 1);
+    Pool::format(
+        &env(&machine),
+        &FormatOptions { capacity_bytes: CAPACITY, extent_bytes: EXTENT as u32, properties: Properties::new() },
+    )
+    .unwrap();
+    // The log lists few extents.
+    let options =
+        PoolOptions { memory_bytes: 8 << 20, workers: 0, checkpoint_log_bytes: 1 << 20, ..PoolOptions::default() };
+    let pool = Pool::open(env(&machine), options).unwrap();
+    pool.create_volume("v", CAPACITY, &Properties::new()).unwrap();
+    let taken = fill(&pool, "v", 1);
+    pool.tick().unwrap();
+    let full = occupied(&machine);
+    pool.volume("v").unwrap().discard(taken / 8, taken / 8 * 7 / 4096 * 4096).unwrap();
+    pool.flush().unwrap();
+    for _ in 0..50 {
+        machine.clock.advance_ms(1000);
+        pool.tick().unwrap();
+    }
+    let left = occupied(&machine);
+    assert!(left < full / 2, "{left} of {full} bytes are occupied by an eighth of it");
+    pool.close().unwrap();
+}

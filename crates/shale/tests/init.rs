@@ -244,3 +244,17 @@ fn a_pool_may_lie_where_the_path_is_no_utf8() {
     on_it(&["status", "--json"]).ok().json();
     on_it(&["check"]).ok();
 }
+
+/// What became free stayed occupied in the file system below: while the pool was short of space, and what the log was to fill next.
+#[test]
+fn a_pool_gives_back_what_it_does_not_hold() {
+    let dir = Dir::with_pool("128M");
+    let occupied = || std::os::unix::fs::MetadataExt::blocks(&dir.pool().join("data").metadata().unwrap()) * 512;
+    support::imported_noise(&dir, "source", 96 << 20);
+    assert!(occupied() > 96 << 20);
+    on(&dir, "destroy", &["v"]).ok();
+    // Until all is gone that belonged to it, which goes over several checkpoints.
+    on(&dir, "clean", &[]).ok();
+    assert!(occupied() < 48 << 20, "{} bytes are occupied by an empty pool", occupied());
+    on(&dir, "check", &[]).ok();
+}
