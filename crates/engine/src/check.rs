@@ -21,8 +21,6 @@ use crate::status::{CheckReport, Problem};
 use crate::superblock_io;
 use crate::usage::{put_pages, usage_of_extent};
 
-/// Problems that are listed one by one; beyond them only the count matters.
-const PROBLEMS_MAX: usize = 1000;
 /// Map records in memory at the same time.
 const RECORDS_MAX: usize = 4096;
 
@@ -46,7 +44,7 @@ pub(crate) struct Checker<'a> {
     pub repair: bool,
     pub done_bytes: u64,
     /// Problems that were mended before the pool was opened.
-    mended: usize,
+    mended: u64,
 }
 
 impl Pool {
@@ -65,11 +63,12 @@ impl Pool {
         }
         // No checkpoint may move anything while the map is being read.
         let _still = self.core.checkpoint_and_hold()?;
-        let problems = std::mem::take(&mut *self.core.mended.lock());
+        let mut report = CheckReport::default();
+        std::mem::take(&mut *self.core.mended.lock()).into_iter().for_each(|problem| report.add(problem));
         let mut checker = Checker {
             core: &self.core,
-            mended: problems.len(),
-            report: CheckReport { problems, ..CheckReport::default() },
+            mended: report.problems_total,
+            report,
             counted: BTreeMap::new(),
             repair,
             done_bytes: 0,
@@ -98,11 +97,9 @@ impl Checker<'_> {
         detail: String,
         repaired: bool,
     ) {
-        if self.report.problems.len() < PROBLEMS_MAX {
-            let volume = place.map(|(object, _)| object.title());
-            let offset = place.map(|(_, offset)| offset);
-            self.report.problems.push(Problem { kind, volume, offset, detail, repaired });
-        }
+        let volume = place.map(|(object, _)| object.title());
+        let offset = place.map(|(_, offset)| offset);
+        self.report.add(Problem { kind, volume, offset, detail, repaired });
     }
 
     fn superblock(&mut self) -> Result<()> {
@@ -265,7 +262,7 @@ impl Checker<'_> {
     /// See [`Core::audit_history`].
     fn history(&mut self) -> Result<()> {
         // What could not be read has been counted by nobody: then the figures only follow what is left. What was mended is there.
-        let is_sound = self.report.problems.len() == self.mended;
+        let is_sound = self.report.problems_total == self.mended;
         for finding in self.core.audit_history(self.repair)? {
             if is_sound {
                 let place = finding.offset.map(|offset| (&*finding.object, offset));

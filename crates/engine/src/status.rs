@@ -1,5 +1,7 @@
 //! Figures that a pool reports of itself.
 
+use std::collections::BTreeMap;
+
 use crate::options::Properties;
 
 /// Figures of one volume.
@@ -80,7 +82,7 @@ pub struct PoolStatus {
     pub reaping: u64,
     /// Bytes of extents in use that hold nothing live: dead fragments, batch headers, padding.
     pub dead_bytes: u64,
-    /// Bytes in free extents.
+    /// Bytes in free extents, or what the storage below has for them if that is less.
     pub free_bytes: u64,
     /// Bytes that the map store occupies on disk.
     pub map_bytes: u64,
@@ -178,8 +180,31 @@ pub struct CheckReport {
     pub fragment_bytes: u64,
     /// Map records read.
     pub records: u64,
-    /// Everything that is wrong; empty when the pool is clean.
+    /// What is wrong, the first [`PROBLEMS_LISTED_MAX`]; empty when the pool is clean.
     pub problems: Vec<Problem>,
+    /// How much is wrong in all.
+    pub problems_total: u64,
+    /// How much of that is not repaired.
+    pub problems_left: u64,
+    /// Volumes and snapshots, by name, that have any of it, listed or not, with how many each.
+    pub volumes: BTreeMap<String, u64>,
+}
+
+/// Problems that are listed one by one: a pool on a dead disk has one for each fragment.
+pub const PROBLEMS_LISTED_MAX: usize = 1000;
+
+impl CheckReport {
+    /// Counts a problem, and lists it if there is room.
+    pub fn add(&mut self, problem: Problem) {
+        self.problems_total += 1;
+        self.problems_left += u64::from(!problem.repaired);
+        if let Some(volume) = &problem.volume {
+            *self.volumes.entry(volume.clone()).or_default() += 1;
+        }
+        if self.problems.len() < PROBLEMS_LISTED_MAX {
+            self.problems.push(problem);
+        }
+    }
 }
 
 impl Problem {

@@ -231,7 +231,13 @@ pub struct CheckSummary {
     pub fragment_bytes: u64,
     /// How long it took.
     pub seconds: f64,
-    /// What is wrong.
+    /// How much is wrong in all, and how much of that is left.
+    pub problems_total: u64,
+    /// See `problems_total`.
+    pub problems_left: u64,
+    /// Volumes and snapshots that are concerned, with the number of problems of each.
+    pub volumes: BTreeMap<String, u64>,
+    /// What is wrong, the first thousand.
     pub problems: Vec<ProblemReport>,
 }
 
@@ -369,11 +375,14 @@ impl CheckSummary {
     pub fn new(report: CheckReport, seconds: f64) -> Self {
         let problems: Vec<_> = report.problems.into_iter().map(ProblemReport::from).collect();
         Self {
-            clean: problems.iter().all(|p| p.repaired),
+            clean: report.problems_left == 0,
             records: report.records,
             fragments: report.fragments,
             fragment_bytes: report.fragment_bytes,
             seconds,
+            problems_total: report.problems_total,
+            problems_left: report.problems_left,
+            volumes: report.volumes,
             problems,
         }
     }
@@ -434,7 +443,11 @@ mod tests {
             detail: "extent 7: 12 bytes live, 16 counted".to_owned(),
             repaired,
         };
-        let report = |problems| CheckReport { problems, ..CheckReport::default() };
+        let report = |problems: Vec<engine::Problem>| {
+            let mut report = CheckReport::default();
+            problems.into_iter().for_each(|problem| report.add(problem));
+            report
+        };
         assert!(CheckSummary::new(report(vec![]), 0.0).clean);
         assert!(CheckSummary::new(report(vec![problem(true)]), 0.0).clean);
         assert!(!CheckSummary::new(report(vec![problem(true), problem(false)]), 0.0).clean);

@@ -179,7 +179,8 @@ Reads every record of the map and every fragment of data, and verifies every che
 served. With --repair, usage is counted anew, and damaged descriptors and map records come back from the log, before
 the pool is opened; where that is not possible, it points to `shale salvage`. Exit code 6 if anything wrong is left.
 
-JSON fields: clean, records, fragments, fragment_bytes, seconds, problems: list of
+JSON fields: clean, records, fragments, fragment_bytes, seconds, problems_total, problems_left (not repaired),
+  volumes (how many problems each volume and snapshot that is concerned has), problems (the first 1000): list of
   {kind, volume, offset, detail, repaired}; kind is superblock, record, fragment, usage, overlap, object,
   history, catalogue, checkpoint, costs, map-store or log; volume and offset (bytes) may be null.")]
 pub struct CheckArgs {

@@ -5,6 +5,7 @@ use std::time::Instant;
 use surface::ErrorKind;
 use units::format_size;
 
+use super::pace::end_when_interrupted;
 use crate::cli::CheckArgs;
 use crate::exit::{Failure, Outcome};
 use crate::model::{CheckSummary, ProblemReport};
@@ -12,8 +13,12 @@ use crate::output::Output;
 use crate::pool_dir::{self, Opening, PoolDir};
 use crate::progress::Progress;
 
+/// So many problems are seen at a glance.
+const LISTED_FEW: usize = 10;
+
 /// Verifies a pool that nobody serves.
 pub fn run(args: CheckArgs, output: &Output) -> Outcome {
+    end_when_interrupted(output)?;
     let started = Instant::now();
     let dir = PoolDir::new(&args.pool);
     let lock = pool_dir::lock_alone(&dir, &args.access)?;
@@ -37,7 +42,14 @@ pub fn run(args: CheckArgs, output: &Output) -> Outcome {
 
 fn show(summary: &CheckSummary, repair: bool) -> String {
     let mut text: String = summary.problems.iter().map(line).collect();
-    let left = summary.problems.iter().filter(|problem| !problem.repaired).count();
+    let (found, left, listed) = (summary.problems_total, summary.problems_left, summary.problems.len());
+    if found > listed as u64 {
+        text.push_str(&format!("and {} more\n", found - listed as u64));
+    }
+    if listed > LISTED_FEW {
+        let volumes = summary.volumes.iter().map(|(volume, problems)| format!("{volume} ({problems})"));
+        text.push_str(&format!("volumes concerned: {}\n", volumes.collect::<Vec<_>>().join(", ")));
+    }
     text.push_str(&format!(
         "checked {} map records and {} fragments ({}) in {:.1} s: ",
         summary.records,
@@ -45,10 +57,15 @@ fn show(summary: &CheckSummary, repair: bool) -> String {
         format_size(summary.fragment_bytes),
         summary.seconds
     ));
-    text.push_str(&match (summary.problems.len(), left) {
+    // Of payloads there is one copy.
+    let is_data = summary.problems.iter().all(|problem| problem.kind == "fragment");
+    text.push_str(&match (found, left) {
         (0, _) => "clean\n".to_owned(),
         (found, 0) => format!("{found} problem(s), all repaired\n"),
         (found, left) if repair => format!("{found} problem(s), {left} of them cannot be repaired\n"),
+        (found, _) if is_data => {
+            format!("{found} problem(s), none of which --repair can mend: restore what is damaged, or overwrite it\n")
+        }
         (found, _) => format!("{found} problem(s); see what --repair can do\n"),
     });
     text
@@ -84,14 +101,23 @@ mod tests {
             fragments: 4,
             fragment_bytes: 4096,
             seconds: 1.0,
+            problems_total: 2000,
+            problems_left: 2000,
+            volumes: [("vm".to_owned(), 2000)].into(),
             problems: vec![problem],
         };
         let text = show(&summary, false);
         assert!(text.contains("fragment: volume vm, byte 8192: checksum is 1, expected 2\n"), "{text}");
-        assert!(text.contains("1 problem(s); see"), "{text}");
-        summary.problems[0].repaired = true;
+        assert!(text.contains("and 1999 more\n") && text.contains("2000 problem(s), none of which"), "{text}");
+        summary.problems[0].kind = "usage".to_owned();
+        assert!(show(&summary, false).contains("; see what --repair"));
+        assert!(show(&summary, true).contains("2000 of them cannot be repaired"));
+        summary.problems = vec![summary.problems[0].clone(); LISTED_FEW + 1];
+        assert!(show(&summary, true).contains("volumes concerned: vm (2000)\n"));
+        summary.problems_left = 0;
         assert!(show(&summary, true).contains("all repaired"));
         summary.problems.clear();
+        summary.problems_total = 0;
         assert!(show(&summary, true).contains("clean"));
     }
 }
