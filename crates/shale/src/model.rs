@@ -405,13 +405,16 @@ pub struct TransferSummary {
     pub copied_bytes: u64,
     /// Bytes of holes that were skipped.
     pub hole_bytes: u64,
-    /// Logical bytes of the volume that hold data now (import).
+    /// Logical bytes of the volume that hold data now, those of its snapshots not counted (import).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocated_bytes: Option<u64>,
-    /// Bytes that they take in the pool (import).
+    /// Whether `stored_bytes` and `ratio` count what only snapshots of the volume hold, too (import).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub with_snapshots: Option<bool>,
+    /// Bytes that the volume and its snapshots take in the pool (import).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stored_bytes: Option<u64>,
-    /// `allocated_bytes / stored_bytes` (import).
+    /// What they hold over `stored_bytes` (import).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
     /// How long it took.

@@ -340,3 +340,15 @@ fn a_stdout_that_is_closed_is_an_error() {
         shell("1<> /dev/null").ok();
     }
 }
+
+#[test]
+fn an_import_tells_of_the_volume_and_not_of_its_snapshots() {
+    let dir = Dir::with_pool("64M");
+    let source = imported_noise(&dir, "source", 4 << 20);
+    on(&dir, "snapshot", &["v@s"]).ok();
+    let summary = on(&dir, "import", &["v", path(&source), "--overwrite", "--json"]).ok().json();
+    assert_eq!((&summary["copied_bytes"], &summary["allocated_bytes"]), (&(4 << 20).into(), &(4 << 20).into()));
+    assert_eq!(summary["with_snapshots"], true, "{summary}");
+    let said = on(&dir, "import", &["v", path(&source), "--overwrite"]).ok().stdout;
+    assert!(said.contains("4 MiB of data, 8 MiB stored with its snapshots"), "{said}");
+}

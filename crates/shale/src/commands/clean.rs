@@ -8,6 +8,7 @@ use units::format_size;
 
 use super::pace::{Interruption, Standing, in_slices};
 use crate::cli::{CleanArgs, Pacing};
+use crate::commands::status::status;
 use crate::control::{Reply, Request};
 use crate::exit::{Failure, Outcome};
 use crate::model::{CleanSlice, SortSlice};
@@ -44,6 +45,7 @@ pub fn run(args: CleanArgs, output: &Output) -> Outcome {
             sorted = Some(sort(&args, session, &interruption, output)?);
         }
         if args.report {
+            done.extents_free = status(session)?.extents_free;
             return Ok(());
         }
         let progress = Progress::new(output, "cleaning", None);

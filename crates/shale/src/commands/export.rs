@@ -50,6 +50,7 @@ pub fn run(args: ExportArgs, output: &Output) -> Outcome {
         copied_bytes: moved.copied_bytes,
         hole_bytes: moved.hole_bytes,
         allocated_bytes: None,
+        with_snapshots: None,
         stored_bytes: None,
         ratio: None,
         seconds,

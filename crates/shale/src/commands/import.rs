@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use policy::{Compression, HEAD_BYTES, RuleChoice, RuleMatch, wants_dictionary};
-use surface::{Error, ErrorKind};
+use surface::{Allocation, Error, ErrorKind};
 use units::{BLOCK_BYTES, OBJECT_BYTES_MAX, format_size};
 
 use super::status::status;
@@ -21,12 +21,16 @@ use crate::progress::Progress;
 use crate::session::Session;
 use crate::system::Termination;
 use crate::transfer::{self, Import, Moved, Source};
+use crate::volume_io::VolumeIo;
 
 /// Size of a volume that is made for a stream of unknown length, doubled whenever it becomes too small: few enough
 /// durable changes of size. A thin volume's size costs nothing.
 const STREAM_BYTES_FIRST: u64 = 1 << 30;
 /// How often the ratio is asked for.
 const RATIO_EVERY: Duration = Duration::from_millis(500);
+/// Runs of a volume's allocation asked for at a time.
+const RUNS_MAX: u32 = 4096;
+
 /// How often to look again whether a volume's clients have gone.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -46,11 +50,12 @@ pub fn run(args: ImportArgs, output: &Output) -> Outcome {
     })?;
     output.done(&summary, || {
         format!(
-            "imported {} into volume {}: {} of data, {} stored, ratio {}, {:.1} s, {}/s\n",
+            "imported {} into volume {}: {} of data, {} stored{}, ratio {}, {:.1} s, {}/s\n",
             source.name(),
             summary.volume,
             format_size(summary.allocated_bytes.unwrap_or(0)),
             format_size(summary.stored_bytes.unwrap_or(0)),
+            if summary.with_snapshots == Some(true) { " with its snapshots" } else { "" },
             show_ratio(summary.ratio),
             summary.seconds,
             format_size(summary.bytes_per_second)
@@ -69,6 +74,22 @@ fn clients_that_stay(session: &Session, volume: &VolumeReport) -> Outcome<usize>
             volumes(session)?.into_iter().find(|other| other.name == volume.name).map_or(0, |other| other.clients);
     }
     Ok(clients)
+}
+
+/// Bytes of a volume that hold data: what snapshots keep beside is not the volume's.
+fn data_bytes(volume: &dyn VolumeIo) -> Outcome<u64> {
+    let (size_bytes, mut at, mut data_bytes) = (volume.size_bytes()?, 0, 0);
+    while at < size_bytes {
+        let runs = volume.allocation(at, size_bytes - at, RUNS_MAX)?;
+        if runs.is_empty() {
+            break;
+        }
+        for run in runs {
+            at += run.length;
+            data_bytes += if run.allocation == Allocation::Data { run.length } else { 0 };
+        }
+    }
+    Ok(data_bytes)
 }
 
 /// Says it if a volume is larger than its data.
@@ -202,6 +223,7 @@ impl Target {
 
     fn summary(&self, session: &Session, source: &str, moved: Moved, started: Instant) -> Outcome<TransferSummary> {
         let figures = volumes(session)?.into_iter().find(|volume| volume.name == self.name);
+        let own_bytes = data_bytes(&*session.volume(&self.name)?)?;
         let seconds = started.elapsed().as_secs_f64();
         let bytes = moved.copied_bytes + moved.hole_bytes;
         Ok(TransferSummary {
@@ -211,7 +233,8 @@ impl Target {
             size_bytes: self.size_bytes.load(Ordering::SeqCst),
             copied_bytes: moved.copied_bytes,
             hole_bytes: moved.hole_bytes,
-            allocated_bytes: figures.as_ref().map(|volume| volume.allocated_bytes),
+            allocated_bytes: Some(own_bytes),
+            with_snapshots: figures.as_ref().map(|volume| volume.allocated_bytes > own_bytes),
             stored_bytes: figures.as_ref().map(|volume| volume.stored_bytes),
             ratio: figures.and_then(|volume| volume.ratio),
             seconds,
