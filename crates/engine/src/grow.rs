@@ -13,11 +13,11 @@ use crate::pool::Pool;
 use crate::superblock_io;
 
 impl Pool {
-    /// Makes the pool `capacity_bytes` large, rounded down to whole extents; it must become larger. Durable on return, and of use at
+    /// Makes the pool `capacity_bytes` large, rounded down to whole extents; it cannot become smaller. Durable on return, and of use at
     /// once, to a full pool as well.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if it would not become larger or have too many extents; [`ErrorKind::Full`] or
+    /// [`ErrorKind::Invalid`] if it would become smaller or have too many extents; [`ErrorKind::Full`] or
     /// [`ErrorKind::Io`] if the storage has not got the room.
     pub fn grow(&self, capacity_bytes: u64) -> Result<()> {
         let core = &self.core;
@@ -26,9 +26,14 @@ impl Pool {
         let extent_bytes = u64::from(core.geometry.extent_bytes);
         let now = u64::from(core.geometry.extents()) * extent_bytes;
         let capacity_bytes = capacity_bytes / extent_bytes * extent_bytes;
-        if capacity_bytes <= now {
+        if capacity_bytes == now {
+            return Ok(());
+        }
+        if capacity_bytes < now {
             let (now, wanted) = (format_size(now), format_size(capacity_bytes));
-            let text = format!("the pool has {now} and cannot be made {wanted} large: it can only grow");
+            let text = format!(
+                "the pool has {now} and cannot be made {wanted} large: it can only grow (shrink makes it smaller)"
+            );
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         let most = format::capacity_bytes_max(core.geometry.extent_bytes) / extent_bytes * extent_bytes;

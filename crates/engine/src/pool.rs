@@ -245,7 +245,8 @@ impl Pool {
             properties: properties.clone(),
             ..ObjectDescriptor::volume(ObjectId(self.core.objects.next_id()), name, size_bytes)
         };
-        let reserved = properties::resolved(&self.core.objects.pool_properties(), properties)?.reservation_bytes;
+        let pool = self.core.objects.pool_properties();
+        let reserved = properties::resolved_for(name, &pool, properties)?.reservation_bytes;
         self.core.check_reservation(descriptor.id, reserved)?;
         self.core.append_durably(vec![Entry::Object(descriptor)])?;
         self.core.count_reservations();
@@ -418,15 +419,17 @@ impl Pool {
         let entry = match volume {
             Some(name) => {
                 let mut descriptor = self.core.objects.named(name)?.descriptor.read().clone();
-                descriptor.properties = properties::changed(Owner::Volume, &descriptor.properties, changes)?;
+                let own = properties::changed(Owner::Volume, &descriptor.properties, changes)?;
+                let before = std::mem::replace(&mut descriptor.properties, own);
                 let pool = self.core.objects.pool_properties();
-                let reserved = properties::resolved(&pool, &descriptor.properties)?.reservation_bytes;
+                let after = properties::resolved_after(name, (&pool, &before), (&pool, &descriptor.properties))?;
+                let reserved = after.reservation_bytes;
                 self.core.check_reservation(descriptor.id, reserved)?;
                 Entry::Object(descriptor)
             }
             None => {
                 let pool = properties::changed(Owner::Pool, &self.core.objects.pool_properties(), changes)?;
-                self.core.check_inherited_reservations(&pool)?;
+                self.core.check_inherited(&pool)?;
                 Entry::PoolProperties(pool)
             }
         };

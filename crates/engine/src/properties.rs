@@ -1,7 +1,9 @@
 //! Properties between users, the policy and the table of objects.
 
 use surface::{Error, ErrorKind, Result};
+use units::format_size;
 
+use crate::history::TITLE_BYTES_MAX;
 use crate::options::Properties;
 use crate::status::{Property, PropertySource};
 
@@ -64,6 +66,37 @@ pub(crate) fn changed(
 /// What the properties in force mean.
 pub(crate) fn resolved(pool: &Properties, volume: &Properties) -> Result<policy::Settings> {
     policy::resolve(pool, volume).map(|resolved| resolved.settings).map_err(invalid)
+}
+
+/// The same for a volume of that name, if they can hold together: what is reserved must fit the quota, and snapshots by the clock must get names.
+pub(crate) fn resolved_for(name: &str, pool: &Properties, volume: &Properties) -> Result<policy::Settings> {
+    let settings = resolved(pool, volume)?;
+    if let Some(quota) = settings.quota_bytes.filter(|quota| *quota < settings.reservation_bytes) {
+        let (reserved, quota) = (format_size(settings.reservation_bytes), format_size(quota));
+        let text = format!(
+            "volume '{name}' would have a reservation of {reserved} and a quota of {quota}: it could never use what is kept for it"
+        );
+        return Err(Error::new(ErrorKind::Invalid, text));
+    }
+    let takes = in_force(pool, volume)?.into_iter().any(|p| p.key == "snapshots" && p.value != "off");
+    let longest = TITLE_BYTES_MAX - 1 - policy::scheduled_name(0).len();
+    if takes && name.len() > longest {
+        let text = format!(
+            "the name of volume '{name}' is too long for snapshots by the clock, VOLUME@auto-DATE: at most {longest} bytes"
+        );
+        return Err(Error::new(ErrorKind::Invalid, text));
+    }
+    Ok(settings)
+}
+
+/// The same when properties change: what did not hold together before (after a rename, or from an older version) stands in nobody's way.
+pub(crate) fn resolved_after(
+    name: &str,
+    before: (&Properties, &Properties),
+    (pool, volume): (&Properties, &Properties),
+) -> Result<policy::Settings> {
+    let after = resolved_for(name, pool, volume);
+    if after.is_err() && resolved_for(name, before.0, before.1).is_err() { resolved(pool, volume) } else { after }
 }
 
 /// The properties in force, with their sources.

@@ -137,14 +137,20 @@ impl Core {
         self.check_reserved(wanted, &format!("a reservation of {}", format_size(bytes)))
     }
 
-    /// The same for what volumes would inherit from the pool, if these were its properties and they asked for more than now.
+    /// The same for what volumes would inherit from the pool, if these were its properties and they asked for more than now; and whether it
+    /// would hold together.
     ///
     /// # Errors
     /// [`ErrorKind::Full`], and [`ErrorKind::Invalid`] for properties that make no sense.
-    pub(crate) fn check_inherited_reservations(&self, pool: &Properties) -> Result<()> {
+    pub(crate) fn check_inherited(&self, pool: &Properties) -> Result<()> {
+        let before = self.objects.pool_properties();
         let (mut wanted, mut is_more, mut count) = (0_u64, false, 0_u64);
         for object in self.objects.volumes() {
-            let reserved = properties::resolved(pool, &object.descriptor.read().properties)?.reservation_bytes;
+            let descriptor = object.descriptor.read();
+            let own = &descriptor.properties;
+            let after = properties::resolved_after(&descriptor.name, (&before, own), (pool, own))?;
+            let reserved = after.reservation_bytes;
+            drop(descriptor);
             is_more |= reserved > object.settings.read().reservation_bytes;
             count += u64::from(reserved > 0);
             wanted = wanted.saturating_add(reserved.saturating_sub(object.stored_bytes()));
@@ -161,7 +167,13 @@ impl Core {
             return Ok(());
         }
         let left = format_size(room.saturating_sub(live));
-        let text = format!("{what} does not fit: {left} are free, those that are reserved already included");
+        let (each, extent) = (self.geometry.usable_bytes_min(), u64::from(self.geometry.extent_bytes));
+        let text = format!(
+            "{what} does not fit: {left} are free, those that are reserved already included (of each extent of {}, {} count: so much it takes \
+             for certain, whatever is written; larger extents lose less)",
+            format_size(extent),
+            format_size(each)
+        );
         Err(Error::new(ErrorKind::Full, text))
     }
 }

@@ -61,7 +61,8 @@ pub struct RecompressReport {
 
 impl Pool {
     /// Recompresses on from where it stopped last, at least `bytes` of extents. Begins anew with `restart`, and for another volume or mode than
-    /// last time; when it is finished, nothing happens without that. With 0 bytes it only reports.
+    /// last time; when it is finished, nothing happens without that. With 0 bytes it only reports, without a mode on
+    /// the last one, whatever its mode was.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] and [`ErrorKind::Invalid`] for the volume and the mode, [`ErrorKind::Full`] when there is no room to
@@ -93,7 +94,9 @@ impl Core {
         // A state that is damaged only costs a new beginning.
         let kept = kept.and_then(|value| RecompressState::decode(&value).ok()).unwrap_or_default();
         let is_same = kept.started_unix_s > 0 && kept.object == object && kept.mode == mode;
-        let mut state = if is_same { kept } else { RecompressState::default() };
+        // Who only asks, and names no mode, means the last one.
+        let is_told = is_same || bytes == 0 && mode.is_empty() && kept.object == object;
+        let mut state = if is_told { kept } else { RecompressState::default() };
         if bytes > 0 {
             if restart || !is_same {
                 let started_unix_s = self.env.clock.unix_s().max(1);

@@ -89,7 +89,12 @@ impl Pool {
             let moved = core.counters.moved_bytes.get();
             return Ok(ShrinkReport { is_finished: true, ..core.shrink_report(moved) });
         }
-        if wanted > now || wanted < EXTENTS_MIN {
+        if wanted > now {
+            let (now, wanted) = (format_size(u64::from(now) * extent_bytes), format_size(capacity_bytes));
+            let text = format!("the pool has {now} and cannot be shrunk to {wanted}, which is more: use grow");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        if wanted < EXTENTS_MIN {
             let (now, wanted) = (format_size(u64::from(now) * extent_bytes), format_size(capacity_bytes));
             let least = format_size(u64::from(EXTENTS_MIN) * extent_bytes);
             let text = format!(

@@ -79,7 +79,7 @@ impl std::error::Error for ParseCandidatesError {}
 impl FromStr for Candidates {
     type Err = ParseCandidatesError;
     fn from_str(text: &str) -> Result<Self, ParseCandidatesError> {
-        let list: Result<Vec<Codec>, _> = text.split(',').map(str::parse).collect();
+        let list: Result<Vec<Codec>, _> = text.split(',').map(|codec| codec.trim().parse()).collect();
         list.ok().and_then(|list| Self::new(&list)).ok_or(ParseCandidatesError)
     }
 }
@@ -94,6 +94,7 @@ mod tests {
         for good in ["lz4", "zstd-1,lz4", "lz4,zstd-1,zstd-2,zstd-3,zstd-4,zstd-5,zstd-6,zstd-7"] {
             assert_eq!(good.parse::<Candidates>().unwrap().to_string(), good);
         }
+        assert_eq!("lz4, zstd-1".parse::<Candidates>().unwrap().to_string(), "lz4,zstd-1");
         for bad in [
             "",
             ",",

@@ -173,7 +173,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "snapshots",
-        description: "how often a served pool takes a snapshot by itself, at full hours, midnights or Mondays in UTC",
+        description: "how often a served pool takes a snapshot by itself: the first at once, then at full hours, midnights or Mondays in UTC",
         allowed: Schedule::EVERY_ALLOWED,
         default: "off",
         is_of_pool: false,
@@ -187,7 +187,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "quota",
-        description: "most space that a volume and its snapshots may take, as stored",
+        description: "most space that a volume and its snapshots may take, as stored; with 0 it takes no data at all",
         allowed: BYTES_ALLOWED,
         default: "none",
         is_of_pool: false,

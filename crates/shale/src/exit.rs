@@ -18,7 +18,7 @@ Exit codes:
     4  in use: another process or client holds it, or snapshots depend on it
     5  full: no space in the pool, or below it
     6  corrupt: stored bytes failed verification
-    7  I/O error of the storage below
+    7  I/O error of the storage below, or no permission to use it
     8  exists already
     9  unsupported by this version, kernel or file system
    10  read-only: a snapshot never changes

@@ -415,3 +415,40 @@ fn data_that_is_gone_is_told_with_the_file_and_the_way_out() {
         on(&dir, "list", &[]).code(6).says(path(&data)).says("from a copy");
     }
 }
+
+#[test]
+fn promises_that_cannot_be_kept_are_refused() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["v", "--size", "8M", "-o", "quota=2M", "-o", "reservation=4M"]).code(2).says("never use");
+    on(&dir, "create", &["v", "--size", "8M", "-o", "quota=4M"]).ok();
+    on(&dir, "set", &["v", "reservation=5M"]).code(2).says("quota of 4 MiB");
+    on(&dir, "set", &["v", "reservation=4M", "candidates=lz4, zstd-1"]).ok();
+    on(&dir, "set", &["quota=1M"]).ok();
+    on(&dir, "set", &["reservation=2M"]).ok();
+    on(&dir, "create", &["w", "--size", "8M"]).code(2).says("never use");
+    let long = "n".repeat(240);
+    on(&dir, "create", &[&long, "--size", "8M", "-o", "reservation=none", "-o", "snapshots=hourly"])
+        .code(2)
+        .says("233");
+    on(&dir, "create", &[&long, "--size", "8M", "-o", "reservation=none"]).ok();
+    on(&dir, "set", &["snapshots=daily"]).code(2).says("too long");
+    // The same size, and what the other command is for.
+    on(&dir, "grow", &["64M"]).ok();
+    on(&dir, "shrink", &["64M"]).ok();
+    on(&dir, "shrink", &["900M"]).code(2).says("use grow");
+    let report = on(&dir, "clean", &["--sort", "--report", "--json"]).ok().json();
+    assert!(report["extents_free"].as_u64().unwrap() > 32, "{report}");
+}
+
+#[test]
+fn what_is_named_twice_is_estimated_once() {
+    let dir = Dir::new();
+    std::fs::create_dir(dir.join("sub")).unwrap();
+    for name in ["a", "sub/b"] {
+        std::fs::write(dir.join(name), support::real_data(1 << 20)).unwrap();
+    }
+    let (all, sub, file) = (dir.path(), dir.join("sub"), dir.join("a"));
+    let report = run(["estimate", path(all), path(&sub), path(&file), path(&file), "--json"]).ok().json();
+    assert_eq!((report["files"].as_u64(), report["size_bytes"].as_u64()), (Some(2), Some(2 << 20)), "{report}");
+    run(["estimate", path(all), "--sample", "0"]).code(2).says("--sample");
+}

@@ -2,6 +2,7 @@
 
 use units::format_size;
 
+use super::pace::end_when_interrupted;
 use crate::choices::Calibrated;
 use crate::cli::CalibrateArgs;
 use crate::control::{Reply, Request};
@@ -11,6 +12,7 @@ use crate::session::Session;
 
 /// Calibrates, and says what came of it.
 pub fn run(args: CalibrateArgs, output: &Output) -> Outcome {
+    end_when_interrupted(output)?;
     let found = Session::with(&args.pool, &args.access, output, |session| match session.call(Request::Calibrate)? {
         Reply::Calibrated(found) => Ok(found),
         other => Err(other.unexpected().into()),

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use surface::{Error, ErrorKind};
 
+use super::pace::end_when_interrupted;
 use crate::cli::EstimateArgs;
 use crate::control::{Reply, Request};
 use crate::estimate::{self, Plan, Population, Report, show};
@@ -20,6 +21,10 @@ const SHOW_EVERY: u64 = 256;
 
 /// Estimates, and says what came of it.
 pub fn run(args: EstimateArgs, output: &Output) -> Outcome {
+    end_when_interrupted(output)?;
+    if args.sample == Some(0) {
+        return Err(Error::new(ErrorKind::Invalid, "--sample must be more than 0").into());
+    }
     let report = match volume_of(&args.targets) {
         Some((pool, volume)) => of_volume(&args, &pool, &volume, output)?,
         None => of_paths(&args, output)?,

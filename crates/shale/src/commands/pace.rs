@@ -13,7 +13,7 @@ use crate::cli::Pacing;
 use crate::exit::{Failure, Outcome};
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::system::Termination;
+use crate::system::{Termination, exit_now};
 
 /// While others are at work, background work rests so many times as long as it works.
 const REST_FACTOR: u32 = 9;
@@ -55,6 +55,22 @@ impl Interruption {
             std::thread::sleep(left.min(LOOK_EVERY));
         }
     }
+}
+
+/// From now on a signal ends the process at once, as its default would, but says so in the way of all commands. For those that leave nothing
+/// to be put in order: a pool that is open then has crashed, which it is made for. To be called before any other thread is started.
+///
+/// # Errors
+/// When signals cannot be blocked, or the thread that waits for them cannot be started.
+pub fn end_when_interrupted(output: &Output) -> Outcome {
+    let output = *output;
+    let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
+    let end = move |_| {
+        let interrupted = Failure::Interrupted("interrupted".to_owned());
+        interrupted.report(&output);
+        exit_now(interrupted.code().into());
+    };
+    signals.watch(end).map_err(|error| Error::from_io("cannot watch for signals", error).into())
 }
 
 /// How far the work is, after a slice of it.

@@ -59,6 +59,7 @@ fn show(slice: &RecompressSlice, took: Option<Duration>) -> String {
     if slice.started_unix_s == 0 {
         return "this volume has not been recompressed so\n".to_owned();
     }
+    let mode = slice.mode.as_ref().map_or_else(String::new, |mode| format!(" with --mode {mode}"));
     let far = if slice.finished {
         "all of it".to_owned()
     } else {
@@ -67,7 +68,7 @@ fn show(slice: &RecompressSlice, took: Option<Duration>) -> String {
     let took = took.map_or_else(String::new, |took| format!(", in {:.1} s", took.as_secs_f64()));
     let won = slice.before_bytes.saturating_sub(slice.after_bytes);
     format!(
-        "recompressed, {far}{took}: {} of {} fragments rewritten, {} as {}, {} won\n",
+        "recompressed{mode}, {far}{took}: {} of {} fragments rewritten, {} as {}, {} won\n",
         slice.rewritten,
         slice.fragments,
         format_size(slice.before_bytes),

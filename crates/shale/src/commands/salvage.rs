@@ -159,6 +159,10 @@ fn give_up(new: Unfinished, failure: Failure) -> Failure {
         if is_gone { "what was made of it is removed" } else { "it is not finished, and can be salvaged into again" };
     match failure {
         Failure::Interrupted(text) => Failure::Interrupted(format!("{text} before {into} was complete; {left}")),
+        Failure::Error(error) if error.kind() == ErrorKind::Full => {
+            let text = format!("{error}; salvage into a pool with a larger --capacity ({left})");
+            Failure::Error(Error::new(ErrorKind::Full, text))
+        }
         other => other,
     }
 }

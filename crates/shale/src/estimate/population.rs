@@ -147,6 +147,7 @@ impl Population {
             unit_bytes: unit_bytes as u64,
             types: BTreeMap::new(),
             seen: HashSet::new(),
+            overlaps: paths.len() > 1,
             scanned: Scanned::default(),
             progress,
         };
@@ -257,8 +258,9 @@ impl Runs {
 struct Scan<'a> {
     unit_bytes: u64,
     types: BTreeMap<String, Vec<Item>>,
-    /// Files with several names, by device and inode.
+    /// Files that may be met again, by device and inode: those with several names, and all if several paths are looked at.
     seen: HashSet<(u64, u64)>,
+    overlaps: bool,
     scanned: Scanned,
     progress: &'a mut dyn FnMut(Scanned),
 }
@@ -277,6 +279,9 @@ impl Scan<'_> {
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let file = File::open(path).map_err(|error| path_error("cannot open", path, error))?;
+        if !self.is_new(&metadata) {
+            return Ok(());
+        }
         let size = if kind.is_block_device() {
             crate::system::device_bytes(path).map_err(|error| path_error("cannot look at", path, error))?
         } else {
@@ -300,9 +305,7 @@ impl Scan<'_> {
                 let (path, Ok(metadata)) = (entry.path(), entry.metadata()) else { continue };
                 if metadata.is_dir() {
                     directories.push(path);
-                } else if metadata.is_file()
-                    && (metadata.nlink() == 1 || self.seen.insert((metadata.dev(), metadata.ino())))
-                {
+                } else if metadata.is_file() && self.is_new(&metadata) {
                     match File::open(&path) {
                         Ok(file) => self.file(&path, &file, metadata.len(), false),
                         Err(_) => self.scanned.unreadable += 1,
@@ -310,6 +313,11 @@ impl Scan<'_> {
                 }
             }
         }
+    }
+
+    fn is_new(&mut self, metadata: &std::fs::Metadata) -> bool {
+        let once = !self.overlaps && metadata.nlink() == 1;
+        once || self.seen.insert((metadata.dev(), metadata.ino()))
     }
 
     fn file(&mut self, path: &Path, file: &File, size_bytes: u64, is_device: bool) {
