@@ -400,7 +400,7 @@ fn explain_tells_how_data_is_stored() {
     assert!(done["after_bytes"].as_u64().unwrap() <= done["before_bytes"].as_u64().unwrap(), "{done}");
     assert!(stored() <= before);
     assert_eq!(support::content(&dir, "v"), held);
-    assert!(on(&dir, "recompress", &["v", "--report"]).ok().stdout.contains("not been recompressed so"));
+    assert!(on(&dir, "recompress", &["v", "--report"]).ok().stdout.contains("with --mode archive"));
     on(&dir, "recompress", &["v", "--mode", "best"]).code(2).says("archive");
     on(&dir, "trace", &["--limit", "1"]).code(2).says("serve");
 }

@@ -217,7 +217,7 @@ fn a_send_that_cannot_begin_leaves_the_old_file() {
     let server = Server::start(&other, &[]);
     for pool in [&other, &from] {
         let data = pool.pool().join("data");
-        on(&from, "send", &["v@a", "-o", path(&data), "--force"]).code(4).says("locked by another process");
+        on(&from, "send", &["v@a", "-o", path(&data), "--force"]).code(4).says("data of a Shale pool");
     }
     server.stop();
     on(&other, "check", &[]).ok();
