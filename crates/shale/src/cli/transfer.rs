@@ -21,7 +21,8 @@ take no space. Where the pool's compression is auto and a file-type rule names a
 `shale set --help`), the volume is created with that. Everything is durable when the command returns. If it fails, the volume that it created is
 removed again.
 
-JSON: {volume, source, size_bytes, copied_bytes, hole_bytes, allocated_bytes, stored_bytes, ratio, seconds,
+JSON: {volume, source, size_bytes, copied_bytes, hole_bytes, allocated_bytes (the volume's own), with_snapshots (whether
+  the next two count what its snapshots hold beside), stored_bytes, ratio, seconds,
   bytes_per_second}.")]
 pub struct ImportArgs {
     /// Directory of the pool
