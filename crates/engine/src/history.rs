@@ -160,8 +160,8 @@ impl Pool {
         while volume.descriptor.read().cuts.len() >= CUTS_MAX && core.objects.has_reaping() {
             core.take_checkpoint()?;
         }
-        let cuts_that_stay = |head: &ObjectDescriptor| {
-            let cuts = core.cuts_behind(head, origin.epoch, &newer);
+        let cuts_that_stay = |head: &ObjectDescriptor, going: &[Arc<Object>]| {
+            let cuts = core.cuts_behind(head, origin.epoch, going);
             if cuts.len() < CUTS_MAX {
                 return Ok(cuts);
             }
@@ -175,7 +175,7 @@ impl Pool {
         // What cannot be done must not cost the newer snapshots.
         let head = volume.descriptor.read().clone();
         next_epoch(&head)?;
-        cuts_that_stay(&head)?;
+        cuts_that_stay(&head, &newer)?;
         core.drain_all()?;
         self.destroy_in_steps(&newer)?;
         let _gate = volume.gate.write();
@@ -183,7 +183,7 @@ impl Pool {
         core.drain_all()?;
         let head = volume.descriptor.read().clone();
         let epoch = next_epoch(&head)?;
-        let mut cuts = cuts_that_stay(&head)?;
+        let mut cuts = cuts_that_stay(&head, &[])?;
         cuts.push(Cut { after: origin.epoch, before: epoch });
         core.append_durably(vec![Entry::Object(ObjectDescriptor { epoch, cuts, size_bytes, ..head })])?;
         core.workers.wake_keeper();
@@ -377,13 +377,14 @@ fn lies_on(snapshot: &Object, levels: &[Level]) -> bool {
 }
 
 impl Core {
-    /// The cuts of a volume that are still needed when it has been taken back to the epoch `after`, and the snapshots `newer` are gone.
+    /// The cuts of a volume that are still needed when it has been taken back to the epoch `after`, and the snapshots `going` are gone, which are
+    /// not yet.
     /// What an older cut within the new one hides, the new one hides from whoever comes then; nobody else needs it if nobody looks from
     /// between the two.
-    fn cuts_behind(&self, head: &ObjectDescriptor, after: Epoch, newer: &[Arc<Object>]) -> Vec<Cut> {
+    fn cuts_behind(&self, head: &ObjectDescriptor, after: Epoch, going: &[Arc<Object>]) -> Vec<Cut> {
         let goes = |point: Epoch| {
-            let is_newer = |s: &Arc<Object>| s.descriptor.read().origin.is_some_and(|origin| origin.epoch == point);
-            self.objects.is_alone_at(head.id, point) && newer.iter().any(is_newer)
+            let is_there = |s: &Arc<Object>| s.descriptor.read().origin.is_some_and(|origin| origin.epoch == point);
+            self.objects.is_alone_at(head.id, point) && going.iter().any(is_there)
         };
         let timelines = self.objects.timelines();
         let mut points = timelines.get(&head.id).map_or_else(Vec::new, |timeline| timeline.points.clone());

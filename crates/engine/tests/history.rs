@@ -318,6 +318,32 @@ fn a_rollback_that_is_refused_costs_no_snapshot() {
     check(&pool);
 }
 
+/// The clone of a snapshot that a rollback gives up still does not see what an earlier rollback had given up.
+#[test]
+fn what_was_given_up_first_stays_hidden_from_clones_of_what_is_given_up_next() {
+    let machine = Machine::new(16 * MIB, 8);
+    let pool = pool_without_threads(&machine, 16 * MIB);
+    pool.create_volume("v", MIB, &Default::default()).unwrap();
+    let volume = pool.volume("v").unwrap();
+    put(&*volume, 1, 1);
+    pool.snapshot("v", "a").unwrap();
+    put(&*volume, 1, 2);
+    put(&*volume, 5, 2);
+    volume.flush().unwrap();
+    pool.rollback("v@a", false).unwrap();
+    put(&*volume, 3, 3);
+    pool.snapshot("v", "b").unwrap();
+    pool.clone_snapshot("v@b", "w", &Default::default()).unwrap();
+    pool.rollback("v@a", true).unwrap();
+    let clone = pool.volume("w").unwrap();
+    let seen = || [1, 3, 5].map(|block| tag(&*clone, block));
+    assert_eq!(seen(), [1, 3, 0]);
+    settle(&pool);
+    pool.drop_caches();
+    assert_eq!(seen(), [1, 3, 0]);
+    check(&pool);
+}
+
 /// A clone of a snapshot that a rollback gives up keeps what it sees; what nobody sees goes, and so do the traces.
 #[test]
 fn rollbacks_spare_clones_of_what_they_give_up() {
