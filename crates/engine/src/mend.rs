@@ -112,8 +112,18 @@ pub(crate) fn mend(env: &PoolEnv, pool: &[u8; 16], geometry: &Geometry) -> Resul
 
 impl Mender<'_> {
     pub(crate) fn problem(&mut self, kind: &'static str, place: Option<(String, u64)>, detail: String) {
+        self.problem_that(kind, place, detail, true);
+    }
+
+    pub(crate) fn problem_that(
+        &mut self,
+        kind: &'static str,
+        place: Option<(String, u64)>,
+        detail: String,
+        repaired: bool,
+    ) {
         let (volume, offset) = place.map_or((None, None), |(volume, offset)| (Some(volume), Some(offset)));
-        self.problems.push(Problem { kind, volume, offset, detail, repaired: true });
+        self.problems.push(Problem { kind, volume, offset, detail, repaired });
     }
 
     /// Step 1.

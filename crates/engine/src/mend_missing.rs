@@ -5,7 +5,8 @@
 //!    *short*: a record is gone, or the log has lost data of a damaged one.
 //! 2. *What may hide*: of a block that was overwritten or discarded, a damaged record may get the older data back, if the batch that told of it is
 //!    gone. Rightly it is gone when it was all dead; but it may be damaged. So extents in which older data shows must be without gaps. In accounts
-//!    that come out with too much, all that damaged records have there may stand for something else that is missing, too.
+//!    that come out with too much, all that damaged records have there may stand for something else that is missing, too. And in those that are
+//!    short the log must be whole: otherwise a record that was removed rightly may be of just the size of what it has lost.
 //! 3. *Which*: candidates are the records that the store does not have and that a fragment in an account which is short, or may hide something,
 //!    belonged to. Most of them were removed rightly, when nobody needed them any more.
 //! 4. They are told from the log like damaged ones; those for which there is not room in each account are none. What is left must be what is
@@ -24,7 +25,7 @@ use crate::map::store_error;
 use crate::mend::{Mender, hopeless};
 use crate::mend_balance::{Accounts, beyond};
 use crate::mend_records::only;
-use crate::salvage::{Rank, Scan, is_whole};
+use crate::salvage::{Rank, Scan};
 
 fn untold(what: &str, bytes: u64) -> Error {
     hopeless(format!(
@@ -47,7 +48,7 @@ impl Mender<'_> {
         let over = if damaged.is_empty() { Accounts::new() } else { beyond(&counted, &due) };
         // Step 2.
         let missing_bytes = short.values().sum();
-        if self.may_hide(doubtful, &over) {
+        if self.may_hide(doubtful, &short, &over) {
             return Err(untold("map records are damaged, and what counts or tells of them is, too", missing_bytes));
         }
         if short.is_empty() && over.is_empty() {
@@ -100,20 +101,22 @@ impl Mender<'_> {
         for (account, bytes) in candidates.keys().flat_map(|key| self.accounts_of(&records[key])) {
             *missing.entry(account).or_default() += bytes;
         }
-        if missing != short || self.may_hide(&self.doubtful(&candidates, &told), &Accounts::new()) {
+        if missing != short || self.may_hide(&self.doubtful(&candidates, &told), &Accounts::new(), &Accounts::new()) {
             return Err(untold("map records are missing", missing_bytes));
         }
         Ok(candidates)
     }
 
-    /// Whether the log may have lost what `doubtful` older data shows in place of, or what lies hidden in accounts that come out with too much.
-    fn may_hide(&self, doubtful: &BTreeSet<ExtentIndex>, over: &Accounts) -> bool {
-        let is_whole = |extent, to_the_end| is_whole(&*self.env.disk, self.geometry, self.pool, extent, to_the_end);
+    /// Whether the log may have lost what is `short`, what `doubtful` older data shows in place of, or what lies hidden in accounts that come out with
+    /// too much.
+    fn may_hide(&self, doubtful: &BTreeSet<ExtentIndex>, short: &Accounts, over: &Accounts) -> bool {
         if self.found.damaged_pages.is_empty() {
-            return !(doubtful.iter().all(|extent| is_whole(*extent, false))
-                && over.keys().all(|e| is_whole(*e, true)));
+            let mut suspect = short.keys().chain(over.keys());
+            return !(doubtful.iter().all(|extent| self.is_whole(*extent, false))
+                && suspect.all(|e| self.is_whole(*e, true)));
         }
         let mut all = (1..self.geometry.extents()).map(ExtentIndex);
-        !over.is_empty() || !doubtful.is_empty() && !all.all(|extent| is_whole(extent, false))
+        let is_suspect = !doubtful.is_empty() || !short.is_empty();
+        !over.is_empty() || is_suspect && !all.all(|extent| self.is_whole(extent, true))
     }
 }

@@ -17,7 +17,7 @@ use units::{BlockMask, Epoch, ExtentIndex, GroupIndex, ObjectId};
 
 use crate::map::store_error;
 use crate::mend::Mender;
-use crate::salvage::{Fact, Rank, Resolved, Scan, counts, resolve};
+use crate::salvage::{Fact, Rank, Resolved, Scan, counts, is_whole, resolve};
 
 /// Groups of objects.
 type Groups = BTreeSet<(ObjectId, GroupIndex)>;
@@ -45,11 +45,17 @@ impl Mender<'_> {
 
     /// Extents in which records have data that may have been discarded, or overwritten by what the log has lost.
     pub(crate) fn doubtful(&self, wanted: &BTreeMap<RecordKey, String>, told: &Told) -> BTreeSet<ExtentIndex> {
-        let of_one = |told: &Resolved| {
-            let fragments = told.record.fragments.iter().filter(|f| !f.live.and(told.uncertain).is_empty());
-            fragments.map(|fragment| self.geometry.extent_at(fragment.location)).collect::<Vec<_>>()
-        };
-        wanted.keys().filter_map(|key| told.get(key)).flat_map(of_one).collect()
+        wanted.keys().filter_map(|key| told.get(key)).flat_map(|told| self.doubtful_of(told)).collect()
+    }
+
+    fn doubtful_of(&self, told: &Resolved) -> BTreeSet<ExtentIndex> {
+        let fragments = told.record.fragments.iter().filter(|f| !f.live.and(told.uncertain).is_empty());
+        fragments.map(|fragment| self.geometry.extent_at(fragment.location)).collect()
+    }
+
+    /// See [`is_whole`].
+    pub(crate) fn is_whole(&self, extent: ExtentIndex, to_the_end: bool) -> bool {
+        is_whole(&*self.env.disk, self.geometry, self.pool, extent, to_the_end)
     }
 
     /// Steps 2 and 3.
@@ -59,13 +65,17 @@ impl Mender<'_> {
         for (key, why) in wanted {
             let record = &self.rebuilt[key];
             let (data, uncertain) = (record.allocated().count(), self.uncertain(key, &told).count());
+            // What is lost at the end of an extent leaves no gap.
+            let doubtful = told.get(key).map(|told| self.doubtful_of(told)).unwrap_or_default();
+            let is_certain = doubtful.iter().all(|extent| self.is_whole(*extent, true));
+            let lost = if is_certain { "" } else { ", or overwritten by what the log may have lost" };
             let detail = format!(
                 "128 KiB from here: {why}; rebuilt from the log, with data in {data} blocks; of these, and of older ones \
-                 that show between them, {uncertain} may have been discarded"
+                 that show between them, {uncertain} may have been discarded{lost}"
             );
             let name = self.found.descriptors.get(&key.object).map(|d| d.name.clone());
             let place = name.map(|name| (name, key.group.first_block().offset_bytes()));
-            self.problem("record", place, detail);
+            self.problem_that("record", place, detail, is_certain);
             if uncertain > 0 {
                 self.estrange(key)?;
             }

@@ -15,7 +15,7 @@ const READ_WHOLE_MAX: u64 = 2 << 20;
 
 /// Blocks of records that were rebuilt, and older ones that show between them, that may have been discarded.
 pub fn uncertain(report: &CheckReport) -> u64 {
-    let told = |detail: &str| detail.strip_suffix(" may have been discarded")?.rsplit(' ').next()?.parse::<u64>().ok();
+    let told = |detail: &str| detail.split_once(" may have been discarded")?.0.rsplit(' ').next()?.parse::<u64>().ok();
     let records = report.problems.iter().filter(|p| p.kind == "record");
     records.map(|p| told(&p.detail).unwrap_or_else(|| panic!("no count: {p:?}"))).sum()
 }
