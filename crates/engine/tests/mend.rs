@@ -126,15 +126,19 @@ fn behead(world: &World, anatomy: &Anatomy, record: &[u8]) {
         let bytes = part.offset..part.offset + part.batch.batch_bytes as u64;
         !part.tail && locations.iter().any(|location| bytes.contains(location))
     };
-    let part = anatomy.batches.iter().find(holds).expect("a batch");
-    world.machine.disk.flip_bit(part.offset + 5, 3);
+    // Below a delta a record may still name what has been written over.
+    if let Some(part) = anatomy.batches.iter().find(holds) {
+        world.machine.disk.flip_bit(part.offset + 5, 3);
+    }
 }
 
 /// A damaged record or usage page, and another record gone, or the record's own batch damaged: everything is there afterwards, or repair refuses.
 fn two_at_once(base: &World, seed: u64, with_data: &[Vec<u8>]) -> Result<u64, Failure> {
     let (anatomy, pages) = (Anatomy::of(base), keys(base, b'U'));
     let mut damages = 0;
-    for kind in 0..6 {
+    // Below what a delta says a record may count for nothing: then it is not missed.
+    let kinds = if keys(base, b'D').is_empty() { 0..6 } else { 2..4 };
+    for kind in kinds {
         let mut world = base.fork(seed ^ kind << 32);
         let victim = world.rng.pick(with_data).clone();
         let other = world.rng.pick(with_data).clone();
@@ -170,7 +174,7 @@ fn two_at_once(base: &World, seed: u64, with_data: &[Vec<u8>]) -> Result<u64, Fa
         let reappeared =
             world.verify_mended().map_err(|Failure(text)| Failure(format!("{text}; kind {kind}, {report:?}")))?;
         if reappeared > uncertain(&report) {
-            return Err(world.fail(format!("{reappeared} discarded blocks show: {:?}", report.problems)));
+            return Err(world.fail(format!("kind {kind}: {reappeared} discarded blocks show: {:?}", report.problems)));
         }
     }
     Ok(damages)
