@@ -337,6 +337,9 @@ impl World {
         if self.disturbed.is_some() {
             return Ok(Ended::Disturbed);
         }
+        if error.kind() == ErrorKind::Invalid && self.judge_contradiction(op, &error)? {
+            return Ok(Ended::Limited);
+        }
         if error.kind() == ErrorKind::Full && may_be_full {
             if self.judge_quota(op, &error)? || self.judge_reservation(op, &error)? {
                 return Ok(Ended::Limited);

@@ -102,6 +102,24 @@ impl World {
         Ok(true)
     }
 
+    /// Whether a change was refused because a volume would have more reserved than its quota lets it use; if it says so, one must.
+    pub fn judge_contradiction(&self, op: &Op, error: &Error) -> Result<bool, Failure> {
+        let Op::Table(change) = op else { return Ok(false) };
+        if !error.to_string().contains("could never use what is kept") {
+            return Ok(false);
+        }
+        let mut after = self.model.clone();
+        after.table_done(change);
+        let contradicts = |name: &String| {
+            let [reserved, quota] = ["reservation", "quota"].map(|key| limit(&after, name, key));
+            reserved.zip(quota).is_some_and(|(reserved, quota)| reserved > quota)
+        };
+        if !after.names().iter().any(contradicts) {
+            return Err(self.fail(format!("{op:?}: nothing explains: {error}")));
+        }
+        Ok(true)
+    }
+
     /// What is reserved for a volume is there when it is asked for.
     pub fn judge_reserved(&self, op: &Op, error: &Error) -> Result<(), Failure> {
         let Some(name) = volume_of(op) else { return Ok(()) };
