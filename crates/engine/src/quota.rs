@@ -162,8 +162,15 @@ impl Core {
     fn check_reserved(&self, wanted: u64, what: &str) -> Result<()> {
         let extents = u64::from(self.geometry.extents_usable()) - 1 - self.geometry.reserve_extents();
         let room = extents * self.geometry.usable_bytes_min();
-        let live = self.extents.lock().live_bytes();
-        if live.saturating_add(wanted) <= room {
+        let live_bytes = || self.extents.lock().live_bytes();
+        let fits = |live: u64| live.saturating_add(wanted) <= room;
+        if fits(live_bytes()) {
+            return Ok(());
+        }
+        // What was given up since the last checkpoint has not been counted yet.
+        self.take_light_checkpoint()?;
+        let live = live_bytes();
+        if fits(live) {
             return Ok(());
         }
         let left = format_size(room.saturating_sub(live));

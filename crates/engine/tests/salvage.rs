@@ -255,7 +255,7 @@ fn what_is_over_its_quota_comes_out_whole() {
         pool.set_properties(name, &[(key.to_owned(), Some(value.to_owned()))]).unwrap();
     };
     set(Some("limited"), "quota", "128K");
-    set(Some("limited"), "reservation", "2M");
+    set(Some("limited"), "reservation", "100K");
     set(Some("clone"), "quota", "none");
     set(None, "quota", "64K");
     pool.flush().unwrap();
