@@ -99,9 +99,8 @@ impl Core {
     fn prepare(&self, generation: u64) -> Result<Option<Vec<Prepared>>> {
         self.heal()?;
         // Changes that pile up faster than checkpoints write them would fill memory: then draining waits for one.
-        let piled_up = |core: &Self| core.map.active().bytes() > core.shares.overlay;
-        if piled_up(self) && self.map.is_frozen() {
-            self.checkpoint_unless(Kind::Full, |core| !piled_up(core))?;
+        if self.map.is_frozen() {
+            self.bound_changes()?;
         }
         let share = self.shares.write_buffer / 4;
         let mut taken = self.buffer.take(BATCH_RAW_BYTES.min(share), generation);

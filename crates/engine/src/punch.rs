@@ -115,8 +115,9 @@ mod tests {
     use surface::{BlockDevice, WriteOptions};
 
     use super::*;
-    use crate::options::{FormatOptions, PoolEnv, PoolOptions};
+    use crate::options::{FormatOptions, PoolOptions};
     use crate::pool::Pool;
+    use crate::testing::env_on;
 
     const GROUP_BYTES: u64 = (GROUP_BLOCKS * BLOCK_BYTES) as u64;
 
@@ -141,12 +142,7 @@ mod tests {
 
     /// A pool with little memory, and a volume with a block in each of so many groups.
     fn scattered(machine: &Machine, groups: u64) -> Pool {
-        let env = PoolEnv {
-            disk: machine.disk.handle(),
-            store: machine.store.handle(),
-            clock: std::sync::Arc::clone(&machine.clock) as _,
-            entropy: std::sync::Arc::clone(&machine.entropy) as _,
-        };
+        let env = env_on(machine, machine.disk.handle());
         let options =
             FormatOptions { capacity_bytes: 128 << 20, extent_bytes: 256 << 10, properties: Default::default() };
         Pool::format(&env, &options).unwrap();
