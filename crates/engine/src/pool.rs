@@ -7,7 +7,7 @@ use format::{
     CatalogueRef, Checkpoint, Entry, FORMAT_VERSION, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Superblock,
 };
 use parking_lot::Mutex;
-use surface::{Error, ErrorKind, Result};
+use surface::{DeviceId, Error, ErrorKind, Result};
 use units::{
     BLOCK_BYTES, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, ExtentIndex, OBJECT_BYTES_MAX, ObjectId, Seq, format_size,
 };
@@ -312,6 +312,7 @@ impl Pool {
         let status = |object: Arc<Object>| {
             let descriptor = object.descriptor.read().clone();
             VolumeStatus {
+                id: DeviceId(object.id.0),
                 name: descriptor.name,
                 size_bytes: object.size_bytes(),
                 allocated_bytes: object.allocated_bytes(),

@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use surface::DeviceId;
+
 use crate::options::Properties;
 
 /// Figures of one volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeStatus {
+    /// Number, which it keeps whatever it is called, and which no other gets.
+    pub id: DeviceId,
     /// Name.
     pub name: String,
     /// Size that its users see, in bytes.

@@ -97,7 +97,11 @@ impl Devices {
         self.open_volume(self.pool.volume(name)?)
     }
 
-    fn open_volume(&self, volume: Arc<Volume>) -> Result<Arc<dyn BlockDevice>> {
+    /// As [`open`](Self::open).
+    ///
+    /// # Errors
+    /// `InUse`, and `NotFound` while it is being destroyed.
+    pub fn open_volume(&self, volume: Arc<Volume>) -> Result<Arc<dyn BlockDevice>> {
         let in_use = {
             let mut state = self.register.state.lock();
             self.enter(&mut state, &volume)?

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 /// A volume.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VolumeReport {
+    /// Number, which it keeps whatever it is called, and which no other gets.
+    pub id: u64,
     /// Name.
     pub name: String,
     /// Size that its users see.
@@ -124,6 +126,7 @@ impl VolumeReport {
     pub fn new(status: VolumeStatus, clients: usize) -> Self {
         Self {
             ratio: ratio(status.allocated_bytes, status.stored_bytes).filter(|_| status.allocated_bytes > 0),
+            id: status.id.0,
             name: status.name,
             size_bytes: status.size_bytes,
             allocated_bytes: status.allocated_bytes,

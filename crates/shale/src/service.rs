@@ -1,11 +1,12 @@
 //! Answers requests on an open pool: for the command that opened it, and for the clients of a server.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
-use engine::{Calibration, CalibrationEffort, Pool};
+use engine::{Calibration, CalibrationEffort, Pool, Volume};
 use parking_lot::Mutex;
-use surface::{BlockDevice, Error, ErrorKind, Result};
+use surface::{BlockDevice, DeviceId, Error, ErrorKind, Result};
 
 use crate::control::{Reply, Request};
 use crate::devices::Devices;
@@ -95,12 +96,25 @@ impl Service {
         self.output.note(&format!("shale: {text}"));
     }
 
-    /// Opens a volume for bulk data.
+    /// Opens a volume for bulk data, and says which it is: the one with the number `id`, or whichever has the name.
     ///
     /// # Errors
     /// `NotFound`.
-    pub fn open_volume(&self, name: &str) -> Result<std::sync::Arc<dyn BlockDevice>> {
-        self.devices.open(name)
+    pub fn open_volume(&self, name: &str, id: Option<u64>) -> Result<(u64, Arc<dyn BlockDevice>)> {
+        let volume = self.named(name, id)?;
+        Ok((volume.id().0, self.devices.open_volume(volume)?))
+    }
+
+    /// The volume with the number `id`, whatever it is called by now; without one whichever has the name.
+    fn named(&self, name: &str, id: Option<u64>) -> Result<Arc<Volume>> {
+        let found = match id {
+            Some(id) => self.pool.volume_of(DeviceId(id)),
+            None => self.pool.volume(name),
+        };
+        found.map_err(|error| match id {
+            Some(_) => error.context(format_args!("'{name}' is gone")),
+            None => error,
+        })
     }
 
     /// Does what is asked.
@@ -113,8 +127,9 @@ impl Service {
             Request::Create { volume, size_bytes, properties } => {
                 self.pool.create_volume(&volume, size_bytes, &properties).map(|()| Reply::Done)
             }
-            Request::Destroy { volume, recursive, force } => {
-                self.devices.destroy(&volume, recursive, force).map(|()| Reply::Done)
+            Request::Destroy { volume, id, recursive, force } => {
+                let name = if id.is_some() { self.named(&volume, id)?.name() } else { volume };
+                self.devices.destroy(&name, recursive, force).map(|()| Reply::Done)
             }
             Request::Snapshot { volume, name } => self.pool.snapshot(&volume, &name).map(|()| Reply::Done),
             Request::Clone { snapshot, volume, properties } => {
@@ -127,7 +142,9 @@ impl Service {
             Request::Promote { volume } => self.pool.promote(&volume).map(|()| Reply::Done),
             Request::Snapshots { volume } => self.snapshots(volume.as_deref()).map(Reply::Snapshots),
             Request::Diff { from, to, start } => Ok(Reply::Diff(self.pool.diff(&from, &to, start)?.into())),
-            Request::Resize { volume, size_bytes, shrink, force } => self.resize(&volume, size_bytes, shrink, force),
+            Request::Resize { volume, id, size_bytes, shrink, force } => {
+                self.resize(&self.named(&volume, id)?.name(), size_bytes, shrink, force)
+            }
             Request::List => Ok(Reply::Volumes(self.list())),
             Request::Status => Ok(Reply::Status(Box::new(self.status()))),
             Request::Get { volume } => {
@@ -172,7 +189,7 @@ impl Service {
             Request::Send(_) | Request::Receive(_) => {
                 Err(Error::new(ErrorKind::Invalid, "a stream needs a connection of its own"))
             }
-            Request::Bulk { volume } => Ok(Reply::Bulk { size_bytes: self.pool.volume(&volume)?.size_bytes() }),
+            Request::Bulk { volume, id } => Ok(Reply::Bulk { id: self.named(&volume, id)?.id().0 }),
         }
     }
 

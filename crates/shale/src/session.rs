@@ -114,14 +114,14 @@ impl Session {
         }
     }
 
-    /// Opens a volume for bulk data.
+    /// Opens a volume for bulk data: the one with that number, or whichever has the name now.
     ///
     /// # Errors
     /// `NotFound`, and what the pool says.
-    pub fn volume(&self, name: &str) -> Result<Arc<dyn VolumeIo>> {
+    pub fn volume(&self, name: &str, id: Option<u64>) -> Result<Arc<dyn VolumeIo>> {
         match self {
-            Self::Direct(pool) => Ok(Arc::new(LocalVolume(pool.service.open_volume(name)?))),
-            Self::Served(client) => Ok(Arc::new(client.volume(name)?)),
+            Self::Direct(pool) => Ok(Arc::new(LocalVolume(pool.service.open_volume(name, id)?.1))),
+            Self::Served(client) => Ok(Arc::new(client.volume(name, id)?)),
         }
     }
 }

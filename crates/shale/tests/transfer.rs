@@ -4,11 +4,12 @@
 mod support;
 
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 
 use support::{
-    Dir, Ran, SHALE, Server, content, imported_noise, noise, on, padded, path, real_data, run, run_with_stdin,
+    Dir, Ran, SHALE, Server, content, imported_noise, noise, on, padded, path, real_data, run, run_with_stdin, signal,
 };
 
 /// A file with real data, holes, noise, zeroes that are no hole, and an odd end.
@@ -132,8 +133,8 @@ fn an_import_that_does_not_fit_leaves_the_pool_as_it_was() {
     on(&dir, "check", &[]).ok();
 }
 
-/// SIGINT while stdin has nothing to say.
-fn interrupted_import(dir: &Dir) {
+/// An import into `v` from a pipe that has read what begins its stream, so that the volume is there, and waits for more.
+fn begun_import(dir: &Dir, begins: &[u8]) -> (Child, ChildStdin) {
     let mut child = Command::new(SHALE)
         .args(["import", path(&dir.pool()), "v", "-"])
         .stdin(Stdio::piped())
@@ -141,8 +142,14 @@ fn interrupted_import(dir: &Dir) {
         .spawn()
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    // More than a pipe holds: once it is written, the import has begun to read, so the volume is there.
-    std::io::Write::write_all(&mut stdin, &noise(4 << 20)).unwrap();
+    assert!(begins.len() > 1 << 20, "it may all lie in the pipe");
+    stdin.write_all(begins).unwrap();
+    (child, stdin)
+}
+
+/// SIGINT while stdin has nothing to say.
+fn interrupted_import(dir: &Dir) {
+    let (child, stdin) = begun_import(dir, &noise(4 << 20));
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let ran = support::Ran::of(child.wait_with_output().unwrap());
@@ -158,6 +165,40 @@ fn an_interrupted_import_removes_its_volume() {
     let server = Server::start(&dir, &[]);
     interrupted_import(&dir);
     server.stop();
+}
+
+/// While a server takes an import, the volume is renamed, and another gets its name: the import stays with its own.
+#[test]
+fn an_import_stays_with_its_volume_whatever_it_is_called() {
+    let dir = Dir::with_pool("256M");
+    let other = imported_noise(&dir, "other.img", 3 << 20);
+    on(&dir, "rename", &["v", "other"]).ok();
+    let server = Server::start(&dir, &[]);
+    let (begins, ends) = (real_data(8 << 20), noise(24 << 20));
+    for interrupted in [false, true] {
+        let (child, mut stdin) = begun_import(&dir, &begins);
+        on(&dir, "rename", &["v", "renamed"]).ok();
+        on(&dir, "rename", &["other", "v"]).ok();
+        if interrupted {
+            signal(&child, 2);
+        } else {
+            stdin.write_all(&ends).unwrap();
+            drop(stdin);
+        }
+        let ran = Ran::of(child.wait_with_output().unwrap());
+        if interrupted {
+            ran.code(130).says("the new volume was removed");
+            on(&dir, "destroy", &["renamed"]).code(3);
+        } else {
+            ran.ok();
+            assert!(content(&dir, "renamed") == [&begins[..], &ends].concat(), "the content differs");
+            on(&dir, "destroy", &["renamed"]).ok();
+        }
+        assert!(content(&dir, "v") == std::fs::read(&other).unwrap(), "another volume was touched");
+        on(&dir, "rename", &["v", "other"]).ok();
+    }
+    server.stop();
+    on(&dir, "check", &[]).ok();
 }
 
 #[test]

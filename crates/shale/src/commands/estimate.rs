@@ -84,7 +84,7 @@ fn of_volume(args: &EstimateArgs, pool: &Path, volume: &str, output: &Output) ->
         // A snapshot has no properties of its own.
         let owner = names::volume_of(volume).to_owned();
         let plan = Plan::new(&set(None)?, &set(Some(owner))?, &args.properties, &args.codecs)?;
-        let population = Population::of_volume(session.volume(volume)?, plan.unit_bytes)?;
+        let population = Population::of_volume(session.volume(volume, None)?, plan.unit_bytes)?;
         measured(&population, &plan, args, output)
     })
 }

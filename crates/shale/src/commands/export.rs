@@ -21,7 +21,7 @@ pub fn run(args: ExportArgs, output: &Output) -> Outcome {
     let interrupted = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
     let started = Instant::now();
     let (size_bytes, moved) = Session::with(&args.pool, &args.access, output, |session| {
-        let volume = session.volume(&args.volume)?;
+        let volume = session.volume(&args.volume, None)?;
         let size_bytes = volume.size_bytes()?;
         let sink = Sink::open(&args.file, size_bytes, args.force)?;
         let progress = Progress::new(output, "export", Some(size_bytes));

@@ -64,14 +64,17 @@ pub fn run(args: ImportArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
+fn find(session: &Session, is_meant: impl Fn(&VolumeReport) -> bool) -> Outcome<Option<VolumeReport>> {
+    Ok(volumes(session)?.into_iter().find(is_meant))
+}
+
 /// How many clients have a volume open that do not go within [`GOING_PATIENCE`]. That of a command that has just ended does.
 fn clients_that_stay(session: &Session, volume: &VolumeReport) -> Outcome<usize> {
     let give_up = Instant::now() + GOING_PATIENCE;
     let mut clients = volume.clients;
     while clients > 0 && Instant::now() < give_up {
         std::thread::sleep(LOOK_EVERY);
-        clients =
-            volumes(session)?.into_iter().find(|other| other.name == volume.name).map_or(0, |other| other.clients);
+        clients = find(session, |other| other.id == volume.id)?.map_or(0, |other| other.clients);
     }
     Ok(clients)
 }
@@ -102,6 +105,8 @@ fn tell_rounding(output: &Output, data_bytes: u64, size_bytes: u64) {
 /// The volume that is imported into.
 struct Target {
     name: String,
+    /// What is written to, cut and removed is this one, even if it is renamed meanwhile and another gets its name.
+    id: u64,
     created: bool,
     /// It was made for a stream, and takes its size from what comes.
     grows: bool,
@@ -112,15 +117,15 @@ struct Target {
 
 impl Target {
     fn prepare(session: &Session, args: &ImportArgs, source: &Source, output: &Output) -> Outcome<Self> {
-        let target = |created, grows, size_bytes| Self {
+        let target = |id, created, grows, size_bytes| Self {
             name: args.volume.clone(),
+            id,
             created,
             grows,
             size_bytes: AtomicU64::new(size_bytes),
             done: AtomicU64::new(0),
         };
-        let old = volumes(session)?.into_iter().find(|volume| volume.name == args.volume);
-        if let Some(old) = old {
+        if let Some(old) = find(session, |volume| volume.name == args.volume)? {
             if !args.overwrite {
                 let message = format!("volume '{}' exists; overwrite it with --overwrite", args.volume);
                 return Err(Error::new(ErrorKind::Exists, message).into());
@@ -139,7 +144,7 @@ impl Target {
                 let changes = args.properties.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
                 session.done(Request::Set { volume: Some(args.volume.clone()), changes })?;
             }
-            return Ok(target(false, false, old.size_bytes));
+            return Ok(target(old.id, false, false, old.size_bytes));
         }
         let data_bytes = source.size_bytes();
         let wanted = args.size.or(data_bytes).unwrap_or(STREAM_BYTES_FIRST);
@@ -159,7 +164,10 @@ impl Target {
             properties.insert("compression".to_owned(), codec);
         }
         session.done(Request::Create { volume: args.volume.clone(), size_bytes, properties })?;
-        Ok(target(true, args.size.is_none() && data_bytes.is_none(), size_bytes))
+        let made = find(session, |volume| volume.name == args.volume)?.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("volume '{}' was removed as soon as it was made", args.volume))
+        })?;
+        Ok(target(made.id, true, args.size.is_none() && data_bytes.is_none(), size_bytes))
     }
 
     fn copy(
@@ -169,7 +177,7 @@ impl Target {
         interrupted: &std::sync::atomic::AtomicBool,
         output: &Output,
     ) -> Outcome<Moved> {
-        let volume = session.volume(&self.name)?;
+        let volume = session.volume(&self.name, Some(self.id))?;
         let grow = |needed: u64| self.grow(session, needed);
         let plan = Import {
             volume: &*volume,
@@ -190,9 +198,7 @@ impl Target {
         let end = (moved.copied_bytes + moved.hole_bytes).next_multiple_of(BLOCK_BYTES as u64);
         if self.grows {
             let message = |error: Error| error.context("the volume cannot be cut to the size of the data");
-            session
-                .done(Request::Resize { volume: self.name.clone(), size_bytes: end, shrink: true, force: true })
-                .map_err(message)?;
+            session.done(self.resize(end, true)).map_err(message)?;
             self.size_bytes.store(end, Ordering::SeqCst);
             tell_rounding(output, moved.copied_bytes + moved.hole_bytes, end);
         }
@@ -206,6 +212,10 @@ impl Target {
         Ok(moved)
     }
 
+    fn resize(&self, size_bytes: u64, shrink: bool) -> Request {
+        Request::Resize { volume: self.name.clone(), id: Some(self.id), size_bytes, shrink, force: shrink }
+    }
+
     /// Doubles the volume until it holds `needed` bytes.
     fn grow(&self, session: &Session, needed: u64) -> surface::Result<u64> {
         let mut size_bytes = self.size_bytes.load(Ordering::SeqCst);
@@ -216,18 +226,18 @@ impl Target {
             }
             size_bytes = size_bytes.saturating_mul(2).min(OBJECT_BYTES_MAX);
         }
-        session.done(Request::Resize { volume: self.name.clone(), size_bytes, shrink: false, force: false })?;
+        session.done(self.resize(size_bytes, false))?;
         self.size_bytes.store(size_bytes, Ordering::SeqCst);
         Ok(size_bytes)
     }
 
     fn summary(&self, session: &Session, source: &str, moved: Moved, started: Instant) -> Outcome<TransferSummary> {
-        let figures = volumes(session)?.into_iter().find(|volume| volume.name == self.name);
-        let own_bytes = data_bytes(&*session.volume(&self.name)?)?;
+        let figures = find(session, |volume| volume.id == self.id)?;
+        let own_bytes = data_bytes(&*session.volume(&self.name, Some(self.id))?)?;
         let seconds = started.elapsed().as_secs_f64();
         let bytes = moved.copied_bytes + moved.hole_bytes;
         Ok(TransferSummary {
-            volume: self.name.clone(),
+            volume: figures.as_ref().map_or_else(|| self.name.clone(), |volume| volume.name.clone()),
             source: Some(source.to_owned()),
             target: None,
             size_bytes: self.size_bytes.load(Ordering::SeqCst),
@@ -246,7 +256,12 @@ impl Target {
     fn clean_up(&self, session: &Session, source: &str, failure: Failure) -> Failure {
         let done = format_size(self.done.load(Ordering::SeqCst));
         let left = if self.created {
-            match session.done(Request::Destroy { volume: self.name.clone(), recursive: false, force: false }) {
+            match session.done(Request::Destroy {
+                volume: self.name.clone(),
+                id: Some(self.id),
+                recursive: false,
+                force: false,
+            }) {
                 Ok(()) => "the new volume was removed".to_owned(),
                 Err(error) => format!("the new volume could not be removed ({error})"),
             }

@@ -26,7 +26,8 @@ pub fn create(args: CreateArgs, output: &Output) -> Outcome {
 /// Changes the size of a volume.
 pub fn resize(args: ResizeArgs, output: &Output) -> Outcome {
     let size_bytes = round_up_to_block(args.size)?;
-    let request = Request::Resize { volume: args.volume.clone(), size_bytes, shrink: args.shrink, force: args.force };
+    let request =
+        Request::Resize { volume: args.volume.clone(), id: None, size_bytes, shrink: args.shrink, force: args.force };
     Session::with(&args.pool, &args.access, output, |session| Ok(session.done(request)?))?;
     say_size(output, "resized", &args.volume, size_bytes);
     Ok(())
@@ -39,7 +40,8 @@ fn say_size(output: &Output, what: &str, volume: &str, size_bytes: u64) {
 
 /// Deletes a volume or a snapshot.
 pub fn destroy(args: DestroyArgs, output: &Output) -> Outcome {
-    let request = Request::Destroy { volume: args.volume.clone(), recursive: args.recursive, force: args.force };
+    let request =
+        Request::Destroy { volume: args.volume.clone(), id: None, recursive: args.recursive, force: args.force };
     Session::with(&args.pool, &args.access, output, |session| Ok(session.done(request)?))?;
     let what = if args.volume.contains('@') { "snapshot" } else { "volume" };
     output.done(&json!({ "volume": args.volume }), || format!("{what} {} destroyed\n", args.volume));

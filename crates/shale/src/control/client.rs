@@ -100,16 +100,24 @@ impl Client {
         }
     }
 
-    /// Opens a volume for bulk data.
+    /// Opens a volume for bulk data: the one with that number, or whichever has the name now.
     ///
     /// # Errors
     /// What the server says: the volume is not there, or too many connections are.
-    pub fn volume(&self, name: &str) -> Result<RemoteVolume> {
-        let volume =
-            RemoteVolume { socket: self.socket.clone(), name: name.to_owned(), file: None, idle: Mutex::default() };
-        let first = volume.connect()?;
-        volume.idle.lock().push(first);
-        Ok(volume)
+    pub fn volume(&self, name: &str, id: Option<u64>) -> Result<RemoteVolume> {
+        let (first, id) = bulk_connection(&self.socket, name, id)?;
+        let idle = Mutex::new(vec![first]);
+        Ok(RemoteVolume { socket: self.socket.clone(), name: name.to_owned(), id, file: None, idle })
+    }
+}
+
+/// A connection for bulk data, and the number of the volume that it is for.
+fn bulk_connection(socket: &Path, name: &str, id: Option<u64>) -> Result<(UnixStream, u64)> {
+    let client = Client::connect(socket)?;
+    match client.call(&Request::Bulk { volume: name.to_owned(), id })? {
+        // The server sends nothing unasked, so the line reader holds nothing that belongs to the frames.
+        Reply::Bulk { id } => Ok((client.stream.into_inner().into_inner(), id)),
+        other => Err(other.unexpected()),
     }
 }
 
@@ -118,6 +126,8 @@ impl Client {
 pub struct RemoteVolume {
     socket: PathBuf,
     name: String,
+    /// All connections are for this one, even if it is renamed meanwhile and another gets its name.
+    id: u64,
     /// What each connection is told to copy from and to.
     file: Option<File>,
     idle: Mutex<Vec<UnixStream>>,
@@ -125,12 +135,7 @@ pub struct RemoteVolume {
 
 impl RemoteVolume {
     fn connect(&self) -> Result<UnixStream> {
-        let client = Client::connect(&self.socket)?;
-        let mut stream = match client.call(&Request::Bulk { volume: self.name.clone() })? {
-            // The server sends nothing unasked, so the line reader holds nothing that belongs to the frames.
-            Reply::Bulk { .. } => client.stream.into_inner().into_inner(),
-            other => return Err(other.unexpected()),
-        };
+        let (mut stream, _) = bulk_connection(&self.socket, &self.name, Some(self.id))?;
         if let Some(file) = &self.file {
             stream.write_all(&frame(Operation::Lend, 0, 0).encode()).map_err(gone)?;
             lent::pass(&stream, file).map_err(gone)?;
@@ -225,7 +230,7 @@ impl VolumeIo for RemoteVolume {
         }
         let file = file.try_clone().map_err(|error| Error::from_io("cannot pass the file to the server", error))?;
         let (socket, name) = (self.socket.clone(), self.name.clone());
-        let volume = Self { socket, name, file: Some(file), idle: Mutex::default() };
+        let volume = Self { socket, name, id: self.id, file: Some(file), idle: Mutex::default() };
         // Now, so that a server that takes no files says so before anything is copied.
         let first = volume.connect()?;
         volume.idle.lock().push(first);

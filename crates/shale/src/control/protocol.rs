@@ -42,6 +42,9 @@ pub enum Request {
     Destroy {
         /// Name, `VOLUME` or `VOLUME@SNAPSHOT`.
         volume: String,
+        /// The one with this number, whatever it is called by now; none: whichever has the name.
+        #[serde(default)]
+        id: Option<u64>,
         /// A volume's snapshots with it.
         recursive: bool,
         /// Even while a client has it open.
@@ -102,6 +105,9 @@ pub enum Request {
     Resize {
         /// Name.
         volume: String,
+        /// As for [`Request::Destroy`].
+        #[serde(default)]
+        id: Option<u64>,
         /// New size, a multiple of 4096.
         size_bytes: u64,
         /// It may become smaller.
@@ -209,6 +215,9 @@ pub enum Request {
     Bulk {
         /// Name.
         volume: String,
+        /// As for [`Request::Destroy`].
+        #[serde(default)]
+        id: Option<u64>,
     },
 }
 
@@ -257,8 +266,8 @@ pub enum Reply {
     Receives(Vec<ReceiveLine>),
     /// Bulk frames may follow.
     Bulk {
-        /// Size of the volume.
-        size_bytes: u64,
+        /// Number of the volume.
+        id: u64,
     },
 }
 
@@ -408,12 +417,12 @@ mod tests {
                 size_bytes: 1 << 40,
                 properties: BTreeMap::from([("compression".to_owned(), "zstd-3".to_owned())]),
             },
-            Request::Destroy { volume: "vm".to_owned(), recursive: false, force: true },
+            Request::Destroy { volume: "vm".to_owned(), id: Some(7), recursive: false, force: true },
             Request::Snapshot { volume: "vm".to_owned(), name: "s".to_owned() },
             Request::Rollback { snapshot: "vm@s".to_owned(), recursive: true, force: false },
             Request::Snapshots { volume: None },
             Request::Diff { from: "vm@s".to_owned(), to: "vm".to_owned(), start: 1 << 60 },
-            Request::Resize { volume: "vm".to_owned(), size_bytes: 4096, shrink: false, force: false },
+            Request::Resize { volume: "vm".to_owned(), id: None, size_bytes: 4096, shrink: false, force: false },
             Request::Grow { capacity_bytes: 1 << 40 },
             Request::Shrink { capacity_bytes: 1 << 30, rounds: 7 },
             Request::ShrinkEnd,
@@ -434,7 +443,7 @@ mod tests {
             Request::Send(SendWish { snapshot: Some("vm@s".to_owned()), from: None, resume: Some("x".to_owned()) }),
             Request::Receive(ReceiveWish { volume: "vm".to_owned(), properties: BTreeMap::new(), force: true }),
             Request::Receives,
-            Request::Bulk { volume: "vm".to_owned() },
+            Request::Bulk { volume: "vm".to_owned(), id: Some(7) },
         ];
         for request in requests {
             let line = encode_request(&request).unwrap();

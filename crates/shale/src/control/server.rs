@@ -205,11 +205,10 @@ fn converse(stream: &UnixStream, shared: &Shared) -> IoResult<()> {
     while let Some(line) = read_line(&mut reader)? {
         let mut agreed = None;
         let reply = decode_request(&line).and_then(|request| match request {
-            Request::Bulk { volume } => {
-                let device = shared.service.open_volume(&volume)?;
-                let size_bytes = device.size_bytes();
+            Request::Bulk { volume, id } => {
+                let (id, device) = shared.service.open_volume(&volume, id)?;
                 agreed = Some(Agreed::Bulk(device));
-                Ok(Reply::Bulk { size_bytes })
+                Ok(Reply::Bulk { id })
             }
             Request::Send(wish) => {
                 let source = LocalSource::new(&shared.service, &wish)?;
