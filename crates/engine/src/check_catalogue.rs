@@ -2,7 +2,7 @@
 //! tells.
 
 use env::AlignedBuf;
-use format::{ObjectDescriptor, ObjectState};
+use format::{ObjectDescriptor, ObjectState, Undone};
 use surface::Result;
 use units::Seq;
 
@@ -45,7 +45,7 @@ impl Checker<'_> {
                 wrong.push(format!("the log does not know '{}' (object {})", object.title(), object.id.0));
                 continue;
             };
-            let cuts: Vec<_> = told.cuts.iter().chain(&told.undone).collect();
+            let cuts: Vec<_> = told.cuts.iter().chain(&told.undone.cuts).collect();
             if plain(told) != plain(&held) || !held.cuts.iter().all(|cut| cuts.contains(&cut)) {
                 wrong.push(format!("the log has another descriptor of '{}' (object {})", object.title(), object.id.0));
             }
@@ -72,7 +72,7 @@ fn plain(descriptor: &ObjectDescriptor) -> ObjectDescriptor {
         allocated_blocks: 0,
         stored_bytes: 0,
         cuts: Vec::new(),
-        undone: Vec::new(),
+        undone: Undone::default(),
         ..descriptor.clone()
     }
 }

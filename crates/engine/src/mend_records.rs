@@ -3,21 +3,23 @@
 //! 1. *Facts*: all extents are read, and the newest facts about these groups count ([`salvage`](crate::salvage)). What lies where the log goes on
 //!    does not, nor, in the end, what belongs to epochs that were undone.
 //! 2. *Records* are what the facts come to; those of epochs that were undone (whoever reaped passed the damaged group by) go. The batches that made holes in them may be gone, their extents used again: blocks that may have been
-//!    discarded are counted, and so is older data that shows where a record that is rebuilt says nothing. Snapshots that see such blocks get
-//!    new identities.
+//!    discarded are counted, and so is older data that shows where a record that is rebuilt says nothing; and what a rollback may have taken back
+//!    without anybody knowing any more. Snapshots that see such blocks get new identities.
 //! 3. *Holes* above them come back, too: the map forgets a hole when nothing is left below it, and a record that is rebuilt may have again
 //!    what had been removed from it, until that is looked for anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
-use format::{FragmentRef, Origin, Reap, Record, RecordKey, parse_record_key, record_key, record_key_range};
+use format::{
+    FragmentRef, ObjectDescriptor, Origin, Reap, Record, RecordKey, parse_record_key, record_key, record_key_range,
+};
 use surface::Result;
 use units::{BlockMask, Epoch, ExtentIndex, GroupIndex, ObjectId};
 
 use crate::map::store_error;
 use crate::mend::Mender;
-use crate::salvage::{Fact, Rank, Resolved, Scan, counts, is_whole, resolve};
+use crate::salvage::{Doubt, Fact, Rank, Resolved, Scan, counts, is_whole, resolve};
 
 /// Groups of objects.
 type Groups = BTreeSet<(ObjectId, GroupIndex)>;
@@ -49,7 +51,7 @@ impl Mender<'_> {
     }
 
     fn doubtful_of(&self, told: &Resolved) -> BTreeSet<ExtentIndex> {
-        let fragments = told.record.fragments.iter().filter(|f| !f.live.and(told.uncertain).is_empty());
+        let fragments = told.record.fragments.iter().filter(|f| !f.live.and(told.old).is_empty());
         fragments.map(|fragment| self.geometry.extent_at(fragment.location)).collect()
     }
 
@@ -71,7 +73,7 @@ impl Mender<'_> {
             let lost = if is_certain { "" } else { ", or overwritten by what the log may have lost" };
             let detail = format!(
                 "128 KiB from here: {why}; rebuilt from the log, with data in {data} blocks; of these, and of older ones \
-                 that show between them, {uncertain} may have been discarded{lost}"
+                 that show between them, {uncertain} may have been discarded or taken back{lost}"
             );
             let name = self.found.descriptors.get(&key.object).map(|d| d.name.clone());
             let place = name.map(|name| (name, key.group.first_block().offset_bytes()));
@@ -84,7 +86,7 @@ impl Mender<'_> {
         let above = self.above(wanted);
         let untouched = |key: &RecordKey| above.contains(&(key.object, key.group)) && !wanted.contains_key(key);
         for (key, resolved) in told.iter().filter(|(key, _)| untouched(key)) {
-            if let Some(record) = self.with_holes(key, resolved.record.holes)? {
+            if let Some(record) = self.with_holes(key, resolved.record.holes.minus(resolved.hiding))? {
                 self.rebuilt.insert(*key, record);
             }
         }
@@ -139,26 +141,37 @@ impl Mender<'_> {
             }
         }
         let ahead: BTreeSet<_> = self.checkpoint.extents.iter().copied().collect();
+        let may_hide = |fact: &Fact, object: &ObjectDescriptor| object.undone.may_hide(fact.key.epoch);
+        let is_doubtful =
+            |fact: &Fact| self.found.descriptors.get(&fact.key.object).is_some_and(|object| may_hide(fact, object));
         let certain_from = scan.certain_from(self.checkpoint.next_seq);
+        let doubt = Doubt { certain_from, is_doubtful: &is_doubtful };
         let is_data = |rank| matches!(rank, Rank::Intact | Rank::Damaged);
         // Where the log goes on there is nothing that the checkpoint knows of.
         let is_ahead = |fragment: &FragmentRef| ahead.contains(&self.geometry.extent_at(fragment.location));
         let resolved = |mut facts: Vec<Fact>| {
             facts.retain(|fact| counts(&scan, fact) && !(is_data(fact.rank) && is_ahead(&fact.fragment)));
-            resolve(&facts, certain_from)
+            resolve(&facts, &doubt)
         };
         Ok(facts.into_iter().map(|(key, facts)| (key, resolved(facts))).collect())
     }
 
-    /// Blocks of a record that is rebuilt, and older ones that show where it says nothing, that may have been discarded: at most these.
+    /// Blocks of a record that is rebuilt, and older ones that show where it says nothing, that may have been discarded or taken back, or
+    /// that something hides which may have been: at most these.
     fn uncertain(&self, key: &RecordKey, told: &Told) -> BlockMask {
         let first = |object| RecordKey { object, group: key.group, epoch: Epoch(0) };
         let own = told.range(first(key.object)..*key);
         let newest = |origin: Origin| RecordKey { epoch: origin.epoch, ..first(origin.object) };
         let origins = self.origins(key.object).flat_map(|origin| told.range(first(origin.object)..=newest(origin)));
-        let older = own.chain(origins).fold(BlockMask::EMPTY, |mask, (_, older)| mask.or(older.uncertain));
+        let (mut uncertain, mut data) = (BlockMask::EMPTY, self.rebuilt[key].allocated());
+        for (_, older) in own.chain(origins) {
+            uncertain = uncertain.or(older.uncertain);
+            data = data.or(older.record.allocated());
+        }
         let own = told.get(key).map_or(BlockMask::EMPTY, |own| own.uncertain);
-        own.or(older.minus(self.rebuilt[key].known()))
+        let of_group = told.iter().filter(|(other, _)| other.group == key.group);
+        let hiding = of_group.fold(BlockMask::EMPTY, |mask, (_, other)| mask.or(other.hiding));
+        own.or(uncertain.minus(self.rebuilt[key].known())).or(hiding.and(data))
     }
 
     /// Step 3, for one record: what it is with these holes that it does not have.
@@ -177,8 +190,7 @@ impl Mender<'_> {
 
     /// Whether a record belongs to an epoch that was undone: the map has nothing there, and what it had is nobody's any more.
     pub(crate) fn is_undone(&self, key: &RecordKey) -> bool {
-        let undone = self.found.descriptors.get(&key.object).map_or(&[][..], |descriptor| &descriptor.undone);
-        undone.iter().any(|cut| cut.hides(key.epoch, cut.before))
+        self.found.descriptors.get(&key.object).is_some_and(|descriptor| descriptor.undone.hides(key.epoch))
     }
 
     /// Takes records of epochs that were undone out of a damaged record's group: whoever reaped passed it by.
@@ -209,7 +221,7 @@ impl Mender<'_> {
                 volume.and_then(|id| self.found.descriptors.get(&id)).map_or_else(String::new, |d| d.name.clone());
             let Some(descriptor) = self.found.descriptors.get_mut(&id) else { continue };
             descriptor.identity = Some(identity);
-            let text = "may show what had been discarded: it counts as another snapshot now, in streams";
+            let text = "may show what had been discarded or taken back: it counts as another snapshot now, in streams";
             let detail = format!("'{volume}@{}' {text}", descriptor.name);
             self.concerned.insert(id);
             self.estranged.insert(id);

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use format::{Cut, ObjectDescriptor, ObjectState, Origin, Reap, enter_undone};
+use format::{Cut, ObjectDescriptor, ObjectState, Origin, Reap};
 use parking_lot::RwLock;
 use policy::{CleanMarks, Settings};
 use surface::{Error, ErrorKind, Result};
@@ -79,7 +79,7 @@ impl Reaped {
         let (dropped, cuts) = descriptor.cuts.iter().partition(|cut| self.dropped.contains(cut));
         descriptor.cuts = cuts;
         let dropped: Vec<Cut> = dropped;
-        dropped.into_iter().for_each(|cut| enter_undone(&mut descriptor.undone, cut));
+        dropped.into_iter().for_each(|cut| descriptor.undone.enter(cut));
     }
 }
 

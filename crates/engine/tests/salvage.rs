@@ -311,3 +311,63 @@ fn volumes_and_clones_with_unknown_properties_are_salvaged_without_them() {
     let notes = salvaged.report.notes.iter().filter(|note| note.contains("without its properties"));
     assert_eq!(notes.count(), 2, "{:?}", salvaged.report.notes);
 }
+
+/// Blocks in each third of a volume: what is taken back is written to the first one, what is not to the second one, and the third one is
+/// full before anything is taken back.
+const THIRD: u64 = 256;
+
+fn block_of(byte: u8, number: u64) -> Bytes {
+    let mut block = vec![byte; 4096];
+    block[..8].copy_from_slice(&number.to_le_bytes());
+    Bytes::from(block)
+}
+
+/// A volume is taken back again and again, with data and discards in between, by snapshots that go at once.
+fn take_back(pool: &Pool, times: u64) {
+    pool.create_volume("v", 3 * THIRD * 4096, &Properties::new()).unwrap();
+    let volume = pool.volume("v").unwrap();
+    let write = |block: u64, data: Bytes| volume.write(block * 4096, data, WriteOptions::default()).unwrap();
+    (0..THIRD).for_each(|n| write(2 * THIRD + n, block_of(b'o', n)));
+    for n in 0..times {
+        pool.snapshot("v", "s").unwrap();
+        write(n, block_of(b'x', n));
+        volume.discard((2 * THIRD + n) * 4096, 4096).unwrap();
+        pool.flush().unwrap();
+        pool.rollback("v@s", false).unwrap();
+        write(THIRD + n, block_of(b'g', n));
+        pool.destroy("v@s", false).unwrap();
+        pool.checkpoint().unwrap();
+        pool.checkpoint().unwrap();
+    }
+}
+
+#[test]
+fn what_more_rollbacks_took_back_than_are_remembered_is_not_called_certain() {
+    for times in [40, 200] {
+        let mut machine = Machine::new(POOL_BYTES, 5);
+        let properties = [("compression", "off"), ("unit", "4K")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+        let format = FormatOptions { capacity_bytes: POOL_BYTES, extent_bytes: EXTENT as u32, properties };
+        Pool::format(&env(&machine), &format).unwrap();
+        let options = PoolOptions { memory_bytes: 1 << 20, workers: 0, ..PoolOptions::default() };
+        let pool = Pool::open(env(&machine), options).unwrap();
+        take_back(&pool, times);
+        let read = |pool: &Pool| {
+            let mut content = vec![0; 3 * THIRD as usize * 4096];
+            pool.volume("v").unwrap().read(0, &mut content).unwrap();
+            content
+        };
+        let truth = read(&pool);
+        pool.close().unwrap();
+        machine.restart();
+        let salvaged = salvage(&machine, POOL_BYTES, 3).unwrap();
+        let shown = read(&salvaged.pool);
+        let differ = truth.chunks(4096).zip(shown.chunks(4096)).filter(|(was, is)| was != is).count() as u64;
+        let uncertain = salvaged.report.uncertain_bytes / 4096;
+        let forgotten = times.saturating_sub(format::UNDONE_MAX as u64);
+        println!("{times} rollbacks: {differ} blocks differ, {uncertain} are uncertain");
+        assert!(differ <= uncertain, "{differ} blocks are not what they were, and only {uncertain} uncertain");
+        // What is written, what is taken back, and what a discard hid.
+        assert!(uncertain <= 3 * forgotten, "{uncertain} blocks are uncertain after {forgotten} forgotten rollbacks");
+        assert!(forgotten == 0 || differ > 0, "HARNESS: nothing was forgotten");
+    }
+}

@@ -9,6 +9,7 @@ use units::{Epoch, GroupIndex, ObjectId};
 
 use crate::FormatError;
 use crate::cursor::{Cursor, put_text, put_uint, seal, unseal};
+use crate::cuts::{CUTS_MAX, Cut, UNDONE_MAX, Undone, put_cut, read_cut, read_cuts};
 use crate::receive::{ReceiveState, SnapshotIdentity, read_identity};
 
 /// What state an object is in.
@@ -45,22 +46,6 @@ pub struct Origin {
     pub epoch: Epoch,
 }
 
-/// Epochs strictly between two others, which a rollback took back: whoever looks from `before` or later does not see them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cut {
-    /// Newest epoch before the cut: that of the snapshot which was gone back to.
-    pub after: Epoch,
-    /// Oldest epoch behind it: the first one after the rollback.
-    pub before: Epoch,
-}
-
-impl Cut {
-    /// Whether a record of `epoch` is hidden from whoever looks from `point`.
-    pub fn hides(&self, epoch: Epoch, point: Epoch) -> bool {
-        point >= self.before && epoch > self.after && epoch < self.before
-    }
-}
-
 /// Somebody has stopped seeing this object's records: all its groups must be gone through once, in a circle, for what nobody
 /// needs any more. Where that stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,18 +63,6 @@ impl Reap {
     pub const fn from(next: GroupIndex) -> Self {
         Self { next, stop: next, wrapped: false }
     }
-}
-
-/// Enters a cut within which nobody looks any more into a list of such, where it takes the place of those that lie within it.
-pub fn enter_undone(undone: &mut Vec<Cut>, new: Cut) {
-    undone.retain(|old| old.after < new.after || old.before > new.before);
-    let at = undone.partition_point(|old| old.before < new.before);
-    // One that ends there too reaches further back.
-    if undone.get(at).is_none_or(|old| old.before != new.before) {
-        undone.insert(at, new);
-    }
-    let over = undone.len().saturating_sub(UNDONE_MAX);
-    undone.drain(..over);
 }
 
 /// An object's descriptor.
@@ -113,8 +86,8 @@ pub struct ObjectDescriptor {
     pub scheduled: bool,
     /// What rollbacks took back, by `before`.
     pub cuts: Vec<Cut>,
-    /// Cuts within which nobody looks any more: the map has nothing there, but the log may. By `before`.
-    pub undone: Vec<Cut>,
+    /// Cuts within which nobody looks any more.
+    pub undone: Undone,
     /// Work that is due on the object's records. Means nothing in a batch.
     pub reap: Option<Reap>,
     /// Seconds since 1970.
@@ -144,13 +117,8 @@ const FLAG_REAP: u8 = 4;
 const FLAG_WRAPPED: u8 = 8;
 const FLAG_IDENTITY: u8 = 16;
 const FLAG_RECEIVE: u8 = 32;
-const FLAGS_KNOWN: u8 = 63;
-
-/// Most cuts of an object.
-pub const CUTS_MAX: usize = 32;
-
-/// Most cuts that are remembered behind their time; the oldest go first.
-pub const UNDONE_MAX: usize = 128;
+const FLAG_FORGOTTEN: u8 = 64;
+const FLAGS_KNOWN: u8 = 127;
 
 /// Longest name of an object, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 255;
@@ -168,7 +136,7 @@ impl ObjectDescriptor {
             parent: None,
             scheduled: false,
             cuts: Vec::new(),
-            undone: Vec::new(),
+            undone: Undone::default(),
             reap: None,
             created_unix_s: 0,
             allocated_blocks: 0,
@@ -180,8 +148,9 @@ impl ObjectDescriptor {
     }
 
     /// Encodes: id 8, state 1, name, size 8, epoch 4, flags 1 (has an origin, made by a schedule, reap is due, reap has
-    /// wrapped, identity follows, receive state follows), origin object 8, origin epoch 4, parent 8 (0: none), reap's next group 8 and stop 8, number of cuts 1, per
-    /// cut after 4 and before 4, the same for those that are undone, created 8, allocated blocks 8, stored bytes 8, properties, identity 16 if so, receive state 41 if so, crc32c 4.
+    /// wrapped, identity follows, receive state follows, cuts were forgotten), origin object 8, origin epoch 4, parent 8 (0: none), reap's next group 8 and stop 8, number of cuts 1, per
+    /// cut after 4 and before 4, the same for those that are undone, created 8, allocated blocks 8, stored bytes 8, properties, identity 16 if so, receive state 41 if so,
+    /// within what cuts were forgotten 8 if so, crc32c 4.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(160);
         put_uint(&mut out, self.id.0, 8);
@@ -203,7 +172,8 @@ impl ObjectDescriptor {
                 | flag(self.reap.is_some(), FLAG_REAP)
                 | flag(self.reap.is_some_and(|r| r.wrapped), FLAG_WRAPPED)
                 | flag(self.identity.is_some(), FLAG_IDENTITY)
-                | flag(self.receive.is_some(), FLAG_RECEIVE),
+                | flag(self.receive.is_some(), FLAG_RECEIVE)
+                | flag(self.undone.forgotten.is_some(), FLAG_FORGOTTEN),
         );
         let origin = self.origin.unwrap_or(Origin { object: ObjectId(0), epoch: Epoch(0) });
         put_uint(&mut out, origin.object.0, 8);
@@ -212,12 +182,9 @@ impl ObjectDescriptor {
         let reap = self.reap.unwrap_or(Reap::from(GroupIndex(0)));
         put_uint(&mut out, reap.next.0, 8);
         put_uint(&mut out, reap.stop.0, 8);
-        for cuts in [&self.cuts, &self.undone] {
+        for cuts in [&self.cuts, &self.undone.cuts] {
             out.push(cuts.len() as u8);
-            for cut in cuts {
-                put_uint(&mut out, cut.after.0.into(), 4);
-                put_uint(&mut out, cut.before.0.into(), 4);
-            }
+            cuts.iter().for_each(|cut| put_cut(&mut out, cut));
         }
         put_uint(&mut out, self.created_unix_s, 8);
         put_uint(&mut out, self.allocated_blocks, 8);
@@ -228,6 +195,9 @@ impl ObjectDescriptor {
         }
         if let Some(receive) = &self.receive {
             receive.put(&mut out);
+        }
+        if let Some(forgotten) = &self.undone.forgotten {
+            put_cut(&mut out, forgotten);
         }
         seal(&mut out);
         out
@@ -260,7 +230,7 @@ impl ObjectDescriptor {
         let parent = ObjectId(cursor.u64()?);
         let wrapped = flags & FLAG_WRAPPED != 0;
         let reap = Reap { next: GroupIndex(cursor.u64()?), stop: GroupIndex(cursor.u64()?), wrapped };
-        let descriptor = Self {
+        let mut descriptor = Self {
             id,
             state,
             name,
@@ -271,7 +241,7 @@ impl ObjectDescriptor {
             scheduled: flags & FLAG_SCHEDULED != 0,
             reap: (flags & FLAG_REAP != 0).then_some(reap),
             cuts: read_cuts(&mut cursor, CUTS_MAX)?,
-            undone: read_cuts(&mut cursor, UNDONE_MAX)?,
+            undone: Undone { cuts: read_cuts(&mut cursor, UNDONE_MAX)?, forgotten: None },
             created_unix_s: cursor.u64()?,
             allocated_blocks: cursor.u64()?,
             stored_bytes: cursor.u64()?,
@@ -279,6 +249,9 @@ impl ObjectDescriptor {
             identity: if flags & FLAG_IDENTITY != 0 { Some(read_identity(&mut cursor)?) } else { None },
             receive: if flags & FLAG_RECEIVE != 0 { Some(Box::new(ReceiveState::read(&mut cursor)?)) } else { None },
         };
+        if flags & FLAG_FORGOTTEN != 0 {
+            descriptor.undone.forgotten = Some(read_cut(&mut cursor)?);
+        }
         cursor.end()?;
         if descriptor.name.is_empty() || descriptor.name.len() > NAME_BYTES_MAX {
             return Err(cursor.fail(format!("name of {} bytes", descriptor.name.len())));
@@ -306,23 +279,6 @@ impl ObjectDescriptor {
         }
         Ok(descriptor)
     }
-}
-
-/// A number of cuts (1), then each; their ends rise.
-fn read_cuts(cursor: &mut Cursor<'_>, max: usize) -> Result<Vec<Cut>, FormatError> {
-    let count = usize::from(cursor.u8()?);
-    let mut cuts: Vec<Cut> = Vec::new();
-    for _ in 0..count {
-        let cut = Cut { after: Epoch(cursor.u32()?), before: Epoch(cursor.u32()?) };
-        if cut.after >= cut.before || cuts.last().is_some_and(|last| last.before >= cut.before) {
-            return Err(cursor.fail(format!("a cut between epochs {} and {}", cut.after.0, cut.before.0)));
-        }
-        cuts.push(cut);
-    }
-    if count > max {
-        return Err(cursor.fail(format!("{count} cuts")));
-    }
-    Ok(cuts)
 }
 
 /// Appends a number of properties (2), then each key and value.
@@ -364,7 +320,7 @@ mod tests {
             parent: Some(ObjectId(9)),
             scheduled: true,
             cuts: vec![Cut { after: Epoch(0), before: Epoch(2) }, Cut { after: Epoch(1), before: Epoch(3) }],
-            undone: vec![Cut { after: Epoch(4), before: Epoch(9) }],
+            undone: Undone { cuts: vec![Cut { after: Epoch(4), before: Epoch(9) }], forgotten: None },
             reap: Some(Reap { next: GroupIndex(77), stop: GroupIndex(8), wrapped: true }),
             created_unix_s: 1_790_000_000,
             allocated_blocks: 12,
@@ -383,6 +339,13 @@ mod tests {
         }));
         let partial = ObjectDescriptor { state: ObjectState::Partial, receive, ..descriptor.clone() };
         assert_eq!(ObjectDescriptor::decode(&partial.encode()).unwrap(), partial);
+        let forgetful = |after, before| {
+            let forgotten = Some(Cut { after: Epoch(after), before: Epoch(before) });
+            ObjectDescriptor { undone: Undone { forgotten, ..partial.undone.clone() }, ..partial.clone() }
+        };
+        assert_eq!(ObjectDescriptor::decode(&forgetful(1, 3).encode()).unwrap(), forgetful(1, 3));
+        assert_eq!(forgetful(1, 3).encode().len(), partial.encode().len() + 8);
+        assert!(ObjectDescriptor::decode(&forgetful(3, 3).encode()).is_err());
         crate::cursor::expect_every_bit_to_count(&bytes, |bytes| ObjectDescriptor::decode(bytes).is_err());
         for wrong in [
             ObjectDescriptor { origin: Some(Origin { object: ObjectId(7), epoch: Epoch(0) }), ..descriptor.clone() },
@@ -409,27 +372,5 @@ mod tests {
         for (id, is_valid) in [(6, false), (7, true), (u64::from(u32::MAX), true), (1 << 32, false)] {
             assert_eq!(ObjectDescriptor::decode(&dictionary(id).encode()).is_ok(), is_valid, "{id}");
         }
-    }
-
-    #[test]
-    fn what_is_undone_twice_is_remembered_once() {
-        let mut undone = Vec::new();
-        for (after, before) in [(3, 6), (0, 2), (3, 9), (5, 9), (9, 12)] {
-            enter_undone(&mut undone, Cut { after: Epoch(after), before: Epoch(before) });
-        }
-        let told: Vec<_> = undone.iter().map(|cut| (cut.after.0, cut.before.0)).collect();
-        assert_eq!(told, [(0, 2), (3, 9), (9, 12)]);
-        for n in 0..2 * UNDONE_MAX as u32 {
-            enter_undone(&mut undone, Cut { after: Epoch(20 + 3 * n), before: Epoch(22 + 3 * n) });
-        }
-        assert_eq!(undone.len(), UNDONE_MAX);
-    }
-
-    #[test]
-    fn a_cut_hides_what_lies_within_from_whoever_stands_behind() {
-        let cut = Cut { after: Epoch(3), before: Epoch(6) };
-        let hidden: Vec<_> = (0..8).filter(|e| cut.hides(Epoch(*e), Epoch(7))).collect();
-        assert_eq!(hidden, [4, 5]);
-        assert!((0..8).all(|e| !cut.hides(Epoch(e), Epoch(5))));
     }
 }

@@ -7,6 +7,7 @@ mod catalogue;
 mod checkpoint;
 mod checksum;
 mod cursor;
+mod cuts;
 mod delta;
 mod descriptor;
 mod dictionary;
@@ -31,8 +32,9 @@ pub use catalogue::{
 pub use checkpoint::{Checkpoint, OpenExtent, USAGE_PAGE_EXTENTS, decode_usage_page, encode_usage_page};
 pub use checksum::{FragmentIdentity, fragment_checksum, reseal};
 pub use cursor::FormatError;
+pub use cuts::{CUTS_MAX, Cut, UNDONE_MAX, Undone};
 pub use delta::{DeltaWriter, decode_delta};
-pub use descriptor::{CUTS_MAX, Cut, ObjectDescriptor, ObjectState, Origin, Reap, UNDONE_MAX, enter_undone};
+pub use descriptor::{ObjectDescriptor, ObjectState, Origin, Reap};
 pub use dictionary::{DICTIONARY_FRAME_BYTES, decode_dictionary, dictionary_content_bytes, encode_dictionary};
 pub use keys::{
     KEY_CHECKPOINT, KEY_SCRUB, RecordKey, delta_key, delta_key_range, object_key, object_key_range, parse_delta_key,

@@ -6,6 +6,8 @@
 //! 1. data that matches its checksum: a moved copy and what it was copied from are as good as each other;
 //! 2. a hole; 3. data that does not match; 4. data that was dead before its extent was used again (*left over*): that proves that
 //!    what is older is dead, too, and no more.
+//!
+//! Not certain is data so old that what hid it may be gone, and whatever may have been taken back without a word that is left of it.
 
 use format::{FragmentRef, Record, RecordKey, record_key};
 use units::{BlockMask, Epoch, GROUP_BLOCKS, GroupIndex, ObjectId, Seq};
@@ -116,18 +118,30 @@ pub(crate) const fn fact_range() -> (&'static [u8], &'static [u8]) {
     (&[TABLE_FACT], &[TABLE_FACT + 1])
 }
 
+/// What is not certain of facts.
+pub(crate) struct Doubt<'a> {
+    /// Batches before it are not all there.
+    pub certain_from: Seq,
+    /// Whether a fact may be one that was taken back.
+    pub is_doubtful: &'a dyn Fn(&Fact) -> bool,
+}
+
 /// What the facts of a record come to.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Resolved {
     pub record: Record,
-    /// Blocks whose data is older than `certain_from`: what hid them may be gone.
+    /// Blocks of whose data it is not certain that it should show.
     pub uncertain: BlockMask,
+    /// Those of them whose data is so old that what hid it may be gone.
+    pub old: BlockMask,
+    /// Blocks that are dead if a fact is right that may have been taken back: what is older may have to show.
+    pub hiding: BlockMask,
     /// Newest number among the data that counts.
     pub newest: Seq,
 }
 
-/// Decides for each block. Batches before `certain_from` are not all there.
-pub(crate) fn resolve(facts: &[Fact], certain_from: Seq) -> Resolved {
+/// Decides for each block.
+pub(crate) fn resolve(facts: &[Fact], doubt: &Doubt<'_>) -> Resolved {
     let mut winners: [Option<&Fact>; GROUP_BLOCKS] = [None; GROUP_BLOCKS];
     for fact in facts {
         for block in 0..GROUP_BLOCKS as u32 {
@@ -153,13 +167,24 @@ pub(crate) fn resolve(facts: &[Fact], certain_from: Seq) -> Resolved {
             Rank::Intact | Rank::Damaged => {
                 resolved.record.put(FragmentRef { live, ..fact.fragment }, &mut |_| ());
                 resolved.newest = resolved.newest.max(fact.made);
-                if fact.made < certain_from {
+                if fact.made < doubt.certain_from {
+                    resolved.old = resolved.old.or(live);
+                } else if (doubt.is_doubtful)(fact) {
                     resolved.uncertain = resolved.uncertain.or(live);
                 }
             }
             // The blocks are known to be dead: in this epoch there is nothing, which older epochs must not fill.
-            Rank::Hole | Rank::LeftOver => resolved.record.put_holes(live, &mut |_| ()),
+            Rank::Hole | Rank::LeftOver => {
+                resolved.record.put_holes(live, &mut |_| ());
+                if (doubt.is_doubtful)(fact) {
+                    resolved.hiding = resolved.hiding.or(live);
+                }
+            }
         }
+    }
+    resolved.uncertain = resolved.uncertain.or(resolved.old);
+    for fact in facts.iter().filter(|fact| matches!(fact.rank, Rank::Intact | Rank::Damaged)) {
+        resolved.uncertain = resolved.uncertain.or(fact.fragment.live.and(resolved.hiding));
     }
     resolved
 }
@@ -224,6 +249,10 @@ mod tests {
         places
     }
 
+    fn certain_from(seq: u64) -> Doubt<'static> {
+        Doubt { certain_from: Seq(seq), is_doubtful: &|_| false }
+    }
+
     #[test]
     fn the_newest_data_counts_wherever_it_was_moved() {
         // Block 0 was overwritten after the fragment at 4096 had been written and before it was moved to 8192.
@@ -232,7 +261,7 @@ mod tests {
             fact(5, Rank::Intact, 9, 0xfe, 8192),
             fact(7, Rank::Intact, 7, 1, 12288),
         ];
-        let resolved = resolve(&facts, Seq(6));
+        let resolved = resolve(&facts, &certain_from(6));
         assert_eq!(places(&resolved), [(8192, 0xfe), (12288, 1)]);
         assert_eq!((resolved.uncertain, resolved.newest), (BlockMask(0xfe), Seq(7)));
     }
@@ -244,7 +273,7 @@ mod tests {
             fact(5, Rank::Intact, 5, 0xf, 8192),
             fact(5, Rank::Damaged, 9, 0xff, 12288),
         ];
-        assert_eq!(places(&resolve(&facts, Seq(0))), [(8192, 0xf), (12288, 0xf0)]);
+        assert_eq!(places(&resolve(&facts, &certain_from(0))), [(8192, 0xf), (12288, 0xf0)]);
     }
 
     #[test]
@@ -254,8 +283,22 @@ mod tests {
             fact(5, Rank::LeftOver, 5, 0xff, 0),
             fact(5, Rank::Intact, 9, 0xf, 8192),
         ];
-        let resolved = resolve(&facts, Seq(0));
+        let resolved = resolve(&facts, &certain_from(0));
         assert_eq!(places(&resolved), [(8192, 0xf)]);
         assert_eq!(resolved.record.holes, BlockMask(0xf0));
+    }
+
+    #[test]
+    fn what_may_have_been_taken_back_counts_and_is_not_certain() {
+        let facts = [
+            fact(1, Rank::Intact, 1, 0xff, 4096),
+            fact(5, Rank::Hole, 5, 0x3_000f, 0),
+            fact(6, Rank::Intact, 6, 0xf00, 8192),
+            fact(7, Rank::Hole, 7, 0x30, 0),
+        ];
+        let is_doubtful = |fact: &Fact| (5..7).contains(&fact.made.0);
+        let resolved = resolve(&facts, &Doubt { certain_from: Seq(0), is_doubtful: &is_doubtful });
+        assert_eq!(places(&resolved), [(4096, 0xc0), (8192, 0xf00)]);
+        assert_eq!((resolved.uncertain, resolved.hiding), (BlockMask(0xf0f), BlockMask(0x3_000f)));
     }
 }

@@ -55,7 +55,7 @@ pub(crate) fn complete(mut table: Table, scan: &Scan) -> (Table, BTreeSet<Object
     }
     // What was undone has left the map long ago. The log has it still.
     for descriptor in table.objects.values_mut() {
-        let undone = std::mem::take(&mut descriptor.undone);
+        let undone = std::mem::take(&mut descriptor.undone.cuts);
         descriptor.cuts.extend(undone);
         descriptor.cuts.sort_unstable_by_key(|cut| cut.before);
     }

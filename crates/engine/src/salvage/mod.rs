@@ -13,7 +13,8 @@
 //!
 //! What is not certain: a discard whose batch has been freed is not known any more, and data that was older than it, if its extent is
 //! still there, shows again. No batch can be missing that is newer than the oldest number from which on all are there
-//! ([`scan::Scan::certain_from`]); so only blocks with older data are concerned, and they are counted.
+//! ([`scan::Scan::certain_from`]); so only blocks with older data are concerned, and they are counted. So are blocks of
+//! epochs of which nobody knows any more whether a rollback took them back: so many were taken back since that the oldest are not listed.
 //!
 //! The pool that is salvaged is only read.
 
@@ -33,7 +34,7 @@ use env::{AlignedBuf, Disk};
 use surface::Result;
 use units::{ExtentIndex, Seq};
 
-pub(crate) use facts::{Fact, Rank, Resolved, resolve};
+pub(crate) use facts::{Doubt, Fact, Rank, Resolved, resolve};
 pub(crate) use records::counts;
 pub(crate) use scan::Scan;
 pub(crate) use told::{Table, Told};
@@ -122,7 +123,7 @@ impl Pool {
         let (mut table, mut lost) = lost::complete(told, &scan);
         facts.spread(&scan, |object| lost::chain(&table, object))?;
         let objects = table.objects.len() as u64;
-        let figures = facts.resolve(&scan, |object| table.objects.contains_key(&object), &mut |object| {
+        let figures = facts.resolve(&scan, &table, &mut |object| {
             progress(SalvageStep::Map, table.objects.range(..=object).count() as u64, objects)
         })?;
         report.uncertain_bytes = figures.values().map(|f| f.uncertain * units::BLOCK_BYTES as u64).sum();

@@ -10,10 +10,11 @@ use std::ops::ControlFlow;
 use env::{MapBatch, MapStore};
 use format::{RecordKey, record_key};
 use surface::Result;
-use units::{GroupIndex, ObjectId, Seq};
+use units::{BlockMask, GroupIndex, ObjectId, Seq};
 
-use super::facts::{Fact, Rank, fact_range, resolve};
+use super::facts::{Doubt, Fact, Rank, Resolved, fact_range, resolve};
 use super::scan::{Scan, WideHole};
+use super::told::Table;
 use crate::map::store_error;
 
 /// Facts in memory at the same time.
@@ -24,8 +25,15 @@ const FACTS_MAX: usize = 16 << 10;
 pub(crate) struct Figures {
     /// Blocks that hold data, in all epochs.
     pub blocks: u64,
-    /// Those of them that may have been discarded since.
+    /// Blocks that may not be what they were, because something is forgotten: a discard, or that something was taken back.
     pub uncertain: u64,
+}
+
+/// Blocks of a group that are dead if what may have been taken back was not.
+#[derive(Debug, Default)]
+struct Hiding {
+    group: Option<(ObjectId, GroupIndex)>,
+    blocks: BlockMask,
 }
 
 /// A range of holes, and when it was made: by batch and opening.
@@ -105,35 +113,39 @@ impl<'a> Facts<'a> {
         })
     }
 
-    /// Step 3, for the objects that `wanted` names. Returns their figures. `progress` gets objects done.
+    /// Step 3, for the objects in the table. Returns their figures. `progress` gets objects done.
     ///
     /// # Errors
     /// Those of the store and of `progress`.
     pub(crate) fn resolve(
         mut self,
         scan: &Scan,
-        wanted: impl Fn(ObjectId) -> bool,
+        table: &Table,
         progress: &mut dyn FnMut(ObjectId) -> Result<()>,
     ) -> Result<BTreeMap<ObjectId, Figures>> {
         self.flush()?;
-        let certain_from = scan.certain_from(Seq(0));
+        let is_doubtful = |fact: &Fact| {
+            table.objects.get(&fact.key.object).is_some_and(|object| object.undone.may_hide(fact.key.epoch))
+        };
+        let doubt = Doubt { certain_from: scan.certain_from(Seq(0)), is_doubtful: &is_doubtful };
         let mut figures: BTreeMap<ObjectId, Figures> = BTreeMap::new();
+        let mut hiding = Hiding::default();
         let mut open: Vec<Fact> = Vec::new();
         let store = self.store;
         let (from, to) = fact_range();
         pages(store, from, to, &mut |facts| {
             for fact in facts {
                 if open.last().is_some_and(|last| last.key != fact.key) {
-                    self.close(&mut open, certain_from, &mut figures)?;
+                    self.close(&mut open, &doubt, table, &mut hiding, &mut figures)?;
                 }
-                if counts(scan, fact) && wanted(fact.key.object) {
+                if counts(scan, fact) && table.objects.contains_key(&fact.key.object) {
                     progress(fact.key.object)?;
                     open.push(*fact);
                 }
             }
             Ok(())
         })?;
-        self.close(&mut open, certain_from, &mut figures)?;
+        self.close(&mut open, &doubt, table, &mut hiding, &mut figures)?;
         self.flush()?;
         Ok(figures)
     }
@@ -141,17 +153,36 @@ impl<'a> Facts<'a> {
     fn close(
         &mut self,
         facts: &mut Vec<Fact>,
-        certain_from: Seq,
+        doubt: &Doubt<'_>,
+        table: &Table,
+        hiding: &mut Hiding,
         figures: &mut BTreeMap<ObjectId, Figures>,
     ) -> Result<()> {
         let Some(key) = facts.first().map(|fact| fact.key) else { return Ok(()) };
-        let resolved = resolve(facts, certain_from);
+        let resolved = resolve(facts, doubt);
         facts.clear();
+        let has_origin = table.objects.get(&key.object).is_some_and(|object| object.origin.is_some());
         let known = figures.entry(key.object).or_default();
         known.blocks += u64::from(resolved.record.allocated().count());
-        known.uncertain += u64::from(resolved.uncertain.count());
+        known.uncertain += u64::from(hiding.uncertain(&key, &resolved, has_origin).count());
         self.batch.put(record_key(&key), resolved.record.encode());
         if self.batch.changes.len() >= FACTS_MAX { self.flush() } else { Ok(()) }
+    }
+}
+
+impl Hiding {
+    /// The blocks of a record that are not certain. Records of a group come newest first. What lies below in an origin is not looked for.
+    fn uncertain(&mut self, key: &RecordKey, resolved: &Resolved, has_origin: bool) -> BlockMask {
+        let group = Some((key.object, key.group));
+        if self.group != group {
+            *self = Self { group, blocks: BlockMask::EMPTY };
+        }
+        if has_origin {
+            return resolved.uncertain.or(resolved.hiding);
+        }
+        let hidden = self.blocks.and(resolved.record.allocated());
+        self.blocks = self.blocks.minus(hidden).or(resolved.hiding);
+        resolved.uncertain.or(hidden)
     }
 }
 

@@ -47,8 +47,8 @@ pub struct SalvagedVolume {
     pub damaged: Vec<DamagedRange>,
     /// No descriptor was found: name, size and properties are not what they were.
     pub is_lost: bool,
-    /// Of a volume: bytes of its data, that of its snapshots and of what it came from included, that are so old that a later discard
-    /// may be forgotten.
+    /// Of a volume: bytes, those of its snapshots and of what it came from included, that may not be what they were; see
+    /// [`SalvageReport::uncertain_bytes`].
     pub uncertain_bytes: u64,
 }
 
@@ -68,7 +68,8 @@ pub struct SalvageReport {
     pub log_damaged_bytes: u64,
     /// Bytes of the data file that could not be read.
     pub unreadable_bytes: u64,
-    /// Bytes of data in all that are so old that a later discard may be forgotten: at most so many show that should read as zeroes.
+    /// Bytes in all that may not be what they were: data so old that a later discard may be forgotten, and should read as zeroes; and what
+    /// a rollback may have taken back so many rollbacks ago that this is forgotten.
     pub uncertain_bytes: u64,
     /// What else is to be known, as sentences.
     pub notes: Vec<String>,

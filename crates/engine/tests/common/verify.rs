@@ -13,7 +13,7 @@ const STEP: usize = 128 << 10;
 /// Volumes up to this size are read whole; of larger ones what is called data, and samples of the rest.
 const READ_WHOLE_MAX: u64 = 2 << 20;
 
-/// Blocks of records that were rebuilt, and older ones that show between them, that may have been discarded.
+/// Blocks of records that were rebuilt, and older ones that show between them, that may have been discarded or taken back.
 pub fn uncertain(report: &CheckReport) -> u64 {
     let told = |detail: &str| detail.split_once(" may have been discarded")?.0.rsplit(' ').next()?.parse::<u64>().ok();
     let records = report.problems.iter().filter(|p| p.kind == "record");

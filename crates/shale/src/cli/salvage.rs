@@ -22,8 +22,8 @@ Exit code 12 if anything is known to be lost: see the report. Interrupted, it re
 the same command begins anew.
 
 What cannot be read is left out (it reads as zeroes) and listed. Data of volumes of which no description is found becomes
-volumes named lost-N. Not certain is only what was discarded long ago: if the log has forgotten the discard, but not the data,
-it shows again; uncertain_bytes says how much that can be at most.
+volumes named lost-N. Not certain is only what was discarded or taken back long ago: if the log has forgotten that, but not the
+data, it shows again; uncertain_bytes says how much that can be at most.
 
 JSON fields: into, extents, batches, has_catalogue (names, sizes and properties are those of the last moment),
 log_damaged_bytes, unreadable_bytes, uncertain_bytes, lossy, seconds, notes (texts), volumes: list of

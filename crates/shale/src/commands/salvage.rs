@@ -239,7 +239,7 @@ fn show(summary: &Summary) -> String {
     }
     if summary.uncertain_bytes > 0 {
         text.push_str(&format!(
-            "note: at most {} may show that were discarded; everything else is certain\n",
+            "note: at most {} may show what was discarded or taken back, or not show what was there; everything else is certain\n",
             format_size(summary.uncertain_bytes)
         ));
     }
