@@ -25,14 +25,16 @@
 //! - A crash before the mark is durable: nobody has been served since the crash before, so nothing that was not durable then was promised;
 //!   the dead batches hold only such things, and salvage may show them or not. Recovery ends at *f* once more (the checkpoint of the dead
 //!   opening says so, and nothing else was written under it), and its mark hides them from then on.
+//! - An opening behind an orderly end is marked and not remembered beyond that: whoever closes a pool ends its log for good, and says where in
+//!   the map store ([`LogEnd`](format::LogEnd)). If recovery ends there too, nothing lies behind. So what is remembered are crashes, not commands.
 //! - A log that goes on under another number after a failed write marks that as well, with the next checkpoint; what was given back then
 //!   was never acknowledged, and is written again, under the new number, before any flush is.
 
 use std::collections::BTreeSet;
 
 use format::{
-    BATCH_FIXED_BYTES, CATALOGUE_FIXED_BYTES, CataloguePart, CatalogueRef, Entry, Incarnation, ObjectDescriptor,
-    enter_incarnation, header_bytes,
+    BATCH_FIXED_BYTES, CATALOGUE_FIXED_BYTES, CataloguePart, CatalogueRef, Entry, Incarnation, Incarnations,
+    ObjectDescriptor, header_bytes,
 };
 use parking_lot::Mutex;
 use units::{ExtentIndex, Seq};
@@ -59,8 +61,8 @@ pub(crate) struct Pins {
     pub base: BTreeSet<ExtentIndex>,
     pub since: BTreeSet<ExtentIndex>,
     pub since_bytes: u64,
-    /// The openings that the pool knows of.
-    pub incarnations: Vec<Incarnation>,
+    /// The openings that are remembered.
+    pub incarnations: Incarnations,
 }
 
 impl Pins {
@@ -106,7 +108,9 @@ struct State {
     growing: Option<Growing>,
     /// Whether a new one is asked for, whatever the one that there is.
     wanted: bool,
-    /// The log does not tell yet of the opening that it goes on under.
+    /// The opening that the log goes on under.
+    newest: u64,
+    /// The log does not tell of it yet.
     unmarked: bool,
     /// A checkpoint of this opening is durable. Before, nothing may be written: another opening could get the same number.
     has_begun: bool,
@@ -148,12 +152,17 @@ impl Catalogue {
         }
     }
 
-    /// The log goes on under that opening.
-    pub(crate) fn enter(&self, number: u64, first_seq: Seq) {
+    /// The log goes on under that opening. One that follows an orderly end (`is_orderly`) need not be remembered: no batch lies there.
+    pub(crate) fn enter(&self, number: u64, first_seq: Seq, is_orderly: bool) {
         let mut state = self.state.lock();
-        let is_new = state.pins.incarnations.last().is_none_or(|newest| newest.number < number);
-        state.unmarked |= is_new;
-        enter_incarnation(&mut state.pins.incarnations, Incarnation { number, first_seq });
+        if number <= state.newest {
+            return;
+        }
+        state.newest = number;
+        state.unmarked = true;
+        if !is_orderly {
+            state.pins.incarnations.enter(Incarnation { number, first_seq });
+        }
     }
 
     /// The catalogue stands in the way, and is given up.
@@ -260,7 +269,7 @@ impl Core {
         &self,
         as_of: Seq,
         descriptors: Vec<ObjectDescriptor>,
-        incarnations: &[Incarnation],
+        incarnations: &Incarnations,
     ) -> Vec<Prepared> {
         let max = PART_BYTES_MAX.min(self.geometry.extent_bytes as usize / PART_DIVISOR);
         let properties = self.objects.pool_properties();
@@ -269,7 +278,7 @@ impl Core {
             part: 0,
             parts: 1,
             next_object: self.objects.next_id(),
-            incarnations: incarnations.to_vec(),
+            incarnations: incarnations.clone(),
             properties,
             descriptors: Vec::new(),
         };
@@ -287,7 +296,7 @@ impl Core {
             bytes = BATCH_FIXED_BYTES + CATALOGUE_FIXED_BYTES + cost;
             let part = CataloguePart {
                 part: last.part + 1,
-                incarnations: Vec::new(),
+                incarnations: Incarnations::default(),
                 properties: std::collections::BTreeMap::new(),
                 descriptors: vec![descriptor],
                 ..*last

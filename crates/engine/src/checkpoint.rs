@@ -206,7 +206,7 @@ impl Core {
             pins = self.catalogue.pins();
             self.map.freeze();
         });
-        self.catalogue.enter(position.incarnation, position.incarnation_first_seq);
+        self.catalogue.enter(position.incarnation, position.incarnation_first_seq, false);
         pins.incarnations = self.catalogue.pins().incarnations;
         Captured { position, next_object, objects, properties, pins, descriptors, timelines, reaping, evacuated }
     }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use format::ScrubState;
+use env::MapBatch;
+use format::{KEY_END, ScrubState};
 use parking_lot::{Mutex, RwLock};
 use surface::{Error, ErrorKind, Result};
 use units::ExtentIndex;
@@ -264,6 +265,15 @@ impl Core {
     /// Whether the pool has been closed.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+
+    /// Ends the log for good, and notes where: then the next opening knows that nothing lies behind. Without the note it takes that for
+    /// possible, which does no harm.
+    pub(crate) fn end_log(&self) {
+        let Some(end) = self.log.end() else { return };
+        let mut batch = MapBatch::default();
+        batch.put(KEY_END, end.encode());
+        let _ = self.env.store.commit(batch);
     }
 
     /// Why writes are refused, if they are.

@@ -3,8 +3,8 @@
 //! 1. *Facts*: all extents are read, and the newest facts about these groups count ([`salvage`](crate::salvage)). What lies where the log goes on
 //!    does not, nor, in the end, what belongs to epochs that were undone.
 //! 2. *Records* are what the facts come to; those of epochs that were undone (whoever reaped passed the damaged group by) go. The batches that made holes in them may be gone, their extents used again: blocks that may have been
-//!    discarded are counted, and so is older data that shows where a record that is rebuilt says nothing; and what a rollback may have taken back
-//!    without anybody knowing any more. Snapshots that see such blocks get new identities.
+//!    discarded are counted, and so is older data that shows where a record that is rebuilt says nothing; and what a rollback or a crash may have
+//!    taken back without anybody knowing any more. Snapshots that see such blocks get new identities.
 //! 3. *Holes* above them come back, too: the map forgets a hole when nothing is left below it, and a record that is rebuilt may have again
 //!    what had been removed from it, until that is looked for anew.
 
@@ -19,7 +19,7 @@ use units::{BlockMask, Epoch, ExtentIndex, GroupIndex, ObjectId};
 
 use crate::map::store_error;
 use crate::mend::Mender;
-use crate::salvage::{Doubt, Fact, Rank, Resolved, Scan, counts, is_whole, resolve};
+use crate::salvage::{Doubt, Fact, Rank, Resolved, Scan, counts, is_certain, is_whole, resolve};
 
 /// Groups of objects.
 type Groups = BTreeSet<(ObjectId, GroupIndex)>;
@@ -142,8 +142,10 @@ impl Mender<'_> {
         }
         let ahead: BTreeSet<_> = self.checkpoint.extents.iter().copied().collect();
         let may_hide = |fact: &Fact, object: &ObjectDescriptor| object.undone.may_hide(fact.key.epoch);
-        let is_doubtful =
-            |fact: &Fact| self.found.descriptors.get(&fact.key.object).is_some_and(|object| may_hide(fact, object));
+        let is_doubtful = |fact: &Fact| {
+            let object = self.found.descriptors.get(&fact.key.object);
+            object.is_some_and(|object| may_hide(fact, object)) || !is_certain(&scan, fact)
+        };
         let certain_from = scan.certain_from(self.checkpoint.next_seq);
         let doubt = Doubt { certain_from, is_doubtful: &is_doubtful };
         let is_data = |rank| matches!(rank, Rank::Intact | Rank::Damaged);

@@ -167,10 +167,11 @@ impl Pool {
         counters.recovered_batches.set(replayed.batches);
         counters.recovered_bytes.set(replayed.bytes_read);
         let mut position = replayed.position;
+        let is_orderly = recovery::ended_at(&*env.store, position.incarnation, position.next_seq)?;
         // Whatever lies behind the end of the log never happened.
         position.incarnation += 1;
         position.incarnation_first_seq = position.next_seq;
-        applier.catalogue.enter(position.incarnation, position.incarnation_first_seq);
+        applier.catalogue.enter(position.incarnation, position.incarnation_first_seq, is_orderly);
         let sink: Arc<dyn Sink> = applier.clone();
         let meter = Arc::new(Meter::new(env.clock.clone(), options.workers));
         let learned = env.store.get(KEY_LEARNED).map_err(store_error)?;
@@ -224,6 +225,7 @@ impl Pool {
         let done = self.core.flush().and_then(|()| self.core.take_last_checkpoint());
         self.core.workers.stop(&self.core.log);
         self.core.close();
+        self.core.end_log();
         done
     }
 

@@ -22,7 +22,7 @@ use std::ops::{ControlFlow, Range};
 use env::{AlignedBuf, Disk, MapStore};
 use format::{
     BATCH_ALIGN, BATCH_MAGIC, Batch, BatchHeader, Checkpoint, Entry, FragmentEntry, FragmentIdentity, KEY_CHECKPOINT,
-    ObjectDescriptor, OpenExtent, STREAMS, Stream, decode_batch, decode_usage_page, fragment_checksum,
+    KEY_END, LogEnd, ObjectDescriptor, OpenExtent, STREAMS, Stream, decode_batch, decode_usage_page, fragment_checksum,
     object_key_range, parse_object_key, parse_usage_key, usage_key_range,
 };
 use surface::{Error, ErrorKind, Result};
@@ -145,6 +145,12 @@ pub(crate) fn load(store: &dyn MapStore, pool: &[u8; 16], geometry: &Geometry) -
     }
     let deltas = read_deltas(store, checkpoint.deltas)?.map_err(gone)?;
     Ok(Loaded { checkpoint, objects, usage, deltas })
+}
+
+/// Whether the log of that opening was ended for good just there. Nothing depends on a record that cannot be read.
+pub(crate) fn ended_at(store: &dyn MapStore, incarnation: u64, next_seq: Seq) -> Result<bool> {
+    let end = store.get(KEY_END).map_err(store_error)?.and_then(|bytes| LogEnd::decode(&bytes).ok());
+    Ok(end == Some(LogEnd { incarnation, next_seq }))
 }
 
 pub(crate) fn objects_differ(found: usize, expected: u32) -> String {

@@ -455,7 +455,10 @@ mod tests {
                 part: 0,
                 parts: 1,
                 next_object: 2,
-                incarnations: vec![crate::Incarnation { number: 2, first_seq: Seq(5) }],
+                incarnations: crate::Incarnations {
+                    known: vec![crate::Incarnation { number: 2, first_seq: Seq(5) }],
+                    forgotten: None,
+                },
                 properties: std::collections::BTreeMap::new(),
                 descriptors: vec![ObjectDescriptor::volume(ObjectId(1), "v", 4096)],
             }),

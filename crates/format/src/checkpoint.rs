@@ -178,7 +178,10 @@ mod tests {
                 since_bytes: 100,
                 base: vec![ExtentIndex(3)],
                 since: vec![ExtentIndex(5), ExtentIndex(7)],
-                incarnations: vec![crate::Incarnation { number: 4, first_seq: Seq(100) }],
+                incarnations: crate::Incarnations {
+                    known: vec![crate::Incarnation { number: 4, first_seq: Seq(100) }],
+                    forgotten: None,
+                },
             },
         };
         let bytes = checkpoint.encode();

@@ -11,6 +11,7 @@ mod cuts;
 mod delta;
 mod descriptor;
 mod dictionary;
+mod incarnations;
 mod keys;
 mod learned;
 mod receive;
@@ -26,9 +27,7 @@ pub use batch::{
     BATCH_ALIGN, BATCH_FIXED_BYTES, BATCH_MAGIC, Batch, BatchHeader, Entry, FRAGMENT_ENTRY_BYTES, FragmentEntry,
     HOLE_BLOCKS_MAX, HOLE_BYTES, MOVE_ENTRY_BYTES, Move, STREAMS, Stream, decode_batch, encode_batch, header_bytes,
 };
-pub use catalogue::{
-    CATALOGUE_FIXED_BYTES, CataloguePart, CatalogueRef, INCARNATIONS_MAX, Incarnation, enter_incarnation,
-};
+pub use catalogue::{CATALOGUE_FIXED_BYTES, CataloguePart, CatalogueRef};
 pub use checkpoint::{Checkpoint, OpenExtent, USAGE_PAGE_EXTENTS, decode_usage_page, encode_usage_page};
 pub use checksum::{FragmentIdentity, fragment_checksum, reseal};
 pub use cursor::FormatError;
@@ -36,6 +35,7 @@ pub use cuts::{CUTS_MAX, Cut, UNDONE_MAX, Undone};
 pub use delta::{DeltaWriter, decode_delta};
 pub use descriptor::{ObjectDescriptor, ObjectState, Origin, Reap};
 pub use dictionary::{DICTIONARY_FRAME_BYTES, decode_dictionary, dictionary_content_bytes, encode_dictionary};
+pub use incarnations::{INCARNATIONS_MAX, Incarnation, Incarnations, KEY_END, LogEnd};
 pub use keys::{
     KEY_CHECKPOINT, KEY_SCRUB, RecordKey, delta_key, delta_key_range, object_key, object_key_range, parse_delta_key,
     parse_object_key, parse_record_key, parse_usage_key, record_key, record_key_range, usage_key, usage_key_range,

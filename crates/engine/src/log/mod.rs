@@ -13,6 +13,7 @@
 //! a checkpoint ([`Log::position`]) makes it go on in fresh extents, under a new incarnation so that what was written of the failed
 //! ones never counts. If a sync fails, nobody knows what the medium holds: then only reopening the pool helps.
 
+mod end;
 mod reserve;
 mod standing;
 mod streams;
@@ -112,6 +113,8 @@ struct State {
     reserving: bool,
     applied_seq: Seq,
     flights: VecDeque<Flight>,
+    /// Nothing is appended any more.
+    ended: bool,
     /// A write failed: nothing is appended before a checkpoint and fresh extents.
     broken: Option<(ErrorKind, String)>,
     /// That checkpoint's position has been taken.
@@ -190,6 +193,7 @@ impl Log {
             reserving: false,
             applied_seq: position.next_seq,
             flights: VecDeque::new(),
+            ended: false,
             broken: None,
             reset: false,
             resets: VecDeque::new(),
@@ -283,12 +287,8 @@ impl Log {
         mut prepared: Prepared,
         purpose: Purpose,
     ) -> std::result::Result<Step, (Error, Prepared)> {
-        if let Some((kind, text)) = &state.broken {
-            return Err((Error::new(*kind, text.clone()), prepared));
-        }
-        if prepared.begun.is_some_and(|begun| begun != state.incarnation) {
-            let text = "writing the log failed, and took a part of a batch with it whose rest was still to come";
-            return Err((Error::new(ErrorKind::Io, text), prepared));
+        if let Some(error) = state.refusal(prepared.begun) {
+            return Err((error, prepared));
         }
         let extent_bytes = self.geometry.extent_bytes;
         let stream = prepared.stream;

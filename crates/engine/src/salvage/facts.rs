@@ -7,7 +7,8 @@
 //! 2. a hole; 3. data that does not match; 4. data that was dead before its extent was used again (*left over*): that proves that
 //!    what is older is dead, too, and no more.
 //!
-//! Not certain is data so old that what hid it may be gone, and whatever may have been taken back without a word that is left of it.
+//! Not certain is data so old that what hid it may be gone, and whatever may have been taken back, or never have happened, without a word that
+//! is left of it.
 
 use format::{FragmentRef, Record, RecordKey, record_key};
 use units::{BlockMask, Epoch, GROUP_BLOCKS, GroupIndex, ObjectId, Seq};
@@ -122,7 +123,7 @@ pub(crate) const fn fact_range() -> (&'static [u8], &'static [u8]) {
 pub(crate) struct Doubt<'a> {
     /// Batches before it are not all there.
     pub certain_from: Seq,
-    /// Whether a fact may be one that was taken back.
+    /// Whether a fact may be one that was taken back, or never happened.
     pub is_doubtful: &'a dyn Fn(&Fact) -> bool,
 }
 
@@ -134,7 +135,7 @@ pub(crate) struct Resolved {
     pub uncertain: BlockMask,
     /// Those of them whose data is so old that what hid it may be gone.
     pub old: BlockMask,
-    /// Blocks that are dead if a fact is right that may have been taken back: what is older may have to show.
+    /// Blocks that are dead if a fact is right that is doubtful: what is older may have to show.
     pub hiding: BlockMask,
     /// Newest number among the data that counts.
     pub newest: Seq,

@@ -14,7 +14,8 @@
 //! What is not certain: a discard whose batch has been freed is not known any more, and data that was older than it, if its extent is
 //! still there, shows again. No batch can be missing that is newer than the oldest number from which on all are there
 //! ([`scan::Scan::certain_from`]); so only blocks with older data are concerned, and they are counted. So are blocks of
-//! epochs of which nobody knows any more whether a rollback took them back: so many were taken back since that the oldest are not listed.
+//! epochs of which nobody knows any more whether a rollback took them back: so many were taken back since that the oldest are not listed. So is
+//! what an opening wrote of which, after as many crashes, nobody knows any more where recovery found its end.
 //!
 //! The pool that is salvaged is only read.
 
@@ -35,7 +36,7 @@ use surface::Result;
 use units::{ExtentIndex, Seq};
 
 pub(crate) use facts::{Doubt, Fact, Rank, Resolved, resolve};
-pub(crate) use records::counts;
+pub(crate) use records::{counts, is_certain};
 pub(crate) use scan::Scan;
 pub(crate) use told::{Table, Told};
 

@@ -25,11 +25,12 @@ const FACTS_MAX: usize = 16 << 10;
 pub(crate) struct Figures {
     /// Blocks that hold data, in all epochs.
     pub blocks: u64,
-    /// Blocks that may not be what they were, because something is forgotten: a discard, or that something was taken back.
+    /// Blocks that may not be what they were, because something is forgotten: a discard, or that something was taken back or
+    /// never happened.
     pub uncertain: u64,
 }
 
-/// Blocks of a group that are dead if what may have been taken back was not.
+/// Blocks of a group that are dead if what is doubtful is right.
 #[derive(Debug, Default)]
 struct Hiding {
     group: Option<(ObjectId, GroupIndex)>,
@@ -125,7 +126,8 @@ impl<'a> Facts<'a> {
     ) -> Result<BTreeMap<ObjectId, Figures>> {
         self.flush()?;
         let is_doubtful = |fact: &Fact| {
-            table.objects.get(&fact.key.object).is_some_and(|object| object.undone.may_hide(fact.key.epoch))
+            let object = table.objects.get(&fact.key.object);
+            object.is_some_and(|object| object.undone.may_hide(fact.key.epoch)) || !is_certain(scan, fact)
         };
         let doubt = Doubt { certain_from: scan.certain_from(Seq(0)), is_doubtful: &is_doubtful };
         let mut figures: BTreeMap<ObjectId, Figures> = BTreeMap::new();
@@ -190,6 +192,11 @@ impl Hiding {
 pub(crate) fn counts(scan: &Scan, fact: &Fact) -> bool {
     let is_torn = fact.rank == Rank::Damaged && fact.seq >= scan.durable_before;
     scan.told.openings.happened(fact.incarnation, fact.seq) && !is_torn
+}
+
+/// Whether it is known that what a fact says happened. What was moved was made before.
+pub(crate) fn is_certain(scan: &Scan, fact: &Fact) -> bool {
+    fact.made < scan.told.openings.certain_end_of(fact.incarnation)
 }
 
 /// The keys of the facts of an object.

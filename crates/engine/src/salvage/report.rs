@@ -69,7 +69,7 @@ pub struct SalvageReport {
     /// Bytes of the data file that could not be read.
     pub unreadable_bytes: u64,
     /// Bytes in all that may not be what they were: data so old that a later discard may be forgotten, and should read as zeroes; and what
-    /// a rollback may have taken back so many rollbacks ago that this is forgotten.
+    /// a rollback or a crash may have taken back so many of them ago that this is forgotten.
     pub uncertain_bytes: u64,
     /// What else is to be known, as sentences.
     pub notes: Vec<String>,

@@ -260,7 +260,7 @@ impl Scan {
 
     /// The number from which on all batches up to `until`, at least, are there: what an older one said may be lost with it.
     pub(crate) fn certain_from(&self, until: Seq) -> Seq {
-        let clip = |s: &Stretch| (s.from, s.to.min(self.told.openings.end_of(s.incarnation)));
+        let clip = |s: &Stretch| (s.from, s.to.min(self.told.openings.certain_end_of(s.incarnation)));
         let mut stretches: Vec<_> = self.stretches.iter().map(clip).filter(|(from, to)| from < to).collect();
         stretches.sort_unstable();
         let mut from = Seq(0);

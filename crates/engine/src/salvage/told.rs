@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use format::{Batch, CataloguePart, Entry, Incarnation, ObjectDescriptor};
+use format::{Batch, BatchHeader, CataloguePart, Entry, Incarnation, Incarnations, ObjectDescriptor};
 use units::{ObjectId, Seq};
 
 use crate::options::Properties;
@@ -16,11 +16,28 @@ const CATALOGUES_MAX: usize = 8;
 pub(crate) struct Openings {
     /// First sequence numbers by number of opening.
     first: BTreeMap<u64, Seq>,
+    /// By number of opening, where what was durable of the log ended when it last said so: that happened.
+    durable: BTreeMap<u64, Seq>,
+    /// See [`Incarnations::forgotten`].
+    forgotten: Option<Incarnation>,
 }
 
 impl Openings {
-    pub(crate) fn enter(&mut self, number: u64, first_seq: Seq) {
+    fn enter(&mut self, number: u64, first_seq: Seq) {
         self.first.insert(number, first_seq);
+    }
+
+    fn batch(&mut self, header: &BatchHeader) {
+        self.enter(header.incarnation, header.incarnation_first_seq);
+        let durable = self.durable.entry(header.incarnation).or_default();
+        *durable = header.durable_before.max(*durable);
+    }
+
+    fn catalogue(&mut self, told: &Incarnations) {
+        told.known.iter().for_each(|opening| self.enter(opening.number, opening.first_seq));
+        if let Some(forgotten) = told.forgotten {
+            self.forgotten = Some(Incarnations::around(self.forgotten, forgotten));
+        }
     }
 
     /// The sequence number at which an opening was over: that and all above never happened in it.
@@ -32,6 +49,14 @@ impl Openings {
     /// Whether a batch of that opening happened.
     pub(crate) fn happened(&self, incarnation: u64, seq: Seq) -> bool {
         seq < self.end_of(incarnation)
+    }
+
+    /// The sequence number from which on it is not known that batches of that opening happened.
+    pub(crate) fn certain_end_of(&self, incarnation: u64) -> Seq {
+        let durable = self.durable.get(&incarnation).copied().unwrap_or_default();
+        let forgotten = self.forgotten.filter(|forgotten| incarnation < forgotten.number);
+        let known = forgotten.map_or(Seq(u64::MAX), |forgotten| forgotten.first_seq.max(durable));
+        known.min(self.end_of(incarnation))
     }
 }
 
@@ -71,7 +96,7 @@ impl Told {
     /// Takes in what a batch tells.
     pub(crate) fn batch(&mut self, batch: &Batch) {
         let header = &batch.header;
-        self.openings.enter(header.incarnation, header.incarnation_first_seq);
+        self.openings.batch(header);
         for (index, entry) in batch.entries.iter().enumerate() {
             let at = (header.seq, header.incarnation, index);
             match entry {
@@ -82,9 +107,7 @@ impl Told {
                     self.changes.insert(at, Change::Properties(properties.clone()));
                 }
                 Entry::Catalogue(part) => {
-                    for Incarnation { number, first_seq } in &part.incarnations {
-                        self.openings.enter(*number, *first_seq);
-                    }
+                    self.openings.catalogue(&part.incarnations);
                     self.parts.entry(part.as_of).or_default().push((header.incarnation, header.seq, part.clone()));
                     while self.parts.len() > CATALOGUES_MAX {
                         self.parts.pop_first();
@@ -181,7 +204,7 @@ mod tests {
             part,
             parts,
             next_object: 9,
-            incarnations: Vec::new(),
+            incarnations: Incarnations::default(),
             properties: Properties::new(),
             descriptors,
         })
@@ -216,9 +239,26 @@ mod tests {
         // The catalogue remembers openings of which no batch is left.
         let mut part = part(8, 0, 1, vec![volume(1, "c")]);
         if let Entry::Catalogue(part) = &mut part {
-            part.incarnations = vec![Incarnation { number: 4, first_seq: Seq(11) }];
+            part.incarnations.known = vec![Incarnation { number: 4, first_seq: Seq(11) }];
         }
         told.batch(&batch(1, 1, 9, vec![part]));
         assert_eq!(names(&told.table(Seq(u64::MAX))), ["c"]);
+    }
+
+    #[test]
+    fn what_forgotten_openings_may_have_ended_is_not_certain_unless_it_was_durable() {
+        let mut openings = Openings::default();
+        let mut header = batch(2, 5, 7, Vec::new()).header;
+        openings.batch(&header);
+        header.durable_before = Seq(30);
+        openings.batch(&BatchHeader { incarnation: 3, incarnation_first_seq: Seq(20), ..header });
+        let opening = |number, first| Incarnation { number, first_seq: Seq(first) };
+        let mut told = Incarnations { known: vec![opening(9, 90)], forgotten: Some(opening(6, 25)) };
+        openings.catalogue(&told);
+        assert_eq!([2, 3, 4, 6].map(|n| openings.certain_end_of(n).0), [20, 30, 25, 90]);
+        told.forgotten = Some(opening(4, 10));
+        openings.catalogue(&told);
+        assert_eq!([2, 3, 4, 6].map(|n| openings.certain_end_of(n).0), [10, 30, 10, 90]);
+        assert!(openings.happened(2, Seq(19)) && !openings.happened(2, Seq(20)));
     }
 }

@@ -1,0 +1,30 @@
+//! The end of a log: whoever closes a pool ends it, and the next opening knows that nothing lies behind.
+
+use format::LogEnd;
+use surface::{Error, ErrorKind};
+
+use super::{Log, State};
+
+impl State {
+    /// Why no batch can be appended now, of which a part was written under the incarnation `begun`.
+    pub(super) fn refusal(&self, begun: Option<u64>) -> Option<Error> {
+        if let Some((kind, text)) = &self.broken {
+            return Some(Error::new(*kind, text.clone()));
+        }
+        if self.ended {
+            return Some(Error::new(ErrorKind::Io, "the pool has been closed"));
+        }
+        let text = "writing the log failed, and took a part of a batch with it whose rest was still to come";
+        begun.filter(|begun| *begun != self.incarnation).map(|_| Error::new(ErrorKind::Io, text))
+    }
+}
+
+impl Log {
+    /// Ends the log for good. Where, unless something is under way or has failed.
+    pub(crate) fn end(&self) -> Option<LogEnd> {
+        let mut state = self.state.lock();
+        state.ended = true;
+        let is_whole = state.broken.is_none() && state.flights.is_empty();
+        is_whole.then_some(LogEnd { incarnation: state.incarnation, next_seq: state.next_seq })
+    }
+}
