@@ -411,7 +411,8 @@ fn what_never_happened_is_not_called_certain_after_any_number_of_openings() {
         write(&pool, 8);
         drop(pool);
         machine.restart();
-        let is_head = |at: u64, batch: &format::Batch| at % EXTENT as u64 == 0 && batch.header.incarnation == 2;
+        let is_head =
+            |at: u64, batch: &format::Batch| at.is_multiple_of(EXTENT as u64) && batch.header.incarnation == 2;
         let found = batches(&machine, POOL).into_iter().filter(|(at, batch)| is_head(*at, batch));
         let heads: BTreeMap<u64, u64> = found.map(|(at, batch)| (batch.header.seq.0, at)).collect();
         for at in heads.into_values().take(10) {
