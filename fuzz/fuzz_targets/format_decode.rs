@@ -4,7 +4,7 @@
 #![no_main]
 
 use format::{
-    CataloguePart, Checkpoint, DeltaWriter, Entry, LogEnd, ObjectDescriptor, RecompressState, Record, SUPERBLOCK_BYTES, ScrubState, SortState,
+    CataloguePart, Checkpoint, DeltaWriter, Entry, LogEnd, ObjectDescriptor, OpeningNote, RecompressState, Record, SUPERBLOCK_BYTES, ScrubState, SortState,
     Superblock, decode_batch, decode_delta, decode_dictionary, decode_learned, decode_usage_page, dictionary_content_bytes, encode_batch,
     encode_dictionary, encode_learned, encode_usage_page, header_bytes, parse_delta_key, parse_object_key, parse_record_key,
     parse_usage_key, record_key,
@@ -13,7 +13,7 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
     let Some((which, body)) = input.split_first() else { return };
-    match which % 15 {
+    match which % 17 {
         0 => superblock(body),
         1 => batch(body),
         2 => {
@@ -80,6 +80,11 @@ fuzz_target!(|input: &[u8]| {
         14 => {
             if let Ok(end) = LogEnd::decode(&sealed(body)) {
                 assert_eq!(LogEnd::decode(&end.encode()), Ok(end));
+            }
+        }
+        15 => {
+            if let Ok(note) = OpeningNote::decode(&sealed(body)) {
+                assert_eq!(OpeningNote::decode(&note.encode()), Ok(note));
             }
         }
         _ => {

@@ -7,7 +7,7 @@
 //! 3. *Merge* the frozen changes into the records (`merge`), counting what became live and dead in each extent. What nobody looks at any
 //!    more goes from the groups that are merged, and from others as far as that is due (see `reap`).
 //! 4. *Decide* which extents are freed and which the log fills next.
-//! 5. *Commit* all of it and *persist*. From here on the checkpoint counts.
+//! 5. *Commit* all of it and *persist*. From here on the checkpoint counts. One that names a new incarnation is noted in the data file (`opening`).
 //! 6. *Publish*: the changes are laid over the cached groups, too, the overlays go, and, when no reader is left that could
 //!    be in a freed extent, the log gets its new extents and the other freed ones are punched out.
 //!
@@ -253,6 +253,7 @@ impl Core {
         if kind == Kind::Full {
             state.last_full = state.number;
         }
+        self.note_opening(captured.position.incarnation)?;
         self.catalogue.begin();
         let count = if kind == Kind::Full { &self.counters.checkpoints } else { &self.counters.light_checkpoints };
         count.add(1);
@@ -333,6 +334,7 @@ impl Core {
             catalogue: captured.pins.stored(),
         };
         merged.batch.put(KEY_CHECKPOINT, checkpoint.encode());
+        self.put_noted(&mut merged.batch);
         // Nothing depends on it; if this checkpoint fails, the next change brings it again.
         if let Some(learned) = self.chooser.costs.encode_if_changed() {
             merged.batch.put(KEY_LEARNED, learned);

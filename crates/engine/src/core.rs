@@ -27,6 +27,7 @@ use crate::geometry::Geometry;
 use crate::log::Log;
 use crate::map::Map;
 use crate::objects::Objects;
+use crate::opening::Noted;
 use crate::options::{PoolEnv, PoolOptions};
 use crate::rewrites::Rewrites;
 use crate::samples::Sampling;
@@ -102,6 +103,7 @@ pub(crate) struct Core {
     /// The pool is being closed, and what it has for the log shall go back.
     pub ends: AtomicBool,
     pub below: Below,
+    pub noted: Noted,
     /// Extents that were cleaned and become free with the next checkpoint.
     pub evacuated: AtomicU64,
     pub cleaner: Mutex<Cleaner>,
@@ -191,6 +193,7 @@ impl Core {
             unpunched: Mutex::default(),
             ends: AtomicBool::new(false),
             below: Below::default(),
+            noted: Noted::default(),
             evacuated: AtomicU64::new(0),
             still: RwLock::new(()),
             map_version: AtomicU64::new(0),

@@ -59,6 +59,7 @@ mod merge;
 mod moved_from;
 mod object;
 mod objects;
+mod opening;
 mod options;
 mod overlay;
 mod pieces;

@@ -33,7 +33,7 @@ use crate::status::{PoolStatus, Problem, Property, VolumeStatus};
 use crate::volume::Volume;
 use crate::workers::Workers;
 use crate::write_buffer::WriteBuffer;
-use crate::{mend, properties, recovery, superblock_io};
+use crate::{mend, opening, properties, recovery, superblock_io};
 
 /// Fewest extents of a pool: the superblock's, the reserve, and some to work with.
 pub(crate) const EXTENTS_MIN: u32 = 16;
@@ -121,6 +121,7 @@ impl Pool {
             created_unix_s: env.clock.unix_s(),
             generation: 1,
         };
+        opening::write_note(&*env.disk, pool, 0)?;
         superblock_io::write(&*env.disk, &superblock)
     }
 
@@ -135,6 +136,7 @@ impl Pool {
         let copies = superblock_io::read_copies(&*env.disk)?;
         let superblock = superblock_io::choose(&copies)?;
         let geometry = Geometry::new(superblock.extent_bytes, superblock.capacity_bytes);
+        opening::check(&*env.store, &*env.disk, superblock.pool)?;
         let cut_off = superblock_io::lengthen(&*env.disk, &superblock, options.repair)?;
         let mut mended = if options.repair { mend::mend(&env, &superblock.pool, &geometry)? } else { Vec::new() };
         mended.extend(cut_off.map(Problem::cut_off));
@@ -211,7 +213,10 @@ impl Pool {
         } else {
             core.log.sync()?;
         }
-        core.give_back_all();
+        // What repair has accepted as lost may still be in what is free now, for whoever looks further.
+        if !core.options.repair {
+            core.give_back_all();
+        }
         core.counters.recovery_ns.set(core.env.clock.now_ns().saturating_sub(began));
         Workers::start(&core)?;
         Ok(Self { core })

@@ -9,7 +9,8 @@
 //!    durable proves damage.
 //!
 //! **A map that is older than the log**, as one from a backup, knows nothing of later openings, which have written where it would have the log go
-//! on, and where it thinks that data is. Nothing mends that but `salvage`, so nothing accepts it.
+//! on, and where it thinks that data is. Nothing mends that but `salvage`, so nothing accepts it. The note of the newest opening has told it before
+//! (`opening`); what later openings left in the log tells it where there is no note.
 //!
 //! **What cannot be read** is read around, and matters only where it may hide a batch that is durable: at a place of the next batch; and anywhere
 //! behind, if there is a trace of that batch or of later ones, because the proof that it was durable may be hidden. Places that can be read and
@@ -35,6 +36,7 @@ use crate::geometry::Geometry;
 use crate::log::{Position, Sink as _};
 use crate::log_reads::{ExtentBytes, LogReads, Source};
 use crate::map::store_error;
+use crate::opening::older_map;
 use crate::usage::{Pages, usage_bytes, usage_differs};
 
 /// Listed extents without a head, one after the other, behind which nobody looks for proof of damage: as many as one event may take, and few
@@ -319,13 +321,7 @@ impl Replay<'_> {
         }
         let end = self.end();
         if let Some(newer) = end.newer {
-            let text = format!(
-                "the map is older than the data: it was last written in opening {} of the pool, and the data file holds what opening {newer} \
-                 wrote, so the map may have been put back from a backup. Put back the newest one, or make another from the data file alone: \
-                 shale salvage DATA --into NEW",
-                self.id.incarnation
-            );
-            return Err(Error::new(ErrorKind::Corrupt, text));
+            return Err(older_map(self.id.incarnation, newer));
         }
         let behind = end.unreadable.first().map(|bad| bad.start);
         let hidden = end.hidden.or(behind.filter(|_| end.is_begun && end.later.is_none()));

@@ -10,7 +10,7 @@ use common::anatomy::{Anatomy, BatchPart};
 use common::together::read_together;
 use common::{Campaign, Ended, Failure, Shape, Tally, World};
 use engine::{CheckReport, Pool, Problem};
-use format::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
+use format::{OPENING_NOTE_OFFSETS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
 use sim::{ContentKind, Rng};
 use surface::{BlockDevice, Error, ErrorKind};
 
@@ -291,17 +291,108 @@ fn a_map_that_is_older_than_the_log_is_not_opened() {
         world.machine.restart();
         drop(Pool::open(world.env(), world.pool_options()).map_err(|e| fail(&world, format!("open: {e}")))?);
         world.machine.restart();
-        for (key, _) in world.machine.store.dump() {
-            world.machine.store.poke(&key, None);
+        put_back_map(&world, &older);
+        expect_refusal(&world, "an older map")?;
+        // The log tells as well what later openings left in it.
+        for offset in OPENING_NOTE_OFFSETS {
+            world.machine.disk.poke(offset, &[0; 4096]);
         }
-        older.iter().for_each(|(key, value)| world.machine.store.poke(key, Some(value)));
-        for repair in [false, true] {
-            let options = engine::PoolOptions { repair, ..world.pool_options() };
-            match Pool::open(world.env(), options) {
-                Ok(_) => return Err(fail(&world, format!("opened, with repair: {repair}"))),
-                Err(e) => refusal(&world, "an older map", &e, ErrorKind::Corrupt, "salvage")?,
+        expect_refusal(&world, "an older map without a note").map(|()| 2)
+    });
+}
+
+fn put_back_map(world: &World, older: &[(Vec<u8>, Vec<u8>)]) {
+    for (key, _) in world.machine.store.dump() {
+        world.machine.store.poke(&key, None);
+    }
+    older.iter().for_each(|(key, value)| world.machine.store.poke(key, Some(value)));
+}
+
+/// Nothing helps but salvage, so repair does not open it either.
+fn expect_refusal(world: &World, what: &str) -> Result<(), Failure> {
+    for repair in [false, true] {
+        let options = engine::PoolOptions { repair, ..world.pool_options() };
+        match Pool::open(world.env(), options) {
+            Ok(_) => return Err(fail(world, format!("{what}: opened, with repair: {repair}"))),
+            Err(e) => refusal(world, what, &e, ErrorKind::Corrupt, "salvage")?,
+        }
+    }
+    Ok(())
+}
+
+/// Works on through two openings.
+fn go_on(world: &mut World, ops: u64) -> Result<(), Failure> {
+    for _ in 0..2 {
+        if world.pool.is_none() {
+            world.model.crashed();
+            world.open()?;
+        }
+        for _ in 0..ops {
+            if world.pool.is_some() && world.step()? == Ended::Full {
+                world.relieve()?;
             }
         }
+        world.abandon();
+        world.machine.restart();
+    }
+    Ok(())
+}
+
+/// It was opened when all traces of later openings had been freed and given back where it looked for them; then everything that was free by
+/// the older map was punched out.
+#[test]
+fn a_map_that_is_older_than_the_log_is_told_without_the_log() {
+    campaign("a_map_that_is_older_than_the_log_is_told_without_the_log", 20, |seed| {
+        let mut world = prepare(seed)?;
+        let older = world.machine.store.dump();
+        let log: Vec<_> = Anatomy::of(&world).checkpoint.log_extents().collect();
+        go_on(&mut world, seed * 5)?;
+        let extent_bytes = u64::from(world.shape.extent_bytes);
+        for extent in log {
+            world.machine.disk.poke(u64::from(extent.0) * extent_bytes, &vec![0; extent_bytes as usize]);
+        }
+        put_back_map(&world, &older);
+        expect_refusal(&world, "an older map without traces in the log")?;
+        // One copy of the note is enough.
+        let copy = *Rng::new(seed).pick(&OPENING_NOTE_OFFSETS);
+        world.machine.disk.break_reads(copy..copy + 4096);
+        expect_refusal(&world, "an older map and one copy of the note").map(|()| 2)
+    });
+}
+
+/// It was opened, and what the map thought to be data was whatever had been there before.
+#[test]
+fn data_that_is_older_than_the_map_is_not_opened() {
+    campaign("data_that_is_older_than_the_map_is_not_opened", 10, |seed| {
+        let mut world = prepare(seed)?;
+        let mut older = vec![0; world.shape.capacity_bytes as usize / 4096 * 4096];
+        world.machine.disk.peek(0, &mut older);
+        go_on(&mut world, seed * 5)?;
+        // The opening that the map knows to be noted is the newest that has taken a second checkpoint.
+        world.model.crashed();
+        world.open()?;
+        if world.apply(&common::Op::Checkpoint)? != Ended::Well {
+            return Err(world.fail("checkpoint"));
+        }
+        world.abandon();
+        world.machine.restart();
+        world.machine.disk.poke(0, &older);
+        expect_refusal(&world, "older data").map(|()| 1)
+    });
+}
+
+/// Pools of older programs have none, and a medium may lose it: then it tells nothing.
+#[test]
+fn a_pool_without_the_note_of_its_newest_opening_is_opened() {
+    campaign("a_pool_without_the_note_of_its_newest_opening_is_opened", 5, |seed| {
+        let mut world = prepare(seed)?;
+        for offset in OPENING_NOTE_OFFSETS {
+            world.machine.disk.poke(offset, &[0; 4096]);
+        }
+        go_on(&mut world, 10)?;
+        world.model.crashed();
+        world.open()?;
+        world.verify()?;
         Ok(1)
     });
 }
@@ -312,8 +403,10 @@ fn values_of_the_store() {
         let base = prepare(seed)?;
         let anatomy = Anatomy::of(&base);
         let mut rng = Rng::new(seed);
-        // Where scrubbing goes on is no loss: a damaged state means that it begins anew. Where the log ended, recovery sees itself.
-        let harmless = [format::KEY_SCRUB, format::KEY_RECOMPRESS, format::KEY_SORT, format::KEY_END];
+        // Where scrubbing goes on is no loss: a damaged state means that it begins anew. Where the log ended, recovery sees itself. Without what
+        // the map knows of the note of openings, older data is not told.
+        let harmless =
+            [format::KEY_SCRUB, format::KEY_RECOMPRESS, format::KEY_SORT, format::KEY_END, format::KEY_NOTED];
         for key in anatomy.keys.iter().filter(|key| !harmless.contains(&key.as_slice())) {
             let len = base.machine.store.dump().iter().find(|(k, _)| k == key).map_or(0, |(_, v)| v.len());
             let (byte, bit) = (rng.index(len), rng.below(8) as u8);

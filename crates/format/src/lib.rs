@@ -14,6 +14,7 @@ mod dictionary;
 mod incarnations;
 mod keys;
 mod learned;
+mod opening;
 mod receive;
 mod recompress;
 mod record;
@@ -41,6 +42,7 @@ pub use keys::{
     parse_object_key, parse_record_key, parse_usage_key, record_key, record_key_range, usage_key, usage_key_range,
 };
 pub use learned::{KEY_LEARNED, decode_learned, encode_learned};
+pub use opening::{KEY_NOTED, OPENING_NOTE_BYTES, OPENING_NOTE_OFFSETS, OpeningNote};
 pub use receive::{ReceiveState, SnapshotIdentity};
 pub use recompress::{KEY_RECOMPRESS, RecompressState};
 pub use record::{FragmentRef, Record};

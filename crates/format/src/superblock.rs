@@ -5,7 +5,7 @@ use crate::record::LOCATION_BYTES;
 
 /// Bytes of a copy.
 pub const SUPERBLOCK_BYTES: usize = 4096;
-/// Where the copies lie, in bytes. Both are in extent 0, which holds nothing else.
+/// Where the copies lie, in bytes. Both are in extent 0, which holds but the note of the newest opening beside them.
 pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 16384];
 /// The first eight bytes of a superblock.
 pub const SUPERBLOCK_MAGIC: &[u8; 8] = b"ShalePl\x01";
@@ -134,7 +134,7 @@ impl Superblock {
         if !extent.is_power_of_two() || !(units::EXTENT_BYTES_MIN..=units::EXTENT_BYTES_MAX).contains(&extent) {
             return Err(SuperblockError::Damaged(format!("extents of {extent} bytes")));
         }
-        // Extent 0 holds the superblock and nothing else.
+        // Extent 0 holds nothing of the log.
         let extents_min = 2 * u64::from(extent);
         if !(extents_min..=capacity_bytes_max(extent)).contains(&superblock.capacity_bytes) {
             return Err(SuperblockError::Damaged(format!("capacity of {} bytes", superblock.capacity_bytes)));
