@@ -18,13 +18,15 @@ const SLOT_DISTANCE: u64 = 4096;
 pub(crate) struct DurableMark {
     file: File,
     value: u64,
+    /// It had a name when it was opened, as far as the file system tells: some always say that there is none.
+    had_name: bool,
 }
 
 impl DurableMark {
     /// Makes the file with the number 0.
     pub(crate) fn create(path: &Path) -> Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
-        let mut mark = Self { file, value: 0 };
+        let mut mark = Self { had_name: has_name(&file)?, file, value: 0 };
         mark.write(0)?;
         Ok(mark)
     }
@@ -37,7 +39,7 @@ impl DurableMark {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let slots = [read_slot(&file, 0)?, read_slot(&file, SLOT_DISTANCE)?];
         match slots.into_iter().flatten().max() {
-            Some(value) => Ok(Self { file, value }),
+            Some(value) => Ok(Self { had_name: has_name(&file)?, file, value }),
             None => Err(Error::new(ErrorKind::InvalidData, format!("{} is damaged in both places", path.display()))),
         }
     }
@@ -52,7 +54,7 @@ impl DurableMark {
     /// # Errors
     /// Of fstat.
     pub(crate) fn is_deleted(&self) -> Result<bool> {
-        Ok(self.file.metadata()?.nlink() == 0)
+        Ok(self.had_name && !has_name(&self.file)?)
     }
 
     /// Raises the number, durably.
@@ -68,6 +70,10 @@ impl DurableMark {
         self.value = value;
         Ok(())
     }
+}
+
+fn has_name(file: &File) -> Result<bool> {
+    Ok(file.metadata()?.nlink() > 0)
 }
 
 fn read_slot(file: &File, offset: u64) -> Result<Option<u64>> {

@@ -52,6 +52,8 @@ pub struct FileDisk {
     read_align: usize,
     direct: bool,
     is_new: bool,
+    /// The file had a name when it was opened, as far as its file system tells: some always say that there is none.
+    had_name: bool,
     /// A sync failed. The kernel reports lost writes once only, so that the next sync would succeed without them.
     sync_failed: AtomicBool,
     read_bytes: AtomicU64,
@@ -186,6 +188,7 @@ impl FileDisk {
             forget_cached(&file)
                 .map_err(|e| context(e, format_args!("cannot open {} for buffered I/O", path.display())))?;
         }
+        let had_name = kind == Kind::File && file.metadata().is_ok_and(|metadata| metadata.nlink() > 0);
         Ok(Self {
             file,
             path: path.to_owned(),
@@ -193,6 +196,7 @@ impl FileDisk {
             read_align: read_align.unwrap_or(READ_ALIGN_MIN),
             direct: read_align.is_some(),
             is_new: false,
+            had_name,
             sync_failed: AtomicBool::new(false),
             read_bytes: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
@@ -238,7 +242,7 @@ impl FileDisk {
 
     /// Whether somebody has deleted the file: the system goes on writing to it, and calls that success, until nobody has it open.
     fn is_deleted(&self) -> Result<bool> {
-        Ok(self.kind == Kind::File && self.file.metadata()?.nlink() == 0)
+        Ok(self.had_name && self.file.metadata()?.nlink() == 0)
     }
 
     fn deleted(&self) -> Error {

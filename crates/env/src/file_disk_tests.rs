@@ -478,6 +478,18 @@ fn a_file_that_is_deleted_while_it_is_in_use_is_missed() {
     }
 }
 
+/// On file systems that say of every file that it has no name, the first sync failed.
+#[test]
+fn a_file_that_never_had_a_name_is_not_called_deleted() {
+    let dir = TempDir::new("disk-nameless");
+    let path = dir.path().join("data");
+    let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let disk = FileDisk::open(std::path::Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd()))).unwrap();
+    disk.write_at(0, &filled(4096, 5), 4096).unwrap();
+    disk.sync().unwrap();
+}
+
 /// Another one's file, or a link of the user's, was removed with what had failed.
 #[test]
 fn what_was_there_before_stays_when_a_file_cannot_be_made() {
