@@ -104,7 +104,7 @@ impl FileDisk {
     }
 
     /// Makes `path` hold `capacity_bytes`: a new sparse file, or an existing empty one, or a block device that is large enough. A file that it
-    /// made is gone again after an error.
+    /// made is gone again after an error, unless another one has taken it meanwhile.
     ///
     /// # Errors
     /// [`ErrorKind::AlreadyExists`] when it is a file that is not empty, [`ErrorKind::ResourceBusy`] when it is in use,
@@ -119,7 +119,11 @@ impl FileDisk {
             options.open(path).map_err(|e| in_context("cannot create", e))?;
         }
         // Until it is held, another one may take it.
-        let mut disk = Self::open(path)?;
+        let mut disk = Self::open(path).inspect_err(|error| {
+            if is_new && error.kind() != ErrorKind::ResourceBusy {
+                let _ = std::fs::remove_file(path);
+            }
+        })?;
         disk.is_new = is_new;
         let size = disk.size_bytes()?;
         let made = match disk.kind {
