@@ -3,8 +3,8 @@
 //! because pages reach the disk in any order, and a hole within a value looks like a value), and of damage in the middle it
 //! takes everything for a tail that follows. Cuts a journal, and puts back what it cut; never judges whether that was right.
 //!
-//! What is cut goes to a file beside the journal, piece by piece, and so it comes back: a file system that has no room left has room for that. A
-//! crash in between leaves the file, and whoever comes next begins with putting back what is in it: each byte of the tail is in one of the two
+//! What is cut goes to a file beside the journal, piece by piece, and so it comes back: a file system that has a few blocks left has room for that,
+//! because pieces become smaller where the larger ones find none. A crash in between leaves the file, and whoever comes next begins with putting back what is in it: each byte of the tail is in one of the two
 //! places or in both, and zero where it is not. The file begins with the place in the journal that the tail was cut off at, the journal's length
 //! before, and the xxh3-64 of both: 8 bytes each.
 //!
@@ -29,8 +29,9 @@ const END_MAGIC: [u8; 4] = *b"FJL\x03";
 /// What the name of a file with a tail ends with. The library does not take it for a journal.
 const KEPT: &str = "torn";
 const KEPT_HEAD_BYTES: u64 = 24;
-/// Bytes that are in both places for a moment.
+/// Bytes that are in both places for a moment; the least are what a file system gives out.
 const PIECE_BYTES: u64 = 1 << 20;
+const PIECE_BYTES_MIN: u64 = 4 << 10;
 
 /// A journal as far as it is whole.
 #[derive(Debug)]
@@ -183,15 +184,16 @@ impl CutTail {
         self.file.sync_all()?;
         sync_parent(&self.path)?;
         let mut piece = vec![0; PIECE_BYTES as usize];
-        for at in (self.at..end).step_by(PIECE_BYTES as usize) {
-            let piece = &mut piece[..PIECE_BYTES.min(end - at) as usize];
+        in_pieces(end - self.at, |from, len| {
+            let (piece, at) = (&mut piece[..len as usize], self.at + from);
             self.journal.read_exact_at(piece, at)?;
-            self.file.write_all_at(piece, KEPT_HEAD_BYTES + at - self.at)?;
+            self.file.write_all_at(piece, KEPT_HEAD_BYTES + from)?;
             self.file.sync_data()?;
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             // Where that does not work it takes room for both.
-            let _ = rustix::fs::fallocate(&self.journal, flags, at, piece.len() as u64);
-        }
+            let _ = rustix::fs::fallocate(&self.journal, flags, at, len);
+            Ok(())
+        })?;
         self.journal.set_len(self.at)?;
         self.journal.sync_all()
     }
@@ -207,21 +209,44 @@ impl CutTail {
     pub(crate) fn put_back(self) -> Result<()> {
         self.journal.set_len(self.journal_bytes)?;
         let (mut piece, mut there) = (vec![0; PIECE_BYTES as usize], vec![0; PIECE_BYTES as usize]);
-        let mut left = self.file.metadata()?.len().saturating_sub(KEPT_HEAD_BYTES);
-        while left > 0 {
-            let from = (left - 1) / PIECE_BYTES * PIECE_BYTES;
-            let (piece, there) = (&mut piece[..(left - from) as usize], &mut there[..(left - from) as usize]);
+        let all = self.file.metadata()?.len().saturating_sub(KEPT_HEAD_BYTES);
+        // The last one first: so the file becomes shorter by what has come back.
+        in_pieces(all, |done, len| {
+            let from = all - done - len;
+            let (piece, there) = (&mut piece[..len as usize], &mut there[..len as usize]);
             self.file.read_exact_at(piece, KEPT_HEAD_BYTES + from)?;
             self.journal.read_exact_at(there, self.at + from)?;
             piece.iter_mut().zip(there).for_each(|(byte, there)| *byte |= *there);
             self.journal.write_all_at(piece, self.at + from)?;
             self.journal.sync_all()?;
-            self.file.set_len(KEPT_HEAD_BYTES + from)?;
-            left = from;
-        }
+            self.file.set_len(KEPT_HEAD_BYTES + from)
+        })?;
         self.journal.sync_all()?;
         self.discard()
     }
+}
+
+/// Moves so many bytes in pieces, in order: `take` gets where each begins and its length. One for which there is no room is tried again, half as
+/// long; each that goes makes room, so the next one may be twice as long.
+///
+/// # Errors
+/// Those of `take`; of no room only at the smallest piece.
+fn in_pieces(bytes: u64, mut take: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
+    let (mut at, mut most) = (0, PIECE_BYTES);
+    while at < bytes {
+        let len = most.min(bytes - at);
+        match take(at, len) {
+            Ok(()) => {
+                at += len;
+                most = (most * 2).min(PIECE_BYTES);
+            }
+            Err(error) if error.kind() == ErrorKind::StorageFull && len > PIECE_BYTES_MIN => {
+                most = (len / 2).max(PIECE_BYTES_MIN);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn batch_is_whole(reader: &mut Counting) -> Result<bool> {
@@ -275,5 +300,36 @@ impl Counting {
             len -= now as u64;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A piece of 1 MiB was tried, and nothing less.
+    #[test]
+    fn pieces_become_as_small_as_there_is_room_for() {
+        let bytes = (3 << 20) + 77;
+        for room in [PIECE_BYTES_MIN, 3 * PIECE_BYTES_MIN, 2 * PIECE_BYTES] {
+            // What is taken makes as much room again.
+            let (mut next, mut free) = (0, room);
+            let moved = in_pieces(bytes, |from, len| {
+                assert!(from == next && 0 < len && len <= PIECE_BYTES);
+                if len > free {
+                    return Err(ErrorKind::StorageFull.into());
+                }
+                (next, free) = (from + len, free + 4096);
+                Ok(())
+            });
+            moved.unwrap();
+            assert_eq!(next, bytes);
+        }
+        let mut tries = 0;
+        let full = in_pieces(bytes, |_, _| {
+            tries += 1;
+            Err(ErrorKind::StorageFull.into())
+        });
+        assert_eq!((full.unwrap_err().kind(), tries), (ErrorKind::StorageFull, 9));
     }
 }
