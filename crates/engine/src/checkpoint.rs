@@ -39,6 +39,7 @@ use crate::fold::Folding;
 use crate::log::Position;
 use crate::map::store_error;
 use crate::merge::Merged;
+use crate::recovery::write_over;
 use crate::timeline::Timelines;
 
 /// Shortest and longest list of extents that the log is given. The longest bounds the checkpoint's record to 16 KiB.
@@ -254,6 +255,8 @@ impl Core {
             state.last_full = state.number;
         }
         self.note_opening(captured.position.incarnation)?;
+        // Before anything is appended: the log, or a catalogue that moves to the open extent, may come there at once.
+        write_over(&*self.env.disk, &std::mem::take(&mut *self.unreadable.lock()));
         self.catalogue.begin();
         let count = if kind == Kind::Full { &self.counters.checkpoints } else { &self.counters.light_checkpoints };
         count.add(1);

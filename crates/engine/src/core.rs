@@ -1,6 +1,7 @@
 //! What all parts of an open pool share, and the promises that join them: flush, throttling, failure.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -104,6 +105,8 @@ pub(crate) struct Core {
     pub ends: AtomicBool,
     pub below: Below,
     pub noted: Noted,
+    /// What could not be read behind the end of the log, until the first checkpoint is durable.
+    pub unreadable: Mutex<Vec<Range<u64>>>,
     /// Extents that were cleaned and become free with the next checkpoint.
     pub evacuated: AtomicU64,
     pub cleaner: Mutex<Cleaner>,
@@ -179,6 +182,8 @@ pub(crate) struct Parts {
     pub extents: Extents,
     pub checkpoint: CheckpointState,
     pub chooser: Chooser,
+    /// Bytes of the data file behind the end of the log that cannot be read.
+    pub unreadable: Vec<Range<u64>>,
 }
 
 impl Core {
@@ -194,6 +199,7 @@ impl Core {
             ends: AtomicBool::new(false),
             below: Below::default(),
             noted: Noted::default(),
+            unreadable: Mutex::new(parts.unreadable),
             evacuated: AtomicU64::new(0),
             still: RwLock::new(()),
             map_version: AtomicU64::new(0),

@@ -200,12 +200,12 @@ impl Pool {
             extents,
             checkpoint: CheckpointState::new(checkpoint.number, loaded.deltas.keys),
             chooser,
+            unreadable: replayed.unreadable,
         }));
         *core.mended.lock() = mended;
         core.look_below();
         superblock_io::bring_up_to_date(&*core.env.disk, &copies, &superblock)?;
         core.take_checkpoint()?;
-        recovery::write_over(&*core.env.disk, &replayed.unreadable);
         // Only now: until here another opening could have got the same number, and nothing may be written under it.
         core.mark_opening();
         if core.is_catalogue_due() {

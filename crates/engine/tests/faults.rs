@@ -8,7 +8,7 @@ use bytes::Bytes;
 use common::anatomy::Anatomy;
 use common::{Campaign, Ended, Failure, Op, Shape, Tally, World};
 use env::AlignedBuf;
-use format::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
+use format::{Entry, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock, decode_batch};
 use sim::{ContentKind, Fault, Rng, TableOp, fill_content};
 use surface::{ErrorKind, WriteOptions};
 
@@ -238,6 +238,8 @@ fn with_a_log(seed: u64) -> Result<World, Failure> {
 
 /// Where the log is behind the checkpoint, in bytes of the data file.
 struct Ends {
+    /// Where a stream goes on, but for the end of its extent.
+    open: Vec<u64>,
     /// Before the place at which the checkpoint left a stream.
     before: Option<u64>,
     /// Behind the place at which a stream goes on, in the same extent.
@@ -260,6 +262,7 @@ fn ends(world: &World) -> Ends {
     let opened = tail.iter().filter(|part| part.offset % extent_bytes == 0).count();
     let is_inside = |at: &u64| at % extent_bytes > 4096;
     Ends {
+        open: open.iter().flatten().copied().filter(|at| at % extent_bytes != 0).collect(),
         before: before.map(|o| u64::from(o.extent.0) * extent_bytes + u64::from(o.offset) - 4096),
         behind: open.iter().flatten().map(|at| at + 4096).filter(is_inside).collect(),
         ahead: checkpoint.extents.get(opened + 1).map(|e| u64::from(e.0) * extent_bytes),
@@ -293,6 +296,56 @@ fn what_cannot_be_read_beside_the_log_does_not_keep_a_pool_shut() {
         Ok(tally(&base, faults))
     });
     assert!(total.faults > 60, "{total:?}");
+}
+
+/// The first checkpoint of a pool that is short of space may move the catalogue there, and the zeroes came after it.
+#[test]
+fn what_an_opening_appends_is_not_written_over() {
+    let name = "what_an_opening_appends_is_not_written_over";
+    let total = Campaign { binary: "faults", test: name, seeds: 60, soaks: false }.run(|seed| {
+        let mut world = World::new(seed, |rng: &mut Rng| Shape {
+            capacity_bytes: 16 * (32 << 10),
+            extent_bytes: 32 << 10,
+            volume_bytes_max: 600 << 10,
+            ..Shape::small(rng)
+        })?;
+        let mut faults = 0;
+        for _ in 0..6 {
+            // Full as it is, with extents that nothing but the catalogue keeps.
+            for _ in 0..60 {
+                if world.step()? == Ended::Full && world.rng.coin() {
+                    world.relieve()?;
+                }
+            }
+            world.apply(&Op::FlushPool)?;
+            world.abandon();
+            world.machine.restart();
+            let Ends { open, .. } = ends(&world);
+            for at in &open {
+                world.machine.disk.break_reads(*at..at + 4096);
+            }
+            let options = engine::PoolOptions { repair: true, ..world.pool_options() };
+            let pool = engine::Pool::open(world.env(), options).map_err(|e| world.fail(format!("open: {e}")))?;
+            let report = pool.check(false, &mut |_, _| ()).map_err(|e| world.fail(format!("check: {e}")))?;
+            if let Some(problem) = report.problems.iter().find(|problem| problem.kind == "catalogue") {
+                return Err(world.fail(format!("{problem:?}")));
+            }
+            faults += open.iter().filter(|at| holds_catalogue(&world, **at)).count() as u64;
+            drop(pool);
+            world.machine.restart();
+            world.model.crashed();
+            world.open()?;
+        }
+        Ok(tally(&world, faults))
+    });
+    assert!(total.faults > 0, "{total:?}");
+}
+
+fn holds_catalogue(world: &World, at: u64) -> bool {
+    let extent_bytes = u64::from(world.shape.extent_bytes);
+    let mut bytes = vec![0; (extent_bytes - at % extent_bytes) as usize];
+    world.machine.disk.peek(at, &mut bytes);
+    decode_batch(&bytes).is_ok_and(|batch| matches!(batch.entries[..], [Entry::Catalogue(_)]))
 }
 
 /// The log must not end before it in silence.

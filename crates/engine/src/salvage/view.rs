@@ -117,6 +117,7 @@ pub(crate) fn view(env: PoolEnv, superblock: &Superblock, table: &Table, options
         extents: Extents::new(&geometry, std::collections::BTreeMap::new(), 0),
         checkpoint: CheckpointState::new(0, Vec::new()),
         chooser,
+        unreadable: Vec::new(),
     });
     Ok(Pool { core: Arc::new(core) })
 }
