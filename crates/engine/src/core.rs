@@ -166,6 +166,8 @@ pub(crate) struct Core {
     pub resting: Mutex<(u64, u64)>,
     failed: Mutex<Option<String>>,
     has_failed: AtomicBool,
+    /// What is written to has been deleted: it is gone when the pool lets go of it.
+    is_deleted: AtomicBool,
     closed: AtomicBool,
 }
 
@@ -235,6 +237,7 @@ impl Core {
             readers: RwLock::new(()),
             failed: Mutex::new(None),
             has_failed: AtomicBool::new(false),
+            is_deleted: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             chooser: parts.chooser,
             env: parts.env,
@@ -262,6 +265,9 @@ impl Core {
     /// Refuses writes from now on: the map store or a sync failed, and only recovery knows what holds.
     pub(crate) fn fail(&self, why: &Error) {
         self.failed.lock().get_or_insert_with(|| why.to_string());
+        if tells_of_deletion(why) {
+            self.is_deleted.store(true, Ordering::Release);
+        }
         self.has_failed.store(true, Ordering::Release);
     }
 
@@ -297,7 +303,8 @@ impl Core {
         }
         let why = self.failure().unwrap_or_default();
         let reopen = "; close and reopen it: all that was flushed is safe";
-        let advice = if self.log.is_deleted() { "" } else { reopen };
+        let is_deleted = self.is_deleted.load(Ordering::Acquire) || self.log.is_deleted();
+        let advice = if is_deleted { "" } else { reopen };
         Err(Error::new(ErrorKind::Io, format!("the pool takes no writes since an error ({why}){advice}")))
     }
 
@@ -362,5 +369,40 @@ impl Core {
             self.workers.wake();
         }
         Ok(())
+    }
+}
+
+/// Whether the storage below says, in whatever context, that it is not there any more.
+fn tells_of_deletion(error: &Error) -> bool {
+    let causes = std::iter::successors(std::error::Error::source(error), |error| error.source());
+    let mut causes = causes.filter_map(|cause| cause.downcast_ref::<std::io::Error>());
+    causes.any(|cause| cause.kind() == std::io::ErrorKind::NotFound)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::io;
+
+    use sim::Machine;
+    use surface::{Error, ErrorKind};
+
+    use crate::testing::pool_on;
+
+    /// Whoever followed the advice, after growing the pool, lost everything.
+    #[test]
+    fn nobody_is_told_to_close_a_pool_whose_data_has_been_deleted() {
+        for (kind, is_advised) in [(io::ErrorKind::NotFound, false), (io::ErrorKind::Other, true)] {
+            let machine = Machine::new(4 << 20, 1);
+            let pool = pool_on(&machine, machine.disk.handle(), 4 << 20, 0);
+            let below = io::Error::new(kind, "do not stop it before you have made a copy");
+            pool.core.fail(&Error::from_io("syncing the larger data file failed", below));
+            // What fails because of that tells nothing of it.
+            pool.core.fail(&Error::new(ErrorKind::Io, "it cannot be written"));
+            let text = pool.flush().unwrap_err().to_string();
+            assert_eq!(text.contains("close and reopen"), is_advised, "{text}");
+            assert!(text.contains("made a copy"), "{text}");
+        }
     }
 }
