@@ -5,10 +5,14 @@
 //!
 //! 1. A checkpoint gives back what it has freed. Not while the pool is short of space, because it is filled again at once (see
 //!    `backing`), unless it is the storage below that is: then it is *owed*.
-//! 2. The keeper pays what is owed when the pool is not short of space any more, or rests.
+//! 2. The keeper pays what is owed, a turn at each of its looks, when the pool is not short of space any more, or rests.
 //! 3. When the pool is closed or opened, and its data file occupies clearly more than what is in use and what the log has listed, all
-//!    that is free is given back: what was owed in an earlier life is not known any more. At the end, the log's list is made short before: what
-//!    is on it is not given back, and nobody is going to fill it soon.
+//!    that is free is given back, as long as that is so: what was owed in an earlier life is not known any more. At the end, the log's list is made
+//!    short before: what is on it is not given back, and nobody is going to fill it soon. Whoever waits for the pool, or for the process, waits
+//!    a bounded time; the next closing goes on.
+//!
+//! It goes in *turns* of a bounded number of extents, each with the locks taken anew, so that nobody waits for more than one. Where the storage
+//! below is short of space, a checkpoint pays all at once: writers wait for it.
 //!
 //! So what a pool occupies beside what is in use is bounded by the log's list (`Core::list_target`) while it is open, by a few extents
 //! and a sixteenth when it is closed.
@@ -23,6 +27,12 @@ use crate::core::Core;
 /// Occupied beyond what is in use, and not worth looking for: what file systems count for themselves. A part of what is in use, and extents.
 const EXCESS_DIVISOR: u64 = 16;
 const EXCESS_EXTENTS: u64 = 16;
+/// Extents of one turn: some tens of milliseconds on a file system that is slow at it, and a list of a few KiB.
+const TURN_EXTENTS: u32 = 1024;
+/// How long opening and closing a pool may be held up, in nanoseconds: less than anybody takes for a hang, and much less than service managers give a
+/// process to end.
+const OPEN_NS_MAX: u64 = 2_000_000_000;
+const CLOSE_NS_MAX: u64 = 10_000_000_000;
 
 impl Core {
     /// Gives back what a checkpoint has freed, and what is owed, or owes it. The caller holds the checkpoint's lock.
@@ -33,13 +43,13 @@ impl Core {
         if self.is_pressed() && !is_tight {
             return;
         }
-        self.pay();
+        while self.pay() && is_tight {}
         if is_tight {
             self.look_below();
         }
     }
 
-    /// Gives back what is owed, if there is no reason to keep it any more.
+    /// Gives back a turn of what is owed, if there is no reason to keep it any more.
     pub(crate) fn pay_owed(&self) {
         if self.unpunched.lock().is_empty() || self.is_pressed() && !self.is_resting() {
             return;
@@ -56,19 +66,25 @@ impl Core {
             self.ends.store(true, Ordering::Relaxed);
         }
         self.take_checkpoint()?;
-        self.give_back_all();
+        self.give_back_all(CLOSE_NS_MAX);
         Ok(())
     }
 
-    /// Gives back all that is free, if that is much.
-    pub(crate) fn give_back_all(&self) {
-        if !self.occupies_too_much(0) {
-            return;
+    /// Before a pool that has been opened serves anybody.
+    pub(crate) fn give_back_at_open(&self) {
+        self.give_back_all(OPEN_NS_MAX);
+    }
+
+    /// Gives back all that is free, as long as that is much, for so many nanoseconds and a turn at most.
+    fn give_back_all(&self, most_ns: u64) {
+        let until = self.env.clock.now_ns().saturating_add(most_ns);
+        let mut from = 1;
+        while from < self.geometry.extents() && self.occupies_too_much(0) && self.env.clock.now_ns() < until {
+            let to = from.saturating_add(TURN_EXTENTS).min(self.geometry.extents());
+            let _still = self.checkpoint.lock();
+            self.punch_free((from..to).map(ExtentIndex));
+            from = to;
         }
-        let _still = self.checkpoint.lock();
-        let all = (1..self.geometry.extents()).map(ExtentIndex);
-        self.unpunched.lock().extend(all);
-        self.pay();
     }
 
     /// Whether the data file occupies clearly more than what is in use and listed, but for `spared` extents of that.
@@ -83,11 +99,22 @@ impl Core {
         self.env.disk.occupied_bytes().unwrap_or(0) > most * u64::from(self.geometry.extent_bytes)
     }
 
-    fn pay(&self) {
-        let owed = std::mem::take(&mut *self.unpunched.lock());
+    /// A turn of what is owed; whether more is. The caller holds the checkpoint's lock.
+    fn pay(&self) -> bool {
+        let (owed, is_more) = {
+            let mut unpunched = self.unpunched.lock();
+            let owed: Vec<_> = (0..TURN_EXTENTS).map_while(|_| unpunched.pop_first()).collect();
+            (owed, !unpunched.is_empty())
+        };
+        self.punch_free(owed.into_iter());
+        is_more
+    }
+
+    /// Gives back which of these extents, in ascending order, are free.
+    fn punch_free(&self, extents: impl Iterator<Item = ExtentIndex>) {
         let free: Vec<_> = {
-            let extents = self.extents.lock();
-            owed.into_iter().filter(|extent| extents.is_free(*extent)).collect()
+            let all = self.extents.lock();
+            extents.filter(|extent| all.is_free(*extent)).collect()
         };
         self.punch(&free);
     }
@@ -103,5 +130,96 @@ impl Core {
             let _ = self.env.disk.punch(self.geometry.start(*first), len);
             rest = &rest[count..];
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+
+    use env::{Clock, Disk};
+    use sim::Machine;
+
+    use super::*;
+    use crate::options::{FormatOptions, PoolOptions};
+    use crate::pool::Pool;
+    use crate::testing::env_on;
+
+    const EXTENT_BYTES: u64 = 32 << 10;
+    const TURNS: u64 = 3;
+    const CAPACITY: u64 = TURNS * TURN_EXTENTS as u64 * EXTENT_BYTES;
+    const TURN_BYTES: u64 = TURN_EXTENTS as u64 * EXTENT_BYTES;
+
+    /// Each look at it takes a second.
+    #[derive(Debug, Default)]
+    struct Slow(AtomicU64);
+
+    impl Clock for Slow {
+        fn now_ns(&self) -> u64 {
+            self.0.fetch_add(1_000_000_000, Ordering::Relaxed)
+        }
+
+        fn unix_s(&self) -> u64 {
+            0
+        }
+
+        fn thread_cpu_ns(&self) -> u64 {
+            0
+        }
+    }
+
+    /// An empty pool all of whose extents have their space below.
+    fn occupied_pool(machine: &Machine) -> Pool {
+        let mut env = env_on(machine, machine.disk.handle());
+        env.clock = Arc::new(Slow::default());
+        let options = FormatOptions {
+            capacity_bytes: CAPACITY,
+            extent_bytes: EXTENT_BYTES as u32,
+            properties: Default::default(),
+        };
+        Pool::format(&env, &options).unwrap();
+        // The log lists few extents.
+        let options = PoolOptions { workers: 0, checkpoint_log_bytes: 1 << 20, ..PoolOptions::default() };
+        let pool = Pool::open(env, options).unwrap();
+        machine.disk.limit_space(Some(2 * CAPACITY));
+        machine.disk.handle().reserve(0, CAPACITY).unwrap();
+        pool
+    }
+
+    fn occupied(machine: &Machine) -> u64 {
+        machine.disk.handle().occupied_bytes().unwrap()
+    }
+
+    /// All of it went in one go, under the lock of checkpoints.
+    #[test]
+    fn what_is_owed_is_paid_in_turns() {
+        let machine = Machine::new(CAPACITY, 1);
+        let pool = occupied_pool(&machine);
+        let all = (1..pool.core.geometry.extents()).map(ExtentIndex);
+        pool.core.unpunched.lock().extend(all);
+        let mut before = CAPACITY;
+        for turn in 0..TURNS {
+            pool.core.pay_owed();
+            let now = occupied(&machine);
+            assert!(now < before && before - now <= TURN_BYTES, "turn {turn}: {before} to {now}");
+            before = now;
+        }
+        assert!(before < TURN_BYTES && pool.core.unpunched.lock().is_empty(), "{before}");
+    }
+
+    /// A service manager kills what has not ended by then.
+    #[test]
+    fn closing_gives_back_for_a_bounded_time() {
+        let machine = Machine::new(CAPACITY, 1);
+        let pool = occupied_pool(&machine);
+        // The first look tells when to end, each turn begins with one.
+        pool.core.give_back_all(3_000_000_000);
+        let left = occupied(&machine);
+        assert!(left >= CAPACITY - 2 * TURN_BYTES && left < CAPACITY - TURN_BYTES, "{left} of {CAPACITY}");
+        pool.core.give_back_all(CLOSE_NS_MAX);
+        assert!(occupied(&machine) < TURN_BYTES);
     }
 }

@@ -215,7 +215,7 @@ impl Pool {
         }
         // What repair has accepted as lost may still be in what is free now, for whoever looks further.
         if !core.options.repair {
-            core.give_back_all();
+            core.give_back_at_open();
         }
         core.counters.recovery_ns.set(core.env.clock.now_ns().saturating_sub(began));
         Workers::start(&core)?;
