@@ -489,7 +489,10 @@ impl Pool {
     }
 }
 
-/// Blocks `from..to` as holes.
+/// Whether a volume can have this size.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] for 0, above 1 PiB, and what is no multiple of 4 KiB.
 fn check_size(size_bytes: u64) -> Result<()> {
     let wrong = match size_bytes {
         0 => "must have at least 4 KiB".to_owned(),

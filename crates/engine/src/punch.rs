@@ -89,7 +89,8 @@ impl Core {
         Ok(())
     }
 
-    /// Whether the store knows more groups of these blocks than a piece may have. What only memory knows does not become more.
+    /// Whether the store knows more groups of these blocks than a piece may have. What is in the active overlay
+    /// does not become more; what is frozen or settled, and not in the store yet, may come there once more, and has its share of memory.
     fn holds_many(&self, object: &Object, from: u64, to: u64) -> Result<bool> {
         let (from, to) = (BlockIndex(from).group(), GroupIndex(BlockIndex(to - 1).group().0 + 1));
         let mut groups = 0;
