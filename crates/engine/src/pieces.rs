@@ -2,7 +2,7 @@
 //!
 //! Each read that fails may take a bad disk seconds. Few bad blocks among good ones are found exactly, for as many reads as there are halvings.
 //! Where one read after the other fails, nothing but bad blocks is to be expected, and parts are divided less finely: so an extent that is gone as a whole costs
-//! a tenth of the reads that fail, or less.
+//! a tenth of the reads (of 16 MiB; a third of 1 MiB).
 
 use std::ops::Range;
 
@@ -25,7 +25,11 @@ pub(crate) fn read(disk: &dyn Disk, start: u64, buf: &mut AlignedBuf, len: usize
     let mut piece = AlignedBuf::new(len);
     let mut failures = 1;
     // What is to be read, the first part last.
-    let mut parts = halves(0..len).map_or_else(|| vec![0..len], |[first, second]| vec![second, first]);
+    let mut parts = Vec::new();
+    match halves(0..len) {
+        Some([first, second]) => parts.extend([second, first]),
+        None => parts.push(0..len),
+    }
     while let Some(part) = parts.pop() {
         if disk.read_at(start + part.start as u64, &mut piece, part.len()).is_ok() {
             buf[part.clone()].copy_from_slice(&piece[..part.len()]);
@@ -50,7 +54,7 @@ pub(crate) fn read(disk: &dyn Disk, start: u64, buf: &mut AlignedBuf, len: usize
 /// Both halves of a part that can be divided.
 fn halves(part: Range<usize>) -> Option<[Range<usize>; 2]> {
     let middle = part.start + (part.len() / 2).next_multiple_of(BATCH_ALIGN);
-    (middle < part.end).then(|| [part.start..middle, middle..part.end])
+    (middle < part.end).then_some([part.start..middle, middle..part.end])
 }
 
 #[cfg(test)]
@@ -76,7 +80,9 @@ mod tests {
         }
 
         fn read_at(&self, offset: u64, buf: &mut AlignedBuf, len: usize) -> std::io::Result<()> {
-            self.disk.read_at(offset, buf, len).inspect_err(|_| drop(self.failed.fetch_add(1, Ordering::Relaxed)))
+            self.disk.read_at(offset, buf, len).inspect_err(|_| {
+                self.failed.fetch_add(1, Ordering::Relaxed);
+            })
         }
     }
 
@@ -107,8 +113,8 @@ mod tests {
     /// Each of its 4096 blocks was tried.
     #[test]
     fn an_extent_that_is_gone_takes_few_reads_that_fail() {
-        let (unreadable, failed) = read_around(&[0..4096]);
-        assert_eq!(unreadable, [0..EXTENT]);
+        let (unreadable, failed) = read_around(&[0..2000, 2000..4096]);
+        assert!(unreadable.len() == 1 && unreadable[0] == (0..EXTENT), "{unreadable:?}");
         assert!(failed < 350, "{failed}");
     }
 
