@@ -52,6 +52,7 @@ mod log_reads;
 mod map;
 mod mend;
 mod mend_balance;
+mod mend_identities;
 mod mend_missing;
 mod mend_objects;
 mod mend_records;

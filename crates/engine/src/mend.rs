@@ -11,7 +11,8 @@
 //! 4. *Figures*, usage and those of the objects that were concerned, are counted anew from all records: an extent that is in use must not be taken
 //!    for free.
 //!
-//! All of it is one batch of the store, durable before the pool is opened. Replay then applies to it what came behind the checkpoint, as ever.
+//! All of it is one batch of the store, durable before the pool is opened. Replay then applies to it what came behind the checkpoint, as ever. What
+//! snapshots see of doubtful records makes them others, when all of them are there (`mend_identities`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -65,8 +66,6 @@ pub(crate) struct Mender<'a> {
     pub found: Found,
     /// Objects whose descriptor or records come from the log.
     pub concerned: BTreeSet<ObjectId>,
-    /// Snapshots that have got new identities.
-    pub estranged: BTreeSet<ObjectId>,
     /// Records that come from the log.
     pub rebuilt: BTreeMap<RecordKey, Record>,
     /// All that is changed.
@@ -97,7 +96,6 @@ pub(crate) fn mend(env: &PoolEnv, pool: &[u8; 16], geometry: &Geometry) -> Resul
         checkpoint,
         found,
         concerned: BTreeSet::new(),
-        estranged: BTreeSet::new(),
         rebuilt: BTreeMap::new(),
         batch: MapBatch::default(),
         problems: Vec::new(),

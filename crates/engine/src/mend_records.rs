@@ -4,7 +4,8 @@
 //!    does not, nor, in the end, what belongs to epochs that were undone.
 //! 2. *Records* are what the facts come to; those of epochs that were undone (whoever reaped passed the damaged group by) go. The batches that made holes in them may be gone, their extents used again: blocks that may have been
 //!    discarded are counted, and so is older data that shows where a record that is rebuilt says nothing; and what a rollback or a crash may have
-//!    taken back without anybody knowing any more. Snapshots that see such blocks get new identities.
+//!    taken back without anybody knowing any more. Snapshots that see such blocks get new identities when the
+//!    pool is open (`mend_identities`).
 //! 3. *Holes* above them come back, too: the map forgets a hole when nothing is left below it, and a record that is rebuilt may have again
 //!    what had been removed from it, until that is looked for anew.
 
@@ -19,6 +20,7 @@ use units::{BlockMask, Epoch, ExtentIndex, GroupIndex, ObjectId};
 
 use crate::map::store_error;
 use crate::mend::Mender;
+use crate::mend_identities::note;
 use crate::salvage::{Doubt, Fact, Rank, Resolved, Scan, counts, is_certain, is_whole, resolve};
 
 /// Groups of objects.
@@ -79,7 +81,7 @@ impl Mender<'_> {
             let place = name.map(|name| (name, key.group.first_block().offset_bytes()));
             self.problem_that("record", place, detail, is_certain);
             if uncertain > 0 {
-                self.estrange(key)?;
+                note(&mut self.batch, key);
             }
             self.forget_undone(key)?;
         }
@@ -206,29 +208,6 @@ impl Mender<'_> {
         };
         self.env.store.scan(&from, &to, &mut look).map_err(store_error)?;
         self.rebuilt.extend(undone.into_iter().map(|key| (key, Record::default())));
-        Ok(())
-    }
-
-    /// Snapshots that may not show any more what they did, because of a record, get new identities: a difference between them and older ones would be
-    /// wrong for another pool.
-    fn estrange(&mut self, key: &RecordKey) -> Result<()> {
-        let sees = |id: ObjectId| self.origins(id).any(|from| from.object == key.object && from.epoch >= key.epoch);
-        let known = |id: &ObjectId| self.estranged.contains(id);
-        let snapshots = self.found.descriptors.values().filter(|d| d.identity.is_some());
-        let strange: Vec<_> = snapshots.map(|d| d.id).filter(|id| !known(id) && sees(*id)).collect();
-        for id in strange {
-            let identity = self.env.new_identity()?;
-            let volume = self.found.descriptors.get(&id).and_then(|d| d.parent);
-            let volume =
-                volume.and_then(|id| self.found.descriptors.get(&id)).map_or_else(String::new, |d| d.name.clone());
-            let Some(descriptor) = self.found.descriptors.get_mut(&id) else { continue };
-            descriptor.identity = Some(identity);
-            let text = "may show what had been discarded or taken back: it counts as another snapshot now, in streams";
-            let detail = format!("'{volume}@{}' {text}", descriptor.name);
-            self.concerned.insert(id);
-            self.estranged.insert(id);
-            self.problem("object", None, detail);
-        }
         Ok(())
     }
 

@@ -33,7 +33,7 @@ use crate::status::{PoolStatus, Problem, Property, VolumeStatus};
 use crate::volume::Volume;
 use crate::workers::Workers;
 use crate::write_buffer::WriteBuffer;
-use crate::{mend, opening, properties, recovery, superblock_io};
+use crate::{mend, mend_identities, opening, properties, recovery, superblock_io};
 
 /// Fewest extents of a pool: the superblock's, the reserve, and some to work with.
 pub(crate) const EXTENTS_MIN: u32 = 16;
@@ -165,6 +165,7 @@ impl Pool {
             if options.workers > 0 { extents_ahead(options.memory_bytes, geometry.extent_bytes) } else { 0 },
         )?;
         mended.extend(replayed.accepted.clone().map(Problem::log_damage));
+        let doubtful = mend_identities::noted(&*env.store)?;
         let counters = Arc::new(Counters::default());
         counters.recovered_batches.set(replayed.batches);
         counters.recovered_bytes.set(replayed.bytes_read);
@@ -202,6 +203,7 @@ impl Pool {
             chooser,
             unreadable: replayed.unreadable,
         }));
+        mended.extend(core.estrange(&doubtful)?);
         *core.mended.lock() = mended;
         core.look_below();
         superblock_io::bring_up_to_date(&*core.env.disk, &copies, &superblock)?;
@@ -213,6 +215,7 @@ impl Pool {
         } else {
             core.log.sync()?;
         }
+        mend_identities::forget(&*core.env.store, &doubtful)?;
         // What repair has accepted as lost may still be in what is free now, for whoever looks further.
         if !core.options.repair {
             core.give_back_at_open();

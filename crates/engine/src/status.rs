@@ -212,11 +212,18 @@ impl CheckReport {
 }
 
 impl Problem {
-    /// The log was damaged where it was durable, and the pool was opened without what lies behind.
+    /// The end of the pool's data is gone.
     pub(crate) fn cut_off(what: String) -> Self {
         Self { kind: "data", volume: None, offset: None, detail: what, repaired: true }
     }
 
+    /// A snapshot, `VOLUME@SNAPSHOT`, has got a new identity.
+    pub(crate) fn estranged(title: &str) -> Self {
+        let text = "may show what had been discarded or taken back: it counts as another snapshot now, in streams";
+        Self { kind: "object", volume: None, offset: None, detail: format!("'{title}' {text}"), repaired: true }
+    }
+
+    /// The log was damaged where it was durable, and the pool was opened without what lies behind.
     pub(crate) fn log_damage(what: String) -> Self {
         let detail = format!("{what}; the pool was opened without what lies behind the damage");
         Self { kind: "log", volume: None, offset: None, detail, repaired: true }

@@ -7,6 +7,7 @@ pub const KEY_CHECKPOINT: &[u8] = b"C";
 /// The state of scrubbing.
 pub const KEY_SCRUB: &[u8] = b"S";
 const TABLE_DELTA: u8 = b'D';
+const TABLE_DOUBT: u8 = b'Q';
 const TABLE_OBJECT: u8 = b'O';
 const TABLE_RECORD: u8 = b'R';
 const TABLE_USAGE: u8 = b'U';
@@ -104,6 +105,24 @@ pub const fn delta_key_range() -> (&'static [u8], &'static [u8]) {
     (b"D", b"E")
 }
 
+/// `Q`, then as [`record_key`]: a record that was rebuilt, and of which blocks may have been discarded.
+pub fn doubt_key(key: &RecordKey) -> [u8; 21] {
+    let mut bytes = record_key(key);
+    bytes[0] = TABLE_DOUBT;
+    bytes
+}
+
+/// Inverse of [`doubt_key`].
+pub fn parse_doubt_key(bytes: &[u8]) -> Option<RecordKey> {
+    let mut key: [u8; 21] = bytes.try_into().ok()?;
+    (std::mem::replace(&mut key[0], TABLE_RECORD) == TABLE_DOUBT).then(|| parse_record_key(&key))?
+}
+
+/// The range of all keys of records in doubt.
+pub const fn doubt_key_range() -> (&'static [u8], &'static [u8]) {
+    (b"Q", b"R")
+}
+
 /// The range of all usage keys.
 pub const fn usage_key_range() -> (&'static [u8], &'static [u8]) {
     (b"U", b"V")
@@ -125,6 +144,8 @@ mod tests {
         assert_eq!(inside.len(), 4);
         let again = RecordKey { object: ObjectId(9), group: GroupIndex(1 << 33), epoch: Epoch(u32::MAX) };
         assert_eq!(parse_record_key(&record_key(&again)), Some(again));
+        assert_eq!(parse_doubt_key(&doubt_key(&again)), Some(again));
+        assert_eq!((parse_doubt_key(&record_key(&again)), parse_record_key(&doubt_key(&again))), (None, None));
         assert_eq!(parse_delta_key(&delta_key(1 << 40, 7)), Some((1 << 40, 7)));
         assert!(delta_key(1, 300) < delta_key(2, 0));
         assert_eq!(parse_object_key(&object_key(ObjectId(77))), Some(ObjectId(77)));

@@ -38,8 +38,9 @@ pub use descriptor::{ObjectDescriptor, ObjectState, Origin, Reap};
 pub use dictionary::{DICTIONARY_FRAME_BYTES, decode_dictionary, dictionary_content_bytes, encode_dictionary};
 pub use incarnations::{INCARNATIONS_MAX, Incarnation, Incarnations, KEY_END, LogEnd};
 pub use keys::{
-    KEY_CHECKPOINT, KEY_SCRUB, RecordKey, delta_key, delta_key_range, object_key, object_key_range, parse_delta_key,
-    parse_object_key, parse_record_key, parse_usage_key, record_key, record_key_range, usage_key, usage_key_range,
+    KEY_CHECKPOINT, KEY_SCRUB, RecordKey, delta_key, delta_key_range, doubt_key, doubt_key_range, object_key,
+    object_key_range, parse_delta_key, parse_doubt_key, parse_object_key, parse_record_key, parse_usage_key,
+    record_key, record_key_range, usage_key, usage_key_range,
 };
 pub use learned::{KEY_LEARNED, decode_learned, encode_learned};
 pub use opening::{KEY_NOTED, OPENING_NOTE_BYTES, OPENING_NOTE_OFFSETS, OpeningNote};

@@ -1,0 +1,73 @@
+//! Snapshots that see a record which was rebuilt, and of which blocks may have been discarded or taken back, become other snapshots for streams: a
+//! difference between them and older ones would be wrong for another pool.
+//!
+//! 1. Whoever mends (`mend_records`) notes such records in the map store, in one batch with them.
+//! 2. Whoever opens the pool, to repair it or not, looks who sees them, when all of the log has been applied: only then are all snapshots there,
+//!    and have the identities that the log gave them.
+//! 3. The new identities are durable with the first checkpoint. The catalogue gets them too, which would bring the old ones back.
+//! 4. Then the notes go. After a crash before that, the next opening does it again.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use env::{MapBatch, MapStore};
+use format::{RecordKey, doubt_key, doubt_key_range, parse_doubt_key};
+use surface::Result;
+
+use crate::core::Core;
+use crate::map::store_error;
+use crate::object::Object;
+use crate::status::Problem;
+
+/// Step 1, for one record.
+pub(crate) fn note(batch: &mut MapBatch, key: &RecordKey) {
+    batch.put(doubt_key(key), Vec::new());
+}
+
+/// What has been noted: no more than there are records that may be rebuilt in one go.
+///
+/// # Errors
+/// Those of the store.
+pub(crate) fn noted(store: &dyn MapStore) -> Result<Vec<RecordKey>> {
+    let (from, to) = doubt_key_range();
+    let mut noted = Vec::new();
+    let mut look = |key: &[u8], _: &[u8]| {
+        noted.extend(parse_doubt_key(key));
+        ControlFlow::Continue(())
+    };
+    store.scan(from, to, &mut look).map_err(store_error)?;
+    Ok(noted)
+}
+
+/// Step 4.
+///
+/// # Errors
+/// Those of the store.
+pub(crate) fn forget(store: &dyn MapStore, noted: &[RecordKey]) -> Result<()> {
+    let mut batch = MapBatch::default();
+    noted.iter().for_each(|key| batch.delete(doubt_key(key)));
+    if noted.is_empty() { Ok(()) } else { store.commit(batch).map_err(store_error) }
+}
+
+impl Core {
+    /// Steps 2 and 3, before the first checkpoint; which snapshots it is.
+    ///
+    /// # Errors
+    /// When there is no randomness for identities.
+    pub(crate) fn estrange(&self, noted: &[RecordKey]) -> Result<Vec<Problem>> {
+        let sees = |object: &Arc<Object>| {
+            let levels = object.levels();
+            noted.iter().any(|key| levels.iter().any(|level| level.object == key.object && level.sees(key.epoch)))
+        };
+        let mut problems = Vec::new();
+        for object in self.objects.all().into_iter().filter(sees) {
+            if object.descriptor.read().identity.is_none() {
+                continue;
+            }
+            object.estrange(self.env.new_identity()?);
+            self.catalogue.want();
+            problems.push(Problem::estranged(&object.title()));
+        }
+        Ok(problems)
+    }
+}
