@@ -104,7 +104,8 @@ impl Pool {
         own.remove("reservation");
         own.extend(properties.clone());
         let id = ObjectId(core.objects.next_id());
-        core.check_reservation(id, properties::resolved(&core.objects.pool_properties(), &own)?.reservation_bytes)?;
+        let reserved = properties::resolved_for(name, &core.objects.pool_properties(), &own)?.reservation_bytes;
+        core.check_reservation(id, reserved)?;
         let clone = ObjectDescriptor {
             origin: from.origin,
             created_unix_s: core.env.clock.unix_s(),

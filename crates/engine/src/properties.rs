@@ -68,15 +68,35 @@ pub(crate) fn resolved(pool: &Properties, volume: &Properties) -> Result<policy:
     policy::resolve(pool, volume).map(|resolved| resolved.settings).map_err(invalid)
 }
 
+/// What does not hold together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Conflict {
+    /// More is reserved than the quota allows.
+    Quota,
+    /// Snapshots by the clock would get no names.
+    Name,
+}
+
 /// The same for a volume of that name, if they can hold together: what is reserved must fit the quota, and snapshots by the clock must get names.
 pub(crate) fn resolved_for(name: &str, pool: &Properties, volume: &Properties) -> Result<policy::Settings> {
     let settings = resolved(pool, volume)?;
+    conflicts(name, &settings, pool, volume)?.into_iter().next().map_or(Ok(settings), |(_, error)| Err(error))
+}
+
+/// What does not hold together for a volume of that name, which has these settings.
+fn conflicts(
+    name: &str,
+    settings: &policy::Settings,
+    pool: &Properties,
+    volume: &Properties,
+) -> Result<Vec<(Conflict, Error)>> {
+    let mut conflicts = Vec::new();
     if let Some(quota) = settings.quota_bytes.filter(|quota| *quota < settings.reservation_bytes) {
         let (reserved, quota) = (format_size(settings.reservation_bytes), format_size(quota));
         let text = format!(
             "volume '{name}' would have a reservation of {reserved} and a quota of {quota}: it could never use what is kept for it"
         );
-        return Err(Error::new(ErrorKind::Invalid, text));
+        conflicts.push((Conflict::Quota, Error::new(ErrorKind::Invalid, text)));
     }
     let takes = in_force(pool, volume)?.into_iter().any(|p| p.key == "snapshots" && p.value != "off");
     let longest = TITLE_BYTES_MAX - 1 - policy::scheduled_name(0).len();
@@ -84,9 +104,9 @@ pub(crate) fn resolved_for(name: &str, pool: &Properties, volume: &Properties) -
         let text = format!(
             "the name of volume '{name}' is too long for snapshots by the clock, VOLUME@auto-DATE: at most {longest} bytes"
         );
-        return Err(Error::new(ErrorKind::Invalid, text));
+        conflicts.push((Conflict::Name, Error::new(ErrorKind::Invalid, text)));
     }
-    Ok(settings)
+    Ok(conflicts)
 }
 
 /// The same when properties change: what did not hold together before (after a rename, or from an older version) stands in nobody's way.
@@ -95,8 +115,15 @@ pub(crate) fn resolved_after(
     before: (&Properties, &Properties),
     (pool, volume): (&Properties, &Properties),
 ) -> Result<policy::Settings> {
-    let after = resolved_for(name, pool, volume);
-    if after.is_err() && resolved_for(name, before.0, before.1).is_err() { resolved(pool, volume) } else { after }
+    let settings = resolved(pool, volume)?;
+    let known = match resolved(before.0, before.1) {
+        Ok(was) => conflicts(name, &was, before.0, before.1)?,
+        // What this version does not understand.
+        Err(_) => return Ok(settings),
+    };
+    let is_new = |(kind, _): &(Conflict, Error)| known.iter().all(|(old, _)| old != kind);
+    let new = conflicts(name, &settings, pool, volume)?.into_iter().find(is_new);
+    new.map_or(Ok(settings), |(_, error)| Err(error))
 }
 
 /// The properties in force, with their sources.
@@ -140,6 +167,21 @@ mod tests {
                 "{key}"
             );
         }
+    }
+
+    #[test]
+    fn what_did_not_hold_together_before_lets_nothing_else_in() {
+        let own = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let (none, long) = (Properties::new(), "v".repeat(250));
+        let named: Properties = own(&[("snapshots", "hourly")]);
+        let lower: Properties = own(&[("snapshots", "hourly"), ("quota", "1M"), ("reservation", "2M")]);
+        let other: Properties = own(&[("snapshots", "hourly"), ("quota", "1M")]);
+        assert!(resolved_for(&long, &none, &named).is_err());
+        assert!(resolved_after(&long, (&none, &named), (&none, &other)).is_ok());
+        let refused = resolved_after(&long, (&none, &named), (&none, &lower)).unwrap_err();
+        assert!(refused.to_string().contains("quota"), "{refused}");
+        assert!(resolved_after(&long, (&none, &none), (&none, &named)).is_err());
+        assert!(resolved_after("v", (&none, &lower), (&none, &lower)).is_ok());
     }
 
     #[test]

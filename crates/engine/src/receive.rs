@@ -285,15 +285,16 @@ impl Receiver {
         Ok(Some((volume, newest)))
     }
 
-    /// The properties that a new volume gets.
-    fn own_properties(&self, begin: &StreamBegin) -> Result<Properties> {
+    /// The properties that a new volume gets, and what they mean.
+    fn own_properties(&self, begin: &StreamBegin) -> Result<(Properties, policy::Settings)> {
         let mut own = begin.properties.clone();
         own.retain(|key, _| !LEFT_BEHIND.contains(&key.as_str()));
         own.extend(self.properties.clone());
         // They may come from a newer version.
         properties::check(properties::Owner::Volume, &own)
             .map_err(|error| error.context("the volume's properties in the stream"))?;
-        Ok(own)
+        let settings = properties::resolved_for(&self.volume, &self.pool.core.objects.pool_properties(), &own)?;
+        Ok((own, settings))
     }
 
     /// The partial snapshot, which must be there.
@@ -332,9 +333,8 @@ impl Receiver {
             None => {
                 self.pool.check_free(&self.volume)?;
                 let id = ObjectId(next_id);
-                let own = self.own_properties(begin)?;
-                let reserved = properties::resolved(&core.objects.pool_properties(), &own)?.reservation_bytes;
-                core.check_reservation(id, reserved)?;
+                let (own, settings) = self.own_properties(begin)?;
+                core.check_reservation(id, settings.reservation_bytes)?;
                 entries.push(Entry::Object(ObjectDescriptor {
                     state: ObjectState::Incoming,
                     created_unix_s: core.env.clock.unix_s(),

@@ -484,6 +484,21 @@ fn differences_are_what_was_written_between() {
     pool.close().unwrap();
 }
 
+/// What `create` refuses, a clone was made with.
+#[test]
+fn clones_are_made_with_properties_that_hold_together() {
+    let machine = Machine::new(40 << 20, 9);
+    let pool = pool_without_threads(&machine, 40 * MIB);
+    let own = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    pool.create_volume("v", MIB, &own(&[("snapshots", "hourly"), ("quota", "2M")])).unwrap();
+    pool.snapshot("v", "s").unwrap();
+    for (name, properties) in [("c".to_owned(), own(&[("reservation", "3M")])), ("c".repeat(250), BTreeMap::new())] {
+        assert_eq!(pool.clone_snapshot("v@s", &name, &properties).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+    pool.clone_snapshot("v@s", &"c".repeat(250), &own(&[("snapshots", "off")])).unwrap();
+    pool.close().unwrap();
+}
+
 /// What is set aside for a volume is not set aside once more for each of its clones.
 #[test]
 fn clones_do_not_inherit_reservations() {

@@ -312,6 +312,40 @@ fn volumes_and_clones_with_unknown_properties_are_salvaged_without_them() {
     assert_eq!(notes.count(), 2, "{:?}", salvaged.report.notes);
 }
 
+/// Salvaging broke off at a volume whose name had become too long for the snapshots that the pool has taken of each.
+#[test]
+fn a_name_that_is_too_long_for_the_schedule_costs_the_volume_its_schedule() {
+    const BYTES: u64 = 8 << 20;
+    let own = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    for (of_pool, of_volume) in [("hourly", None), ("off", Some(("snapshots", "hourly")))] {
+        let machine = Machine::new(BYTES, 9);
+        let properties = own(&[("snapshots", of_pool)]);
+        let format = FormatOptions { capacity_bytes: BYTES, extent_bytes: 64 << 10, properties };
+        Pool::format(&env(&machine), &format).unwrap();
+        let pool = Pool::open(env(&machine), PoolOptions { workers: 0, ..PoolOptions::default() }).unwrap();
+        let mut properties: Properties = own(&[("unit", "8K")]);
+        properties.extend(of_volume.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        pool.create_volume("v", 64 << 10, &properties).unwrap();
+        pool.volume("v").unwrap().write(0, Bytes::from(vec![7; 4096]), WriteOptions::default()).unwrap();
+        pool.snapshot("v", "s").unwrap();
+        let names = ["v".repeat(250), "c".repeat(250)];
+        pool.clone_snapshot("v@s", "c", &Properties::new()).unwrap();
+        pool.rename("v", &names[0]).unwrap();
+        pool.rename("c", &names[1]).unwrap();
+        pool.close().unwrap();
+        let salvaged = salvage(&machine, BYTES, 1).unwrap();
+        let told: BTreeMap<_, _> = salvaged.pool.volumes().into_iter().map(|v| (v.name, v.properties)).collect();
+        for name in &names {
+            assert_eq!(told[name], own(&[("snapshots", "off"), ("unit", "8K")]), "{:?}", salvaged.report.notes);
+            let mut data = [0; 4096];
+            salvaged.pool.volume(name).unwrap().read(0, &mut data).unwrap();
+            assert_eq!(data, [7; 4096]);
+        }
+        let mut notes = salvaged.report.notes.iter();
+        assert!(notes.any(|note| note.contains("without snapshots by the clock")), "{:?}", salvaged.report.notes);
+    }
+}
+
 /// Blocks in each third of a volume: what is taken back is written to the first one, what is not to the second one, and the third one is
 /// full before anything is taken back.
 const THIRD: u64 = 256;

@@ -670,6 +670,20 @@ fn what_does_not_fit_is_refused_with_what_to_do() {
 }
 
 #[test]
+fn a_volume_is_received_with_properties_that_hold_together() {
+    let pair = Pair::new(1 << 20, 256 << 10);
+    let chunks = pair.chunks("v@a", None);
+    let own = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    for (name, properties) in [
+        ("w".to_owned(), own(&[("reservation", "3M"), ("quota", "2M")])),
+        ("w".repeat(250), own(&[("snapshots", "hourly")])),
+    ] {
+        let mut receiver = pair.copy.receive(&name, &properties);
+        assert_eq!(give(&mut receiver, &chunks[0]).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+}
+
+#[test]
 fn a_snapshot_that_is_destroyed_while_it_is_sent_ends_the_stream() {
     let pair = Pair::new(1 << 20, 256 << 10);
     let mut sender = pair.source.send("v@a", None).unwrap().with_chunk_bytes(4096);

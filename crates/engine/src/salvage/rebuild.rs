@@ -24,6 +24,7 @@ use crate::map::Level;
 use crate::objects::Object;
 use crate::options::Properties;
 use crate::pool::Pool;
+use crate::properties;
 use crate::volume::Volume;
 
 /// Bytes copied in one go.
@@ -112,6 +113,11 @@ fn unlimited() -> Properties {
     SPACE_PROPERTIES.map(|key| (key.to_owned(), "none".to_owned())).into()
 }
 
+/// What says that no snapshots are taken by the clock.
+fn no_snapshots() -> (String, String) {
+    ("snapshots".to_owned(), "off".to_owned())
+}
+
 impl Rebuild<'_> {
     /// What is set on the other pool already stays.
     fn pool_properties(&mut self) {
@@ -188,20 +194,36 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// Step 1: makes a volume with its properties, or without them if this version does not know them.
+    /// Step 1: makes a volume with its properties, or, if these do not hold together, without what makes snapshots by the clock; or without all of
+    /// them if this version does not know them.
     fn make(
         &mut self,
         name: &str,
         properties: &Properties,
         make: impl Fn(&Pool, &Properties) -> Result<()>,
     ) -> Result<()> {
-        match make(self.into, properties) {
-            Err(error) if error.kind() == ErrorKind::Invalid => {
-                self.report.notes.push(format!("volume '{name}' was made without its properties: {error}"));
-                make(self.into, &unlimited())
+        let without_clock = |mut properties: Properties| {
+            properties.extend([no_snapshots()]);
+            properties
+        };
+        let tries = [
+            ("", properties.clone()),
+            (" snapshots by the clock", without_clock(properties.clone())),
+            (" its properties", without_clock(unlimited())),
+        ];
+        let mut refused = None;
+        for (lacks, properties) in tries {
+            match make(self.into, &properties) {
+                Err(error) if error.kind() == ErrorKind::Invalid => drop(refused.get_or_insert(error)),
+                made => {
+                    let why = refused.filter(|_| made.is_ok());
+                    let note = why.map(|error| format!("volume '{name}' was made without{lacks}: {error}"));
+                    self.report.notes.extend(note);
+                    return made;
+                }
             }
-            made => made,
         }
+        refused.map_or(Ok(()), Err)
     }
 
     /// The name that a volume had, unless the other pool has one of that name, or it leaves no room for those of its snapshots.
@@ -373,6 +395,10 @@ impl Rebuild<'_> {
             if let Some(own) = properties {
                 let limits = |key: &str| SPACE_PROPERTIES.contains(&key);
                 descriptor.properties.retain(|key, _| own.contains_key(key) || limits(key));
+                // A name that is too long for them.
+                if properties::resolved_for(title, &core.objects.pool_properties(), &descriptor.properties).is_err() {
+                    descriptor.properties.extend([no_snapshots()]);
+                }
             }
             core.append_applied(vec![Entry::Object(descriptor)])?;
         }
