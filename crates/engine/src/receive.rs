@@ -389,6 +389,11 @@ impl Receiver {
             && first.0 + u64::from(*blocks) > GroupIndex(groups).first_block().0
         {
             let text = format!("{blocks} blocks from block {} on are no part of '{}'", first.0, partial.title());
+            // The volume may have become smaller since the stream began: it has changed, and the end would say so.
+            if let Some(from) = state.from {
+                let newest = self.pool.fitting(&volume, from, &self.begin()?.parent)?;
+                self.pool.check_unchanged(&volume, &newest)?;
+            }
             return Err(Error::new(ErrorKind::Corrupt, text));
         }
         state.next = data.next;

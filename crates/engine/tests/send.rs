@@ -670,6 +670,23 @@ fn what_does_not_fit_is_refused_with_what_to_do() {
 }
 
 #[test]
+fn a_volume_that_becomes_smaller_while_a_stream_comes_is_no_damage_of_the_stream() {
+    let pair = Pair::new(1 << 20, 256 << 10);
+    pair.receive("w", &pair.chunks("v@a", None)).unwrap().unwrap();
+    // What is cut off here comes as holes behind the new end.
+    pair.source.resize_volume("v", 2 << 20).unwrap();
+    pair.source.snapshot("v", "c").unwrap();
+    let chunks = pair.chunks("v@c", Some("a"));
+    let (begin, others) = chunks.split_first().unwrap();
+    let mut receiver = pair.copy.receive("w", &BTreeMap::new());
+    assert!(give(&mut receiver, begin).unwrap().is_none());
+    pair.copy.resize_volume("w", 1 << 20).unwrap();
+    let error = others.iter().find_map(|chunk| give(&mut receiver, chunk).err()).unwrap();
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    assert!(error.to_string().contains("has got another size"), "{error}");
+}
+
+#[test]
 fn a_volume_is_received_with_properties_that_hold_together() {
     let pair = Pair::new(1 << 20, 256 << 10);
     let chunks = pair.chunks("v@a", None);
