@@ -15,8 +15,8 @@ use crate::objects::Object;
 
 /// Groups with data that one piece makes holes of. They are looked up while nothing else is applied.
 const PIECE_GROUPS: u64 = 4096;
-/// Blocks that cannot have more groups.
-const PIECE_BLOCKS_MIN: u64 = PIECE_GROUPS * GROUP_BLOCKS as u64;
+/// Blocks that cannot have more groups, whatever the map knows of them.
+pub(crate) const PIECE_BLOCKS_MIN: u64 = PIECE_GROUPS * GROUP_BLOCKS as u64;
 /// Ranges of one piece, of up to 64 GiB each.
 const PIECE_RANGES: u64 = 16;
 const PIECE_BLOCKS_MAX: u64 = PIECE_RANGES * HOLE_BLOCKS_MAX as u64;

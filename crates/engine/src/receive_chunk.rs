@@ -10,13 +10,14 @@
 use codec::{CodecId, Workspace};
 use format::{Entry, FragmentEntry, ObjectDescriptor, StreamData, header_bytes, stream_checksum};
 use surface::{Error, ErrorKind, Result};
-use units::{BLOCK_BYTES, BlockIndex, Epoch, GROUP_BLOCKS};
+use units::{BLOCK_BYTES, BlockIndex, Epoch};
 
 use crate::canary::Canary;
 use crate::core::Core;
 use crate::log::{Purpose, Ticket};
 use crate::objects::Object;
 use crate::prepared::Prepared;
+use crate::punch::PIECE_BLOCKS_MIN;
 use crate::scratch;
 use crate::send::with_unit;
 
@@ -26,8 +27,9 @@ const FRAGMENTS_MAX: usize = 192;
 const HOLES_MAX: usize = 192;
 /// Most payload of one batch.
 const BATCH_BYTES: usize = 1 << 20;
-/// Blocks of one range in the log, as for a discard: what applying it looks through while nothing else is applied.
-const RANGE_BLOCKS_MAX: u32 = 4096 * GROUP_BLOCKS as u32;
+/// Blocks of the holes of one batch: never more groups than a piece of a discard makes holes of. A discard asks the map, and takes more where it is
+/// mostly empty; what a stream brings as holes has had data in its source, and has as a rule here.
+const RANGE_BLOCKS_MAX: u32 = PIECE_BLOCKS_MIN as u32;
 
 /// Fragments as they will be stored, and their payloads.
 #[derive(Default)]
