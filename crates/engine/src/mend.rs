@@ -14,6 +14,7 @@
 //! All of it is one batch of the store, durable before the pool is opened. Replay then applies to it what came behind the checkpoint, as ever. What
 //! snapshots see of doubtful records makes them others, when all of them are there (`mend_identities`).
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
@@ -70,6 +71,8 @@ pub(crate) struct Mender<'a> {
     pub rebuilt: BTreeMap<RecordKey, Record>,
     /// All that is changed.
     pub batch: MapBatch,
+    /// What has been found out about extents: see [`is_whole`](Self::is_whole).
+    pub whole: RefCell<BTreeMap<(ExtentIndex, bool), bool>>,
     problems: Vec<Problem>,
 }
 
@@ -98,6 +101,7 @@ pub(crate) fn mend(env: &PoolEnv, pool: &[u8; 16], geometry: &Geometry) -> Resul
         concerned: BTreeSet::new(),
         rebuilt: BTreeMap::new(),
         batch: MapBatch::default(),
+        whole: RefCell::default(),
         problems: Vec::new(),
     };
     mender.find()?;

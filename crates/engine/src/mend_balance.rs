@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 
 use format::{Record, RecordKey, parse_record_key, record_key_range};
 use surface::Result;
-use units::{ExtentIndex, GroupIndex, ObjectId};
+use units::{Epoch, ExtentIndex, GroupIndex, ObjectId};
 
 use crate::geometry::Geometry;
 use crate::map::{absorb, store_error};
@@ -120,7 +120,8 @@ impl Mender<'_> {
                 ControlFlow::Continue(())
             })
             .map_err(store_error)?;
-        let mine = rebuilt.iter().filter(|(id, _)| (id.object, id.group) == (key.object, key.group));
+        let at = |epoch| RecordKey { object: key.object, group: key.group, epoch };
+        let mine = rebuilt.range(at(Epoch(0))..=at(Epoch(u32::MAX)));
         records.extend(mine.map(|(id, record)| (Reverse(id.epoch), record.clone())));
         let mut records: GroupRecords = records.into_iter().map(|(Reverse(epoch), record)| (epoch, record)).collect();
         if let Some(changes) = self.found.settled.with(key, Clone::clone) {

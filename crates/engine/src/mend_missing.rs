@@ -27,6 +27,9 @@ use crate::mend_balance::{Accounts, beyond};
 use crate::mend_records::only;
 use crate::salvage::{Rank, Scan};
 
+/// Records that the log knows and the map store has not, beyond which none is looked for: a few hundred bytes of memory each.
+const CANDIDATES_MAX: usize = 1 << 20;
+
 fn untold(what: &str, bytes: u64) -> Error {
     hopeless(format!(
         "{what}, and the log does not tell for certain what was in them ({bytes} bytes of data are missed)"
@@ -61,6 +64,9 @@ impl Mender<'_> {
         }
         // Step 3.
         let mut candidates: BTreeMap<RecordKey, String> = BTreeMap::new();
+        let is_there = |key: &RecordKey| Ok(self.env.store.get(&record_key(key)).map_err(store_error)?.is_some());
+        // Facts of a record come in a row as a rule.
+        let mut last = None;
         let has_records =
             |key: &RecordKey| self.found.descriptors.get(&key.object).is_some_and(|d| d.state.has_records());
         Scan::default().read_all(
@@ -75,20 +81,19 @@ impl Mender<'_> {
                     && room.contains_key(&self.account(fact.fragment.location))
                     && has_records(&fact.key)
                     && !self.is_undone(&fact.key)
+                    && last.replace(fact.key) != Some(fact.key)
+                    && !candidates.contains_key(&fact.key)
+                    && !is_there(&fact.key)?
                 {
-                    candidates.entry(fact.key).or_insert_with(|| "the record is missing".to_owned());
+                    if candidates.len() == CANDIDATES_MAX {
+                        return Err(untold("map records are missing, too many may be those", missing_bytes));
+                    }
+                    candidates.insert(fact.key, "the record is missing".to_owned());
                 }
                 Ok(())
             },
             &mut |_, _| Ok(()),
         )?;
-        let mut there = Vec::new();
-        for key in candidates.keys() {
-            if self.env.store.get(&record_key(key)).map_err(store_error)?.is_some() {
-                there.push(*key);
-            }
-        }
-        there.iter().for_each(|key| drop(candidates.remove(key)));
         // Step 4.
         let told = self.told_of(&candidates)?;
         let records = only(&candidates, &told);

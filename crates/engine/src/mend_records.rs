@@ -57,18 +57,24 @@ impl Mender<'_> {
         fragments.map(|fragment| self.geometry.extent_at(fragment.location)).collect()
     }
 
-    /// See [`is_whole`].
+    /// See [`is_whole`]. Each extent is read once.
     pub(crate) fn is_whole(&self, extent: ExtentIndex, to_the_end: bool) -> bool {
-        is_whole(&*self.env.disk, self.geometry, self.pool, extent, to_the_end)
+        let read = || is_whole(&*self.env.disk, self.geometry, self.pool, extent, to_the_end);
+        *self.whole.borrow_mut().entry((extent, to_the_end)).or_insert_with(read)
     }
 
     /// Steps 2 and 3.
     fn rebuild(&mut self, wanted: &BTreeMap<RecordKey, String>, mut told: Told) -> Result<()> {
         told.retain(|key, _| !self.is_undone(key));
         self.rebuilt = only(wanted, &told);
+        let mut hiding: BTreeMap<GroupIndex, BlockMask> = BTreeMap::new();
+        for (key, told) in &told {
+            let of_group = hiding.entry(key.group).or_default();
+            *of_group = of_group.or(told.hiding);
+        }
         for (key, why) in wanted {
             let record = &self.rebuilt[key];
-            let (data, uncertain) = (record.allocated().count(), self.uncertain(key, &told).count());
+            let (data, uncertain) = (record.allocated().count(), self.uncertain(key, &told, &hiding).count());
             // What is lost at the end of an extent leaves no gap.
             let doubtful = told.get(key).map(|told| self.doubtful_of(told)).unwrap_or_default();
             let is_certain = doubtful.iter().all(|extent| self.is_whole(*extent, true));
@@ -161,8 +167,8 @@ impl Mender<'_> {
     }
 
     /// Blocks of a record that is rebuilt, and older ones that show where it says nothing, that may have been discarded or taken back, or
-    /// that something hides which may have been: at most these.
-    fn uncertain(&self, key: &RecordKey, told: &Told) -> BlockMask {
+    /// that something hides which may have been: at most these. `hiding`: what any record of a group hides, if what is doubtful is right.
+    fn uncertain(&self, key: &RecordKey, told: &Told, hiding: &BTreeMap<GroupIndex, BlockMask>) -> BlockMask {
         let first = |object| RecordKey { object, group: key.group, epoch: Epoch(0) };
         let own = told.range(first(key.object)..*key);
         let newest = |origin: Origin| RecordKey { epoch: origin.epoch, ..first(origin.object) };
@@ -173,8 +179,7 @@ impl Mender<'_> {
             data = data.or(older.record.allocated());
         }
         let own = told.get(key).map_or(BlockMask::EMPTY, |own| own.uncertain);
-        let of_group = told.iter().filter(|(other, _)| other.group == key.group);
-        let hiding = of_group.fold(BlockMask::EMPTY, |mask, (_, other)| mask.or(other.hiding));
+        let hiding = hiding.get(&key.group).copied().unwrap_or(BlockMask::EMPTY);
         own.or(uncertain.minus(self.rebuilt[key].known())).or(hiding.and(data))
     }
 
