@@ -21,7 +21,7 @@ fn source() -> Dir {
     on(&dir, "snapshot", &["v@a"]).ok();
     let server = Server::start(&dir, &[]);
     let client = Client::connect(&dir.pool().join("control.sock")).unwrap();
-    let volume = client.volume("v").unwrap();
+    let volume = client.volume("v", None).unwrap();
     volume.write(1 << 20, noise(300 << 10).into()).unwrap();
     volume.discard(5 << 20, 1 << 20).unwrap();
     volume.flush().unwrap();
@@ -161,7 +161,7 @@ fn what_is_no_stream_or_a_damaged_one_or_does_not_fit_is_told_apart() {
     // A volume does not change under those who have it open.
     let server = Server::start(&to, &[]);
     let client = Client::connect(&to.pool().join("control.sock")).unwrap();
-    let volume = client.volume("w").unwrap();
+    let volume = client.volume("w", None).unwrap();
     volume.size_bytes().unwrap();
     receive("b").code(4).says("open by 1 client");
     drop((volume, client));
