@@ -17,6 +17,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use env::MapBatch;
 use format::{
@@ -32,6 +33,7 @@ use crate::map::store_error;
 use crate::options::PoolEnv;
 use crate::overlay::Overlay;
 use crate::status::Problem;
+use crate::superblock_io::WithoutEnd;
 use crate::usage::{Pages, put_pages, usage_bytes, usage_differs};
 
 /// Damaged records that are rebuilt in one go; with more, the store is not worth trusting.
@@ -81,6 +83,7 @@ pub(crate) struct Mender<'a> {
 /// # Errors
 /// [`ErrorKind::Corrupt`] for what cannot, and what store and disk fail with.
 pub(crate) fn mend(env: &PoolEnv, pool: &[u8; 16], geometry: &Geometry) -> Result<Vec<Problem>> {
+    let env = &PoolEnv { disk: Arc::new(WithoutEnd(env.disk.clone())), ..env.clone() };
     let Some(bytes) = env.store.get(KEY_CHECKPOINT).map_err(store_error)? else { return Ok(Vec::new()) };
     let checkpoint = Checkpoint::decode(&bytes).map_err(|error| hopeless(format!("the {error}")))?;
     if checkpoint.pool != *pool {

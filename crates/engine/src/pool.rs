@@ -137,9 +137,12 @@ impl Pool {
         let superblock = superblock_io::choose(&copies)?;
         let geometry = Geometry::new(superblock.extent_bytes, superblock.capacity_bytes);
         opening::check(&*env.store, &*env.disk, superblock.pool)?;
-        let cut_off = superblock_io::lengthen(&*env.disk, &superblock, options.repair)?;
+        let cut_off = superblock_io::find_end(&*env.disk, &superblock, options.repair)?;
         let mut mended = if options.repair { mend::mend(&env, &superblock.pool, &geometry)? } else { Vec::new() };
-        mended.extend(cut_off.map(Problem::cut_off));
+        if let Some(what) = cut_off {
+            superblock_io::lengthen(&*env.disk, &superblock)?;
+            mended.push(Problem::cut_off(what));
+        }
         let loaded = recovery::load(&*env.store, &superblock.pool, &geometry)?;
         let checkpoint = loaded.checkpoint;
         let shares = Shares::of(options.memory_bytes);
@@ -235,6 +238,11 @@ impl Pool {
         self.core.close();
         self.core.end_log();
         done
+    }
+
+    /// What opening the pool with [`repair`](PoolOptions::repair) has mended, until [`check`](Self::check) takes it into its report.
+    pub fn mended(&self) -> Vec<Problem> {
+        self.core.mended.lock().clone()
     }
 
     /// Creates a volume. Durable on return.

@@ -1,7 +1,9 @@
 //! Reading and writing the superblock's two copies.
 
-use env::{AlignedBuf, Disk};
-use format::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock, SuperblockError};
+use std::sync::Arc;
+
+use env::{AlignedBuf, Disk, DiskLayer};
+use format::{BATCH_ALIGN, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock, SuperblockError};
 use surface::{Error, ErrorKind, Result};
 
 /// What a copy is, or why it is none.
@@ -57,12 +59,12 @@ pub(crate) fn bring_up_to_date(disk: &dyn Disk, copies: &Copies, superblock: &Su
 }
 
 /// Makes sure that the storage is as large as the superblock says: growing makes it larger first, shrinking cuts it off last, so a
-/// shorter one has lost its end. With `repair` it is made as long again, without what was there; what was wrong is returned.
+/// shorter one has lost its end. With `repair` what is wrong is returned.
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] without `repair`, and what the storage fails with.
-pub(crate) fn lengthen(disk: &dyn Disk, superblock: &Superblock, repair: bool) -> Result<Option<String>> {
-    let failed = |error| Error::from_io("the size of the pool's data cannot be told, or not changed", error);
+pub(crate) fn find_end(disk: &dyn Disk, superblock: &Superblock, repair: bool) -> Result<Option<String>> {
+    let failed = |error| Error::from_io("the size of the pool's data cannot be told", error);
     let (has, needs) = (disk.size_bytes().map_err(failed)?, superblock.capacity_bytes);
     if has >= needs {
         return Ok(None);
@@ -73,8 +75,39 @@ pub(crate) fn lengthen(disk: &dyn Disk, superblock: &Superblock, repair: bool) -
              `salvage` gets out what is left without changing anything";
         return Err(Error::new(ErrorKind::Corrupt, format!("{what}; {advice}")));
     }
-    disk.grow(needs).map_err(failed)?;
     Ok(Some(what))
+}
+
+/// Makes storage that has lost its end as long again, without what was there. To be done when nothing can be refused any more: only the length says
+/// that the end is gone.
+///
+/// # Errors
+/// What the storage fails with.
+pub(crate) fn lengthen(disk: &dyn Disk, superblock: &Superblock) -> Result<()> {
+    let failed = |error| Error::from_io("the pool's data cannot be made as long as it was", error);
+    disk.grow(superblock.capacity_bytes).map_err(failed)
+}
+
+/// Storage that has lost its end, as it will be when it is as long again: what is gone reads as zeroes.
+pub(crate) struct WithoutEnd(pub Arc<dyn Disk>);
+
+impl DiskLayer for WithoutEnd {
+    fn below(&self) -> &dyn Disk {
+        &*self.0
+    }
+    fn read_at(&self, offset: u64, buf: &mut AlignedBuf, len: usize) -> std::io::Result<()> {
+        let left = self.0.size_bytes()?.saturating_sub(offset);
+        if left >= len as u64 {
+            return self.0.read_at(offset, buf, len);
+        }
+        // Less than a whole 4 KiB of it tells nothing.
+        let left = left as usize / BATCH_ALIGN * BATCH_ALIGN;
+        if left > 0 {
+            self.0.read_at(offset, buf, left)?;
+        }
+        buf[left..len].fill(0);
+        Ok(())
+    }
 }
 
 /// Whether there is, or was, a pool. A damaged first copy without a second one is none: the second is written when the first is

@@ -7,6 +7,7 @@ mod common;
 use bytes::Bytes;
 use common::machine_env::env;
 use engine::{CheckReport, FormatOptions, Pool, PoolOptions};
+use env::Disk as _;
 use format::Record;
 use sim::Machine;
 use surface::{BlockDevice, Error, ErrorKind, WriteOptions};
@@ -117,6 +118,34 @@ fn a_record_that_is_gone_is_missed_beside_a_damaged_usage_page() {
         machine.store.poke(&keys(&machine, b'R')[1], None);
         assert!(!refused_or_whole(&machine), "the log tells the record for certain");
     }
+}
+
+/// The data was made as long as it had been before anything else, and what was said of its end was gone when repair refused.
+#[test]
+fn a_repair_that_is_refused_leaves_the_data_as_short_as_it_is() {
+    let machine = pool();
+    let record = keys(&machine, b'R')[1].clone();
+    behead(&machine, &record);
+    flip(&machine, &record);
+    machine.disk.become_file(CAPACITY_BYTES);
+    let disk = machine.disk.handle();
+    disk.shrink(CAPACITY_BYTES / 2 + 100).unwrap();
+    for _ in 0..2 {
+        assert!(refused_or_whole(&machine), "nothing knows where the data lies");
+        assert_eq!(disk.size_bytes().unwrap(), CAPACITY_BYTES / 2 + 100);
+    }
+    let error = Pool::open(env(&machine), options(false)).map(|_| ()).unwrap_err();
+    assert!(error.to_string().contains("its end has been cut off"), "{error}");
+    // What can be mended is, and it is said at once.
+    let machine = pool();
+    flip(&machine, &keys(&machine, b'R')[1]);
+    machine.disk.become_file(CAPACITY_BYTES);
+    machine.disk.handle().shrink(CAPACITY_BYTES / 2).unwrap();
+    let pool = Pool::open(env(&machine), options(true)).unwrap();
+    let kinds: Vec<_> = pool.mended().into_iter().map(|problem| problem.kind).collect();
+    assert_eq!(kinds, ["record", "data"]);
+    assert_eq!(machine.disk.handle().size_bytes().unwrap(), CAPACITY_BYTES);
+    pool.close().unwrap();
 }
 
 #[test]
