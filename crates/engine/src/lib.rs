@@ -128,8 +128,8 @@ pub use send::Sender;
 pub use shrink::ShrinkReport;
 pub use sort::SortReport;
 pub use status::{
-    CheckReport, CleanReport, PoolStatus, Problem, Property, PropertySource, SnapshotStatus, SnapshotUsage,
-    VolumeStatus,
+    CheckReport, CleanReport, PROBLEMS_LISTED_MAX, PoolStatus, Problem, Property, PropertySource, SnapshotStatus,
+    SnapshotUsage, VolumeStatus,
 };
 pub use trace::TraceRecord;
 pub use volume::Volume;

@@ -192,6 +192,8 @@ pub struct CheckReport {
     pub problems_left: u64,
     /// Volumes and snapshots, by name, that have any of it, listed or not, with how many each.
     pub volumes: BTreeMap<String, u64>,
+    /// Kinds of problem, listed or not, with how many of each.
+    pub kinds: BTreeMap<&'static str, u64>,
 }
 
 /// Problems that are listed one by one: a pool on a dead disk has one for each fragment.
@@ -202,6 +204,7 @@ impl CheckReport {
     pub fn add(&mut self, problem: Problem) {
         self.problems_total += 1;
         self.problems_left += u64::from(!problem.repaired);
+        *self.kinds.entry(problem.kind).or_default() += 1;
         if let Some(volume) = &problem.volume {
             *self.volumes.entry(volume.clone()).or_default() += 1;
         }

@@ -240,6 +240,8 @@ pub struct CheckSummary {
     pub problems_left: u64,
     /// Volumes and snapshots that are concerned, with the number of problems of each.
     pub volumes: BTreeMap<String, u64>,
+    /// Kinds of problem, with the number of each.
+    pub kinds: BTreeMap<&'static str, u64>,
     /// What is wrong, the first thousand.
     pub problems: Vec<ProblemReport>,
 }
@@ -386,6 +388,7 @@ impl CheckSummary {
             problems_total: report.problems_total,
             problems_left: report.problems_left,
             volumes: report.volumes,
+            kinds: report.kinds,
             problems,
         }
     }

@@ -355,7 +355,8 @@ fn a_data_file_that_was_cut_off_is_told_before_anything_is_written() {
         on(&dir, command, &[]).code(6).says("cut off").says("salvage");
     }
     assert!(std::fs::read(&data).unwrap() == before, "it was written to");
-    let report = on(&dir, "check", &["--repair", "--json"]).code(6).json();
+    // What is mended is told at once, and is in the report as well.
+    let report = on(&dir, "check", &["--repair", "--json"]).code(6).says("cut off").json();
     let kinds: Vec<_> = report["problems"].as_array().unwrap().iter().map(|p| p["kind"].as_str().unwrap()).collect();
     assert!(kinds.contains(&"data") && kinds.contains(&"fragment"), "{kinds:?}");
     assert_eq!(std::fs::metadata(&data).unwrap().len(), 64 << 20);

@@ -180,9 +180,10 @@ served. With --repair, usage is counted anew, and damaged descriptors and map re
 the pool is opened; where that is not possible, it points to `shale salvage`. Exit code 6 if anything wrong is left.
 
 JSON fields: clean, records, fragments, fragment_bytes, seconds, problems_total, problems_left (not repaired),
-  volumes (how many problems each volume and snapshot that is concerned has), problems (the first 1000): list of
-  {kind, volume, offset, detail, repaired}; kind is superblock, record, fragment, usage, overlap, object,
-  history, catalogue, checkpoint, costs, map-store or log; volume and offset (bytes) may be null.")]
+  volumes (how many problems each volume and snapshot that is concerned has), kinds (how many problems of each kind there are), problems (the first 1000):
+  list of {kind, volume, offset, detail, repaired}; kind is superblock, record, fragment, usage, overlap, object,
+  history, catalogue, checkpoint, costs, map-store, log or data; volume and offset (bytes) may be null. What has
+  been mended before the pool was opened is said on stderr, too, as soon as it is done.")]
 pub struct CheckArgs {
     /// Directory of the pool
     pub pool: PathBuf,

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use engine::{PROBLEMS_LISTED_MAX, Problem};
 use surface::ErrorKind;
 use units::format_size;
 
@@ -25,6 +26,8 @@ pub fn run(args: CheckArgs, output: &Output) -> Outcome {
     // What opening it mends is among the problems that are found.
     let how = Opening { memory_bytes: args.access.memory, repair: args.repair };
     let pool = pool_dir::open_locked(&dir, lock, how, output)?;
+    // That is done, and is told whatever comes of the rest.
+    let mended = tell_mended(pool.service.pool().mended(), output);
     let progress = Progress::new(output, "checking", None);
     let report = pool.service.pool().check(args.repair, &mut |done, total| {
         progress.set_total(total);
@@ -33,15 +36,23 @@ pub fn run(args: CheckArgs, output: &Output) -> Outcome {
     progress.finish();
     let closed = pool.close();
     let summary = CheckSummary::new(report?, started.elapsed().as_secs_f64());
-    output.result(&summary, || show(&summary, args.repair));
+    output.result(&summary, || show(&summary, args.repair, mended));
     if !summary.clean {
         return Err(Failure::Reported(ErrorKind::Corrupt));
     }
     Ok(closed?)
 }
 
-fn show(summary: &CheckSummary, repair: bool) -> String {
-    let mut text: String = summary.problems.iter().map(line).collect();
+/// Says what opening the pool has mended, as far as it is listed, and of how much; where the result is one document, on stderr.
+fn tell_mended(mended: Vec<Problem>, output: &Output) -> usize {
+    let lines = mended.into_iter().take(PROBLEMS_LISTED_MAX).map(|problem| line(&problem.into()));
+    let tell = |line: String| if output.is_json() { output.warn(line.trim_end()) } else { output.text(&line) };
+    lines.map(tell).count()
+}
+
+/// The report without the first problems, of which so many have been `told`.
+fn show(summary: &CheckSummary, repair: bool, told: usize) -> String {
+    let mut text: String = summary.problems.iter().skip(told).map(line).collect();
     let (found, left, listed) = (summary.problems_total, summary.problems_left, summary.problems.len());
     if found > listed as u64 {
         text.push_str(&format!("and {} more\n", found - listed as u64));
@@ -58,7 +69,7 @@ fn show(summary: &CheckSummary, repair: bool) -> String {
         summary.seconds
     ));
     // Of payloads there is one copy.
-    let is_data = summary.problems.iter().all(|problem| problem.kind == "fragment");
+    let is_data = summary.kinds.keys().all(|kind| *kind == "fragment");
     text.push_str(&match (found, left) {
         (0, _) => "clean\n".to_owned(),
         (found, 0) => format!("{found} problem(s), all repaired\n"),
@@ -104,20 +115,23 @@ mod tests {
             problems_total: 2000,
             problems_left: 2000,
             volumes: [("vm".to_owned(), 2000)].into(),
+            kinds: [("fragment", 2000)].into(),
             problems: vec![problem],
         };
-        let text = show(&summary, false);
+        let text = show(&summary, false, 0);
         assert!(text.contains("fragment: volume vm, byte 8192: checksum is 1, expected 2\n"), "{text}");
         assert!(text.contains("and 1999 more\n") && text.contains("2000 problem(s), none of which"), "{text}");
-        summary.problems[0].kind = "usage".to_owned();
-        assert!(show(&summary, false).contains("; see what --repair"));
-        assert!(show(&summary, true).contains("2000 of them cannot be repaired"));
+        // Behind the first thousand may be others.
+        summary.kinds = [("fragment", 1999), ("usage", 1)].into();
+        assert!(show(&summary, false, 0).contains("; see what --repair"));
+        assert!(!show(&summary, true, 1).contains("checksum is 1"), "it has been told");
+        assert!(show(&summary, true, 0).contains("2000 of them cannot be repaired"));
         summary.problems = vec![summary.problems[0].clone(); LISTED_FEW + 1];
-        assert!(show(&summary, true).contains("volumes concerned: vm (2000)\n"));
+        assert!(show(&summary, true, 0).contains("volumes concerned: vm (2000)\n"));
         summary.problems_left = 0;
-        assert!(show(&summary, true).contains("all repaired"));
+        assert!(show(&summary, true, 0).contains("all repaired"));
         summary.problems.clear();
         summary.problems_total = 0;
-        assert!(show(&summary, true).contains("clean"));
+        assert!(show(&summary, true, 0).contains("clean"));
     }
 }
