@@ -359,14 +359,14 @@ impl Core {
         Err(self.full_error())
     }
 
-    /// The error of a full pool.
+    /// The error of a full pool. If it is what lies below that has no room, that is its source.
     pub(crate) fn full_error(&self) -> Error {
-        let text = if self.is_tight() {
-            "the storage below the pool's data has no room left: make some there, or discard or destroy what is not needed (reads, discards \
-             and deletions still work)"
-        } else {
-            "the pool is full: discard or destroy what is not needed (reads, discards and deletions still work)"
-        };
+        if self.is_tight() {
+            let text = "the storage below the pool's data has no room left: make some there, or discard or destroy what is not needed (reads, \
+                        discards and deletions still work)";
+            return Error::with_source(ErrorKind::Full, text, std::io::Error::from(std::io::ErrorKind::StorageFull));
+        }
+        let text = "the pool is full: discard or destroy what is not needed (reads, discards and deletions still work)";
         Error::new(ErrorKind::Full, text)
     }
 }

@@ -151,6 +151,13 @@ fn share(memory_bytes: u64) -> Result<u64> {
     Ok(memory_bytes / 2)
 }
 
+/// Whether it is what lies below the pool that has no room, and not the pool.
+fn is_below(error: &Error) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
+    source.is_some_and(|source| matches!(source.kind(), StorageFull | QuotaExceeded))
+}
+
 /// Removes the new pool, and adds to an interruption what is left of it.
 fn give_up(new: Unfinished, failure: Failure) -> Failure {
     let into = new.dir().root().display().to_string();
@@ -160,7 +167,12 @@ fn give_up(new: Unfinished, failure: Failure) -> Failure {
     match failure {
         Failure::Interrupted(text) => Failure::Interrupted(format!("{text} before {into} was complete; {left}")),
         Failure::Error(error) if error.kind() == ErrorKind::Full => {
-            let text = format!("{error}; salvage into a pool with a larger --capacity ({left})");
+            let advice = if is_below(&error) {
+                "make room on the file system that the new pool is to lie on, or salvage to another one"
+            } else {
+                "salvage into a pool with a larger --capacity"
+            };
+            let text = format!("{error}; {advice} ({left})");
             Failure::Error(Error::new(ErrorKind::Full, text))
         }
         other => other,
@@ -252,4 +264,17 @@ fn show(summary: &Summary) -> String {
         if summary.lossy { "SOMETHING IS LOST" } else { "nothing is lost" }
     ));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_that_is_lacking_below_is_told_from_a_pool_that_is_full() {
+        let below = || std::io::Error::from(std::io::ErrorKind::StorageFull);
+        assert!(is_below(&Error::from_io("writing failed", below()).context("copying")));
+        assert!(is_below(&Error::with_source(ErrorKind::Full, "the storage below has no room", below())));
+        assert!(!is_below(&Error::new(ErrorKind::Full, "the pool is full")));
+    }
 }
