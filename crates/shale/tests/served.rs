@@ -20,7 +20,7 @@ fn a_served_pool_is_cleaned_and_scrubbed() {
     imported_noise(&dir, "source", 16 << 20);
     let server = Server::start(&dir, &[]);
     // Half of each extent dies, so that nothing comes free by itself.
-    let volume = Client::connect(&dir.pool().join("control.sock")).unwrap().volume("v").unwrap();
+    let volume = Client::connect(&dir.pool().join("control.sock")).unwrap().volume("v", None).unwrap();
     for offset in (0..16 << 20).step_by(64 << 10) {
         volume.discard(offset, 32 << 10).unwrap();
     }
@@ -100,7 +100,7 @@ fn copies_without_a_usable_file_are_refused() {
     let server = Server::start(&dir, &[]);
     on(&dir, "create", &["v", "--size", "1M"]).ok();
     let client = Client::connect(&dir.pool().join("control.sock")).unwrap();
-    let volume = client.volume("v").unwrap();
+    let volume = client.volume("v", None).unwrap();
     let (reader, _writer) = std::io::pipe().unwrap();
     let pipe = std::fs::File::from(std::os::fd::OwnedFd::from(reader));
     let Err(refused) = volume.with_file(&pipe) else { panic!("a pipe was taken") };
@@ -135,7 +135,7 @@ fn a_file_on_the_mount_is_not_lent_to_its_server() {
     std::fs::create_dir(&mount).unwrap();
     let server = Server::start(&dir, &["--mount", path(&mount)]);
     let file = std::fs::File::options().read(true).write(true).open(mount.join("v")).unwrap();
-    let volume = Client::connect(&dir.pool().join("control.sock")).unwrap().volume("w").unwrap();
+    let volume = Client::connect(&dir.pool().join("control.sock")).unwrap().volume("w", None).unwrap();
     assert!(volume.with_file(&file).unwrap().is_none(), "a file on a FUSE mount was lent");
     assert!(volume.with_file(&std::fs::File::open(dir.join("source")).unwrap()).unwrap().is_some());
     drop((file, volume));
@@ -261,7 +261,7 @@ fn what_was_flushed_survives_kill_9_and_the_stale_socket_does_no_harm() {
     let mut server = Server::start(&dir, &[]);
     on(&dir, "create", &["v", "--size", "32M"]).ok();
     let client = Client::connect(&dir.pool().join("control.sock")).unwrap();
-    let volume = client.volume("v").unwrap();
+    let volume = client.volume("v", None).unwrap();
     let bytes = noise(1 << 20);
     for piece in 0..8u64 {
         volume.write(piece << 20, bytes.clone().into()).unwrap();
@@ -288,7 +288,7 @@ fn a_log_that_is_damaged_where_it_was_durable_is_opened_only_by_repair() {
     let mut server = Server::start(&dir, &[]);
     on(&dir, "create", &["v", "--size", "32M"]).ok();
     let client = Client::connect(&dir.pool().join("control.sock")).unwrap();
-    let volume = client.volume("v").unwrap();
+    let volume = client.volume("v", None).unwrap();
     let bytes = noise(64 << 10);
     for piece in 0..64u64 {
         volume.write(piece << 16, bytes.clone().into()).unwrap();
@@ -325,7 +325,7 @@ fn a_volume_in_use_is_destroyed_or_cut_only_by_force() {
         on(&dir, "create", &[name, "--size", "4M"]).ok();
     }
     let client = Client::connect(&dir.pool().join("control.sock")).unwrap();
-    let volume = client.volume("a").unwrap();
+    let volume = client.volume("a", None).unwrap();
     assert_eq!(on(&dir, "list", &["--json"]).ok().json()[0]["clients"], 1);
     on(&dir, "destroy", &["a"]).code(4).says("--force");
     on(&dir, "import", &["a", "/etc/passwd", "--overwrite"]).code(4).says("open by 1");
@@ -339,7 +339,7 @@ fn a_volume_in_use_is_destroyed_or_cut_only_by_force() {
     assert_eq!(on(&dir, "list", &["--json"]).ok().json(), json!([]));
     // Once its client is gone it does not count any more.
     on(&dir, "create", &["a", "--size", "4M"]).ok();
-    let again = client.volume("a").unwrap();
+    let again = client.volume("a", None).unwrap();
     drop((volume, again));
     on(&dir, "destroy", &["a"]).ok();
     server.stop();
@@ -534,7 +534,7 @@ fn signals_that_come_at_once_stop_a_server_in_order() {
     let dir = Dir::with_pool("64M");
     on(&dir, "create", &["v", "--size", "4M"]).ok();
     let mut server = Server::start(&dir, &[]);
-    let volume = Client::connect(&dir.pool().join("control.sock")).unwrap().volume("v").unwrap();
+    let volume = Client::connect(&dir.pool().join("control.sock")).unwrap().volume("v", None).unwrap();
     volume.write(0, noise(4 << 20).into()).unwrap();
     for number in [libc::SIGINT, libc::SIGTERM, libc::SIGTERM] {
         server.signal(number);
@@ -581,7 +581,7 @@ fn nonsense_on_the_control_socket_costs_only_its_connection() {
     }
     // Errors of the volume leave the stream whole.
     let client = Client::connect(&control).unwrap();
-    let volume = client.volume("v").unwrap();
+    let volume = client.volume("v", None).unwrap();
     assert!(volume.write(4 << 20, vec![1; 4096].into()).is_err());
     assert!(volume.read(u64::MAX - 5, &mut [0; 4096]).is_err());
     volume.write(4096, vec![7; 4096].into()).unwrap();
@@ -637,7 +637,7 @@ fn a_server_whose_socket_was_removed_can_be_stopped() {
     on(&dir, "create", &["v", "--size", "4M"]).ok();
     let server = Server::start(&dir, &[]);
     let control = dir.pool().join("control.sock");
-    Client::connect(&control).unwrap().volume("v").unwrap().write(0, noise(4096).into()).unwrap();
+    Client::connect(&control).unwrap().volume("v", None).unwrap().write(0, noise(4096).into()).unwrap();
     std::fs::remove_file(&control).unwrap();
     server.stop();
     assert_eq!(content(&dir, "v")[..4096], noise(4096));
@@ -653,7 +653,7 @@ fn a_limit_on_the_size_of_files_is_an_error_and_not_the_end() {
     command.args(["-c", "ulimit -f 16384 && exec \"$@\"", "sh", SHALE, "serve", path(&dir.pool())]);
     let mut server = Server::of(command);
     let control = dir.pool().join("control.sock");
-    let volume = Client::connect(&control).unwrap().volume("v").unwrap();
+    let volume = Client::connect(&control).unwrap().volume("v", None).unwrap();
     volume.write(0, noise(4096).into()).unwrap();
     volume.flush().unwrap();
     let piece = bytes::Bytes::from(noise(1 << 20));
