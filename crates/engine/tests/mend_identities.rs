@@ -65,7 +65,7 @@ fn break_and_mend(machine: &mut Machine, object: u64) {
     let records = machine.store.dump().into_iter().map(|(key, _)| key);
     let of_object = |key: &Vec<u8>| key[0] == b'R' && key[1..9] == object.to_be_bytes();
     // Newer epochs come first.
-    let record = records.filter(of_object).last().expect("no record");
+    let record = records.rev().find(of_object).expect("no record");
     machine.store.flip_bit(&record, 3, 5);
     let pool = Pool::open(env(machine), options(true)).unwrap();
     let report = pool.check(true, &mut |_, _| ()).unwrap();
