@@ -9,6 +9,8 @@
 //! **Reservation.** What a volume has not used yet of its reservation is a wall for all others (`space`), unless they overwrite what they have
 //! themselves, which leaves as much dead.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -99,12 +101,18 @@ impl Core {
         Ok(true)
     }
 
+    /// What each volume has not used yet of its reservation, in bytes, if that were what `reserved` says.
+    fn unmet(&self, reserved: impl Fn(&Object) -> u64) -> impl Iterator<Item = (Arc<Object>, u64)> {
+        self.objects.volumes().into_iter().map(move |object| {
+            let unmet = reserved(&object).saturating_sub(object.stored_bytes());
+            (object, unmet)
+        })
+    }
+
     /// Counts what is left of reservations; called when properties or stored bytes have changed.
     pub(crate) fn count_reservations(&self) {
         let mut total = 0_u64;
-        for object in self.objects.volumes() {
-            let reserved = object.settings.read().reservation_bytes;
-            let unmet = reserved.saturating_sub(object.stored_bytes());
+        for (object, unmet) in self.unmet(|object| object.settings.read().reservation_bytes) {
             object.quota.unmet.store(unmet, Ordering::Relaxed);
             total = unmet.saturating_add(total);
         }
@@ -126,15 +134,13 @@ impl Core {
     /// # Errors
     /// [`ErrorKind::Full`].
     pub(crate) fn check_reservation(&self, id: ObjectId, bytes: u64) -> Result<()> {
-        if self.objects.get(id).map_or(0, |object| object.settings.read().reservation_bytes) >= bytes {
+        let known = self.objects.get(id);
+        if known.as_ref().map_or(0, |object| object.settings.read().reservation_bytes) >= bytes {
             return Ok(());
         }
-        let mut wanted = bytes.saturating_sub(self.objects.get(id).map_or(0, |object| object.stored_bytes()));
-        for object in self.objects.volumes().into_iter().filter(|object| object.id != id) {
-            let unmet = object.settings.read().reservation_bytes.saturating_sub(object.stored_bytes());
-            wanted = wanted.saturating_add(unmet);
-        }
-        self.check_reserved(wanted, &format!("a reservation of {}", format_size(bytes)))
+        let of_a_new_one = if known.is_some() { 0 } else { bytes };
+        let reserved = |object: &Object| if object.id == id { bytes } else { object.settings.read().reservation_bytes };
+        self.check_reserved(reserved, of_a_new_one, &format!("a reservation of {}", format_size(bytes)))
     }
 
     /// The same for what volumes would inherit from the pool, if these were its properties and they asked for more than now; and whether it
@@ -144,7 +150,7 @@ impl Core {
     /// [`ErrorKind::Full`], and [`ErrorKind::Invalid`] for properties that make no sense.
     pub(crate) fn check_inherited(&self, pool: &Properties) -> Result<()> {
         let before = self.objects.pool_properties();
-        let (mut wanted, mut is_more, mut count) = (0_u64, false, 0_u64);
+        let (mut all, mut is_more, mut count) = (BTreeMap::new(), false, 0_u64);
         for object in self.objects.volumes() {
             let descriptor = object.descriptor.read();
             let own = &descriptor.properties;
@@ -153,24 +159,34 @@ impl Core {
             drop(descriptor);
             is_more |= reserved > object.settings.read().reservation_bytes;
             count += u64::from(reserved > 0);
-            wanted = wanted.saturating_add(reserved.saturating_sub(object.stored_bytes()));
+            all.insert(object.id, reserved);
         }
-        if is_more { self.check_reserved(wanted, &format!("what {count} volumes would reserve")) } else { Ok(()) }
+        if !is_more {
+            return Ok(());
+        }
+        let reserved = |object: &Object| all.get(&object.id).copied().unwrap_or(0);
+        self.check_reserved(reserved, 0, &format!("what {count} volumes would reserve"))
     }
 
-    /// Whether `wanted` bytes that nobody uses yet fit beside what lives in the pool.
-    fn check_reserved(&self, wanted: u64, what: &str) -> Result<()> {
+    /// Whether what nobody uses yet of reservations fits beside what lives in the pool, if each volume's were what `reserved` says and one that
+    /// is not there yet had `of_a_new_one` bytes.
+    fn check_reserved(&self, reserved: impl Fn(&Object) -> u64, of_a_new_one: u64, what: &str) -> Result<()> {
         let extents = u64::from(self.geometry.extents_usable()) - 1 - self.geometry.reserve_extents();
         let room = extents * self.geometry.usable_bytes_min();
-        let live_bytes = || self.extents.lock().live_bytes();
-        let fits = |live: u64| live.saturating_add(wanted) <= room;
-        if fits(live_bytes()) {
+        // Both as of one checkpoint: what a volume has given up since is missing in what lives, and is unmet again.
+        let look = || {
+            let _no_checkpoint = self.checkpoint.lock();
+            let wanted = self.unmet(&reserved).fold(of_a_new_one, |sum, (_, unmet)| sum.saturating_add(unmet));
+            let live = self.extents.lock().live_bytes();
+            (live, live.saturating_add(wanted) <= room)
+        };
+        if look().1 {
             return Ok(());
         }
         // What was given up since the last checkpoint has not been counted yet.
         self.take_light_checkpoint()?;
-        let live = live_bytes();
-        if fits(live) {
+        let (live, fits) = look();
+        if fits {
             return Ok(());
         }
         let left = format_size(room.saturating_sub(live));

@@ -332,6 +332,37 @@ fn no_reservation_is_so_large_that_it_fits_again() {
     assert!(taken > 0);
 }
 
+/// What the one had given up counted as free for the other, and as used by the first.
+#[test]
+fn what_a_volume_gives_up_stays_reserved_for_it() {
+    let machine = Machine::new(64 << 20, 1);
+    let pool = pool(&machine, 64 << 20);
+    let bytes = 24 << 20;
+    let reservation = bytes.to_string();
+    for name in ["a", "b"] {
+        pool.create_volume(name, bytes, &Properties::new()).unwrap();
+    }
+    set(&pool, "a", "reservation", &reservation).unwrap();
+    assert_eq!(
+        set(&pool, "b", "reservation", &reservation).unwrap_err().kind(),
+        ErrorKind::Full,
+        "there is no room for both"
+    );
+    assert_eq!(fill(&pool, "a", bytes).0, bytes);
+    pool.checkpoint().unwrap();
+    assert!(stored(&pool, "a") >= bytes);
+    pool.volume("a").unwrap().discard(0, bytes).unwrap();
+    let pool_wide = pool.set_properties(None, &[("reservation".to_owned(), Some(reservation.clone()))]);
+    assert_eq!(pool_wide.unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(fill(&pool, "a", bytes).0, bytes);
+    pool.checkpoint().unwrap();
+    pool.volume("a").unwrap().discard(0, bytes).unwrap();
+    assert_eq!(set(&pool, "b", "reservation", &reservation).unwrap_err().kind(), ErrorKind::Full);
+    set(&pool, "a", "reservation", "none").unwrap();
+    set(&pool, "b", "reservation", &reservation).unwrap();
+    pool.close().unwrap();
+}
+
 /// What all volumes inherit was taken without a look, and then kept from everybody.
 #[test]
 fn what_volumes_would_inherit_must_fit_too() {
