@@ -14,7 +14,7 @@
 //!
 //! [`Objects::newest_dictionaries`]: crate::objects::Objects::newest_dictionaries
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use codec::{
@@ -39,6 +39,8 @@ const USUAL_BYTES: u64 = 128 << 10;
 /// What one takes that is prepared to compress at a quick level: as many as the cache holds are in force, so that it does not lose one while it makes
 /// room for another.
 const ENCODER_BYTES: u64 = 512 << 10;
+/// How long one that could not be read is left alone by whoever compresses: each batch would wait for the same failing read.
+const UNREADABLE_PAUSE_NS: u64 = 60_000_000_000;
 
 #[derive(Clone, Copy)]
 struct MemoryWeight;
@@ -72,6 +74,8 @@ pub(crate) struct Dictionaries {
     in_force_max: usize,
     /// Those that are damaged or are retired: nothing more is written with them.
     unusable: Mutex<BTreeSet<ObjectId>>,
+    /// Until when those that could not be read are not tried again, in nanoseconds of the clock.
+    unreadable: Mutex<BTreeMap<u32, u64>>,
     pub sampling: Sampling,
     /// Held shared by rounds of the cleaner, which may use a dictionary at their beginning and append what they made of it at their end.
     pub in_use: RwLock<()>,
@@ -89,6 +93,7 @@ impl Dictionaries {
             encoders: Cache::with_weighter(count, bytes, MemoryWeight),
             in_force_max: ((bytes / ENCODER_BYTES) as usize).clamp(1, DICTIONARIES_IN_FORCE_MAX),
             unusable: Mutex::default(),
+            unreadable: Mutex::default(),
             sampling,
             in_use: RwLock::new(()),
             training: Mutex::new(()),
@@ -171,12 +176,21 @@ impl Core {
         if let Some(known) = cache.get(&(number.0, level)) {
             return Some(known);
         }
+        let unreadable = &self.dictionaries.unreadable;
+        let is_paused = unreadable.lock().get(&number.0).is_some_and(|until| self.env.clock.now_ns() < *until);
+        if is_paused {
+            return None;
+        }
         let bytes = match self.load_dictionary(number, Readers::Free) {
             Ok(bytes) => Some(bytes),
             Err(error) if error.kind() == ErrorKind::Corrupt => None,
-            // What cannot be read now may be read the next time.
-            Err(_) => return None,
+            // What cannot be read now may be read later.
+            Err(_) => {
+                unreadable.lock().insert(number.0, self.env.clock.now_ns().saturating_add(UNREADABLE_PAUSE_NS));
+                return None;
+            }
         };
+        unreadable.lock().remove(&number.0);
         let prepared = bytes.and_then(|bytes| EncodeDictionary::prepare(number, &bytes, level));
         match prepared {
             Some(prepared) => {

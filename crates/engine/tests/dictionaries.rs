@@ -382,6 +382,9 @@ fn a_dictionary_that_cannot_be_read_for_a_while_is_used_again() {
     world.write("v", 8 * MIB, &records(1, 9, 2 * MIB));
     assert_eq!(world.helped("v"), helped, "what is written meanwhile does without");
     world.machine.disk.heal();
+    world.write("v", 10 * MIB, &records(1, 11, 2 * MIB));
+    assert_eq!(world.helped("v"), helped, "not every batch waits for it anew");
+    world.machine.clock.advance_ms(60_000);
     let more = records(1, 10, 2 * MIB);
     world.write("v", 12 * MIB, &more);
     assert!(world.helped("v") > helped, "{helped} units had it before");
