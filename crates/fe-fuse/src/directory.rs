@@ -16,7 +16,7 @@ use crate::lane::Lane;
 use crate::nodes::{Node, Nodes, ROOT_INO};
 use crate::open_file::File;
 use crate::open_files::OpenFiles;
-use crate::options::{CHANGES_WAITING, MountOptions, OPENS_WAITING};
+use crate::options::{CHANGES_WAITING, EMPTYINGS_WAITING, MountOptions, OPENS_WAITING};
 
 /// Mode of a device's file.
 pub(crate) const FILE_PERMISSIONS: u16 = 0o600;
@@ -46,8 +46,10 @@ pub(crate) struct DeviceDirectory {
     pub(crate) reads: Lane,
     /// Writes, flushes and discards that may wait.
     pub(crate) changes: Lane,
-    /// Opening files: may wait until whoever needs a device for himself is done, or empty one.
+    /// Opening files: may wait until whoever needs a device for himself is done.
     pub(crate) opens: Lane,
+    /// Opening files with `O_TRUNC`: may wait for others to close them, and for all of the emptying.
+    pub(crate) emptyings: Lane,
     pub(crate) now: fn() -> SystemTime,
     /// The modification time of the directory.
     pub(crate) mounted_unix_ns: u64,
@@ -74,6 +76,7 @@ impl DeviceDirectory {
             reads: Lane::new("fuse-read", options.reads_waiting, options.threads > 2)?,
             changes: Lane::new("fuse-change", CHANGES_WAITING, options.threads > 1)?,
             opens: Lane::new("fuse-open", OPENS_WAITING, false)?,
+            emptyings: Lane::new("fuse-empty", EMPTYINGS_WAITING, false)?,
             now: options.now,
             mounted_unix_ns: unix_ns((options.now)()),
             directory_permissions: if options.allow_other { 0o755 } else { 0o700 },

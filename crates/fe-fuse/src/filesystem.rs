@@ -79,6 +79,7 @@ impl Filesystem for DeviceDirectory {
         self.reads.close();
         self.changes.close();
         self.opens.close();
+        self.emptyings.close();
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -143,7 +144,8 @@ impl Filesystem for DeviceDirectory {
             Err(errno) => return reply.error(errno),
         };
         let files = self.files.clone();
-        self.opens.run(0, move || {
+        let lane = if flags.0 & libc::O_TRUNC == 0 { &self.opens } else { &self.emptyings };
+        lane.run(0, move || {
             let opened = files.open(node, flags.0);
             answer!(reply, opened, |reply: ReplyOpen, number| reply.opened(FileHandle(number), OPEN_FLAGS));
         });

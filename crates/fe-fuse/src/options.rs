@@ -16,8 +16,12 @@ pub const THREADS_MAX: usize = 256;
 /// Writes, flushes and discards that may wait at once. A device syncs for all that wait together, so that few are enough.
 pub(crate) const CHANGES_WAITING: usize = 8;
 
-/// Files that may wait at once to be opened, most for a device that is being emptied, which are few.
+/// Files that may wait at once to be opened, each until whoever needs its device for himself is done, which is seldom and soon over.
 pub(crate) const OPENS_WAITING: usize = 4;
+
+/// Files that may be emptied at once as they are opened: each may wait for others to close it, and takes as long as its device does. More wait for
+/// their turn, and keep nobody else from opening files.
+pub(crate) const EMPTYINGS_WAITING: usize = 4;
 
 /// The largest read or write in one request: what the kernel allows without changing its limits (256 pages).
 pub const REQUEST_BYTES_MAX: u32 = 1 << 20;

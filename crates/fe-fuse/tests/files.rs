@@ -411,6 +411,37 @@ fn nothing_else_waits_while_a_device_is_emptied() {
     });
 }
 
+/// A few files that were being emptied had all the threads that open files.
+#[test]
+fn files_are_opened_while_many_are_emptied() {
+    let mounted = Mounted::new(MIB);
+    let busy = common::mem::MemDevice::new(MIB);
+    let names: Vec<String> = (0..8).map(|number| format!("v{number}")).collect();
+    for name in &names {
+        mounted.set.add(name, busy.clone(), 1);
+    }
+    let write = |name: &String| OpenOptions::new().write(true).open(mounted.path(name)).unwrap();
+    write(&names[0]).write_all_at(&[1; 4096], 0).unwrap();
+    busy.discard_gate.shut();
+    thread::scope(|scope| {
+        let emptied = names.iter().map(|name| {
+            let path = mounted.path(name);
+            scope.spawn(move || OpenOptions::new().write(true).truncate(true).open(path).unwrap())
+        });
+        let emptied: Vec<_> = emptied.collect();
+        busy.discard_gate.await_callers(4);
+        // Nobody waits at the gate for ever if this fails.
+        let (send, opened) = std::sync::mpsc::channel();
+        let path = mounted.path("vol");
+        scope.spawn(move || send.send(std::fs::File::open(path).unwrap()));
+        let opened = opened.recv_timeout(Duration::from_secs(100));
+        busy.discard_gate.open();
+        emptied.into_iter().for_each(|thread| drop(thread.join().unwrap()));
+        opened.expect("an open waited for files to be emptied");
+    });
+    assert_eq!(busy.allocated_bytes(), 0);
+}
+
 #[test]
 fn nothing_else_waits_behind_cold_reads_or_a_full_buffer() {
     let mounted = Mounted::with_options(MIB, &fe_fuse::MountOptions { threads: 2, ..Default::default() });
