@@ -64,9 +64,15 @@ struct Needed {
 }
 
 impl Register {
-    /// Waits until nobody needs a volume for himself; whether that came about.
-    fn await_let_go(&self, state: &mut MutexGuard<'_, State>, id: DeviceId) -> bool {
-        !self.changed.wait_while_for(state, |state| state.held.of(id) > 0, GOING_PATIENCE).timed_out()
+    /// Waits until nobody needs a volume for himself. Whether that came about, the caller sees from who still does.
+    fn await_let_go(&self, state: &mut MutexGuard<'_, State>, id: DeviceId) {
+        let _ = self.changed.wait_while_for(state, |state| state.held.of(id) > 0, GOING_PATIENCE);
+    }
+
+    /// Waits until nobody has a volume open and nobody needs it for himself: who comes first while one of both is waited for, comes first.
+    fn await_free(&self, state: &mut MutexGuard<'_, State>, id: DeviceId) {
+        let is_taken = |state: &mut State| state.held.of(id) > 0 || state.clients.of(id) > 0;
+        let _ = self.changed.wait_while_for(state, is_taken, GOING_PATIENCE);
     }
 
     /// Waits for the clients of these to go. Whether they went, the caller sees from who is left.
@@ -117,30 +123,32 @@ impl Devices {
         work: &mut dyn FnMut(&dyn BlockDevice) -> Result<()>,
     ) -> Result<Arc<dyn BlockDevice>> {
         let id = volume.id();
-        let in_use = {
+        let (in_use, held) = {
             let mut state = self.register.state.lock();
-            self.register.await_none(&mut state, &[id], GOING_PATIENCE);
+            self.register.await_free(&mut state, id);
             let clients = state.clients.of(id);
             if clients > 0 {
                 let message = format!("'{}' is open by {clients} client(s)", volume.name());
                 return Err(Error::new(ErrorKind::InUse, message));
             }
-            let in_use = self.enter(&mut state, &volume)?;
-            state.held.add(id);
-            in_use
+            (self.admit(&mut state, &volume)?, self.keep(&mut state, id, false))
         };
         let device = OpenDevice { volume, _in_use: in_use };
-        let result = work(&device);
-        self.register.state.lock().held.remove(id);
-        self.register.changed.notify_all();
-        result?;
+        work(&device)?;
+        drop(held);
         Ok(Arc::new(device))
     }
 
     /// Counts one more client, once nobody needs the volume for himself.
     fn enter(&self, state: &mut MutexGuard<'_, State>, volume: &Volume) -> Result<InUse> {
+        self.register.await_let_go(state, volume.id());
+        self.admit(state, volume)
+    }
+
+    /// Counts one more client, if nobody needs the volume for himself.
+    fn admit(&self, state: &mut State, volume: &Volume) -> Result<InUse> {
         let id = volume.id();
-        if !self.register.await_let_go(state, id) {
+        if state.held.of(id) > 0 {
             let message = format!("'{}' is being emptied, made smaller, taken back or received", volume.name());
             return Err(Error::new(ErrorKind::InUse, message));
         }
@@ -149,6 +157,12 @@ impl Devices {
         }
         state.clients.add(id);
         Ok(InUse { id, register: Arc::clone(&self.register) })
+    }
+
+    /// Keeps others from opening a volume, for good if it `goes`.
+    fn keep(&self, state: &mut State, id: DeviceId, goes: bool) -> Kept {
+        state.of_fate(goes).add(id);
+        Kept { id, goes, register: Arc::clone(&self.register) }
     }
 
     /// How many clients have the volume or the snapshot open.
@@ -175,7 +189,7 @@ impl Devices {
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let ids: Vec<DeviceId> = needed.iter().map(|needed| needed.volume.id()).collect();
-        {
+        let _kept: Vec<Kept> = {
             let mut state = self.register.state.lock();
             if !force {
                 self.register.await_none(&mut state, &ids, patience);
@@ -187,14 +201,9 @@ impl Devices {
                     format!("'{name}' is open by {clients} client(s); disconnect them (or unmount), or say --force");
                 return Err(Error::new(ErrorKind::InUse, message));
             }
-            needed.iter().for_each(|needed| state.of_fate(needed.goes).add(needed.volume.id()));
-        }
-        let result = work();
-        let mut state = self.register.state.lock();
-        needed.iter().for_each(|needed| state.of_fate(needed.goes).remove(needed.volume.id()));
-        drop(state);
-        self.register.changed.notify_all();
-        result
+            needed.iter().map(|needed| self.keep(&mut state, needed.volume.id(), needed.goes)).collect()
+        };
+        work()
     }
 
     /// Destroys a volume or a snapshot; one that is in use only with `force`, and a volume's snapshots if asked for
@@ -274,6 +283,21 @@ impl Drop for InUse {
         if state.clients.of(self.id) == 0 {
             self.register.changed.notify_all();
         }
+    }
+}
+
+/// Keeps others from opening a volume for as long as it lives.
+struct Kept {
+    id: DeviceId,
+    /// Whether it is being destroyed.
+    goes: bool,
+    register: Arc<Register>,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.register.state.lock().of_fate(self.goes).remove(self.id);
+        self.register.changed.notify_all();
     }
 }
 

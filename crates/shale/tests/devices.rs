@@ -130,6 +130,64 @@ fn a_look_waits_for_nobody_and_keeps_nobody_waiting() {
     open.close().unwrap();
 }
 
+/// Whoever waited for another to be done with a volume emptied it under a client who had come meanwhile, or under one who emptied it, too.
+#[test]
+fn a_volume_that_somebody_has_just_opened_is_not_emptied() {
+    let (open, _dir) = pool_with(&[]);
+    let devices = open.service.devices();
+    let (shown, id) = (devices.shown(&[]), id(devices));
+    // On a machine that stands still, patience may end before it is somebody's turn.
+    let is_well =
+        |opened: surface::Result<_>| assert!(opened.err().is_none_or(|error| error.kind() == ErrorKind::InUse));
+    let a_while = || (0..1000).for_each(|_| std::thread::yield_now());
+    for _ in 0..30 {
+        let begun = Barrier::new(4);
+        let empty = || {
+            begun.wait();
+            let emptied = shown.open_alone(id, &mut |_| {
+                assert_eq!(devices.clients("v"), 1);
+                a_while();
+                assert_eq!(devices.clients("v"), 1);
+                Ok(())
+            });
+            is_well(emptied);
+        };
+        std::thread::scope(|threads| {
+            threads.spawn(empty);
+            threads.spawn(empty);
+            threads.spawn(|| {
+                begun.wait();
+                let client = shown.open(id);
+                a_while();
+                is_well(client);
+            });
+            let work = || {
+                begun.wait();
+                a_while();
+                Ok(())
+            };
+            devices.alone("v", false, work).unwrap();
+        });
+    }
+    drop(shown);
+    open.close().unwrap();
+}
+
+/// Nobody could open the volume any more.
+#[test]
+fn who_panics_lets_go_of_a_volume() {
+    let (open, _dir) = pool_with(&[]);
+    let devices = open.service.devices();
+    let (shown, id) = (devices.shown(&[]), id(devices));
+    let panics = |work: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_err();
+    panics(&|| devices.alone("v", false, || panic!("on purpose")).unwrap());
+    panics(&|| drop(shown.open_alone(id, &mut |_| panic!("on purpose"))));
+    assert_eq!(devices.clients("v"), 0);
+    drop(shown.open(id).unwrap());
+    drop(shown);
+    open.close().unwrap();
+}
+
 /// What was found by name is the same volume whatever it is called by then.
 #[test]
 fn a_volume_is_found_by_its_number_under_another_name() {
