@@ -5,7 +5,8 @@
 //! 1. One recv brings many requests. Each is judged ([`crate::admit`]); what is refused is answered at once.
 //! 2. Reads of cached data and writes that need not wait are done here. Their replies are collected into a batch. The
 //!    device has accepted a write before its reply is even collected.
-//! 3. A client that sends one request at a time gets everything done here: no thread switch is saved by anything else.
+//! 3. A client that sends one request at a time gets everything done here: no thread switch is saved by anything else. What takes more memory than
+//!    a connection has of its own waits for the account first, as in step 4.
 //! 4. All else goes to the pool, and is answered from there, in any order.
 //! 5. The batch is sent when it is large, and before anything that may wait.
 //!
@@ -20,6 +21,7 @@ use rustix::io::Errno;
 use surface::WriteOptions;
 
 use crate::admit::{Command, Range, Refusal, Verdict, admit};
+use crate::budget::OWN_BYTES;
 use crate::execute::{Request, Served, Task};
 use crate::looks::Looks;
 use crate::outbox::Reply;
@@ -235,14 +237,23 @@ impl Connection {
 
     /// Does a request that may wait: here if the client sends one at a time, in the pool if not. `is_begun`: it is in
     /// the account already, with `reserved` bytes.
-    fn here_or_pool(&mut self, mut request: Request, reserved: usize, is_begun: bool) -> Flow {
+    fn here_or_pool(&mut self, mut request: Request, mut reserved: usize, mut is_begun: bool) -> Flow {
         let others = u32::from(is_begun);
         if !self.is_alone(others) || self.lone_streak < LONE_STREAK {
             self.note_lone_with(others);
             return if is_begun { self.submit(request, reserved) } else { self.queue(request) };
         }
+        if !is_begun && request.bytes() > OWN_BYTES {
+            // Taken into the account before it takes memory: so many of it would be too much, each alone with its own client.
+            (reserved, is_begun) = (request.bytes(), true);
+            if !self.served.outbox.begin(reserved) {
+                return Err(GONE);
+            }
+        }
         // Long requests take several steps only in the pool, so what comes here has one.
-        let Some(reply) = self.served.execute(&mut request) else { return self.queue(request) };
+        let Some(reply) = self.served.execute(&mut request) else {
+            return if is_begun { self.submit(request, reserved) } else { self.queue(request) };
+        };
         // Whoever sent more meanwhile does not send one at a time, and had to wait for this.
         // (The end of the stream and errors are seen again by the next receive.)
         if let Ok(1..) = self.receiver.receive(self.served.outbox.socket(), false) {

@@ -299,6 +299,39 @@ fn clients_that_take_no_cached_data_share_the_budget() {
     is_well(&setup);
 }
 
+/// A client that sends one request at a time is served by its own reader, which took memory for a large read before it asked for any.
+#[test]
+fn clients_with_one_large_read_each_share_the_budget() {
+    let options = ServerOptions { bytes_in_flight_total: 64 << 20, ..Default::default() };
+    let (setup, device) = with(options);
+    let (at, length): (u64, u32) = (4096, 32 << 20);
+    let mut lone: Vec<_> = (0..4).map(|_| setup.simple("disk")).collect();
+    for client in &mut lone {
+        for _ in 0..16 {
+            assert_eq!(client.read(0, 1), Answer::Ok(vec![0]));
+        }
+    }
+    device.hold_reads_at(at);
+    let requests: Vec<_> = lone.iter_mut().map(|client| client.request(command::READ, 0, at, length, &[])).collect();
+    device.wait_for_held(1);
+    // Time enough for all of them to get there.
+    let mut other = setup.simple("disk");
+    for _ in 0..1000 {
+        assert_eq!(other.read(0, 1), Answer::Ok(vec![0]));
+    }
+    assert_eq!(device.held(), 1, "a second one would be more than the budget leaves");
+    device.release();
+    // Each gets its turn when another has taken all of its own.
+    std::thread::scope(|threads| {
+        for (client, request) in lone.iter_mut().zip(requests) {
+            threads.spawn(move || {
+                let (cookie, answer) = client.answer(&[(request, (at, length))].into());
+                assert!(cookie == request && matches!(answer, Answer::Ok(data) if data.len() == length as usize));
+            });
+        }
+    });
+}
+
 /// It would keep what it reserved, and whoever needs as much waiting.
 #[test]
 fn a_client_that_stops_within_a_write_is_dropped() {
