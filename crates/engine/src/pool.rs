@@ -280,11 +280,12 @@ impl Pool {
         self.destroy(name, false)
     }
 
-    /// Changes a volume's size. What is cut off is gone; what is added reads as zeroes. Durable on return. More than 64 TiB are
-    /// cut off piece by piece, from the end: what fails or crashes in between leaves the volume as large as it is by then.
+    /// Changes a volume's size. What is cut off is gone; what is added reads as zeroes. Durable on return. More than 512 MiB where data lie
+    /// dense (1 TiB where there are none) are cut off piece by piece, from the end: what fails or crashes in between leaves the volume as large as it
+    /// is by then.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`].
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`]; and what the storage fails with, which says how large the volume is if it was cut in part.
     pub fn resize_volume(&self, name: &str, size_bytes: u64) -> Result<()> {
         self.resize_volume_to(name, size_bytes, true)
     }
@@ -309,8 +310,7 @@ impl Pool {
         let _gate = object.gate.write();
         let resized = |size_bytes| Entry::Object(ObjectDescriptor { size_bytes, ..object.descriptor.read().clone() });
         if size_bytes < object.size_bytes() {
-            self.core.cut_off(&object, size_bytes)?;
-            return self.core.log.sync().inspect_err(|error| self.core.fail(error));
+            return self.core.cut_off(&object, size_bytes);
         }
         self.core.append_durably(vec![resized(size_bytes)])
     }

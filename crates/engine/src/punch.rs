@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use format::{Entry, HOLE_BLOCKS_MAX, ObjectDescriptor};
 use surface::Result;
-use units::{BLOCK_BYTES, BlockIndex, GROUP_BLOCKS, GroupIndex};
+use units::{BLOCK_BYTES, BlockIndex, GROUP_BLOCKS, GroupIndex, format_size};
 
 use crate::core::Core;
 use crate::objects::Object;
@@ -70,8 +70,23 @@ impl Core {
     }
 
     /// Cuts off what lies behind `size_bytes`, piece by piece, from the end: what fails or crashes in between leaves the volume as large as
-    /// it is by then. The caller holds the gate, and makes it durable.
+    /// it is by then, which the error says. Durable on return, an error's as well. The caller holds the gate.
     pub(crate) fn cut_off(&self, object: &Object, size_bytes: u64) -> Result<()> {
+        let before = object.size_bytes();
+        let cut = self.cut_pieces(object, size_bytes);
+        let reached = object.size_bytes();
+        if cut.is_ok() || reached < before {
+            let synced = self.log.sync().inspect_err(|error| self.fail(error));
+            // Of two errors the first one tells why.
+            return cut.and(synced).map_err(|error| match reached > size_bytes {
+                true => error.context(format_args!("the volume was cut to {} only", format_size(reached))),
+                false => error,
+            });
+        }
+        cut
+    }
+
+    fn cut_pieces(&self, object: &Object, size_bytes: u64) -> Result<()> {
         // What is dirty now must come before the holes in the log.
         self.drain_all()?;
         let first = BlockIndex::containing(size_bytes).0;
@@ -112,7 +127,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use bytes::Bytes;
-    use sim::Machine;
+    use sim::{Fault, Machine};
     use surface::{BlockDevice, WriteOptions};
 
     use super::*;
@@ -141,14 +156,18 @@ mod tests {
         assert_eq!(Pace::default().next(u64::MAX, |_| Ok(false)).unwrap(), PIECE_BLOCKS_MAX);
     }
 
+    fn open(machine: &Machine) -> Pool {
+        let options = PoolOptions { workers: 0, memory_bytes: 4 << 20, ..PoolOptions::default() };
+        Pool::open(env_on(machine, machine.disk.handle()), options).unwrap()
+    }
+
     /// A pool with little memory, and a volume with a block in each of so many groups.
     fn scattered(machine: &Machine, groups: u64) -> Pool {
         let env = env_on(machine, machine.disk.handle());
         let options =
             FormatOptions { capacity_bytes: 128 << 20, extent_bytes: 256 << 10, properties: Default::default() };
         Pool::format(&env, &options).unwrap();
-        let pool =
-            Pool::open(env, PoolOptions { workers: 0, memory_bytes: 4 << 20, ..PoolOptions::default() }).unwrap();
+        let pool = open(machine);
         pool.create_volume("v", groups * GROUP_BYTES, &Default::default()).unwrap();
         let volume = pool.volume("v").unwrap();
         for group in 0..groups {
@@ -188,6 +207,32 @@ mod tests {
             pool.volume("v").unwrap().discard(0, BLOCK_BYTES as u64).unwrap();
             pool.resize_volume("v", BLOCK_BYTES as u64).unwrap();
         });
+    }
+
+    /// Nothing was said of what had been cut off by then, and nothing of it was certain.
+    #[test]
+    fn a_volume_that_is_cut_in_part_says_how_large_it_is_and_stays_so() {
+        let machine = Machine::new(128 << 20, 1);
+        scattered(&machine, 5 * PIECE_GROUPS).close().unwrap();
+        let before = 5 * PIECE_GROUPS * GROUP_BYTES;
+        // A write that fails once is tried again; a look into the map is not.
+        let cut_in_part = |steps| {
+            let mut machine = machine.duplicate(steps);
+            let pool = open(&machine);
+            machine.power.number_reads(true);
+            machine.power.plan(machine.power.next_point() + steps, Fault::Io);
+            let error = pool.resize_volume("v", BLOCK_BYTES as u64).err()?;
+            machine.power.number_reads(false);
+            let size_bytes = pool.volumes()[0].size_bytes;
+            drop(pool);
+            machine.power_cycle();
+            (size_bytes < before).then_some((error.to_string(), size_bytes, machine))
+        };
+        let (text, size_bytes, machine) = (0..1000).find_map(cut_in_part).unwrap();
+        assert!(text.contains(&format!("cut to {} only", format_size(size_bytes))), "{text}");
+        let pool = open(&machine);
+        assert_eq!(pool.volumes()[0].size_bytes, size_bytes);
+        pool.close().unwrap();
     }
 
     #[test]
