@@ -6,9 +6,66 @@ use surface::{BlockDevice, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, Re
 use units::{BLOCK_BYTES, ObjectId};
 
 use crate::core::Core;
-use crate::objects::Object;
+use crate::objects::{Object, Objects};
 use crate::pool::Pool;
 use crate::volume::Volume;
+
+/// Which volume or snapshot is meant.
+#[derive(Debug, Clone, Copy)]
+pub enum Meant<'a> {
+    /// Whichever has this name now.
+    Name(&'a str),
+    /// The one with this [number](Volume::id), whatever it is called by now.
+    Number(DeviceId),
+}
+
+impl<'a> From<&'a str> for Meant<'a> {
+    fn from(name: &'a str) -> Self {
+        Self::Name(name)
+    }
+}
+
+impl<'a> From<&'a String> for Meant<'a> {
+    fn from(name: &'a String) -> Self {
+        Self::Name(name)
+    }
+}
+
+impl From<DeviceId> for Meant<'_> {
+    fn from(id: DeviceId) -> Self {
+        Self::Number(id)
+    }
+}
+
+impl Objects {
+    /// The volume or the snapshot that is meant.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`].
+    pub(crate) fn meant(&self, meant: Meant<'_>) -> Result<Arc<Object>> {
+        let id = match meant {
+            Meant::Name(name) => return self.readable(name),
+            Meant::Number(id) => id,
+        };
+        self.get(ObjectId(id.0)).filter(|object| object.is_readable()).ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("the pool has no volume or snapshot with the number {}", id.0))
+        })
+    }
+
+    /// The volume that is meant.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] for a snapshot.
+    pub(crate) fn meant_volume(&self, meant: Meant<'_>) -> Result<Arc<Object>> {
+        match meant {
+            Meant::Name(name) => self.named(name),
+            Meant::Number(_) => {
+                let object = self.meant(meant)?;
+                if object.is_live() { Ok(object) } else { self.named(&object.title()) }
+            }
+        }
+    }
+}
 
 impl Core {
     /// What is told of a volume or a snapshot.
@@ -43,10 +100,7 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::NotFound`].
     pub fn volume_of(&self, id: DeviceId) -> Result<Arc<Volume>> {
-        let found = self.core.objects.get(ObjectId(id.0)).filter(|object| object.is_readable());
-        let object = found.ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("the pool has no volume or snapshot with the number {}", id.0))
-        })?;
+        let object = self.core.objects.meant(id.into())?;
         Ok(Arc::new(Volume::new(self.core.clone(), object)))
     }
 }

@@ -19,6 +19,7 @@ use surface::{Error, ErrorKind, Result};
 use units::{Epoch, ObjectId};
 
 use crate::core::Core;
+use crate::devices::Meant;
 use crate::map::Level;
 use crate::objects::{Object, check_name};
 use crate::options::Properties;
@@ -197,15 +198,17 @@ impl Pool {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::InUse`] for a volume with snapshots.
-    pub fn destroy(&self, name: &str, recursive: bool) -> Result<()> {
-        let core = &self.core;
+    pub fn destroy<'a>(&self, meant: impl Into<Meant<'a>>, recursive: bool) -> Result<()> {
+        let (core, meant) = (&self.core, meant.into());
         let _admin = core.admin.lock();
-        if let Some(partial) = core.objects.partial_named(name) {
+        if let Meant::Name(name) = meant
+            && let Some(partial) = core.objects.partial_named(name)
+        {
             self.give_up_receive(&partial)?;
             core.workers.wake_keeper();
             return Ok(());
         }
-        let object = core.objects.readable(name)?;
+        let object = core.objects.meant(meant)?;
         let mut gone = vec![object.clone()];
         if object.is_live() {
             let snapshots = core.objects.snapshots_of(object.id);
@@ -214,8 +217,8 @@ impl Pool {
                 _ => self.check_no_receive(&object)?,
             }
             if !snapshots.is_empty() && !recursive {
-                let text =
-                    format!("'{name}' has snapshots ({}): destroy them, or all at once (-r)", titles(&snapshots));
+                let (name, snapshots) = (object.title(), titles(&snapshots));
+                let text = format!("'{name}' has snapshots ({snapshots}): destroy them, or all at once (-r)");
                 return Err(refused(ErrorKind::InUse, text));
             }
             gone.splice(0..0, snapshots);

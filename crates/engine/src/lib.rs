@@ -115,6 +115,7 @@ mod workers;
 mod write_buffer;
 
 pub use calibration::{Calibration, CalibrationEffort, CodecSpeed};
+pub use devices::Meant;
 pub use diff::{Changed, DiffPage};
 pub use explain::{CodecUse, RegionDetail, RegionReport, Remembered, Trial};
 pub use options::{FormatOptions, PoolEnv, PoolOptions, Properties, Training};

@@ -20,6 +20,7 @@ use crate::chooser::Chooser;
 use crate::core::{Core, Parts, Shares};
 use crate::counters::Counters;
 use crate::deaths::Deaths;
+use crate::devices::Meant;
 use crate::extents::Extents;
 use crate::geometry::Geometry;
 use crate::log::{Log, Sink};
@@ -245,11 +246,11 @@ impl Pool {
         self.core.mended.lock().clone()
     }
 
-    /// Creates a volume. Durable on return.
+    /// Creates a volume; its [number](Volume::id). Durable on return.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for names, sizes (0, above 1 PiB, no multiple of 4 KiB) and properties; [`ErrorKind::Exists`].
-    pub fn create_volume(&self, name: &str, size_bytes: u64, properties: &Properties) -> Result<()> {
+    pub fn create_volume(&self, name: &str, size_bytes: u64, properties: &Properties) -> Result<DeviceId> {
         check_name(name)?;
         check_size(size_bytes)?;
         properties::check(Owner::Volume, properties)?;
@@ -265,10 +266,11 @@ impl Pool {
         };
         let pool = self.core.objects.pool_properties();
         let reserved = properties::resolved_for(name, &pool, properties)?.reservation_bytes;
-        self.core.check_reservation(descriptor.id, reserved)?;
+        let id = descriptor.id;
+        self.core.check_reservation(id, reserved)?;
         self.core.append_durably(vec![Entry::Object(descriptor)])?;
         self.core.count_reservations();
-        Ok(())
+        Ok(DeviceId(id.0))
     }
 
     /// Destroys a volume that has no snapshots: see [`destroy`](Self::destroy).
@@ -286,23 +288,24 @@ impl Pool {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`]; and what the storage fails with, which says how large the volume is if it was cut in part.
-    pub fn resize_volume(&self, name: &str, size_bytes: u64) -> Result<()> {
-        self.resize_volume_to(name, size_bytes, true)
+    pub fn resize_volume<'a>(&self, meant: impl Into<Meant<'a>>, size_bytes: u64) -> Result<()> {
+        self.resize_volume_to(meant.into(), size_bytes, true)
     }
 
     /// Changes a volume's size, if it is not larger already: nothing is ever cut off. Durable on return.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`]; [`ErrorKind::Conflict`] if it is larger.
-    pub fn enlarge_volume(&self, name: &str, size_bytes: u64) -> Result<()> {
-        self.resize_volume_to(name, size_bytes, false)
+    pub fn enlarge_volume<'a>(&self, meant: impl Into<Meant<'a>>, size_bytes: u64) -> Result<()> {
+        self.resize_volume_to(meant.into(), size_bytes, false)
     }
 
-    fn resize_volume_to(&self, name: &str, size_bytes: u64, may_shrink: bool) -> Result<()> {
+    fn resize_volume_to(&self, meant: Meant<'_>, size_bytes: u64, may_shrink: bool) -> Result<()> {
         check_size(size_bytes)?;
         let _admin = self.core.admin.lock();
-        let object = self.core.objects.named(name)?;
+        let object = self.core.objects.meant_volume(meant)?;
         if !may_shrink && size_bytes < object.size_bytes() {
+            let name = object.title();
             let (has, wanted) = (format_size(object.size_bytes()), format_size(size_bytes));
             let text = format!("volume '{name}' has {has} and would lose what lies behind {wanted}");
             return Err(Error::new(ErrorKind::Conflict, text));
@@ -434,14 +437,23 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] with what is allowed.
     pub fn set_properties(&self, volume: Option<&str>, changes: &[(String, Option<String>)]) -> Result<()> {
+        self.set_properties_of(volume.map(Meant::Name), changes)
+    }
+
+    /// As [`set_properties`](Self::set_properties).
+    ///
+    /// # Errors
+    /// The same.
+    pub fn set_properties_of(&self, volume: Option<Meant<'_>>, changes: &[(String, Option<String>)]) -> Result<()> {
         let _admin = self.core.admin.lock();
         let entry = match volume {
-            Some(name) => {
-                let mut descriptor = self.core.objects.named(name)?.descriptor.read().clone();
+            Some(meant) => {
+                let mut descriptor = self.core.objects.meant_volume(meant)?.descriptor.read().clone();
                 let own = properties::changed(Owner::Volume, &descriptor.properties, changes)?;
                 let before = std::mem::replace(&mut descriptor.properties, own);
                 let pool = self.core.objects.pool_properties();
-                let after = properties::resolved_after(name, (&pool, &before), (&pool, &descriptor.properties))?;
+                let after =
+                    properties::resolved_after(&descriptor.name, (&pool, &before), (&pool, &descriptor.properties))?;
                 let reserved = after.reservation_bytes;
                 self.core.check_reservation(descriptor.id, reserved)?;
                 Entry::Object(descriptor)

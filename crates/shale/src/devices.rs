@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::{Pool, SnapshotStatus, Volume};
+use engine::{Meant, Pool, SnapshotStatus, Volume};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use surface::{
     BlockDevice, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, PendingRead, Result, Run, WriteOptions, ZeroOptions,
@@ -177,8 +177,15 @@ impl Devices {
     /// # Errors
     /// `InUse`, `NotFound`, and those of `work`.
     pub fn alone<T>(&self, name: &str, force: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let needed = Needed { volume: self.pool.volume(name)?, goes: false };
-        self.with_needed(&[needed], GOING_PATIENCE, force, work)
+        self.alone_with(self.pool.volume(name)?, force, work)
+    }
+
+    /// As [`alone`](Self::alone).
+    ///
+    /// # Errors
+    /// `InUse`, and those of `work`.
+    pub fn alone_with<T>(&self, volume: Arc<Volume>, force: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.with_needed(&[Needed { volume, goes: false }], GOING_PATIENCE, force, work)
     }
 
     fn with_needed<T>(
@@ -211,16 +218,20 @@ impl Devices {
     ///
     /// # Errors
     /// `InUse`, `NotFound`, and what the pool says.
-    pub fn destroy(&self, name: &str, recursive: bool, force: bool) -> Result<()> {
-        if self.pool.is_being_received(name) {
+    pub fn destroy<'a>(&self, meant: impl Into<Meant<'a>>, recursive: bool, force: bool) -> Result<()> {
+        let volume = match meant.into() {
             // Nobody has it open.
-            return self.pool.destroy(name, recursive);
-        }
-        let mut names = vec![name.to_owned()];
+            Meant::Name(name) if self.pool.is_being_received(name) => return self.pool.destroy(name, recursive),
+            Meant::Name(name) => self.pool.volume(name)?,
+            Meant::Number(id) => self.pool.volume_of(id)?,
+        };
+        let (id, name) = (volume.id(), volume.name());
+        let mut needed = vec![Needed { volume, goes: true }];
         if recursive && !name.contains('@') {
-            names.extend(self.pool.snapshots(Some(name))?.iter().map(title));
+            let snapshots: Vec<String> = self.pool.snapshots(Some(&name))?.iter().map(title).collect();
+            needed.extend(self.going(&snapshots)?);
         }
-        self.with_needed(&self.going(&names)?, GOING_PATIENCE, force, || self.pool.destroy(name, recursive))
+        self.with_needed(&needed, GOING_PATIENCE, force, || self.pool.destroy(id, recursive))
     }
 
     /// Destroys a snapshot, if nobody has it open now.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::{Calibration, CalibrationEffort, Pool, Volume};
+use engine::{Calibration, CalibrationEffort, Meant, Pool, Volume};
 use parking_lot::Mutex;
 use surface::{BlockDevice, DeviceId, Error, ErrorKind, Result};
 
@@ -125,11 +125,15 @@ impl Service {
         match request {
             Request::Hello => Ok(Reply::Done),
             Request::Create { volume, size_bytes, properties } => {
-                self.pool.create_volume(&volume, size_bytes, &properties).map(|()| Reply::Done)
+                self.pool.create_volume(&volume, size_bytes, &properties).map(|id| Reply::Created { id: id.0 })
             }
             Request::Destroy { volume, id, recursive, force } => {
-                let name = if id.is_some() { self.named(&volume, id)?.name() } else { volume };
-                self.devices.destroy(&name, recursive, force).map(|()| Reply::Done)
+                let gone = |error: Error| error.context(format_args!("'{volume}' is gone"));
+                let done = match id {
+                    Some(id) => self.devices.destroy(DeviceId(id), recursive, force).map_err(gone),
+                    None => self.devices.destroy(&volume, recursive, force),
+                };
+                done.map(|()| Reply::Done)
             }
             Request::Snapshot { volume, name } => self.pool.snapshot(&volume, &name).map(|()| Reply::Done),
             Request::Clone { snapshot, volume, properties } => {
@@ -143,7 +147,7 @@ impl Service {
             Request::Snapshots { volume } => self.snapshots(volume.as_deref()).map(Reply::Snapshots),
             Request::Diff { from, to, start } => Ok(Reply::Diff(self.pool.diff(&from, &to, start)?.into())),
             Request::Resize { volume, id, size_bytes, shrink, force } => {
-                self.resize(&self.named(&volume, id)?.name(), size_bytes, shrink, force)
+                self.resize(self.named(&volume, id)?, size_bytes, shrink, force)
             }
             Request::List => Ok(Reply::Volumes(self.list())),
             Request::Status => Ok(Reply::Status(Box::new(self.status()))),
@@ -151,8 +155,10 @@ impl Service {
                 let properties = self.pool.properties(volume.as_deref())?;
                 Ok(Reply::Properties(properties.into_iter().map(PropertyReport::from).collect()))
             }
-            Request::Set { volume, changes } => {
-                self.pool.set_properties(volume.as_deref(), &changes).map(|()| Reply::Done)
+            Request::Set { volume, id, changes } => {
+                let by_name = || volume.as_deref().map(Meant::Name);
+                let meant = id.map(|id| Meant::Number(DeviceId(id))).or_else(by_name);
+                self.pool.set_properties_of(meant, &changes).map(|()| Reply::Done)
             }
             Request::Grow { capacity_bytes } => self.pool.grow(capacity_bytes).map(|()| Reply::Done),
             Request::Shrink { capacity_bytes, rounds } => {
@@ -198,11 +204,12 @@ impl Service {
         schedules::run(&self.pool, &self.devices, env::Clock::unix_s(&env::SystemClock::default()), is_over)
     }
 
-    fn resize(&self, volume: &str, size_bytes: u64, shrink: bool, force: bool) -> Result<Reply> {
-        match self.pool.enlarge_volume(volume, size_bytes) {
+    fn resize(&self, volume: Arc<Volume>, size_bytes: u64, shrink: bool, force: bool) -> Result<Reply> {
+        let id = volume.id();
+        match self.pool.enlarge_volume(id, size_bytes) {
             // Whoever has it open does not know yet that it is to end sooner.
             Err(error) if error.kind() == ErrorKind::Conflict && shrink => {
-                self.devices.alone(volume, force, || self.pool.resize_volume(volume, size_bytes))
+                self.devices.alone_with(volume, force, || self.pool.resize_volume(id, size_bytes))
             }
             Err(error) if error.kind() == ErrorKind::Conflict => {
                 Err(Error::new(ErrorKind::Invalid, format!("{error}; say --shrink if that is meant")))

@@ -1,5 +1,6 @@
 //! How a command reaches a pool: opened by this process when nobody serves it, else through the server's socket.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -88,6 +89,17 @@ impl Session {
     pub fn done(&self, request: Request) -> Result<()> {
         match self.call(request)? {
             Reply::Done => Ok(()),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// Creates a volume; its number.
+    ///
+    /// # Errors
+    /// What the pool says.
+    pub fn create(&self, volume: &str, size_bytes: u64, properties: BTreeMap<String, String>) -> Result<u64> {
+        match self.call(Request::Create { volume: volume.to_owned(), size_bytes, properties })? {
+            Reply::Created { id } => Ok(id),
             other => Err(other.unexpected()),
         }
     }

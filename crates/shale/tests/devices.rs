@@ -5,6 +5,7 @@ mod support;
 
 use std::sync::{Arc, Barrier};
 
+use shale::control::{Reply, Request};
 use shale::devices::Devices;
 use shale::output::Output;
 use shale::pool_dir::{self, OpenPool, Opening, PoolDir};
@@ -127,6 +128,36 @@ fn a_look_waits_for_nobody_and_keeps_nobody_waiting() {
     drop(emptied.unwrap());
     assert_eq!(devices.clients("v"), 0);
     drop(shown);
+    open.close().unwrap();
+}
+
+/// Between two requests somebody may rename what was made or found by its name.
+#[test]
+fn a_volume_is_changed_by_its_number_under_another_name() {
+    let (open, _dir) = pool_with(&[]);
+    let (pool, service) = (open.service.pool(), &open.service);
+    let handle = |request| service.handle(request).unwrap();
+    let create = || Request::Create { volume: "new".to_owned(), size_bytes: 1 << 20, properties: Default::default() };
+    let Reply::Created { id } = handle(create()) else { panic!("another reply") };
+    pool.rename("new", "renamed").unwrap();
+    let Reply::Created { id: other } = handle(create()) else { panic!("another reply") };
+    let (volume, id) = ("new".to_owned(), Some(id));
+    handle(Request::Set {
+        volume: Some(volume.clone()),
+        id,
+        changes: vec![("unit".to_owned(), Some("8K".to_owned()))],
+    });
+    handle(Request::Resize { volume: volume.clone(), id, size_bytes: 1 << 16, shrink: true, force: false });
+    let status = |name: &str| pool.volumes().into_iter().find(|volume| volume.name == name);
+    assert_eq!(status("renamed").unwrap().size_bytes, 1 << 16);
+    assert_eq!(status("renamed").unwrap().properties.len(), 1);
+    let destroy = Request::Destroy { volume, id, recursive: false, force: false };
+    handle(destroy.clone());
+    assert!(status("renamed").is_none());
+    let gone = service.handle(destroy).unwrap_err();
+    assert!(gone.kind() == ErrorKind::NotFound && gone.to_string().contains("'new' is gone"), "{gone}");
+    let new = status("new").unwrap();
+    assert_eq!((new.id.0, new.size_bytes, new.properties.len()), (other, 1 << 20, 0));
     open.close().unwrap();
 }
 

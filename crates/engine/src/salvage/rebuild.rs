@@ -162,7 +162,7 @@ impl Rebuild<'_> {
             levels = from.levels();
         } else {
             let first = snapshots.first().unwrap_or(volume);
-            self.make(&name, &properties, |into, own| into.create_volume(&name, first.size_bytes(), own))?;
+            self.make(&name, &properties, |into, own| into.create_volume(&name, first.size_bytes(), own).map(drop))?;
         }
         let target = self.into.volume(&name)?;
         // Steps 2 and 3.

@@ -210,7 +210,9 @@ impl World {
     fn perform_table(&mut self, op: &Op, change: &TableOp) -> Result<Ended, Failure> {
         let pool = self.pool();
         let result = match change {
-            TableOp::Create { name, size_bytes, properties } => pool.create_volume(name, *size_bytes, properties),
+            TableOp::Create { name, size_bytes, properties } => {
+                pool.create_volume(name, *size_bytes, properties).map(drop)
+            }
             TableOp::Destroy { name } => pool.destroy(name, true),
             TableOp::Snapshot { volume, name } => pool.snapshot(volume, name),
             TableOp::Clone { snapshot, name, properties } => pool.clone_snapshot(snapshot, name, properties),
@@ -256,7 +258,7 @@ impl World {
             ("rollback to nothing", pool.rollback("nothing@s", true), ErrorKind::NotFound),
             ("promote nothing", pool.promote("nothing"), ErrorKind::NotFound),
             ("open of nothing", pool.volume("nothing").map(|_| ()), ErrorKind::NotFound),
-            ("bad name", pool.create_volume("../x", 4096, &Default::default()), ErrorKind::Invalid),
+            ("bad name", pool.create_volume("../x", 4096, &Default::default()).map(drop), ErrorKind::Invalid),
             (
                 "bad property",
                 pool.set_properties(None, &[("unit".into(), Some("16K".into())), ("unit".into(), Some("3K".into()))]),
@@ -269,7 +271,11 @@ impl World {
             ),
         ];
         if let Some(name) = self.model.names().first() {
-            answers.push(("create twice", pool.create_volume(name, 4096, &Default::default()), ErrorKind::Exists));
+            answers.push((
+                "create twice",
+                pool.create_volume(name, 4096, &Default::default()).map(drop),
+                ErrorKind::Exists,
+            ));
             let size = self.model.size_bytes(name);
             let device = self.device(name)?;
             let past_end = [

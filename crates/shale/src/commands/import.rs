@@ -142,7 +142,7 @@ impl Target {
             }
             if !args.properties.is_empty() {
                 let changes = args.properties.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
-                session.done(Request::Set { volume: Some(args.volume.clone()), changes })?;
+                session.done(Request::Set { volume: Some(args.volume.clone()), id: Some(old.id), changes })?;
             }
             return Ok(target(old.id, false, false, old.size_bytes));
         }
@@ -163,11 +163,8 @@ impl Target {
             ));
             properties.insert("compression".to_owned(), codec);
         }
-        session.done(Request::Create { volume: args.volume.clone(), size_bytes, properties })?;
-        let made = find(session, |volume| volume.name == args.volume)?.ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("volume '{}' was removed as soon as it was made", args.volume))
-        })?;
-        Ok(target(made.id, true, args.size.is_none() && data_bytes.is_none(), size_bytes))
+        let id = session.create(&args.volume, size_bytes, properties)?;
+        Ok(target(id, true, args.size.is_none() && data_bytes.is_none(), size_bytes))
     }
 
     fn copy(

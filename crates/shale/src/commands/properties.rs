@@ -17,7 +17,7 @@ pub fn set(args: SetArgs, output: &Output) -> Outcome {
     let (volume, changes) = set_words(&args.words)?;
     let keys: Vec<String> = changes.iter().map(|(key, _)| key.clone()).collect();
     let properties = Session::with(&args.pool, &args.access, output, |session| {
-        session.done(Request::Set { volume: volume.clone(), changes })?;
+        session.done(Request::Set { volume: volume.clone(), id: None, changes })?;
         Ok(in_force(session, volume)?)
     })?;
     let changed: Vec<_> = properties.into_iter().filter(|property| keys.contains(&property.key)).collect();

@@ -16,9 +16,10 @@ use crate::session::Session;
 /// Creates a volume.
 pub fn create(args: CreateArgs, output: &Output) -> Outcome {
     let size_bytes = round_up_to_block(args.size)?;
-    let request =
-        Request::Create { volume: args.volume.clone(), size_bytes, properties: args.properties.into_iter().collect() };
-    Session::with(&args.pool, &args.access, output, |session| Ok(session.done(request)?))?;
+    let properties = args.properties.into_iter().collect();
+    Session::with(&args.pool, &args.access, output, |session| {
+        Ok(session.create(&args.volume, size_bytes, properties).map(drop)?)
+    })?;
     say_size(output, "created", &args.volume, size_bytes);
     Ok(())
 }

@@ -29,7 +29,7 @@ pub const LINE_BYTES_MAX: usize = 16 << 20;
 pub enum Request {
     /// Answers at once: somebody is there, and speaks this version.
     Hello,
-    /// Creates a volume.
+    /// Creates a volume: [`Reply::Created`].
     Create {
         /// Name.
         volume: String,
@@ -129,6 +129,9 @@ pub enum Request {
     Set {
         /// Of a volume, or of the pool.
         volume: Option<String>,
+        /// As for [`Request::Destroy`]; only with a volume.
+        #[serde(default)]
+        id: Option<u64>,
         /// Key, and value or none to inherit again.
         changes: Vec<(String, Option<String>)>,
     },
@@ -227,6 +230,11 @@ pub enum Request {
 pub enum Reply {
     /// It is done; changes are durable.
     Done,
+    /// The volume is there, and durable.
+    Created {
+        /// Its number, which it keeps.
+        id: u64,
+    },
     /// The volumes, by name.
     Volumes(Vec<VolumeReport>),
     /// The snapshots, by volume and age.
@@ -429,7 +437,7 @@ mod tests {
             Request::List,
             Request::Status,
             Request::Get { volume: None },
-            Request::Set { volume: Some("a".to_owned()), changes: vec![("unit".to_owned(), None)] },
+            Request::Set { volume: Some("a".to_owned()), id: Some(3), changes: vec![("unit".to_owned(), None)] },
             Request::Checkpoint,
             Request::Clean { all: true, rounds: 3 },
             Request::Sort { bytes: 1 << 30, restart: true },
