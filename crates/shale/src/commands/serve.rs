@@ -59,13 +59,14 @@ pub fn run(args: ServeArgs, output: &Output) -> Outcome {
     let listen = addresses(&args, &dir, output)?;
     // Room for one of each kind: nobody sends twice.
     let (send, events) = bounded(2);
+    // Before any thread is started: it holds for this one and for those that it starts. A file system on one of our volumes waits for those of the
+    // engine as it does for those of the front ends.
+    fe_fuse::become_io_flusher();
     let for_signals = send.clone();
     signals
         .watch(move |signal| drop(for_signals.send(Event::Signal(signal))))
         .map_err(|error| Error::from_io("cannot watch for signals", error))?;
     let access = Access { memory: args.memory, wait: args.wait };
-    // Before the threads of the engine are started, which a file system on one of our volumes waits for as it does for those of the front ends.
-    fe_fuse::become_io_flusher();
     let lock = pool_dir::lock_alone(&dir, &access)?;
     let how = Opening { memory_bytes: args.memory, repair: false };
     let pool = pool_dir::open_locked(&dir, lock, how, output)?;
