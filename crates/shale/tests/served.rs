@@ -536,9 +536,12 @@ fn signals_that_come_at_once_stop_a_server_in_order() {
     let mut server = Server::start(&dir, &[]);
     let volume = Client::connect(&dir.pool().join("control.sock")).unwrap().volume("v", None).unwrap();
     volume.write(0, noise(4 << 20).into()).unwrap();
+    // All of them are there when it goes on, however long this takes.
+    server.halt();
     for number in [libc::SIGINT, libc::SIGTERM, libc::SIGTERM] {
         server.signal(number);
     }
+    server.signal(libc::SIGCONT);
     server.ended(0);
     assert!(content(&dir, "v") == noise(4 << 20), "what was acknowledged is lost");
 }
