@@ -1,7 +1,7 @@
 //! `shale import`.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use policy::{Compression, HEAD_BYTES, RuleChoice, RuleMatch, wants_dictionary};
@@ -44,18 +44,20 @@ pub fn run(args: ImportArgs, output: &Output) -> Outcome {
         let target = Target::prepare(session, &args, &source, output)?;
         let copied = target.copy(session, &mut source, &interrupted, output);
         match copied {
-            Ok(moved) => target.summary(session, source.name(), moved, started),
+            Ok(moved) => Ok(target.summary(session, source.name(), moved, started, &interrupted)),
             Err(failure) => Err(target.clean_up(session, source.name(), failure)),
         }
     })?;
     output.done(&summary, || {
+        let data = summary.allocated_bytes.map(|bytes| format!("{} of data, ", format_size(bytes)));
+        let with_snapshots = if summary.with_snapshots == Some(true) { " with its snapshots" } else { "" };
+        let stored = summary.stored_bytes.map(|bytes| format!("{} stored{with_snapshots}, ", format_size(bytes)));
         format!(
-            "imported {} into volume {}: {} of data, {} stored{}, ratio {}, {:.1} s, {}/s\n",
+            "imported {} into volume {}: {}{}ratio {}, {:.1} s, {}/s\n",
             source.name(),
             summary.volume,
-            format_size(summary.allocated_bytes.unwrap_or(0)),
-            format_size(summary.stored_bytes.unwrap_or(0)),
-            if summary.with_snapshots == Some(true) { " with its snapshots" } else { "" },
+            data.unwrap_or_default(),
+            stored.unwrap_or_default(),
             show_ratio(summary.ratio),
             summary.seconds,
             format_size(summary.bytes_per_second)
@@ -79,20 +81,20 @@ fn clients_that_stay(session: &Session, volume: &VolumeReport) -> Outcome<usize>
     Ok(clients)
 }
 
-/// Bytes of a volume that hold data: what snapshots keep beside is not the volume's.
-fn data_bytes(volume: &dyn VolumeIo) -> Outcome<u64> {
-    let (size_bytes, mut at, mut data_bytes) = (volume.size_bytes()?, 0, 0);
+/// Bytes of a volume that hold data: what snapshots keep beside is not the volume's. `None` if it is `interrupted`, or cannot be told.
+fn data_bytes(volume: &dyn VolumeIo, interrupted: &AtomicBool) -> Option<u64> {
+    let (size_bytes, mut at, mut data_bytes) = (volume.size_bytes().ok()?, 0, 0);
     while at < size_bytes {
-        let runs = volume.allocation(at, size_bytes - at, RUNS_MAX)?;
-        if runs.is_empty() {
-            break;
+        let runs = volume.allocation(at, size_bytes - at, RUNS_MAX).ok()?;
+        if runs.is_empty() || interrupted.load(Ordering::SeqCst) {
+            return None;
         }
         for run in runs {
             at += run.length;
             data_bytes += if run.allocation == Allocation::Data { run.length } else { 0 };
         }
     }
-    Ok(data_bytes)
+    Some(data_bytes)
 }
 
 /// Says it if a volume is larger than its data.
@@ -171,7 +173,7 @@ impl Target {
         &self,
         session: &Session,
         source: &mut Source,
-        interrupted: &std::sync::atomic::AtomicBool,
+        interrupted: &AtomicBool,
         output: &Output,
     ) -> Outcome<Moved> {
         let volume = session.volume(&self.name, Some(self.id))?;
@@ -228,25 +230,38 @@ impl Target {
         Ok(size_bytes)
     }
 
-    fn summary(&self, session: &Session, source: &str, moved: Moved, started: Instant) -> Outcome<TransferSummary> {
-        let figures = find(session, |volume| volume.id == self.id)?;
-        let own_bytes = data_bytes(&*session.volume(&self.name, Some(self.id))?)?;
+    /// What is told of an import that is complete and durable: figures that cannot be had are left out.
+    fn summary(
+        &self,
+        session: &Session,
+        source: &str,
+        moved: Moved,
+        started: Instant,
+        interrupted: &AtomicBool,
+    ) -> TransferSummary {
+        let figures = find(session, |volume| volume.id == self.id).ok().flatten();
+        let own_bytes = if self.created {
+            // All that a new volume holds is its own: it need not be gone through.
+            figures.as_ref().map(|volume| volume.allocated_bytes)
+        } else {
+            session.volume(&self.name, Some(self.id)).ok().and_then(|volume| data_bytes(&*volume, interrupted))
+        };
         let seconds = started.elapsed().as_secs_f64();
         let bytes = moved.copied_bytes + moved.hole_bytes;
-        Ok(TransferSummary {
+        TransferSummary {
             volume: figures.as_ref().map_or_else(|| self.name.clone(), |volume| volume.name.clone()),
             source: Some(source.to_owned()),
             target: None,
             size_bytes: self.size_bytes.load(Ordering::SeqCst),
             copied_bytes: moved.copied_bytes,
             hole_bytes: moved.hole_bytes,
-            allocated_bytes: Some(own_bytes),
-            with_snapshots: figures.as_ref().map(|volume| volume.allocated_bytes > own_bytes),
+            allocated_bytes: own_bytes,
+            with_snapshots: figures.as_ref().zip(own_bytes).map(|(volume, own)| volume.allocated_bytes > own),
             stored_bytes: figures.as_ref().map(|volume| volume.stored_bytes),
             ratio: figures.and_then(|volume| volume.ratio),
             seconds,
             bytes_per_second: (bytes as f64 / seconds.max(1e-9)) as u64,
-        })
+        }
     }
 
     /// Removes the volume if it was made for this import, and adds to the failure how far it came and what is left.
@@ -326,5 +341,56 @@ impl<'a> RatioSoFar<'a> {
         };
         let stored = now.fragment_bytes.saturating_sub(self.before.fragment_bytes);
         Some(format!("ratio {}", show_ratio(ratio(logical, stored))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use surface::{Result, Run};
+
+    use super::*;
+
+    /// A volume of so many blocks, every other one of data, told one at a time; what comes from `fails_at` on cannot be told.
+    struct Striped {
+        blocks: u64,
+        fails_at: u64,
+    }
+
+    impl VolumeIo for Striped {
+        fn size_bytes(&self) -> Result<u64> {
+            Ok(self.blocks * BLOCK_BYTES as u64)
+        }
+        fn read(&self, _: u64, _: &mut [u8]) -> Result<()> {
+            Err(Error::new(ErrorKind::Io, "nobody asks"))
+        }
+        fn write(&self, _: u64, _: Bytes) -> Result<()> {
+            Err(Error::new(ErrorKind::Io, "nobody asks"))
+        }
+        fn discard(&self, _: u64, _: u64) -> Result<()> {
+            Err(Error::new(ErrorKind::Io, "nobody asks"))
+        }
+        fn allocation(&self, offset: u64, _: u64, _: u32) -> Result<Vec<Run>> {
+            let block = offset / BLOCK_BYTES as u64;
+            if block >= self.fails_at {
+                return Err(Error::new(ErrorKind::Io, "made to fail"));
+            }
+            let allocation = if block.is_multiple_of(2) { Allocation::Data } else { Allocation::Hole };
+            Ok(vec![Run { length: BLOCK_BYTES as u64, allocation }])
+        }
+        fn flush(&self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What was imported by then was called a failure, and a signal was not heard.
+    #[test]
+    fn what_cannot_be_told_of_an_import_is_left_out() {
+        let interrupted = AtomicBool::new(false);
+        let bytes = |blocks, fails_at| data_bytes(&Striped { blocks, fails_at }, &interrupted);
+        assert_eq!(bytes(9, 9), Some(5 * BLOCK_BYTES as u64));
+        assert_eq!(bytes(9, 7), None);
+        interrupted.store(true, Ordering::SeqCst);
+        assert_eq!(bytes(u64::MAX / BLOCK_BYTES as u64, u64::MAX), None);
     }
 }
