@@ -6,8 +6,9 @@
 //! quota is never passed but by writes that are under way at that very moment, and a look comes the more often the
 //! nearer it is. A volume at its quota may go on overwriting what it has itself, and neither a snapshot of it nor a clone keeps.
 //!
-//! **Reservation.** What a volume has not used yet of its reservation is a wall for all others (`space`), unless they overwrite what they have
-//! themselves, which leaves as much dead.
+//! **Reservation.** What a volume has not used yet of its reservation is a wall for all others (`space`). Who overwrites what he has himself leaves as much
+//! dead, and stops there only where that is not so, because the new data compresses less well; in pools too small to have room for overwriting, not even
+//! then.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -129,16 +129,30 @@ impl Core {
         if share < OVERWRITE_MIN { 0 } else { share }
     }
 
-    /// Extents that new data of `object` must leave free now: for overwriting, and for what is reserved for other volumes.
+    /// Extents that `object` must leave to others: what is reserved for other volumes, and the share of overwriting unless it `overwrites`. Where
+    /// overwriting has no share, nothing: it takes room until what it leaves dead is counted, and would be refused as soon as new data has filled the pool up
+    /// to what is reserved.
+    fn extents_promised(&self, object: &Object, overwrites: bool) -> u64 {
+        let reserved = self.extents_reserved_against(object);
+        match self.overwrite_extents() {
+            0 if overwrites => 0,
+            _ if overwrites => reserved,
+            share => share + reserved,
+        }
+    }
+
+    /// Extents that `object` must leave free now of what is [promised](Self::extents_promised) to others.
     ///
     /// What is promised need not lie idle. As long as twice as much could be won by cleaning, nothing is kept; from there on it grows until
     /// all of it is kept when no more than that could be won. So new data finds the pool full at the same point as if it were always kept,
     /// and a log of which a fifth is dead is not cleaned as if it were fuller than it is, which would cost every write.
     ///
-    /// `bytes`: what asks for room.
-    fn extents_kept(&self, object: &Object, bytes: u64) -> u64 {
-        let promised = self.overwrite_extents() + self.extents_reserved_against(object);
-        if promised == 0 { 0 } else { promised.min((2 * promised).saturating_sub(self.extents_winnable(bytes))) }
+    /// `bytes`: what asks for room. Overwriting leaves as much dead, as long as it compresses alike: so it counts for nothing here. Where it takes more
+    /// than it leaves, more lives at the next checkpoint, and less can be won.
+    fn extents_kept(&self, object: &Object, bytes: u64, overwrites: bool) -> u64 {
+        let promised = self.extents_promised(object, overwrites);
+        let asking = if overwrites { 0 } else { bytes };
+        if promised == 0 { 0 } else { promised.min((2 * promised).saturating_sub(self.extents_winnable(asking))) }
     }
 
     /// Extents before the reserve that would be free if all that is dead were cleaned, cautiously: what is on its way counts in full,
@@ -162,7 +176,7 @@ impl Core {
     /// Admits a write of `length` bytes at `offset` of an object; the room is its own until what is returned is dropped.
     ///
     /// The wall of new data is the soft wall (`clean_pass`) and what must be kept for overwriting and other volumes; that of
-    /// overwriting is the soft wall alone. A write that does not seem to fit before its wall waits for the cleaner, and if that wins
+    /// overwriting is the soft wall and what is reserved for other volumes. A write that does not seem to fit before its wall waits for the cleaner, and if that wins
     /// nothing it makes room itself: what is dirty is drained (it may be compressible), a checkpoint is taken (it may free extents), and
     /// extents are cleaned for as long as that wins anything. Only if there is no room then, up to the reserve instead of the soft
     /// wall, the pool is full. The verdict holds until something is applied.
@@ -174,17 +188,15 @@ impl Core {
         self.brake(length);
         // A part of a block makes a block of data.
         let bytes = length.next_multiple_of(BLOCK_BYTES as u64) + GROUP_COST_BYTES;
-        let promised = self.overwrite_extents() + self.extents_reserved_against(object);
-        if let Some(admitted) = self.try_admit(bytes, promised) {
+        if let Some(admitted) = self.try_admit(bytes, self.extents_promised(object, false)) {
             return Ok(admitted);
         }
-        let kept = self.extents_kept(object, bytes);
-        let overwrites = kept > 0 && self.overwrites(object, offset, length)?;
-        if let Some(admitted) = self.try_admit(bytes, if overwrites { 0 } else { kept }) {
-            return Ok(admitted);
-        }
+        let overwrites = self.extents_kept(object, bytes, false) > 0 && self.overwrites(object, offset, length)?;
         // Asked again and again: what was counted cautiously is known exactly after the next checkpoint.
-        let kept = || if overwrites { 0 } else { self.extents_kept(object, bytes) };
+        let kept = || self.extents_kept(object, bytes, overwrites);
+        if let Some(admitted) = self.try_admit(bytes, kept()) {
+            return Ok(admitted);
+        }
         // Nothing could be won when it was tried last.
         let hopeless = self.full_at.load(Ordering::Relaxed) == self.log.applied_seq().0;
         if hopeless && self.buffer.bytes() == 0 && self.is_surely_full(bytes) {

@@ -5,11 +5,11 @@
 mod common;
 
 use bytes::Bytes;
-use common::limits::refusals;
+use common::limits::{EXTENTS_WITH_ROOM_TO_OVERWRITE, refusals, room_bytes};
 use common::machine_env::env;
-use common::{Campaign, Failure, Op, Shape, Tally, World};
+use common::{Campaign, Ended, Failure, Op, Shape, Tally, World};
 use engine::{FormatOptions, Pool, PoolOptions, Properties};
-use sim::{Fault, Machine, Model, Rng};
+use sim::{ContentKind, Fault, Machine, Model, Rng, TableOp};
 use surface::{BlockDevice, WriteOptions, ZeroOptions};
 
 /// Generations of one seed: enough that later ones work on extents that earlier ones have filled and freed.
@@ -183,6 +183,91 @@ fn restarts_between_crashes() {
         }
         Ok(world.tally())
     });
+}
+
+/// A pool is filled by one volume, in every way, with crashes between; what is reserved for another one is there all the same.
+#[test]
+fn what_is_reserved_is_there_in_a_full_pool() {
+    let campaign =
+        Campaign { binary: "crash", test: "what_is_reserved_is_there_in_a_full_pool", seeds: 60, soaks: true };
+    let total = campaign.run(|seed| {
+        let world = World::new(seed, |rng| Shape { history: false, ..Shape::small(rng) })?;
+        fill_beside_a_reservation(world)
+    });
+    campaign.demand(total.fulls >= 150, "150 full pools");
+}
+
+/// The same in pools in which overwriting has room of its own: there it cannot take what is reserved either, where it compresses less well than what it
+/// replaces; and what compresses alike is never refused.
+#[test]
+fn overwriting_leaves_what_is_reserved() {
+    let campaign = Campaign { binary: "crash", test: "overwriting_leaves_what_is_reserved", seeds: 4, soaks: true };
+    let total = campaign.run(|seed| {
+        let shape = |rng: &mut Rng| {
+            let capacity_bytes = rng.between(460, 520) * (128 << 10);
+            let memory_bytes = *rng.pick(&[1 << 20, 4 << 20]);
+            Shape { history: false, capacity_bytes, extent_bytes: 128 << 10, memory_bytes, ..Shape::small(rng) }
+        };
+        fill_beside_a_reservation(World::new(seed, shape)?)
+    });
+    campaign.demand(total.fulls >= 12, "12 full pools");
+}
+
+fn fill_beside_a_reservation(mut world: World) -> Result<Tally, Failure> {
+    let size_bytes = world.shape.capacity_bytes / 4096 * 4096;
+    let reserved = room_bytes(&world.pool().status(), None) * world.rng.between(20, 80) / 100 / 4096 * 4096;
+    for (name, reservation) in [("greedy", 0), ("sure", reserved)] {
+        let properties = [("compression", "lz4".to_owned()), ("reservation", reservation.to_string())];
+        let properties = properties.map(|(key, value)| (key.to_owned(), value)).into();
+        world.apply(&Op::Table(TableOp::Create { name: name.to_owned(), size_bytes, properties }))?;
+    }
+    for _ in 0..3 {
+        fill_greedily(&mut world)?;
+        match world.rng.below(4) {
+            0 => world.crash()?,
+            1 => world.reopen()?,
+            2 => world.restart()?,
+            _ => {}
+        }
+        world.claim_reservations()?;
+        // The same again, from a pool in which nothing of it is used.
+        for volume in world.model.names() {
+            let len = world.model.size_bytes(&volume);
+            world.apply(&Op::Discard { volume, offset: 0, len })?;
+        }
+        world.apply(&Op::Checkpoint)?;
+    }
+    Ok(world.tally())
+}
+
+/// New data until there is no room; then, in most pools, as much in its place, which compresses less well only where overwriting has room of its own.
+fn fill_greedily(world: &mut World) -> Result<(), Failure> {
+    use ContentKind::{Random, Text};
+    let size = world.model.size_bytes("greedy");
+    let is_large = size / u64::from(world.shape.extent_bytes) >= EXTENTS_WITH_ROOM_TO_OVERWRITE;
+    let kinds: &[_] = match world.rng.below(if is_large { 4 } else { 2 }) {
+        0 => &[Text],
+        1 => &[Random, Random],
+        2 => &[Text, Random],
+        _ => &[Text, Text, Random],
+    };
+    let len = *world.rng.pick(&[4096, 16 << 10, 64 << 10]);
+    let mut filled = 0;
+    for (pass, kind) in kinds.iter().copied().enumerate() {
+        for offset in (0..size).step_by(len as usize) {
+            let (len, seed) = (len.min(size - offset), world.rng.next_u64());
+            if world.apply(&Op::Write { volume: "greedy".into(), offset, len, kind, seed, fua: false })? == Ended::Full
+            {
+                if is_large && pass > 0 && kinds[pass - 1] == Random && offset + len <= filled {
+                    let status = world.pool().status();
+                    return Err(world.fail(format!("overwriting {len} bytes at {offset} was refused: {status:?}")));
+                }
+                break;
+            }
+            filled = filled.max(offset + len);
+        }
+    }
+    Ok(())
 }
 
 /// One seed is one run: else nothing of this could be repeated.

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use sim::{Fault, Outcome, Rng, TableOp, fill_content};
 use surface::{Error, ErrorKind, WriteOptions, ZeroOptions};
 
+use super::limits::EXTENTS_WITH_ROOM_TO_OVERWRITE;
 use super::together::read_in_pieces;
 use super::{Failure, Op, World};
 
@@ -358,7 +359,7 @@ impl World {
     }
 
     /// A pool with much free space is not full. In the smallest extents a unit that just does not fit leaves three quarters unused,
-    /// and the engine must count with that; the reserve of six extents is not for data, nor is what is reserved for others.
+    /// and the engine must count with that; the reserve of six extents is not for data, nor is what is reserved for others, nor the share of overwriting.
     fn judge_full(&self, op: &Op, error: &Error) -> Result<(), Failure> {
         let asked = match op {
             Op::Write { len, .. } | Op::Zero { len, .. } => *len,
@@ -367,7 +368,8 @@ impl World {
         let status = self.pool().status();
         let reserved = self.extents_reserved(op);
         let (free, total) = (status.extents_free, status.extents_total);
-        let usable = free.saturating_sub(6 + reserved) * status.extent_bytes / 4;
+        let for_overwriting = if total >= EXTENTS_WITH_ROOM_TO_OVERWRITE { total / 28 } else { 0 };
+        let usable = free.saturating_sub(6 + reserved + for_overwriting) * status.extent_bytes / 4;
         if usable > asked + (32 << 10) {
             return Err(self.fail(format!("{op:?}: full with {free} of {total} extents free: {error}")));
         }
@@ -401,6 +403,9 @@ impl World {
 
     /// Makes room: discards everything, and sees the space come back.
     pub fn relieve(&mut self) -> Result<Ended, Failure> {
+        if self.claim_reservations()? == Ended::Dark {
+            return Ok(Ended::Dark);
+        }
         // What only snapshots and clones keep alive is in nobody else's hands.
         for name in self.model.all_names() {
             if name.contains('@') || self.model.is_clone(&name) {

@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::PoolStatus;
-use sim::{Model, TableOp};
+use sim::{ContentKind, Model, TableOp};
 use surface::Error;
 use units::parse_size;
 
-use super::{Failure, Op, World};
+use super::{Ended, Failure, Op, World};
 
 /// Requests of this program that a quota refused, and that were refused for the sake of reservations.
 static BY_QUOTA: AtomicU64 = AtomicU64::new(0);
@@ -16,8 +16,16 @@ static BY_RESERVATION: AtomicU64 = AtomicU64::new(0);
 /// Extents of a pool that are not for data: that of the superblock, and the reserve.
 const EXTENTS_KEPT: u64 = 1 + 6;
 
+/// Extents from which on overwriting has room of its own (`space`).
+pub const EXTENTS_WITH_ROOM_TO_OVERWRITE: u64 = 28 * 16;
+
 /// Extents of what is reserved that need not be there: a restart leaves the tails of those that the two streams had open.
 const EXTENTS_LEFT: u64 = 2;
+/// Least extent in which all that is reserved is asked for. In smaller ones two raw units of the largest size do not fit, so that how densely the survivors of
+/// cleaning can be packed is not to be foretold: a few extents less can be won than the pool takes for certain.
+const CLAIMED_EXTENT_BYTES_MIN: u32 = 128 << 10;
+/// Most that is asked for at once of what is reserved.
+const CLAIM_BYTES_MAX: u64 = 256 << 10;
 
 /// How often quotas and reservations refused something so far.
 pub fn refusals() -> (u64, u64) {
@@ -64,6 +72,30 @@ impl World {
     pub fn extents_reserved(&self, op: &Op) -> u64 {
         let bytes = self.bytes_reserved(&self.model, volume_of(op));
         bytes.div_ceil(usable_bytes_min(self.shape.extent_bytes.into()))
+    }
+
+    /// Asks a full pool for what is reserved in it; that it is not there is a failure of the write.
+    pub fn claim_reservations(&mut self) -> Result<Ended, Failure> {
+        if self.shape.extent_bytes < CLAIMED_EXTENT_BYTES_MIN {
+            return Ok(Ended::Well);
+        }
+        for volume in self.model.names() {
+            let stored = self.pool().volumes().into_iter().find(|v| v.name == volume).map_or(0, |v| v.stored_bytes);
+            let unmet = limit(&self.model, &volume, "reservation").unwrap_or(0).saturating_sub(stored);
+            let size = self.model.size_bytes(&volume);
+            let left = EXTENTS_LEFT * u64::from(self.shape.extent_bytes);
+            let len = unmet.saturating_sub(left).min(size).min(CLAIM_BYTES_MAX) / 4096 * 4096;
+            if len == 0 {
+                continue;
+            }
+            let offset = self.rng.below((size - len) / 4096 + 1) * 4096;
+            let (kind, seed) = (ContentKind::Random, self.rng.next_u64());
+            let ended = self.apply(&Op::Write { volume, offset, len, kind, seed, fua: false })?;
+            if matches!(ended, Ended::Dark | Ended::Disturbed) {
+                return Ok(ended);
+            }
+        }
+        Ok(Ended::Well)
     }
 
     /// Whether a quota explains that a request was refused; if it says so, it must.
@@ -137,7 +169,7 @@ impl World {
 }
 
 /// Bytes that surely fit into a pool, however they are packed.
-fn room_bytes(status: &PoolStatus, mark: Option<u64>) -> u64 {
+pub fn room_bytes(status: &PoolStatus, mark: Option<u64>) -> u64 {
     let extents = mark.unwrap_or(status.extents_total + 1);
     extents.saturating_sub(EXTENTS_KEPT) * usable_bytes_min(status.extent_bytes)
 }
