@@ -65,6 +65,20 @@ impl Objects {
             }
         }
     }
+
+    /// The snapshot that is meant.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] for a volume.
+    pub(crate) fn meant_snapshot(&self, meant: Meant<'_>) -> Result<Arc<Object>> {
+        match meant {
+            Meant::Name(name) => self.snapshot_named(name),
+            Meant::Number(_) => {
+                let object = self.meant(meant)?;
+                if object.is_live() { self.snapshot_named(&object.title()) } else { Ok(object) }
+            }
+        }
+    }
 }
 
 impl Core {

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use format::{BATCH_FIXED_BYTES, CUTS_MAX, Cut, Entry, ObjectDescriptor, ObjectState, Origin, header_bytes};
-use surface::{Error, ErrorKind, Result};
+use surface::{DeviceId, Error, ErrorKind, Result};
 use units::{Epoch, ObjectId};
 
 use crate::core::Core;
@@ -124,10 +124,10 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::InUse`] if there are newer snapshots; [`ErrorKind::Unsupported`] for a snapshot that was
     /// taken when the data belonged to another volume (see [`promote`](Self::promote)).
-    pub fn rollback(&self, snapshot: &str, recursive: bool) -> Result<()> {
+    pub fn rollback<'a>(&self, snapshot: impl Into<Meant<'a>>, recursive: bool) -> Result<()> {
         let core = &self.core;
         let _admin = core.admin.lock();
-        let snapshot = core.objects.snapshot_named(snapshot)?;
+        let snapshot = core.objects.meant_snapshot(snapshot.into())?;
         let (size_bytes, parent, origin) = {
             let descriptor = snapshot.descriptor.read();
             (descriptor.size_bytes, descriptor.parent, descriptor.origin)
@@ -362,6 +362,7 @@ impl Pool {
             for snapshot in objects.snapshots_of(volume.id) {
                 let descriptor = snapshot.descriptor.read();
                 found.push(SnapshotStatus {
+                    id: DeviceId(snapshot.id.0),
                     volume: volume.descriptor.read().name.clone(),
                     name: descriptor.name.clone(),
                     size_bytes: descriptor.size_bytes,

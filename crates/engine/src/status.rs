@@ -32,6 +32,8 @@ pub struct VolumeStatus {
 /// One snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotStatus {
+    /// Number, which it keeps whatever it is called, and which no other gets.
+    pub id: DeviceId,
     /// The volume that it is listed under.
     pub volume: String,
     /// Name: the part behind the `@`.

@@ -16,7 +16,7 @@ pub const THREADS_MAX: usize = 256;
 /// Writes, flushes and discards that may wait at once. A device syncs for all that wait together, so that few are enough.
 pub(crate) const CHANGES_WAITING: usize = 8;
 
-/// Files that may wait at once to be opened, each until whoever needs its device for himself is done, which is seldom and soon over.
+/// Files that may wait at once to be opened, each until whoever needs its device for himself is done: seldom, and for some seconds at most.
 pub(crate) const OPENS_WAITING: usize = 4;
 
 /// Files that may be emptied at once as they are opened: each may wait for others to close it, and takes as long as its device does. More wait for

@@ -228,8 +228,7 @@ impl Devices {
         let (id, name) = (volume.id(), volume.name());
         let mut needed = vec![Needed { volume, goes: true }];
         if recursive && !name.contains('@') {
-            let snapshots: Vec<String> = self.pool.snapshots(Some(&name))?.iter().map(title).collect();
-            needed.extend(self.going(&snapshots)?);
+            needed.extend(self.going(&self.pool.snapshots(Some(&name))?)?);
         }
         self.with_needed(&needed, GOING_PATIENCE, force, || self.pool.destroy(id, recursive))
     }
@@ -238,13 +237,13 @@ impl Devices {
     ///
     /// # Errors
     /// `InUse`, `NotFound`, and what the pool says.
-    pub fn destroy_idle(&self, snapshot: &str) -> Result<()> {
-        let going = self.going(&[snapshot.to_owned()])?;
-        self.with_needed(&going, Duration::ZERO, false, || self.pool.destroy(snapshot, false))
+    pub fn destroy_idle(&self, snapshot: &SnapshotStatus) -> Result<()> {
+        let going = self.going(std::slice::from_ref(snapshot))?;
+        self.with_needed(&going, Duration::ZERO, false, || self.pool.destroy(snapshot.id, false))
     }
 
-    fn going(&self, names: &[String]) -> Result<Vec<Needed>> {
-        names.iter().map(|name| Ok(Needed { volume: self.pool.volume(name)?, goes: true })).collect()
+    fn going(&self, snapshots: &[SnapshotStatus]) -> Result<Vec<Needed>> {
+        snapshots.iter().map(|snapshot| Ok(Needed { volume: self.pool.volume_of(snapshot.id)?, goes: true })).collect()
     }
 
     /// Takes a volume back to a snapshot; with `recursive`, newer snapshots go. While one of all these is in use only with `force`.
@@ -253,14 +252,16 @@ impl Devices {
     /// `InUse`, `NotFound`, and what the pool says.
     pub fn rollback(&self, snapshot: &str, recursive: bool, force: bool) -> Result<()> {
         let volume = names::volume_of(snapshot);
+        // By its number: while its clients go, another may get its name.
+        let id = self.pool.volume(snapshot)?.id();
         let mut needed = vec![Needed { volume: self.pool.volume(volume)?, goes: false }];
         if recursive {
             // Oldest first.
-            let all: Vec<String> = self.pool.snapshots(Some(volume))?.iter().map(title).collect();
-            let newer = all.iter().position(|name| name == snapshot).map_or(&[][..], |at| &all[at + 1..]);
+            let all = self.pool.snapshots(Some(volume))?;
+            let newer = all.iter().position(|snapshot| snapshot.id == id).map_or(&[][..], |at| &all[at + 1..]);
             needed.extend(self.going(newer)?);
         }
-        self.with_needed(&needed, GOING_PATIENCE, force, || self.pool.rollback(snapshot, recursive))
+        self.with_needed(&needed, GOING_PATIENCE, force, || self.pool.rollback(id, recursive))
     }
 
     /// What a front end is shown: all volumes, or those of `names`.
@@ -274,11 +275,6 @@ impl State {
     fn of_fate(&mut self, goes: bool) -> &mut Counts {
         if goes { &mut self.going } else { &mut self.held }
     }
-}
-
-/// The full name of a snapshot.
-fn title(snapshot: &SnapshotStatus) -> String {
-    format!("{}@{}", snapshot.volume, snapshot.name)
 }
 
 /// Counts one client for as long as it lives.

@@ -51,7 +51,7 @@ fn run_volume(
     }
     for index in due.expired.into_iter().take_while(|_| !is_over()) {
         let name = format!("{volume}@{}", made[index].name);
-        match devices.destroy_idle(&name) {
+        match devices.destroy_idle(&made[index]) {
             Ok(()) => told.push(format!("snapshot {name} removed: it has had its time")),
             // Somebody reads it: its turn comes, and nothing waits for it.
             Err(error) if matches!(error.kind(), ErrorKind::InUse | ErrorKind::NotFound) => {}

@@ -127,14 +127,11 @@ impl Service {
             Request::Create { volume, size_bytes, properties } => {
                 self.pool.create_volume(&volume, size_bytes, &properties).map(|id| Reply::Created { id: id.0 })
             }
-            Request::Destroy { volume, id, recursive, force } => {
-                let gone = |error: Error| error.context(format_args!("'{volume}' is gone"));
-                let done = match id {
-                    Some(id) => self.devices.destroy(DeviceId(id), recursive, force).map_err(gone),
-                    None => self.devices.destroy(&volume, recursive, force),
-                };
-                done.map(|()| Reply::Done)
+            Request::Destroy { volume, id, recursive, force } => match id {
+                Some(_) => self.devices.destroy(self.named(&volume, id)?.id(), recursive, force),
+                None => self.devices.destroy(&volume, recursive, force),
             }
+            .map(|()| Reply::Done),
             Request::Snapshot { volume, name } => self.pool.snapshot(&volume, &name).map(|()| Reply::Done),
             Request::Clone { snapshot, volume, properties } => {
                 self.pool.clone_snapshot(&snapshot, &volume, &properties).map(|()| Reply::Done)

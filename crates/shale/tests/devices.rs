@@ -11,7 +11,7 @@ use shale::output::Output;
 use shale::pool_dir::{self, OpenPool, Opening, PoolDir};
 use shale::stream_io::{LocalSource, SendWish, StreamSource};
 use support::{Dir, noise};
-use surface::{ErrorKind, WriteOptions};
+use surface::{BlockDevice, ErrorKind, WriteOptions};
 
 /// A pool in this process with a volume `v` of 1 MiB that holds noise, and its snapshots.
 fn pool_with(snapshots: &[&str]) -> (OpenPool, Dir) {
@@ -64,14 +64,40 @@ fn what_is_being_sent_is_in_use() {
     let mut source = LocalSource::new(&open.service, &wish).unwrap();
     assert!(source.next_chunk().unwrap().is_some());
     assert_eq!((devices.clients("v"), devices.clients("v@a"), devices.clients("v@b")), (0, 1, 1));
-    for name in ["v@a", "v@b"] {
-        assert_eq!(devices.destroy_idle(name).unwrap_err().kind(), ErrorKind::InUse, "{name}");
+    let snapshots = open.service.pool().snapshots(Some("v")).unwrap();
+    for snapshot in &snapshots {
+        assert_eq!(devices.destroy_idle(snapshot).unwrap_err().kind(), ErrorKind::InUse, "{snapshot:?}");
     }
     assert_eq!(devices.destroy("v", true, false).unwrap_err().kind(), ErrorKind::InUse);
     while source.next_chunk().unwrap().is_some() {}
     drop(source);
-    devices.destroy_idle("v@a").unwrap();
+    devices.destroy_idle(&snapshots[0]).unwrap();
     devices.destroy("v", true, false).unwrap();
+    open.close().unwrap();
+}
+
+/// While a volume's clients go, or between two steps of a schedule, another one may get its name.
+#[test]
+fn what_was_found_by_name_is_meant_whatever_gets_the_name() {
+    let (open, _dir) = pool_with(&["a"]);
+    let (pool, devices) = (open.service.pool().clone(), open.service.devices().clone());
+    let found = pool.snapshots(Some("v")).unwrap();
+    let write = |name: &str, data: Vec<u8>| {
+        pool.volume(name).unwrap().write(0, data.into(), WriteOptions::default()).unwrap();
+    };
+    write("v", vec![3; 4096]);
+    pool.rename("v", "old").unwrap();
+    pool.create_volume("v", 1 << 20, &Default::default()).unwrap();
+    pool.snapshot("v", "a").unwrap();
+    write("v", vec![7; 4096]);
+    pool.rollback(found[0].id, false).unwrap();
+    for (name, holds) in [("v", vec![7; 4096]), ("old", noise(4096))] {
+        let mut block = [0; 4096];
+        pool.volume(name).unwrap().read(0, &mut block).unwrap();
+        assert!(block == holds[..], "{name}");
+    }
+    devices.destroy_idle(&found[0]).unwrap();
+    assert!(pool.volume("old@a").is_err() && pool.volume("v@a").is_ok());
     open.close().unwrap();
 }
 

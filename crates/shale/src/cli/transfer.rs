@@ -23,7 +23,7 @@ removed again.
 
 JSON: {volume, source, size_bytes, copied_bytes, hole_bytes, allocated_bytes (the volume's own), with_snapshots (whether
   the next two count what its snapshots hold beside), stored_bytes, ratio, seconds,
-  bytes_per_second}.")]
+  bytes_per_second}; those four may be missing, if they cannot be told.")]
 pub struct ImportArgs {
     /// Directory of the pool
     pub pool: PathBuf,

@@ -241,7 +241,7 @@ impl Target {
     ) -> TransferSummary {
         let figures = find(session, |volume| volume.id == self.id).ok().flatten();
         let own_bytes = if self.created {
-            // All that a new volume holds is its own: it need not be gone through.
+            // All that a new volume holds is its own, unless a schedule was quick: it need not be gone through.
             figures.as_ref().map(|volume| volume.allocated_bytes)
         } else {
             session.volume(&self.name, Some(self.id)).ok().and_then(|volume| data_bytes(&*volume, interrupted))
@@ -257,8 +257,9 @@ impl Target {
             hole_bytes: moved.hole_bytes,
             allocated_bytes: own_bytes,
             with_snapshots: figures.as_ref().zip(own_bytes).map(|(volume, own)| volume.allocated_bytes > own),
-            stored_bytes: figures.as_ref().map(|volume| volume.stored_bytes),
-            ratio: figures.and_then(|volume| volume.ratio),
+            // Of which nobody knows whether they are the volume's alone, if its own cannot be told.
+            stored_bytes: figures.as_ref().filter(|_| own_bytes.is_some()).map(|volume| volume.stored_bytes),
+            ratio: figures.filter(|_| own_bytes.is_some()).and_then(|volume| volume.ratio),
             seconds,
             bytes_per_second: (bytes as f64 / seconds.max(1e-9)) as u64,
         }

@@ -17,7 +17,7 @@ use crate::model::{
 use crate::stream_io::{ReceiveWish, SendWish, Sending};
 
 /// Version of the protocol. Raised when a request or reply changes its meaning; new requests alone do not raise it.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Longest line. A list of 10,000 volumes with properties takes about 4 MiB; this leaves room, and bounds what a
 /// peer can make us buffer.
@@ -488,10 +488,12 @@ mod tests {
 
     #[test]
     fn another_version_is_told_apart_from_nonsense() {
-        let later = br#"{"version":2,"request":{"op":"teleport"}}"#;
-        assert_eq!(decode_request(later).unwrap_err().kind(), ErrorKind::Unsupported);
+        for other in [&br#"{"version":1,"request":{"op":"list"}}"#[..], br#"{"version":3,"request":{"op":"teleport"}}"#]
+        {
+            assert_eq!(decode_request(other).unwrap_err().kind(), ErrorKind::Unsupported, "{other:?}");
+        }
         for nonsense in
-            [&b""[..], b"{}", b"GET / HTTP/1.1", br#"{"version":1}"#, br#"{"version":1,"request":{"op":"x"}}"#]
+            [&b""[..], b"{}", b"GET / HTTP/1.1", br#"{"version":2}"#, br#"{"version":2,"request":{"op":"x"}}"#]
         {
             assert_eq!(decode_request(nonsense).unwrap_err().kind(), ErrorKind::Invalid, "{nonsense:?}");
         }
