@@ -177,6 +177,11 @@ impl Catalogue {
         self.state.lock().wanted = true;
     }
 
+    /// Whether a new one was asked for, and could not be made yet.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.state.lock().wanted
+    }
+
     /// A checkpoint is durable.
     pub(crate) fn begin(&self) {
         self.state.lock().has_begun = true;

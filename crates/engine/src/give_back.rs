@@ -14,6 +14,9 @@
 //! It goes in *turns* of a bounded number of extents, each with the locks taken anew, so that nobody waits for more than one. Where the storage
 //! below is short of space, a checkpoint pays all at once: writers wait for it.
 //!
+//! Whoever repairs a pool gives nothing back: what repair has accepted as lost may still be in what is free then, for whoever looks further. The next
+//! opening does.
+//!
 //! So what a pool occupies beside what is in use is bounded by the log's list (`Core::list_target`) while it is open, by a few extents
 //! and a sixteenth when it is closed.
 
@@ -40,7 +43,7 @@ impl Core {
         self.look_below();
         self.unpunched.lock().extend(freed);
         let is_tight = self.is_tight();
-        if self.is_pressed() && !is_tight {
+        if self.options.repair || self.is_pressed() && !is_tight {
             return;
         }
         while self.pay() && is_tight {}
@@ -51,7 +54,7 @@ impl Core {
 
     /// Gives back a turn of what is owed, if there is no reason to keep it any more.
     pub(crate) fn pay_owed(&self) {
-        if self.unpunched.lock().is_empty() || self.is_pressed() && !self.is_resting() {
+        if self.options.repair || self.unpunched.lock().is_empty() || self.is_pressed() && !self.is_resting() {
             return;
         }
         // One that is under way comes to it by itself, or leaves it for the next time.
@@ -77,6 +80,9 @@ impl Core {
 
     /// Gives back all that is free, as long as that is much, for so many nanoseconds and a turn at most.
     fn give_back_all(&self, most_ns: u64) {
+        if self.options.repair {
+            return;
+        }
         let until = self.env.clock.now_ns().saturating_add(most_ns);
         let mut from = 1;
         while from < self.geometry.extents() && self.occupies_too_much(0) && self.env.clock.now_ns() < until {

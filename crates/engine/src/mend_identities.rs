@@ -5,7 +5,7 @@
 //! 2. Whoever opens the pool, to repair it or not, looks who sees them, when all of the log has been applied: only then are all snapshots there,
 //!    and have the identities that the log gave them.
 //! 3. The new identities are durable with the first checkpoint. The catalogue gets them too, which would bring the old ones back.
-//! 4. Then the notes go. After a crash before that, the next opening does it again.
+//! 4. Then the notes go. After a crash before that, or while the pool is too full for a catalogue, the next opening does it again.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -46,7 +46,11 @@ pub(crate) fn noted(store: &dyn MapStore) -> Result<Vec<RecordKey>> {
 pub(crate) fn forget(store: &dyn MapStore, noted: &[RecordKey]) -> Result<()> {
     let mut batch = MapBatch::default();
     noted.iter().for_each(|key| batch.delete(doubt_key(key)));
-    if noted.is_empty() { Ok(()) } else { store.commit(batch).map_err(store_error) }
+    if noted.is_empty() {
+        return Ok(());
+    }
+    // Durably: what is done under the new identities is, and would be done under others after a crash.
+    store.commit(batch).and_then(|()| store.persist()).map_err(store_error)
 }
 
 impl Core {

@@ -219,11 +219,10 @@ impl Pool {
         } else {
             core.log.sync()?;
         }
-        mend_identities::forget(&*core.env.store, &doubtful)?;
-        // What repair has accepted as lost may still be in what is free now, for whoever looks further.
-        if !core.options.repair {
-            core.give_back_at_open();
+        if !core.catalogue.is_wanted() {
+            mend_identities::forget(&*core.env.store, &doubtful)?;
         }
+        core.give_back_at_open();
         core.counters.recovery_ns.set(core.env.clock.now_ns().saturating_sub(began));
         Workers::start(&core)?;
         Ok(Self { core })

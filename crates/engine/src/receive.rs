@@ -131,22 +131,33 @@ impl Pool {
     /// Fails if a volume is not what it was in its newest snapshot.
     fn check_unchanged(&self, volume: &Object, newest: &Object) -> Result<()> {
         let (name, snapshot) = (volume.title(), newest.title());
-        let changed = |what: &str| {
-            conflict(format!("'{name}' {what} since '{snapshot}': go back to it (rollback) and receive again"))
-        };
-        if volume.size_bytes() != newest.size_bytes() {
-            return Err(changed("has got another size"));
-        }
+        Self::check_size_unchanged(volume, newest)?;
         let mut start = Some(0);
         while let Some(at) = start {
             let page = self.diff(&snapshot, &name, at)?;
             if let Some(change) = page.changes.first() {
-                return Err(changed(&format!("has been written to (at byte {}, for example)", change.offset)));
+                return Err(changed(
+                    volume,
+                    newest,
+                    &format!("has been written to (at byte {}, for example)", change.offset),
+                ));
             }
             start = page.next;
         }
         Ok(())
     }
+
+    fn check_size_unchanged(volume: &Object, newest: &Object) -> Result<()> {
+        if volume.size_bytes() == newest.size_bytes() {
+            return Ok(());
+        }
+        Err(changed(volume, newest, "has got another size"))
+    }
+}
+
+fn changed(volume: &Object, newest: &Object, how: &str) -> Error {
+    let (name, snapshot) = (volume.title(), newest.title());
+    conflict(format!("'{name}' {how} since '{snapshot}': go back to it (rollback) and receive again"))
 }
 
 impl Receiver {
@@ -389,10 +400,10 @@ impl Receiver {
             && first.0 + u64::from(*blocks) > GroupIndex(groups).first_block().0
         {
             let text = format!("{blocks} blocks from block {} on are no part of '{}'", first.0, partial.title());
-            // The volume may have become smaller since the stream began: it has changed, and the end would say so.
+            // The volume may have become smaller since the stream began.
             if let Some(from) = state.from {
                 let newest = self.pool.fitting(&volume, from, &self.begin()?.parent)?;
-                self.pool.check_unchanged(&volume, &newest)?;
+                Pool::check_size_unchanged(&volume, &newest)?;
             }
             return Err(Error::new(ErrorKind::Corrupt, text));
         }

@@ -62,7 +62,7 @@ pub(crate) fn bring_up_to_date(disk: &dyn Disk, copies: &Copies, superblock: &Su
 /// shorter one has lost its end. With `repair` what is wrong is returned.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] without `repair`, and what the storage fails with.
+/// [`ErrorKind::Corrupt`] without `repair`, or if the storage cannot be made longer; and what it fails with.
 pub(crate) fn find_end(disk: &dyn Disk, superblock: &Superblock, repair: bool) -> Result<Option<String>> {
     let failed = |error| Error::from_io("the size of the pool's data cannot be told", error);
     let (has, needs) = (disk.size_bytes().map_err(failed)?, superblock.capacity_bytes);
@@ -75,11 +75,16 @@ pub(crate) fn find_end(disk: &dyn Disk, superblock: &Superblock, repair: bool) -
              `salvage` gets out what is left without changing anything";
         return Err(Error::new(ErrorKind::Corrupt, format!("{what}; {advice}")));
     }
+    if !disk.may_grow() {
+        // Before anything is mended by what is left.
+        let advice = "make the device larger, or bring the data back to one that is; `salvage` gets out what is left without changing anything";
+        return Err(Error::new(ErrorKind::Corrupt, format!("{what}; {advice}")));
+    }
     Ok(Some(what))
 }
 
-/// Makes storage that has lost its end as long again, without what was there. To be done when nothing can be refused any more: only the length says
-/// that the end is gone.
+/// Makes storage that has lost its end as long again, without what was there. To be done when the map has been mended, which may be refused: only the
+/// length says that the end is gone.
 ///
 /// # Errors
 /// What the storage fails with.

@@ -167,6 +167,33 @@ fn a_closed_pool_occupies_no_more_than_it_holds() {
     }
 }
 
+/// What repair has accepted as lost may still be in what is free: whoever repairs gives nothing back, and the next opening does.
+#[test]
+fn repair_leaves_what_is_free() {
+    let mut machine = Machine::new(CAPACITY, 1);
+    let pool = pool(&machine);
+    machine.disk.limit_space(Some(4 * CAPACITY));
+    pool.create_volume("v", CAPACITY, &Properties::new()).unwrap();
+    fill(&pool, "v", 1);
+    pool.destroy("v", true).unwrap();
+    drop(pool);
+    machine.restart();
+    let full = occupied(&machine);
+    assert!(full > CAPACITY / 4 * 3, "{full}");
+    let options = PoolOptions { repair: true, workers: 0, ..PoolOptions::default() };
+    let pool = Pool::open(env(&machine), options).unwrap();
+    for _ in 0..4 {
+        pool.checkpoint().unwrap();
+        pool.tick().unwrap();
+    }
+    let status = pool.status();
+    assert_eq!((status.live_bytes, status.reaping), (0, 0), "it is free");
+    pool.close().unwrap();
+    assert!(occupied(&machine) >= full, "{} of {full} bytes are occupied", occupied(&machine));
+    open(&machine).close().unwrap();
+    assert!(occupied(&machine) < CAPACITY / 8, "{} of {full} bytes are occupied", occupied(&machine));
+}
+
 /// What is owed from the time when space was short is paid while the pool is open.
 #[test]
 fn what_is_owed_is_paid_when_the_pool_rests() {

@@ -57,6 +57,11 @@ pub trait Disk: Send + Sync {
         true
     }
 
+    /// Whether there are ways to make it larger: a device has the size that it has.
+    fn may_grow(&self) -> bool {
+        true
+    }
+
     /// Makes room for `bytes` in all.
     ///
     /// # Errors
@@ -151,6 +156,9 @@ impl<T: DiskLayer> Disk for T {
     }
     fn first_write_is_dear(&self) -> bool {
         self.below().first_write_is_dear()
+    }
+    fn may_grow(&self) -> bool {
+        self.below().may_grow()
     }
     fn grow(&self, bytes: u64) -> Result<()> {
         self.below().grow(bytes)

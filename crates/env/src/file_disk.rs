@@ -405,6 +405,10 @@ impl Disk for FileDisk {
         !self.is_block_device()
     }
 
+    fn may_grow(&self) -> bool {
+        matches!(self.kind, Kind::File)
+    }
+
     fn grow(&self, bytes: u64) -> Result<()> {
         let size = self.size_bytes()?;
         if size >= bytes {
