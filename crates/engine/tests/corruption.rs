@@ -13,12 +13,15 @@ use engine::{CheckReport, Pool, Problem};
 use format::{OPENING_NOTE_OFFSETS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
 use sim::{ContentKind, Rng};
 use surface::{BlockDevice, Error, ErrorKind};
+use units::ObjectId;
 
 /// A block of a volume.
 type Place = (String, u64);
 
 /// What a damaged pool does.
 struct Seen {
+    /// The volumes that there are.
+    volumes: BTreeSet<ObjectId>,
     errors: BTreeMap<Place, Error>,
     /// Blocks that read as something else, and whether that is at least something that was written there once.
     wrong: BTreeMap<Place, bool>,
@@ -131,8 +134,13 @@ fn look(base: &World, damage: impl FnOnce(&mut World)) -> Result<Seen, Error> {
     let expected = world.model.names();
     let found: Vec<String> = pool.volumes().into_iter().map(|v| v.name).collect();
     let mut table = if found == expected { Ok(()) } else { Err(format!("expected {expected:?}, found {found:?}")) };
-    let mut seen =
-        Seen { errors: BTreeMap::new(), wrong: BTreeMap::new(), table: Ok(()), report: Ok(CheckReport::default()) };
+    let mut seen = Seen {
+        volumes: pool.volumes().into_iter().map(|v| ObjectId(v.id.0)).collect(),
+        errors: BTreeMap::new(),
+        wrong: BTreeMap::new(),
+        table: Ok(()),
+        report: Ok(CheckReport::default()),
+    };
     for name in expected.into_iter().filter(|name| found.contains(name)) {
         let size = world.model.size_bytes(&name);
         let device = pool.volume(&name)?;
@@ -429,8 +437,9 @@ fn values_of_the_store() {
             };
             honest(&base, &what, &seen)?;
             let named = match format::parse_record_key(key).and_then(|k| Some((anatomy.volumes.get(&k.object)?, k))) {
-                // Destroyed behind the checkpoint: it goes unread, and only its extents' bytes do not add up.
-                Some((volume, _)) if !base.model.names().contains(volume) => seen.names(kind) || seen.names("usage"),
+                // Destroyed behind the checkpoint, and perhaps another one made under its name: it goes unread, and only its extents' bytes do not
+                // add up.
+                Some((_, k)) if !seen.volumes.contains(&k.object) => seen.names(kind) || seen.names("usage"),
                 Some((volume, k)) => {
                     let start = k.group.first_block().offset_bytes();
                     seen.names_place(kind, volume, start..start + units::GROUP_BYTES as u64)
