@@ -82,6 +82,8 @@ mod receives;
 mod recode;
 mod recompress;
 mod recovery;
+#[cfg(test)]
+mod recovery_tests;
 mod regions;
 mod residents;
 mod rewrites;

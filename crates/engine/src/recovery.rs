@@ -12,7 +12,7 @@
 //! on, and where it thinks that data is. Nothing mends that but `salvage`, so nothing accepts it. The note of the newest opening has told it before
 //! (`opening`); what later openings left in the log tells it where there is no note.
 //!
-//! **What cannot be read** is read around, and matters only where it may hide a batch that is durable: at a place of the next batch; and anywhere
+//! **What cannot be read** is read around, and tried alone where a batch is looked for (`pieces`). It matters only where it may hide a batch that is durable: at a place of the next batch; and anywhere
 //! behind, if there is a trace of that batch or of later ones, because the proof that it was durable may be hidden. Places that can be read and
 //! show no trace of a batch had none, so there is none behind them that counts. Once a checkpoint under the next incarnation is durable, nothing
 //! behind the end can count any more, and [`write_over`] makes it readable again: the log will come there.
@@ -37,6 +37,7 @@ use crate::log::{Position, Sink as _};
 use crate::log_reads::{ExtentBytes, LogReads, Source};
 use crate::map::store_error;
 use crate::opening::older_map;
+use crate::pieces;
 use crate::usage::{Pages, usage_bytes, usage_differs};
 
 /// Listed extents without a head, one after the other, behind which nobody looks for proof of damage: as many as one event may take, and few
@@ -202,6 +203,8 @@ struct Tail {
     len: usize,
     /// What could not be read of it.
     unreadable: Vec<Range<usize>>,
+    /// The first of that behind `at`, if it has been tried alone.
+    failed: Option<usize>,
     /// Where the last batch so far ends.
     at: usize,
     /// What stands there.
@@ -281,12 +284,16 @@ pub(crate) fn replay(
     Ok(Replayed { position, batches: replay.batches, bytes_read: replay.bytes_read, accepted, unreadable })
 }
 
-/// Writes over what could not be read behind the end of the log, and holds nothing. What fails there fails again when the log comes there, and
-/// then goes on elsewhere.
+/// Writes over each block behind the end of the log that cannot be read, and holds nothing that counts. What was given up with its neighbours, and
+/// can be read alone, stays: it hides nothing from the next opening, and may be all that is left for `salvage`. What fails there fails again when
+/// the log comes there, and then goes on elsewhere.
 pub(crate) fn write_over(disk: &dyn Disk, unreadable: &[Range<u64>]) {
     let zeroes = AlignedBuf::new(BATCH_ALIGN);
+    let mut block = AlignedBuf::new(BATCH_ALIGN);
     for at in unreadable.iter().flat_map(|bad| bad.clone().step_by(BATCH_ALIGN)) {
-        let _ = disk.write_at(at, &zeroes, BATCH_ALIGN);
+        if disk.read_at(at, &mut block, BATCH_ALIGN).is_err() {
+            let _ = disk.write_at(at, &zeroes, BATCH_ALIGN);
+        }
     }
 }
 
@@ -382,7 +389,7 @@ impl Replay<'_> {
         let Some(batch) = tail.take_whole() else { return Err(self.missing()) };
         let payload = self.source.geometry.start(tail.extent) + (tail.at + batch.header_bytes) as u64;
         tail.at += batch.batch_bytes;
-        tail.look(id, Some(batch.header.stream));
+        tail.look(self.source, id, Some(batch.header.stream));
         self.next = Seq(self.next.0 + 1);
         self.batches += 1;
         Ok(Taken { entries: batch.entries, payload })
@@ -393,8 +400,9 @@ impl Replay<'_> {
         self.bytes_read += u64::from(self.source.geometry.extent_bytes);
         let ExtentBytes { buf, unreadable } = bytes;
         let len = self.source.geometry.extent_bytes as usize;
-        let mut tail = Tail { extent, buf, len, unreadable, at, found: Found::Other(String::new()) };
-        tail.look(self.id, stream);
+        let found = Found::Other(String::new());
+        let mut tail = Tail { extent, buf, len, unreadable, failed: None, at, found };
+        tail.look(self.source, self.id, stream);
         tail
     }
 
@@ -466,7 +474,13 @@ impl Tail {
     }
 
     /// Sees what stands where the last batch ends: a batch only if it is of this log, and of `stream` if that is known.
-    fn look(&mut self, id: LogId, stream: Option<Stream>) {
+    /// What was given up from there on with its neighbours is tried alone before.
+    fn look(&mut self, source: Source<'_>, id: LogId, stream: Option<Stream>) {
+        let next = self.unreadable.iter().find(|bad| bad.end > self.at).map(|bad| bad.start.max(self.at));
+        if next != self.failed {
+            let start = source.geometry.start(self.extent);
+            self.failed = pieces::read_again(source.disk, start, &mut self.buf, &mut self.unreadable, self.at);
+        }
         self.found = if self.at + BATCH_ALIGN > self.len {
             Found::Other("the end of an extent".to_owned())
         } else if self.unreadable_in(self.at..self.at + BATCH_ALIGN).is_some() {
