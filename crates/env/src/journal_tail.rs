@@ -29,9 +29,11 @@ const END_MAGIC: [u8; 4] = *b"FJL\x03";
 /// What the name of a file with a tail ends with. The library does not take it for a journal.
 const KEPT: &str = "torn";
 const KEPT_HEAD_BYTES: u64 = 24;
-/// Bytes that are in both places for a moment; the least are what a file system gives out.
+/// Bytes that are in both places for a moment, at most.
 const PIECE_BYTES: u64 = 1 << 20;
-const PIECE_BYTES_MIN: u64 = 4 << 10;
+/// What file systems give out, and take back only as a whole: a block. All pieces but for the ends of a tail are multiples of it, as their places in
+/// the journal are.
+const BLOCK_BYTES: u64 = 4 << 10;
 
 /// A journal as far as it is whole.
 #[derive(Debug)]
@@ -184,7 +186,7 @@ impl CutTail {
         self.file.sync_all()?;
         sync_parent(&self.path)?;
         let mut piece = vec![0; PIECE_BYTES as usize];
-        in_pieces(end - self.at, |from, len| {
+        in_pieces(end - self.at, self.at, |from, len| {
             let (piece, at) = (&mut piece[..len as usize], self.at + from);
             self.journal.read_exact_at(piece, at)?;
             self.file.write_all_at(piece, KEPT_HEAD_BYTES + from)?;
@@ -211,7 +213,7 @@ impl CutTail {
         let (mut piece, mut there) = (vec![0; PIECE_BYTES as usize], vec![0; PIECE_BYTES as usize]);
         let all = self.file.metadata()?.len().saturating_sub(KEPT_HEAD_BYTES);
         // The last one first: so the file becomes shorter by what has come back.
-        in_pieces(all, |done, len| {
+        in_pieces(all, (self.at + all).wrapping_neg(), |done, len| {
             let from = all - done - len;
             let (piece, there) = (&mut piece[..len as usize], &mut there[..len as usize]);
             self.file.read_exact_at(piece, KEPT_HEAD_BYTES + from)?;
@@ -227,21 +229,22 @@ impl CutTail {
 }
 
 /// Moves so many bytes in pieces, in order: `take` gets where each begins and its length. One for which there is no room is tried again, half as
-/// long; each that goes makes room, so the next one may be twice as long.
+/// long; each that goes makes room, so the next one may be twice as long. Each but for the last ends on a multiple of [`BLOCK_BYTES`], counted from
+/// `offset` bytes before the first: neither of two pieces that share a block would free it.
 ///
 /// # Errors
 /// Those of `take`; of no room only at the smallest piece.
-fn in_pieces(bytes: u64, mut take: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
+fn in_pieces(bytes: u64, offset: u64, mut take: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
     let (mut at, mut most) = (0, PIECE_BYTES);
     while at < bytes {
-        let len = most.min(bytes - at);
+        let len = (most - offset.wrapping_add(at) % BLOCK_BYTES).min(bytes - at);
         match take(at, len) {
             Ok(()) => {
                 at += len;
                 most = (most * 2).min(PIECE_BYTES);
             }
-            Err(error) if error.kind() == ErrorKind::StorageFull && len > PIECE_BYTES_MIN => {
-                most = (len / 2).max(PIECE_BYTES_MIN);
+            Err(error) if error.kind() == ErrorKind::StorageFull && len > BLOCK_BYTES => {
+                most = (len / 2 / BLOCK_BYTES * BLOCK_BYTES).max(BLOCK_BYTES);
             }
             Err(error) => return Err(error),
         }
@@ -305,28 +308,94 @@ impl Counting {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::ops::Range;
+
     use super::*;
 
-    /// A piece of 1 MiB was tried, and nothing less.
+    /// Blocks that bytes `range` lie in.
+    fn blocks(range: Range<u64>) -> Range<u64> {
+        range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES)
+    }
+
+    /// Two files that share so many free blocks: the journal, and what was cut off it.
+    struct Blocks {
+        journal: BTreeSet<u64>,
+        kept_bytes: u64,
+        free: u64,
+    }
+
+    impl Blocks {
+        /// Takes so many blocks, or none.
+        fn fill(&mut self, blocks: u64) -> Result<()> {
+            self.free = self.free.checked_sub(blocks).ok_or(ErrorKind::StorageFull)?;
+            Ok(())
+        }
+
+        fn set_kept(&mut self, bytes: u64) -> Result<()> {
+            let [before, now] = [self.kept_bytes, bytes].map(|bytes| bytes.div_ceil(BLOCK_BYTES));
+            self.fill(now.saturating_sub(before))?;
+            self.free += before.saturating_sub(now);
+            self.kept_bytes = bytes;
+            Ok(())
+        }
+
+        fn punch(&mut self, range: Range<u64>) {
+            for block in range.start.div_ceil(BLOCK_BYTES)..range.end / BLOCK_BYTES {
+                self.free += u64::from(self.journal.remove(&block));
+            }
+        }
+
+        fn write(&mut self, range: Range<u64>) -> Result<()> {
+            let new: Vec<_> = blocks(range).filter(|block| !self.journal.contains(block)).collect();
+            self.fill(new.len() as u64)?;
+            self.journal.extend(new);
+            Ok(())
+        }
+    }
+
+    /// A piece of 1 MiB was tried, and nothing less. Then pieces ended within blocks, and freed a block less than they filled: the smallest ones none.
     #[test]
     fn pieces_become_as_small_as_there_is_room_for() {
         let bytes = (3 << 20) + 77;
-        for room in [PIECE_BYTES_MIN, 3 * PIECE_BYTES_MIN, 2 * PIECE_BYTES] {
-            // What is taken makes as much room again.
-            let (mut next, mut free) = (0, room);
-            let moved = in_pieces(bytes, |from, len| {
-                assert!(from == next && 0 < len && len <= PIECE_BYTES);
-                if len > free {
-                    return Err(ErrorKind::StorageFull.into());
-                }
-                (next, free) = (from + len, free + 4096);
-                Ok(())
-            });
-            moved.unwrap();
-            assert_eq!(next, bytes);
+        for at in [0, 1, 4095, 8192, 100_000] {
+            // The file's head and the ends of the tail take a block each.
+            for free in [3, 4, 300] {
+                let end = at + bytes;
+                let mut disk = Blocks { journal: blocks(0..end).collect(), kept_bytes: 0, free };
+                disk.set_kept(KEPT_HEAD_BYTES).unwrap();
+                let mut next = 0;
+                let taken = in_pieces(bytes, at, |from, len| {
+                    assert!(from == next && 0 < len && len <= PIECE_BYTES);
+                    disk.set_kept(KEPT_HEAD_BYTES + from + len)?;
+                    disk.punch(at + from..at + from + len);
+                    next = from + len;
+                    Ok(())
+                });
+                taken.unwrap();
+                assert_eq!(next, bytes);
+                let whole = end / BLOCK_BYTES - at.div_ceil(BLOCK_BYTES);
+                assert_eq!(disk.journal.len() as u64, blocks(0..end).end - whole, "from byte {at} on");
+                let mut back = bytes;
+                let put_back = in_pieces(bytes, end.wrapping_neg(), |done, len| {
+                    let from = bytes - done - len;
+                    assert!(from + len == back && 0 < len && len <= PIECE_BYTES);
+                    disk.write(at + from..at + from + len)?;
+                    disk.set_kept(KEPT_HEAD_BYTES + from)?;
+                    back = from;
+                    Ok(())
+                });
+                put_back.unwrap();
+                disk.set_kept(0).unwrap();
+                assert_eq!((back, disk.free), (0, free), "from byte {at} on");
+            }
         }
+    }
+
+    #[test]
+    fn no_room_at_all_is_an_error() {
         let mut tries = 0;
-        let full = in_pieces(bytes, |_, _| {
+        let full = in_pieces(3 << 20, 0, |_, _| {
             tries += 1;
             Err(ErrorKind::StorageFull.into())
         });
