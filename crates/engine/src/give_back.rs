@@ -30,7 +30,8 @@ use crate::core::Core;
 /// Occupied beyond what is in use, and not worth looking for: what file systems count for themselves. A part of what is in use, and extents.
 const EXCESS_DIVISOR: u64 = 16;
 const EXCESS_EXTENTS: u64 = 16;
-/// Extents of one turn: some tens of milliseconds on a file system that is slow at it, and a list of a few KiB.
+/// Bytes of one turn, and extents: some tens of milliseconds on a file system that is slow at it, and a list of a few KiB.
+const TURN_BYTES: u64 = 1 << 30;
 const TURN_EXTENTS: u32 = 1024;
 /// How long opening and closing a pool may be held up, in nanoseconds: less than anybody takes for a hang, and much less than service managers give a
 /// process to end.
@@ -86,7 +87,7 @@ impl Core {
         let until = self.env.clock.now_ns().saturating_add(most_ns);
         let mut from = 1;
         while from < self.geometry.extents() && self.occupies_too_much(0) && self.env.clock.now_ns() < until {
-            let to = from.saturating_add(TURN_EXTENTS).min(self.geometry.extents());
+            let to = from.saturating_add(self.turn_extents()).min(self.geometry.extents());
             let _still = self.checkpoint.lock();
             self.punch_free((from..to).map(ExtentIndex));
             from = to;
@@ -105,11 +106,16 @@ impl Core {
         self.env.disk.occupied_bytes().unwrap_or(0) > most * u64::from(self.geometry.extent_bytes)
     }
 
+    /// How many extents a turn may give back.
+    fn turn_extents(&self) -> u32 {
+        turn_extents(self.geometry.extent_bytes)
+    }
+
     /// A turn of what is owed; whether more is. The caller holds the checkpoint's lock.
     fn pay(&self) -> bool {
         let (owed, is_more) = {
             let mut unpunched = self.unpunched.lock();
-            let owed: Vec<_> = (0..TURN_EXTENTS).map_while(|_| unpunched.pop_first()).collect();
+            let owed: Vec<_> = (0..self.turn_extents()).map_while(|_| unpunched.pop_first()).collect();
             (owed, !unpunched.is_empty())
         };
         self.punch_free(owed.into_iter());
@@ -139,6 +145,11 @@ impl Core {
     }
 }
 
+/// How many extents of so many bytes a turn may give back, one at least.
+fn turn_extents(extent_bytes: u32) -> u32 {
+    (TURN_BYTES / u64::from(extent_bytes)).clamp(1, TURN_EXTENTS.into()) as u32
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -157,7 +168,7 @@ mod tests {
     const EXTENT_BYTES: u64 = 32 << 10;
     const TURNS: u64 = 3;
     const CAPACITY: u64 = TURNS * TURN_EXTENTS as u64 * EXTENT_BYTES;
-    const TURN_BYTES: u64 = TURN_EXTENTS as u64 * EXTENT_BYTES;
+    const FREED_MAX: u64 = TURN_EXTENTS as u64 * EXTENT_BYTES;
 
     /// Each look at it takes a second.
     #[derive(Debug, Default)]
@@ -210,10 +221,17 @@ mod tests {
         for turn in 0..TURNS {
             pool.core.pay_owed();
             let now = occupied(&machine);
-            assert!(now < before && before - now <= TURN_BYTES, "turn {turn}: {before} to {now}");
+            assert!(now < before && before - now <= FREED_MAX, "turn {turn}: {before} to {now}");
             before = now;
         }
-        assert!(before < TURN_BYTES && pool.core.unpunched.lock().is_empty(), "{before}");
+        assert!(before < FREED_MAX && pool.core.unpunched.lock().is_empty(), "{before}");
+    }
+
+    /// It was 16 GiB in extents of 16 MiB, often in one call.
+    #[test]
+    fn a_turn_gives_back_no_more_than_a_gibibyte() {
+        let turns = [32 << 10, 1 << 20, 4 << 20, units::EXTENT_BYTES_MAX].map(turn_extents);
+        assert_eq!(turns, [1024, 1024, 256, (TURN_BYTES / u64::from(units::EXTENT_BYTES_MAX)) as u32]);
     }
 
     /// A service manager kills what has not ended by then.
@@ -224,8 +242,8 @@ mod tests {
         // The first look tells when to end, each turn begins with one.
         pool.core.give_back_all(3_000_000_000);
         let left = occupied(&machine);
-        assert!((CAPACITY - 2 * TURN_BYTES..CAPACITY - TURN_BYTES).contains(&left), "{left} of {CAPACITY}");
+        assert!((CAPACITY - 2 * FREED_MAX..CAPACITY - FREED_MAX).contains(&left), "{left} of {CAPACITY}");
         pool.core.give_back_all(CLOSE_NS_MAX);
-        assert!(occupied(&machine) < TURN_BYTES);
+        assert!(occupied(&machine) < FREED_MAX);
     }
 }
