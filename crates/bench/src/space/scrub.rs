@@ -15,7 +15,8 @@ use crate::{Context, Outcome, fio};
 
 const BLOCK: u64 = units::BLOCK_BYTES as u64;
 const REQUEST_BYTES: u64 = 128 << 10;
-/// What `shale scrub` asks for at a time, and how many times as long as that takes it rests while others are at work.
+/// What `shale scrub` asks for at a time while nobody else is at work, and while somebody is; and how many times as long as that takes it rests then.
+const IDLE_SLICE_BYTES: u64 = 64 << 20;
 const SLICE_BYTES: u64 = 8 << 20;
 const REST_FACTOR: u32 = 9;
 /// How [`raw_read`] reads.
@@ -44,9 +45,9 @@ fn filled(context: &Context) -> Outcome<(World, Arc<Volume>)> {
 fn scrub(world: &World) -> Outcome<f64> {
     world.drop_caches()?;
     let (began, before) = (Instant::now(), world.pool.status().read_disk_bytes);
-    let mut slice = world.pool.scrub(SLICE_BYTES, true)?;
+    let mut slice = world.pool.scrub(IDLE_SLICE_BYTES, true)?;
     while !slice.is_finished {
-        slice = world.pool.scrub(SLICE_BYTES, false)?;
+        slice = world.pool.scrub(IDLE_SLICE_BYTES, false)?;
     }
     if slice.found > 0 {
         return Err(format!("the scrub found damage: {:?}", slice.damages).into());

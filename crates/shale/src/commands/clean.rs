@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde::Serialize;
 use units::format_size;
 
-use super::pace::{Interruption, Standing, in_slices};
+use super::pace::{Interruption, SliceBytes, Standing, in_slices};
 use crate::cli::{CleanArgs, Pacing};
 use crate::commands::status::status;
 use crate::control::{Reply, Request};
@@ -20,7 +20,7 @@ use crate::session::Session;
 const ROUNDS: u32 = 16;
 
 /// Bytes of volumes of one slice of sorting: a fraction of a second.
-const SORT_BYTES: u64 = 8 << 20;
+const SORT_SLICES: SliceBytes = SliceBytes { busy: 8 << 20, idle: 8 << 20 };
 
 /// What cleaning did.
 #[derive(Debug, Serialize)]
@@ -108,7 +108,7 @@ fn sort(args: &CleanArgs, session: &Session, interruption: &Interruption, output
         }
     };
     let pacing = Pacing { rate: args.rate, restart: args.restart, report: args.report };
-    in_slices("sorting", SORT_BYTES, &pacing, interruption, output, call, standing)
+    in_slices("sorting", SORT_SLICES, &pacing, interruption, output, call, standing)
 }
 
 fn standing(slice: &SortSlice) -> Standing {

@@ -84,14 +84,23 @@ pub struct Standing {
     pub said: String,
 }
 
-/// Asks for slices of `slice_bytes` with `call` (bytes, whether to begin anew), until all is done, resting between them as the pacing or the pool's
+/// How much is asked for at a time, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct SliceBytes {
+    /// While others use the pool, and where a rate is given: so little that nobody waits long for it.
+    pub busy: u64,
+    /// As long as nobody does, or nobody is to be spared: the beginning and the end of a slice cost time.
+    pub idle: u64,
+}
+
+/// Asks for slices with `call` (bytes, whether to begin anew), until all is done, resting between them as the pacing or the pool's
 /// users demand; only asks how far it is when `pacing` says so. Returns the last answer.
 ///
 /// # Errors
 /// Those of `call`; `Interrupted`.
 pub fn in_slices<S>(
     title: &'static str,
-    slice_bytes: u64,
+    bytes: SliceBytes,
     pacing: &Pacing,
     interruption: &Interruption,
     output: &Output,
@@ -106,16 +115,20 @@ pub fn in_slices<S>(
     // One that was finished is history.
     let mut restart = pacing.restart || is.finished;
     let progress = Progress::new(output, title, Some(is.bytes_total));
+    let mut is_busy = true;
     while restart || !is.finished {
         let (began, before) = (Instant::now(), is.foreground_bytes);
-        slice = call(slice_bytes, restart)?;
+        let spares_others = pacing.rate.map_or(is_busy, |rate| rate < u64::MAX);
+        let asked = if spares_others { bytes.busy } else { bytes.idle };
+        slice = call(asked, restart)?;
         restart = false;
         is = standing(&slice);
+        is_busy = is.foreground_bytes != before;
         progress.set_total(is.bytes_total);
         progress.set(is.bytes_done);
         progress.say(is.said);
         if !is.finished {
-            interruption.rest(rest(slice_bytes, pacing.rate, began.elapsed(), is.foreground_bytes != before));
+            interruption.rest(rest(asked, pacing.rate, began.elapsed(), is_busy));
         }
         if !is.finished && interruption.has_come() {
             progress.finish();
@@ -143,6 +156,10 @@ fn rest(slice_bytes: u64, rate: Option<u64>, work: Duration, is_busy: bool) -> D
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::cell::RefCell;
+
     use super::*;
 
     #[test]
@@ -155,5 +172,32 @@ mod tests {
         assert_eq!(rest(SLICE, Some(u64::MAX), work, true), Duration::ZERO);
         assert_eq!(rest(SLICE, Some(SLICE), work, true), Duration::from_millis(990));
         assert_eq!(rest(SLICE, Some(SLICE / 8), work, false), Duration::from_millis(7990));
+    }
+
+    /// Larger slices as long as nobody else is at work, or is to be spared.
+    #[test]
+    fn slices_are_larger_while_nobody_else_is_at_work() {
+        const BYTES: SliceBytes = SliceBytes { busy: 8, idle: 64 };
+        for (rate, expected) in [(None, [8, 64, 64, 8, 8]), (Some(1 << 40), [8; 5]), (Some(u64::MAX), [64; 5])] {
+            let pacing = Pacing { rate, restart: false, report: false };
+            let interruption = Interruption { flag: Arc::default() };
+            let (asked, foreground) = (RefCell::new(Vec::new()), [0, 0, 0, 5, 9, 9]);
+            let call = |bytes: u64, _| {
+                if bytes > 0 {
+                    asked.borrow_mut().push(bytes);
+                }
+                Ok(asked.borrow().len())
+            };
+            let standing = |done: &usize| Standing {
+                finished: *done == expected.len(),
+                bytes_done: *done as u64,
+                bytes_total: expected.len() as u64,
+                foreground_bytes: foreground[*done],
+                said: String::new(),
+            };
+            let output = Output::new(false, true);
+            in_slices("test", BYTES, &pacing, &interruption, &output, call, standing).unwrap();
+            assert_eq!(asked.into_inner(), expected, "{rate:?}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use units::format_size;
 
-use super::pace::{Interruption, Standing, in_slices};
+use super::pace::{Interruption, SliceBytes, Standing, in_slices};
 use crate::choices::RecompressSlice;
 use crate::cli::RecompressArgs;
 use crate::control::{Reply, Request};
@@ -14,7 +14,7 @@ use crate::output::Output;
 use crate::session::Session;
 
 /// Bytes of extents of one slice: a fraction of a second of compressing, even with the slowest codecs.
-const SLICE_BYTES: u64 = 4 << 20;
+const SLICES: SliceBytes = SliceBytes { busy: 4 << 20, idle: 4 << 20 };
 
 /// What recompression did.
 #[derive(Debug, Serialize)]
@@ -36,7 +36,7 @@ pub fn run(args: RecompressArgs, output: &Output) -> Outcome {
                 other => Err(other.unexpected().into()),
             }
         };
-        in_slices("recompressing", SLICE_BYTES, &args.pacing, &interruption, output, call, standing)
+        in_slices("recompressing", SLICES, &args.pacing, &interruption, output, call, standing)
     })?;
     let summary = Summary { slice: &slice, seconds: started.elapsed().as_secs_f64() };
     output.result(&summary, || show(&slice, (!args.pacing.report).then(|| started.elapsed())));

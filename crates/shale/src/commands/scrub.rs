@@ -6,7 +6,7 @@ use serde::Serialize;
 use surface::ErrorKind;
 use units::format_size;
 
-use super::pace::{Interruption, Standing, in_slices};
+use super::pace::{Interruption, SliceBytes, Standing, in_slices};
 use crate::cli::ScrubArgs;
 use crate::control::{Reply, Request};
 use crate::exit::{Failure, Outcome};
@@ -14,8 +14,9 @@ use crate::model::ScrubSlice;
 use crate::output::Output;
 use crate::session::Session;
 
-/// Bytes of one slice: a few milliseconds on a fast device, so that the rests between them are short, too.
-const SLICE_BYTES: u64 = 8 << 20;
+/// While others are at work, a few milliseconds on a fast device, so that the rests between them are short, too; else so much that reading hardly
+/// ever stops.
+const SLICES: SliceBytes = SliceBytes { busy: 8 << 20, idle: 64 << 20 };
 
 /// What scrubbing found.
 #[derive(Debug, Serialize)]
@@ -36,7 +37,7 @@ pub fn run(args: ScrubArgs, output: &Output) -> Outcome {
                 other => Err(other.unexpected().into()),
             }
         };
-        in_slices("scrubbing", SLICE_BYTES, &args.pacing, &interruption, output, call, standing)
+        in_slices("scrubbing", SLICES, &args.pacing, &interruption, output, call, standing)
     })?;
     let summary = Summary { slice: &slice, seconds: started.elapsed().as_secs_f64() };
     output.result(&summary, || show(&slice, (!args.pacing.report).then_some(summary.seconds)));
