@@ -11,6 +11,15 @@ use format::{
 };
 use libfuzzer_sys::fuzz_target;
 
+/// What decodes encodes to something that decodes to the same.
+macro_rules! round_trip {
+    ($structure:ty, $body:expr) => {
+        if let Ok(decoded) = <$structure>::decode(&sealed($body)) {
+            assert_eq!(<$structure>::decode(&decoded.encode()), Ok(decoded));
+        }
+    };
+}
+
 fuzz_target!(|input: &[u8]| {
     let Some((which, body)) = input.split_first() else { return };
     match which % 17 {
@@ -25,26 +34,14 @@ fuzz_target!(|input: &[u8]| {
                 assert_eq!(both.known(), record.known());
             }
         }
-        3 => {
-            if let Ok(descriptor) = ObjectDescriptor::decode(&sealed(body)) {
-                assert_eq!(ObjectDescriptor::decode(&descriptor.encode()), Ok(descriptor));
-            }
-        }
-        4 => {
-            if let Ok(checkpoint) = Checkpoint::decode(&sealed(body)) {
-                assert_eq!(Checkpoint::decode(&checkpoint.encode()), Ok(checkpoint));
-            }
-        }
+        3 => round_trip!(ObjectDescriptor, body),
+        4 => round_trip!(Checkpoint, body),
         5 => {
             if let Ok(page) = decode_usage_page(&sealed(body)) {
                 assert_eq!(decode_usage_page(&encode_usage_page(&page)), Ok(page));
             }
         }
-        7 => {
-            if let Ok(state) = RecompressState::decode(&sealed(body)) {
-                assert_eq!(RecompressState::decode(&state.encode()), Ok(state));
-            }
-        }
+        7 => round_trip!(RecompressState, body),
         8 => {
             if let Ok(changes) = decode_delta(&sealed(body)) {
                 let mut writer = DeltaWriter::default();
@@ -61,32 +58,12 @@ fuzz_target!(|input: &[u8]| {
                 assert_eq!(decode_learned(&encode_learned(&cells)), Ok(cells));
             }
         }
-        10 => {
-            if let Ok(state) = SortState::decode(&sealed(body)) {
-                assert_eq!(SortState::decode(&state.encode()), Ok(state));
-            }
-        }
-        11 => {
-            if let Ok(state) = ScrubState::decode(&sealed(body)) {
-                assert_eq!(ScrubState::decode(&state.encode()), Ok(state));
-            }
-        }
-        12 => {
-            if let Ok(part) = CataloguePart::decode(&sealed(body)) {
-                assert_eq!(CataloguePart::decode(&part.encode()), Ok(part));
-            }
-        }
+        10 => round_trip!(SortState, body),
+        11 => round_trip!(ScrubState, body),
+        12 => round_trip!(CataloguePart, body),
         13 => dictionary(body),
-        14 => {
-            if let Ok(end) = LogEnd::decode(&sealed(body)) {
-                assert_eq!(LogEnd::decode(&end.encode()), Ok(end));
-            }
-        }
-        15 => {
-            if let Ok(note) = OpeningNote::decode(&sealed(body)) {
-                assert_eq!(OpeningNote::decode(&note.encode()), Ok(note));
-            }
-        }
+        14 => round_trip!(LogEnd, body),
+        15 => round_trip!(OpeningNote, body),
         _ => {
             let _ = (parse_object_key(body), parse_usage_key(body), parse_delta_key(body));
             if let Some(key) = parse_record_key(body) {

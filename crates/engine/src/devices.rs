@@ -114,7 +114,15 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::NotFound`].
     pub fn volume_of(&self, id: DeviceId) -> Result<Arc<Volume>> {
-        let object = self.core.objects.meant(id.into())?;
+        self.volume_meant(id.into())
+    }
+
+    /// The volume or the snapshot that is meant.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`].
+    pub fn volume_meant(&self, meant: Meant<'_>) -> Result<Arc<Volume>> {
+        let object = self.core.objects.meant(meant)?;
         Ok(Arc::new(Volume::new(self.core.clone(), object)))
     }
 }

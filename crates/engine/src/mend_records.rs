@@ -12,16 +12,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
-use format::{
-    FragmentRef, ObjectDescriptor, Origin, Reap, Record, RecordKey, parse_record_key, record_key, record_key_range,
-};
+use format::{FragmentRef, Origin, Reap, Record, RecordKey, parse_record_key, record_key, record_key_range};
 use surface::Result;
 use units::{BlockMask, Epoch, ExtentIndex, GroupIndex, ObjectId};
 
 use crate::map::store_error;
 use crate::mend::Mender;
 use crate::mend_identities::note;
-use crate::salvage::{Doubt, Fact, Rank, Resolved, Scan, counts, is_certain, is_whole, resolve};
+use crate::salvage::{Doubt, Fact, Rank, Resolved, Scan, counts, is_doubtful, is_whole, resolve};
 
 /// Groups of objects.
 type Groups = BTreeSet<(ObjectId, GroupIndex)>;
@@ -149,11 +147,7 @@ impl Mender<'_> {
             }
         }
         let ahead: BTreeSet<_> = self.checkpoint.extents.iter().copied().collect();
-        let may_hide = |fact: &Fact, object: &ObjectDescriptor| object.undone.may_hide(fact.key.epoch);
-        let is_doubtful = |fact: &Fact| {
-            let object = self.found.descriptors.get(&fact.key.object);
-            object.is_some_and(|object| may_hide(fact, object)) || !is_certain(&scan, fact)
-        };
+        let is_doubtful = |fact: &Fact| is_doubtful(&scan, self.found.descriptors.get(&fact.key.object), fact);
         let certain_from = scan.certain_from(self.checkpoint.next_seq);
         let doubt = Doubt { certain_from, is_doubtful: &is_doubtful };
         let is_data = |rank| matches!(rank, Rank::Intact | Rank::Damaged);

@@ -322,8 +322,7 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::NotFound`].
     pub fn volume(&self, name: &str) -> Result<Arc<Volume>> {
-        let object = self.core.objects.readable(name)?;
-        Ok(Arc::new(Volume::new(self.core.clone(), object)))
+        self.volume_meant(name.into())
     }
 
     /// All volumes, by name. Stored bytes are those of the last checkpoint.

@@ -134,10 +134,10 @@ impl Core {
     /// to what is reserved.
     fn extents_promised(&self, object: &Object, overwrites: bool) -> u64 {
         let reserved = self.extents_reserved_against(object);
-        match self.overwrite_extents() {
-            0 if overwrites => 0,
-            _ if overwrites => reserved,
-            share => share + reserved,
+        match (self.overwrite_extents(), overwrites) {
+            (0, true) => 0,
+            (_, true) => reserved,
+            (share, false) => share + reserved,
         }
     }
 
@@ -191,10 +191,11 @@ impl Core {
         if let Some(admitted) = self.try_admit(bytes, self.extents_promised(object, false)) {
             return Ok(admitted);
         }
-        let overwrites = self.extents_kept(object, bytes, false) > 0 && self.overwrites(object, offset, length)?;
+        let kept_now = self.extents_kept(object, bytes, false);
+        let overwrites = kept_now > 0 && self.overwrites(object, offset, length)?;
         // Asked again and again: what was counted cautiously is known exactly after the next checkpoint.
         let kept = || self.extents_kept(object, bytes, overwrites);
-        if let Some(admitted) = self.try_admit(bytes, kept()) {
+        if let Some(admitted) = self.try_admit(bytes, if overwrites { kept() } else { kept_now }) {
             return Ok(admitted);
         }
         // Nothing could be won when it was tried last.

@@ -6,8 +6,10 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+
+use crate::deletion::Deletion;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"shaledur");
 const SLOT_BYTES: usize = 24;
@@ -18,15 +20,14 @@ const SLOT_DISTANCE: u64 = 4096;
 pub(crate) struct DurableMark {
     file: File,
     value: u64,
-    /// It had a name when it was opened, as far as the file system tells: some always say that there is none.
-    had_name: bool,
+    deletion: Deletion,
 }
 
 impl DurableMark {
     /// Makes the file with the number 0.
     pub(crate) fn create(path: &Path) -> Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
-        let mut mark = Self { had_name: has_name(&file)?, file, value: 0 };
+        let mut mark = Self { deletion: Deletion::of(&file)?, file, value: 0 };
         mark.write(0)?;
         Ok(mark)
     }
@@ -39,7 +40,7 @@ impl DurableMark {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let slots = [read_slot(&file, 0)?, read_slot(&file, SLOT_DISTANCE)?];
         match slots.into_iter().flatten().max() {
-            Some(value) => Ok(Self { had_name: has_name(&file)?, file, value }),
+            Some(value) => Ok(Self { deletion: Deletion::of(&file)?, file, value }),
             None => Err(Error::new(ErrorKind::InvalidData, format!("{} is damaged in both places", path.display()))),
         }
     }
@@ -54,7 +55,7 @@ impl DurableMark {
     /// # Errors
     /// Of fstat.
     pub(crate) fn is_deleted(&self) -> Result<bool> {
-        Ok(self.had_name && !has_name(&self.file)?)
+        self.deletion.has_come(&self.file)
     }
 
     /// Raises the number, durably.
@@ -70,10 +71,6 @@ impl DurableMark {
         self.value = value;
         Ok(())
     }
-}
-
-fn has_name(file: &File) -> Result<bool> {
-    Ok(file.metadata()?.nlink() > 0)
 }
 
 fn read_slot(file: &File, offset: u64) -> Result<Option<u64>> {

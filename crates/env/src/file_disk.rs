@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{Advice, AtFlags, FallocateFlags, StatxFlags};
 
+use crate::deletion::Deletion;
 use crate::uring::FileRing;
 use crate::{AlignedBuf, Disk, ReadRing, block_device, lock};
 
@@ -52,8 +53,7 @@ pub struct FileDisk {
     read_align: usize,
     direct: bool,
     is_new: bool,
-    /// The file had a name when it was opened, as far as its file system tells: some always say that there is none.
-    had_name: bool,
+    deletion: Deletion,
     /// A sync failed. The kernel reports lost writes once only, so that the next sync would succeed without them.
     sync_failed: AtomicBool,
     read_bytes: AtomicU64,
@@ -192,7 +192,7 @@ impl FileDisk {
             forget_cached(&file)
                 .map_err(|e| context(e, format_args!("cannot open {} for buffered I/O", path.display())))?;
         }
-        let had_name = kind == Kind::File && file.metadata().is_ok_and(|metadata| metadata.nlink() > 0);
+        let deletion = if kind == Kind::File { Deletion::of(&file).unwrap_or_default() } else { Deletion::default() };
         Ok(Self {
             file,
             path: path.to_owned(),
@@ -200,7 +200,7 @@ impl FileDisk {
             read_align: read_align.unwrap_or(READ_ALIGN_MIN),
             direct: read_align.is_some(),
             is_new: false,
-            had_name,
+            deletion,
             sync_failed: AtomicBool::new(false),
             read_bytes: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
@@ -244,9 +244,8 @@ impl FileDisk {
         if self.beyond_headroom()? >= len { Ok(()) } else { Err(ErrorKind::StorageFull.into()) }
     }
 
-    /// Whether somebody has deleted the file: the system goes on writing to it, and calls that success, until nobody has it open.
     fn is_deleted(&self) -> Result<bool> {
-        Ok(self.had_name && self.file.metadata()?.nlink() == 0)
+        self.deletion.has_come(&self.file)
     }
 
     fn deleted(&self) -> Error {

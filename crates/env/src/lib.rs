@@ -8,6 +8,7 @@ mod allocator;
 mod arena;
 mod block_device;
 mod clock;
+mod deletion;
 mod descriptors;
 mod disk;
 mod durable_mark;

@@ -222,8 +222,7 @@ impl Devices {
         let volume = match meant.into() {
             // Nobody has it open.
             Meant::Name(name) if self.pool.is_being_received(name) => return self.pool.destroy(name, recursive),
-            Meant::Name(name) => self.pool.volume(name)?,
-            Meant::Number(id) => self.pool.volume_of(id)?,
+            meant => self.pool.volume_meant(meant)?,
         };
         let (id, name) = (volume.id(), volume.name());
         let mut needed = vec![Needed { volume, goes: true }];

@@ -107,11 +107,8 @@ impl Service {
 
     /// The volume with the number `id`, whatever it is called by now; without one whichever has the name.
     fn named(&self, name: &str, id: Option<u64>) -> Result<Arc<Volume>> {
-        let found = match id {
-            Some(id) => self.pool.volume_of(DeviceId(id)),
-            None => self.pool.volume(name),
-        };
-        found.map_err(|error| match id {
+        let meant = id.map_or(Meant::Name(name), |id| DeviceId(id).into());
+        self.pool.volume_meant(meant).map_err(|error| match id {
             Some(_) => error.context(format_args!("'{name}' is gone")),
             None => error,
         })

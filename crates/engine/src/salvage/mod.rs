@@ -36,7 +36,7 @@ use surface::Result;
 use units::{ExtentIndex, Seq};
 
 pub(crate) use facts::{Doubt, Fact, Rank, Resolved, resolve};
-pub(crate) use records::{counts, is_certain};
+pub(crate) use records::{counts, is_doubtful};
 pub(crate) use scan::Scan;
 pub(crate) use told::{Table, Told};
 

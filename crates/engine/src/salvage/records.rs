@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use env::{MapBatch, MapStore};
-use format::{RecordKey, record_key};
+use format::{ObjectDescriptor, RecordKey, record_key};
 use surface::Result;
 use units::{BlockMask, GroupIndex, ObjectId, Seq};
 
@@ -125,10 +125,7 @@ impl<'a> Facts<'a> {
         progress: &mut dyn FnMut(ObjectId) -> Result<()>,
     ) -> Result<BTreeMap<ObjectId, Figures>> {
         self.flush()?;
-        let is_doubtful = |fact: &Fact| {
-            let object = table.objects.get(&fact.key.object);
-            object.is_some_and(|object| object.undone.may_hide(fact.key.epoch)) || !is_certain(scan, fact)
-        };
+        let is_doubtful = |fact: &Fact| is_doubtful(scan, table.objects.get(&fact.key.object), fact);
         let doubt = Doubt { certain_from: scan.certain_from(Seq(0)), is_doubtful: &is_doubtful };
         let mut figures: BTreeMap<ObjectId, Figures> = BTreeMap::new();
         let mut hiding = Hiding::default();
@@ -194,9 +191,10 @@ pub(crate) fn counts(scan: &Scan, fact: &Fact) -> bool {
     scan.told.openings.happened(fact.incarnation, fact.seq) && !is_torn
 }
 
-/// Whether it is known that what a fact says happened. What was moved was made before.
-pub(crate) fn is_certain(scan: &Scan, fact: &Fact) -> bool {
-    fact.made < scan.told.openings.certain_end_of(fact.incarnation)
+/// Whether a fact of an object may be one that was taken back, or never happened. What was moved was made before.
+pub(crate) fn is_doubtful(scan: &Scan, object: Option<&ObjectDescriptor>, fact: &Fact) -> bool {
+    let may_be_undone = object.is_some_and(|object| object.undone.may_hide(fact.key.epoch));
+    may_be_undone || fact.made >= scan.told.openings.certain_end_of(fact.incarnation)
 }
 
 /// The keys of the facts of an object.

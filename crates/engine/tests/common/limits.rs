@@ -115,14 +115,20 @@ impl World {
         Ok(true)
     }
 
-    /// Whether reservations that do not fit explain that a change of the table was refused; if it says so, they must.
-    pub fn judge_reservation(&self, op: &Op, error: &Error) -> Result<bool, Failure> {
-        let Op::Table(change) = op else { return Ok(false) };
-        if !error.to_string().contains("reserv") {
-            return Ok(false);
+    /// The change of the table that was refused with these words, and the model as it would be after it.
+    fn refused_change<'a>(&self, op: &'a Op, error: &Error, words: &str) -> Option<(&'a TableOp, Model)> {
+        let Op::Table(change) = op else { return None };
+        if !error.to_string().contains(words) {
+            return None;
         }
         let mut after = self.model.clone();
         after.table_done(change);
+        Some((change, after))
+    }
+
+    /// Whether reservations that do not fit explain that a change of the table was refused; if it says so, they must.
+    pub fn judge_reservation(&self, op: &Op, error: &Error) -> Result<bool, Failure> {
+        let Some((change, after)) = self.refused_change(op, error, "reserv") else { return Ok(false) };
         let status = self.pool().status();
         let wanted = self.bytes_reserved(&after, None);
         if !matches!(change, TableOp::Create { .. } | TableOp::Clone { .. } | TableOp::Set { .. })
@@ -136,12 +142,9 @@ impl World {
 
     /// Whether a change was refused because a volume would have more reserved than its quota lets it use; if it says so, one must.
     pub fn judge_contradiction(&self, op: &Op, error: &Error) -> Result<bool, Failure> {
-        let Op::Table(change) = op else { return Ok(false) };
-        if !error.to_string().contains("could never use what is kept") {
+        let Some((_, after)) = self.refused_change(op, error, "could never use what is kept") else {
             return Ok(false);
-        }
-        let mut after = self.model.clone();
-        after.table_done(change);
+        };
         let contradicts = |name: &String| {
             let [reserved, quota] = ["reservation", "quota"].map(|key| limit(&after, name, key));
             reserved.zip(quota).is_some_and(|(reserved, quota)| reserved > quota)
