@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use env::MapBatch;
-use format::{KEY_END, ScrubState};
+use format::KEY_END;
 use parking_lot::{Mutex, RwLock};
 use surface::{Error, ErrorKind, Result};
 use units::ExtentIndex;
@@ -32,6 +32,7 @@ use crate::opening::Noted;
 use crate::options::{PoolEnv, PoolOptions};
 use crate::rewrites::Rewrites;
 use crate::samples::Sampling;
+use crate::scrub::Scrubbing;
 use crate::status::Problem;
 use crate::unit_cache::UnitCache;
 use crate::workers::{Workers, room_mark};
@@ -115,8 +116,7 @@ pub(crate) struct Core {
     /// Held by the round that may take what is kept for moves.
     pub dipping: Mutex<()>,
     pub brake: Brake,
-    /// How far scrubbing has come, once it has been loaded.
-    pub scrub: Mutex<Option<ScrubState>>,
+    pub scrub: Mutex<Scrubbing>,
     /// What opening the pool has mended; whoever checks tells.
     pub mended: Mutex<Vec<Problem>>,
     /// What cleaning could not move because it is damaged.

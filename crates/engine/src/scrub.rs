@@ -3,7 +3,7 @@
 //! slice or after a restart.
 //!
 //! For each extent that has live bytes:
-//! 1. It is read whole, a few extents ahead, without a lock. What lives there is verified ([`residents`](crate::residents)).
+//! 1. It is read whole, a few extents ahead (more while nobody uses the pool), without a lock. What lives there is verified ([`residents`](crate::residents)).
 //! 2. What does not match may have been freed and written again since it was read. So it is looked up once more, and read
 //!    exactly, as a reader would, with readers' protection against reuse. Only what fails then is damage.
 //!
@@ -28,6 +28,15 @@ use crate::victim_reads::VictimReads;
 const DAMAGES_MAX: usize = 1000;
 /// Bytes of a description that are kept.
 const DETAIL_BYTES_MAX: usize = 500;
+
+/// What an open pool knows of its scrubbing.
+#[derive(Default)]
+pub(crate) struct Scrubbing {
+    /// How far it has come, once that has been loaded.
+    state: Option<ScrubState>,
+    /// What users had read and written when the last slice ended.
+    foreground_bytes: u64,
+}
 
 /// How far scrubbing has come.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -69,7 +78,7 @@ impl Core {
     fn scrub(&self, bytes: u64, restart: bool) -> Result<ScrubReport> {
         self.check_failed()?;
         let mut known = self.scrub.lock();
-        let mut state = match known.take() {
+        let mut state = match known.state.take() {
             Some(state) => state,
             None => self.load_scrub()?,
         };
@@ -77,9 +86,9 @@ impl Core {
             let started_unix_s = self.env.clock.unix_s().max(1);
             state = ScrubState { started_unix_s, next: ExtentIndex(1), ..ScrubState::default() };
         }
-        let result = self.scrub_slice(&mut state, bytes);
+        let result = self.scrub_slice(&mut state, bytes, known.foreground_bytes);
         let report = self.scrub_report(&state);
-        *known = Some(state);
+        *known = Scrubbing { state: Some(state), foreground_bytes: report.foreground_bytes };
         result.map(|()| report)
     }
 
@@ -89,7 +98,7 @@ impl Core {
         Ok(ScrubState::decode(&value).unwrap_or_default())
     }
 
-    fn scrub_slice(&self, state: &mut ScrubState, bytes: u64) -> Result<()> {
+    fn scrub_slice(&self, state: &mut ScrubState, bytes: u64, foreground_bytes: u64) -> Result<()> {
         let extent_bytes = u64::from(self.geometry.extent_bytes);
         let first = state.next;
         let (number, victims, end) = {
@@ -103,7 +112,7 @@ impl Core {
             }
             (checkpoint.number, victims, at)
         };
-        let mut reads = VictimReads::new(self, victims);
+        let mut reads = VictimReads::while_alone(self, victims, foreground_bytes);
         while let Some((victim, read)) = reads.next() {
             state.next = victim.extent;
             match self.scrub_extent(victim, number, read.ok(), state) {
@@ -211,7 +220,7 @@ impl Core {
             extent_bytes: self.geometry.extent_bytes.into(),
             fragments: state.fragments,
             bytes: state.bytes,
-            foreground_bytes: self.counters.written_bytes.get() + self.counters.read_bytes.get(),
+            foreground_bytes: self.foreground_bytes(),
             found: state.found,
             damages: state.damages.iter().map(damage).collect(),
         }

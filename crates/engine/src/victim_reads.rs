@@ -1,22 +1,27 @@
 //! Reads the extents that are to be cleaned, scrubbed or checked, a few ahead of who looks at them, so that the device works meanwhile.
 //!
-//! The reader threads do it. What they drop because they have too much to do, or where there are none, is read by whoever wants it.
+//! While others use the pool the reader threads do it, in pieces between which others' requests come. What they drop because they have too much to do,
+//! or where there are none, is read by whoever wants it. While nobody does, whole extents go through the ring of whoever wants them, as many as the
+//! device needs to be as fast as it can be.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use env::AlignedBuf;
+use env::{AlignedBuf, ReadRing};
 use units::ExtentIndex;
 
 use crate::core::Core;
 use crate::extents::Victim;
 use crate::log_reads::Source;
 
-/// Most extents of a round in memory at the same time: the one that is looked at, and those that are read meanwhile.
+/// Most extents of a round in memory at the same time beside others: the one that is looked at, and those that are read meanwhile.
 const EXTENTS_MAX: u64 = 4;
 /// The part of the memory budget that they may take, if there are two at least.
 const MEMORY_DIVISOR: u64 = 32;
+/// The same while nobody else uses the pool.
+const ALONE_EXTENTS_MAX: u64 = 16;
+const ALONE_MEMORY_DIVISOR: u64 = 16;
 
 type Outcome = io::Result<AlignedBuf>;
 
@@ -24,40 +29,110 @@ type Outcome = io::Result<AlignedBuf>;
 pub(crate) struct VictimReads<'a> {
     core: &'a Core,
     rest: std::vec::IntoIter<Victim>,
-    extents_max: usize,
-    ahead: VecDeque<(Victim, Receiver<Outcome>)>,
+    ahead: VecDeque<(Victim, Ahead)>,
+    ring: Option<Ring<'a>>,
+}
+
+/// An extent that is being read.
+enum Ahead {
+    /// By a reader thread.
+    Thread(Receiver<Outcome>),
+    /// By the ring, under this tag.
+    Ring(usize),
+}
+
+/// The ring, with what has come before its turn.
+struct Ring<'a> {
+    reads: Box<dyn ReadRing + 'a>,
+    /// `None`: it could not be read so.
+    come: BTreeMap<usize, Option<AlignedBuf>>,
+    next_tag: usize,
+    /// What others had read and written when they were last known not to be at work.
+    foreground_bytes: u64,
+}
+
+impl Ring<'_> {
+    fn begin(&mut self, core: &Core, extent: ExtentIndex) -> usize {
+        let (tag, len) = (self.next_tag, core.geometry.extent_bytes as usize);
+        self.next_tag += 1;
+        self.reads.begin(tag, core.geometry.start(extent), core.buffers.get(len), len);
+        core.counters.read_disk_bytes.add(len as u64);
+        tag
+    }
+
+    /// What was begun under that tag; `None`: it has to be read in the ordinary way.
+    fn take(&mut self, tag: usize) -> Option<AlignedBuf> {
+        while !self.come.contains_key(&tag) {
+            let ended = self.reads.wait()?;
+            self.come.insert(ended.tag, ended.whole.then_some(ended.buf));
+        }
+        self.come.remove(&tag).flatten()
+    }
 }
 
 impl<'a> VictimReads<'a> {
+    /// Reads beside others.
     pub(crate) fn new(core: &'a Core, victims: Vec<Victim>) -> Self {
-        let extents_max = extents_max(core.options.memory_bytes, core.geometry.extent_bytes);
-        Self { core, rest: victims.into_iter(), extents_max, ahead: VecDeque::new() }
+        Self { core, rest: victims.into_iter(), ahead: VecDeque::new(), ring: None }
+    }
+
+    /// Reads as fast as the device can for as long as others have read and written no more than `foreground_bytes`.
+    pub(crate) fn while_alone(core: &'a Core, victims: Vec<Victim>, foreground_bytes: u64) -> Self {
+        let ring =
+            core.env.disk.read_ring().map(|reads| Ring { reads, come: BTreeMap::new(), next_tag: 0, foreground_bytes });
+        Self { ring, ..Self::new(core, victims) }
     }
 
     /// The next victim, and its extent's bytes or why they cannot be read.
     pub(crate) fn next(&mut self) -> Option<(Victim, Outcome)> {
-        if self.core.is_inline() {
+        self.begin();
+        let Some((victim, ahead)) = self.ahead.pop_front() else {
             let victim = self.rest.next()?;
             return Some((victim, self.core.read_extent(victim.extent)));
+        };
+        let read = match ahead {
+            Ahead::Thread(receive) => receive.recv().ok(),
+            Ahead::Ring(tag) => self.ring.as_mut().and_then(|ring| ring.take(tag)).map(Ok),
+        };
+        Some((victim, read.unwrap_or_else(|| self.core.read_extent(victim.extent))))
+    }
+
+    /// Begins to read as much as may be read ahead.
+    fn begin(&mut self) {
+        let core = self.core;
+        let mut ring = self.ring.as_mut().filter(|ring| ring.foreground_bytes == core.foreground_bytes());
+        if ring.is_none() && core.is_inline() {
+            return;
         }
-        while self.ahead.len() < self.extents_max {
+        let (divisor, most) =
+            if ring.is_some() { (ALONE_MEMORY_DIVISOR, ALONE_EXTENTS_MAX) } else { (MEMORY_DIVISOR, EXTENTS_MAX) };
+        let extents_max = extents_max(core.options.memory_bytes / divisor, core.geometry.extent_bytes, most);
+        while self.ahead.len() < extents_max {
             let Some(victim) = self.rest.next() else { break };
-            let (send, receive) = sync_channel(1);
-            self.core.workers.submit(Box::new(move |core| drop(send.send(core.read_extent(victim.extent)))));
-            self.ahead.push_back((victim, receive));
+            let ahead = match &mut ring {
+                Some(ring) => Ahead::Ring(ring.begin(core, victim.extent)),
+                None => {
+                    let (send, receive) = sync_channel(1);
+                    core.workers.submit(Box::new(move |core| drop(send.send(core.read_extent(victim.extent)))));
+                    Ahead::Thread(receive)
+                }
+            };
+            self.ahead.push_back((victim, ahead));
         }
-        let (victim, receive) = self.ahead.pop_front()?;
-        let outcome = receive.recv().unwrap_or_else(|_| self.core.read_extent(victim.extent));
-        Some((victim, outcome))
     }
 }
 
 /// How many extents of so many bytes may be in memory.
-fn extents_max(memory_bytes: u64, extent_bytes: u32) -> usize {
-    (memory_bytes / MEMORY_DIVISOR / u64::from(extent_bytes)).clamp(1, EXTENTS_MAX) as usize
+fn extents_max(bytes: u64, extent_bytes: u32, most: u64) -> usize {
+    (bytes / u64::from(extent_bytes)).clamp(1, most) as usize
 }
 
 impl Core {
+    /// Bytes that users have read and written since the pool was opened: tells whether somebody is at work.
+    pub(crate) fn foreground_bytes(&self) -> u64 {
+        self.counters.written_bytes.get() + self.counters.read_bytes.get()
+    }
+
     /// All bytes of an extent, in a buffer of the pool's that may be longer.
     pub(crate) fn read_extent(&self, extent: ExtentIndex) -> Outcome {
         self.counters.read_disk_bytes.add(u64::from(self.geometry.extent_bytes));
@@ -71,7 +146,9 @@ mod tests {
 
     #[test]
     fn large_extents_in_little_memory_are_read_one_by_one() {
-        let many = |memory_mib: u64, extent_mib: u32| extents_max(memory_mib << 20, extent_mib << 20);
+        let many = |memory_mib: u64, extent_mib: u32| {
+            extents_max((memory_mib << 20) / MEMORY_DIVISOR, extent_mib << 20, EXTENTS_MAX)
+        };
         assert_eq!([many(512, 1), many(256, 1), many(128, 1)], [4; 3], "the usual extents");
         assert_eq!([many(64, 1), many(512, 4), many(512, 8), many(512, 16), many(64, 16)], [2, 4, 2, 1, 1]);
     }

@@ -1,7 +1,7 @@
 //! The probe: how compressible a unit looks, from a few of its bytes.
 //!
 //! 1. Pieces of 32 bytes are taken at regular distances, shifted a little each so that no structure of a power of two hides.
-//! 2. Pairs of equal bytes among them are counted, in one pass: each byte adds how often it was seen before.
+//! 2. Pairs of equal bytes among them are counted: `n` bytes of the same value are `(n^2 - n) / 2` of them.
 //! 3. Pairs over all pairs is the probability that two bytes are equal: 1/256 for random bytes, 1/16 for English text, 1 for a
 //!    constant. Its negative logarithm is the collision entropy (Rényi's of order 2); like Shannon's, which Nicolae (2011)
 //!    samples, it is what an order-0 coder could do, but it needs neither logarithms nor a second pass, and few samples.
@@ -15,8 +15,11 @@ use std::fmt;
 const PIECE_BYTES: usize = 32;
 /// Pieces of a unit of up to 8 KiB, of up to 64 KiB, of more: so many that random data is taken for something else less than
 /// once in a hundred units, and so few that they cost at most 3 % of lz4's time on the unit.
-const PIECES: [usize; 3] = [4, 12, 24];
-const PIECES_MAX: usize = PIECES[2];
+const PIECES: [usize; 3] = [6, 12, 24];
+/// What is shorter is looked at whole.
+const UNIT_BYTES_MIN: usize = PIECES[0] * (PIECE_BYTES + SHIFT);
+/// By how much the pieces are shifted, each against the one before: prime to the usual distances, so that the shifts spread over the whole of them.
+const SHIFT: usize = 89;
 /// One over this is the score of a constant unit.
 const SCALE: u32 = 1 << 16;
 
@@ -92,45 +95,52 @@ impl Probe {
 
 /// Probes a unit.
 pub fn probe(unit: &[u8]) -> Probe {
-    let pieces = match unit.len() {
-        0..=8192 => PIECES[0],
-        8193..=65536 => PIECES[1],
-        _ => PIECES[2],
-    };
-    // First all pieces are fetched, then looked at: so the processor waits for memory once and not for each piece.
-    let mut taken = [[0u8; PIECE_BYTES]; PIECES_MAX];
-    let mut count = 0;
-    let distance = unit.len() / pieces;
-    if distance < 2 * PIECE_BYTES {
-        // Shorter than any unit: all of it, or its beginning.
-        for (slot, piece) in taken.iter_mut().zip(unit.as_chunks().0.iter().take(pieces)) {
+    Probe::of(match unit.len() {
+        ..UNIT_BYTES_MIN => score(unit),
+        ..=8192 => score(sample::<{ PIECES[0] }>(unit).as_flattened()),
+        8193..=65536 => score(sample::<{ PIECES[1] }>(unit).as_flattened()),
+        _ => score(sample::<{ PIECES[2] }>(unit).as_flattened()),
+    })
+}
+
+/// Pieces of a unit. All of them are fetched before any is looked at: so the processor waits for memory once and not for each piece. None straddles
+/// two cache lines of a unit that begins with one.
+fn sample<const N: usize>(unit: &[u8]) -> [[u8; PIECE_BYTES]; N] {
+    let mut taken = [[0; PIECE_BYTES]; N];
+    let distance = unit.len() / N;
+    let slack = distance - PIECE_BYTES;
+    let mut shift = 0;
+    for (index, slot) in taken.iter_mut().enumerate() {
+        let start = (index * distance + shift) / PIECE_BYTES * PIECE_BYTES;
+        if let Some(piece) = unit[start..].first_chunk() {
             *slot = *piece;
-            count += 1;
         }
-    } else {
-        let slack = distance - PIECE_BYTES;
-        for (index, slot) in taken.iter_mut().enumerate().take(pieces) {
-            // 89 is prime to the usual distances: the shifts spread over the whole of them.
-            let start = index * distance + (index * 89) % slack;
-            if let Some(piece) = unit[start..].first_chunk() {
-                *slot = *piece;
-                count += 1;
-            }
+        shift += SHIFT;
+        if shift >= slack {
+            shift -= slack;
         }
     }
-    let mut seen = [0u16; 256];
-    let mut pairs = 0u32;
-    for byte in taken[..count].as_flattened() {
-        let count = &mut seen[usize::from(*byte)];
-        pairs += u32::from(*count);
-        *count += 1;
+    taken
+}
+
+/// Probability that two of these bytes are equal, in 65536ths.
+fn score(bytes: &[u8]) -> u32 {
+    // Two tables: where a byte comes again at once, its count is not read while it is being written.
+    let mut seen = [[0i16; 256]; 2];
+    let (pairs, rest) = bytes.as_chunks();
+    for [even, odd] in pairs {
+        seen[0][usize::from(*even)] += 1;
+        seen[1][usize::from(*odd)] += 1;
     }
-    let taken = (count * PIECE_BYTES) as u32;
-    let all = u64::from(taken) * u64::from(taken.saturating_sub(1)) / 2;
-    match (u64::from(pairs) * u64::from(SCALE)).checked_div(all) {
-        Some(score) => Probe::of(score as u32),
-        None => Probe::of(SCALE),
+    for byte in rest {
+        seen[0][usize::from(*byte)] += 1;
     }
+    let [even, odd] = &seen;
+    let squares: i32 = even.iter().zip(odd).map(|(even, odd)| i32::from(even + odd).pow(2)).sum();
+    let taken = bytes.len() as u64;
+    let all = taken * taken.saturating_sub(1) / 2;
+    let equal = (u64::from(squares.unsigned_abs()) - taken) / 2;
+    (equal * u64::from(SCALE)).checked_div(all).map_or(SCALE, |score| score as u32)
 }
 
 #[cfg(test)]

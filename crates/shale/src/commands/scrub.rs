@@ -16,7 +16,7 @@ use crate::session::Session;
 
 /// While others are at work, a few milliseconds on a fast device, so that the rests between them are short, too; else so much that reading hardly
 /// ever stops.
-const SLICES: SliceBytes = SliceBytes { busy: 8 << 20, idle: 64 << 20 };
+const SLICES: SliceBytes = SliceBytes { busy: 8 << 20, idle: 128 << 20 };
 
 /// What scrubbing found.
 #[derive(Debug, Serialize)]
