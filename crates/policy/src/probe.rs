@@ -97,7 +97,7 @@ impl Probe {
 pub fn probe(unit: &[u8]) -> Probe {
     Probe::of(match unit.len() {
         ..UNIT_BYTES_MIN => score(unit),
-        ..=8192 => score(sample::<{ PIECES[0] }>(unit).as_flattened()),
+        UNIT_BYTES_MIN..=8192 => score(sample::<{ PIECES[0] }>(unit).as_flattened()),
         8193..=65536 => score(sample::<{ PIECES[1] }>(unit).as_flattened()),
         _ => score(sample::<{ PIECES[2] }>(unit).as_flattened()),
     })
