@@ -235,7 +235,10 @@ impl Core {
         let mut content = vec![0; length];
         match readers {
             Readers::Held => self.read_guarded(&object, 0, &mut content, false)?,
-            Readers::Free => self.read(&object, 0, &mut content)?,
+            Readers::Free => {
+                let _in_extents = self.readers.read();
+                self.read_guarded(&object, 0, &mut content, false)?;
+            }
         }
         match decode_dictionary(&content) {
             Ok(bytes) => Ok(bytes.to_vec()),

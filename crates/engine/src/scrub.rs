@@ -3,7 +3,7 @@
 //! slice or after a restart.
 //!
 //! For each extent that has live bytes:
-//! 1. It is read whole, a few extents ahead (more while nobody uses the pool), without a lock. What lives there is verified ([`residents`](crate::residents)).
+//! 1. It is read whole, a few extents ahead (more while nothing else goes on), without a lock. What lives there is verified ([`residents`](crate::residents)).
 //! 2. What does not match may have been freed and written again since it was read. So it is looked up once more, and read
 //!    exactly, as a reader would, with readers' protection against reuse. Only what fails then is damage.
 //!
@@ -34,8 +34,8 @@ const DETAIL_BYTES_MAX: usize = 500;
 pub(crate) struct Scrubbing {
     /// How far it has come, once that has been loaded.
     state: Option<ScrubState>,
-    /// What users had read and written when the last slice ended.
-    foreground_bytes: u64,
+    /// [`Core::traffic_bytes`] when the last slice ended.
+    traffic_bytes: u64,
 }
 
 /// How far scrubbing has come.
@@ -86,9 +86,12 @@ impl Core {
             let started_unix_s = self.env.clock.unix_s().max(1);
             state = ScrubState { started_unix_s, next: ExtentIndex(1), ..ScrubState::default() };
         }
-        let result = self.scrub_slice(&mut state, bytes, known.foreground_bytes);
+        let result = self.scrub_slice(&mut state, bytes, known.traffic_bytes);
         let report = self.scrub_report(&state);
-        *known = Scrubbing { state: Some(state), foreground_bytes: report.foreground_bytes };
+        known.state = Some(state);
+        if bytes > 0 {
+            known.traffic_bytes = self.traffic_bytes();
+        }
         result.map(|()| report)
     }
 
@@ -98,7 +101,7 @@ impl Core {
         Ok(ScrubState::decode(&value).unwrap_or_default())
     }
 
-    fn scrub_slice(&self, state: &mut ScrubState, bytes: u64, foreground_bytes: u64) -> Result<()> {
+    fn scrub_slice(&self, state: &mut ScrubState, bytes: u64, traffic_bytes: u64) -> Result<()> {
         let extent_bytes = u64::from(self.geometry.extent_bytes);
         let first = state.next;
         let (number, victims, end) = {
@@ -112,7 +115,7 @@ impl Core {
             }
             (checkpoint.number, victims, at)
         };
-        let mut reads = VictimReads::while_alone(self, victims, foreground_bytes);
+        let mut reads = VictimReads::while_alone(self, victims, Some(traffic_bytes));
         while let Some((victim, read)) = reads.next() {
             state.next = victim.extent;
             match self.scrub_extent(victim, number, read.ok(), state) {
@@ -220,7 +223,7 @@ impl Core {
             extent_bytes: self.geometry.extent_bytes.into(),
             fragments: state.fragments,
             bytes: state.bytes,
-            foreground_bytes: self.foreground_bytes(),
+            foreground_bytes: self.counters.written_bytes.get() + self.counters.read_bytes.get(),
             found: state.found,
             damages: state.damages.iter().map(damage).collect(),
         }

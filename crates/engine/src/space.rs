@@ -191,11 +191,10 @@ impl Core {
         if let Some(admitted) = self.try_admit(bytes, self.extents_promised(object, false)) {
             return Ok(admitted);
         }
-        let kept_now = self.extents_kept(object, bytes, false);
-        let overwrites = kept_now > 0 && self.overwrites(object, offset, length)?;
+        let overwrites = self.extents_kept(object, bytes, false) > 0 && self.overwrites(object, offset, length)?;
         // Asked again and again: what was counted cautiously is known exactly after the next checkpoint.
         let kept = || self.extents_kept(object, bytes, overwrites);
-        if let Some(admitted) = self.try_admit(bytes, if overwrites { kept() } else { kept_now }) {
+        if let Some(admitted) = self.try_admit(bytes, kept()) {
             return Ok(admitted);
         }
         // Nothing could be won when it was tried last.

@@ -1,8 +1,11 @@
 //! Reads the extents that are to be cleaned, scrubbed or checked, a few ahead of who looks at them, so that the device works meanwhile.
 //!
-//! While others use the pool the reader threads do it, in pieces between which others' requests come. What they drop because they have too much to do,
-//! or where there are none, is read by whoever wants it. While nobody does, whole extents go through the ring of whoever wants them, as many as the
-//! device needs to be as fast as it can be.
+//! The reader threads do it, in pieces between which others' requests come. What they drop because they have too much to do, or where there are none, is
+//! read by whoever wants it.
+//!
+//! Who scrubs or checks while nothing else goes on has whole extents read through a ring of its own, as many as the device needs to be as fast as it can be.
+//! On a virtual disk such requests starve writes (see `env::FileDisk`), so that this ends, until the next round, as soon as anything else is read or
+//! written.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -12,6 +15,7 @@ use env::{AlignedBuf, ReadRing};
 use units::ExtentIndex;
 
 use crate::core::Core;
+use crate::counters::Counters;
 use crate::extents::Victim;
 use crate::log_reads::Source;
 
@@ -19,8 +23,9 @@ use crate::log_reads::Source;
 const EXTENTS_MAX: u64 = 4;
 /// The part of the memory budget that they may take, if there are two at least.
 const MEMORY_DIVISOR: u64 = 32;
-/// The same while nobody else uses the pool.
-const ALONE_EXTENTS_MAX: u64 = 16;
+/// The same while nothing else goes on. So many bytes keep a device busy, and are what somebody who begins then waits for.
+const ALONE_BYTES_MAX: u64 = 16 << 20;
+const ALONE_EXTENTS_MAX: u64 = 64;
 const ALONE_MEMORY_DIVISOR: u64 = 16;
 
 type Outcome = io::Result<AlignedBuf>;
@@ -47,23 +52,37 @@ struct Ring<'a> {
     /// `None`: it could not be read so.
     come: BTreeMap<usize, Option<AlignedBuf>>,
     next_tag: usize,
-    /// What others had read and written when they were last known not to be at work.
-    foreground_bytes: u64,
+    /// [`Core::traffic_bytes`] but for what the ring read, as long as nothing else goes on. `None`: nothing else can.
+    traffic_bytes: Option<u64>,
+    own_bytes: u64,
+    /// A read was not whole: what is wrong with the device or the ring may be so with the next one.
+    has_failed: bool,
 }
 
 impl Ring<'_> {
+    /// Whether extents may be read by the ring.
+    fn is_wanted(&self, core: &Core) -> bool {
+        let is_alone = self.traffic_bytes.is_none_or(|bytes| core.traffic_bytes() == bytes + self.own_bytes);
+        is_alone && !self.has_failed
+    }
+
     fn begin(&mut self, core: &Core, extent: ExtentIndex) -> usize {
         let (tag, len) = (self.next_tag, core.geometry.extent_bytes as usize);
         self.next_tag += 1;
         self.reads.begin(tag, core.geometry.start(extent), core.buffers.get(len), len);
-        core.counters.read_disk_bytes.add(len as u64);
         tag
     }
 
     /// What was begun under that tag; `None`: it has to be read in the ordinary way.
-    fn take(&mut self, tag: usize) -> Option<AlignedBuf> {
+    fn take(&mut self, core: &Core, tag: usize) -> Option<AlignedBuf> {
         while !self.come.contains_key(&tag) {
             let ended = self.reads.wait()?;
+            if ended.whole {
+                let len = u64::from(core.geometry.extent_bytes);
+                core.counters.read_disk_bytes.add(len);
+                self.own_bytes += len;
+            }
+            self.has_failed |= !ended.whole;
             self.come.insert(ended.tag, ended.whole.then_some(ended.buf));
         }
         self.come.remove(&tag).flatten()
@@ -76,10 +95,13 @@ impl<'a> VictimReads<'a> {
         Self { core, rest: victims.into_iter(), ahead: VecDeque::new(), ring: None }
     }
 
-    /// Reads as fast as the device can for as long as others have read and written no more than `foreground_bytes`.
-    pub(crate) fn while_alone(core: &'a Core, victims: Vec<Victim>, foreground_bytes: u64) -> Self {
-        let ring =
-            core.env.disk.read_ring().map(|reads| Ring { reads, come: BTreeMap::new(), next_tag: 0, foreground_bytes });
+    /// Reads as fast as the device can for as long as nothing else goes on: [`Core::traffic_bytes`] has been `traffic_bytes` since the last round, and
+    /// only grows by these reads. `None`: nothing else can go on.
+    pub(crate) fn while_alone(core: &'a Core, victims: Vec<Victim>, traffic_bytes: Option<u64>) -> Self {
+        let is_worth_it = !victims.is_empty() && traffic_bytes.is_none_or(|bytes| bytes == core.traffic_bytes());
+        let reads = if is_worth_it { core.env.disk.read_ring() } else { None };
+        let (come, next_tag, own_bytes, has_failed) = (BTreeMap::new(), 0, 0, false);
+        let ring = reads.map(|reads| Ring { reads, come, next_tag, traffic_bytes, own_bytes, has_failed });
         Self { ring, ..Self::new(core, victims) }
     }
 
@@ -92,7 +114,7 @@ impl<'a> VictimReads<'a> {
         };
         let read = match ahead {
             Ahead::Thread(receive) => receive.recv().ok(),
-            Ahead::Ring(tag) => self.ring.as_mut().and_then(|ring| ring.take(tag)).map(Ok),
+            Ahead::Ring(tag) => self.ring.as_mut().and_then(|ring| ring.take(self.core, tag)).map(Ok),
         };
         Some((victim, read.unwrap_or_else(|| self.core.read_extent(victim.extent))))
     }
@@ -100,13 +122,16 @@ impl<'a> VictimReads<'a> {
     /// Begins to read as much as may be read ahead.
     fn begin(&mut self) {
         let core = self.core;
-        let mut ring = self.ring.as_mut().filter(|ring| ring.foreground_bytes == core.foreground_bytes());
+        let mut ring = self.ring.as_mut().filter(|ring| ring.is_wanted(core));
         if ring.is_none() && core.is_inline() {
             return;
         }
-        let (divisor, most) =
-            if ring.is_some() { (ALONE_MEMORY_DIVISOR, ALONE_EXTENTS_MAX) } else { (MEMORY_DIVISOR, EXTENTS_MAX) };
-        let extents_max = extents_max(core.options.memory_bytes / divisor, core.geometry.extent_bytes, most);
+        let memory_bytes = core.options.memory_bytes;
+        let (bytes, most) = match &ring {
+            Some(_) => ((memory_bytes / ALONE_MEMORY_DIVISOR).min(ALONE_BYTES_MAX), ALONE_EXTENTS_MAX),
+            None => (memory_bytes / MEMORY_DIVISOR, EXTENTS_MAX),
+        };
+        let extents_max = extents_max(bytes, core.geometry.extent_bytes, most);
         while self.ahead.len() < extents_max {
             let Some(victim) = self.rest.next() else { break };
             let ahead = match &mut ring {
@@ -128,9 +153,10 @@ fn extents_max(bytes: u64, extent_bytes: u32, most: u64) -> usize {
 }
 
 impl Core {
-    /// Bytes that users have read and written since the pool was opened: tells whether somebody is at work.
-    pub(crate) fn foreground_bytes(&self) -> u64 {
-        self.counters.written_bytes.get() + self.counters.read_bytes.get()
+    /// What users have read and written since the pool was opened, and what was read and written of the data file: stays as it is while nothing goes on.
+    pub(crate) fn traffic_bytes(&self) -> u64 {
+        let Counters { written_bytes, read_bytes, log_bytes, read_disk_bytes, .. } = &*self.counters;
+        written_bytes.get() + read_bytes.get() + log_bytes.get() + read_disk_bytes.get()
     }
 
     /// All bytes of an extent, in a buffer of the pool's that may be longer.

@@ -7,6 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::{Dir, Ran, SHALE, halt, on, padded, path, real_data, run, signal};
@@ -105,7 +106,10 @@ fn what_is_no_pool_and_what_is_in_use_is_refused() {
     File::create(&file).unwrap().set_len(1 << 20).unwrap();
     run(["salvage", path(&file), "--into", path(&new), "--capacity", "64M"]).code(3);
     let _held = env::PoolLock::acquire(&dir.pool()).unwrap();
-    run(["salvage", path(&dir.pool()), "--into", path(&dir.join("other"))]).code(4).says("in use");
+    // It waits for a command that has the pool, which it did not.
+    let began = Instant::now();
+    run(["salvage", path(&dir.pool()), "--into", path(&dir.join("other")), "--wait", "1"]).code(4).says("in use");
+    assert!(began.elapsed() >= Duration::from_secs(1), "it did not wait");
 }
 
 /// A salvage into `new` that is stopped in the middle, where its temporary store is there.

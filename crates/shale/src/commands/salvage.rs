@@ -15,7 +15,7 @@ use serde::Serialize;
 use surface::{Error, ErrorKind, Result};
 use units::{EXTENT_BYTES_DEFAULT, format_size};
 
-use crate::cli::SalvageArgs;
+use crate::cli::{Access, SalvageArgs};
 use crate::exit::{Failure, Outcome, kind_of, stop_if};
 use crate::output::Output;
 use crate::pool_dir::{self, InitOptions, Opening, Overwrite, PoolDir, Unfinished};
@@ -89,15 +89,10 @@ impl Summary {
 }
 
 /// The data of the old pool, and its lock if it has a directory.
-fn open_old(path: &Path) -> Result<(FileDisk, Option<PoolLock>)> {
+fn open_old(path: &Path, access: &Access) -> Result<(FileDisk, Option<PoolLock>)> {
     let (data, lock) = if path.is_dir() {
         let dir = PoolDir::new(path);
-        // On a medium that can only be read nobody else can have the pool open either.
-        let lock = match PoolLock::acquire(path) {
-            Ok(lock) => Some(lock),
-            Err(error) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => None,
-            Err(error) => return Err(Error::new(kind_of(&error), error.to_string())),
-        };
+        let lock = pool_dir::lock_for_reading(&dir, access)?;
         let data = dir.config().map_or_else(|_| PathBuf::from("data"), |config| config.data);
         (path.join(data), lock)
     } else {
@@ -115,7 +110,7 @@ pub fn run(args: SalvageArgs, output: &Output) -> Outcome {
     let interrupted = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
     let started = Instant::now();
     // Step 1.
-    let (disk, old_lock) = open_old(&args.pool)?;
+    let (disk, old_lock) = open_old(&args.pool, &args.access)?;
     engine::Pool::capacity_of(&disk)?;
     // Step 2.
     let dir = PoolDir::new(&args.into);

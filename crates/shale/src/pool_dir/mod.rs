@@ -20,7 +20,7 @@ mod open;
 pub use belongs::refuse_part_of_pool;
 pub use config::{Config, State};
 pub use init::{InitOptions, Made, Overwrite, Unfinished, begin, init};
-pub use open::{MEMORY_BYTES_MIN, OpenPool, Opening, environment, lock_alone, open_locked};
+pub use open::{MEMORY_BYTES_MIN, OpenPool, Opening, environment, lock_alone, lock_for_reading, open_locked};
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};

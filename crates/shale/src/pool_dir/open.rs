@@ -70,6 +70,27 @@ pub fn lock_alone(dir: &PoolDir, access: &Access) -> Result<Arc<PoolLock>> {
     }
 }
 
+/// The lock of a pool that may be damaged, for whoever only reads its data. Waits as [`lock_alone`] does. `None`: the medium can only be read, so that nobody
+/// else can have the pool open either.
+///
+/// # Errors
+/// `NotFound`, `InUse`.
+pub fn lock_for_reading(dir: &PoolDir, access: &Access) -> Result<Option<PoolLock>> {
+    let give_up = Instant::now() + Duration::from_secs(u64::from(access.wait));
+    loop {
+        let error = match PoolLock::acquire(&dir.root) {
+            Ok(lock) => return Ok(Some(lock)),
+            Err(error) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => return Ok(None),
+            Err(error) => Error::new(kind_of(&error), error.to_string()),
+        };
+        let is_worth_waiting = error.kind() == ErrorKind::InUse && Instant::now() < give_up;
+        if !is_worth_waiting || Client::connect(&dir.control_path()).is_ok() {
+            return Err(error);
+        }
+        std::thread::sleep(RETRY_EVERY);
+    }
+}
+
 /// Opens a pool whose lock is held.
 ///
 /// # Errors
