@@ -233,13 +233,9 @@ impl Core {
             return Err(corrupt(format!("dictionary {number} is said to have {length} bytes")));
         }
         let mut content = vec![0; length];
-        match readers {
-            Readers::Held => self.read_guarded(&object, 0, &mut content, false)?,
-            Readers::Free => {
-                let _in_extents = self.readers.read();
-                self.read_guarded(&object, 0, &mut content, false)?;
-            }
-        }
+        let in_extents = matches!(readers, Readers::Free).then(|| self.readers.read());
+        self.read_guarded(&object, 0, &mut content, false)?;
+        drop(in_extents);
         match decode_dictionary(&content) {
             Ok(bytes) => Ok(bytes.to_vec()),
             Err(error) => Err(corrupt(format!("dictionary {number} is damaged: {error}"))),

@@ -3,7 +3,8 @@
 //! slice or after a restart.
 //!
 //! For each extent that has live bytes:
-//! 1. It is read whole, a few extents ahead (more while nothing else goes on), without a lock. What lives there is verified ([`residents`](crate::residents)).
+//! 1. It is read whole, a few extents ahead (more while nothing else goes on), without a lock. What lives there is verified
+//!    ([`residents`](crate::residents)).
 //! 2. What does not match may have been freed and written again since it was read. So it is looked up once more, and read
 //!    exactly, as a reader would, with readers' protection against reuse. Only what fails then is damage.
 //!

@@ -23,8 +23,9 @@ const WRITE_ALIGN: usize = 4096;
 /// Smallest alignment of reads: a sector. Finer reads would not save anything below.
 const READ_ALIGN_MIN: usize = 512;
 
-/// Longest read in one go, but through a ring, whose owner decides. Some devices serve larger ones alone, and hold up writes behind them: on a virtio disk, reads of 256 KiB and more came to
-/// half of what those of 128 KiB did, and to three quarters of all there is beside writes, which got an eighth.
+/// Longest read in one go, but through a ring, whose owner decides. Some devices serve larger ones alone, and hold up writes behind them:
+/// on a virtio disk, reads of 256 KiB and more came to half of what those of 128 KiB did, and to three quarters of all there is beside
+/// writes, which got an eighth.
 const READ_BYTES: usize = 128 << 10;
 
 /// Permissions of a new data file: its owner alone.

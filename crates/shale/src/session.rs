@@ -1,9 +1,9 @@
 //! How a command reaches a pool: opened by this process when nobody serves it, else through the server's socket.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use surface::{Error, ErrorKind, Result};
 
@@ -14,9 +14,6 @@ use crate::output::Output;
 use crate::pool_dir::{self, OpenPool, Opening, PoolDir};
 use crate::stream_io::{LocalSink, LocalSource, ReceiveWish, SendWish, StreamSink, StreamSource};
 use crate::volume_io::{LocalVolume, VolumeIo};
-
-/// How often to look again whether another command is done with the pool.
-const RETRY_EVERY: Duration = Duration::from_millis(20);
 
 /// A pool that answers requests.
 pub enum Session {
@@ -50,24 +47,24 @@ impl Session {
 
     fn open(dir: &PoolDir, access: &Access, output: &Output) -> Result<Self> {
         // Whoever has the pool is either a server, which answers, or another command, which will be done soon.
-        let give_up = Instant::now() + Duration::from_secs(u64::from(access.wait));
-        loop {
+        let lock = pool_dir::wait_for(access, || {
             dir.ready_config()?;
             let holder = match dir.lock()? {
-                Ok(lock) => {
-                    let how = Opening { memory_bytes: access.memory, repair: false };
-                    return pool_dir::open_locked(dir, Arc::new(lock), how, output).map(Self::Direct);
-                }
+                Ok(lock) => return Ok(ControlFlow::Break(Ok(lock))),
                 Err(holder) => holder,
             };
             match Client::connect(&dir.control_path()) {
-                Ok(client) => return Ok(Self::Served(client)),
-                Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
-                Err(error) if Instant::now() >= give_up => {
-                    return Err(Error::new(ErrorKind::InUse, format!("{holder} ({error})")));
-                }
-                Err(_) => std::thread::sleep(RETRY_EVERY),
+                Ok(client) => Ok(ControlFlow::Break(Err(client))),
+                Err(error) if error.kind() == ErrorKind::Unsupported => Err(error),
+                Err(error) => Ok(ControlFlow::Continue(Error::new(ErrorKind::InUse, format!("{holder} ({error})")))),
             }
+        })?;
+        match lock {
+            Ok(lock) => {
+                let how = Opening { memory_bytes: access.memory, repair: false };
+                pool_dir::open_locked(dir, Arc::new(lock), how, output).map(Self::Direct)
+            }
+            Err(client) => Ok(Self::Served(client)),
         }
     }
 

@@ -1,6 +1,7 @@
-//! What a random read of 4 KiB costs of CPU time where `balanced` chose the codec, at the default unit and at half of it: the unit is read, verified and decoded, and one
-//! block of it used. What counts is the CPU time of Shale: looking the unit up, its checksum, decoding, what it is copied, and keeping it. The kernel's part,
-//! the call that reads from the disk, is told beside it: no codec changes it much.
+//! What a random read of 4 KiB costs of CPU time where `balanced` chose the codec, at the default unit and at half of it: the unit is
+//! read, verified and decoded, and one block of it used. What counts is the CPU time of Shale: looking the unit up, its checksum,
+//! decoding, what it is copied, and keeping it. The kernel's part, the call that reads from the disk, is told beside it: no codec changes
+//! it much.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -108,17 +109,17 @@ fn cost(context: &Context, name: &str, data: &[u8], unit_bytes: usize, compressi
 /// The rows.
 pub fn run(context: &Context, kinds: &Kinds, report: &mut Report) -> Outcome<()> {
     let [default, half] = UNITS;
-    let (worst, with_kernel, how) = worst(context, kinds, default)?;
+    let (us, with_kernel_us, how) = worst_kind(context, kinds, default)?;
     let name = "balanced, 4 KiB random read at the default unit: CPU time, worst kind";
-    report.at_most(name, worst, "us", LIMIT_US, &how)?;
-    report.info(&format!("{name}, with the kernel's"), with_kernel, "us", &how)?;
-    let (worst, _, how) = self::worst(context, kinds, half)?;
+    report.at_most(name, us, "us", LIMIT_US, &how)?;
+    report.info(&format!("{name}, with the kernel's"), with_kernel_us, "us", &how)?;
+    let (us, _, how) = worst_kind(context, kinds, half)?;
     let name = format!("balanced, 4 KiB random read of units of {} KiB: CPU time, worst kind", half >> 10);
-    report.info(&name, worst, "us", &how)
+    report.info(&name, us, "us", &how)
 }
 
 /// The most that a read takes over the kinds, also with the kernel's part, and how that was measured.
-fn worst(context: &Context, kinds: &Kinds, unit_bytes: usize) -> Outcome<(f64, f64, String)> {
+fn worst_kind(context: &Context, kinds: &Kinds, unit_bytes: usize) -> Outcome<(f64, f64, String)> {
     let (mut worst, mut worst_all) = ((0.0, String::new()), 0.0f64);
     println!("units of {} KiB", unit_bytes >> 10);
     println!("{:<12} {:>22} {:>22}", "kind", "raw", "balanced, with kernel");

@@ -20,7 +20,7 @@ use crate::session::Session;
 const ROUNDS: u32 = 16;
 
 /// Bytes of volumes of one slice of sorting: a fraction of a second.
-const SORT_SLICES: SliceBytes = SliceBytes { busy: 8 << 20, idle: 8 << 20 };
+const SORT_SLICES: SliceBytes = SliceBytes::always(8 << 20);
 
 /// What cleaning did.
 #[derive(Debug, Serialize)]

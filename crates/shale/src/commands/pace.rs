@@ -93,6 +93,13 @@ pub struct SliceBytes {
     pub idle: u64,
 }
 
+impl SliceBytes {
+    /// So much whoever uses the pool.
+    pub const fn always(bytes: u64) -> Self {
+        Self { busy: bytes, idle: bytes }
+    }
+}
+
 /// Asks for slices with `call` (bytes, whether to begin anew), until all is done, resting between them as the pacing or the pool's
 /// users demand; only asks how far it is when `pacing` says so. Returns the last answer.
 ///

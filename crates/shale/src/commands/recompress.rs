@@ -14,7 +14,7 @@ use crate::output::Output;
 use crate::session::Session;
 
 /// Bytes of extents of one slice: a fraction of a second of compressing, even with the slowest codecs.
-const SLICES: SliceBytes = SliceBytes { busy: 4 << 20, idle: 4 << 20 };
+const SLICES: SliceBytes = SliceBytes::always(4 << 20);
 
 /// What recompression did.
 #[derive(Debug, Serialize)]

@@ -16,11 +16,13 @@ mod belongs;
 mod config;
 mod init;
 mod open;
+mod wait;
 
 pub use belongs::refuse_part_of_pool;
 pub use config::{Config, State};
 pub use init::{InitOptions, Made, Overwrite, Unfinished, begin, init};
 pub use open::{MEMORY_BYTES_MIN, OpenPool, Opening, environment, lock_alone, lock_for_reading, open_locked};
+pub use wait::wait_for;
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};

@@ -1,13 +1,13 @@
 //! Opening a pool: its lock, its data, its map, and the engine on them.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use engine::{Pool, PoolEnv, PoolOptions};
 use env::{FileDisk, FjallOptions, FjallStore, MapError, PoolLock, SystemClock, SystemEntropy};
 use surface::{Error, ErrorKind, Result};
 
-use super::{Config, PoolDir};
+use super::{Config, PoolDir, wait_for};
 use crate::cli::Access;
 use crate::control::Client;
 use crate::exit::{kind_of, path_error};
@@ -39,9 +39,6 @@ impl OpenPool {
     }
 }
 
-/// How often to look again whether another command is done with the pool.
-const RETRY_EVERY: Duration = Duration::from_millis(20);
-
 /// How a pool is opened.
 #[derive(Debug, Clone, Copy)]
 pub struct Opening {
@@ -57,17 +54,13 @@ pub struct Opening {
 /// # Errors
 /// `NotFound`, `InUse`.
 pub fn lock_alone(dir: &PoolDir, access: &Access) -> Result<Arc<PoolLock>> {
-    let give_up = Instant::now() + Duration::from_secs(u64::from(access.wait));
-    loop {
+    wait_for(access, || {
         dir.ready_config()?;
         match dir.lock()? {
-            Ok(lock) => return Ok(Arc::new(lock)),
-            Err(holder) if Instant::now() >= give_up || Client::connect(&dir.control_path()).is_ok() => {
-                return Err(Error::new(ErrorKind::InUse, holder));
-            }
-            Err(_) => std::thread::sleep(RETRY_EVERY),
+            Ok(lock) => Ok(ControlFlow::Break(Arc::new(lock))),
+            Err(holder) => unless_served(dir, Error::new(ErrorKind::InUse, holder)),
         }
-    }
+    })
 }
 
 /// The lock of a pool that may be damaged, for whoever only reads its data. Waits as [`lock_alone`] does. `None`: the medium can only be read, so that nobody
@@ -76,19 +69,19 @@ pub fn lock_alone(dir: &PoolDir, access: &Access) -> Result<Arc<PoolLock>> {
 /// # Errors
 /// `NotFound`, `InUse`.
 pub fn lock_for_reading(dir: &PoolDir, access: &Access) -> Result<Option<PoolLock>> {
-    let give_up = Instant::now() + Duration::from_secs(u64::from(access.wait));
-    loop {
-        let error = match PoolLock::acquire(&dir.root) {
-            Ok(lock) => return Ok(Some(lock)),
-            Err(error) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => return Ok(None),
-            Err(error) => Error::new(kind_of(&error), error.to_string()),
-        };
-        let is_worth_waiting = error.kind() == ErrorKind::InUse && Instant::now() < give_up;
-        if !is_worth_waiting || Client::connect(&dir.control_path()).is_ok() {
-            return Err(error);
+    wait_for(access, || match PoolLock::acquire(&dir.root) {
+        Ok(lock) => Ok(ControlFlow::Break(Some(lock))),
+        Err(error) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => Ok(ControlFlow::Break(None)),
+        Err(error) => {
+            let error = Error::new(kind_of(&error), error.to_string());
+            if error.kind() == ErrorKind::InUse { unless_served(dir, error) } else { Err(error) }
         }
-        std::thread::sleep(RETRY_EVERY);
-    }
+    })
+}
+
+/// Of a pool that somebody has: whoever serves it will not be done soon.
+fn unless_served<T>(dir: &PoolDir, error: Error) -> Result<ControlFlow<T, Error>> {
+    if Client::connect(&dir.control_path()).is_ok() { Err(error) } else { Ok(ControlFlow::Continue(error)) }
 }
 
 /// Opens a pool whose lock is held.
