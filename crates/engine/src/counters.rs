@@ -27,6 +27,8 @@ pub(crate) struct Counters {
     pub opened_extents: Counter,
     pub read_bytes: Counter,
     pub read_disk_bytes: Counter,
+    /// Payload sent and received.
+    pub streamed_bytes: Counter,
     pub checkpoints: Counter,
     pub light_checkpoints: Counter,
     /// Groups whose records got what light checkpoints had left beside them.
@@ -43,4 +45,11 @@ pub(crate) struct Counters {
     pub cleaning_ns: Counter,
     pub cold_before_bytes: Counter,
     pub cold_after_bytes: Counter,
+}
+
+impl Counters {
+    /// Bytes that were read and written, sent and received for users: stays as it is while none of them is at work.
+    pub(crate) fn foreground_bytes(&self) -> u64 {
+        self.written_bytes.get() + self.read_bytes.get() + self.streamed_bytes.get()
+    }
 }

@@ -41,7 +41,7 @@ impl Source<'_> {
     /// All bytes of an extent, in a buffer that may be longer.
     pub(crate) fn read(&self, extent: ExtentIndex) -> io::Result<AlignedBuf> {
         let len = self.geometry.extent_bytes as usize;
-        let mut buf = self.buffers.get(len);
+        let mut buf = self.buffers.get_for_reading(len);
         self.disk.read_at(self.geometry.start(extent), &mut buf, len)?;
         Ok(buf)
     }
@@ -49,7 +49,7 @@ impl Source<'_> {
     /// What can be read of an extent.
     pub(crate) fn read_around(&self, extent: ExtentIndex) -> ExtentBytes {
         let len = self.geometry.extent_bytes as usize;
-        let mut buf = self.buffers.get(len);
+        let mut buf = self.buffers.get_for_reading(len);
         let unreadable = pieces::read(self.disk, self.geometry.start(extent), &mut buf, len);
         ExtentBytes { buf, unreadable }
     }

@@ -156,7 +156,7 @@ impl<'a> Reads<'a> {
             Ok(spans) => {
                 let index = self.free.pop()?;
                 for (number, span) in spans.iter().enumerate() {
-                    let buf = core.buffers.get(span.len);
+                    let buf = core.buffers.get_for_reading(span.len);
                     self.bytes += span.len;
                     core.counters.read_disk_bytes.add(span.len as u64);
                     self.ring.begin(index * SPANS_MAX + number, span.start, buf, span.len);

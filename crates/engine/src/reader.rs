@@ -320,9 +320,10 @@ impl Core {
         let Some(first) = span.first() else { return Ok(()) };
         let name = |w: &Wanted, kind, text: String| at(Error::new(kind, text), object, w.group, w.piece.fragment.live);
         let (start, len) = self.place_of(object, span.iter())?;
-        scratch.grow_io(len);
+        let mut large = self.buffers.get_large(len);
+        scratch.grow_io(if large.is_some() { 0 } else { len });
         self.counters.read_disk_bytes.add(len as u64);
-        if let Err(error) = self.env.disk.read_at(start, &mut scratch.io, len) {
+        if let Err(error) = self.env.disk.read_at(start, large.as_mut().unwrap_or(&mut scratch.io), len) {
             if span.len() == 1 {
                 let text = format!("reading {len} bytes at byte {start} of the data file failed: {error}");
                 return Err(name(first, ErrorKind::Io, text));
@@ -335,6 +336,7 @@ impl Core {
             return Ok(());
         }
         let Scratch { codecs, unit, io, .. } = scratch;
+        let io = large.as_ref().unwrap_or(io);
         for (index, wanted) in span.iter().enumerate() {
             let payload = payload_of(wanted, io, start);
             verify(wanted.group, &wanted.piece, payload).map_err(|text| name(wanted, ErrorKind::Corrupt, text))?;

@@ -98,6 +98,7 @@ impl Core {
         payloads: &[u8],
         done: ObjectDescriptor,
     ) -> Result<()> {
+        self.counters.streamed_bytes.add(payloads.len() as u64);
         let resealed = self.reseal(place, data, payloads)?;
         let mut payloads = &resealed.bytes[..];
         let mut last: Option<Ticket> = None;

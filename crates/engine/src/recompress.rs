@@ -55,7 +55,7 @@ pub struct RecompressReport {
     pub before_bytes: u64,
     /// See `rewritten`.
     pub after_bytes: u64,
-    /// Bytes read and written by users of the pool since it was opened: tells whether somebody is at work.
+    /// Bytes read and written, sent and received for users of the pool since it was opened: tells whether somebody is at work.
     pub foreground_bytes: u64,
 }
 
@@ -230,7 +230,7 @@ impl Core {
             rewritten: state.rewritten,
             before_bytes: state.before_bytes,
             after_bytes: state.after_bytes,
-            foreground_bytes: self.counters.written_bytes.get() + self.counters.read_bytes.get(),
+            foreground_bytes: self.counters.foreground_bytes(),
         }
     }
 }

@@ -56,7 +56,7 @@ pub struct ScrubReport {
     pub fragments: u64,
     /// See `fragments`.
     pub bytes: u64,
-    /// Bytes read and written by users of the pool since it was opened: tells whether somebody is at work.
+    /// Bytes read and written, sent and received for users of the pool since it was opened: tells whether somebody is at work.
     pub foreground_bytes: u64,
     /// Damages found.
     pub found: u64,
@@ -224,7 +224,7 @@ impl Core {
             extent_bytes: self.geometry.extent_bytes.into(),
             fragments: state.fragments,
             bytes: state.bytes,
-            foreground_bytes: self.counters.written_bytes.get() + self.counters.read_bytes.get(),
+            foreground_bytes: self.counters.foreground_bytes(),
             found: state.found,
             damages: state.damages.iter().map(damage).collect(),
         }

@@ -256,6 +256,7 @@ impl Sender {
             self.pages = Pages::default();
         };
         let Packed { mut fragments, bytes } = packed;
+        core.counters.streamed_bytes.add(bytes.len() as u64);
         fragments.sort_unstable_by_key(|(fragment, _)| fragment.first);
         let next = gathered.next.unwrap_or_else(|| self.compared.end());
         let data = StreamData {

@@ -73,7 +73,7 @@ pub struct SortReport {
     pub rewritten_bytes: u64,
     /// Groups of 128 KiB that were left as they are because something in them is damaged or cannot be read: a scrub tells what.
     pub damaged_groups: u64,
-    /// Bytes read and written by users of the pool since it was opened: tells whether somebody is at work.
+    /// Bytes read and written, sent and received for users of the pool since it was opened: tells whether somebody is at work.
     pub foreground_bytes: u64,
 }
 
@@ -300,7 +300,7 @@ impl Core {
             bytes_total: total,
             rewritten_bytes: state.rewritten_bytes,
             damaged_groups: state.damaged,
-            foreground_bytes: self.counters.written_bytes.get() + self.counters.read_bytes.get(),
+            foreground_bytes: self.counters.foreground_bytes(),
         }
     }
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use env::{Arena, ArenaBuf};
+use env::{Arena, ArenaBuf, Pages};
 use quick_cache::sync::{Cache, DefaultLifecycle, GuardResult, PlaceholderGuard};
 use quick_cache::{DefaultHashBuilder, Weighter};
 use units::{GroupIndex, ObjectId};
@@ -131,8 +131,8 @@ impl UnitCache {
         // Sized for 4 KiB units; larger ones are fewer.
         let recent = (0..RECENT).map(|_| AtomicU64::new(0)).collect();
         let cache = Cache::with_weighter((bytes / 8192).max(16), bytes as u64, UnitWeight);
-        let arena =
-            (bytes >= ARENA_BYTES_MIN).then(|| Arena::reserve(bytes + bytes / ARENA_SPARE_SHARE).ok()).flatten();
+        let reserve = || Arena::reserve(bytes + bytes / ARENA_SPARE_SHARE, Pages::Small).ok();
+        let arena = (bytes >= ARENA_BYTES_MIN).then(reserve).flatten();
         Self { recent, bytes: bytes as u64, taken: AtomicU64::new(0), cache, arena, buffers }
     }
     fn in_arena(&self, len: usize) -> Option<ArenaBuf> {

@@ -9,13 +9,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use env::{AlignedBuf, ReadRing};
+use env::{AlignedBuf, Arena, Pages, ReadRing};
 use units::ExtentIndex;
 
 use crate::core::Core;
-use crate::counters::Counters;
 use crate::extents::Victim;
 use crate::log_reads::Source;
 
@@ -49,6 +49,8 @@ enum Ahead {
 /// The ring, with what has come before its turn.
 struct Ring<'a> {
     reads: Box<dyn ReadRing + 'a>,
+    /// Where its buffers come from.
+    arena: Option<Arc<Arena>>,
     /// `None`: it could not be read so.
     come: BTreeMap<usize, Option<AlignedBuf>>,
     next_tag: usize,
@@ -69,7 +71,8 @@ impl Ring<'_> {
     fn begin(&mut self, core: &Core, extent: ExtentIndex) -> usize {
         let (tag, len) = (self.next_tag, core.geometry.extent_bytes as usize);
         self.next_tag += 1;
-        self.reads.begin(tag, core.geometry.start(extent), core.buffers.get(len), len);
+        let buf = self.arena.as_ref().and_then(|arena| AlignedBuf::of_arena(arena, len));
+        self.reads.begin(tag, core.geometry.start(extent), buf.unwrap_or_else(|| core.buffers.get(len)), len);
         tag
     }
 
@@ -100,8 +103,13 @@ impl<'a> VictimReads<'a> {
     pub(crate) fn while_alone(core: &'a Core, victims: Vec<Victim>, traffic_bytes: Option<u64>) -> Self {
         let is_worth_it = !victims.is_empty() && traffic_bytes.is_none_or(|bytes| bytes == core.traffic_bytes());
         let reads = if is_worth_it { core.env.disk.read_ring() } else { None };
-        let (come, next_tag, own_bytes, has_failed) = (BTreeMap::new(), 0, 0, false);
-        let ring = reads.map(|reads| Ring { reads, come, next_tag, traffic_bytes, own_bytes, has_failed });
+        let extent_bytes = core.geometry.extent_bytes;
+        let count = extents_max(alone_bytes(core), extent_bytes, ALONE_EXTENTS_MAX).min(victims.len());
+        let ring = reads.map(|reads| {
+            let arena = Arena::reserve(count * extent_bytes as usize, Pages::Huge).ok();
+            let (come, next_tag, own_bytes, has_failed) = (BTreeMap::new(), 0, 0, false);
+            Ring { reads, arena, come, next_tag, traffic_bytes, own_bytes, has_failed }
+        });
         Self { ring, ..Self::new(core, victims) }
     }
 
@@ -126,10 +134,9 @@ impl<'a> VictimReads<'a> {
         if ring.is_none() && core.is_inline() {
             return;
         }
-        let memory_bytes = core.options.memory_bytes;
         let (bytes, most) = match &ring {
-            Some(_) => ((memory_bytes / ALONE_MEMORY_DIVISOR).min(ALONE_BYTES_MAX), ALONE_EXTENTS_MAX),
-            None => (memory_bytes / MEMORY_DIVISOR, EXTENTS_MAX),
+            Some(_) => (alone_bytes(core), ALONE_EXTENTS_MAX),
+            None => (core.options.memory_bytes / MEMORY_DIVISOR, EXTENTS_MAX),
         };
         let extents_max = extents_max(bytes, core.geometry.extent_bytes, most);
         while self.ahead.len() < extents_max {
@@ -147,16 +154,22 @@ impl<'a> VictimReads<'a> {
     }
 }
 
+/// Most bytes in memory while nothing else goes on.
+fn alone_bytes(core: &Core) -> u64 {
+    (core.options.memory_bytes / ALONE_MEMORY_DIVISOR).min(ALONE_BYTES_MAX)
+}
+
 /// How many extents of so many bytes may be in memory.
 fn extents_max(bytes: u64, extent_bytes: u32, most: u64) -> usize {
     (bytes / u64::from(extent_bytes)).clamp(1, most) as usize
 }
 
 impl Core {
-    /// What users have read and written since the pool was opened, and what was read and written of the data file: stays as it is while nothing goes on.
+    /// What users have read and written, sent and received since the pool was opened, and what was read and written of the data file: stays as it is
+    /// while nothing goes on.
     pub(crate) fn traffic_bytes(&self) -> u64 {
-        let Counters { written_bytes, read_bytes, log_bytes, read_disk_bytes, .. } = &*self.counters;
-        written_bytes.get() + read_bytes.get() + log_bytes.get() + read_disk_bytes.get()
+        let counters = &*self.counters;
+        counters.foreground_bytes() + counters.log_bytes.get() + counters.read_disk_bytes.get()
     }
 
     /// All bytes of an extent, in a buffer of the pool's that may be longer.

@@ -524,6 +524,19 @@ fn the_stream_is_as_large_as_what_is_stored() {
     assert!(sender.payload_bytes() < expected / 4, "{} of {expected}", sender.payload_bytes());
 }
 
+/// Work in the background rests while users are at work: a stream is their work, at either end.
+#[test]
+fn what_is_sent_and_received_counts_as_users_work() {
+    let pair = Pair::new(1 << 20, 1 << 20);
+    let foreground = |pool: &Pool| pool.scrub(0, false).unwrap().foreground_bytes;
+    let before = [foreground(&pair.source), foreground(&pair.copy)];
+    let mut sender = pair.source.send("v@a", None).unwrap();
+    let chunks: Vec<_> = std::iter::from_fn(|| sender.next_chunk().unwrap()).collect();
+    assert_eq!(foreground(&pair.source), before[0] + sender.payload_bytes());
+    pair.receive("w", &chunks).unwrap().unwrap();
+    assert_eq!(foreground(&pair.copy), before[1] + sender.payload_bytes());
+}
+
 #[test]
 fn larger_units_are_divided_where_extents_are_small() {
     let pair = Pair::new(1 << 20, 32 << 10);

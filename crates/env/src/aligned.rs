@@ -4,11 +4,16 @@
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
-/// A zero-initialised buffer whose address and length are multiples of 4096.
+use crate::Arena;
+
+/// A buffer whose address and length are multiples of 4096.
 pub struct AlignedBuf {
     memory: NonNull<u8>,
     len: usize,
+    /// Whose memory it is; `None`: the allocator's.
+    arena: Option<Arc<Arena>>,
 }
 
 // SAFETY: the buffer owns its memory exclusively, like a Vec<u8>.
@@ -19,7 +24,7 @@ unsafe impl Sync for AlignedBuf {}
 const ALIGN: usize = 4096;
 
 impl AlignedBuf {
-    /// A buffer of at least `len` bytes, rounded up to a multiple of 4096 (at least 4096).
+    /// A buffer of at least `len` bytes, all of them zero, rounded up to a multiple of 4096 (at least 4096).
     pub fn new(len: usize) -> Self {
         let len = len.max(1).next_multiple_of(ALIGN);
         let layout = Self::layout(len);
@@ -28,7 +33,18 @@ impl AlignedBuf {
         let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
         // SAFETY: `memory` is valid for `len` bytes; from here on all of them are initialised.
         unsafe { memory.as_ptr().write_bytes(0, len) };
-        Self { memory, len }
+        Self { memory, len, arena: None }
+    }
+
+    /// The same with any content, of an arena, where it goes back to when it is dropped; `None` if it has no room.
+    pub fn of_arena(arena: &Arc<Arena>, len: usize) -> Option<Self> {
+        let len = len.max(1).checked_next_multiple_of(ALIGN)?;
+        Some(Self { memory: arena.take(len)?, len, arena: Some(arena.clone()) })
+    }
+
+    /// Whether it came from [`of_arena`](Self::of_arena).
+    pub fn is_of_arena(&self) -> bool {
+        self.arena.is_some()
     }
 
     fn layout(len: usize) -> Layout {
@@ -57,13 +73,41 @@ impl DerefMut for AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with the same layout.
-        unsafe { dealloc(self.memory.as_ptr(), Self::layout(self.len)) }
+        match &self.arena {
+            Some(arena) => arena.give_back(self.memory, self.len),
+            // SAFETY: allocated in `new` with the same layout.
+            None => unsafe { dealloc(self.memory.as_ptr(), Self::layout(self.len)) },
+        }
     }
 }
 
 impl std::fmt::Debug for AlignedBuf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "AlignedBuf({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Pages;
+
+    #[test]
+    fn a_buffer_of_an_arena_goes_back_there() {
+        let arena = Arena::reserve(2 << 20, Pages::Huge).unwrap();
+        for _ in 0..3 {
+            let mut all: Vec<_> =
+                [5000, 1, 64 << 10, 1 << 20].iter().map(|len| AlignedBuf::of_arena(&arena, *len).unwrap()).collect();
+            assert_eq!(all.iter().map(|buf| buf.len()).collect::<Vec<_>>(), [8192, 4096, 64 << 10, 1 << 20]);
+            for (fill, buf) in (1..).zip(&mut all) {
+                assert_eq!(buf.as_ptr() as usize % ALIGN, 0);
+                buf.fill(fill);
+            }
+            assert!((1..).zip(&all).all(|(fill, buf)| buf.iter().all(|byte| *byte == fill)));
+            assert!(AlignedBuf::of_arena(&arena, 1 << 20).is_none() && AlignedBuf::of_arena(&arena, 2 << 20).is_none());
+        }
+        let last = AlignedBuf::of_arena(&arena, 1 << 20).unwrap();
+        drop(arena);
+        assert!(last.is_of_arena() && last.len() == 1 << 20 && !AlignedBuf::new(1).is_of_arena());
     }
 }

@@ -1,8 +1,11 @@
-//! Memory for a cache: many buffers of a few sizes, out of one stretch of address space that takes small pages only.
+//! Many buffers of a few sizes, out of one stretch of address space whose pages are all of one kind.
 //!
-//! Small pages on purpose. A cache is filled once and then stays, so that what its first use costs is what counts; and under a
+//! **Small pages** are for a cache: it is filled once and then stays, so that what its first use costs is what counts; and under a
 //! hypervisor that takes back what a guest does not use, a huge page is as a rule one that was taken back: 10 us for each 4 KiB
 //! of it were measured, against 2 us for small pages, which come from what was in use a moment ago.
+//!
+//! **Huge pages** are for what the device fills again and again in large requests. In small pages, one of 128 KiB has 32 segments and one of a megabyte
+//! 256, each of which costs the system and takes a place in the device's queue: a virtio disk has 256 places for all requests together.
 //!
 //! Pages that were used once stay with the arena; buffers come from its lowest free pages.
 #![allow(unsafe_code)]
@@ -20,6 +23,17 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 const PAGE_BYTES: usize = 4096;
 /// Largest buffer: 2^(`ORDER` - 1) pages, 1 MiB.
 const ORDER: usize = 9;
+/// A huge page where they are of use; elsewhere it is merely an alignment.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// The pages of an arena.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pages {
+    /// Of 4 KiB only.
+    Small,
+    /// Huge ones, as far as the system has them and gives them to this process.
+    Huge,
+}
 
 /// A stretch of address space that buffers come from. It takes memory only for what has been used.
 pub struct Arena {
@@ -38,15 +52,15 @@ impl Arena {
     ///
     /// # Errors
     /// When there is none.
-    pub fn reserve(len: usize) -> io::Result<Arc<Self>> {
-        let len = len.max(1).next_multiple_of(PAGE_BYTES);
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at a place that the system chooses touches nothing else.
-        let memory = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, access, flags) }?;
-        // SAFETY: the advice is about the mapping just made. A system without huge pages refuses it, and needs none.
-        let _ = unsafe { rustix::mm::madvise(memory, len, Advice::LinuxNoHugepage) };
-        let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+    pub fn reserve(len: usize, pages: Pages) -> io::Result<Arc<Self>> {
+        let (align, advice) = match pages {
+            Pages::Small => (PAGE_BYTES, Advice::LinuxNoHugepage),
+            Pages::Huge => (HUGE_PAGE_BYTES, Advice::LinuxHugepage),
+        };
+        let len = len.max(1).checked_next_multiple_of(align).ok_or(io::ErrorKind::OutOfMemory)?;
+        let memory = map_aligned(len, align)?;
+        // SAFETY: the advice is about the mapping just made. A system without huge pages refuses it, and has small ones only.
+        let _ = unsafe { rustix::mm::madvise(memory.as_ptr().cast(), len, advice) };
         let mut free = FrameAllocator::new();
         free.add_frame(0, len / PAGE_BYTES);
         Ok(Arc::new(Self { memory, len, free: Mutex::new(free) }))
@@ -55,13 +69,51 @@ impl Arena {
     /// A buffer of exactly `len` bytes with any content; `None` if the arena has no room for it. It takes the next power of two of
     /// pages.
     pub fn buffer(self: &Arc<Self>, len: usize) -> Option<ArenaBuf> {
-        let pages = len.div_ceil(PAGE_BYTES).max(1);
+        let start = self.take(len)?;
+        Some(ArenaBuf { start, len, home: self.clone() })
+    }
+
+    /// As many pages as hold `len` bytes.
+    pub(crate) fn take(&self, len: usize) -> Option<NonNull<u8>> {
+        let pages = pages_of(len);
         if pages > 1 << (ORDER - 1) {
             return None;
         }
         let page = self.free.lock().alloc(pages)?;
-        Some(ArenaBuf { page, len, home: self.clone() })
+        // SAFETY: the allocator gives out pages of the mapping only.
+        Some(unsafe { self.memory.add(page * PAGE_BYTES) })
     }
+
+    /// Takes back what [`take`](Self::take) gave for so many bytes.
+    pub(crate) fn give_back(&self, start: NonNull<u8>, len: usize) {
+        let page = (start.addr().get() - self.memory.addr().get()) / PAGE_BYTES;
+        self.free.lock().dealloc(page, pages_of(len));
+    }
+}
+
+fn pages_of(len: usize) -> usize {
+    len.div_ceil(PAGE_BYTES).max(1)
+}
+
+/// New address space that begins at a multiple of `align` bytes, a power of two, and has a multiple of it.
+fn map_aligned(len: usize, align: usize) -> io::Result<NonNull<u8>> {
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // A mapping begins with a page: of one that is longer by `align` but for a page, the two ends are given back.
+    let spare = align - PAGE_BYTES;
+    let wide = len.checked_add(spare).ok_or(io::ErrorKind::OutOfMemory)?;
+    // SAFETY: a new mapping at a place that the system chooses touches nothing else.
+    let whole = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), wide, access, flags) }?;
+    let head = whole.addr().next_multiple_of(align) - whole.addr();
+    // SAFETY: within the mapping: `head` is at most `spare`.
+    let memory = unsafe { whole.byte_add(head) };
+    for (end, bytes) in [(whole, head), (memory.wrapping_byte_add(len), spare - head)] {
+        if bytes > 0 {
+            // SAFETY: this part of the mapping just made has not been used, nor will be. If it fails, it is address space that is lost.
+            let _ = unsafe { rustix::mm::munmap(end, bytes) };
+        }
+    }
+    NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory.into())
 }
 
 impl Drop for Arena {
@@ -80,30 +132,28 @@ impl std::fmt::Debug for Arena {
 /// A buffer of an [`Arena`], page-aligned; its pages go back when it is dropped.
 #[derive(Debug)]
 pub struct ArenaBuf {
-    page: usize,
+    start: NonNull<u8>,
     len: usize,
     home: Arc<Arena>,
 }
 
-impl ArenaBuf {
-    fn start(&self) -> *mut u8 {
-        // SAFETY: the allocator gives out pages of the mapping only.
-        unsafe { self.home.memory.as_ptr().add(self.page * PAGE_BYTES) }
-    }
-}
+// SAFETY: its pages are this buffer's alone, as those of a Vec<u8>.
+unsafe impl Send for ArenaBuf {}
+// SAFETY: shared access only reads.
+unsafe impl Sync for ArenaBuf {}
 
 impl Deref for ArenaBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         // SAFETY: the pages are mapped and this buffer's alone; a mapping's first content is zeroes. Borrowed with self.
-        unsafe { std::slice::from_raw_parts(self.start(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for ArenaBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`; borrowed mutably with self.
-        unsafe { std::slice::from_raw_parts_mut(self.start(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
 
@@ -115,7 +165,7 @@ impl AsRef<[u8]> for ArenaBuf {
 
 impl Drop for ArenaBuf {
     fn drop(&mut self) {
-        self.home.free.lock().dealloc(self.page, self.len.div_ceil(PAGE_BYTES).max(1));
+        self.home.give_back(self.start, self.len);
     }
 }
 
@@ -125,7 +175,7 @@ mod tests {
 
     #[test]
     fn buffers_do_not_overlap_and_come_back_whole() {
-        let arena = Arena::reserve(1 << 20).unwrap();
+        let arena = Arena::reserve(1 << 20, Pages::Small).unwrap();
         for round in 0..3u8 {
             let sizes = [4096, 100, 32 << 10, 12 << 10, 5000, 128 << 10, 64 << 10];
             let mut held: Vec<(u8, ArenaBuf)> = Vec::new();
@@ -146,18 +196,39 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        let arena = Arena::reserve(64 << 10).unwrap();
+        let arena = Arena::reserve(64 << 10, Pages::Small).unwrap();
         let all: Vec<_> = (0..16).map(|_| arena.buffer(4096).unwrap()).collect();
         assert!(arena.buffer(1).is_none());
         drop(all);
         assert!(arena.buffer(65 << 10).is_none());
-        assert!(Arena::reserve(4 << 20).unwrap().buffer(2 << 20).is_none(), "above the largest buffer");
+        assert!(Arena::reserve(4 << 20, Pages::Huge).unwrap().buffer(2 << 20).is_none(), "above the largest buffer");
     }
 
     #[test]
     fn a_buffer_keeps_its_arena() {
-        let mut buf = Arena::reserve(64 << 10).unwrap().buffer(8 << 10).unwrap();
+        let mut buf = Arena::reserve(64 << 10, Pages::Small).unwrap().buffer(8 << 10).unwrap();
         buf.fill(7);
         assert_eq!(*buf, [7; 8 << 10]);
+    }
+
+    #[test]
+    fn huge_pages_begin_where_they_can() {
+        for len in [1, 2 << 20, (2 << 20) + 1, 16 << 20] {
+            let arena = Arena::reserve(len, Pages::Huge).unwrap();
+            assert_eq!((arena.memory.as_ptr() as usize % HUGE_PAGE_BYTES, arena.len % HUGE_PAGE_BYTES), (0, 0));
+            let mut all: Vec<_> = std::iter::from_fn(|| arena.buffer(1 << 20)).collect();
+            assert_eq!(all.len(), len.div_ceil(HUGE_PAGE_BYTES) * 2);
+            for buf in &mut all {
+                assert!(buf.iter().all(|byte| *byte == 0));
+                buf.fill(7);
+            }
+        }
+    }
+
+    #[test]
+    fn more_than_the_address_space_is_an_error() {
+        for len in [1 << 50, usize::MAX, usize::MAX - (3 << 20)] {
+            assert!(Arena::reserve(len, Pages::Huge).is_err() && Arena::reserve(len, Pages::Small).is_err(), "{len}");
+        }
     }
 }

@@ -326,7 +326,7 @@ pub struct RecompressSlice {
     pub before_bytes: u64,
     /// What they take now.
     pub after_bytes: u64,
-    /// Bytes that users have read and written.
+    /// Bytes that users have read and written, and that were sent and received for them.
     pub foreground_bytes: u64,
 }
 

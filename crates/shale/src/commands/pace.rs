@@ -78,7 +78,7 @@ pub struct Standing {
     pub finished: bool,
     pub bytes_done: u64,
     pub bytes_total: u64,
-    /// Bytes that users of the pool have read and written.
+    /// Bytes that users of the pool have read and written, and that were sent and received for them.
     pub foreground_bytes: u64,
     /// What the progress bar says of it.
     pub said: String,
