@@ -17,12 +17,12 @@ const BUFFER_BYTES_MIN: usize = 4 << 10;
 /// longer than was asked for: a batch is a little more than a megabyte.
 const STEPPED_BYTES_MIN: usize = 32 << 10;
 const STEPS: usize = 4;
-/// Least of a read that is worth a huge page.
-const READ_BYTES_MIN: usize = 64 << 10;
-/// Bytes of huge pages for reads, of those of the memory budget; none if that would be less than one.
-const HUGE_DIVISOR: u64 = 32;
-const HUGE_BYTES_MIN: u64 = 2 << 20;
+/// Reads from this size on land in huge pages: smaller ones have few segments anyway, and are the many.
+const LARGE_READ_BYTES_MIN: usize = 64 << 10;
+/// Bytes of huge pages, of those of the memory budget, and at most: what a scrub has under way, or 128 requests of 128 KiB, which a buffer of 65 KiB takes too.
+const HUGE_DIVISOR: u64 = 24;
 const HUGE_BYTES_MAX: u64 = 16 << 20;
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// One list for each size.
 const CLASSES: usize = ((BUFFER_BYTES_MAX / BUFFER_BYTES_MIN).ilog2() as usize + 1) * STEPS;
 
@@ -81,10 +81,10 @@ impl BufferPool {
     pub(crate) fn new(memory_bytes: u64) -> Self {
         let bytes_max = ((memory_bytes / KEPT_DIVISOR) as usize).clamp(KEPT_BYTES_MIN, KEPT_BYTES_MAX);
         let classes = std::array::from_fn(|_| Class::default());
-        let huge_bytes = (memory_bytes / HUGE_DIVISOR).min(HUGE_BYTES_MAX);
+        let huge_bytes = (memory_bytes / HUGE_DIVISOR).min(HUGE_BYTES_MAX) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
         // Without them reading is slower, and that is all.
         let reserve = || Arena::reserve(huge_bytes as usize, Pages::Huge).ok();
-        let huge = (huge_bytes >= HUGE_BYTES_MIN).then(reserve).flatten();
+        let huge = (huge_bytes > 0).then(reserve).flatten();
         Self { bytes_max, kept: Mutex::new(Kept { classes, bytes: 0, requests: 0 }), huge }
     }
 
@@ -93,9 +93,10 @@ impl BufferPool {
         self.get_large(len).unwrap_or_else(|| self.get(len))
     }
 
-    /// The same if so much is worth a huge page and there is room in those, for whoever has a buffer of his own otherwise.
+    /// A buffer in huge pages of at least `len` bytes with any content, if so much is worth it and there is room, for whoever has a buffer of his own
+    /// otherwise.
     pub(crate) fn get_large(&self, len: usize) -> Option<AlignedBuf> {
-        let arena = self.huge.as_ref().filter(|_| len >= READ_BYTES_MIN)?;
+        let arena = self.huge.as_ref().filter(|_| len >= LARGE_READ_BYTES_MIN)?;
         AlignedBuf::of_arena(arena, len)
     }
 
@@ -188,14 +189,14 @@ mod tests {
 
     #[test]
     fn large_reads_have_huge_pages_as_long_as_there_are_any() {
-        let pool = BufferPool::new(64 << 20);
+        let pool = BufferPool::new(48 << 20);
         assert!(pool.get_large((64 << 10) - 1).is_none() && !pool.get_for_reading(4096).is_of_arena());
         let all: Vec<_> = (0..3).map(|_| pool.get_for_reading(1 << 20)).collect();
         assert_eq!(all.iter().map(AlignedBuf::is_of_arena).collect::<Vec<_>>(), [true, true, false]);
         all.into_iter().for_each(|buf| pool.put(buf));
         assert_eq!(pool.kept.lock().bytes, 1 << 20, "what is the arena's goes back there");
         assert!(pool.get_large(100_000).is_some_and(|buf| buf.len() >= 100_000));
-        assert!(BufferPool::new(63 << 20).get_large(1 << 20).is_none());
+        assert!(BufferPool::new(47 << 20).get_large(1 << 20).is_none());
     }
 
     /// A pool full of sizes that nobody wanted any more took no others: each batch was allocated and cleared anew.

@@ -27,7 +27,7 @@ pub(crate) struct Counters {
     pub opened_extents: Counter,
     pub read_bytes: Counter,
     pub read_disk_bytes: Counter,
-    /// Payload sent and received.
+    /// Of chunks sent and received: it grows with each of them, even if it tells of holes only.
     pub streamed_bytes: Counter,
     pub checkpoints: Counter,
     pub light_checkpoints: Counter,

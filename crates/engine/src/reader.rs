@@ -321,13 +321,16 @@ impl Core {
         let name = |w: &Wanted, kind, text: String| at(Error::new(kind, text), object, w.group, w.piece.fragment.live);
         let (start, len) = self.place_of(object, span.iter())?;
         let mut large = self.buffers.get_large(len);
-        scratch.grow_io(if large.is_some() { 0 } else { len });
+        if large.is_none() {
+            scratch.grow_io(len);
+        }
         self.counters.read_disk_bytes.add(len as u64);
         if let Err(error) = self.env.disk.read_at(start, large.as_mut().unwrap_or(&mut scratch.io), len) {
             if span.len() == 1 {
                 let text = format!("reading {len} bytes at byte {start} of the data file failed: {error}");
                 return Err(name(first, ErrorKind::Io, text));
             }
+            drop(large);
             for (index, wanted) in span.iter().enumerate() {
                 let mut alone =
                     |_, payload: &[u8], codecs: &mut Workspace, unit: &mut [u8]| each(index, payload, codecs, unit);

@@ -8,7 +8,7 @@
 //!    behind all that it speaks of, so a crash leaves as much of the stream as the descriptor says, or a little more.
 
 use codec::{CodecId, Workspace};
-use format::{Entry, FragmentEntry, ObjectDescriptor, StreamData, header_bytes, stream_checksum};
+use format::{Entry, FragmentEntry, ObjectDescriptor, STREAM_HEAD_BYTES, StreamData, header_bytes, stream_checksum};
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, Epoch};
 
@@ -98,7 +98,7 @@ impl Core {
         payloads: &[u8],
         done: ObjectDescriptor,
     ) -> Result<()> {
-        self.counters.streamed_bytes.add(payloads.len() as u64);
+        self.counters.streamed_bytes.add((STREAM_HEAD_BYTES + payloads.len()) as u64);
         let resealed = self.reseal(place, data, payloads)?;
         let mut payloads = &resealed.bytes[..];
         let mut last: Option<Ticket> = None;

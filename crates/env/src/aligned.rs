@@ -6,45 +6,56 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::Arena;
+use crate::{Arena, ArenaBuf};
 
 /// A buffer whose address and length are multiples of 4096.
-pub struct AlignedBuf {
-    memory: NonNull<u8>,
-    len: usize,
-    /// Whose memory it is; `None`: the allocator's.
-    arena: Option<Arc<Arena>>,
+pub struct AlignedBuf(Memory);
+
+enum Memory {
+    Allocated(Allocated),
+    Arena(ArenaBuf),
 }
 
-// SAFETY: the buffer owns its memory exclusively, like a Vec<u8>.
-unsafe impl Send for AlignedBuf {}
+/// Memory of the allocator, all of it initialised.
+struct Allocated {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: owns its memory exclusively, like a Vec<u8>.
+unsafe impl Send for Allocated {}
 // SAFETY: shared access only reads.
-unsafe impl Sync for AlignedBuf {}
+unsafe impl Sync for Allocated {}
 
 const ALIGN: usize = 4096;
 
 impl AlignedBuf {
     /// A buffer of at least `len` bytes, all of them zero, rounded up to a multiple of 4096 (at least 4096).
     pub fn new(len: usize) -> Self {
-        let len = len.max(1).next_multiple_of(ALIGN);
-        let layout = Self::layout(len);
-        // SAFETY: the layout's size is not zero.
-        let memory = unsafe { alloc(layout) };
-        let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
-        // SAFETY: `memory` is valid for `len` bytes; from here on all of them are initialised.
-        unsafe { memory.as_ptr().write_bytes(0, len) };
-        Self { memory, len, arena: None }
+        Self(Memory::Allocated(Allocated::zeroed(len.max(1).next_multiple_of(ALIGN))))
     }
 
     /// The same with any content, of an arena, where it goes back to when it is dropped; `None` if it has no room.
     pub fn of_arena(arena: &Arc<Arena>, len: usize) -> Option<Self> {
         let len = len.max(1).checked_next_multiple_of(ALIGN)?;
-        Some(Self { memory: arena.take(len)?, len, arena: Some(arena.clone()) })
+        Some(Self(Memory::Arena(arena.buffer(len)?)))
     }
 
     /// Whether it came from [`of_arena`](Self::of_arena).
     pub fn is_of_arena(&self) -> bool {
-        self.arena.is_some()
+        matches!(self.0, Memory::Arena(_))
+    }
+}
+
+impl Allocated {
+    fn zeroed(len: usize) -> Self {
+        let layout = Self::layout(len);
+        // SAFETY: the layout's size is not zero.
+        let start = unsafe { alloc(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        // SAFETY: `start` is valid for `len` bytes; from here on all of them are initialised.
+        unsafe { start.as_ptr().write_bytes(0, len) };
+        Self { start, len }
     }
 
     fn layout(len: usize) -> Layout {
@@ -59,31 +70,36 @@ impl AlignedBuf {
 impl Deref for AlignedBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: valid and initialised for `len` bytes, borrowed with self.
-        unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.len) }
+        match &self.0 {
+            // SAFETY: valid and initialised for `len` bytes, borrowed with self.
+            Memory::Allocated(Allocated { start, len }) => unsafe { std::slice::from_raw_parts(start.as_ptr(), *len) },
+            Memory::Arena(buf) => buf,
+        }
     }
 }
 
 impl DerefMut for AlignedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: valid and initialised for `len` bytes, borrowed mutably with self.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.len) }
+        match &mut self.0 {
+            // SAFETY: valid and initialised for `len` bytes, borrowed mutably with self.
+            Memory::Allocated(Allocated { start, len }) => unsafe {
+                std::slice::from_raw_parts_mut(start.as_ptr(), *len)
+            },
+            Memory::Arena(buf) => buf,
+        }
     }
 }
 
-impl Drop for AlignedBuf {
+impl Drop for Allocated {
     fn drop(&mut self) {
-        match &self.arena {
-            Some(arena) => arena.give_back(self.memory, self.len),
-            // SAFETY: allocated in `new` with the same layout.
-            None => unsafe { dealloc(self.memory.as_ptr(), Self::layout(self.len)) },
-        }
+        // SAFETY: allocated in `zeroed` with the same layout.
+        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) }
     }
 }
 
 impl std::fmt::Debug for AlignedBuf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "AlignedBuf({} bytes)", self.len)
+        write!(f, "AlignedBuf({} bytes)", self.len())
     }
 }
 

@@ -19,19 +19,21 @@ pub fn tune_allocator() {
 
 /// `PR_THP_DISABLE_EXCEPT_ADVISED` of prctl(2), since Linux 6.18.
 const EXCEPT_ADVISED: libc::c_ulong = 1 << 1;
+/// Who gets huge pages: those who ask for them (`[madvise]`), all (`[always]`), nobody.
+const HUGE_PAGES_PATH: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
-/// From now on this process takes small pages only, whatever the system does by default, but where it asks for huge ones itself: see
-/// [`Pages::Huge`](crate::Pages). Before Linux 6.18 it takes none at all.
+/// From now on this process takes huge pages only where it asks for them itself: see [`Pages::Huge`](crate::Pages). Where the system gives them to all,
+/// and cannot make that difference for a process (before Linux 6.18), it takes none.
 ///
-/// Huge pages are not for the allocator, which is built without asking for them: each thread has blocks of each size in pages of its own, few of them in use, so
-/// that most of a huge page is memory that nobody asked for. A server with a budget of 256 MiB and 32 readers came to 590 MiB; without it
-/// comes to 150. Nor is it faster: see [`Arena`](crate::Arena) for what their first use costs under a hypervisor.
+/// Huge pages are not for the allocator, which is built without asking for them: each thread has blocks of each size in pages of its own,
+/// few of them in use, so that most of a huge page is memory that nobody asked for. A server with a budget of 256 MiB and 32 readers came
+/// to 590 MiB; without it comes to 150. Nor is it faster: see [`Arena`](crate::Arena) for what their first use costs under a hypervisor.
 fn take_small_pages_by_default() {
-    let none: libc::c_ulong = 0;
-    let disable: libc::c_ulong = 1;
+    let (disable, unused): (libc::c_ulong, libc::c_ulong) = (1, 0);
     // SAFETY: sets a flag of this process; no memory is passed.
-    let is_known = unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, disable, EXCEPT_ADVISED, none, none) } == 0;
-    if !is_known {
+    let done = unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, disable, EXCEPT_ADVISED, unused, unused) } == 0;
+    let given_to_all = || std::fs::read_to_string(HUGE_PAGES_PATH).is_ok_and(|mode| mode.contains("[always]"));
+    if !done && given_to_all() {
         // Before Linux 3.15 there is no such thing, and memory is what it was.
         let _ = rustix::thread::disable_transparent_huge_pages(true);
     }

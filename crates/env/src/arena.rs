@@ -4,8 +4,9 @@
 //! hypervisor that takes back what a guest does not use, a huge page is as a rule one that was taken back: 10 us for each 4 KiB
 //! of it were measured, against 2 us for small pages, which come from what was in use a moment ago.
 //!
-//! **Huge pages** are for what the device fills again and again in large requests. In small pages, one of 128 KiB has 32 segments and one of a megabyte
-//! 256, each of which costs the system and takes a place in the device's queue: a virtio disk has 256 places for all requests together.
+//! **Huge pages** are for what the device fills again and again in large requests. In small pages, one of 128 KiB has 32 segments and one
+//! of a megabyte 256, each of which costs the system and takes a place in the device's queue: a virtio disk has some 256 places for all
+//! requests together.
 //!
 //! Pages that were used once stay with the arena; buffers come from its lowest free pages.
 #![allow(unsafe_code)]
@@ -21,8 +22,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 /// Unit of allocation.
 const PAGE_BYTES: usize = 4096;
-/// Largest buffer: 2^(`ORDER` - 1) pages, 1 MiB.
-const ORDER: usize = 9;
+/// Largest buffer: 2^(`ORDER` - 1) pages, 16 MiB, as the largest extent.
+const ORDER: usize = 13;
 /// A huge page where they are of use; elsewhere it is merely an alignment.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
@@ -69,30 +70,13 @@ impl Arena {
     /// A buffer of exactly `len` bytes with any content; `None` if the arena has no room for it. It takes the next power of two of
     /// pages.
     pub fn buffer(self: &Arc<Self>, len: usize) -> Option<ArenaBuf> {
-        let start = self.take(len)?;
-        Some(ArenaBuf { start, len, home: self.clone() })
-    }
-
-    /// As many pages as hold `len` bytes.
-    pub(crate) fn take(&self, len: usize) -> Option<NonNull<u8>> {
-        let pages = pages_of(len);
+        let pages = len.div_ceil(PAGE_BYTES).max(1);
         if pages > 1 << (ORDER - 1) {
             return None;
         }
         let page = self.free.lock().alloc(pages)?;
-        // SAFETY: the allocator gives out pages of the mapping only.
-        Some(unsafe { self.memory.add(page * PAGE_BYTES) })
+        Some(ArenaBuf { page, len, home: self.clone() })
     }
-
-    /// Takes back what [`take`](Self::take) gave for so many bytes.
-    pub(crate) fn give_back(&self, start: NonNull<u8>, len: usize) {
-        let page = (start.addr().get() - self.memory.addr().get()) / PAGE_BYTES;
-        self.free.lock().dealloc(page, pages_of(len));
-    }
-}
-
-fn pages_of(len: usize) -> usize {
-    len.div_ceil(PAGE_BYTES).max(1)
 }
 
 /// New address space that begins at a multiple of `align` bytes, a power of two, and has a multiple of it.
@@ -132,28 +116,30 @@ impl std::fmt::Debug for Arena {
 /// A buffer of an [`Arena`], page-aligned; its pages go back when it is dropped.
 #[derive(Debug)]
 pub struct ArenaBuf {
-    start: NonNull<u8>,
+    page: usize,
     len: usize,
     home: Arc<Arena>,
 }
 
-// SAFETY: its pages are this buffer's alone, as those of a Vec<u8>.
-unsafe impl Send for ArenaBuf {}
-// SAFETY: shared access only reads.
-unsafe impl Sync for ArenaBuf {}
+impl ArenaBuf {
+    fn start(&self) -> *mut u8 {
+        // SAFETY: the allocator gives out pages of the mapping only.
+        unsafe { self.home.memory.as_ptr().add(self.page * PAGE_BYTES) }
+    }
+}
 
 impl Deref for ArenaBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         // SAFETY: the pages are mapped and this buffer's alone; a mapping's first content is zeroes. Borrowed with self.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.start(), self.len) }
     }
 }
 
 impl DerefMut for ArenaBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`; borrowed mutably with self.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.start(), self.len) }
     }
 }
 
@@ -165,7 +151,7 @@ impl AsRef<[u8]> for ArenaBuf {
 
 impl Drop for ArenaBuf {
     fn drop(&mut self) {
-        self.home.give_back(self.start, self.len);
+        self.home.free.lock().dealloc(self.page, self.len.div_ceil(PAGE_BYTES).max(1));
     }
 }
 
@@ -201,7 +187,9 @@ mod tests {
         assert!(arena.buffer(1).is_none());
         drop(all);
         assert!(arena.buffer(65 << 10).is_none());
-        assert!(Arena::reserve(4 << 20, Pages::Huge).unwrap().buffer(2 << 20).is_none(), "above the largest buffer");
+        let arena = Arena::reserve(64 << 20, Pages::Huge).unwrap();
+        assert!(arena.buffer((16 << 20) + 1).is_none(), "above the largest buffer");
+        assert!(arena.buffer(16 << 20).is_some());
     }
 
     #[test]

@@ -47,25 +47,22 @@ impl Session {
 
     fn open(dir: &PoolDir, access: &Access, output: &Output) -> Result<Self> {
         // Whoever has the pool is either a server, which answers, or another command, which will be done soon.
-        let lock = pool_dir::wait_for(access, || {
+        pool_dir::wait_for(access, |_| {
             dir.ready_config()?;
             let holder = match dir.lock()? {
-                Ok(lock) => return Ok(ControlFlow::Break(Ok(lock))),
+                Ok(lock) => {
+                    let how = Opening { memory_bytes: access.memory, repair: false };
+                    let pool = pool_dir::open_locked(dir, Arc::new(lock), how, output)?;
+                    return Ok(ControlFlow::Break(Self::Direct(pool)));
+                }
                 Err(holder) => holder,
             };
             match Client::connect(&dir.control_path()) {
-                Ok(client) => Ok(ControlFlow::Break(Err(client))),
+                Ok(client) => Ok(ControlFlow::Break(Self::Served(client))),
                 Err(error) if error.kind() == ErrorKind::Unsupported => Err(error),
                 Err(error) => Ok(ControlFlow::Continue(Error::new(ErrorKind::InUse, format!("{holder} ({error})")))),
             }
-        })?;
-        match lock {
-            Ok(lock) => {
-                let how = Opening { memory_bytes: access.memory, repair: false };
-                pool_dir::open_locked(dir, Arc::new(lock), how, output).map(Self::Direct)
-            }
-            Err(client) => Ok(Self::Served(client)),
-        }
+        })
     }
 
     /// Asks for something.

@@ -54,11 +54,11 @@ pub struct Opening {
 /// # Errors
 /// `NotFound`, `InUse`.
 pub fn lock_alone(dir: &PoolDir, access: &Access) -> Result<Arc<PoolLock>> {
-    wait_for(access, || {
+    wait_for(access, |is_last| {
         dir.ready_config()?;
         match dir.lock()? {
             Ok(lock) => Ok(ControlFlow::Break(Arc::new(lock))),
-            Err(holder) => unless_served(dir, Error::new(ErrorKind::InUse, holder)),
+            Err(holder) => taken(dir, Error::new(ErrorKind::InUse, holder), is_last),
         }
     })
 }
@@ -69,19 +69,20 @@ pub fn lock_alone(dir: &PoolDir, access: &Access) -> Result<Arc<PoolLock>> {
 /// # Errors
 /// `NotFound`, `InUse`.
 pub fn lock_for_reading(dir: &PoolDir, access: &Access) -> Result<Option<PoolLock>> {
-    wait_for(access, || match PoolLock::acquire(&dir.root) {
+    wait_for(access, |is_last| match PoolLock::acquire(&dir.root) {
         Ok(lock) => Ok(ControlFlow::Break(Some(lock))),
         Err(error) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => Ok(ControlFlow::Break(None)),
         Err(error) => {
             let error = Error::new(kind_of(&error), error.to_string());
-            if error.kind() == ErrorKind::InUse { unless_served(dir, error) } else { Err(error) }
+            if error.kind() == ErrorKind::InUse { taken(dir, error, is_last) } else { Err(error) }
         }
     })
 }
 
-/// Of a pool that somebody has: whoever serves it will not be done soon.
-fn unless_served<T>(dir: &PoolDir, error: Error) -> Result<ControlFlow<T, Error>> {
-    if Client::connect(&dir.control_path()).is_ok() { Err(error) } else { Ok(ControlFlow::Continue(error)) }
+/// Of a pool that somebody has: whoever serves it will not be done soon. Nobody is asked at the last attempt: a server that hangs takes its time.
+fn taken<T>(dir: &PoolDir, error: Error, is_last: bool) -> Result<ControlFlow<T, Error>> {
+    let is_served = !is_last && Client::connect(&dir.control_path()).is_ok();
+    if is_served { Err(error) } else { Ok(ControlFlow::Continue(error)) }
 }
 
 /// Opens a pool whose lock is held.

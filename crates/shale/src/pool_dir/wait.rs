@@ -10,17 +10,18 @@ use crate::cli::Access;
 /// How often to look again whether the other is done.
 const RETRY_EVERY: Duration = Duration::from_millis(20);
 
-/// Attempts something until it breaks with its result, as long as `access` says. While it continues, another command has the pool, and what it continues
-/// with is what to say if that lasts too long.
+/// Attempts something until it breaks with its result, as long as `access` says. While it continues, another command has the pool, and what
+/// it continues with is what to say if that lasts too long. The attempt is told whether it is the last one.
 ///
 /// # Errors
 /// Those of the attempt, and the last that it continued with.
-pub fn wait_for<T>(access: &Access, mut attempt: impl FnMut() -> Result<ControlFlow<T, Error>>) -> Result<T> {
+pub fn wait_for<T>(access: &Access, mut attempt: impl FnMut(bool) -> Result<ControlFlow<T, Error>>) -> Result<T> {
     let give_up = Instant::now() + Duration::from_secs(u64::from(access.wait));
     loop {
-        match attempt()? {
+        let is_last = Instant::now() >= give_up;
+        match attempt(is_last)? {
             ControlFlow::Break(value) => return Ok(value),
-            ControlFlow::Continue(error) if Instant::now() >= give_up => return Err(error),
+            ControlFlow::Continue(error) if is_last => return Err(error),
             ControlFlow::Continue(_) => std::thread::sleep(RETRY_EVERY),
         }
     }
