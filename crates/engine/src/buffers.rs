@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use env::{AlignedBuf, Arena, Pages};
+use env::{AlignedBuf, Arena, HUGE_PAGE_BYTES, Pages};
 use parking_lot::Mutex;
 
 /// Bytes kept, of those of the memory budget, and at least: for each batch that may wait for a writer, and those that are being filled or read.
@@ -19,10 +19,9 @@ const STEPPED_BYTES_MIN: usize = 32 << 10;
 const STEPS: usize = 4;
 /// Reads from this size on land in huge pages: smaller ones have few segments anyway, and are the many.
 const LARGE_READ_BYTES_MIN: usize = 64 << 10;
-/// Bytes of huge pages, of those of the memory budget, and at most: what a scrub has under way, or 128 requests of 128 KiB, which a buffer of 65 KiB takes too.
-const HUGE_DIVISOR: u64 = 24;
-const HUGE_BYTES_MAX: u64 = 16 << 20;
-const HUGE_PAGE_BYTES: u64 = 2 << 20;
+/// Bytes of such reads, of those of the memory budget, and at most: 128 requests of 128 KiB, which is what a buffer of 65 KiB takes too.
+const LARGE_READS_DIVISOR: u64 = 24;
+const LARGE_READS_BYTES_MAX: u64 = 16 << 20;
 /// One list for each size.
 const CLASSES: usize = ((BUFFER_BYTES_MAX / BUFFER_BYTES_MIN).ilog2() as usize + 1) * STEPS;
 
@@ -53,6 +52,11 @@ impl Default for BufferPool {
     }
 }
 
+/// Bytes of large reads that a pool with so much memory may have under way: about what lies in huge pages.
+pub(crate) fn large_reads_bytes(memory_bytes: u64) -> u64 {
+    (memory_bytes / LARGE_READS_DIVISOR).min(LARGE_READS_BYTES_MAX)
+}
+
 /// The least size of buffers that holds `len` bytes.
 fn size_for(len: usize) -> usize {
     let power = len.next_power_of_two().max(BUFFER_BYTES_MIN);
@@ -81,9 +85,9 @@ impl BufferPool {
     pub(crate) fn new(memory_bytes: u64) -> Self {
         let bytes_max = ((memory_bytes / KEPT_DIVISOR) as usize).clamp(KEPT_BYTES_MIN, KEPT_BYTES_MAX);
         let classes = std::array::from_fn(|_| Class::default());
-        let huge_bytes = (memory_bytes / HUGE_DIVISOR).min(HUGE_BYTES_MAX) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+        let huge_bytes = large_reads_bytes(memory_bytes) as usize / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
         // Without them reading is slower, and that is all.
-        let reserve = || Arena::reserve(huge_bytes as usize, Pages::Huge).ok();
+        let reserve = || Arena::reserve(huge_bytes, Pages::Huge).ok();
         let huge = (huge_bytes > 0).then(reserve).flatten();
         Self { bytes_max, kept: Mutex::new(Kept { classes, bytes: 0, requests: 0 }), huge }
     }

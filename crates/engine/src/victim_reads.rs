@@ -14,6 +14,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use env::{AlignedBuf, ReadRing};
 use units::ExtentIndex;
 
+use crate::buffers::large_reads_bytes;
 use crate::core::Core;
 use crate::extents::Victim;
 use crate::log_reads::Source;
@@ -22,11 +23,8 @@ use crate::log_reads::Source;
 const EXTENTS_MAX: u64 = 4;
 /// The part of the memory budget that they may take, if there are two at least.
 const MEMORY_DIVISOR: u64 = 32;
-/// The same while nothing else goes on. So many bytes keep a device busy, and are what somebody who begins then waits for; and so many lie in huge pages
-/// ([`BufferPool`](crate::buffers::BufferPool)).
-const ALONE_BYTES_MAX: u64 = 16 << 20;
+/// The same while nothing else goes on. What [`large_reads_bytes`] allows keeps a device busy, and is what somebody who begins then waits for.
 const ALONE_EXTENTS_MAX: u64 = 64;
-const ALONE_MEMORY_DIVISOR: u64 = 24;
 
 type Outcome = io::Result<AlignedBuf>;
 
@@ -52,9 +50,8 @@ struct Ring<'a> {
     /// `None`: it could not be read so.
     come: BTreeMap<usize, Option<AlignedBuf>>,
     next_tag: usize,
-    /// [`Core::traffic_bytes`] but for what the ring read, as long as nothing else goes on. `None`: nothing else can.
+    /// [`Core::traffic_bytes`] as long as nothing else goes on: grows with what the ring reads. `None`: nothing else can.
     traffic_bytes: Option<u64>,
-    own_bytes: u64,
     /// A read was not whole: what is wrong with the device or the ring may be so with the next one.
     has_failed: bool,
 }
@@ -62,7 +59,7 @@ struct Ring<'a> {
 impl Ring<'_> {
     /// Whether extents may be read by the ring.
     fn is_wanted(&self, core: &Core) -> bool {
-        let is_alone = self.traffic_bytes.is_none_or(|bytes| core.traffic_bytes() == bytes + self.own_bytes);
+        let is_alone = self.traffic_bytes.is_none_or(|bytes| core.traffic_bytes() == bytes);
         is_alone && !self.has_failed
     }
 
@@ -80,7 +77,7 @@ impl Ring<'_> {
             if ended.whole {
                 let len = u64::from(core.geometry.extent_bytes);
                 core.counters.read_disk_bytes.add(len);
-                self.own_bytes += len;
+                self.traffic_bytes = self.traffic_bytes.map(|bytes| bytes + len);
             }
             self.has_failed |= !ended.whole;
             self.come.insert(ended.tag, ended.whole.then_some(ended.buf));
@@ -100,8 +97,8 @@ impl<'a> VictimReads<'a> {
     pub(crate) fn while_alone(core: &'a Core, victims: Vec<Victim>, traffic_bytes: Option<u64>) -> Self {
         let is_worth_it = !victims.is_empty() && traffic_bytes.is_none_or(|bytes| bytes == core.traffic_bytes());
         let reads = if is_worth_it { core.env.disk.read_ring() } else { None };
-        let (come, next_tag, own_bytes, has_failed) = (BTreeMap::new(), 0, 0, false);
-        let ring = reads.map(|reads| Ring { reads, come, next_tag, traffic_bytes, own_bytes, has_failed });
+        let come = BTreeMap::new();
+        let ring = reads.map(|reads| Ring { reads, come, next_tag: 0, traffic_bytes, has_failed: false });
         Self { ring, ..Self::new(core, victims) }
     }
 
@@ -127,7 +124,7 @@ impl<'a> VictimReads<'a> {
             return;
         }
         let (bytes, most) = match &ring {
-            Some(_) => ((core.options.memory_bytes / ALONE_MEMORY_DIVISOR).min(ALONE_BYTES_MAX), ALONE_EXTENTS_MAX),
+            Some(_) => (large_reads_bytes(core.options.memory_bytes), ALONE_EXTENTS_MAX),
             None => (core.options.memory_bytes / MEMORY_DIVISOR, EXTENTS_MAX),
         };
         let extents_max = extents_max(bytes, core.geometry.extent_bytes, most);

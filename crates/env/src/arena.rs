@@ -25,7 +25,7 @@ const PAGE_BYTES: usize = 4096;
 /// Largest buffer: 2^(`ORDER` - 1) pages, 16 MiB, as the largest extent.
 const ORDER: usize = 13;
 /// A huge page where they are of use; elsewhere it is merely an alignment.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
+pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// The pages of an arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
