@@ -260,7 +260,8 @@ impl Pool {
     /// Gives a volume (`NEW` another name of a volume) or a snapshot (`VOLUME@NEW`) another name.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`].
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`]; [`ErrorKind::Invalid`], also if the snapshots that are taken of it by the clock would get too
+    /// long names.
     pub fn rename(&self, old: &str, new: &str) -> Result<()> {
         let core = &self.core;
         let _admin = core.admin.lock();
@@ -286,6 +287,9 @@ impl Pool {
             let listed = core.objects.snapshots_of(object.id).into_iter().chain(core.objects.partial_of(object.id));
             let names = listed.map(|snapshot| snapshot.descriptor.read().name.len());
             check_title(new.len() + names.max().map_or(0, |longest| longest + 1))?;
+            let own = object.descriptor.read().properties.clone();
+            properties::check_rename(old, new, &core.objects.pool_properties(), &own)
+                .map_err(|error| error.context(format_args!("volume '{old}' keeps its name")))?;
         }
         let descriptor = ObjectDescriptor { name: name.to_owned(), ..object.descriptor.read().clone() };
         core.append_durably(vec![Entry::Object(descriptor)])

@@ -102,14 +102,15 @@ fn conflicts(
     let longest = TITLE_BYTES_MAX - 1 - policy::scheduled_name(0).len();
     if takes && name.len() > longest {
         let text = format!(
-            "the name of volume '{name}' is too long for snapshots by the clock, VOLUME@auto-DATE: at most {longest} bytes"
+            "the name of volume '{name}' is too long for snapshots by the clock, VOLUME@auto-DATE: at most {longest} bytes; give it a \
+             shorter one, or set snapshots=off for it"
         );
         conflicts.push((Conflict::Name, Error::new(ErrorKind::Invalid, text)));
     }
     Ok(conflicts)
 }
 
-/// The same when properties change: what did not hold together before (after a rename, or from an older version) stands in nobody's way.
+/// The same when properties change: what did not hold together before (from an older version) stands in nobody's way.
 pub(crate) fn resolved_after(
     name: &str,
     before: (&Properties, &Properties),
@@ -121,9 +122,20 @@ pub(crate) fn resolved_after(
         // What this version does not understand.
         Err(_) => return Ok(settings),
     };
+    refuse_new(&known, conflicts(name, &settings, pool, volume)?).map(|()| settings)
+}
+
+/// Fails if a volume that gets another name would get no more snapshots by the clock. What this version does not understand, and what was so before,
+/// stands in nobody's way.
+pub(crate) fn check_rename(old: &str, new: &str, pool: &Properties, volume: &Properties) -> Result<()> {
+    let Ok(settings) = resolved(pool, volume) else { return Ok(()) };
+    refuse_new(&conflicts(old, &settings, pool, volume)?, conflicts(new, &settings, pool, volume)?)
+}
+
+/// Fails with the first conflict of a kind that was not known.
+fn refuse_new(known: &[(Conflict, Error)], now: Vec<(Conflict, Error)>) -> Result<()> {
     let is_new = |(kind, _): &(Conflict, Error)| known.iter().all(|(old, _)| old != kind);
-    let new = conflicts(name, &settings, pool, volume)?.into_iter().find(is_new);
-    new.map_or(Ok(settings), |(_, error)| Err(error))
+    now.into_iter().find(is_new).map_or(Ok(()), |(_, error)| Err(error))
 }
 
 /// The properties in force, with their sources.

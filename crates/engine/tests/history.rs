@@ -516,3 +516,35 @@ fn clones_do_not_inherit_reservations() {
     assert_eq!(pool.clone_snapshot("v@s", "d", &more).unwrap_err().kind(), ErrorKind::Full);
     pool.close().unwrap();
 }
+
+/// It was, and the schedule then failed to take a snapshot, every ten seconds.
+#[test]
+fn a_volume_gets_no_name_that_is_too_long_for_its_schedule() {
+    let machine = Machine::new(8 * MIB, 1);
+    let pool = pool_without_threads(&machine, 8 * MIB);
+    let set = |volume: Option<&str>, value: Option<&str>| {
+        pool.set_properties(volume, &[("snapshots".to_owned(), value.map(str::to_owned))]).unwrap();
+    };
+    pool.create_volume("v", MIB, &BTreeMap::new()).unwrap();
+    pool.snapshot("v", "s").unwrap();
+    // Its own schedule, and that of the pool.
+    for (volume, value) in [(Some("v"), "hourly"), (None, "daily")] {
+        set(volume, Some(value));
+        let error = pool.rename("v", &"w".repeat(250)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        let text = error.to_string();
+        assert!(text.starts_with("volume 'v' keeps its name") && text.contains("snapshots=off"), "{text}");
+        let (_, most) = text.split_once("at most ").unwrap();
+        let most: usize = most.split_once(' ').unwrap().0.parse().unwrap();
+        pool.rename("v", &"w".repeat(most + 1)).unwrap_err();
+        pool.rename("v", &"w".repeat(most)).unwrap();
+        pool.take_snapshot(&"w".repeat(most), &policy::scheduled_name(0), true).unwrap();
+        pool.destroy(format!("{}@{}", "w".repeat(most), policy::scheduled_name(0)).as_str(), false).unwrap();
+        pool.rename(&"w".repeat(most), "v").unwrap();
+        set(volume, None);
+    }
+    set(None, Some("daily"));
+    set(Some("v"), Some("off"));
+    pool.rename("v", &"w".repeat(250)).unwrap();
+    pool.close().unwrap();
+}
