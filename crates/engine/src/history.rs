@@ -75,6 +75,7 @@ impl Pool {
             parent: Some(head.id),
             scheduled,
             created_unix_s: core.env.clock.unix_s(),
+            properties: properties::of_moment(&head.properties),
             identity: Some(core.env.new_identity()?),
             ..ObjectDescriptor::volume(ObjectId(core.objects.next_id()), name, head.size_bytes)
         };
@@ -83,14 +84,14 @@ impl Pool {
     }
 
     /// Makes a volume that begins as a snapshot was. It has the properties set on the snapshot's volume, but not its
-    /// reservation, changed by `properties`.
+    /// reservation, changed by `properties`; it is incomplete if the snapshot is.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`]; [`ErrorKind::Unsupported`] for a clone of a clone
     /// of a clone, more than 30 times.
     pub fn clone_snapshot(&self, snapshot: &str, name: &str, properties: &Properties) -> Result<()> {
         check_name(name)?;
-        properties::check(properties::Owner::Volume, properties)?;
+        properties::check(policy::Owner::Volume, properties)?;
         let core = &self.core;
         let _admin = core.admin.lock();
         let snapshot = core.objects.snapshot_named(snapshot)?;
@@ -100,7 +101,8 @@ impl Pool {
         }
         let from = snapshot.descriptor.read().clone();
         let parent = from.parent.and_then(|id| core.objects.get(id));
-        let mut own = parent.map(|parent| parent.descriptor.read().properties.clone()).unwrap_or_default();
+        let own = parent.map(|parent| parent.descriptor.read().properties.clone()).unwrap_or_default();
+        let mut own = properties::with_moment(own, &from.properties);
         // The space that is set aside for the other volume is not set aside twice.
         own.remove("reservation");
         own.extend(properties.clone());
@@ -128,10 +130,8 @@ impl Pool {
         let core = &self.core;
         let _admin = core.admin.lock();
         let snapshot = core.objects.meant_snapshot(snapshot.into())?;
-        let (size_bytes, parent, origin) = {
-            let descriptor = snapshot.descriptor.read();
-            (descriptor.size_bytes, descriptor.parent, descriptor.origin)
-        };
+        let ObjectDescriptor { size_bytes, parent, origin, properties: moment, .. } =
+            snapshot.descriptor.read().clone();
         let volume = parent.and_then(|id| core.objects.get(id)).filter(|volume| volume.is_live());
         let (Some(volume), Some(origin)) = (volume, origin) else {
             return Err(refused(ErrorKind::NotFound, format!("the volume of '{}' is gone", snapshot.title())));
@@ -187,7 +187,8 @@ impl Pool {
         let epoch = next_epoch(&head)?;
         let mut cuts = cuts_that_stay(&head, &[])?;
         cuts.push(Cut { after: origin.epoch, before: epoch });
-        core.append_durably(vec![Entry::Object(ObjectDescriptor { epoch, cuts, size_bytes, ..head })])?;
+        let properties = properties::with_moment(head.properties, &moment);
+        core.append_durably(vec![Entry::Object(ObjectDescriptor { epoch, cuts, size_bytes, properties, ..head })])?;
         core.workers.wake_keeper();
         Ok(())
     }
@@ -372,6 +373,7 @@ impl Pool {
                     size_bytes: descriptor.size_bytes,
                     created_unix_s: descriptor.created_unix_s,
                     scheduled: descriptor.scheduled,
+                    incomplete: policy::is_incomplete(&descriptor.properties),
                 });
             }
         }

@@ -7,6 +7,7 @@ use format::{
     CatalogueRef, Checkpoint, Entry, FORMAT_VERSION, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Superblock,
 };
 use parking_lot::Mutex;
+use policy::Owner;
 use surface::{DeviceId, Error, ErrorKind, Result};
 use units::{
     BLOCK_BYTES, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, ExtentIndex, OBJECT_BYTES_MAX, ObjectId, Seq, format_size,
@@ -29,7 +30,6 @@ use crate::map::{Map, store_error};
 use crate::objects::{Object, Objects, check_name};
 use crate::options::{FormatOptions, PoolEnv, PoolOptions, Properties};
 use crate::pressure::{Meter, MeteredDisk};
-use crate::properties::Owner;
 use crate::status::{PoolStatus, Problem, Property, VolumeStatus};
 use crate::volume::Volume;
 use crate::workers::Workers;
@@ -419,15 +419,24 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::NotFound`].
     pub fn properties(&self, volume: Option<&str>) -> Result<Vec<Property>> {
-        let own = match volume {
-            Some(name) => self.core.objects.named(name)?.descriptor.read().properties.clone(),
-            None => Properties::new(),
+        let (owner, own) = match volume {
+            Some(name) => (Owner::Volume, self.core.objects.named(name)?.descriptor.read().properties.clone()),
+            None => (Owner::Pool, Properties::new()),
         };
         let mut all = properties::in_force(&self.core.objects.pool_properties(), &own)?;
-        if volume.is_some() {
-            all.retain(|p| !policy::KEYS.iter().any(|key| key.is_of_pool && key.name == p.key));
-        }
+        let is_of_others = |key: &policy::PropertyKey| key.only_of.is_some_and(|only| only != owner);
+        all.retain(|p| !policy::KEYS.iter().any(|key| is_of_others(key) && key.name == p.key));
         Ok(all)
+    }
+
+    /// The volumes and snapshots that have not got all of the data that an import was to bring, by name.
+    pub fn incomplete(&self) -> Vec<String> {
+        let is_meant =
+            |object: &Object| object.is_readable() && policy::is_incomplete(&object.descriptor.read().properties);
+        let objects = self.core.objects.all();
+        let mut names: Vec<_> = objects.iter().filter(|object| is_meant(object)).map(|object| object.title()).collect();
+        names.sort_unstable();
+        names
     }
 
     /// Sets properties (`None`: unsets them), all or none. They hold for what is written from now on. Durable on return.

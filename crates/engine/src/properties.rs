@@ -1,5 +1,6 @@
 //! Properties between users, the policy and the table of objects.
 
+use policy::Owner;
 use surface::{Error, ErrorKind, Result};
 use units::format_size;
 
@@ -10,13 +11,6 @@ use crate::status::{Property, PropertySource};
 /// Most bytes of keys and values that are set on a pool or a volume. They go into the log in one piece, which must fit the smallest
 /// extent, 32 KiB, beside whatever else a batch holds.
 const PROPERTIES_BYTES_MAX: usize = 8 << 10;
-
-/// Whose properties they are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Owner {
-    Pool,
-    Volume,
-}
 
 /// Fails with what is allowed if a property is unknown or a value makes no sense.
 pub(crate) fn check(owner: Owner, properties: &Properties) -> Result<()> {
@@ -34,11 +28,7 @@ pub(crate) fn changed(
     for (key, value) in changes {
         match value {
             Some(value) => {
-                let check = match owner {
-                    Owner::Pool => policy::check_property,
-                    Owner::Volume => policy::check_volume_property,
-                };
-                check(key, value).map_err(invalid)?;
+                policy::check_property_of(owner, key, value).map_err(invalid)?;
                 properties.insert(key.clone(), value.clone());
             }
             None => {
@@ -61,6 +51,23 @@ pub(crate) fn changed(
         policy::check_pool(&properties).map_err(invalid)?;
     }
     Ok(properties)
+}
+
+/// What of a volume's properties belongs to what it holds at a moment: whether an import has brought only a part of it. A snapshot keeps that; all else
+/// is of the volume, whatever it holds.
+pub(crate) fn of_moment(own: &Properties) -> Properties {
+    if policy::is_incomplete(own) {
+        [(policy::INCOMPLETE.to_owned(), "yes".to_owned())].into()
+    } else {
+        Properties::new()
+    }
+}
+
+/// The properties of a volume that holds what a moment with the properties `moment` held.
+pub(crate) fn with_moment(mut own: Properties, moment: &Properties) -> Properties {
+    own.remove(policy::INCOMPLETE);
+    own.extend(of_moment(moment));
+    own
 }
 
 /// What the properties in force mean.

@@ -251,7 +251,7 @@ impl Receiver {
         check_name(&self.volume)?;
         check_name(&begin.snapshot)?;
         check_title(self.volume.len() + 1 + begin.snapshot.len())?;
-        properties::check(properties::Owner::Volume, &self.properties)?;
+        properties::check(policy::Owner::Volume, &self.properties)?;
         self.pool.core.check_failed()?;
         if let Some((_, next)) = self.existing(begin)? {
             if begin.start > next {
@@ -302,7 +302,7 @@ impl Receiver {
         own.retain(|key, _| !LEFT_BEHIND.contains(&key.as_str()));
         own.extend(self.properties.clone());
         // They may come from a newer version.
-        properties::check(properties::Owner::Volume, &own)
+        properties::check(policy::Owner::Volume, &own)
             .map_err(|error| error.context("the volume's properties in the stream"))?;
         let settings = properties::resolved_for(&self.volume, &self.pool.core.objects.pool_properties(), &own)?;
         Ok((own, settings))
@@ -367,6 +367,7 @@ impl Receiver {
             origin: Some(origin),
             parent: Some(origin.object),
             created_unix_s: begin.created_unix_s,
+            properties: properties::of_moment(&begin.properties),
             identity: Some(begin.to),
             receive: Some(Box::new(state)),
             ..ObjectDescriptor::volume(id, &begin.snapshot, begin.size_bytes)
@@ -431,14 +432,16 @@ impl Receiver {
             let text = format!("of '{}' there is nothing from group {} on", partial.title(), receive.next.0);
             return Err(conflict(text));
         }
+        let mut own = head.properties.clone();
         if let Some(from) = receive.from {
             let newest = self.pool.fitting(&volume, from, &self.begin()?.parent)?;
             self.pool.check_unchanged(&volume, &newest)?;
+            own = properties::with_moment(own, &descriptor.properties);
         }
         let epoch = next_epoch(&ObjectDescriptor { epoch: origin.epoch, ..head.clone() })?;
         let size_bytes = descriptor.size_bytes;
         let snapshot = ObjectDescriptor { state: ObjectState::Snapshot, receive: None, ..descriptor };
-        let volume = ObjectDescriptor { state: ObjectState::Volume, epoch, size_bytes, ..head };
+        let volume = ObjectDescriptor { state: ObjectState::Volume, epoch, size_bytes, properties: own, ..head };
         core.append_durably(vec![Entry::Object(snapshot), Entry::Object(volume)])?;
         core.count_reservations();
         Ok(())

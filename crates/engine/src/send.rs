@@ -27,6 +27,7 @@ use crate::dictionaries::Readers;
 use crate::map::Piece;
 use crate::objects::Object;
 use crate::pool::Pool;
+use crate::properties;
 use crate::reader::Wanted;
 use crate::scratch;
 use crate::send_pages::{Compared, Pages};
@@ -126,7 +127,7 @@ impl Pool {
         };
         let descriptor = to.descriptor.read().clone();
         let volume = descriptor.parent.and_then(|id| core.objects.get(id));
-        let own = volume.as_ref().map(|volume| volume.descriptor.read().properties.clone());
+        let own = volume.as_ref().map(|volume| volume.descriptor.read().properties.clone()).unwrap_or_default();
         let compared = Compared { to: to.clone(), from: from.clone() };
         let begin = StreamBegin {
             to: identity(&to)?,
@@ -138,7 +139,7 @@ impl Pool {
             volume: volume.map_or_else(String::new, |volume| volume.title()),
             snapshot: descriptor.name.clone(),
             parent: from.as_ref().map_or_else(String::new, |from| from.title()),
-            properties: own.unwrap_or_default(),
+            properties: properties::with_moment(own, &descriptor.properties),
         };
         Ok(Sender {
             core: core.clone(),

@@ -44,6 +44,8 @@ pub struct SnapshotStatus {
     pub created_unix_s: u64,
     /// Whether a schedule made it.
     pub scheduled: bool,
+    /// Whether an import into the volume had brought a part of its data only.
+    pub incomplete: bool,
 }
 
 /// What a snapshot costs.

@@ -43,8 +43,8 @@ pub use plan::{Auto, ClassPlan, Contenders, DECODE_NS_PER_KIB_MAX, Entrant, Fact
 pub use prior::strength;
 pub use probe::{CLASSES, Class, Probe, probe};
 pub use properties::{
-    CleanMarks, Compression, KEYS, Key as PropertyKey, PropertyError, Resolved, ResolvedProperty, Settings, Source,
-    check_pool, check_property, check_volume_property, is_property, resolve,
+    CleanMarks, Compression, INCOMPLETE, KEYS, Key as PropertyKey, Owner, PropertyError, Resolved, ResolvedProperty,
+    Settings, Source, check_pool, check_property_of, is_incomplete, is_property, resolve,
 };
 pub use region::{REGION_BITS, Region, STRAYS_MAX, UNITS_PER_TEST};
 pub use rules::{

@@ -106,8 +106,25 @@ pub struct Key {
     pub allowed: &'static str,
     /// Its value when nobody set it.
     pub default: &'static str,
-    /// Whether it is one of the pool as a whole: no volume has it.
-    pub is_of_pool: bool,
+    /// Whose it is, if not everybody's.
+    pub only_of: Option<Owner>,
+}
+
+/// Who has properties.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// The pool as a whole.
+    Pool,
+    /// A single volume.
+    Volume,
+}
+
+/// The mark of a volume, and of a snapshot, that has not got all of the data that an import was to bring.
+pub const INCOMPLETE: &str = "incomplete";
+
+/// Whether properties that were set on a volume or a snapshot say so.
+pub fn is_incomplete(own: &BTreeMap<String, String>) -> bool {
+    own.get(INCOMPLETE).is_some_and(|value| value == "yes")
 }
 
 /// What `compression` takes: `auto` and [`Codec::ALLOWED`], which a test compares.
@@ -127,91 +144,98 @@ pub const KEYS: &[Key] = &[
         description: "codec for what is written from now on, or auto: chosen for each unit by what pays",
         allowed: COMPRESSION_ALLOWED,
         default: "auto",
-        is_of_pool: false,
+        only_of: None,
     },
     Key {
         name: "mode",
         description: "what auto optimises: performance never slows writers, energy counts joules, archive spends CPU time on space",
         allowed: Mode::ALLOWED,
         default: "balanced",
-        is_of_pool: false,
+        only_of: None,
     },
     Key {
         name: "candidates",
         description: "codecs among which auto chooses; storing raw is always possible",
         allowed: Candidates::ALLOWED,
         default: Candidates::DEFAULT,
-        is_of_pool: false,
+        only_of: None,
     },
     Key {
         name: "unit",
         description: "most bytes that are compressed together: larger saves more, smaller reads faster at random",
         allowed: "4K, 8K, 16K, 32K, 64K, 128K; or a range such as 16K-64K, in which it is chosen by use",
         default: "32K",
-        is_of_pool: false,
+        only_of: None,
     },
     Key {
         name: "min-saving",
         description: "least saving for which data is stored compressed",
         allowed: "a percentage from 0 to 90 with at most one decimal, such as 12.5",
         default: "12.5",
-        is_of_pool: false,
+        only_of: None,
     },
     Key {
         name: "dictionary",
         description: "whether auto trains zstd dictionaries from a volume's own data, for units of at most 16 KiB",
         allowed: "auto, off",
         default: "auto",
-        is_of_pool: false,
+        only_of: None,
     },
     Key {
         name: "cold-mode",
         description: "as what mode of auto data that the cleaner moves, and nobody rewrites, is compressed anew",
         allowed: ColdMode::ALLOWED,
         default: "auto",
-        is_of_pool: false,
+        only_of: None,
     },
     Key {
         name: "snapshots",
         description: "how often a served pool takes a snapshot by itself: the first at once, then at full hours, midnights or Mondays in UTC",
         allowed: Schedule::EVERY_ALLOWED,
         default: "off",
-        is_of_pool: false,
+        only_of: None,
     },
     Key {
         name: "keep",
         description: "how many of those snapshots are kept: the last one of each of so many hours, days, weeks",
         allowed: Schedule::KEEP_ALLOWED,
         default: "24h,7d,4w",
-        is_of_pool: false,
+        only_of: None,
     },
     Key {
         name: "quota",
         description: "most space that a volume and its snapshots may take, as stored; with 0 it takes no data at all",
         allowed: BYTES_ALLOWED,
         default: "none",
-        is_of_pool: false,
+        only_of: None,
     },
     Key {
         name: "reservation",
         description: "space that is kept for a volume and its snapshots, as stored",
         allowed: BYTES_ALLOWED,
         default: "none",
-        is_of_pool: false,
+        only_of: None,
+    },
+    Key {
+        name: INCOMPLETE,
+        description: "whether an import has brought a part of its data only: it says yes when it begins, and takes that back when all is there",
+        allowed: "no, yes",
+        default: "no",
+        only_of: Some(Owner::Volume),
     },
     Key {
         name: "clean-low",
         description: "free space below which the cleaner begins in the background with extents that are mostly dead, in percent of the pool",
         allowed: MARK_ALLOWED,
         default: "10",
-        is_of_pool: true,
+        only_of: Some(Owner::Pool),
     },
     Key {
         name: "clean-high",
         description: "free space at which it stops; in a pool that nobody uses it begins below this already",
         allowed: MARK_ALLOWED,
         default: "25",
-        is_of_pool: true,
+        only_of: Some(Owner::Pool),
     },
 ];
 
@@ -262,8 +286,8 @@ pub enum PropertyError {
     },
     /// It is a file-type rule, and a wrong one.
     Rule(RuleError),
-    /// Only pools have the property.
-    OfPool(&'static Key),
+    /// Only others have the property.
+    NotOf(Owner, &'static Key),
     /// Two properties contradict each other.
     Contradiction(String),
 }
@@ -282,7 +306,10 @@ impl fmt::Display for PropertyError {
                 write!(f, "property '{}' cannot be '{value}'; allowed: {}", key.name, key.allowed)
             }
             Self::Rule(error) => error.fmt(f),
-            Self::OfPool(key) => write!(f, "'{}' is a property of the pool as a whole: set it there", key.name),
+            Self::NotOf(Owner::Volume, key) => {
+                write!(f, "'{}' is a property of the pool as a whole: set it there", key.name)
+            }
+            Self::NotOf(Owner::Pool, key) => write!(f, "'{}' is a property of single volumes: name one", key.name),
             Self::Contradiction(text) => f.write_str(text),
         }
     }
@@ -294,21 +321,21 @@ impl std::error::Error for PropertyError {}
 ///
 /// # Errors
 /// With a message that lists what is allowed.
-pub fn check_property(key: &str, value: &str) -> Result<(), PropertyError> {
+fn check_property(key: &str, value: &str) -> Result<(), PropertyError> {
     if key.starts_with(RULE_PREFIX) {
         return check_rule(key, value).map(|_| ()).map_err(PropertyError::Rule);
     }
     apply(&mut Settings::default(), key, value)
 }
 
-/// Checks that `key` is a property that a volume can have, and takes `value`.
+/// Checks that `key` is a property that `owner` can have, and takes `value`.
 ///
 /// # Errors
 /// With a message that lists what is allowed.
-pub fn check_volume_property(key: &str, value: &str) -> Result<(), PropertyError> {
+pub fn check_property_of(owner: Owner, key: &str, value: &str) -> Result<(), PropertyError> {
     check_property(key, value)?;
-    match KEYS.iter().find(|known| known.name == key && known.is_of_pool) {
-        Some(key) => Err(PropertyError::OfPool(key)),
+    match KEYS.iter().find(|known| known.name == key && known.only_of.is_some_and(|only| only != owner)) {
+        Some(key) => Err(PropertyError::NotOf(owner, key)),
         None => Ok(()),
     }
 }
@@ -379,6 +406,8 @@ fn apply(settings: &mut Settings, name: &str, value: &str) -> Result<(), Propert
         "keep" => drop(Schedule::parse("off", value).ok_or_else(bad)?),
         "quota" => settings.quota_bytes = parse_bytes(value).ok_or_else(bad)?,
         "reservation" => settings.reservation_bytes = parse_bytes(value).ok_or_else(bad)?.unwrap_or(0),
+        INCOMPLETE if ["no", "yes"].contains(&value) => {}
+        INCOMPLETE => return Err(bad()),
         "clean-low" => settings.clean_marks.low_permille = parse_permille(value).ok_or_else(bad)?,
         "clean-high" => settings.clean_marks.high_permille = parse_permille(value).ok_or_else(bad)?,
         _ => return Err(PropertyError::UnknownKey(name.to_owned())),
@@ -454,9 +483,13 @@ mod tests {
         let marks = resolve(&set(&[("clean-low", "7.5")]), &none).unwrap().settings.clean_marks;
         assert_eq!(marks, CleanMarks { low_permille: 75, high_permille: 250 });
         assert!(check_property("clean-low", "7").is_ok());
-        let error = check_volume_property("clean-low", "7").unwrap_err();
+        let of = check_property_of;
+        let error = of(Owner::Volume, "clean-low", "7").unwrap_err();
         assert!(error.to_string().contains("of the pool as a whole"), "{error}");
-        assert!(check_volume_property("unit", "8K").is_ok());
+        let error = of(Owner::Pool, INCOMPLETE, "yes").unwrap_err();
+        assert!(error.to_string().contains("of single volumes"), "{error}");
+        assert!(of(Owner::Volume, INCOMPLETE, "yes").is_ok() && of(Owner::Pool, "clean-low", "7").is_ok());
+        assert!(of(Owner::Volume, "unit", "8K").is_ok() && of(Owner::Pool, "unit", "8K").is_ok());
         let error = check_pool(&set(&[("clean-low", "30")])).unwrap_err();
         assert!(error.to_string().contains("clean-low (30) must be less than clean-high (25)"), "{error}");
         // What is shown as the default is what holds.
@@ -527,7 +560,7 @@ mod tests {
             (
                 "compresion",
                 "lz4",
-                "compression, mode, candidates, unit, min-saving, dictionary, cold-mode, snapshots, keep, quota, reservation, clean-low, clean-high, and rule.TYPE",
+                "compression, mode, candidates, unit, min-saving, dictionary, cold-mode, snapshots, keep, quota, reservation, incomplete, clean-low, clean-high, and rule.TYPE",
             ),
             ("rule.nc", "lz5", "MODE:CODEC"),
             ("rule.jpeg", "off", "rule.jpg"),
@@ -548,6 +581,7 @@ mod tests {
             ("cold-mode", "on", "off, performance"),
             ("quota", "lots", "none, or a size"),
             ("reservation", "-1", "none, or a size"),
+            ("incomplete", "maybe", "no, yes"),
             ("min-saving", "90.1", "from 0 to 90"),
             ("min-saving", "100", "from 0 to 90"),
             ("min-saving", "-1", "from 0 to 90"),
@@ -580,6 +614,7 @@ mod tests {
                 ("keep", "24h,7d,4w", Source::Default),
                 ("quota", "none", Source::Default),
                 ("reservation", "none", Source::Default),
+                ("incomplete", "no", Source::Default),
                 ("clean-low", "10", Source::Default),
                 ("clean-high", "25", Source::Default),
             ]

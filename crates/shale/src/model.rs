@@ -29,6 +29,9 @@ pub struct VolumeReport {
     pub properties: BTreeMap<String, String>,
     /// The other volume's snapshot that it came from.
     pub origin: Option<String>,
+    /// It has not got all of the data that an import was to bring.
+    #[serde(default)]
+    pub incomplete: bool,
     /// Its snapshots, oldest first, if they were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshots: Option<Vec<SnapshotReport>>,
@@ -53,6 +56,9 @@ pub struct SnapshotReport {
     pub shared_bytes: u64,
     /// How many clients have it open.
     pub clients: usize,
+    /// As of its volume.
+    #[serde(default)]
+    pub incomplete: bool,
 }
 
 /// A snapshot of which a part has come.
@@ -133,6 +139,7 @@ impl VolumeReport {
             stored_bytes: status.stored_bytes,
             created_unix_s: status.created_unix_s,
             clients,
+            incomplete: policy::is_incomplete(&status.properties),
             properties: status.properties,
             origin: status.origin,
             snapshots: None,
@@ -216,6 +223,8 @@ pub struct StatusReport {
     pub catalogue_extents: u64,
     pub damages: Vec<String>,
     pub receives: Vec<ReceiveLine>,
+    #[serde(default)]
+    pub incomplete: Vec<String>,
     pub memory_budget_bytes: u64,
     pub memory_resident_bytes: u64,
     pub failed: Option<String>,

@@ -246,6 +246,7 @@ impl Service {
                 unique_bytes,
                 shared_bytes,
                 clients,
+                incomplete: status.incomplete,
             });
         }
         Ok(reports)
@@ -274,6 +275,7 @@ impl Service {
             catalogue_extents: status.catalogue_extents,
             damages: status.damages,
             receives: self.receives(),
+            incomplete: self.pool.incomplete(),
             pool: self.facts.pool.display().to_string(),
             data: self.facts.data.display().to_string(),
             id: status.id,

@@ -8,6 +8,7 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
+use shale::control::{Client, Reply, Request};
 use support::{
     Dir, Ran, SHALE, Server, content, imported_noise, noise, on, padded, path, real_data, run, run_with_stdin, signal,
 };
@@ -135,8 +136,14 @@ fn an_import_that_does_not_fit_leaves_the_pool_as_it_was() {
 
 /// An import into `v` from a pipe that has read what begins its stream, so that the volume is there, and waits for more.
 fn begun_import(dir: &Dir, begins: &[u8]) -> (Child, ChildStdin) {
+    begun_import_of(dir, &[], begins)
+}
+
+/// The same, with more words.
+fn begun_import_of(dir: &Dir, words: &[&str], begins: &[u8]) -> (Child, ChildStdin) {
     let mut child = Command::new(SHALE)
         .args(["import", path(&dir.pool()), "v", "-"])
+        .args(words)
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -165,6 +172,115 @@ fn an_interrupted_import_removes_its_volume() {
     let server = Server::start(&dir, &[]);
     interrupted_import(&dir);
     server.stop();
+}
+
+/// An import that was killed left a volume that looked whole.
+#[test]
+fn what_a_killed_import_leaves_says_so_until_it_is_imported_again() {
+    let dir = Dir::with_pool("256M");
+    let bytes = noise(8 << 20);
+    let source = dir.join("source");
+    std::fs::write(&source, &bytes).unwrap();
+    let incomplete = |volume: &str| {
+        let list = on(&dir, "list", &["--json"]).ok().json();
+        let told = list.as_array().unwrap().iter().find(|v| v["name"] == volume).unwrap()["incomplete"].as_bool();
+        let told = told.unwrap();
+        let of_pool = on(&dir, "status", &["--json"]).ok().json()["incomplete"].clone();
+        assert_eq!(of_pool.as_array().unwrap().iter().any(|name| name == volume), told, "{of_pool}");
+        assert_eq!(on(&dir, "get", &[volume, "incomplete", "--json"]).ok().json()[0]["value"] == "yes", told);
+        told
+    };
+    let killed = |words: &[&str]| {
+        let (mut child, stdin) = begun_import_of(&dir, words, &bytes[..4 << 20]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        drop(stdin);
+    };
+    for served in [false, true] {
+        let server = served.then(|| Server::start(&dir, &[]));
+        killed(&[]);
+        assert!(incomplete("v"));
+        on(&dir, "import", &["v", path(&source)]).code(8);
+        assert!(incomplete("v"));
+        on(&dir, "import", &["v", path(&source), "--overwrite"]).ok();
+        assert!(!incomplete("v"));
+        killed(&["--overwrite"]);
+        assert!(incomplete("v"));
+        // So does one that fails in the middle, and one that the server does not survive.
+        if let Some(mut server) = server {
+            on(&dir, "import", &["v", path(&source), "--overwrite"]).ok();
+            let (mut child, stdin) = begun_import_of(&dir, &["--overwrite"], &bytes[..4 << 20]);
+            server.signal(libc::SIGKILL);
+            server.child.wait().unwrap();
+            drop(stdin);
+            assert!(!child.wait().unwrap().success());
+        } else {
+            on(&dir, "import", &["v", path(&source), "--overwrite"]).ok();
+            let (child, stdin) = begun_import_of(&dir, &["--overwrite"], &bytes[..4 << 20]);
+            signal(&child, libc::SIGINT);
+            Ran::of(child.wait_with_output().unwrap()).code(130).says("incomplete");
+            drop(stdin);
+        }
+        assert!(incomplete("v"));
+        on(&dir, "set", &["v", "incomplete=no"]).ok();
+        assert!(!incomplete("v"));
+        on(&dir, "destroy", &["v"]).ok();
+    }
+    // What is whole is there when the mark is not, whatever happens then.
+    let mut server = Server::start(&dir, &[]);
+    on(&dir, "import", &["v", path(&source)]).ok();
+    server.signal(libc::SIGKILL);
+    server.child.wait().unwrap();
+    assert!(!incomplete("v"));
+    assert!(content(&dir, "v") == bytes, "the content differs");
+    on(&dir, "check", &[]).ok();
+}
+
+/// Killed the moment that the mark is gone, a server has lost nothing: all was durable before.
+#[test]
+fn the_mark_goes_when_everything_is_durable() {
+    let dir = Dir::with_pool("256M");
+    let bytes = noise(64 << 20);
+    let source = dir.join("source");
+    std::fs::write(&source, &bytes).unwrap();
+    let mut server = Server::start(&dir, &[]);
+    let client = Client::connect(&dir.pool().join("control.sock")).unwrap();
+    let is_whole = || match client.call(&Request::List).unwrap() {
+        Reply::Volumes(volumes) => volumes.iter().any(|volume| !volume.incomplete),
+        other => panic!("{other:?}"),
+    };
+    let mut import = Command::new(SHALE);
+    import.args(["import", path(&dir.pool()), "v", path(&source)]).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut import = import.spawn().unwrap();
+    until("the volume is whole", is_whole);
+    server.signal(libc::SIGKILL);
+    server.child.wait().unwrap();
+    import.wait().unwrap();
+    assert!(content(&dir, "v") == bytes, "the content differs");
+}
+
+/// Whoever goes on with such a volume is told.
+#[test]
+fn an_incomplete_volume_is_told_of_at_every_door() {
+    let dir = Dir::with_pool("64M");
+    imported_noise(&dir, "source", 1 << 20);
+    on(&dir, "set", &["v", "incomplete=yes"]).ok();
+    assert!(on(&dir, "list", &[]).ok().stdout.contains("'v' is incomplete"));
+    assert!(on(&dir, "status", &[]).ok().stdout.contains("INCOMPLETE"));
+    on(&dir, "export", &["v", path(&dir.join("image"))]).ok().says("'v' is incomplete");
+    on(&dir, "snapshot", &["v@s"]).ok().says("'v@s' is incomplete");
+    on(&dir, "send", &["v@s", "-o", path(&dir.join("stream"))]).ok().says("'v@s' is incomplete");
+    let said = Server::start(&dir, &[]).stop();
+    assert!(said.contains("'v' is incomplete") && said.contains("'v@s' is incomplete"), "{said}");
+    on(&dir, "set", &["incomplete=yes"]).code(2).says("of single volumes");
+    on(&dir, "set", &["v", "incomplete=maybe"]).code(2).says("no, yes");
+    // The snapshot stays what it is.
+    on(&dir, "set", &["v", "incomplete="]).ok();
+    let list = on(&dir, "list", &["-r", "--json"]).ok().json();
+    assert_eq!((&list[0]["incomplete"], &list[0]["snapshots"][0]["incomplete"]), (&false.into(), &true.into()));
+    let text = on(&dir, "list", &["-r"]).ok().stdout;
+    assert!(text.contains("'v@s' is incomplete") && !text.contains("'v' is"), "{text}");
+    assert_eq!(on(&dir, "export", &["v", path(&dir.join("again"))]).ok().stderr, "");
 }
 
 /// While a server takes an import, the volume is renamed, and another gets its name: the import stays with its own.

@@ -4,7 +4,7 @@
 //! 1. It is made empty, or cloned from the snapshot that it came from, if that is another volume's.
 //! 2. For each of its snapshots, the oldest first: what differs from the moment before is copied, and the snapshot is taken.
 //! 3. What differs from there to the volume itself is copied.
-//! 4. It gets the quota and the reservation that it had, and the times at which all of this was made first.
+//! 4. It gets the quota and the reservation that it had, and the times at which all of this was made first. What was incomplete is told as that.
 //!
 //! What differs is told by records ([`diff`](crate::diff)), so nothing is copied twice. A block that cannot be read becomes a hole. Its
 //! record is remembered: all later moments that see the same record see the same damage.
@@ -206,10 +206,12 @@ impl Rebuild<'_> {
             properties.extend([no_snapshots()]);
             properties
         };
+        let mut bare = unlimited();
+        bare.extend(properties::of_moment(properties));
         let tries = [
             ("", properties.clone()),
             (" snapshots by the clock", without_clock(properties.clone())),
-            (" its properties", without_clock(unlimited())),
+            (" its properties", without_clock(bare)),
         ];
         let mut refused = None;
         for (lacks, properties) in tries {
@@ -374,7 +376,8 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// Gives what was made the time at which it was made first, and a volume its properties. That this fails costs no data.
+    /// Gives what was made the time at which it was made first, and the properties that it had: those of a snapshot, or of a volume. That this fails
+    /// costs no data.
     fn dress(&mut self, title: &str, old: &Object, properties: Option<&Properties>) {
         if let Err(error) = self.try_dress(title, old, properties) {
             self.report.notes.push(format!("'{title}' is not dated back, or lacks some properties: {error}"));
@@ -390,6 +393,9 @@ impl Rebuild<'_> {
             let mut descriptor = object.descriptor.read().clone();
             if created_unix_s > 0 {
                 descriptor.created_unix_s = created_unix_s;
+            }
+            if properties.is_none() {
+                descriptor.properties = properties::of_moment(&old.descriptor.read().properties);
             }
             // A clone has got those of the volume that it came from, too.
             if let Some(own) = properties {

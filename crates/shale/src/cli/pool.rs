@@ -63,6 +63,7 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   damages                                  what the cleaner could not move because it is damaged: list of texts
   receives                                 snapshots that streams are bringing, or were until they broke off: list of
                                            {volume, snapshot, is_new, received_bytes, expected_bytes, token}
+  incomplete                               volumes and snapshots that have not got all of the data that an import was to bring: names
   ratio, saving_percent                    allocated/stored; 100*(1 - stored/allocated); null when empty
   written_bytes, fragment_bytes            written by clients; what that was compressed to
   log_bytes, disk_written_bytes            written to the data file; to the data file and the map

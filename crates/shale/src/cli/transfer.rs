@@ -21,6 +21,11 @@ take no space. Where the pool's compression is auto and a file-type rule names a
 `shale set --help`), the volume is created with that. Everything is durable when the command returns. If it fails, the volume that it created is
 removed again.
 
+From before the first byte until everything is durable the volume is marked: its property incomplete says yes. So what a kill -9 or a
+power failure leaves, or a failure in the middle of --overwrite, does not look whole: list and status show it, serve, snapshot, send and
+export warn of it. Import again with --overwrite, or destroy it; or take the mark off, if it is meant to stay as it is:
+  shale set /srv/pool vm incomplete=no
+
 JSON: {volume, source, size_bytes, copied_bytes, hole_bytes, allocated_bytes (the volume's own), with_snapshots (whether
   the next two count what its snapshots hold beside), stored_bytes, ratio, seconds,
   bytes_per_second}; those four may be missing, if they cannot be told.")]

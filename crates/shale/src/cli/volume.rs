@@ -128,12 +128,13 @@ Examples:
 Figures are estimated between checkpoints, and exact after one: some ten seconds after the pool came to rest, or with
 --sync, which takes one first. DATA and STORED count a volume's snapshots, too: what was overwritten since one counts
 twice. What a clone shares counts where it was written: it has of its own what was written to it.
-JSON: a list of {id, name, size_bytes, allocated_bytes, stored_bytes, ratio, created_unix_s, clients, properties, origin};
+JSON: a list of {id, name, size_bytes, allocated_bytes, stored_bytes, ratio, created_unix_s, clients, properties, origin,
+  incomplete};
   id is a number that the volume keeps whatever it is called, allocated are logical bytes that hold data (its snapshots' too), stored what they take in the pool, ratio = allocated/stored (null
   when empty), clients how many have the volume open, properties those set on the volume itself, origin the snapshot of
-  another volume that it was cloned from. With -r each has snapshots, a list of {volume, name, size_bytes, created_unix_s,
-  scheduled, unique_bytes, shared_bytes, clients}: unique comes back if the snapshot alone is destroyed, shared is what
-  others see too.")]
+  another volume that it was cloned from, incomplete whether an import has brought a part of its data only. With -r each has
+  snapshots, a list of {volume, name, size_bytes, created_unix_s, scheduled, unique_bytes, shared_bytes, clients,
+  incomplete}: unique comes back if the snapshot alone is destroyed, shared is what others see too.")]
 pub struct ListArgs {
     /// Directory of the pool
     pub pool: PathBuf,

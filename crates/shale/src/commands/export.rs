@@ -6,6 +6,7 @@ use std::time::Instant;
 use surface::Error;
 use units::format_size;
 
+use super::incomplete;
 use crate::cli::ExportArgs;
 use crate::exit::Outcome;
 use crate::model::TransferSummary;
@@ -23,6 +24,7 @@ pub fn run(args: ExportArgs, output: &Output) -> Outcome {
     let (size_bytes, moved) = Session::with(&args.pool, &args.access, output, |session| {
         let volume = session.volume(&args.volume, None)?;
         let size_bytes = volume.size_bytes()?;
+        incomplete::warn_of(&args.volume, session, output);
         let sink = Sink::open(&args.file, size_bytes, args.force)?;
         let progress = Progress::new(output, "export", Some(size_bytes));
         let plan = Export { volume: &*volume, size_bytes, interrupted: &interrupted };

@@ -3,6 +3,7 @@
 use serde_json::json;
 use units::format_size;
 
+use super::incomplete;
 use crate::cli::{Access, CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};
 use crate::control::{Reply, Request};
 use crate::exit::Outcome;
@@ -19,7 +20,11 @@ fn done(pool: &std::path::Path, access: &Access, output: &Output, request: Reque
 pub fn snapshot(args: SnapshotArgs, output: &Output) -> Outcome {
     let (volume, name) = args.snapshot.split_once('@').unwrap_or_default();
     let request = Request::Snapshot { volume: volume.to_owned(), name: name.to_owned() };
-    done(&args.pool, &args.access, output, request)?;
+    Session::with(&args.pool, &args.access, output, |session| {
+        session.done(request)?;
+        incomplete::warn_of(&args.snapshot, session, output);
+        Ok(())
+    })?;
     output.done(&json!({ "snapshot": args.snapshot }), || format!("snapshot {} taken\n", args.snapshot));
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use policy::{Compression, HEAD_BYTES, RuleChoice, RuleMatch, wants_dictionary};
+use policy::{Compression, HEAD_BYTES, INCOMPLETE, RuleChoice, RuleMatch, wants_dictionary};
 use surface::{Allocation, Error, ErrorKind};
 use units::{BLOCK_BYTES, OBJECT_BYTES_MAX, format_size};
 
@@ -104,6 +104,11 @@ fn tell_rounding(output: &Output, data_bytes: u64, size_bytes: u64) {
     }
 }
 
+/// What the volume says from before the first byte until all is durable: an import that is killed takes nothing back.
+fn incomplete() -> (String, String) {
+    (INCOMPLETE.to_owned(), "yes".to_owned())
+}
+
 /// The volume that is imported into.
 struct Target {
     name: String,
@@ -142,11 +147,10 @@ impl Target {
             if source.size_bytes().is_some_and(|bytes| bytes > old.size_bytes) {
                 return Err(too_small(&args.volume, old.size_bytes, source).into());
             }
-            if !args.properties.is_empty() {
-                let changes = args.properties.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
-                session.done(Request::Set { volume: Some(args.volume.clone()), id: Some(old.id), changes })?;
-            }
-            return Ok(target(old.id, false, false, old.size_bytes));
+            let target = target(old.id, false, false, old.size_bytes);
+            let own = args.properties.iter().cloned().chain([incomplete()]);
+            session.done(target.set(own.map(|(key, value)| (key, Some(value)))))?;
+            return Ok(target);
         }
         let data_bytes = source.size_bytes();
         let wanted = args.size.or(data_bytes).unwrap_or(STREAM_BYTES_FIRST);
@@ -165,6 +169,7 @@ impl Target {
             ));
             properties.insert("compression".to_owned(), codec);
         }
+        properties.extend([incomplete()]);
         let id = session.create(&args.volume, size_bytes, properties)?;
         Ok(target(id, true, args.size.is_none() && data_bytes.is_none(), size_bytes))
     }
@@ -208,7 +213,13 @@ impl Target {
         progress.say("making it durable".to_owned());
         // The checkpoint includes a flush, and makes the figures of the summary exact.
         session.done(Request::Checkpoint)?;
+        // Only now: whoever does not find the mark finds all of the data.
+        session.done(self.set([(INCOMPLETE.to_owned(), None)]))?;
         Ok(moved)
+    }
+
+    fn set(&self, changes: impl IntoIterator<Item = (String, Option<String>)>) -> Request {
+        Request::Set { volume: Some(self.name.clone()), id: Some(self.id), changes: changes.into_iter().collect() }
     }
 
     fn resize(&self, size_bytes: u64, shrink: bool) -> Request {
@@ -279,7 +290,7 @@ impl Target {
                 Err(error) => format!("the new volume could not be removed ({error})"),
             }
         } else {
-            "the volume holds old and new data now".to_owned()
+            "the volume holds old and new data now, and says that it is incomplete".to_owned()
         };
         failure.context(format_args!("import of {source} into volume '{}' stopped after {done}; {left}", self.name))
     }

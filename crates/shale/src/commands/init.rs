@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use engine::CalibrationEffort;
+use policy::Owner;
 use serde_json::json;
 use surface::{Error, ErrorKind, Result};
 use units::{EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, format_size};
@@ -35,7 +36,8 @@ pub fn run(args: InitArgs, output: &Output) -> Outcome {
         return Err(Error::new(ErrorKind::Invalid, message).into());
     }
     for (key, value) in &args.properties {
-        policy::check_property(key, value).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
+        policy::check_property_of(Owner::Pool, key, value)
+            .map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
     }
     let options = InitOptions {
         data: args.data,

@@ -10,6 +10,7 @@ mod generate;
 mod grow;
 mod history;
 mod import;
+mod incomplete;
 mod init;
 mod pace;
 mod properties;

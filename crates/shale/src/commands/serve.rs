@@ -21,6 +21,7 @@ use fe_nbd::{Listen, Server, ServerOptions};
 use serde_json::json;
 use surface::{DeviceSet, Error, ErrorKind, Result};
 
+use super::incomplete;
 use crate::cli::{Access, ServeArgs};
 use crate::control::ControlServer;
 use crate::exit::{Outcome, kind_of};
@@ -104,6 +105,9 @@ fn serve(
     let service = &pool.service;
     for name in &args.volume {
         service.pool().volume(name)?;
+    }
+    for title in service.pool().incomplete() {
+        output.warn(&incomplete::words(&title));
     }
     let control = ControlServer::start(&dir.control_path(), Arc::clone(service))?;
     let result = FrontEnds::start(args, service, listen, send, output).and_then(|front_ends| {

@@ -2,6 +2,7 @@
 
 use units::format_size;
 
+use super::incomplete;
 use crate::cli::StatusArgs;
 use crate::control::{Reply, Request};
 use crate::exit::Outcome;
@@ -108,6 +109,9 @@ fn show(s: &StatusReport) -> String {
             ),
         ));
     }
+    for title in &s.incomplete {
+        lines.push(("INCOMPLETE", incomplete::words(title)));
+    }
     if s.catalogue_bytes == 0 {
         let text =
             "none: the pool is too full for one; if the map were lost now, salvage would not know all names and sizes";
@@ -148,10 +152,19 @@ mod tests {
             extent_bytes: 1 << 20,
             write_amplification: Some(1.0421),
             failed: Some("no space below".to_owned()),
+            incomplete: vec!["vm".to_owned()],
             ..StatusReport::default()
         };
         let text = show(&status);
-        for part in ["3 GiB", "3.00x", "66.7 %", "60 of 100 in use, 1 MiB each", "1.042", "no space below"] {
+        for part in [
+            "3 GiB",
+            "3.00x",
+            "66.7 %",
+            "60 of 100 in use, 1 MiB each",
+            "1.042",
+            "no space below",
+            "'vm' is incomplete",
+        ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
     }

@@ -13,6 +13,7 @@ use serde::Serialize;
 use surface::{Error, ErrorKind};
 use units::format_size;
 
+use super::incomplete;
 use crate::cli::{ReceiveArgs, SendArgs};
 use crate::control::{Reply, Request};
 use crate::exit::{Failure, Outcome, path_error, stop_if};
@@ -124,6 +125,7 @@ pub fn send(args: SendArgs, output: &Output) -> Outcome {
         // Before the target is opened: with --force an old stream would be gone by the time the pool says that there is no such snapshot.
         let mut source = session.send(&wish)?;
         let about = source.about().clone();
+        incomplete::warn_of(&format!("{}@{}", about.volume, about.snapshot), session, output);
         let mut target = Target::open(args.output.as_deref(), args.force)?;
         let sent = copy_out(&mut *source, &about, &mut target, &flag, output);
         if sent.is_err() {

@@ -4,7 +4,7 @@ use serde_json::json;
 use units::format_size;
 
 use super::status::status;
-use super::{history, streams};
+use super::{history, incomplete, streams};
 use crate::cli::{CreateArgs, DestroyArgs, ListArgs, ResizeArgs};
 use crate::control::{Reply, Request};
 use crate::exit::Outcome;
@@ -69,6 +69,9 @@ pub fn list(args: ListArgs, output: &Output) -> Outcome {
         for r in receives {
             let (come, expected) = (format_size(r.received_bytes), format_size(r.expected_bytes));
             text += &format!("being received: {}@{}, {come} of {expected}\n", r.volume, r.snapshot);
+        }
+        for title in pool.incomplete.iter().filter(|title| args.recursive || !title.contains('@')) {
+            text += &format!("{}\n", incomplete::words(title));
         }
         if pool.unlisted_allocated_bytes > 0 {
             // Else a clone whose origin was destroyed seems to have nothing.

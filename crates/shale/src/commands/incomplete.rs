@@ -1,0 +1,26 @@
+//! What commands say of a volume, or of a snapshot, that has not got all of the data that an import was to bring.
+
+use super::status::status;
+use crate::output::Output;
+use crate::session::Session;
+
+/// What is wrong with it, and what to do.
+pub fn words(title: &str) -> String {
+    if title.contains('@') {
+        return format!(
+            "snapshot '{title}' is incomplete: when it was taken, an import into the volume had not come to its end; destroy it, or, if it \
+             is to be used as it is, clone it with -o incomplete=no"
+        );
+    }
+    format!(
+        "volume '{title}' is incomplete: an import was killed or failed in the middle, or has not come to its end yet; import again with \
+         --overwrite, or destroy it, or, if it is meant to stay as it is, 'shale set POOL {title} incomplete=no'"
+    )
+}
+
+/// Warns of it if it is. That this cannot be told fails no command.
+pub fn warn_of(title: &str, session: &Session, output: &Output) {
+    if status(session).is_ok_and(|pool| pool.incomplete.iter().any(|name| name == title)) {
+        output.warn(&words(title));
+    }
+}
