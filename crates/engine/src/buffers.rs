@@ -17,8 +17,8 @@ const BUFFER_BYTES_MIN: usize = 4 << 10;
 /// longer than was asked for: a batch is a little more than a megabyte.
 const STEPPED_BYTES_MIN: usize = 32 << 10;
 const STEPS: usize = 4;
-/// Reads from this size on land in huge pages: smaller ones have few segments anyway, and are the many.
-const LARGE_READ_BYTES_MIN: usize = 64 << 10;
+/// Reads of more than this land in huge pages: those of a page have one segment anyway.
+const SMALL_READ_BYTES_MAX: usize = 4 << 10;
 /// Bytes of such reads, of those of the memory budget, and at most: 128 requests of 128 KiB, which is what a buffer of 65 KiB takes too.
 const LARGE_READS_DIVISOR: u64 = 24;
 const LARGE_READS_BYTES_MAX: u64 = 16 << 20;
@@ -100,7 +100,7 @@ impl BufferPool {
     /// A buffer in huge pages of at least `len` bytes with any content, if so much is worth it and there is room, for whoever has a buffer of his own
     /// otherwise.
     pub(crate) fn get_large(&self, len: usize) -> Option<AlignedBuf> {
-        let arena = self.huge.as_ref().filter(|_| len >= LARGE_READ_BYTES_MIN)?;
+        let arena = self.huge.as_ref().filter(|_| len > SMALL_READ_BYTES_MAX)?;
         AlignedBuf::of_arena(arena, len)
     }
 
@@ -192,14 +192,16 @@ mod tests {
     }
 
     #[test]
-    fn large_reads_have_huge_pages_as_long_as_there_are_any() {
+    fn reads_of_more_than_a_page_have_huge_pages_as_long_as_there_are_any() {
         let pool = BufferPool::new(48 << 20);
-        assert!(pool.get_large((64 << 10) - 1).is_none() && !pool.get_for_reading(4096).is_of_arena());
+        assert!(pool.get_large(4096).is_none() && !pool.get_for_reading(4096).is_of_arena());
         let all: Vec<_> = (0..3).map(|_| pool.get_for_reading(1 << 20)).collect();
         assert_eq!(all.iter().map(AlignedBuf::is_of_arena).collect::<Vec<_>>(), [true, true, false]);
         all.into_iter().for_each(|buf| pool.put(buf));
         assert_eq!(pool.kept.lock().bytes, 1 << 20, "what is the arena's goes back there");
-        assert!(pool.get_large(100_000).is_some_and(|buf| buf.len() >= 100_000));
+        for len in [4097, 100_000] {
+            assert!(pool.get_large(len).is_some_and(|buf| buf.len() >= len));
+        }
         assert!(BufferPool::new(47 << 20).get_large(1 << 20).is_none());
     }
 
