@@ -13,6 +13,7 @@ use format::{
 use surface::Result;
 use units::{Epoch, ExtentIndex, ObjectId};
 
+use crate::concerned::{Concerned, Place};
 use crate::core::Core;
 use crate::map::{Piece, store_error};
 use crate::objects::Object;
@@ -100,6 +101,21 @@ impl Checker<'_> {
         let volume = place.map(|(object, _)| object.title());
         let offset = place.map(|(_, offset)| offset);
         self.report.add(Problem { kind, volume, offset, detail, repaired });
+    }
+
+    /// The same, of what those see.
+    pub(crate) fn problem_seen(
+        &mut self,
+        kind: &'static str,
+        seen: Concerned,
+        offset: u64,
+        detail: String,
+        repaired: bool,
+    ) {
+        let detail = format!("{detail}{}", seen.others_told());
+        let volume = Some(seen.name);
+        self.report.add(Problem { kind, volume, offset: Some(offset), detail, repaired });
+        seen.others.into_iter().for_each(|other| self.report.concerns(other));
     }
 
     fn superblock(&mut self) -> Result<()> {
@@ -222,8 +238,10 @@ impl Checker<'_> {
         let record = match Record::decode(value) {
             Ok(record) => record,
             Err(error) => {
+                let place = Place { group: id.group, epoch: id.epoch, fragment: None };
+                let seen = self.core.concerned(&object, place);
                 let repaired = self.remove(&id)?;
-                self.problem("record", Some((&object, offset)), format!("128 KiB from here: {error}"), repaired);
+                self.problem_seen("record", seen, offset, format!("128 KiB from here: {error}"), repaired);
                 return Ok(());
             }
         };

@@ -13,11 +13,12 @@ use std::ops::ControlFlow;
 
 use codec::CodecId;
 use env::AlignedBuf;
-use format::{Record, parse_record_key};
+use format::{Record, RecordKey, parse_record_key};
 use surface::Result;
 use units::{BLOCK_BYTES, ExtentIndex};
 
 use crate::check::{Checker, Entry};
+use crate::concerned::Place;
 use crate::core::Core;
 use crate::dictionaries::Readers;
 use crate::extents::Victim;
@@ -141,10 +142,13 @@ impl Checker<'_> {
         self.report.fragment_bytes += u64::from(fragment.stored);
         self.done_bytes += u64::from(fragment.stored);
         let Err(detail) = found else { return };
-        let block = entry.key.group.first_block().0 + u64::from(fragment.live.0.trailing_zeros());
-        if let Some(object) = self.core.objects.get(entry.key.object) {
-            let text = format!("{} blocks from here cannot be read: {detail}", fragment.live.count());
-            self.problem("fragment", Some((&object, block * BLOCK_BYTES as u64)), text, false);
+        let RecordKey { object, group, epoch } = entry.key;
+        if let Some(object) = self.core.objects.get(object) {
+            let place = Place { group, epoch, fragment: Some((fragment.location, fragment.live)) };
+            let seen = self.core.concerned(&object, place);
+            let block = group.first_block().0 + u64::from(seen.blocks.0.trailing_zeros());
+            let text = format!("{} blocks from here cannot be read: {detail}", seen.blocks.count());
+            self.problem_seen("fragment", seen, block * BLOCK_BYTES as u64, text, false);
         }
     }
 }

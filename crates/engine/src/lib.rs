@@ -24,6 +24,7 @@ mod chooser;
 mod clean_pass;
 mod cleaner;
 mod cold;
+mod concerned;
 mod core;
 mod costs;
 mod counters;

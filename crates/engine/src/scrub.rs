@@ -15,6 +15,7 @@ use format::{KEY_SCRUB, ScrubDamage, ScrubState};
 use surface::{ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, ExtentIndex};
 
+use crate::concerned::Place;
 use crate::core::Core;
 use crate::extent_scan::Stored;
 use crate::extents::Victim;
@@ -160,12 +161,14 @@ impl Core {
                 continue;
             }
             if let Some(detail) = self.confirm_damage(resident)? {
-                let live = resident.reference.live;
                 let group = resident.key().group;
-                let first = BlockIndex(group.first_block().0 + u64::from(live.0.trailing_zeros()));
-                let name = resident.object.title();
-                let detail = format!("{} from here cannot be read: {detail}", blocks(live.count()));
-                note(state, name, first.0 * BLOCK_BYTES as u64, detail);
+                let fragment = Some((resident.location, resident.reference.live));
+                let place = Place { group, epoch: resident.stored.epoch, fragment };
+                let seen = self.concerned(&resident.object, place);
+                let first = BlockIndex(group.first_block().0 + u64::from(seen.blocks.0.trailing_zeros()));
+                let (count, others) = (blocks(seen.blocks.count()), seen.others_told());
+                let detail = format!("{count} from here cannot be read: {detail}{others}");
+                note(state, seen.name, first.0 * BLOCK_BYTES as u64, detail);
             }
         }
         if let Some(buf) = read {

@@ -210,11 +210,16 @@ impl CheckReport {
         self.problems_left += u64::from(!problem.repaired);
         *self.kinds.entry(problem.kind).or_default() += 1;
         if let Some(volume) = &problem.volume {
-            *self.volumes.entry(volume.clone()).or_default() += 1;
+            self.concerns(volume.clone());
         }
         if self.problems.len() < PROBLEMS_LISTED_MAX {
             self.problems.push(problem);
         }
+    }
+
+    /// A problem concerns a volume or a snapshot.
+    pub(crate) fn concerns(&mut self, volume: String) {
+        *self.volumes.entry(volume).or_default() += 1;
     }
 }
 
@@ -243,7 +248,7 @@ pub struct Problem {
     /// A stable name: `superblock`, `record`, `fragment`, `usage`, `overlap`, `object`, `history`,
     /// `catalogue`, `costs`, `map-store`, `log`, `data`.
     pub kind: &'static str,
-    /// Volume that is concerned, if any.
+    /// Volume or snapshot that is concerned, if any: the volume if it is, else the newest that sees the place. Others are in `detail`.
     pub volume: Option<String>,
     /// Byte offset in the volume, if any.
     pub offset: Option<u64>,

@@ -21,6 +21,7 @@ use policy::dst_limit;
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ExtentIndex, GroupIndex, ObjectId};
 
 use crate::cold::ColdRecoder;
+use crate::concerned::Place;
 use crate::core::Core;
 use crate::deaths::Since;
 use crate::dictionaries::Readers;
@@ -326,7 +327,8 @@ impl Core {
             return Collected::All;
         }
         let damaged = |what: &str| {
-            let name = object.title();
+            let place = Place { group: resident.key().group, epoch: stored.epoch, fragment: Some((*location, live)) };
+            let name = self.concerned(object, place).name;
             let (from, bytes) = (stored.fragment.first.offset_bytes(), stored.fragment.stored);
             Collected::Left(Some(format!(
                 "volume '{name}', byte {from}: the fragment of {bytes} bytes at byte {location} of the data file {what}"

@@ -1,4 +1,5 @@
 //! A pool on a simulated machine, written with lz4, for tests of what makes data smaller afterwards.
+#![allow(dead_code)] // each test file uses a part of it
 
 use bytes::Bytes;
 use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties};
