@@ -1,5 +1,6 @@
 """The commands: import and export of large files, locks, refusals, what is generated from the definition of the flags."""
 
+import contextlib
 import json
 import os
 import random
@@ -65,6 +66,40 @@ def served_export_meets_a_full_file_system(t):
     pool.shale("export", "vol", t.dir / "target")
     t.equal(digest(t.dir / "target"), digest(noise), "what came out afterwards")
     server.stop()
+    pool.check()
+
+
+@test()
+def commands_on_a_full_file_system(t):
+    """the file system below is full to the last byte: the pool is opened, looked at, and something destroyed; what cannot be done says why"""
+    small = t.dir / "small.img"
+    with open(small, "wb") as file:
+        file.truncate(300 << 20)
+    t.run("mkfs.ext4", "-q", "-F", "-m", "0", small)
+    below = t.mount(t.loop(small), "below")
+    pool = Pool(t, name="below/pool", capacity="100M")
+    pool.create("vol", "10M")
+
+    def fill(name):
+        """Takes all that there is."""
+        for size in [1 << 20, 1 << 10]:
+            with open(below / f"{name}.{size}", "wb", buffering=0) as file:
+                with contextlib.suppress(OSError):
+                    while file.write(b"x" * size) == size:
+                        pass
+
+    fill("first")
+    for command in [["list"], ["status"], ["check"], ["destroy", "vol"]]:
+        pool.shale(*command)
+    t.expect(not (pool.path / "reserve").exists(), "what was held back was not needed")
+    fill("second")
+    done = pool.shale("list", "--json", status=EXIT["full"])
+    error = json.loads(done.stdout)["error"]
+    t.expect(error["kind"] == "full" and str(pool.path / "map") in error["message"], f"what was said: {error}")
+    for size in [1 << 20, 1 << 10]:
+        (below / f"first.{size}").unlink()
+    t.equal(pool.shale("list", "--json").stdout.strip(), "[]", "what is left")
+    t.expect((pool.path / "reserve").stat().st_blocks * 512 >= 4 << 20, "nothing is held back again")
     pool.check()
 
 

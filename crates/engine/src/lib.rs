@@ -121,6 +121,7 @@ pub use calibration::{Calibration, CalibrationEffort, CodecSpeed};
 pub use devices::Meant;
 pub use diff::{Changed, DiffPage};
 pub use explain::{CodecUse, RegionDetail, RegionReport, Remembered, Trial};
+pub use map::store_error_kind;
 pub use options::{FormatOptions, PoolEnv, PoolOptions, Properties, Training};
 pub use pool::Pool;
 pub use receive::{ReceiveReport, Receiver};

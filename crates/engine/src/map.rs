@@ -84,10 +84,18 @@ pub(crate) struct Map {
     store: Arc<dyn MapStore>,
 }
 
+/// What a caller can do about a failure of the store.
+pub fn store_error_kind(error: &MapError) -> ErrorKind {
+    match (error.corrupt, error.full) {
+        (true, _) => ErrorKind::Corrupt,
+        (false, true) => ErrorKind::Full,
+        (false, false) => ErrorKind::Io,
+    }
+}
+
 /// The error for a failure of the store.
 pub(crate) fn store_error(error: MapError) -> Error {
-    let kind = if error.corrupt { ErrorKind::Corrupt } else { ErrorKind::Io };
-    Error::with_source(kind, "the pool's metadata could not be read or written", error)
+    Error::with_source(store_error_kind(&error), "the pool's metadata could not be read or written", error)
 }
 
 impl Map {

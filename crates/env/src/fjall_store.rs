@@ -160,7 +160,11 @@ impl FjallStore {
         if mark.try_exists().map_err(|e| failed(dir, e))?
             || dir.join(LSM_DIR).try_exists().map_err(|e| failed(dir, e))?
         {
-            return Err(MapError { corrupt: false, message: format!("{} holds a store already", dir.display()) });
+            return Err(MapError {
+                corrupt: false,
+                full: false,
+                message: format!("{} holds a store already", dir.display()),
+            });
         }
         std::fs::create_dir_all(dir).map_err(|e| failed(dir, e))?;
         let (database, keyspace) = open_database(&dir.join(LSM_DIR), options).map_err(|e| library_error(dir, &e))?;
@@ -185,6 +189,7 @@ impl FjallStore {
         if !lsm.join("version").try_exists().map_err(|e| failed(&lsm, e))? {
             return Err(MapError {
                 corrupt: true,
+                full: false,
                 message: format!("{} is gone, but {} commits were durable in it", lsm.display(), mark.value()),
             });
         }
@@ -336,6 +341,7 @@ impl MapStore for FjallStore {
             if found != expected {
                 return Err(MapError {
                     corrupt: true,
+                    full: false,
                     message: format!(
                         "table {} is damaged: its checksum is {found:032x}, expected {expected:032x}",
                         table.path.display()
@@ -389,7 +395,7 @@ fn cut_torn_tail(lsm: &Path) -> Result<Option<CutTail>, MapError> {
     let last = journals.pop();
     if let Some(journal) = journals.iter().find(|j| j.has_tail()) {
         let message = format!("journal {} is damaged; rebuild the map from the log", journal.path().display());
-        return Err(MapError { corrupt: true, message });
+        return Err(MapError { corrupt: true, full: false, message });
     }
     let torn = last.filter(Journal::has_tail);
     torn.map(|journal| journal.cut().map_err(|e| failed(journal.path(), e))).transpose()
@@ -417,16 +423,30 @@ fn last_changes(batch: MapBatch) -> impl Iterator<Item = (Vec<u8>, Option<Vec<u8
 }
 
 fn failed(path: &Path, error: std::io::Error) -> MapError {
-    MapError { corrupt: error.kind() == ErrorKind::InvalidData, message: format!("{}: {error}", path.display()) }
+    if is_full(&error) {
+        return full(path, &error);
+    }
+    let corrupt = error.kind() == ErrorKind::InvalidData;
+    MapError { corrupt, full: false, message: format!("{}: {error}", path.display()) }
+}
+
+fn is_full(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+}
+
+fn full(path: &Path, error: &std::io::Error) -> MapError {
+    let message = format!("the file system that holds {} is full; make room there ({error})", path.display());
+    MapError { corrupt: false, full: true, message }
 }
 
 fn missing(dir: &Path) -> MapError {
-    MapError { corrupt: true, message: format!("{} holds no map store", dir.display()) }
+    MapError { corrupt: true, full: false, message: format!("{} holds no map store", dir.display()) }
 }
 
 fn deleted(dir: &Path) -> MapError {
     MapError {
         corrupt: true,
+        full: false,
         message: format!(
             "{} was deleted while it was in use: nothing that is written there will be found again; rebuild the map from the log",
             dir.display()
@@ -437,6 +457,7 @@ fn deleted(dir: &Path) -> MapError {
 fn lost_commits(dir: &Path, durable: u64, found: u64) -> MapError {
     MapError {
         corrupt: true,
+        full: false,
         message: format!(
             "{} has lost data that was durable: {durable} commits were, {found} are left; rebuild the map from the log",
             dir.display()
@@ -447,6 +468,7 @@ fn lost_commits(dir: &Path, durable: u64, found: u64) -> MapError {
 fn library_error(dir: &Path, error: &fjall::Error) -> MapError {
     use fjall::{Error, LsmError};
     let corrupt = match error {
+        Error::Storage(LsmError::Io(e)) | Error::Io(e) if is_full(e) => return full(dir, e),
         Error::Storage(LsmError::Io(e)) | Error::Io(e) => {
             // The library looks for no file that its lists do not name, and reads nothing beyond a file's end or at
             // impossible places, unless a name or a length is damaged.
@@ -464,7 +486,7 @@ fn library_error(dir: &Path, error: &fjall::Error) -> MapError {
         Error::Storage(LsmError::Io(e)) | Error::Io(e) => e.to_string(),
         other => format!("its files are damaged ({other:?})"),
     };
-    MapError { corrupt, message: format!("{}: {what}", dir.display()) }
+    MapError { corrupt, full: false, message: format!("{}: {what}", dir.display()) }
 }
 
 fn sync_dir(dir: &Path) -> Result<(), MapError> {

@@ -10,6 +10,8 @@ pub type ScanStep = ControlFlow<()>;
 pub struct MapError {
     /// The store's own checksums found damage (then repeating does not help).
     pub corrupt: bool,
+    /// The file system that holds the store has no room.
+    pub full: bool,
     /// What happened.
     pub message: String,
 }

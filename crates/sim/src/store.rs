@@ -117,7 +117,7 @@ fn apply(map: &mut Map, changes: &Changes) {
 }
 
 fn map_error(message: impl Into<String>) -> MapError {
-    MapError { corrupt: false, message: message.into() }
+    MapError { corrupt: false, full: false, message: message.into() }
 }
 
 impl StoreHandle {
@@ -133,7 +133,7 @@ impl StoreHandle {
 fn refused(fault: Fault, what: &str) -> MapError {
     match fault {
         Fault::Crash => map_error(power_lost().to_string()),
-        Fault::NoSpace => map_error(format!("simulated lack of space: {what}")),
+        Fault::NoSpace => MapError { full: true, ..map_error(format!("simulated lack of space: {what}")) },
         _ => map_error(format!("simulated I/O error: {what}")),
     }
 }

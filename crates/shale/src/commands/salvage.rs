@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use engine::{PoolOptions, SalvageReport, SalvageStep};
-use env::{FileDisk, FjallOptions, FjallStore, PoolLock};
+use env::{FileDisk, FjallOptions, FjallStore, MapError, PoolLock};
 use serde::Serialize;
 use surface::{Error, ErrorKind, Result};
 use units::{EXTENT_BYTES_DEFAULT, format_size};
@@ -149,8 +149,9 @@ fn share(memory_bytes: u64) -> Result<u64> {
 /// Whether it is what lies below the pool that has no room, and not the pool.
 fn is_below(error: &Error) -> bool {
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
-    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
-    source.is_some_and(|source| matches!(source.kind(), StorageFull | QuotaExceeded))
+    let Some(source) = std::error::Error::source(error) else { return false };
+    let is_full = |error: &std::io::Error| matches!(error.kind(), StorageFull | QuotaExceeded);
+    source.downcast_ref().is_some_and(is_full) || source.downcast_ref::<MapError>().is_some_and(|error| error.full)
 }
 
 /// Removes the new pool, and adds to an interruption what is left of it.
@@ -204,7 +205,7 @@ fn salvage(
 ) -> Result<SalvageReport> {
     let store_bytes = (memory_bytes / 2).max(FjallOptions::MEMORY_BYTES_MIN);
     let store = FjallStore::create(temporary, FjallOptions { memory_bytes: store_bytes })
-        .map_err(|error| Error::new(ErrorKind::Io, error.to_string()).context("the temporary index"))?;
+        .map_err(|error| pool_dir::store_error(error).context("the temporary index"))?;
     let env = pool_dir::environment(disk, store);
     let options = PoolOptions { memory_bytes: memory_bytes / 2, workers: 0, ..PoolOptions::default() };
     let mut at: Option<(SalvageStep, Progress)> = None;
@@ -270,6 +271,8 @@ mod tests {
         let below = || std::io::Error::from(std::io::ErrorKind::StorageFull);
         assert!(is_below(&Error::from_io("writing failed", below()).context("copying")));
         assert!(is_below(&Error::with_source(ErrorKind::Full, "the storage below has no room", below())));
+        let map = MapError { corrupt: false, full: true, message: "the file system is full".to_owned() };
+        assert!(is_below(&Error::with_source(ErrorKind::Full, "the map", map)));
         assert!(!is_below(&Error::new(ErrorKind::Full, "the pool is full")));
     }
 }

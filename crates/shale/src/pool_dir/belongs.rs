@@ -11,7 +11,7 @@ use surface::{Error, ErrorKind, Result};
 use super::PoolDir;
 
 /// What else lies in the directory of a pool, beside `map` and what `init` and `salvage` leave on their way.
-const NAMES: [&str; 6] = ["pool.json", "pool.json.tmp", "lock", "control.sock", "map", "salvage.tmp"];
+const NAMES: [&str; 7] = ["pool.json", "pool.json.tmp", "lock", "control.sock", "map", "reserve", "salvage.tmp"];
 
 /// Refuses to write over what is at `path` if that belongs to a pool.
 ///

@@ -121,6 +121,7 @@ impl Unfinished {
     /// # Errors
     /// I/O errors; what was made is removed then.
     pub fn finish(mut self) -> Result<Made> {
+        self.dir.keep_reserve();
         self.config.state = State::Ready;
         if let Err(error) = self.config.write(&self.dir.config_path()) {
             self.abandon();
@@ -137,6 +138,7 @@ impl Unfinished {
                 drop(std::fs::remove_file(&self.made.data));
             }
             drop(std::fs::remove_dir_all(self.dir.map_path()));
+            drop(std::fs::remove_file(self.dir.reserve_path()));
             drop(std::fs::remove_file(self.dir.config_path()));
         }
         if !self.had_directory {

@@ -7,6 +7,7 @@
 //! | `control.sock` | the server's, while there is one |
 //! | `map/` | the map store |
 //! | `data` | the log, unless it was put elsewhere |
+//! | `reserve` | room for the map when the file system is full |
 //! | `salvage.tmp/` | the temporary store of a salvage into this pool |
 //!
 //! States: no `pool.json`: no pool. `state` is `initialising`: `init`, or a `salvage` into this pool, is under way or was
@@ -16,12 +17,15 @@ mod belongs;
 mod config;
 mod init;
 mod open;
+mod reserve;
 mod wait;
 
 pub use belongs::refuse_part_of_pool;
 pub use config::{Config, State};
 pub use init::{InitOptions, Made, Overwrite, Unfinished, begin, init};
-pub use open::{MEMORY_BYTES_MIN, OpenPool, Opening, environment, lock_alone, lock_for_reading, open_locked};
+pub use open::{
+    MEMORY_BYTES_MIN, OpenPool, Opening, environment, lock_alone, lock_for_reading, open_locked, store_error,
+};
 pub use wait::wait_for;
 
 use std::os::unix::ffi::OsStrExt;

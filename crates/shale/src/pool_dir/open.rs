@@ -23,6 +23,7 @@ pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
 pub struct OpenPool {
     /// Answers requests.
     pub service: Arc<Service>,
+    dir: PoolDir,
     lock: Arc<PoolLock>,
 }
 
@@ -34,6 +35,7 @@ impl OpenPool {
     pub fn close(self) -> Result<()> {
         let closed = self.service.close();
         drop(self.service);
+        self.dir.keep_reserve();
         drop(self.lock);
         closed
     }
@@ -117,6 +119,7 @@ pub(super) fn open_with(
     }
     let disk = FileDisk::open(&data)
         .map_err(|error| Error::new(kind_of(&error), error.to_string()).context("the pool's data cannot be opened"))?;
+    dir.use_reserve();
     let store =
         FjallStore::open(&map, FjallOptions { memory_bytes: store_bytes }).map_err(|error| match error.corrupt {
             true => damaged_map(dir, &error),
@@ -134,8 +137,9 @@ pub(super) fn open_with(
         None if error.kind() == ErrorKind::NotFound => foreign_data(dir, &data, &error),
         None => error,
     })?;
+    dir.keep_reserve();
     let facts = Facts { pool: root, data, memory_bytes };
-    Ok(OpenPool { service: Arc::new(Service::new(pool, facts, *output)), lock })
+    Ok(OpenPool { service: Arc::new(Service::new(pool, facts, *output)), dir: dir.clone(), lock })
 }
 
 /// The outside world of a pool, on the real disk, store, clock and generator.
@@ -171,6 +175,5 @@ fn foreign_data(dir: &PoolDir, data: &std::path::Path, error: &Error) -> Error {
 
 /// An error of the map store as the user sees it.
 pub fn store_error(error: MapError) -> Error {
-    let kind = if error.corrupt { ErrorKind::Corrupt } else { ErrorKind::Io };
-    Error::new(kind, error.to_string())
+    Error::with_source(engine::store_error_kind(&error), "the pool's map cannot be used", error)
 }
