@@ -55,8 +55,19 @@ pub struct RecompressReport {
     pub before_bytes: u64,
     /// See `rewritten`.
     pub after_bytes: u64,
+    /// Fragments that cannot be read, and stay as they are.
+    pub damaged: u64,
     /// Bytes read and written, sent and received for users of the pool since it was opened: tells whether somebody is at work.
     pub foreground_bytes: u64,
+}
+
+/// What becomes of a fragment.
+enum Rewrite {
+    /// It is rewritten; what its live blocks took before.
+    Done(usize),
+    Stays,
+    /// As well, for it cannot be read.
+    Damaged,
 }
 
 impl Pool {
@@ -102,7 +113,8 @@ impl Core {
                 let started_unix_s = self.env.clock.unix_s().max(1);
                 let next = ExtentIndex(1);
                 state = RecompressState { object, mode: mode.to_owned(), started_unix_s, next, ..state };
-                (state.fragments, state.rewritten, state.before_bytes, state.after_bytes) = (0, 0, 0, 0);
+                (state.fragments, state.rewritten, state.damaged) = (0, 0, 0);
+                (state.before_bytes, state.after_bytes) = (0, 0);
             }
             let was_finished = state.next.0 >= self.geometry.extents();
             let result = self.recompress_slice(&mut state, settings, bytes);
@@ -163,24 +175,30 @@ impl Core {
         if live == 0 {
             return Ok(true);
         }
-        // Whoever reads or scrubs what cannot be read is told.
-        let Ok(buf) = self.read_extent(state.next) else { return Ok(true) };
-        let extent = &buf[..self.geometry.extent_bytes as usize];
+        // Of what cannot be read as a whole, the map names the fragments.
+        let buf = self.read_extent(state.next).ok();
+        let extent = buf.as_ref().map_or(&[][..], |buf| &buf[..self.geometry.extent_bytes as usize]);
         let is_current = || self.checkpoint.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
         let (mut residents, _) = self.residents(Victim { extent: state.next, live }, extent, is_current)?;
         residents.retain(|resident| resident.stored.object == state.object);
         let mut survivors = Survivors::default();
-        let (mut before, mut rewritten) = (0, 0);
+        let (mut before, mut rewritten, mut damaged) = (0, 0, 0);
         let fragments = residents.len() as u64;
         let mut recoder = Recoder::new(self);
         for resident in &residents {
-            if let Some(old) = self.rewrite(resident, settings, extent, &mut survivors, &mut recoder) {
-                before += old as u64;
-                rewritten += 1;
+            match self.rewrite(resident, settings, extent, &mut survivors, &mut recoder) {
+                Rewrite::Done(old) => {
+                    before += old as u64;
+                    rewritten += 1;
+                }
+                Rewrite::Damaged => damaged += 1,
+                Rewrite::Stays => {}
             }
         }
         recoder.finish();
-        self.buffers.put(buf);
+        if let Some(buf) = buf {
+            self.buffers.put(buf);
+        }
         let after = survivors.payload_bytes() as u64;
         if rewritten > 0 {
             let packed = survivors.measure(self.geometry.extent_bytes).bytes;
@@ -194,12 +212,13 @@ impl Core {
         }
         state.fragments += fragments;
         state.rewritten += rewritten;
+        state.damaged += damaged;
         state.before_bytes += before;
         state.after_bytes += after;
         Ok(true)
     }
 
-    /// Step 2 for one fragment: what its live blocks take now, if they are rewritten.
+    /// Step 2 for one fragment.
     fn rewrite(
         &self,
         resident: &Resident,
@@ -207,14 +226,17 @@ impl Core {
         extent: &[u8],
         survivors: &mut Survivors,
         recoder: &mut Recoder<'_>,
-    ) -> Option<usize> {
+    ) -> Rewrite {
         let Resident { stored, location, reference, .. } = resident;
         let live = self.map.unmoved(resident.key(), stored.epoch, *location, reference.live);
         if live.is_empty() {
-            return None;
+            return Rewrite::Stays;
         }
-        let payload = stored.payload(extent).filter(|payload| stored.is_intact(payload))?;
-        recoder.recode(resident, live, payload, settings, survivors).map(|(before, _)| before)
+        let Some(payload) = stored.payload(extent).filter(|payload| stored.is_intact(payload)) else {
+            return Rewrite::Damaged;
+        };
+        let done = recoder.recode(resident, live, payload, settings, survivors);
+        done.map_or(Rewrite::Stays, |(before, _)| Rewrite::Done(before))
     }
 
     fn recompress_report(&self, state: &RecompressState) -> RecompressReport {
@@ -230,6 +252,7 @@ impl Core {
             rewritten: state.rewritten,
             before_bytes: state.before_bytes,
             after_bytes: state.after_bytes,
+            damaged: state.damaged,
             foreground_bytes: self.counters.foreground_bytes(),
         }
     }

@@ -8,7 +8,7 @@ mod machine_env;
 
 use bytes::Bytes;
 use engine::{Properties, RecompressReport};
-use lz4_pool::Lz4Pool as World;
+use lz4_pool::{EXTENT, Lz4Pool as World};
 use sim::ContentKind;
 use surface::{BlockDevice, ErrorKind, WriteOptions};
 
@@ -168,4 +168,26 @@ fn refusals() {
     world.fill("v", ContentKind::Text, 1 << 20);
     assert_eq!(world.pool().recompress("x", None, 1, false).unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(world.pool().recompress("v", Some("best"), 1, false).unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+/// Nothing was said of it.
+#[test]
+fn what_is_damaged_or_cannot_be_read_is_counted_and_stays() {
+    let world = World::new(64 << 20);
+    let data = world.fill("v", ContentKind::Text, 4 << 20);
+    let mut disk = vec![0; 64 << 20];
+    world.machine.disk.peek(0, &mut disk);
+    // In an extent of the volume's, of which all the rest is whole.
+    let used = (1..disk.len() as u64 / EXTENT).find(|n| disk[(n * EXTENT) as usize + 100_000] != 0).unwrap();
+    world.machine.disk.flip_bit(used * EXTENT + 100_000, 2);
+    world.pool().drop_caches();
+    let report = world.all("v", Some("archive"));
+    assert!(report.is_finished && report.rewritten > 60 && report.damaged == 1, "{report:?}");
+    let world = World::new(64 << 20);
+    assert!(world.fill("v", ContentKind::Text, 4 << 20) == data);
+    world.machine.disk.break_reads(used * EXTENT..(used + 1) * EXTENT);
+    let report = world.all("v", Some("archive"));
+    assert!(report.is_finished && report.rewritten > 60 && report.damaged > 1, "{report:?}");
+    world.machine.disk.heal();
+    assert!(world.content("v", data.len()) == data);
 }

@@ -27,17 +27,19 @@ pub struct RecompressState {
     pub before_bytes: u64,
     /// See `rewritten`.
     pub after_bytes: u64,
+    /// Fragments that cannot be read, and stay.
+    pub damaged: u64,
 }
 
 impl RecompressState {
-    /// Encodes: object 8, mode (2 + bytes), started 8, next extent 4, fragments 8, rewritten 8, bytes before 8, bytes after 8, crc32c 4.
+    /// Encodes: object 8, mode (2 + bytes), started 8, next extent 4, fragments 8, rewritten 8, bytes before 8, bytes after 8, damaged 8, crc32c 4.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         put_uint(&mut out, self.object.0, 8);
         put_text(&mut out, &self.mode);
         put_uint(&mut out, self.started_unix_s, 8);
         put_uint(&mut out, self.next.0.into(), 4);
-        for number in [self.fragments, self.rewritten, self.before_bytes, self.after_bytes] {
+        for number in [self.fragments, self.rewritten, self.before_bytes, self.after_bytes, self.damaged] {
             put_uint(&mut out, number, 8);
         }
         seal(&mut out);
@@ -59,6 +61,7 @@ impl RecompressState {
             rewritten: cursor.u64()?,
             before_bytes: cursor.u64()?,
             after_bytes: cursor.u64()?,
+            damaged: cursor.u64()?,
         };
         cursor.end()?;
         Ok(state)
@@ -80,6 +83,7 @@ mod tests {
             rewritten: 40,
             before_bytes: 1 << 40,
             after_bytes: 1 << 39,
+            damaged: 3,
         };
         let bytes = state.encode();
         assert_eq!(RecompressState::decode(&bytes), Ok(state));

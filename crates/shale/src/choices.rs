@@ -326,6 +326,9 @@ pub struct RecompressSlice {
     pub before_bytes: u64,
     /// What they take now.
     pub after_bytes: u64,
+    /// Fragments that cannot be read, and stay as they are.
+    #[serde(default)]
+    pub damaged_fragments: u64,
     /// Bytes that users have read and written, and that were sent and received for them.
     pub foreground_bytes: u64,
 }
@@ -343,6 +346,7 @@ impl From<engine::RecompressReport> for RecompressSlice {
             rewritten: report.rewritten,
             before_bytes: report.before_bytes,
             after_bytes: report.after_bytes,
+            damaged_fragments: report.damaged,
             foreground_bytes: report.foreground_bytes,
         }
     }

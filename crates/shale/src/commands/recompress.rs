@@ -67,8 +67,12 @@ fn show(slice: &RecompressSlice, took: Option<Duration>) -> String {
     };
     let took = took.map_or_else(String::new, |took| format!(", in {:.1} s", took.as_secs_f64()));
     let won = slice.before_bytes.saturating_sub(slice.after_bytes);
+    let damaged = match slice.damaged_fragments {
+        0 => String::new(),
+        count => format!("; {count} fragments are damaged and stay as they are: 'shale scrub' tells what"),
+    };
     format!(
-        "recompressed{mode}, {far}{took}: {} of {} fragments rewritten, {} as {}, {} won\n",
+        "recompressed{mode}, {far}{took}: {} of {} fragments rewritten, {} as {}, {} won{damaged}\n",
         slice.rewritten,
         slice.fragments,
         format_size(slice.before_bytes),
@@ -96,6 +100,11 @@ mod tests {
         assert!(
             text.contains("7 of 10 fragments") && text.contains("2 MiB won") && text.contains("all of it"),
             "{text}"
+        );
+        assert!(!text.contains("damaged"), "{text}");
+        let slice = RecompressSlice { damaged_fragments: 2, ..slice };
+        assert!(
+            show(&slice, None).ends_with("; 2 fragments are damaged and stay as they are: 'shale scrub' tells what\n")
         );
         assert!(show(&RecompressSlice::default(), None).contains("not been"));
     }

@@ -25,7 +25,7 @@ pub use settings::{CODECS_DEFAULT, Plan};
 
 use env::{Clock, Rapl, SystemClock};
 use policy::Power;
-use surface::Result;
+use surface::{Error, ErrorKind, Result};
 
 /// What is read unless told otherwise: a margin of about one point where units differ as much as files of all kinds do.
 const SAMPLE_BYTES: u64 = 128 << 20;
@@ -48,7 +48,7 @@ const STRATUM_SAMPLES_MIN: u64 = 24;
 /// Draws, measures, and estimates. `progress` is told the bytes done and the bytes to do.
 ///
 /// # Errors
-/// Of reading a volume; files that cannot be read are left out and counted.
+/// Of reading a volume; files that cannot be read, and what is damaged, are left out and counted, unless that is all there is.
 pub fn run(
     population: &Population,
     plan: &Plan,
@@ -84,6 +84,9 @@ pub fn run(
             progress(done, total);
         }
         samples.push(statistics::Stratum { windows: stratum.windows(), observations });
+    }
+    if unreadable > 0 && samples.iter().all(|stratum| stratum.observations.is_empty()) {
+        return Err(Error::new(ErrorKind::Io, format!("none of {unreadable} samples can be read")));
     }
     let used = before.zip(counted()).map(|(before, after)| after.saturating_sub(before));
     let power = used.and_then(|used| Power::measured(used, clock.thread_cpu_ns().saturating_sub(cpu_ns)));

@@ -188,7 +188,7 @@ impl Population {
         Ok(Self { strata: vec![Stratum::new("volume".to_owned(), vec![item])], unit_bytes })
     }
 
-    /// Reads a window. `None`: its file is gone, or cannot be read any more.
+    /// Reads a window. `None`: its file is gone, or cannot be read any more, or it is damaged.
     ///
     /// # Errors
     /// Of reading a volume.
@@ -208,7 +208,10 @@ impl Population {
         let own = item.size_bytes.saturating_sub(offset).min(self.unit_bytes as u64) as usize;
         let mut bytes = vec![0; own.next_multiple_of(BLOCK_BYTES)];
         match &item.origin {
-            Origin::Volume(volume) => volume.read(offset, &mut bytes[..own])?,
+            Origin::Volume(volume) => match volume.read(offset, &mut bytes[..own]) {
+                Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(None),
+                read => read?,
+            },
             Origin::Path(path) => {
                 if open.as_ref().is_none_or(|open| open.index != index) {
                     *open = Some(Open { index, file: File::open(path).ok() });
