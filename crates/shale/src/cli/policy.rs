@@ -107,10 +107,12 @@ Goes through all extents of the pool, and rewrites each fragment of the volume, 
 nothing ever becomes larger. Units that are larger than the property 'unit' are divided if they become smaller all the same; small ones are joined by
 'shale clean --sort'. It leaves nine tenths of the time to others while they use the pool. It can be interrupted at any time, and
 goes on where it stopped when it is started again for the same volume and mode, be it after a restart; --restart begins anew.
-What the old places held is dead then: the cleaner gives it back.
+What the old places held is dead then: the cleaner gives it back. A pool recompresses one volume at a time: while a command is at it, another one
+is refused (exit code 4).
 
-JSON fields: finished, started_unix_s, mode, extents_done, extents_total, fragments (looked at), rewritten, before_bytes, after_bytes
-  (of those rewritten), seconds")]
+JSON fields: finished, started_unix_s, mode, extents_done, extents_total, extent_bytes, fragments (looked at), rewritten, before_bytes,
+  after_bytes (of those rewritten), damaged_fragments (left as they are: see shale scrub), foreground_bytes (read and written by users of
+  the pool since it was opened), seconds")]
 pub struct RecompressArgs {
     /// Directory of the pool
     pub pool: PathBuf,

@@ -40,6 +40,8 @@ const CONNECTIONS_MIN: usize = 6;
 /// How long a stopping server waits for clients to take the replies that are under way. A client that was stopped itself
 /// never does.
 const REPLY_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the connection of a command that was just interrupted may take to end before somebody who waits for that is refused.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(1);
 
 struct Shared {
     service: Arc<Service>,
@@ -47,16 +49,61 @@ struct Shared {
     stopping: AtomicBool,
     /// By connection number.
     connections: Mutex<BTreeMap<u64, Connection>>,
-    /// A connection ended.
+    /// A connection ended, or its recompression.
     ended: Condvar,
 }
 
 /// A live connection.
 struct Connection {
+    /// The volume that it is recompressing, until that is finished.
+    recompresses: Option<String>,
     /// To cut it off. The thread's own: descriptors may be few.
     stream: Arc<UnixStream>,
     /// None for the moment until it has started, and once it was taken to be joined.
     thread: Option<JoinHandle<()>>,
+}
+
+impl Shared {
+    /// One connection recompresses at a time: how far a pool has come with it is kept once, and the one that began first would be told to go on
+    /// where the other one is.
+    ///
+    /// # Errors
+    /// `InUse`, if another one does, and does not end within [`LEAVE_PATIENCE`].
+    fn begin_recompressing(&self, number: u64, volume: &str) -> Result<()> {
+        let mut connections = self.connections.lock();
+        let give_up = Instant::now() + LEAVE_PATIENCE;
+        loop {
+            let mut others = connections.iter().filter(|(other, _)| **other != number);
+            let Some(theirs) = others.find_map(|(_, other)| other.recompresses.clone()) else { break };
+            if self.ended.wait_until(&mut connections, give_up).timed_out() {
+                let text = format!(
+                    "volume '{theirs}' is being recompressed, and a pool does that with one volume at a time: try again when it is \
+                     done, or interrupt it"
+                );
+                return Err(Error::new(ErrorKind::InUse, text));
+            }
+        }
+        if let Some(own) = connections.get_mut(&number) {
+            own.recompresses = Some(volume.to_owned());
+        }
+        Ok(())
+    }
+
+    fn end_recompressing(&self, number: u64) {
+        if let Some(own) = self.connections.lock().get_mut(&number) {
+            own.recompresses = None;
+        }
+        self.ended.notify_all();
+    }
+
+    fn recompress(&self, number: u64, volume: &str, request: Request) -> Result<Reply> {
+        self.begin_recompressing(number, volume)?;
+        let reply = self.service.handle(request);
+        if !matches!(&reply, Ok(Reply::Recompressed(slice)) if !slice.finished) {
+            self.end_recompressing(number);
+        }
+        reply
+    }
 }
 
 /// A control socket that is listened on.
@@ -168,11 +215,11 @@ fn admit(stream: UnixStream, number: u64, shared: &Arc<Shared>) -> Result<()> {
     let stream = Arc::new(stream);
     let for_cutting = Arc::clone(&stream);
     // The entry is there before the thread is: the thread removes it when it ends.
-    connections.insert(number, Connection { stream: for_cutting, thread: None });
+    connections.insert(number, Connection { recompresses: None, stream: for_cutting, thread: None });
     let for_thread = Arc::clone(shared);
     let spawned = std::thread::Builder::new().name(format!("control-{number}")).spawn(move || {
         // An error ends the connection: the client went away or does not speak the protocol.
-        if let Err(error) = converse(&stream, &for_thread) {
+        if let Err(error) = converse(&stream, number, &for_thread) {
             for_thread.service.log(&format!("a control connection ended early: {error}"));
         }
         for_thread.connections.lock().remove(&number);
@@ -199,7 +246,7 @@ enum Agreed {
     Receive(Box<dyn StreamSink>),
 }
 
-fn converse(stream: &UnixStream, shared: &Shared) -> IoResult<()> {
+fn converse(stream: &UnixStream, number: u64, shared: &Shared) -> IoResult<()> {
     let mut reader = BufReader::new(stream);
     let mut writer = stream;
     while let Some(line) = read_line(&mut reader)? {
@@ -219,6 +266,10 @@ fn converse(stream: &UnixStream, shared: &Shared) -> IoResult<()> {
             Request::Receive(wish) => {
                 agreed = Some(Agreed::Receive(Box::new(LocalSink::new(Arc::clone(&shared.service), wish))));
                 Ok(Reply::Done)
+            }
+            Request::Recompress { ref volume, bytes: 1.., .. } => {
+                let volume = volume.clone();
+                shared.recompress(number, &volume, request)
             }
             request => shared.service.handle(request),
         });
