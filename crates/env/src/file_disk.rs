@@ -86,8 +86,18 @@ impl FileDisk {
     pub fn empty(&self, capacity_bytes: u64) -> Result<()> {
         let in_context = |what: &str, error: Error| context(error, format_args!("{what} {}", self.path.display()));
         if self.kind == Kind::File {
-            self.file.set_len(0).map_err(|e| in_context("cannot empty", e))?;
-            self.set_len(capacity_bytes)?;
+            match self.file.set_len(0) {
+                // A file whose size is fixed, as those of a mount of ours, and large enough.
+                Err(e) if e.raw_os_error() == Some(libc::EPERM) && self.size_bytes()? >= capacity_bytes => {
+                    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                    rustix::fs::fallocate(&self.file, flags, 0, self.size_bytes()?)
+                        .map_err(|e| in_context("cannot empty", e.into()))?;
+                }
+                emptied => {
+                    emptied.map_err(|e| in_context("cannot empty", e))?;
+                    self.set_len(capacity_bytes)?;
+                }
+            }
             self.file.sync_all().map_err(|e| in_context("cannot sync", e))?;
             sync_parent(&self.path).map_err(|e| in_context("cannot sync the directory of", e))?;
         }

@@ -59,7 +59,9 @@ Examples:
   shale export /srv/pool vm - | gzip > disk.img.gz
   shale export /srv/pool vm /dev/sdb --force
 
-A file is written sparse: holes of the volume are holes of the file. To stdout they are written as zeroes.
+A file is written sparse: holes of the volume are holes of the file. To stdout they are written as zeroes. Until the export is complete the file
+is shorter than the volume; if it fails, a new file is removed, and one that was there before stays incomplete. The file of another volume, in a
+mount of shale serve, is overwritten in its size, as a block device is.
 A volume that is being written meanwhile is copied as it changes.
 
 JSON (not when writing to stdout): {volume, target, size_bytes, copied_bytes, hole_bytes, seconds,

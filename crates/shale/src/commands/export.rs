@@ -34,8 +34,8 @@ pub fn run(args: ExportArgs, output: &Output) -> Outcome {
             Ok(moved)
         });
         let moved = copied.map_err(|failure| {
-            sink.abandon();
-            failure.context(format_args!("export of volume '{}' to {}", args.volume, args.file.display()))
+            let left = sink.abandon();
+            failure.context(format_args!("export of volume '{}' to {}{left}", args.volume, args.file.display()))
         })?;
         Ok((size_bytes, moved))
     })?;

@@ -14,9 +14,9 @@ use crate::system;
 
 /// Something to write.
 pub enum Sink {
-    /// A regular file of our own making: holes need not be written.
+    /// A regular file of our own making: holes need not be written. It grows with what is written, so that nobody takes a part for the whole.
     File(Target),
-    /// A block device, or whatever else keeps what was there before: holes are written as zeroes.
+    /// A block device, or whatever else keeps its size and what was there before: holes are written as zeroes.
     Device(Target),
     /// Written in order.
     Stream(File),
@@ -33,7 +33,13 @@ pub fn empty(file: &File, path: &Path) -> Result<()> {
         let message = format!("{} is locked by another process; name another file", path.display());
         return Err(Error::new(ErrorKind::InUse, message));
     }
-    file.set_len(0).map_err(|error| path_error("cannot empty", path, error))
+    file.set_len(0).map_err(|error| match error.raw_os_error() {
+        Some(libc::EPERM) => {
+            let message = format!("cannot empty {}: its size is fixed; name another file", path.display());
+            Error::new(ErrorKind::Unsupported, message)
+        }
+        _ => path_error("cannot empty", path, error),
+    })
 }
 
 /// A file that can be written anywhere.
@@ -42,6 +48,8 @@ pub struct Target {
     path: PathBuf,
     /// It was not there before: to be removed if the export fails.
     created: bool,
+    /// How long it is in the end.
+    size_bytes: u64,
 }
 
 impl Sink {
@@ -62,8 +70,8 @@ impl Sink {
         };
         let Some(metadata) = metadata else {
             let file = File::options().write(true).create_new(true).open(path).map_err(failed("cannot create"))?;
-            let target = Target { file, path: path.to_owned(), created: true };
-            return target.sized(size_bytes).map(Self::File);
+            let target = Target { file, path: path.to_owned(), created: true, size_bytes };
+            return target.fitting().map(Self::File);
         };
         let kind = metadata.file_type();
         if kind.is_fifo() || kind.is_char_device() || kind.is_socket() {
@@ -83,16 +91,18 @@ impl Sink {
             let mut options = File::options();
             let file = options.write(true).custom_flags(libc::O_EXCL).open(path).map_err(failed("cannot open"))?;
             let device_bytes = system::device_bytes(path).map_err(failed("cannot open"))?;
-            if device_bytes < size_bytes {
-                let (has, wants) = (units::format_size(device_bytes), units::format_size(size_bytes));
-                let message = format!("{} has {has}, less than the volume's {wants}", path.display());
-                return Err(Error::new(ErrorKind::Full, message));
-            }
-            return Ok(Self::Device(Target { file, path: path.to_owned(), created: false }));
+            let target = Target { file, path: path.to_owned(), created: false, size_bytes };
+            return target.within(device_bytes).map(Self::Device);
         }
         let file = File::options().write(true).open(path).map_err(failed("cannot open"))?;
-        empty(&file, path)?;
-        Target { file, path: path.to_owned(), created: false }.sized(size_bytes).map(Self::File)
+        let emptied = empty(&file, path);
+        let target = Target { file, path: path.to_owned(), created: false, size_bytes };
+        match emptied {
+            Ok(()) => target.fitting().map(Self::File),
+            // The file of a volume, of a mount of Shale's.
+            Err(error) if error.kind() == ErrorKind::Unsupported => target.within(metadata.len()).map(Self::Device),
+            Err(error) => Err(error),
+        }
     }
 
     /// The file, if it can be written anywhere.
@@ -103,11 +113,14 @@ impl Sink {
         }
     }
 
-    /// Makes what was written durable (a stream: hands it on).
+    /// Makes what was written complete and durable (a stream: hands it on).
     ///
     /// # Errors
     /// I/O errors.
     pub fn finish(&self) -> Result<()> {
+        if let Self::File(target) = self {
+            target.set_len(target.size_bytes)?;
+        }
         match self {
             Self::File(target) | Self::Device(target) => {
                 target.file.sync_all().map_err(|error| path_error("cannot sync", &target.path, error))
@@ -116,24 +129,41 @@ impl Sink {
         }
     }
 
-    /// After a failure: removes the file if it was not there before.
-    pub fn abandon(&self) {
-        if let Self::File(target) = self
-            && target.created
-        {
-            drop(std::fs::remove_file(&target.path));
+    /// After a failure: removes the file if it was not there before, and says what is left.
+    pub fn abandon(&self) -> &'static str {
+        match self {
+            Self::File(target) if target.created => {
+                drop(std::fs::remove_file(&target.path));
+                ""
+            }
+            Self::File(_) | Self::Device(_) => ", which is incomplete now",
+            Self::Stream(_) => "",
         }
     }
 }
 
 impl Target {
-    fn sized(self, size_bytes: u64) -> Result<Self> {
-        let sized =
-            self.file.set_len(size_bytes).map_err(|error| path_error("cannot set the size of", &self.path, error));
-        if sized.is_err() && self.created {
+    fn set_len(&self, bytes: u64) -> Result<()> {
+        self.file.set_len(bytes).map_err(|error| path_error("cannot set the size of", &self.path, error))
+    }
+
+    /// An empty file, which the file system lets become as long as is needed.
+    fn fitting(self) -> Result<Self> {
+        let tried = self.set_len(self.size_bytes).and_then(|()| self.set_len(0));
+        if tried.is_err() && self.created {
             drop(std::fs::remove_file(&self.path));
         }
-        sized.map(|()| self)
+        tried.map(|()| self)
+    }
+
+    /// Something that has so many bytes, and cannot become longer.
+    fn within(self, bytes: u64) -> Result<Self> {
+        if bytes < self.size_bytes {
+            let (has, wants) = (units::format_size(bytes), units::format_size(self.size_bytes));
+            let message = format!("{} has {has}, less than the volume's {wants}", self.path.display());
+            return Err(Error::new(ErrorKind::Full, message));
+        }
+        Ok(self)
     }
 
     /// The file itself.
