@@ -2,12 +2,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-/// Name of the lock file in the pool's directory. It stays when the lock is gone: unlinking it would race with those who wait.
+/// Name of the lock file in the pool's directory. It stays when the lock is gone, but for a pool that is given up while it is made.
 const FILE_NAME: &str = "lock";
 
 /// An exclusive lock on a pool's directory, held until dropped or until the process ends, however it ends.
@@ -22,6 +23,16 @@ impl PoolLock {
     /// # Errors
     /// [`ErrorKind::WouldBlock`] when another process holds it; the message names that process.
     pub fn acquire(pool: &Path) -> std::io::Result<Self> {
+        loop {
+            let lock = Self::acquire_once(pool)?;
+            // Whoever gives a pool up that he was making removes the file while he holds it: then the lock is that of another file.
+            if lock.file.metadata()?.nlink() > 0 {
+                return Ok(lock);
+            }
+        }
+    }
+
+    fn acquire_once(pool: &Path) -> std::io::Result<Self> {
         let path: PathBuf = pool.join(FILE_NAME);
         let failed = |e: Error| Error::new(e.kind(), format!("cannot lock {}: {e}", path.display()));
         let mut file =
@@ -33,10 +44,7 @@ impl PoolLock {
                 // The holder may not have written its number yet: then the message is less precise, nothing worse.
                 let named = file.read_to_string(&mut holder).is_ok() && holder.trim().parse::<u32>().is_ok();
                 let by = if named { format!("process {}", holder.trim()) } else { "another process".to_owned() };
-                return Err(Error::new(
-                    ErrorKind::WouldBlock,
-                    format!("pool {} is in use by {by}; stop it, or go through it", pool.display()),
-                ));
+                return Err(Error::new(ErrorKind::WouldBlock, format!("pool {} is in use by {by}", pool.display())));
             }
             Err(error) => return Err(failed(error.into())),
         }

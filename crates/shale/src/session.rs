@@ -15,6 +15,13 @@ use crate::pool_dir::{self, OpenPool, Opening, PoolDir};
 use crate::stream_io::{LocalSink, LocalSource, ReceiveWish, SendWish, StreamSink, StreamSource};
 use crate::volume_io::{LocalVolume, VolumeIo};
 
+/// Whether nobody listens on a pool's control socket.
+fn is_unserved(error: &Error) -> bool {
+    use std::io::ErrorKind::{ConnectionRefused, NotFound};
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
+    source.is_some_and(|source| matches!(source.kind(), NotFound | ConnectionRefused))
+}
+
 /// A pool that answers requests.
 pub enum Session {
     /// This process has it open.
@@ -60,7 +67,11 @@ impl Session {
             match Client::connect(&dir.control_path()) {
                 Ok(client) => Ok(ControlFlow::Break(Self::Served(client))),
                 Err(error) if error.kind() == ErrorKind::Unsupported => Err(error),
-                Err(error) => Ok(ControlFlow::Continue(Error::new(ErrorKind::InUse, format!("{holder} ({error})")))),
+                Err(error) if is_unserved(&error) => Ok(ControlFlow::Continue(pool_dir::busy(&holder))),
+                Err(error) => {
+                    let text = format!("{holder}, and {error}: stop it");
+                    Ok(ControlFlow::Continue(Error::new(ErrorKind::InUse, text)))
+                }
             }
         })
     }

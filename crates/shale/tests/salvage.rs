@@ -166,6 +166,9 @@ fn an_interrupted_salvage_leaves_nothing() {
         interrupt(number).says("removed");
         assert!(!new.exists(), "salvage left something");
     }
+    std::fs::create_dir(&new).unwrap();
+    interrupt(libc::SIGTERM).says("removed");
+    assert_eq!(std::fs::read_dir(&new).unwrap().count(), 0, "salvage left something");
     // What an earlier one has left stays unfinished.
     let mut child = halted_salvage(&dir, &new);
     child.kill().unwrap();

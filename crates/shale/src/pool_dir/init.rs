@@ -143,6 +143,8 @@ impl Unfinished {
         }
         if !self.had_directory {
             remove_directory(&self.dir);
+        } else if self.was_empty {
+            drop(std::fs::remove_file(self.dir.lock_path()));
         }
         self.was_empty
     }
@@ -169,7 +171,7 @@ pub fn init(dir: &PoolDir, options: &InitOptions) -> Result<Made> {
 pub fn begin(dir: &PoolDir, options: &InitOptions) -> Result<Unfinished> {
     // Before anything is touched, and again under the lock.
     admit(dir, options)?;
-    let had_directory = dir.root().exists();
+    let (had_directory, had_lock) = (dir.root().exists(), dir.lock_path().exists());
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -177,8 +179,10 @@ pub fn begin(dir: &PoolDir, options: &InitOptions) -> Result<Unfinished> {
         .map_err(|error| path_error("cannot make the directory", dir.root(), error))?;
     let lock = Arc::new(dir.lock()?.map_err(|holder| Error::new(ErrorKind::InUse, holder))?);
     let begun = begin_locked(dir, options, &lock, had_directory);
-    if begun.is_err() && !had_directory {
-        remove_directory(dir);
+    match &begun {
+        Err(_) if !had_directory => remove_directory(dir),
+        Err(_) if !had_lock => drop(std::fs::remove_file(dir.lock_path())),
+        _ => {}
     }
     begun
 }

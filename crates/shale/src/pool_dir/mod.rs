@@ -24,7 +24,7 @@ pub use belongs::refuse_part_of_pool;
 pub use config::{Config, State};
 pub use init::{InitOptions, Made, Overwrite, Unfinished, begin, init};
 pub use open::{
-    MEMORY_BYTES_MIN, OpenPool, Opening, environment, lock_alone, lock_for_reading, open_locked, store_error,
+    MEMORY_BYTES_MIN, OpenPool, Opening, busy, environment, lock_alone, lock_for_reading, open_locked, store_error,
 };
 pub use wait::wait_for;
 

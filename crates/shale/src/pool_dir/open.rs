@@ -60,7 +60,7 @@ pub fn lock_alone(dir: &PoolDir, access: &Access) -> Result<Arc<PoolLock>> {
         dir.ready_config()?;
         match dir.lock()? {
             Ok(lock) => Ok(ControlFlow::Break(Arc::new(lock))),
-            Err(holder) => taken(dir, Error::new(ErrorKind::InUse, holder), is_last),
+            Err(holder) => taken(dir, &holder, !is_last || access.wait == 0),
         }
     })
 }
@@ -75,16 +75,28 @@ pub fn lock_for_reading(dir: &PoolDir, access: &Access) -> Result<Option<PoolLoc
         Ok(lock) => Ok(ControlFlow::Break(Some(lock))),
         Err(error) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => Ok(ControlFlow::Break(None)),
         Err(error) => {
-            let error = Error::new(kind_of(&error), error.to_string());
-            if error.kind() == ErrorKind::InUse { taken(dir, error, is_last) } else { Err(error) }
+            let (kind, text) = (kind_of(&error), error.to_string());
+            if kind == ErrorKind::InUse {
+                taken(dir, &text, !is_last || access.wait == 0)
+            } else {
+                Err(Error::new(kind, text))
+            }
         }
     })
 }
 
-/// Of a pool that somebody has: whoever serves it will not be done soon. Nobody is asked at the last attempt: a server that hangs takes its time.
-fn taken<T>(dir: &PoolDir, error: Error, is_last: bool) -> Result<ControlFlow<T, Error>> {
-    let is_served = !is_last && Client::connect(&dir.control_path()).is_ok();
-    if is_served { Err(error) } else { Ok(ControlFlow::Continue(error)) }
+/// Of a pool that somebody has: whoever serves it will not be done soon. Once is enough to `ask`: a server that hangs takes its time.
+fn taken<T>(dir: &PoolDir, holder: &str, ask: bool) -> Result<ControlFlow<T, Error>> {
+    if ask && Client::connect(&dir.control_path()).is_ok() {
+        return Err(Error::new(ErrorKind::InUse, format!("{holder}, which serves it: stop that first")));
+    }
+    Ok(ControlFlow::Continue(busy(holder)))
+}
+
+/// What to say of a pool that another process has, if that is no server that answers.
+pub fn busy(holder: &str) -> Error {
+    let text = "another command, or a server that is starting or ending: --wait SECONDS waits longer for it";
+    Error::new(ErrorKind::InUse, format!("{holder}, {text}"))
 }
 
 /// Opens a pool whose lock is held.
