@@ -1,12 +1,13 @@
 //! Exit codes, and how a failed command tells what went wrong. The only place where an [`ErrorKind`] becomes a number.
 
 use std::fmt;
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use surface::{Error, ErrorKind};
 
-use crate::output::Output;
+use crate::output::{self, Output};
 
 /// Text of the exit codes for `--help` and the man page.
 pub const EXIT_CODES_HELP: &str = "\
@@ -146,10 +147,15 @@ pub fn report_usage(error: &clap::Error) -> ExitCode {
         let message = message.strip_prefix("error: ").unwrap_or(message);
         let words: Vec<_> = message.split_whitespace().collect();
         Output::new(true, false).error(ErrorKind::Invalid.name(), &words.join(" "));
-    } else if error.print().is_err() {
-        return ExitCode::from(1);
+    } else if let Err(unwritten) = error.print().and_then(|()| std::io::stdout().flush())
+        && asked_for
+    {
+        output::unwritten(unwritten);
     }
-    ExitCode::from(if asked_for { 0 } else { code_of(ErrorKind::Invalid) })
+    if !asked_for {
+        return ExitCode::from(code_of(ErrorKind::Invalid));
+    }
+    output::all_was_written().map_or_else(|failure| failure.report(&Output::new(false, false)), |()| ExitCode::SUCCESS)
 }
 
 /// The kind of an I/O error on something that the user named: NotFound, Exists and the like keep their kinds.

@@ -2,11 +2,13 @@
 
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 use surface::Error;
 
 use crate::exit::Outcome;
+use crate::system;
 
 /// Where a command's words go.
 #[derive(Debug, Clone, Copy)]
@@ -85,6 +87,13 @@ impl Output {
 
 /// The first result that could not be written to stdout: a script that keeps it must not take half of it for all.
 static UNWRITTEN: OnceLock<std::io::Error> = OnceLock::new();
+/// Who was to read stdout went away.
+static IS_UNREAD: AtomicBool = AtomicBool::new(false);
+
+/// Whether nothing more that is written to stdout arrives anywhere: whoever goes on without an end shall stop.
+pub fn is_in_vain() -> bool {
+    UNWRITTEN.get().is_some() || IS_UNREAD.load(Ordering::Relaxed) || system::has_lost_reader(std::io::stdout())
+}
 
 /// Whether all results reached stdout. A reader that went away (`shale list | head -1`) is no error of ours.
 ///
@@ -99,8 +108,16 @@ pub fn all_was_written() -> Outcome {
 fn write_stdout(bytes: &[u8]) {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => drop(UNWRITTEN.set(error)),
-        _ => {}
+        Ok(()) => {}
+        Err(error) => unwritten(error),
+    }
+}
+
+/// Notes that something could not be written to stdout.
+pub fn unwritten(error: std::io::Error) {
+    match error.kind() {
+        ErrorKind::BrokenPipe => IS_UNREAD.store(true, Ordering::Relaxed),
+        _ => drop(UNWRITTEN.set(error)),
     }
 }
 

@@ -45,7 +45,7 @@ impl Interruption {
     }
 
     /// Rests so long, or until it comes.
-    fn rest(&self, time: Duration) {
+    pub(super) fn rest(&self, time: Duration) {
         let began = Instant::now();
         while !self.has_come() {
             let left = time.saturating_sub(began.elapsed());

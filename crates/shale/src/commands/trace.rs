@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use surface::{Error, ErrorKind};
 
+use super::pace::Interruption;
 use crate::choices::TraceLine;
 use crate::cli::{TraceArgs, TraceFormat};
 use crate::control::{Reply, Request};
-use crate::exit::Outcome;
-use crate::output::Output;
+use crate::exit::{Failure, Outcome};
+use crate::output::{Output, is_in_vain};
 use crate::session::Session;
 
 /// Records of one request: a few hundred KiB.
@@ -16,8 +17,9 @@ const RECORDS: usize = 4096;
 /// How often to look for more.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Shows what is decided, until the limit is reached.
+/// Shows what is decided, until the limit is reached, or nobody sees it any more.
 pub fn run(args: TraceArgs, output: &Output) -> Outcome {
+    let interruption = Interruption::watch()?;
     Session::with(&args.pool, &args.access, output, |session| {
         if let Session::Direct(_) = session {
             let text =
@@ -31,18 +33,22 @@ pub fn run(args: TraceArgs, output: &Output) -> Outcome {
         if format == TraceFormat::Csv {
             output.text(&format!("{}\n", TraceLine::CSV_HEADER));
         }
-        while left > 0 {
+        while left > 0 && !is_in_vain() {
+            if interruption.has_come() {
+                session.done(Request::TraceEnd)?;
+                return Err(Failure::Interrupted("interrupted".to_owned()));
+            }
             let records = take(session, RECORDS.min(usize::try_from(left).unwrap_or(RECORDS)))?;
             left -= records.len() as u64;
             if records.is_empty() {
                 if args.idle.is_some_and(|idle| seen.elapsed() >= Duration::from_secs(idle)) {
                     break;
                 }
-                std::thread::sleep(LOOK_EVERY);
+                interruption.rest(LOOK_EVERY);
                 continue;
             }
             seen = Instant::now();
-            for record in &records {
+            for record in records.iter().take_while(|_| !is_in_vain()) {
                 match format {
                     TraceFormat::Csv => output.text(&format!("{}\n", record.csv())),
                     TraceFormat::Jsonl => output.json(record),
