@@ -257,8 +257,12 @@ Reads all data that lives in the pool and verifies every checksum, while the poo
 at any time, and goes on where it stopped when it is started again, be it after a restart; --restart begins anew.
 Exit code 6 if anything is damaged.
 
-JSON fields: finished, started_unix_s, extents_done, extents_total, fragments, bytes, found, seconds, damages: list
-  of {kind, volume, offset, detail, repaired}; kind is fragment, or header, which concerns no volume")]
+What is damaged is reported of the volume if it sees it as it is now, else of the newest of its snapshots or clones that does; others that do
+are named behind it.
+
+JSON fields: finished, started_unix_s, extents_done, extents_total, extent_bytes, fragments, bytes, foreground_bytes (read and written by users of
+  the pool since it was opened), found, seconds, damages: list of {kind, volume, offset, detail, repaired}; kind is fragment, or header,
+  which concerns no volume; volume may be VOLUME@SNAPSHOT")]
 pub struct ScrubArgs {
     /// Directory of the pool
     pub pool: PathBuf,

@@ -186,7 +186,8 @@ Examples:
   shale destroy -r /srv/pool vm          with all its snapshots
   shale destroy /srv/pool vm --force     even while a client has it open
 
-There is no way back. The space comes back in the background.")]
+There is no way back. The space comes back in the background. Without --force it waits up to 3 seconds for commands that are using the volume, and
+is refused (exit code 4) if one goes on, or a client has it open.")]
 pub struct DestroyArgs {
     /// Directory of the pool
     pub pool: PathBuf,

@@ -48,22 +48,25 @@ pub fn run(args: ImportArgs, output: &Output) -> Outcome {
             Err(failure) => Err(target.clean_up(session, source.name(), failure)),
         }
     })?;
-    output.done(&summary, || {
-        let data = summary.allocated_bytes.map(|bytes| format!("{} of data, ", format_size(bytes)));
-        let with_snapshots = if summary.with_snapshots == Some(true) { " with its snapshots" } else { "" };
-        let stored = summary.stored_bytes.map(|bytes| format!("{} stored{with_snapshots}, ", format_size(bytes)));
-        format!(
-            "imported {} into volume {}: {}{}ratio {}, {:.1} s, {}/s\n",
-            source.name(),
-            summary.volume,
-            data.unwrap_or_default(),
-            stored.unwrap_or_default(),
-            show_ratio(summary.ratio),
-            summary.seconds,
-            format_size(summary.bytes_per_second)
-        )
-    });
+    output.done(&summary, || show(&summary, source.name()));
     Ok(())
+}
+
+/// What was done; figures that cannot be told are left out.
+fn show(summary: &TransferSummary, source: &str) -> String {
+    let mut figures = String::new();
+    if let Some(bytes) = summary.allocated_bytes {
+        figures.push_str(&format!("{} of data, ", format_size(bytes)));
+    }
+    if let Some(bytes) = summary.stored_bytes {
+        let with_snapshots = if summary.with_snapshots == Some(true) { " with its snapshots" } else { "" };
+        figures.push_str(&format!("{} stored{with_snapshots}, ", format_size(bytes)));
+    }
+    if summary.allocated_bytes.is_some() {
+        figures.push_str(&format!("ratio {}, ", show_ratio(summary.ratio)));
+    }
+    let (volume, seconds, speed) = (&summary.volume, summary.seconds, format_size(summary.bytes_per_second));
+    format!("imported {source} into volume {volume}: {figures}{seconds:.1} s, {speed}/s\n")
 }
 
 fn find(session: &Session, is_meant: impl Fn(&VolumeReport) -> bool) -> Outcome<Option<VolumeReport>> {
@@ -200,6 +203,10 @@ impl Target {
             }
         })?;
         let end = (moved.copied_bytes + moved.hole_bytes).next_multiple_of(BLOCK_BYTES as u64);
+        if self.grows && end == 0 {
+            let message = format!("{} is empty, and a volume must hold something", source.name());
+            return Err(Error::new(ErrorKind::Invalid, message).into());
+        }
         if self.grows {
             let message = |error: Error| error.context("the volume cannot be cut to the size of the data");
             session.done(self.resize(end, true)).map_err(message)?;
@@ -362,6 +369,36 @@ mod tests {
     use surface::{Result, Run};
 
     use super::*;
+
+    /// The figures were missing, and the words around them were not.
+    #[test]
+    fn figures_that_cannot_be_told_leave_no_words() {
+        let summary = TransferSummary {
+            volume: "v".to_owned(),
+            source: None,
+            target: None,
+            size_bytes: 8 << 20,
+            copied_bytes: 8 << 20,
+            hole_bytes: 0,
+            allocated_bytes: None,
+            with_snapshots: None,
+            stored_bytes: None,
+            ratio: None,
+            seconds: 2.0,
+            bytes_per_second: 4 << 20,
+        };
+        assert_eq!(show(&summary, "f"), "imported f into volume v: 2.0 s, 4 MiB/s\n");
+        let summary = TransferSummary {
+            allocated_bytes: Some(8 << 20),
+            stored_bytes: Some(4 << 20),
+            ratio: Some(2.0),
+            ..summary
+        };
+        assert_eq!(
+            show(&summary, "f"),
+            "imported f into volume v: 8 MiB of data, 4 MiB stored, ratio 2.00x, 2.0 s, 4 MiB/s\n"
+        );
+    }
 
     /// A volume of so many blocks, every other one of data, told one at a time; what comes from `fails_at` on cannot be told.
     struct Striped {
