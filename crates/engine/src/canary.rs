@@ -42,6 +42,7 @@ canaries! {
     OpeningWithoutMark = "opening-without-mark", "An opening is not marked in the log.";
     SortDropsANewerWrite = "sort-drops-a-newer-write", "What is sorted takes the place of what was written since it was read.";
     SortFillsAHole = "sort-fills-a-hole", "What is sorted comes back after a large discard.";
+    OriginIgnoresSnapshots = "origin-ignores-snapshots", "What only snapshots of a clone need of its origin goes.";
     CatalogueNotKept = "catalogue-not-kept", "The extents of the catalogue are freed like any others.";
 }
 

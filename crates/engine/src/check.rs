@@ -58,7 +58,12 @@ impl Pool {
     /// # Errors
     /// When the check itself cannot go on; damage is reported, not returned.
     pub fn check(&self, repair: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport> {
+        if repair {
+            self.core.objects.begin_circles();
+        }
         self.checkpoint()?;
+        // Clones stay where they are.
+        let _passing_on = self.core.passed_on.lock();
         while self.core.objects.has_reaping() {
             self.core.take_checkpoint()?;
         }

@@ -15,6 +15,7 @@ use crate::map::store_error;
 use crate::objects::Object;
 use crate::overlay::GroupRecords;
 use crate::timeline::Timelines;
+use crate::write_buffer::GroupKey;
 
 /// What the audit found of one object.
 #[derive(Default)]
@@ -35,6 +36,7 @@ pub(crate) struct Finding {
 }
 
 struct Audit<'a> {
+    core: &'a Core,
     timelines: &'a Timelines,
     counted: BTreeMap<ObjectId, Counted>,
     group: Option<(ObjectId, GroupIndex)>,
@@ -55,11 +57,16 @@ impl Audit<'_> {
 
     /// A group is complete.
     fn close(&mut self) {
-        let mut records = std::mem::take(&mut self.records);
+        let records = std::mem::take(&mut self.records);
         let Some((object, group)) = self.group.take() else { return };
         let Some(timeline) = self.timelines.get(&object) else { return };
+        let key = GroupKey { object, group };
+        let settled = self.core.map.settled();
+        let needs = self.core.needs(self.timelines, (key, &records), (&settled, None), &mut 0);
         let mut lost = 0;
-        timeline.trim(&mut records, &GroupRecords::new(), &mut |_, fragment| lost += u64::from(fragment.live_bytes()));
+        let mut trimmed = records;
+        let count = &mut |_, fragment: &format::FragmentRef| lost += u64::from(fragment.live_bytes());
+        timeline.trim(&mut trimmed, &needs, &GroupRecords::new(), count);
         if lost > 0 {
             let counted = self.counted.entry(object).or_default();
             counted.leaked.get_or_insert((0, group)).0 += lost;
@@ -72,8 +79,13 @@ impl Core {
     /// have been reaped, and no checkpoint may run.
     pub(crate) fn audit_history(&self, repair: bool) -> Result<Vec<Finding>> {
         let timelines = self.objects.timelines();
-        let mut audit =
-            Audit { timelines: &timelines, counted: BTreeMap::new(), group: None, records: GroupRecords::new() };
+        let mut audit = Audit {
+            core: self,
+            timelines: &timelines,
+            counted: BTreeMap::new(),
+            group: None,
+            records: GroupRecords::new(),
+        };
         self.env
             .store
             .scan(b"R", b"S", &mut |key, value| {

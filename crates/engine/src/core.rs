@@ -144,6 +144,8 @@ pub(crate) struct Core {
     pub making_room: Mutex<()>,
     /// Held by whatever changes the table of objects.
     pub admin: Mutex<()>,
+    /// The full checkpoint behind which clones were passed on last, as they are counted; held while it is done.
+    pub passed_on: Mutex<u64>,
     /// The pool is being made smaller.
     pub shrinking: Mutex<Option<crate::shrink::Shrinking>>,
     /// Held by whoever recompresses.
@@ -224,6 +226,7 @@ impl Core {
             reserved_unmet: AtomicU64::new(0),
             making_room: Mutex::new(()),
             admin: Mutex::new(()),
+            passed_on: Mutex::new(0),
             shrinking: Mutex::new(None),
             recompressing: Mutex::new(()),
             sorting: Mutex::new(()),

@@ -7,7 +7,7 @@
 //!    changes nothing of the base, so that nothing has to be counted, and it does not matter when it becomes durable. Then the groups leave the overlay.
 //! 3. At the end of the sweep the store is made durable, and the next light checkpoint removes the deltas up to where it began.
 //!
-//! Only what merging would leave as it is can be folded: groups with one record, which somebody sees, as of the checkpoint: what came after it may be
+//! Only what merging would leave as it is can be folded: groups with one record, which somebody sees, and below which nothing goes with them, as of the checkpoint: what came after it may be
 //! forgotten in a crash. What is taken out of others must be counted, and a delta would bring it back. Those are *left*: the checkpoint that removes
 //! the deltas says again what is settled of them.
 //!
@@ -23,6 +23,7 @@ use crate::checkpoint::CheckpointState;
 use crate::core::Core;
 use crate::map::store_error;
 use crate::merge::{SHARED_GROUPS_MIN, in_two};
+use crate::need::Needs;
 use crate::overlay::{GroupRecords, Overlay};
 use crate::reap::put_group;
 use crate::timeline::Timelines;
@@ -142,7 +143,7 @@ impl Core {
         in_two(self, groups, |groups| self.slice_part(groups, settled, timelines), Slice::append)
     }
 
-    fn slice_part(&self, groups: &[GroupKey], settled: &Overlay, timelines: &Timelines) -> Result<Slice> {
+    fn slice_part(&self, groups: &[GroupKey], all_settled: &Overlay, timelines: &Timelines) -> Result<Slice> {
         let mut slice = Slice::default();
         let mut last = None;
         for key in groups.iter().copied() {
@@ -151,19 +152,39 @@ impl Core {
                 slice.left.push(key);
                 continue;
             };
-            let settled = settled.with(key, Clone::clone).unwrap_or_default();
+            let settled = all_settled.with(key, Clone::clone).unwrap_or_default();
             let base = self.map.base_for_checkpoint(key, object.epoch(), &settled)?.records;
-            if !timeline.shows_all_of(&base) {
+            if !timeline.shows_all_of(&base) || self.frees_some(key, &base, all_settled, timelines)? {
                 slice.left.push(key);
                 continue;
             }
             let mut records = (*base).clone();
             // Nothing is lost by it but holes that hide nothing.
-            timeline.trim(&mut records, &GroupRecords::new(), &mut |_, _| ());
+            timeline.trim(&mut records, &Needs::new(), &GroupRecords::new(), &mut |_, _| ());
             put_group(key, &base, &settled, &mut records, &mut slice.batch);
             slice.folded.push(key);
         }
         Ok(slice)
+    }
+
+    /// Whether merging would take something out of a group, or out of one below it, because clones do not need it any more (`need`).
+    fn frees_some(&self, key: GroupKey, base: &GroupRecords, settled: &Overlay, timelines: &Timelines) -> Result<bool> {
+        let frees = |key: GroupKey, base: &GroupRecords| {
+            let needs = self.needs(timelines, (key, base), (settled, None), &mut 0);
+            !needs.is_empty() && timelines.get(&key.object).is_some_and(|timeline| timeline.loses(base, &needs))
+        };
+        if frees(key, base) {
+            return Ok(true);
+        }
+        for object in timelines.get(&key.object).map_or(&[][..], |timeline| &timeline.below) {
+            let key = GroupKey { object: *object, ..key };
+            let Some(object) = self.objects.get(key.object) else { continue };
+            let settled = settled.with(key, Clone::clone).unwrap_or_default();
+            if frees(key, &*self.map.base_for_checkpoint(key, object.epoch(), &settled)?.records) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 

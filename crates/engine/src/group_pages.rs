@@ -23,6 +23,9 @@ pub(crate) struct Page {
 }
 
 impl Core {
+    /// Those of an origin must be read before those of what came from it: a checkpoint that comes between the two may have taken out of the origin what
+    /// its clone knows from then on. Origins have smaller numbers.
+    ///
     /// The groups from `from` on of which some of `objects` have records, as of the last checkpoint. Every page brings some, or is the last.
     ///
     /// # Errors

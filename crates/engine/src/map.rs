@@ -426,6 +426,16 @@ impl Map {
         still.or(open)
     }
 
+    /// Whether some layer above the records has changes of an object.
+    pub(crate) fn has_changes_of(&self, object: ObjectId) -> bool {
+        let layers = self.layers.read();
+        let mut found = false;
+        for overlay in [&layers.active, &layers.settled].into_iter().chain(&layers.frozen) {
+            overlay.each(|key, _| found |= key.object == object);
+        }
+        found
+    }
+
     /// Whether a checkpoint is writing changes.
     pub(crate) fn is_frozen(&self) -> bool {
         self.layers.read().frozen.is_some()

@@ -2,8 +2,11 @@
 //!
 //! Where there are many, two threads have half of the groups each: whoever opens a pool after a crash waits for it, and in a full log no space
 //! comes back before it is done. Groups have nothing to do with one another, and the parts are put together in their order, so that it comes to the same.
+//!
+//! What a clone has in these groups now, it needs no longer of its origin. Where nobody else does (`need`), the same groups of the origin are trimmed with
+//! them, and those of the origin's own: so a destroyed volume's space comes back as its clones are written over.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::thread::Builder;
 
 use env::MapBatch;
@@ -19,10 +22,14 @@ use crate::map::{Base, absorb, union};
 use crate::objects::Reaped;
 use crate::overlay::{GroupRecords, Overlay};
 use crate::reap::put_group;
+use crate::timeline::Timelines;
 use crate::write_buffer::GroupKey;
 
 /// Groups for which a second thread is worth it: tens of milliseconds.
 pub(crate) const SHARED_GROUPS_MIN: usize = 8192;
+
+/// Groups for which those below are looked at together: a few megabytes of keys.
+const BELOW_MAX: usize = 64 << 10;
 
 /// What the merge made.
 #[derive(Default)]
@@ -35,6 +42,8 @@ pub(crate) struct Merged {
     pub objects: BTreeMap<ObjectId, (i64, i64)>,
     /// Groups whose records are not what they were with the changes laid over them, because more of them went; and what they are now, where that is wanted.
     pub trimmed: Vec<(GroupKey, Option<GroupRecords>)>,
+    /// Groups that had no changes, and were trimmed because less of them is needed below those that had.
+    pub below: HashSet<GroupKey>,
     /// Objects of which something was taken out that a rollback had undone.
     pub undone: BTreeSet<ObjectId>,
     /// What was done of reaping.
@@ -56,6 +65,7 @@ impl Merged {
             *figures = (figures.0 + blocks, figures.1 + bytes);
         }
         self.trimmed.append(&mut behind.trimmed);
+        self.below.extend(behind.below);
         self.undone.append(&mut behind.undone);
         self.reaped.append(&mut behind.reaped);
         self.deltas.append(&mut behind.deltas);
@@ -88,11 +98,59 @@ pub(crate) fn in_two<T: Send>(
     })
 }
 
+/// The groups of which less may be needed because `some` have changed: without those that have changed themselves (`all`, sorted), and those that
+/// were `done`.
+fn groups_below(some: &[GroupKey], all: &[GroupKey], timelines: &Timelines, done: &HashSet<GroupKey>) -> Vec<GroupKey> {
+    let mut groups = Vec::new();
+    for of_object in some.chunk_by(|one, other| one.object == other.object) {
+        let Some(timeline) = of_object.first().and_then(|key| timelines.get(&key.object)) else { continue };
+        for object in timeline.below.iter().copied() {
+            groups.extend(of_object.iter().map(|key| GroupKey { object, ..*key }));
+        }
+    }
+    groups.sort_unstable();
+    groups.dedup();
+    groups.retain(|key| all.binary_search(key).is_err() && !done.contains(key));
+    groups
+}
+
 impl Core {
     /// Merges all changes.
     pub(crate) fn merge(&self, frozen: &Overlay, settled: &Overlay, captured: &Captured) -> Result<Merged> {
         let keys = union(frozen.keys(), settled.keys());
-        in_two(self, &keys, |keys| self.merge_part(keys, frozen, settled, captured), Merged::append)
+        let mut merged = in_two(self, &keys, |keys| self.merge_part(keys, frozen, settled, captured), Merged::append)?;
+        if captured.timelines.values().any(|timeline| !timeline.below.is_empty()) {
+            for some in keys.chunks(BELOW_MAX) {
+                let below = groups_below(some, &keys, &captured.timelines, &merged.below);
+                let part = |below: &[GroupKey]| Ok(self.trim_below(below, frozen, settled, captured));
+                merged.append(in_two(self, &below, part, Merged::append)?);
+            }
+        }
+        Ok(merged)
+    }
+
+    /// Takes out of groups that have no changes what nobody needs any more.
+    fn trim_below(&self, groups: &[GroupKey], frozen: &Overlay, settled: &Overlay, captured: &Captured) -> Merged {
+        let mut merged = Merged::default();
+        let mut last = None;
+        for key in groups.iter().copied() {
+            let object = self.objects.get_again(&mut last, key.object);
+            let (Some(object), Some(timeline)) = (object, captured.timelines.get(&key.object)) else { continue };
+            // One that is damaged stays as it is: `check` names it.
+            let base = self.map.base_for_checkpoint(key, object.epoch(), &GroupRecords::new());
+            let Ok(Base { records: base, cached }) = base else { continue };
+            if base.is_empty() {
+                continue;
+            }
+            let needs = self.needs(&captured.timelines, (key, &base), (settled, Some(frozen)), &mut 0);
+            let mut records = (*base).clone();
+            if self.trim_group(key, (timeline, &needs), &mut records, &GroupRecords::new(), &mut merged) {
+                put_group(key, &base, &GroupRecords::new(), &mut records, &mut merged.batch);
+                merged.trimmed.push((key, cached.then_some(records)));
+                merged.below.insert(key);
+            }
+        }
+        merged
     }
 
     /// Merges the changes of some groups.
@@ -100,7 +158,7 @@ impl Core {
         &self,
         keys: &[GroupKey],
         frozen: &Overlay,
-        settled: &Overlay,
+        all_settled: &Overlay,
         captured: &Captured,
     ) -> Result<Merged> {
         let mut merged = Merged::default();
@@ -112,7 +170,7 @@ impl Core {
                 continue;
             };
             let mut changes = frozen.with(key, Clone::clone).unwrap_or_default();
-            let settled = settled.with(key, Clone::clone).unwrap_or_default();
+            let settled = all_settled.with(key, Clone::clone).unwrap_or_default();
             if timeline.is_dead() {
                 // Of an object that nobody looks at, reaping takes away what is in the store. What has changed is never counted.
                 let uncounted = changes.drain(..).flat_map(|(_, change)| change.fragments);
@@ -128,7 +186,8 @@ impl Core {
             absorb(&mut records, &changes, &mut |_, _| ());
             let mut above = settled.clone();
             absorb(&mut above, &changes, &mut |_, _| ());
-            let is_trimmed = self.trim_group(key, timeline, &mut records, &above, &mut merged);
+            let needs = self.needs(&captured.timelines, (key, &records), (all_settled, Some(frozen)), &mut 0);
+            let is_trimmed = self.trim_group(key, (timeline, &needs), &mut records, &above, &mut merged);
             put_group(key, &base, &settled, &mut records, &mut merged.batch);
             if is_trimmed || timeline.is_dead() {
                 merged.trimmed.push((key, cached.then_some(records)));

@@ -169,7 +169,12 @@ impl Object {
         *self.title.write() = title;
     }
 
-    /// The way down from the object. Does not change while its gate is held.
+    /// Only a level that has nothing goes from the way down, or comes back with a descriptor from the past.
+    pub(crate) fn set_levels(&self, levels: Arc<[Level]>) {
+        *self.levels.write() = levels;
+    }
+
+    /// The way down from the object. Does not change while its gate is held, but for levels of which nothing is left anywhere (`pass_on`).
     pub(crate) fn levels(&self) -> Arc<[Level]> {
         self.levels.read().clone()
     }

@@ -4,10 +4,13 @@
 //! A descriptor comes in from the store or from the log and goes through these steps:
 //! 1. the name that the object had is forgotten, the descriptor replaced, the way down from the object worked out;
 //! 2. the points that it makes are entered, those that it made before are taken away;
-//! 3. an object that lost a point, and a destroyed one, is due for reaping; one that is destroyed and not seen any more needs
+//! 3. an object that lost a point, and a destroyed one, is due for reaping, and so is one of whose points less may be needed than before (`clones`);
+//!    one that is destroyed and not seen any more needs
 //!    its own origin no longer, which may go on from there. When nothing is left of an object, its dictionaries lose their points.
 //!
 //! All of this depends on the descriptors alone, so that replay arrives at the same.
+
+mod clones;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,7 +24,8 @@ use units::{Epoch, ObjectId};
 use crate::map::Level;
 pub(crate) use crate::object::Object;
 use crate::options::Properties;
-use crate::timeline::{Points, Timeline, Timelines, points_of};
+use crate::points::{Left, Look, Points};
+use crate::timeline::{Made, Timelines, points_of};
 
 /// Names that an error message lists.
 const NAMES_TOLD: usize = 8;
@@ -30,9 +34,6 @@ const NAMES_TOLD: usize = 8;
 fn settings(pool: &Properties, own: &Properties) -> Settings {
     policy::resolve(pool, own).map(|r| r.settings).unwrap_or_default()
 }
-
-/// See [`points_of`].
-type Made = (Option<Epoch>, Option<(ObjectId, Epoch)>);
 
 #[derive(Default)]
 struct Table {
@@ -92,8 +93,10 @@ impl Table {
         let is_dictionary = descriptor.state == ObjectState::Dictionary;
         let is_orphan = is_dictionary && !self.has_parent(&descriptor);
         let mut newly_destroyed = descriptor.state == ObjectState::Deleting || is_orphan;
+        let mut has_moved = false;
         if let Some(object) = &known {
             let old = object.descriptor.read();
+            has_moved = old.origin != descriptor.origin;
             newly_destroyed &= old.state != ObjectState::Deleting;
             // Another one may have the name of a destroyed one by now.
             match (old.state, old.parent) {
@@ -117,6 +120,9 @@ impl Table {
         *object.settings.write() = settings;
         object.quota.forget();
         object.replace(descriptor.clone(), self.levels(&descriptor).into());
+        if has_moved {
+            self.renew_levels_through(id);
+        }
         match (descriptor.state, descriptor.parent) {
             (ObjectState::Volume, _) => {
                 object.set_title(descriptor.name.clone());
@@ -205,29 +211,26 @@ impl Table {
         }
         self.timelines = None;
         // New ones first: a point that moves from one descriptor to another was never gone.
-        if let Some(head) = made.0 {
-            self.points.add(id, head);
+        let added = |new: Option<Look>, old| new.filter(|_| new != old);
+        if let Some(head) = added(made.0, old.0) {
+            self.points.add(head);
         }
-        if let Some((origin, epoch)) = made.1 {
-            self.points.add(origin, epoch);
+        if let Some(look) = added(made.1, old.1) {
+            self.points.add(look);
             // A destroyed object that is seen after all; when the table is loaded, it comes before those who see it.
-            self.update_points(origin);
+            self.update_points(look.object);
         }
-        if old.0.is_some_and(|head| self.points.remove(id, head)) {
-            self.lost_a_point(id);
-        }
-        if let Some((origin, epoch)) = old.1
-            && self.points.remove(origin, epoch)
-        {
-            self.lost_a_point(origin);
+        for look in [added(old.0, made.0), added(old.1, made.1)].into_iter().flatten() {
+            match self.points.remove(look) {
+                Left::Nobody => self.lost_a_point(look.object),
+                Left::Less => self.begin_circle(look.object),
+                Left::Same => {}
+            }
         }
     }
 
     fn lost_a_point(&mut self, id: ObjectId) {
-        if let Some(object) = self.by_id.get(&id) {
-            object.restart_reap();
-            self.reaping.insert(id);
-        }
+        self.begin_circle(id);
         self.update_points(id);
     }
 
@@ -261,10 +264,10 @@ impl Objects {
         }
         // What nobody sees may have outlived where it came from.
         for (id, (_, origin)) in &table.made {
-            if let Some((missing, _)) = origin.filter(|(origin, _)| !table.by_id.contains_key(origin)) {
+            if let Some(missing) = origin.filter(|origin| !table.by_id.contains_key(&origin.object)) {
                 let text = format!(
                     "the pool's metadata is damaged: the descriptor of object {} is missing, from which object {} came",
-                    missing.0, id.0
+                    missing.object.0, id.0
                 );
                 return Err(Error::new(ErrorKind::Corrupt, text));
             }
@@ -335,15 +338,7 @@ impl Objects {
         if let Some(timelines) = &table.timelines {
             return timelines.clone();
         }
-        let mut timelines = Timelines::new();
-        for (id, object) in &table.by_id {
-            let descriptor = object.descriptor.read();
-            if descriptor.state.has_records() {
-                let (points, cuts) = (table.points.of(*id), descriptor.cuts.clone());
-                let timeline = Timeline { points, cuts, has_origin: descriptor.origin.is_some() };
-                timelines.insert(*id, Arc::new(timeline));
-            }
-        }
+        let timelines = table.timelines_now();
         let timelines = Arc::new(timelines);
         table.timelines = Some(timelines.clone());
         timelines

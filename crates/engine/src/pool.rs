@@ -490,7 +490,9 @@ impl Pool {
     /// When the storage fails.
     pub fn checkpoint(&self) -> Result<()> {
         self.core.flush()?;
-        self.core.take_checkpoint()
+        self.core.take_checkpoint()?;
+        self.core.pass_on();
+        Ok(())
     }
 
     /// The same as cheaply as possible: what is dead becomes free, and recovery has less to do, but changes of the map may stay beside its

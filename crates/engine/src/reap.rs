@@ -1,10 +1,11 @@
 //! Reaping: whenever somebody stops looking at an object (a snapshot, a clone or a volume was destroyed, a volume was rolled
-//! back), what only they needed of its records goes, a bounded number of records in each checkpoint.
+//! back), or clones need less of it because a point of theirs has gone, what only they needed of its records goes, a bounded number of records in each
+//! checkpoint. What clones need less because they have written goes as their changes are merged (`merge`).
 //!
 //! 1. The descriptors say that it is due, and from which group on: a circle over all groups, begun anew by whoever stops
 //!    looking meanwhile. So it goes on after a crash where the last durable checkpoint left it.
 //! 2. A checkpoint goes through as many groups as its budget allows, in the state that it captured. Groups that it merges
-//!    anyway are left out: merging trims them.
+//!    anyway, or has trimmed below them, are left out: what goes must be counted once.
 //! 3. At the end of the circle nothing is left within cuts that nobody sees: they are dropped, by the first checkpoint that has taken nothing out of
 //!    them; what one takes out may have been moved since it captured its state, and come back with that move. A destroyed object that nobody looks
 //!    at is gone.
@@ -21,6 +22,7 @@ use crate::core::Core;
 use crate::deaths::Death;
 use crate::map::store_error;
 use crate::merge::Merged;
+use crate::need::Needs;
 use crate::objects::Reaped;
 use crate::overlay::{GroupRecords, Overlay};
 use crate::timeline::Timeline;
@@ -89,7 +91,7 @@ impl Core {
                 break;
             }
             let Some(timeline) = captured.timelines.get(&id) else { continue };
-            let mut after = self.reap_object(id, reap, timeline, &changing, merged, &mut budget)?;
+            let mut after = self.reap_object(id, reap, captured, &changing, merged, &mut budget)?;
             let is_gone = after.is_none() && timeline.is_dead();
             let mut dropped = timeline.cuts.clone();
             dropped.retain(|cut| after.is_none() && !timeline.points.iter().any(|p| *p > cut.after && *p < cut.before));
@@ -110,19 +112,19 @@ impl Core {
         &self,
         id: ObjectId,
         reap: Reap,
-        timeline: &Timeline,
+        captured: &Captured,
         changing: &Changing<'_>,
         merged: &mut Merged,
         budget: &mut Budget,
     ) -> Result<Option<Reap>> {
         let mut next = reap.next;
         if !reap.wrapped {
-            match self.reap_range(id, next, GroupIndex(u64::MAX), timeline, changing, merged, budget)? {
+            match self.reap_range(id, next, GroupIndex(u64::MAX), captured, changing, merged, budget)? {
                 Some(group) => return Ok(Some(Reap { next: group, ..reap })),
                 None => next = GroupIndex(0),
             }
         }
-        let left = self.reap_range(id, next, reap.stop, timeline, changing, merged, budget)?;
+        let left = self.reap_range(id, next, reap.stop, captured, changing, merged, budget)?;
         Ok(left.map(|next| Reap { next, stop: reap.stop, wrapped: true }))
     }
 
@@ -133,7 +135,7 @@ impl Core {
         id: ObjectId,
         from: GroupIndex,
         to: GroupIndex,
-        timeline: &Timeline,
+        captured: &Captured,
         changing: &Changing<'_>,
         merged: &mut Merged,
         budget: &mut Budget,
@@ -148,7 +150,7 @@ impl Core {
             let Some(key) = parse_record_key(key) else { return ControlFlow::Continue(()) };
             if open.as_ref().is_some_and(|stored| stored.group != key.group) {
                 if let Some(stored) = open.take() {
-                    self.reap_group(id, stored, timeline, changing, merged, budget);
+                    self.reap_group(id, stored, captured, changing, merged, budget);
                 }
                 if budget.is_used_up() {
                     left = Some(key.group);
@@ -161,14 +163,14 @@ impl Core {
             match Record::decode(value) {
                 Ok(record) => stored.records.push((key.epoch, record)),
                 // Of an object that nobody looks at it goes unread: its extent keeps a few bytes too many until `check`.
-                Err(_) if timeline.is_dead() => merged.batch.delete(record_key(&key)),
+                Err(_) if !captured.sees(id) => merged.batch.delete(record_key(&key)),
                 Err(_) => stored.is_damaged = true,
             }
             ControlFlow::Continue(())
         };
         self.env.store.scan(&low, &high, &mut visit).map_err(store_error)?;
         if let Some(stored) = open {
-            self.reap_group(id, stored, timeline, changing, merged, budget);
+            self.reap_group(id, stored, captured, changing, merged, budget);
         }
         Ok(left)
     }
@@ -177,19 +179,24 @@ impl Core {
         &self,
         id: ObjectId,
         stored: Stored,
-        timeline: &Timeline,
+        captured: &Captured,
         changing: &Changing<'_>,
         merged: &mut Merged,
         budget: &mut Budget,
     ) {
         let key = GroupKey { object: id, group: stored.group };
-        let was_merged = changing.merges(key, timeline);
+        let Some(timeline) = captured.timelines.get(&id) else { return };
+        let was_merged = changing.merges(key, timeline) || merged.below.contains(&key);
         if stored.is_damaged || was_merged {
             return;
         }
         let before = stored.records;
         let mut records = before.clone();
-        if self.trim_group(key, timeline, &mut records, &GroupRecords::new(), merged) {
+        let mut reads = 0;
+        let overlays = (changing.settled, Some(changing.frozen));
+        let needs = self.needs(&captured.timelines, (key, &before), overlays, &mut reads);
+        budget.scanned = budget.scanned.saturating_sub(reads);
+        if self.trim_group(key, (timeline, &needs), &mut records, &GroupRecords::new(), merged) {
             budget.changed = budget.changed.saturating_sub(before.len());
             put_group(key, &before, &GroupRecords::new(), &mut records, &mut merged.batch);
             merged.trimmed.push((key, Some(records)));
@@ -201,14 +208,14 @@ impl Core {
     pub(crate) fn trim_group(
         &self,
         key: GroupKey,
-        timeline: &Timeline,
+        (timeline, needs): (&Timeline, &Needs),
         records: &mut GroupRecords,
         above: &GroupRecords,
         merged: &mut Merged,
     ) -> bool {
         let Merged { usage, deaths, objects, undone, .. } = merged;
         let figures = objects.entry(key.object).or_default();
-        timeline.trim(records, above, &mut |epoch, lost| {
+        timeline.trim(records, needs, above, &mut |epoch, lost| {
             if timeline.cuts.iter().any(|cut| cut.hides(epoch, cut.before)) {
                 undone.insert(key.object);
             }

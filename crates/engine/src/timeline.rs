@@ -4,9 +4,10 @@
 //! the origin of every snapshot and clone that came from it. From a point one sees the records up to its epoch, without those
 //! that a rollback before the point cut out, newest first; the first one that knows a block decides. So a record's block is
 //! *needed* if and only if there is a point that sees the record and no newer one that knows the block. Everything else
-//! is dead: that is all there is to destroying a snapshot, a volume or a clone, and to rolling back.
+//! is dead: that is all there is to destroying a snapshot, a volume or a clone, and to rolling back. From a *partial* point, where only clones look,
+//! no more is needed than these have not got themselves (`need`).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -15,7 +16,9 @@ use smallvec::SmallVec;
 use units::{BlockMask, Epoch, ObjectId};
 
 use crate::canary::Canary;
+use crate::need::Needs;
 use crate::overlay::GroupRecords;
+use crate::points::Look;
 
 /// Who looks at one object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,6 +29,10 @@ pub(crate) struct Timeline {
     pub cuts: Vec<Cut>,
     /// Whether there is something below the object that its holes may hide.
     pub has_origin: bool,
+    /// The partial points, rising, and the clones that look from there.
+    pub clones: Vec<(Epoch, Vec<ObjectId>)>,
+    /// The objects of which less is needed when this one has more: its origin, if it looks from a partial point, and so on.
+    pub below: Vec<ObjectId>,
 }
 
 /// The timelines of all objects that have records, at one moment.
@@ -82,18 +89,37 @@ impl Timeline {
         views
     }
 
-    /// The blocks of each of `records` (newest first) that some point needs.
-    pub(crate) fn needed(&self, records: &GroupRecords) -> Vec<BlockMask> {
+    /// What some of these points need, by index.
+    pub(crate) fn wanted(&self, points: Range<usize>, needs: &Needs) -> BlockMask {
+        if needs.is_empty() {
+            return BlockMask::FULL;
+        }
+        let need = |point: &Epoch| match needs.binary_search_by_key(point, |(epoch, _)| *epoch) {
+            Ok(at) => needs[at].1,
+            Err(_) => BlockMask::FULL,
+        };
+        self.points[points].iter().map(need).fold(BlockMask::EMPTY, BlockMask::or)
+    }
+
+    /// The blocks of each of `records` (newest first) that some point needs, given what partial ones do.
+    pub(crate) fn needed(&self, records: &GroupRecords, needs: &Needs) -> Vec<BlockMask> {
         let mut needed = vec![BlockMask::EMPTY; records.len()];
-        for (_, answers, _) in self.views(records) {
+        for (points, answers, _) in self.views(records) {
+            let wanted = self.wanted(points, needs);
             for (index, mask) in answers {
-                needed[index] = needed[index].or(mask);
+                needed[index] = needed[index].or(mask.and(wanted));
             }
         }
         needed
     }
 
-    /// Takes out of `records` what nobody needs; `lost` gets what fragments lose by it, with those blocks as their live mask.
+    /// Whether trimming would take data out of `records`.
+    pub(crate) fn loses(&self, records: &GroupRecords, needs: &Needs) -> bool {
+        let needed = self.needed(records, needs);
+        records.iter().zip(needed).any(|((_, record), needed)| !record.allocated().minus(needed).is_empty())
+    }
+
+    /// Takes out of `records` what nobody needs, given the `needs` of partial points; `lost` gets what fragments lose by it, with those blocks as their live mask.
     /// Records may be empty afterwards. Returns whether anything changed.
     ///
     /// Holes that hide nothing go too. `above` are changes that lie over the records until a checkpoint is published: what
@@ -102,13 +128,14 @@ impl Timeline {
     pub(crate) fn trim(
         &self,
         records: &mut GroupRecords,
+        needs: &Needs,
         above: &GroupRecords,
         lost: &mut dyn FnMut(Epoch, &FragmentRef),
     ) -> bool {
         let mut changed = false;
         let was: SmallVec<[BlockMask; 4]> = records.iter().map(|(_, record)| record.allocated()).collect();
-        if !self.shows_all_of(records) {
-            let needed = self.needed(records);
+        if !needs.is_empty() || !self.shows_all_of(records) {
+            let needed = self.needed(records, needs);
             for ((epoch, record), needed) in records.iter_mut().zip(needed) {
                 let mut gone = record.known().minus(needed);
                 if Canary::SnapshotDeleteLosesNeighbour.is_planted() && !gone.is_empty() {
@@ -138,69 +165,23 @@ impl Timeline {
     }
 }
 
-/// The points of all timelines, kept up to date as descriptors change.
-#[derive(Default)]
-pub(crate) struct Points {
-    by_object: HashMap<ObjectId, BTreeMap<Epoch, u32>>,
-}
+/// The looks of one object: at its own head, and at its origin.
+pub(crate) type Made = (Option<Look>, Option<Look>);
 
-impl Points {
-    /// Whether somebody looks at the object.
-    pub(crate) fn any(&self, object: ObjectId) -> bool {
-        self.by_object.contains_key(&object)
-    }
-
-    /// The points of an object, rising.
-    pub(crate) fn of(&self, object: ObjectId) -> Vec<Epoch> {
-        self.by_object.get(&object).map_or_else(Vec::new, |points| points.keys().copied().collect())
-    }
-
-    /// The newest point of an object before an epoch.
-    pub(crate) fn newest_before(&self, object: ObjectId, epoch: Epoch) -> Option<Epoch> {
-        self.by_object.get(&object)?.range(..epoch).next_back().map(|(point, _)| *point)
-    }
-
-    /// Whether exactly one object looks from there.
-    pub(crate) fn is_alone(&self, object: ObjectId, epoch: Epoch) -> bool {
-        self.by_object.get(&object).and_then(|points| points.get(&epoch)) == Some(&1)
-    }
-
-    pub(crate) fn add(&mut self, object: ObjectId, epoch: Epoch) {
-        *self.by_object.entry(object).or_default().entry(epoch).or_default() += 1;
-    }
-
-    /// Takes one away; whether nobody looks from there any more.
-    pub(crate) fn remove(&mut self, object: ObjectId, epoch: Epoch) -> bool {
-        let Some(points) = self.by_object.get_mut(&object) else { return false };
-        let Some(count) = points.get_mut(&epoch) else { return false };
-        *count -= 1;
-        if *count > 0 {
-            return false;
-        }
-        points.remove(&epoch);
-        if points.is_empty() {
-            self.by_object.remove(&object);
-        }
-        true
-    }
-}
-
-/// The points that a descriptor makes: its own head, and its origin. A destroyed object that others still look at needs its
+/// The looks that a descriptor makes: at its own head, and its origin. A destroyed object that others still look at needs its
 /// origin for them. A dictionary is looked at for as long as its parent exists (`has_parent`), in whatever state: only fragments of
 /// the parent's records, and of what came from the parent, may need it.
-pub(crate) fn points_of(
-    descriptor: &ObjectDescriptor,
-    is_seen: bool,
-    has_parent: bool,
-) -> (Option<Epoch>, Option<(ObjectId, Epoch)>) {
+pub(crate) fn points_of(descriptor: &ObjectDescriptor, is_seen: bool, has_parent: bool) -> Made {
     let has_head = match descriptor.state {
         ObjectState::Volume => true,
         ObjectState::Dictionary => has_parent || Canary::DictionaryOutlived.is_planted(),
         ObjectState::Snapshot | ObjectState::Partial | ObjectState::Incoming | ObjectState::Deleting => false,
     };
-    let head = has_head.then_some(descriptor.epoch);
+    let head = has_head.then_some(Look { object: descriptor.id, epoch: descriptor.epoch, needs_all: true });
     let needs_origin = descriptor.state != ObjectState::Deleting || is_seen;
-    (head, descriptor.origin.filter(|_| needs_origin).map(|origin| (origin.object, origin.epoch)))
+    let needs_all = !descriptor.state.has_records();
+    let look = descriptor.origin.map(|origin| Look { object: origin.object, epoch: origin.epoch, needs_all });
+    (head, look.filter(|_| needs_origin))
 }
 
 #[cfg(test)]

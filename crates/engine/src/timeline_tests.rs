@@ -4,6 +4,7 @@ use format::{Cut, FragmentRef, Record};
 use units::{BlockMask, Epoch};
 
 use super::Timeline;
+use crate::need::Needs;
 use crate::overlay::GroupRecords;
 
 /// What a point sees of a block: the epoch that answers, and with data or a hole.
@@ -53,7 +54,7 @@ fn random_history(dice: &mut Dice) -> (Timeline, GroupRecords) {
         let before = from + dice.below(4);
         cuts.push(Cut { after: Epoch(dice.below(before)), before: Epoch(before) });
     }
-    (Timeline { points, cuts, has_origin: dice.below(2) == 0 }, records)
+    (Timeline { points, cuts, has_origin: dice.below(2) == 0, ..Timeline::default() }, records)
 }
 
 #[test]
@@ -64,7 +65,7 @@ fn trimming_keeps_what_points_see_and_nothing_else() {
         let (timeline, before) = random_history(&mut dice);
         let mut after = before.clone();
         let mut lost = Vec::new();
-        let changed = timeline.trim(&mut after, &GroupRecords::new(), &mut |_, fragment| {
+        let changed = timeline.trim(&mut after, &Needs::new(), &GroupRecords::new(), &mut |_, fragment| {
             lost.extend((0..32).filter(|b| fragment.live.has(*b)).map(|b| (fragment.location, b)));
         });
         trimmed_some += u32::from(changed);
@@ -96,9 +97,9 @@ fn trimming_keeps_what_points_see_and_nothing_else() {
         assert_eq!(all, expected, "round {round}");
         // Doing it again takes away holes only, which hid what has gone, and once more nothing.
         let mut again = after.clone();
-        timeline.trim(&mut again, &GroupRecords::new(), &mut |_, _| panic!("round {round}"));
+        timeline.trim(&mut again, &Needs::new(), &GroupRecords::new(), &mut |_, _| panic!("round {round}"));
         assert_eq!(blocks(&again), blocks(&after), "round {round}");
-        assert!(!timeline.trim(&mut again, &GroupRecords::new(), &mut |_, _| ()), "round {round}");
+        assert!(!timeline.trim(&mut again, &Needs::new(), &GroupRecords::new(), &mut |_, _| ()), "round {round}");
     }
     assert!(trimmed_some > 5000, "{trimmed_some} rounds had something to trim");
 }
@@ -107,13 +108,13 @@ fn trimming_keeps_what_points_see_and_nothing_else() {
 fn a_hole_stays_while_changes_above_the_records_say_something_older() {
     let hole = Record { holes: BlockMask::run(3, 1), fragments: Vec::new() };
     let old = Record { holes: BlockMask::EMPTY, fragments: vec![fragment(3, 1, 4096)] };
-    let timeline = Timeline { points: vec![Epoch(2)], cuts: Vec::new(), has_origin: false };
+    let timeline = Timeline { points: vec![Epoch(2)], cuts: Vec::new(), has_origin: false, ..Timeline::default() };
     let moved = smallvec::smallvec![(Epoch(1), old.clone())];
     let mut records: GroupRecords = smallvec::smallvec![(Epoch(2), hole.clone()), (Epoch(1), old)];
-    assert!(timeline.trim(&mut records, &moved, &mut |_, _| ()));
+    assert!(timeline.trim(&mut records, &Needs::new(), &moved, &mut |_, _| ()));
     assert_eq!(records[0].1, hole);
     assert!(records[1].1.is_empty());
-    assert!(timeline.trim(&mut records, &GroupRecords::new(), &mut |_, _| ()));
+    assert!(timeline.trim(&mut records, &Needs::new(), &GroupRecords::new(), &mut |_, _| ()));
     assert!(records.iter().all(|(_, record)| record.is_empty()));
 }
 
@@ -129,9 +130,9 @@ fn a_thousand_snapshots_of_a_busy_group_cost_little() {
         })
         .collect();
     let points: Vec<_> = (0..1000).map(Epoch).collect();
-    let timeline = Timeline { points, cuts: Vec::new(), has_origin: false };
-    assert!(timeline.needed(&records).iter().all(|mask| mask.count() == 1));
-    let head = Timeline { points: vec![Epoch(999)], cuts: Vec::new(), has_origin: false };
-    let needed = head.needed(&records);
+    let timeline = Timeline { points, cuts: Vec::new(), has_origin: false, ..Timeline::default() };
+    assert!(timeline.needed(&records, &Needs::new()).iter().all(|mask| mask.count() == 1));
+    let head = Timeline { points: vec![Epoch(999)], cuts: Vec::new(), has_origin: false, ..Timeline::default() };
+    let needed = head.needed(&records, &Needs::new());
     assert_eq!(needed.iter().filter(|mask| !mask.is_empty()).count(), 32);
 }

@@ -312,6 +312,7 @@ impl Core {
             self.checkpoint_unless(self.checkpoint_kind(), |core| !core.checkpoint_due())?;
         }
         self.checkpoint_if_idle()?;
+        self.pass_on();
         self.pay_owed();
         if self.is_inline() {
             self.clean_some(false)?;

@@ -32,6 +32,9 @@ fn random_run(seed: u64) -> Result<Tally, Failure> {
         }
     }
     world.verify_check()?;
+    if seed % 4 == 1 {
+        world.verify_no_leak()?;
+    }
     // At last the map is lost: the log alone tells the same.
     if seed.is_multiple_of(4) && world.pool().flush().is_ok() {
         world.model.flushed_all();

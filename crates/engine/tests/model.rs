@@ -29,6 +29,7 @@ fn random_run(seed: u64) -> Result<Tally, Failure> {
     world.verify()?;
     audit_allocation(&mut world)?;
     world.reopen()?;
+    world.verify_no_leak()?;
     Ok(Tally { ops: world.op_number, crashes: 0, fulls: world.fulls, faults: 0 })
 }
 

@@ -6,6 +6,7 @@
 pub mod anatomy;
 pub mod apply;
 pub mod campaign;
+pub mod leaks;
 pub mod limits;
 pub mod machine_env;
 pub mod ops;

@@ -124,6 +124,9 @@ const LIMITS: [(&str, &[&str]); 2] = [
     ("reservation", &["none", "32K", "200K", "1M", "2M", "4M", "1G"]),
 ];
 
+/// Largest clone that is written over as a whole.
+const WHOLE_BYTES_MAX: u64 = 400 << 10;
+
 /// Snapshots of one volume.
 const SNAPSHOTS_MAX: usize = 5;
 
@@ -262,6 +265,11 @@ impl Op {
     /// Something with snapshots and clones, as far as there are any.
     fn choose_history(rng: &mut Rng, model: &Model, shape: &Shape, volume: String) -> Self {
         let names = model.names();
+        if rng.percent(25)
+            && let Some(op) = Self::choose_orphans(rng, model, &names)
+        {
+            return op;
+        }
         let all = model.all_names();
         let snapshots: Vec<&String> = all.iter().filter(|name| name.contains('@')).collect();
         let free_volume = (0..shape.volumes_max).map(|i| format!("v{i}")).find(|name| !names.contains(name));
@@ -301,6 +309,24 @@ impl Op {
             }
             _ => take(volume),
         }
+    }
+
+    /// Clones are written over as a whole, and what they came from is destroyed: so that less and less of it is needed.
+    fn choose_orphans(rng: &mut Rng, model: &Model, names: &[String]) -> Option<Self> {
+        let (clones, others): (Vec<_>, Vec<_>) = names.iter().cloned().partition(|name| model.is_clone(name));
+        if clones.is_empty() {
+            return None;
+        }
+        if rng.percent(30) && !others.is_empty() {
+            return Some(Self::Table(TableOp::Destroy { name: rng.pick(&others).clone() }));
+        }
+        let volume = rng.pick(&clones).clone();
+        let size = model.size_bytes(&volume);
+        if size > WHOLE_BYTES_MAX || rng.percent(20) {
+            return Some(Self::Discard { volume, offset: 0, len: size });
+        }
+        let (kind, seed) = (ContentKind::choose(rng), rng.next_u64());
+        Some(Self::Write { volume, offset: 0, len: size, kind, seed, fua: rng.coin() })
     }
 
     fn create(rng: &mut Rng, names: &[String], shape: &Shape) -> Self {

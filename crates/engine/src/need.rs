@@ -1,0 +1,105 @@
+//! What clones need of the objects that they came from. Pure, but for the records, which whoever asks hands in.
+//!
+//! From a *partial* point only clones look (`points`): no snapshot, no head. Of what is seen there, a clone needs in a group the blocks that its own
+//! records do not know, as seen from some point of its own; and from a partial point of its own only those that its clones need in turn. The rest
+//! can go (`Timeline::trim`).
+//!
+//! **Why what has gone is never missed.** What a clone needs of a group only ever becomes less:
+//! 1. What a point of it knows of a block does not go: a record that answers for a needed block stays, and so do its holes, as long as it has an origin.
+//! 2. A head comes to know more with each write and each discard. A snapshot sees what the head saw. A rollback goes back to a snapshot, which was a
+//!    point already. What a stream brings comes on top of what the head knows.
+//! 3. Nobody new looks from a partial point: clones are made of snapshots, and there is none.
+//!
+//! So it suffices that it is worked out for one state of the log from which every later one follows. Full checkpoints do: what goes from an
+//! origin, and what the clone knows instead, become durable in one batch of the store, with the descriptors as of that position. Who looks meanwhile goes
+//! down under the layers' lock, and finds in the overlays what the clone knows; who reads records of several objects one by one reads origins first
+//! (`group_pages`). What is moved late comes back where nobody needs it (`reap`), until that group is looked at again: its change is merged.
+
+use smallvec::SmallVec;
+use units::{BlockMask, Epoch};
+
+use crate::canary::Canary;
+use crate::core::Core;
+use crate::overlay::{GroupRecords, Overlay};
+use crate::timeline::{Timeline, Timelines};
+use crate::write_buffer::GroupKey;
+
+/// What is needed of a group from the partial points of a timeline, rising; from the others all is.
+pub(crate) type Needs = SmallVec<[(Epoch, BlockMask); 1]>;
+
+/// Gives the records of a group, if anybody can tell.
+pub(crate) type Source<'a> = &'a mut dyn FnMut(GroupKey) -> Option<GroupRecords>;
+
+/// What is needed of the blocks `of` a group.
+pub(crate) fn needs(timelines: &Timelines, key: GroupKey, of: BlockMask, records: Source<'_>) -> Needs {
+    let Some(timeline) = timelines.get(&key.object) else { return Needs::new() };
+    let of_all = |(epoch, clones): &(Epoch, Vec<_>)| {
+        let mut need = BlockMask::EMPTY;
+        for clone in clones {
+            let open = of.minus(need);
+            if open.is_empty() {
+                break;
+            }
+            need = need.or(need_of(timelines, GroupKey { object: *clone, ..key }, open, records));
+        }
+        (*epoch, need)
+    };
+    timeline.clones.iter().map(of_all).collect()
+}
+
+/// What a clone needs of the blocks `of` a group of its origin.
+fn need_of(timelines: &Timelines, key: GroupKey, of: BlockMask, records: Source<'_>) -> BlockMask {
+    // Nobody looks at it, and yet it looks: then nobody can tell.
+    let Some(timeline) = timelines.get(&key.object).filter(|timeline| !timeline.is_dead()) else { return of };
+    let Some(found) = records(key) else { return of };
+    let missing = timeline.missing(&found, &Needs::new()).and(of);
+    if missing.is_empty() || timeline.clones.is_empty() {
+        return missing;
+    }
+    timeline.missing(&found, &needs(timelines, key, missing, records)).and(missing)
+}
+
+impl Timeline {
+    /// The blocks of `records` (newest first) that some point does not know and needs.
+    fn missing(&self, records: &GroupRecords, needs: &Needs) -> BlockMask {
+        let views = self.views(records);
+        let skipped = if Canary::OriginIgnoresSnapshots.is_planted() { views.len().saturating_sub(1) } else { 0 };
+        let missing =
+            views.into_iter().skip(skipped).map(|(points, _, missing)| missing.and(self.wanted(points, needs)));
+        missing.fold(BlockMask::EMPTY, BlockMask::or)
+    }
+}
+
+impl Core {
+    /// What is needed of the blocks that `of` knows in a group: as of the base, with what is `frozen` laid over it. `reads` counts the groups
+    /// that were looked at for it.
+    pub(crate) fn needs(
+        &self,
+        timelines: &Timelines,
+        (key, of): (GroupKey, &GroupRecords),
+        (settled, frozen): (&Overlay, Option<&Overlay>),
+        reads: &mut usize,
+    ) -> Needs {
+        if timelines.get(&key.object).is_none_or(|timeline| timeline.clones.is_empty()) {
+            return Needs::new();
+        }
+        let known = of.iter().fold(BlockMask::EMPTY, |mask, (_, record)| mask.or(record.known()));
+        needs(timelines, key, known, &mut |key| {
+            *reads += 1;
+            let object = self.objects.get(key.object)?;
+            let settled = settled.with(key, Clone::clone).unwrap_or_default();
+            let base = self.map.base_for_checkpoint(key, object.epoch(), &settled).ok()?.records;
+            let changes = frozen.and_then(|frozen| frozen.with(key, Clone::clone)).unwrap_or_default();
+            if changes.is_empty() {
+                return Some((*base).clone());
+            }
+            let mut records = (*base).clone();
+            crate::map::absorb(&mut records, &changes, &mut |_, _| ());
+            Some(records)
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "need_tests.rs"]
+mod tests;
