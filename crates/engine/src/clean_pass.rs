@@ -368,18 +368,7 @@ impl Core {
     }
 
     fn clean_pass(&self, all: bool, rounds: u32) -> Result<CleanReport> {
-        if all {
-            // Nothing is looked for again that has gone already; but nobody may have looked before.
-            self.objects.begin_circles();
-        }
         self.take_checkpoint()?;
-        if all {
-            self.pass_on();
-            while self.objects.has_reaping() {
-                self.take_checkpoint()?;
-                self.pass_on();
-            }
-        }
         let (extents, moved) = (self.counters.cleaned_extents.get(), self.counters.moved_bytes.get());
         let rule = Rule { recodes: true, ..self.rule(PASS_PERMILLE, true) };
         let high = u64::from(self.objects.clean_marks().high_permille);

@@ -180,7 +180,7 @@ impl Core {
             let key = GroupKey { object: *object, ..key };
             let Some(object) = self.objects.get(key.object) else { continue };
             let settled = settled.with(key, Clone::clone).unwrap_or_default();
-            if frees(key, &*self.map.base_for_checkpoint(key, object.epoch(), &settled)?.records) {
+            if frees(key, &self.map.base_for_checkpoint(key, object.epoch(), &settled)?.records) {
                 return Ok(true);
             }
         }

@@ -153,3 +153,57 @@ fn what_a_rollback_took_back_does_not_come_back_with_a_move() {
     world.checkpoint_beside_moves();
     world.verify(Some);
 }
+
+#[test]
+fn what_a_clone_hides_of_its_origin_does_not_come_back_with_a_move() {
+    let world = World::new();
+    (0..BLOCKS).step_by(3).for_each(|block| world.write(block, 100 + block));
+    world.pool.snapshot("v", "s").unwrap();
+    world.pool.clone_snapshot("v@s", "w", &Default::default()).unwrap();
+    world.pool.destroy("v", true).unwrap();
+    world.pool.rename("w", "v").unwrap();
+    world.pool.checkpoint().unwrap();
+    // Of what the clone sees of the other volume, half is discarded and a quarter written over.
+    let volume = world.pool.volume("v").unwrap();
+    volume.discard(0, BLOCKS / 2 * BLOCK_BYTES as u64).unwrap();
+    drop(volume);
+    (BLOCKS / 2..BLOCKS / 4 * 3).for_each(|block| world.write(block, 200 + block));
+    world.checkpoint_beside_moves();
+    let pool = world.pool.clone();
+    world.pool.checkpoint().unwrap();
+    world.pool.checkpoint().unwrap();
+    // What is there now is what was written last, and what nobody has written over.
+    assert_eq!(
+        pool.status().allocated_bytes + pool.status().unlisted_allocated_bytes,
+        (BLOCKS / 2 + 1) * BLOCK_BYTES as u64
+    );
+    drop(pool);
+    world.verify(|block| match block {
+        block if block < BLOCKS / 2 => None,
+        block if block < BLOCKS / 4 * 3 => Some(200 + block),
+        block if block % 3 == 0 => Some(100 + block),
+        block => Some(block),
+    });
+}
+
+#[test]
+fn an_object_of_which_something_comes_back_is_not_passed_over() {
+    let world = World::new();
+    (0..BLOCKS).step_by(3).for_each(|block| world.write(block, 100 + block));
+    world.pool.snapshot("v", "s").unwrap();
+    world.pool.clone_snapshot("v@s", "w", &Default::default()).unwrap();
+    world.pool.destroy("v", true).unwrap();
+    world.pool.rename("w", "v").unwrap();
+    world.pool.checkpoint().unwrap();
+    world.pool.volume("v").unwrap().discard(0, (BLOCKS + 1) * BLOCK_BYTES as u64).unwrap();
+    world.checkpoint_beside_moves();
+    // All of it has gone with that checkpoint, and all of it was moved behind its capture.
+    let clone = world.pool.core.objects.named("v").unwrap();
+    world.pool.core.pass_on();
+    assert_eq!(clone.levels().len(), 2);
+    world.pool.checkpoint().unwrap();
+    assert_eq!(clone.levels().len(), 1);
+    world.pool.checkpoint().unwrap();
+    assert_eq!(world.pool.core.objects.all().len(), 1);
+    world.verify(|_| None);
+}

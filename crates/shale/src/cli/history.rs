@@ -110,7 +110,9 @@ Examples:
   shale destroy -r /srv/pool vm
   shale rename /srv/pool vm-new vm
 
-The snapshots of the other volume, up to the one that the clone came from, become the clone's. No data moves.")]
+The snapshots of the other volume, up to the one that the clone came from, become the clone's. No data moves. What
+only the other volume held comes back when it is destroyed; what the clone shares with it, as it is written over, once
+no snapshot has it any more.")]
 pub struct PromoteArgs {
     /// Directory of the pool
     pub pool: PathBuf,
