@@ -43,6 +43,7 @@ canaries! {
     SortDropsANewerWrite = "sort-drops-a-newer-write", "What is sorted takes the place of what was written since it was read.";
     SortFillsAHole = "sort-fills-a-hole", "What is sorted comes back after a large discard.";
     OriginIgnoresSnapshots = "origin-ignores-snapshots", "What only snapshots of a clone need of its origin goes.";
+    OriginTakesDictionaries = "origin-takes-dictionaries", "An origin of which only dictionaries are left goes, although its clones need them.";
     CatalogueNotKept = "catalogue-not-kept", "The extents of the catalogue are freed like any others.";
 }
 

@@ -59,10 +59,11 @@ impl Pool {
     /// When the check itself cannot go on; damage is reported, not returned.
     pub fn check(&self, repair: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport> {
         if repair {
+            // An older version has left what clones do not need.
             self.core.objects.begin_circles();
         }
         self.checkpoint()?;
-        // Clones stay where they are.
+        // An object whose clones were passed on would be destroyed, unseen, and still there.
         let _passing_on = self.core.passed_on.lock();
         while self.core.objects.has_reaping() {
             self.core.take_checkpoint()?;

@@ -7,9 +7,9 @@
 //!    changes nothing of the base, so that nothing has to be counted, and it does not matter when it becomes durable. Then the groups leave the overlay.
 //! 3. At the end of the sweep the store is made durable, and the next light checkpoint removes the deltas up to where it began.
 //!
-//! Only what merging would leave as it is can be folded: groups with one record, which somebody sees, and below which nothing goes with them, as of the checkpoint: what came after it may be
-//! forgotten in a crash. What is taken out of others must be counted, and a delta would bring it back. Those are *left*: the checkpoint that removes
-//! the deltas says again what is settled of them.
+//! Only what merging would leave as it is can be folded: groups with one record, which somebody sees, and with which nothing goes from what their object
+//! came from (`need`), as of the checkpoint: what came after it may be forgotten in a crash. What is taken out of others must be counted, and a delta
+//! would bring it back. Those are *left*: the checkpoint that removes the deltas says again what is settled of them.
 //!
 //! **After a crash** deltas are laid over records that may have more than they say. It comes to the same: the deltas that are there are all those since
 //! some checkpoint, in order. If one of them speaks of a block, the last one that does has its last change. If none does, its last change was said by

@@ -4,9 +4,9 @@
 //! A descriptor comes in from the store or from the log and goes through these steps:
 //! 1. the name that the object had is forgotten, the descriptor replaced, the way down from the object worked out;
 //! 2. the points that it makes are entered, those that it made before are taken away;
-//! 3. an object that lost a point, and a destroyed one, is due for reaping, and so is one of whose points less may be needed than before (`clones`);
-//!    one that is destroyed and not seen any more needs
-//!    its own origin no longer, which may go on from there. When nothing is left of an object, its dictionaries lose their points.
+//! 3. an object that lost a point, and a destroyed one, is due for reaping, and so is one from whose points less may be needed than before (`clones`); one
+//!    that is destroyed and not seen any more needs its own origin no longer, which may go on from there. When nothing is left of an object, its
+//!    dictionaries lose their points.
 //!
 //! All of this depends on the descriptors alone, so that replay arrives at the same.
 

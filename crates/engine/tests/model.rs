@@ -4,6 +4,7 @@
 mod common;
 mod threads;
 
+use common::leaks::judged;
 use common::{Campaign, Ended, Failure, Shape, Tally, World};
 
 /// Operations of one seed.
@@ -68,4 +69,7 @@ fn audit_allocation(world: &mut World) -> Result<(), Failure> {
 fn random_operations() {
     let campaign = Campaign { binary: "model", test: "random_operations", seeds: 60, soaks: true };
     campaign.run(random_run);
+    let (judged, clones) = judged();
+    println!("{judged} times nothing was left of all but one volume, {clones} times of what a clone came from");
+    campaign.demand(judged >= 30 && clones >= 10, "30 looks for what is left, 10 of them at clones");
 }

@@ -1,5 +1,7 @@
 //! At the end, one volume is left, all of which is written anew: then nothing else may be kept.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use sim::{ContentKind, TableOp};
 
 use super::{Ended, Failure, Op, World};
@@ -8,6 +10,15 @@ use super::{Ended, Failure, Op, World};
 const CHECKPOINTS_MAX: u64 = 400;
 /// Largest volume that is written as a whole.
 const SIZE_MAX: u64 = 3 << 20;
+
+/// How often it came to a verdict, and how often over a clone.
+static JUDGED: AtomicU64 = AtomicU64::new(0);
+static CLONES: AtomicU64 = AtomicU64::new(0);
+
+/// How often it was shown that nothing is left, and how often of what a clone came from.
+pub fn judged() -> (u64, u64) {
+    (JUDGED.load(Ordering::Relaxed), CLONES.load(Ordering::Relaxed))
+}
 
 impl World {
     /// Destroys everything but one volume, a clone if there is one, writes over it, and demands that nothing is stored but that. Says nothing if
@@ -33,7 +44,7 @@ impl World {
             self.model.all_names().into_iter().filter(|name| *name != kept).partition(|name| !name.contains('@'));
         let destroys = snapshots.into_iter().chain(volumes).map(|name| Op::Table(TableOp::Destroy { name }));
         if writes_first {
-            ops.extend(writes.drain(..));
+            ops.append(&mut writes);
         }
         ops.extend(destroys);
         ops.extend(writes);
@@ -58,6 +69,8 @@ impl World {
         if status.unlisted_bytes > 0 || status.live_bytes - status.dictionary_bytes != stored {
             return Err(self.fail(format!("leaks: only '{kept}' is left, and {status:?} is kept, {volumes:?}")));
         }
+        JUDGED.fetch_add(1, Ordering::Relaxed);
+        CLONES.fetch_add(u64::from(self.model.is_clone(&kept)), Ordering::Relaxed);
         self.verify_check()?;
         self.verify_volume(&kept)
     }

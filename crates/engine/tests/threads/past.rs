@@ -145,6 +145,15 @@ impl Client {
         }
     }
 
+    /// All that was before is destroyed or written over.
+    fn start_anew(mut self) {
+        self.end_copy();
+        self.snapshots.iter().for_each(|(name, _)| self.pool.destroy(name, false).unwrap());
+        let mut data = vec![0; (BLOCKS * BLOCK) as usize];
+        data.chunks_mut(BLOCK as usize).for_each(|block| tagged_block(1, block));
+        self.pool.volume(&self.name()).unwrap().write(0, Bytes::from(data), WriteOptions::default()).unwrap();
+    }
+
     fn verify(&self, name: &str, blocks: &Blocks, when: &str) {
         let mut data = vec![0; (BLOCKS * BLOCK) as usize];
         self.pool.volume(name).unwrap().read(0, &mut data).unwrap();
@@ -220,7 +229,13 @@ fn run(seed: u64) -> Tally {
     for (number, (now, snapshots, copy)) in (0..).zip(known) {
         let client = Client { number, rng: Rng::new(0), pool: pool.clone(), now, snapshots, copy };
         client.verify_all("when the pool was opened again");
+        client.start_anew();
     }
+    pool.checkpoint().unwrap();
+    while pool.status().reaping > 0 {
+        pool.checkpoint().unwrap();
+    }
+    assert_eq!(pool.status().unlisted_bytes, 0, "HARNESS: something is kept of what was written over");
     pool.close().unwrap();
     Tally { ops: THREADS * OPS, ..Tally::default() }
 }
