@@ -33,6 +33,8 @@ class Context:
 
     def __init__(self, directory):
         self.dir = Path(directory)
+        # Whether servers must get the requests of their mounts over io_uring.
+        self.over_io_uring = False
         self._guards = contextlib.ExitStack()
 
     def close(self):

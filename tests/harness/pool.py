@@ -107,6 +107,8 @@ class Server:
                 self.t.fail(f"the server ended with {self.process.wait()} before it was ready; it said: {self.output!r}")
             self.output += piece
         self.t.log(self.output.rstrip())
+        if self.mount_dir and self.t.over_io_uring:
+            self.t.expect("over io_uring" in self.output, f"the mount is served without io_uring: {self.output!r}")
 
     def uri(self, volume):
         """The NBD address of a volume."""

@@ -50,6 +50,8 @@ pub(crate) struct DeviceDirectory {
     pub(crate) opens: Lane,
     /// Opening files with `O_TRUNC`: may wait for others to close them, and for all of the emptying.
     pub(crate) emptyings: Lane,
+    /// Whether requests come through rings.
+    pub(crate) over_rings: bool,
     pub(crate) now: fn() -> SystemTime,
     /// The modification time of the directory.
     pub(crate) mounted_unix_ns: u64,
@@ -59,7 +61,7 @@ pub(crate) struct DeviceDirectory {
 }
 
 impl DeviceDirectory {
-    pub(crate) fn new(devices: Arc<dyn DeviceSet>, options: &MountOptions) -> io::Result<Self> {
+    pub(crate) fn new(devices: Arc<dyn DeviceSet>, options: &MountOptions, over_rings: bool) -> io::Result<Self> {
         let complaints = Arc::new(Complaints::default());
         Ok(Self {
             nodes: Nodes::default(),
@@ -72,11 +74,12 @@ impl DeviceDirectory {
             devices,
             listings: Handles::default(),
             complaints,
-            // One thread is always left that takes requests.
-            reads: Lane::new("fuse-read", options.reads_waiting, options.threads > 2)?,
-            changes: Lane::new("fuse-change", CHANGES_WAITING, options.threads > 1)?,
+            // One thread is always left that takes requests. The queues of a ring have but one each.
+            reads: Lane::new("fuse-read", options.reads_waiting, options.threads > 2 && !over_rings)?,
+            changes: Lane::new("fuse-change", CHANGES_WAITING, options.threads > 1 && !over_rings)?,
             opens: Lane::new("fuse-open", OPENS_WAITING, false)?,
             emptyings: Lane::new("fuse-empty", EMPTYINGS_WAITING, false)?,
+            over_rings,
             now: options.now,
             mounted_unix_ns: unix_ns((options.now)()),
             directory_permissions: if options.allow_other { 0o755 } else { 0o700 },

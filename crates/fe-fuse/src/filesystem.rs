@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -40,14 +41,6 @@ const OPEN_FLAGS: FopenFlags =
 /// More than any disk gains from; bounds the pages that the kernel pins to 256 x 1 MiB.
 const BACKGROUND_REQUESTS_MAX: u16 = 256;
 
-/// Answers a request whose only answer is success.
-fn finish(reply: ReplyEmpty, result: Result<(), Errno>) {
-    match result {
-        Ok(()) => reply.ok(),
-        Err(errno) => reply.error(errno),
-    }
-}
-
 /// Sends the answer or the error of a request that has one.
 macro_rules! answer {
     ($reply:ident, $result:expr, $send:expr) => {
@@ -58,15 +51,29 @@ macro_rules! answer {
     };
 }
 
-impl Filesystem for DeviceDirectory {
+/// The directory as `fuser` has it; a ring has it too.
+pub(crate) struct Served(pub(crate) Arc<DeviceDirectory>);
+
+impl Deref for Served {
+    type Target = DeviceDirectory;
+
+    fn deref(&self) -> &DeviceDirectory {
+        &self.0
+    }
+}
+
+impl Filesystem for Served {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         // The writeback cache stays off: with it, a write that was acknowledged may be known to nobody but the kernel.
         // O_TRUNC comes with the open: as a truncation of its own, it could not be told from truncate(2).
-        let wanted = InitFlags::FUSE_ASYNC_DIO
+        let mut wanted = InitFlags::FUSE_ASYNC_DIO
             | InitFlags::FUSE_ATOMIC_O_TRUNC
             | InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_DO_READDIRPLUS
             | InitFlags::FUSE_READDIRPLUS_AUTO;
+        if self.over_rings {
+            wanted |= InitFlags::FUSE_OVER_IO_URING;
+        }
         let _ = config.add_capabilities(wanted & config.capabilities());
         let _ = config.set_max_write(REQUEST_BYTES_MAX);
         let _ = config.set_max_background(BACKGROUND_REQUESTS_MAX);
@@ -162,17 +169,7 @@ impl Filesystem for DeviceDirectory {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let file = match self.file(fh) {
-            Ok(file) => file,
-            Err(errno) => return reply.error(errno),
-        };
-        let wanted = size.min(REQUEST_BYTES_MAX) as usize;
-        let at_once = file.read(wanted, reply, |device, buffer| file_io::read_cached(device, offset, buffer));
-        if let Some(reply) = at_once {
-            self.reads.run(0, move || {
-                file.read(wanted, reply, |device, buffer| file_io::read(device, offset, buffer).map(Some));
-            });
-        }
+        self.serve_read(fh, offset, size, reply);
     }
 
     fn write(
@@ -187,19 +184,7 @@ impl Filesystem for DeviceDirectory {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        // O_SYNC contains the bit of O_DSYNC; the kernel adds it for RWF_DSYNC and RWF_SYNC too.
-        let fua = flags.0 & libc::O_DSYNC != 0;
-        let file = match self.file(fh) {
-            Ok(file) => file,
-            Err(errno) => return reply.error(errno),
-        };
-        file.node.changed(self.now_unix_ns());
-        let data = Bytes::copy_from_slice(data);
-        if fua || file.device.write_would_wait() {
-            self.changes.run(data.len(), move || file.write(offset, data, fua, reply));
-        } else {
-            file.write(offset, data, fua, reply);
-        }
+        self.serve_write(fh, offset, Bytes::copy_from_slice(data), flags.0, reply);
     }
 
     fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
@@ -222,13 +207,7 @@ impl Filesystem for DeviceDirectory {
     }
 
     fn fsync(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        // There is no metadata of our own that fsync would add to fdatasync.
-        match self.file(fh) {
-            Ok(file) => self.changes.run(0, move || {
-                finish(reply, file.device.flush().map_err(|error| file.fail("fsync", error.into())));
-            }),
-            Err(errno) => reply.error(errno),
-        }
+        self.serve_fsync(fh, reply);
     }
 
     fn fallocate(
@@ -241,15 +220,7 @@ impl Filesystem for DeviceDirectory {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let file = match self.file(fh) {
-            Ok(file) => file,
-            Err(errno) => return reply.error(errno),
-        };
-        file.node.changed(self.now_unix_ns());
-        self.changes.run(0, move || {
-            let done = file_io::allocate(&*file.device, offset, length, mode);
-            finish(reply, done.map_err(|failure| file.fail("fallocate", failure)));
-        });
+        self.serve_fallocate(fh, offset, length, mode, reply);
     }
 
     fn lseek(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {

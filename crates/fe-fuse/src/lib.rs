@@ -34,6 +34,12 @@
 //! Any process but the one that serves them. One that is killed while a thread of it waits for its own mount cannot end: the
 //! thread waits for an answer, and the connection stays open as long as the thread exists. (`umount -f DIR` frees it.)
 //!
+//! # How requests come
+//!
+//! Through `/dev/fuse`, a call for each request and one for each answer; or over io_uring, through a ring in memory for each CPU (`ring` has the steps), where the
+//! kernel has that (Linux 6.14) and its administrator allows it: `echo Y > /sys/module/fuse/parameters/enable_uring` before the mount. What requests mean, and what is
+//! promised of them, is the same. If rings cannot be made after all, the mount is served without, and the log says why.
+//!
 //! # Sizes
 //!
 //! A file's size is its volume's, and no open or write changes it. Opening with `O_TRUNC` empties the volume (all of it reads as zeroes, the
@@ -45,6 +51,7 @@
 //! `stat` shows a new size at once. A loop device learns it with `losetup -c`; on kernels that take the size from the inode, a
 //! `stat` of the file must come first.
 
+mod answers;
 mod complaints;
 mod directory;
 mod errno;
@@ -58,6 +65,8 @@ mod nodes;
 mod open_file;
 mod open_files;
 mod options;
+mod requests;
+mod ring;
 mod stack;
 
 pub use lane::become_io_flusher;

@@ -15,9 +15,11 @@ use rustix::mount::UnmountFlags;
 use surface::{DeviceSet, Error, ErrorKind, Result};
 
 use crate::directory::DeviceDirectory;
+use crate::filesystem::Served;
 use crate::kernel_mount::{self, MountId, Unmounted};
 use crate::lane::become_io_flusher;
 use crate::options::{MountOptions, THREADS_MAX};
+use crate::ring::{self, Ring};
 use crate::stack::Stack;
 
 /// What [`Mount::unmount`] does about files that are open, loop devices included.
@@ -69,6 +71,7 @@ impl Ended {
 pub struct Mount {
     dir: PathBuf,
     id: MountId,
+    over_rings: bool,
     ended: Ended,
 }
 
@@ -102,21 +105,14 @@ pub fn mount(devices: Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) ->
         return Err(Error::new(ErrorKind::Invalid, about("it is not a directory")));
     }
 
-    let directory = DeviceDirectory::new(devices, options)
-        .map_err(|error| Error::from_io(about("cannot start its threads"), error))?;
-    let connection = kernel_mount::mount(&dir, options)?;
-    let mut config = Config::default();
-    config.n_threads = Some(options.threads);
-    // A descriptor for each thread: they do not then contend for one queue of requests under way.
-    config.clone_fd = connection.can_clone;
-    // Who may enter is decided by the kernel alone, from the options of the mount.
-    let session = Session::from_fd(directory, connection.device, SessionACL::All, config);
+    let (session, ring) = begin(&devices, &dir, options)?;
+    let over_rings = ring.is_some();
     let state = Arc::new(EndedState::default());
-    let served = session.and_then(|session| {
+    let served = {
         let state = state.clone();
         let name = format!("fuse {}", dir.display());
-        thread::Builder::new().name(name.chars().take(15).collect()).spawn(move || serve(session, &state))
-    });
+        thread::Builder::new().name(name.chars().take(15).collect()).spawn(move || serve(session, ring, &state))
+    };
     let started = match served {
         Ok(_thread) => kernel_mount::mount_id(&dir),
         Err(error) => Err(Error::from_io(about("cannot serve it"), error)),
@@ -128,15 +124,60 @@ pub fn mount(devices: Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) ->
             return Err(error);
         }
     };
-    log::info!("serving volumes as files in {} with {} threads", dir.display(), options.threads);
-    Ok(Mount { dir, id, ended: Ended(state) })
+    Ok(Mount { dir, id, over_rings, ended: Ended(state) })
 }
 
-fn serve(session: Session<DeviceDirectory>, state: &EndedState) {
+/// Mounts at `dir`, and makes the session that will serve it: over rings if the kernel has them, else over its device.
+fn begin(devices: &Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) -> Result<(Session<Served>, Option<Ring>)> {
+    let about = |what: &str, error| Error::from_io(format!("mount at {}: {what}", dir.display()), error);
+    let directory = |over_rings| {
+        DeviceDirectory::new(devices.clone(), options, over_rings)
+            .map(Arc::new)
+            .map_err(|error| about("cannot start its threads", error))
+    };
+    if ring::is_offered() {
+        let device = kernel_mount::mount(dir, options)?.device;
+        match ring::begin(directory(true)?, device) {
+            Ok((session, ring)) => {
+                log::info!("serving volumes as files in {} over io_uring", dir.display());
+                return Ok((session, Some(ring)));
+            }
+            Err(error) => {
+                log::warn!("{}: {error}; it is served without", dir.display());
+                kernel_mount::unmount(dir, UnmountFlags::DETACH)?;
+            }
+        }
+    }
+    let connection = kernel_mount::mount(dir, options)?;
+    let mut config = Config::default();
+    config.n_threads = Some(options.threads);
+    // A descriptor for each thread: they do not then contend for one queue of requests under way.
+    config.clone_fd = connection.can_clone;
+    // Who may enter is decided by the kernel alone, from the options of the mount.
+    let session = directory(false).and_then(|directory| {
+        Session::from_fd(Served(directory), connection.device, SessionACL::All, config)
+            .map_err(|error| about("cannot serve it", error))
+    });
+    match session {
+        Ok(session) => {
+            log::info!("serving volumes as files in {} with {} threads", dir.display(), options.threads);
+            Ok((session, None))
+        }
+        Err(error) => {
+            let _ = kernel_mount::unmount(dir, UnmountFlags::DETACH);
+            Err(error)
+        }
+    }
+}
+
+fn serve(session: Session<Served>, ring: Option<Ring>, state: &EndedState) {
     // The threads that the session starts inherit it.
     become_io_flusher();
     let result =
         session.run().map_err(|error| format!("the mount ended with an error of the kernel connection: {error}"));
+    if let Some(ring) = ring {
+        ring.finish(result.is_err());
+    }
     if let Err(message) = &result {
         log::error!("{message}");
     }
@@ -148,6 +189,11 @@ impl Mount {
     /// Where it is mounted, without symbolic links.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Whether requests come from the kernel over io_uring, and not through its device: where the system allows it (the crate's documentation says how).
+    pub fn is_over_io_uring(&self) -> bool {
+        self.over_rings
     }
 
     /// Tells when the mount has ended, for instance because somebody unmounted it from a shell.

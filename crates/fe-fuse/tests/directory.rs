@@ -35,6 +35,13 @@ fn names(mounted: &Mounted) -> Vec<String> {
 }
 
 #[test]
+fn requests_come_over_io_uring_where_the_system_allows_it_and_only_there() {
+    let is_allowed =
+        fs::read_to_string("/sys/module/fuse/parameters/enable_uring").is_ok_and(|text| text.trim() == "Y");
+    assert_eq!(Mounted::new(MIB).mount.is_over_io_uring(), is_allowed);
+}
+
+#[test]
 fn devices_come_and_go_while_mounted() {
     let mounted = Mounted::new(MIB);
     assert_eq!(names(&mounted), ["vol"]);

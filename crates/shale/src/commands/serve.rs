@@ -277,10 +277,12 @@ impl FrontEnds {
         let nbd: Vec<String> = listen.iter().map(ToString::to_string).collect();
         let uris: Vec<String> = listen.iter().map(|address| address.uri("")).collect();
         let mount = self.mount.as_ref().map(|mount| mount.dir().display().to_string());
+        let over_io_uring = self.mount.as_ref().is_some_and(Mount::is_over_io_uring);
         service.set_served(Served { nbd: nbd.clone(), mount: mount.clone() });
         let pool = service.facts().pool.display().to_string();
         let document = json!({
             "ready": true, "pid": std::process::id(), "pool": pool, "nbd": nbd, "uris": uris, "mount": mount,
+            "mount_over_io_uring": over_io_uring,
         });
         output.result(&document, || {
             let mut text = format!("pool {pool}, process {}\n", std::process::id());
@@ -288,7 +290,8 @@ impl FrontEnds {
                 text.push_str(&format!("nbd {address}  {uri}\n"));
             }
             if let Some(mount) = &mount {
-                text.push_str(&format!("mount {mount}\n"));
+                let way = if over_io_uring { "  over io_uring" } else { "" };
+                text.push_str(&format!("mount {mount}{way}\n"));
             }
             text + "ready\n"
         });

@@ -1,0 +1,270 @@
+//! The entries of a queue: memory that the kernel puts a request in, and from which it takes the answer. Owns that memory, and the rule of who may
+//! touch it.
+//!
+//! An entry belongs to the kernel from the moment at which it is registered, or an answer in it committed, until the kernel says that there is a
+//! request in it. Then there is one [`Taken`] for it, which is the only way to its memory, until that is answered.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::{io, ptr};
+
+use fuser::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::abi::{self, Asked};
+use super::queue::Queue;
+use crate::answers::{Answer, AnswerEmpty, AnswerRead, AnswerWrite};
+use crate::options::REQUEST_BYTES_MAX;
+
+/// What an entry takes for its header: one page, so that payloads begin at pages.
+const HEADER_PLACE_BYTES: usize = 4096;
+
+/// What an entry has for arguments and for data: the kernel wants room for the largest request.
+const PAYLOAD_PLACE_BYTES: usize = REQUEST_BYTES_MAX as usize;
+
+const ENTRY_BYTES: usize = HEADER_PLACE_BYTES + PAYLOAD_PLACE_BYTES;
+
+/// Memory of the entries of a queue.
+pub(super) struct Memory {
+    base: *mut u8,
+    entries: usize,
+    /// Whether the kernel has given all entries back, so that it writes to none any more.
+    is_given_back: AtomicBool,
+}
+
+// SAFETY: it is memory, and no thread's own; who may touch which part is the rule at the head of this file.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    pub(super) fn new(entries: usize) -> io::Result<Self> {
+        // SAFETY: new memory at a place of the kernel's choice.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(
+                ptr::null_mut(),
+                entries * ENTRY_BYTES,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        }?;
+        Ok(Self { base: base.cast(), entries, is_given_back: AtomicBool::new(false) })
+    }
+
+    /// The kernel will write to none of the entries any more.
+    pub(super) fn give_back(&self) {
+        self.is_given_back.store(true, Ordering::Release);
+    }
+
+    /// Header and payload of an entry, as the kernel wants to know them.
+    pub(super) fn places(&self, index: usize) -> [libc::iovec; 2] {
+        let header = self.header(index);
+        [
+            libc::iovec { iov_base: header.cast(), iov_len: abi::REQUEST_HEADER_BYTES },
+            libc::iovec { iov_base: self.payload(index).cast(), iov_len: PAYLOAD_PLACE_BYTES },
+        ]
+    }
+
+    fn header(&self, index: usize) -> *mut u8 {
+        assert!(index < self.entries, "entry {index} of {}", self.entries);
+        // SAFETY: within the memory, as has just been asserted.
+        unsafe { self.base.add(index * ENTRY_BYTES) }
+    }
+
+    fn payload(&self, index: usize) -> *mut u8 {
+        // SAFETY: each entry has its payload behind its header.
+        unsafe { self.header(index).add(HEADER_PLACE_BYTES) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // If the kernel may still write there, the addresses must never mean anything else.
+        if self.is_given_back.load(Ordering::Acquire) {
+            // SAFETY: nobody refers to it: what is taken keeps the queue that owns it, and the kernel is done with it.
+            let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.entries * ENTRY_BYTES) };
+        }
+    }
+}
+
+/// A request that was taken from the kernel and waits for its answer. One that is dropped is answered with `EIO`.
+pub(super) struct Taken {
+    queue: Arc<Queue>,
+    index: usize,
+    asked: Asked,
+    is_answered: bool,
+}
+
+impl Taken {
+    /// The request in an entry of which the kernel has just said that there is one.
+    ///
+    /// # Safety
+    /// The entry must be ours, and no other `Taken` be there for it.
+    pub(super) unsafe fn new(queue: Arc<Queue>, index: usize) -> Self {
+        let asked = Asked { opcode: 0, unique: 0, commit_id: 0, payload_bytes: 0 };
+        let mut taken = Self { queue, index, asked, is_answered: false };
+        taken.asked = abi::asked(taken.header());
+        taken
+    }
+
+    pub(super) fn asked(&self) -> Asked {
+        self.asked
+    }
+
+    /// `struct fuse_uring_req_header`.
+    pub(super) fn header(&self) -> &[u8] {
+        // SAFETY: the entry is ours as long as this is here, and what is borrowed mutably borrows this mutably.
+        unsafe { std::slice::from_raw_parts(self.queue.memory().header(self.index), abi::REQUEST_HEADER_BYTES) }
+    }
+
+    fn header_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `header`.
+        unsafe { std::slice::from_raw_parts_mut(self.queue.memory().header(self.index), abi::REQUEST_HEADER_BYTES) }
+    }
+
+    /// What came with the request behind its first argument.
+    pub(super) fn payload(&self) -> &[u8] {
+        let bytes = self.asked.payload_bytes.min(PAYLOAD_PLACE_BYTES);
+        // SAFETY: as in `header`.
+        unsafe { std::slice::from_raw_parts(self.queue.memory().payload(self.index), bytes) }
+    }
+
+    /// Room for that which goes back.
+    fn room(&mut self) -> &mut [u8] {
+        // SAFETY: as in `header`.
+        unsafe { std::slice::from_raw_parts_mut(self.queue.memory().payload(self.index), PAYLOAD_PLACE_BYTES) }
+    }
+
+    /// Answers with what lies in the room, or a negative errno.
+    fn finish(mut self, error: i32, payload_bytes: usize) {
+        self.commit(error, payload_bytes);
+    }
+
+    fn commit(&mut self, error: i32, payload_bytes: usize) {
+        let unique = self.asked.unique;
+        abi::answer(self.header_mut(), unique, error, payload_bytes);
+        self.is_answered = true;
+        self.queue.give_back(self.index, self.asked.commit_id);
+    }
+
+    /// Answers with a copy of `payload`, or a negative errno.
+    pub(super) fn finish_with(mut self, error: i32, payload: &[u8]) {
+        match self.room().get_mut(..payload.len()) {
+            Some(room) => {
+                room.copy_from_slice(payload);
+                self.finish(error, payload.len());
+            }
+            None => self.fail(Errno::EIO),
+        }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.commit(-Errno::EIO.code(), 0);
+        }
+    }
+}
+
+impl Answer for Taken {
+    fn fail(self, errno: Errno) {
+        self.finish(-errno.code(), 0);
+    }
+}
+
+impl AnswerEmpty for Taken {
+    fn done(self) {
+        self.finish(0, 0);
+    }
+}
+
+impl AnswerWrite for Taken {
+    fn written(self, length: u32) {
+        // `struct fuse_write_out`: the length, and padding.
+        let [a, b, c, d] = length.to_ne_bytes();
+        self.finish_with(0, &[a, b, c, d, 0, 0, 0, 0]);
+    }
+}
+
+impl AnswerRead for Taken {
+    fn fill(mut self, wanted: usize, how: impl FnOnce(&mut [u8]) -> Result<Option<usize>, Errno>) -> Option<Self> {
+        let wanted = wanted.min(PAYLOAD_PLACE_BYTES);
+        match how(&mut self.room()[..wanted]) {
+            Ok(Some(length)) => self.finish(0, length.min(wanted)),
+            Ok(None) => return Some(self),
+            Err(errno) => self.fail(errno),
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A request in an entry of a queue that no kernel knows.
+    fn taken(queue: &Arc<Queue>, index: usize, unique: u64) -> Taken {
+        // SAFETY: nobody else has the entry.
+        let mut taken = unsafe { Taken::new(queue.clone(), index) };
+        taken.asked = Asked { opcode: abi::opcode::READ, unique, commit_id: unique, payload_bytes: 0 };
+        taken
+    }
+
+    /// Error, number and bytes of the answer in an entry.
+    fn answer(queue: &Queue, index: usize) -> (i32, u64, Vec<u8>) {
+        // SAFETY: nobody has the entry any more.
+        let (header, payload) = unsafe {
+            (
+                std::slice::from_raw_parts(queue.memory().header(index), abi::REQUEST_HEADER_BYTES),
+                std::slice::from_raw_parts(queue.memory().payload(index), 16),
+            )
+        };
+        let length = abi::asked(header).payload_bytes;
+        (abi::error_of(header), abi::unique_of(header), payload[..length].to_vec())
+    }
+
+    #[test]
+    fn each_request_gets_one_answer_in_its_own_entry() {
+        let queue = Queue::new(0, 4).unwrap();
+        let (read, write, dropped, failed) =
+            (taken(&queue, 0, 10), taken(&queue, 1, 11), taken(&queue, 2, 12), taken(&queue, 3, 13));
+        assert!(queue.answered().is_empty());
+        failed.fail(Errno::ENOSPC);
+        assert!(
+            read.fill(5, |room| {
+                room.copy_from_slice(b"bytes");
+                Ok(Some(4))
+            })
+            .is_none()
+        );
+        write.written(4096);
+        drop(dropped);
+        assert_eq!(queue.answered(), [(3, 13), (0, 10), (1, 11), (2, 12)]);
+        assert_eq!(answer(&queue, 0), (0, 10, b"byte".to_vec()));
+        assert_eq!(answer(&queue, 1), (0, 11, [&4096_u32.to_ne_bytes()[..], &[0; 4]].concat()));
+        assert_eq!(
+            answer(&queue, 2),
+            (-libc::EIO, 12, vec![]),
+            "what is forgotten is an error, not a caller that waits for ever"
+        );
+        assert_eq!(answer(&queue, 3), (-libc::ENOSPC, 13, vec![]));
+    }
+
+    #[test]
+    fn a_read_that_is_not_done_at_once_is_answered_later() {
+        let queue = Queue::new(0, 1).unwrap();
+        let read = taken(&queue, 0, 7).fill(4, |_| Ok(None)).unwrap();
+        assert!(queue.answered().is_empty());
+        std::thread::spawn(move || assert!(read.fill(4, |_| Err(Errno::EIO)).is_none())).join().unwrap();
+        assert_eq!((queue.answered(), answer(&queue, 0).0), (vec![(0, 7)], -libc::EIO));
+    }
+
+    #[test]
+    fn an_answer_larger_than_its_room_is_an_error() {
+        let queue = Queue::new(0, 1).unwrap();
+        taken(&queue, 0, 7).finish_with(0, &vec![1; PAYLOAD_PLACE_BYTES + 1]);
+        assert_eq!(answer(&queue, 0), (-libc::EIO, 7, vec![]));
+    }
+}

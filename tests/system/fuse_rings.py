@@ -1,0 +1,42 @@
+"""The FUSE door over io_uring: what holds of the mount otherwise holds there, too."""
+
+from pathlib import Path
+
+from harness import registry, test
+from system import crash, fuse_clients  # noqa: F401  the tests that are run again
+
+# Where an administrator allows it.
+SWITCH = Path("/sys/module/fuse/parameters/enable_uring")
+
+# What is run again over rings.
+AGAIN = ["fuse_ext4_direct_loop", "fuse_xfs_round_trip", "fuse_fstrim_gives_space_back", "fuse_full_pool", "fuse_file_semantics", "fuse_fio_verify",
+         "fuse_rename_below_a_file_system", "crash_kill_records", "crash_kill_fio"]
+
+
+def over_rings(t, function):
+    """Runs a test with FUSE over io_uring allowed, and afterwards as it was."""
+    if not SWITCH.exists():
+        t.run("modprobe", "fuse", status=None)
+    if not SWITCH.exists():
+        t.note("not run: this kernel has no FUSE over io_uring (Linux 6.14 has)")
+        return
+    before = SWITCH.read_text().strip()
+    t.defer(lambda: SWITCH.write_text(before))
+    SWITCH.write_text("Y")
+    t.over_io_uring = True
+    function(t)
+
+
+def register(name):
+    """The test of that name, over rings."""
+    found = registry.TESTS[name]
+
+    def again(t):
+        over_rings(t, found.function)
+
+    again.__name__, again.__doc__ = f"rings_{name}", f"over io_uring: {found.summary}"
+    test(seconds_max=found.seconds_max)(again)
+
+
+for one in AGAIN:
+    register(one)
