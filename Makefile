@@ -76,7 +76,7 @@ bench-codecs: build ## Every codec by kind of data, dictionaries, estimates; fil
 peers: build ## Measure against btrfs, nbdkit and qcow2 on the same disk (CORPUS=DIR, ARGS=--quick)
 	@tools/setup build bench
 	corpus=$$(tools/bench-corpus '$(CORPUS)') && \
-	    cargo run --release --locked --package bench -- peers --corpus "$$corpus" $(ARGS)
+	    tools/with-fuse-rings --or-without cargo run --release --locked --package bench -- peers --corpus "$$corpus" $(ARGS)
 	tools/performance-table
 
 fuzz: ## Each fuzz target for FUZZ_SECONDS=60

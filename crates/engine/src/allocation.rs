@@ -72,7 +72,8 @@ impl Core {
         // The buffer comes first, as for a reader: what leaves it is in the map by then. The other way round, what is drained between the two
         // looks would be in neither, and be taken for a hole.
         let mut groups = self.buffer.groups_in(object.id, from, to);
-        for level in object.levels().iter() {
+        // Origins come first, for the same reason: of a destroyed one may go, between two looks, what a clone has just written over.
+        for level in object.levels().iter().rev() {
             let (found, end) = self.map.groups_in(level.object, from, to, records_max)?;
             groups.extend(found);
             to = end;
@@ -118,6 +119,7 @@ mod tests {
 
     use bytes::Bytes;
     use env::{MapBatch, MapError, MapStore, ScanStep};
+    use parking_lot::Mutex;
     use sim::Machine;
     use surface::{BlockDevice, WriteOptions};
 
@@ -125,8 +127,8 @@ mod tests {
     use crate::options::PoolEnv;
     use crate::testing::{env_on, pool_in};
 
-    /// A store that counts what it is asked to go through.
-    struct Counting(Arc<dyn MapStore>, AtomicU64);
+    /// A store that counts what it is asked to go through, and remembers where that began.
+    struct Counting(Arc<dyn MapStore>, AtomicU64, Mutex<Vec<Vec<u8>>>);
 
     impl MapStore for Counting {
         fn get(&self, key: &[u8]) -> std::result::Result<Option<Vec<u8>>, MapError> {
@@ -139,6 +141,7 @@ mod tests {
             visit: &mut dyn FnMut(&[u8], &[u8]) -> ScanStep,
         ) -> std::result::Result<(), MapError> {
             self.1.fetch_add(1, Ordering::Relaxed);
+            self.2.lock().push(from.to_vec());
             self.0.scan(from, to, visit)
         }
         fn commit(&self, batch: MapBatch) -> std::result::Result<(), MapError> {
@@ -157,7 +160,7 @@ mod tests {
     fn a_huge_hole_is_crossed_in_a_few_steps() {
         const SIZE: u64 = 16 << 40;
         let machine = Machine::new(64 << 20, 1);
-        let store = Arc::new(Counting(machine.store.handle(), AtomicU64::new(0)));
+        let store = Arc::new(Counting(machine.store.handle(), AtomicU64::new(0), Mutex::default()));
         let env = PoolEnv { store: store.clone(), ..env_on(&machine, machine.disk.handle()) };
         let pool = pool_in(env, 64 << 20, 0);
         pool.create_volume("v", SIZE, &Default::default()).unwrap();
@@ -197,5 +200,25 @@ mod tests {
         expected.truncate(expected.len() - 3);
         expected.push((SIZE - far / 2 - many * group_bytes + gap, Allocation::Hole));
         assert!(runs(usize::MAX) == expected, "over a snapshot");
+    }
+
+    /// Of a destroyed origin goes what a clone has written over, at the checkpoint that has the clone's record: whoever looks at the clone first and then at
+    /// the origin, with that checkpoint in between, finds it nowhere, and takes it for a hole.
+    #[test]
+    fn origins_are_looked_at_before_what_came_from_them() {
+        let machine = Machine::new(64 << 20, 1);
+        let store = Arc::new(Counting(machine.store.handle(), AtomicU64::new(0), Mutex::default()));
+        let env = PoolEnv { store: store.clone(), ..env_on(&machine, machine.disk.handle()) };
+        let pool = pool_in(env, 64 << 20, 0);
+        pool.create_volume("v", 1 << 20, &Default::default()).unwrap();
+        pool.snapshot("v", "s").unwrap();
+        pool.clone_snapshot("v@s", "c", &Default::default()).unwrap();
+        let clone = pool.volume("c").unwrap();
+        let levels: Vec<_> = clone.object.levels().iter().map(|level| level.object).collect();
+        assert_eq!(levels.len(), 2);
+        store.2.lock().clear();
+        clone.allocation(0, 1 << 20, usize::MAX).unwrap();
+        let first_of = |object| format::record_key_range(object, GroupIndex(0), GroupIndex(1)).0.to_vec();
+        assert_eq!(*store.2.lock(), [first_of(levels[1]), first_of(levels[0])]);
     }
 }

@@ -58,10 +58,8 @@ impl Pool {
     /// # Errors
     /// When the check itself cannot go on; damage is reported, not returned.
     pub fn check(&self, repair: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport> {
-        if repair {
-            // An older version has left what clones do not need.
-            self.core.objects.begin_circles();
-        }
+        // An older version has left what clones do not need. That is no fault of the pool's.
+        self.core.objects.begin_circles();
         self.checkpoint()?;
         // An object whose clones were passed on would be destroyed, unseen, and still there.
         let _passing_on = self.core.passed_on.lock();

@@ -136,8 +136,9 @@ fn begin(devices: &Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) -> Re
             .map_err(|error| about("cannot start its threads", error))
     };
     if ring::is_offered() {
+        let directory = directory(true)?;
         let device = kernel_mount::mount(dir, options)?.device;
-        match ring::begin(directory(true)?, device) {
+        match ring::begin(directory, device) {
             Ok((session, ring)) => {
                 log::info!("serving volumes as files in {} over io_uring", dir.display());
                 return Ok((session, Some(ring)));

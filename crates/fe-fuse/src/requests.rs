@@ -38,18 +38,18 @@ impl DeviceDirectory {
         }
     }
 
-    /// Like [`serve_write`](Self::serve_write), of `length` bytes that a thread of the lane gets from `data`: for whoever has no time to copy so many.
+    /// Like [`serve_write`](Self::serve_write), of what a thread of the lane gets from `data`: for whoever has no time to copy so much.
     pub(crate) fn serve_large_write<A: AnswerWrite>(
         &self,
         fh: FileHandle,
         offset: u64,
-        length: usize,
         flags: i32,
         answer: A,
         data: impl FnOnce(&A) -> Bytes + Send + 'static,
     ) {
         let Some((file, answer)) = self.file_to_change(fh, answer) else { return };
-        self.changes.run(length, move || file.write(offset, data(&answer), is_fua(flags), answer));
+        // Nothing is held for it yet but the room that it came in.
+        self.changes.run(0, move || file.write(offset, data(&answer), is_fua(flags), answer));
     }
 
     /// The file of a request that changes it; `None` if there is none, which is answered.

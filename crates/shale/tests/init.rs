@@ -57,6 +57,17 @@ fn a_refused_overwrite_leaves_the_old_pool() {
     server.stop();
 }
 
+/// Data called `reserve` was emptied when the pool was opened: the room that is held back for a full file system has that name.
+#[test]
+fn data_gets_no_name_of_the_pool_itself() {
+    let dir = Dir::with_pool("64M");
+    for name in ["reserve", "lock", "pool.json"] {
+        let data = dir.pool().join(name);
+        on(&dir, "init", &["--data", path(&data), "--capacity", "64M", "--force"]).code(2).says("of that name");
+    }
+    on(&dir, "check", &[]).ok();
+}
+
 fn config(dir: &Dir) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(dir.pool().join("pool.json")).unwrap()).unwrap()
 }

@@ -120,8 +120,8 @@ impl Link {
         }
     }
 
-    /// Passes on what `/dev/fuse` gives, until the kernel has ended or `end` can be read.
-    pub(super) fn pass_on(&self, device: &OwnedFd, end: &OwnedFd) {
+    /// Passes on what `/dev/fuse` gives, until the kernel has ended or `end` can be read; `false` if it ends for another reason.
+    pub(super) fn pass_on(&self, device: &OwnedFd, end: &OwnedFd) -> bool {
         let mut message = room();
         loop {
             let mut ready = [PollFd::new(device, PollFlags::IN), PollFd::new(end, PollFlags::IN)];
@@ -129,19 +129,26 @@ impl Link {
                 continue;
             }
             if !ready[1].revents().is_empty() {
-                return;
+                return true;
             }
-            let passed = read_device(device, &mut message).and_then(|length| self.send(&message[..length]));
-            match passed {
-                Ok(()) => {}
+            let length = match read_device(device, &mut message) {
+                Ok(length) => length,
                 // Nothing there any more (ENOENT: it was interrupted).
-                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR | libc::EAGAIN)) => {}
-                Err(error) => {
-                    if error.raw_os_error() != Some(libc::ENODEV) && error.kind() != ErrorKind::BrokenPipe {
-                        log::error!("the connection to the kernel fails: {error}");
-                    }
-                    return;
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR | libc::EAGAIN)) => {
+                    continue;
                 }
+                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return true,
+                Err(error) => {
+                    log::error!("the connection to the kernel fails: {error}");
+                    return false;
+                }
+            };
+            match self.send(&message[..length]) {
+                Ok(()) => {}
+                // `fuser` has ended.
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => return true,
+                // It is nothing that anybody waits for: some forgotten files are remembered.
+                Err(error) => log::warn!("a message of the kernel of {length} bytes cannot be passed on: {error}"),
             }
         }
     }

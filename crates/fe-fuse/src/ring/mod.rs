@@ -44,11 +44,9 @@ const ENABLED: &str = "/sys/module/fuse/parameters/enable_uring";
 /// CPUs that the machine may have, each of which needs a queue.
 const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";
 
-/// Requests that may be under way in all queues together. Each may have 1 MiB of memory, as those have that wait in the lanes of a mount without rings.
-const ENTRIES: usize = 64;
-
-/// Requests that one queue may have under way, at least and at most: when all of them wait for a disk, so does whatever else comes from that CPU.
-const QUEUE_ENTRIES: (usize, usize) = (4, 32);
+/// Requests that one queue may have under way: when all of them wait for a disk, so does whatever else comes from that CPU, and a loop device's
+/// come from one CPU at a time. Each has room for 1 MiB, which is memory only as far as it was ever used: the kernel takes the one that it used last.
+const QUEUE_ENTRIES: usize = 32;
 
 /// Writes of so many bytes are copied by another thread than the queue's, which the kernel has copy them, too.
 const LARGE_WRITE_BYTES: usize = 64 << 10;
@@ -59,7 +57,7 @@ const QUEUES_MAX: usize = 256;
 /// Whether the kernel has rings and lets us use them. The last word has the kernel when it is asked.
 pub(crate) fn is_offered() -> bool {
     let enabled = std::fs::read_to_string(ENABLED).is_ok_and(|text| text.trim() == "Y");
-    enabled && queues().is_some() && queue::make(QUEUE_ENTRIES.1).is_ok()
+    enabled && queues().is_some() && queue::make(QUEUE_ENTRIES).is_ok()
 }
 
 /// How many queues there must be; `None` if that cannot be told, or is too much.
@@ -104,9 +102,8 @@ pub(crate) fn begin(directory: Arc<DeviceDirectory>, device: OwnedFd) -> io::Res
     let session =
         greet(&link, theirs, directory.clone(), &device)?.ok_or_else(|| refused("the kernel does not offer it"))?;
 
-    let entries = (ENTRIES / count).clamp(QUEUE_ENTRIES.0, QUEUE_ENTRIES.1);
     let queues: io::Result<Vec<_>> =
-        (0..count).map(|cpu| Queue::new(u16::try_from(cpu).unwrap_or(u16::MAX), entries)).collect();
+        (0..count).map(|cpu| Queue::new(u16::try_from(cpu).unwrap_or(u16::MAX), QUEUE_ENTRIES)).collect();
     let end = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
     let doors = Arc::new(Doors { directory, link, queues: queues?, end });
     let device = Arc::new(device);
@@ -127,7 +124,9 @@ pub(crate) fn begin(directory: Arc<DeviceDirectory>, device: OwnedFd) -> io::Res
         return Err(error);
     }
     let passing = start("fuse-pass", &doors, &device, |doors, device| {
-        doors.link.pass_on(device, &doors.end);
+        if !doors.link.pass_on(device, &doors.end) {
+            doors.end_all();
+        }
         // The kernel has ended, or is to be left: so does `fuser`, one message for each of its threads.
         for _ in 0..THREADS {
             let _ = doors.link.send(&abi::destroy());
@@ -159,6 +158,8 @@ fn greet(
     let Some(answer) = link.receive()?.filter(|answer| abi::takes_rings(answer)) else { return Ok(None) };
     // From here on the kernel keeps all requests until there is a queue for each CPU.
     rustix::io::write(device, &answer)?;
+    // What can be read may be gone when it is (an interruption of what has just been answered): whoever passes it on waits in `poll` only.
+    rustix::fs::fcntl_setfl(device, rustix::fs::fcntl_getfl(device)? | rustix::fs::OFlags::NONBLOCK)?;
     Ok(Some(session))
 }
 
@@ -188,11 +189,10 @@ impl Doors {
             opcode::WRITE => {
                 let flags = u32_at(arguments, 32).cast_signed();
                 let copy = |taken: &Taken| Bytes::copy_from_slice(taken.payload());
-                match taken.payload().len() {
-                    length @ LARGE_WRITE_BYTES.. => {
-                        self.directory.serve_large_write(file, offset, length, flags, taken, copy);
-                    }
-                    _ => self.directory.serve_write(file, offset, copy(&taken), flags, taken),
+                if taken.payload().len() >= LARGE_WRITE_BYTES {
+                    self.directory.serve_large_write(file, offset, flags, taken, copy);
+                } else {
+                    self.directory.serve_write(file, offset, copy(&taken), flags, taken);
                 }
             }
             opcode::FSYNC => self.directory.serve_fsync(file, taken),

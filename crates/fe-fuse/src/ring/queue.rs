@@ -30,6 +30,9 @@ type Submissions = IoUring<squeue::Entry128, cqueue::Entry>;
 /// Marks what ends as that which wakes the thread, not an entry.
 const WAKE: u64 = u64::MAX;
 
+/// How an entry ends with the connection, or with a request that the kernel has given up.
+const ENDED: [i32; 4] = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED, libc::ENOENT];
+
 /// What is said to the thread of a queue.
 #[derive(Default)]
 struct Said {
@@ -103,8 +106,16 @@ impl Queue {
                 doors.end_all();
                 return;
             }
-            if turn.take(|taken| doors.serve(taken)) {
-                return;
+            match turn.take(|taken| doors.serve(taken)) {
+                Ok(false) => {}
+                Ok(true) => return,
+                Err(error) => {
+                    log::error!(
+                        "a queue of the FUSE front end cannot give an answer back, and the mount ends: {error}"
+                    );
+                    doors.end_all();
+                    return;
+                }
             }
         }
         self.memory.give_back();
@@ -155,9 +166,13 @@ impl Turn {
                 unsafe { submissions.push(&command) }.map_err(io::Error::other)?;
             }
         }
-        ring.submit()?;
+        // What it has not taken would be read from `places` later.
+        if ring.submit()? < entries {
+            return Err(io::Error::other("the kernel took less than all entries of a queue"));
+        }
         drop(places);
-        // What the kernel refuses ends at once; what it takes does not end before there is a request, which nobody can make before all queues are there.
+        // What the kernel refuses ends at once. A request that is there already is not lost here: what the kernel has to do for this thread (DEFER_TASKRUN) is
+        // done when it waits, and not by the call above.
         let refused = ring.completion().find(|ended| ended.result() < 0);
         if let Some(refused) = refused {
             return Err(io::Error::from_raw_os_error(-refused.result()));
@@ -209,14 +224,22 @@ impl Turn {
     }
 
     /// Step 2: serves what has come; whether the thread is to end.
-    fn take(&mut self, serve: impl Fn(Taken)) -> bool {
+    ///
+    /// # Errors
+    /// If the kernel did not take an answer although the connection lives: whoever waits for it would do so for ever.
+    fn take(&mut self, serve: impl Fn(Taken)) -> io::Result<bool> {
+        let mut failed = Ok(());
         self.requests.clear();
         for ended in self.ring.completion() {
             match (ended.user_data(), ended.result()) {
                 (WAKE, _) => self.is_listening = false,
                 (index, 0) => self.requests.push(index as usize),
-                // The kernel has ended (ENOTCONN), or knows nothing of the request any more.
-                _ => self.with_kernel_or_us -= 1,
+                (_, error) => {
+                    self.with_kernel_or_us -= 1;
+                    if !ENDED.contains(&-error) {
+                        failed = Err(io::Error::from_raw_os_error(-error));
+                    }
+                }
             }
         }
         let must_end = {
@@ -228,7 +251,7 @@ impl Turn {
             // SAFETY: the kernel has just given it to us.
             serve(unsafe { Taken::new(self.queue.clone(), index) });
         }
-        must_end
+        failed.map(|()| must_end)
     }
 }
 

@@ -36,6 +36,23 @@ pub fn refuse_part_of_pool(path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a data file that has a name in the pool's directory that the pool itself uses.
+///
+/// # Errors
+/// `Invalid`, which says so.
+pub(super) fn refuse_own_name(root: &Path, data: &Path) -> Result<()> {
+    let real = |path: &Path| path.canonicalize().ok();
+    let is_beside = data.parent().and_then(real).is_some_and(|parent| Some(parent) == real(root));
+    match data.file_name() {
+        Some(name) if is_beside && NAMES.iter().any(|own| name == *own) => {
+            let message =
+                format!("{}: the pool itself has a file of that name; name another one for its data", data.display());
+            Err(Error::new(ErrorKind::Invalid, message))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Also if its description is lost or damaged.
 fn holds_pool(dir: &PoolDir) -> bool {
     dir.config().is_ok() || dir.map_path().is_dir() && dir.lock_path().exists()

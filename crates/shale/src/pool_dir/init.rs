@@ -18,6 +18,7 @@ use engine::{FormatOptions, Pool, Properties};
 use env::{AlignedBuf, Disk, FileDisk, FjallOptions, FjallStore, PoolLock};
 use surface::{Error, ErrorKind, Result};
 
+use super::belongs::refuse_own_name;
 use super::config::sync_dir;
 use super::open::{OpenPool, Opening, environment, open_with, store_error};
 use super::{Config, PoolDir, State};
@@ -197,6 +198,7 @@ fn begin_locked(dir: &PoolDir, options: &InitOptions, lock: &Arc<PoolLock>, had_
     let may_overwrite =
         options.overwrite == Overwrite::Forced || matches!(&found, Found::Unfinished(old) if *old == data);
     let data_path = dir.root().join(&data);
+    refuse_own_name(dir.root(), &data_path)?;
     let target = Target::examine(&data_path, may_overwrite, options.overwrite)?;
     let (capacity_bytes, capacity_from) = capacity(&target, &data_path, options)?;
 

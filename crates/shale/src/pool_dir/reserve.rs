@@ -4,6 +4,7 @@
 //! It is a file of zeroes with real blocks. Whoever opens the pool while there is less room than it has removes it; it is made anew when a pool
 //! is opened or closed where there is twice as much. Nothing depends on it: where it cannot be made, there is none.
 
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -21,26 +22,41 @@ impl PoolDir {
 
     /// Before the pool is opened: gives the room back if there is too little without it.
     pub(super) fn use_reserve(&self) {
-        if system::free_bytes(&self.root).is_ok_and(|free| free < BYTES) {
-            drop(std::fs::remove_file(self.reserve_path()));
+        let path = self.reserve_path();
+        if system::free_bytes(&self.root).is_ok_and(|free| free < BYTES) && is_ours(&path) {
+            drop(std::fs::remove_file(path));
         }
     }
 
     /// Holds the room back from now on, if it is not yet and there is enough.
     pub(super) fn keep_reserve(&self) {
         let path = self.reserve_path();
-        // A copy of the pool may have it without its blocks.
-        if path.metadata().is_ok_and(|found| found.blocks() * 512 >= BYTES) {
-            return;
-        }
-        if system::free_bytes(&self.root).is_ok_and(|free| free >= 2 * BYTES) && allocate(&path).is_err() {
-            drop(std::fs::remove_file(path));
+        let there_is = system::free_bytes(&self.root).is_ok_and(|free| free >= 2 * BYTES);
+        match path.symlink_metadata() {
+            Ok(found) if found.len() == BYTES && found.blocks() * 512 >= BYTES => {}
+            // A copy of the pool may have it without its blocks.
+            Ok(_) if there_is && is_ours(&path) => drop(allocate(File::options().write(true), &path)),
+            Ok(_) => {}
+            Err(_) if there_is => {
+                if allocate(File::options().write(true).create_new(true).mode(0o600), &path).is_err() && is_ours(&path)
+                {
+                    drop(std::fs::remove_file(path));
+                }
+            }
+            Err(_) => {}
         }
     }
 }
 
-fn allocate(path: &Path) -> std::io::Result<()> {
-    let file = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+/// Whether a file is the reserve, or what is left of making it, and not somebody's data under its name.
+fn is_ours(path: &Path) -> bool {
+    let is_zero = || std::fs::read(path).is_ok_and(|bytes| bytes.iter().all(|byte| *byte == 0));
+    path.symlink_metadata()
+        .is_ok_and(|found| found.is_file() && (found.len() == 0 || found.len() == BYTES && is_zero()))
+}
+
+fn allocate(options: &OpenOptions, path: &Path) -> std::io::Result<()> {
+    let file = options.open(path)?;
     Ok(rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, BYTES)?)
 }
 
@@ -64,5 +80,19 @@ mod tests {
         assert!(blocks() < BYTES);
         pool.keep_reserve();
         assert!(blocks() >= BYTES);
+    }
+
+    #[test]
+    fn what_somebody_else_has_under_its_name_stays() {
+        let dir = TempDir::new("reserve-other");
+        let pool = PoolDir::new(dir.path());
+        for other in [&b"data"[..], &vec![1; BYTES as usize], &[0; 5]] {
+            std::fs::write(pool.reserve_path(), other).unwrap();
+            pool.keep_reserve();
+            assert!(std::fs::read(pool.reserve_path()).unwrap() == other && !is_ours(&pool.reserve_path()));
+        }
+        std::fs::write(pool.reserve_path(), b"").unwrap();
+        pool.keep_reserve();
+        assert!(is_ours(&pool.reserve_path()) && pool.reserve_path().metadata().unwrap().len() == BYTES);
     }
 }
