@@ -46,7 +46,6 @@ struct Job {
 
 const RANDOM_READ_ON_FILE: &str = "--ioengine=psync --direct=1 --thread --numjobs=32 --rw=randread --bs=4k";
 const RANDOM_READ_ON_NBD: &str = "--rw=randread --bs=4k --iodepth=32";
-const AGAIN: &str = "4 KiB random read, once more";
 
 /// File systems compress what goes through the page cache only, so writes do, and are synced at the end within the time.
 const JOBS: [Job; 6] = [
@@ -75,7 +74,7 @@ const JOBS: [Job; 6] = [
         again: false,
     },
     Job {
-        name: AGAIN,
+        name: "4 KiB random read, once more",
         on_file: RANDOM_READ_ON_FILE,
         on_nbd: RANDOM_READ_ON_NBD,
         throughput: false,

@@ -101,18 +101,11 @@ impl Queue {
         };
         let _ = begun.send(Ok(()));
         while turn.with_kernel_or_us > 0 {
-            if let Err(error) = turn.exchange() {
-                log::error!("a queue of the FUSE front end fails, and the mount ends: {error}");
-                doors.end_all();
-                return;
-            }
-            match turn.take(|taken| doors.serve(taken)) {
+            match turn.exchange().and_then(|()| turn.take(|taken| doors.serve(taken))) {
                 Ok(false) => {}
                 Ok(true) => return,
                 Err(error) => {
-                    log::error!(
-                        "a queue of the FUSE front end cannot give an answer back, and the mount ends: {error}"
-                    );
+                    log::error!("a queue of the FUSE front end fails, and the mount ends: {error}");
                     doors.end_all();
                     return;
                 }

@@ -50,7 +50,7 @@ impl PoolDir {
 
 /// Whether a file is the reserve, or what is left of making it, and not somebody's data under its name.
 fn is_ours(path: &Path) -> bool {
-    let is_zero = || std::fs::read(path).is_ok_and(|bytes| bytes.iter().all(|byte| *byte == 0));
+    let is_zero = || std::fs::read(path).is_ok_and(|bytes| policy::is_zero(&bytes));
     path.symlink_metadata()
         .is_ok_and(|found| found.is_file() && (found.len() == 0 || found.len() == BYTES && is_zero()))
 }
