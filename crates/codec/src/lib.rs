@@ -19,6 +19,7 @@ mod training;
 mod workspace;
 mod zle;
 mod zstd;
+mod zstd_prefix;
 
 pub use choice::{Codec, ParseCodecError};
 pub use dictionary::{DICTIONARY_BYTES_MAX, DecodeDictionary, DictionaryNumber, EncodeDictionary};

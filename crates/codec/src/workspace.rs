@@ -183,6 +183,12 @@ impl Workspace {
             Some(Stream::Zle) if dst.len() <= UNIT_BYTES_MAX => zle::decompress(src, dst, wanted).is_some(),
             Some(Stream::Lzjb) if dst.len() <= UNIT_BYTES_MAX => lzjb::decompress(src, dst, wanted).is_some(),
             Some(Stream::Lzo) if dst.len() <= UNIT_BYTES_MAX => lzo::decompress(src, dst, wanted).is_some(),
+            Some(Stream::Zstd) if dst.len() <= UNIT_BYTES_MAX => self.unzstd()?.decompress_prefix(src, dst, wanted),
+            Some(Stream::ZstdDictionary) if dst.len() <= UNIT_BYTES_MAX => {
+                let (number, frame) = DictionaryNumber::split(src).ok_or(malformed)?;
+                let dictionary = dictionaries(number).ok_or(DecodeError::MissingDictionary(number))?;
+                self.unzstd()?.decompress_prefix_with(&dictionary, frame, dst, wanted)
+            }
             _ => return self.decompress_with(id, src, dst, dictionaries),
         };
         if done { Ok(()) } else { Err(malformed) }

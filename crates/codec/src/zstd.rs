@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use zstd_safe::{CCtx, CDict, CParameter, DCtx, DDict, DParameter, FrameFormat, ResetDirective};
 
-use crate::{DecodeDictionary, EncodeDictionary, ZstdFastLevel, ZstdLevel};
+use crate::{DecodeDictionary, EncodeDictionary, ZstdFastLevel, ZstdLevel, zstd_prefix};
 
 /// zstd's level of ours.
 pub(crate) fn level_of(level: ZstdLevel) -> i32 {
@@ -111,17 +111,46 @@ impl Decompressor {
 
     /// Decodes a frame that is exactly `dst.len()` bytes long; false when it is not, or is malformed.
     pub(crate) fn decompress(&mut self, src: &[u8], dst: &mut [u8]) -> bool {
+        self.forget_dictionary() && self.context.decompress(dst, src) == Ok(dst.len())
+    }
+
+    /// Decodes at least the first `wanted` bytes of a frame of `dst.len()` bytes; false when that cannot be done.
+    pub(crate) fn decompress_prefix(&mut self, src: &[u8], dst: &mut [u8], wanted: usize) -> bool {
+        self.forget_dictionary() && self.run_prefix(src, dst, wanted)
+    }
+
+    /// As [`decompress`](Self::decompress), for a frame that was made with a dictionary.
+    pub(crate) fn decompress_with(&mut self, dictionary: &Arc<DecodeDictionary>, src: &[u8], dst: &mut [u8]) -> bool {
+        self.take_dictionary(dictionary) && self.context.decompress(dst, src) == Ok(dst.len())
+    }
+
+    /// As [`decompress_prefix`](Self::decompress_prefix), for a frame that was made with a dictionary.
+    pub(crate) fn decompress_prefix_with(
+        &mut self,
+        dictionary: &Arc<DecodeDictionary>,
+        src: &[u8],
+        dst: &mut [u8],
+        wanted: usize,
+    ) -> bool {
+        self.take_dictionary(dictionary) && self.run_prefix(src, dst, wanted)
+    }
+
+    fn run_prefix(&mut self, src: &[u8], dst: &mut [u8], wanted: usize) -> bool {
+        zstd_prefix::decode(src, dst, wanted, |src, room| self.context.decompress(room, src))
+            || self.context.decompress(dst, src) == Ok(dst.len())
+    }
+
+    fn forget_dictionary(&mut self) -> bool {
         if self.dictionary.is_some() {
             if self.context.disable_dictionary().is_err() {
                 return false;
             }
             self.dictionary = None;
         }
-        self.context.decompress(dst, src) == Ok(dst.len())
+        true
     }
 
-    /// The same for a frame that was made with a dictionary.
-    pub(crate) fn decompress_with(&mut self, dictionary: &Arc<DecodeDictionary>, src: &[u8], dst: &mut [u8]) -> bool {
+    fn take_dictionary(&mut self, dictionary: &Arc<DecodeDictionary>) -> bool {
         if !self.dictionary.as_ref().is_some_and(|last| Arc::ptr_eq(last, dictionary)) {
             // SAFETY: as in `Compressor::compress_with`.
             let prepared = unsafe { &*std::ptr::from_ref::<DDict<'static>>(dictionary.prepared()) };
@@ -130,6 +159,6 @@ impl Decompressor {
             }
             self.dictionary = Some(Arc::clone(dictionary));
         }
-        self.context.decompress(dst, src) == Ok(dst.len())
+        true
     }
 }
