@@ -159,7 +159,8 @@ impl Table {
             _ => {}
         }
         self.update_points(id);
-        if newly_destroyed {
+        // Holes hide nothing any more once there is nothing below: they are all that may be left of it.
+        if newly_destroyed || has_moved && descriptor.origin.is_none() {
             object.restart_reap();
         }
         if object.descriptor.read().reap.is_some() {

@@ -3,11 +3,13 @@
 
 mod support;
 
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use shale::control::Client;
@@ -327,6 +329,31 @@ fn a_log_that_is_damaged_where_it_was_durable_is_opened_only_by_repair() {
     on(&dir, "check", &[]).ok();
     // What lay before the damage is there.
     assert!(content(&dir, "v").starts_with(&bytes.repeat(8)), "what was not damaged is lost");
+}
+
+/// Both found the volume without clients, and the first to end took away the mark that the other's data was not complete.
+#[test]
+fn of_two_imports_into_a_volume_that_begin_at_once_one_is_refused() {
+    let dir = Dir::with_pool("64M");
+    let _server = Server::start(&dir, &[]);
+    on(&dir, "create", &["v", "--size", "4M"]).ok();
+    // They begin when there is somebody at the other end.
+    let (pool, pipes) = (dir.pool(), ["a", "b"].map(|name| dir.join(name)));
+    let mut imports = pipes.each_ref().map(|pipe| {
+        assert!(Command::new("mkfifo").arg(pipe).status().unwrap().success());
+        let import = ["import", path(&pool), "v", path(pipe), "--overwrite"];
+        Command::new(SHALE).args(import).stderr(Stdio::null()).spawn().unwrap()
+    });
+    let ends = pipes.each_ref().map(|pipe| OpenOptions::new().write(true).open(pipe).unwrap());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while imports.iter_mut().all(|import| import.try_wait().unwrap().is_none()) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(ends);
+    let codes = imports.map(|mut import| import.wait().unwrap().code());
+    assert!(codes.contains(&Some(4)) && codes.iter().all(|code| [Some(0), Some(4)].contains(code)), "{codes:?}");
+    assert_eq!(on(&dir, "list", &["--json"]).ok().json()[0]["incomplete"], false);
+    on(&dir, "import", &["v", "/etc/passwd", "--overwrite"]).ok();
 }
 
 #[test]

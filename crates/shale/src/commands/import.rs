@@ -1,6 +1,7 @@
 //! `shale import`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -41,8 +42,8 @@ pub fn run(args: ImportArgs, output: &Output) -> Outcome {
     let mut source = Source::open(&args.file)?;
     let started = Instant::now();
     let summary = Session::with(&args.pool, &args.access, output, |session| {
-        let target = Target::prepare(session, &args, &source, output)?;
-        let copied = target.copy(session, &mut source, &interrupted, output);
+        let (target, volume) = Target::prepare(session, &args, &source, output)?;
+        let copied = target.copy(session, volume, &mut source, &interrupted, output);
         match copied {
             Ok(moved) => Ok(target.summary(session, source.name(), moved, started, &interrupted)),
             Err(failure) => Err(target.clean_up(session, source.name(), failure)),
@@ -73,15 +74,17 @@ fn find(session: &Session, is_meant: impl Fn(&VolumeReport) -> bool) -> Outcome<
     Ok(volumes(session)?.into_iter().find(is_meant))
 }
 
-/// How many clients have a volume open that do not go within [`GOING_PATIENCE`]. That of a command that has just ended does.
-fn clients_that_stay(session: &Session, volume: &VolumeReport) -> Outcome<usize> {
+/// How many clients beside this one have a volume open that do not go within [`GOING_PATIENCE`]. That of a command that has just ended does.
+fn others_that_stay(session: &Session, id: u64) -> Outcome<usize> {
     let give_up = Instant::now() + GOING_PATIENCE;
-    let mut clients = volume.clients;
-    while clients > 0 && Instant::now() < give_up {
+    loop {
+        let clients = find(session, |other| other.id == id)?.map_or(0, |other| other.clients);
+        let others = clients.saturating_sub(1);
+        if others == 0 || Instant::now() >= give_up {
+            return Ok(others);
+        }
         std::thread::sleep(LOOK_EVERY);
-        clients = find(session, |other| other.id == volume.id)?.map_or(0, |other| other.clients);
     }
-    Ok(clients)
 }
 
 /// Bytes of a volume that hold data: what snapshots keep beside is not the volume's. `None` if it is `interrupted`, or cannot be told.
@@ -126,7 +129,13 @@ struct Target {
 }
 
 impl Target {
-    fn prepare(session: &Session, args: &ImportArgs, source: &Source, output: &Output) -> Outcome<Self> {
+    /// What is imported into, with an old volume opened: of two imports that begin in the same instant, each finds the other.
+    fn prepare(
+        session: &Session,
+        args: &ImportArgs,
+        source: &Source,
+        output: &Output,
+    ) -> Outcome<(Self, Option<Arc<dyn VolumeIo>>)> {
         let target = |id, created, grows, size_bytes| Self {
             name: args.volume.clone(),
             id,
@@ -140,11 +149,12 @@ impl Target {
                 let message = format!("volume '{}' exists; overwrite it with --overwrite", args.volume);
                 return Err(Error::new(ErrorKind::Exists, message).into());
             }
-            let clients = clients_that_stay(session, &old)?;
-            if clients > 0 {
+            let volume = session.volume(&args.volume, Some(old.id))?;
+            let others = others_that_stay(session, old.id)?;
+            if others > 0 {
                 let name = &args.volume;
                 let message =
-                    format!("volume '{name}' is open by {clients} client(s); disconnect them (or unmount) first");
+                    format!("volume '{name}' is open by {others} client(s); disconnect them (or unmount) first");
                 return Err(Error::new(ErrorKind::InUse, message).into());
             }
             if source.size_bytes().is_some_and(|bytes| bytes > old.size_bytes) {
@@ -153,7 +163,7 @@ impl Target {
             let target = target(old.id, false, false, old.size_bytes);
             let own = args.properties.iter().cloned().chain([incomplete()]);
             session.done(target.set(own.map(|(key, value)| (key, Some(value)))))?;
-            return Ok(target);
+            return Ok((target, Some(volume)));
         }
         let data_bytes = source.size_bytes();
         let wanted = args.size.or(data_bytes).unwrap_or(STREAM_BYTES_FIRST);
@@ -174,17 +184,18 @@ impl Target {
         }
         properties.extend([incomplete()]);
         let id = session.create(&args.volume, size_bytes, properties)?;
-        Ok(target(id, true, args.size.is_none() && data_bytes.is_none(), size_bytes))
+        Ok((target(id, true, args.size.is_none() && data_bytes.is_none(), size_bytes), None))
     }
 
     fn copy(
         &self,
         session: &Session,
+        volume: Option<Arc<dyn VolumeIo>>,
         source: &mut Source,
         interrupted: &AtomicBool,
         output: &Output,
     ) -> Outcome<Moved> {
-        let volume = session.volume(&self.name, Some(self.id))?;
+        let volume = volume.map_or_else(|| session.volume(&self.name, Some(self.id)), Ok)?;
         let grow = |needed: u64| self.grow(session, needed);
         let plan = Import {
             volume: &*volume,
