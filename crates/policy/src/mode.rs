@@ -41,7 +41,7 @@ impl Mode {
         match self {
             Self::Energy => Weights { time: 1.0, saving: 1.0 },
             Self::Performance | Self::Balanced => Weights { time: 1.0, saving: 16.0 },
-            Self::Archive => Weights { time: 1.0, saving: 300.0 },
+            Self::Archive => Weights { time: 1.0, saving: 450.0 },
         }
     }
 }
