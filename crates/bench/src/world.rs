@@ -142,11 +142,18 @@ impl World {
 
     /// Opens the pool in `dir` with a budget.
     pub fn open(dir: &Path, memory_bytes: u64) -> Outcome<Self> {
+        Self::open_layered(dir, memory_bytes, &|disk| disk)
+    }
+
+    /// The same, on what is made of its disk.
+    pub fn open_layered(dir: &Path, memory_bytes: u64, layer: Layer<'_>) -> Outcome<Self> {
         let disk = TimedDisk::new(FileDisk::open(&dir.join("data"))?);
         let began = Instant::now();
         let store = FjallStore::open(&dir.join("map"), FjallOptions { memory_bytes: store_bytes(memory_bytes) })?;
         let store_seconds = began.elapsed().as_secs_f64();
-        let pool = Pool::open(environment(disk.clone(), store), pool_options(memory_bytes))?;
+        let mut environment = environment(disk.clone(), store);
+        environment.disk = layer(environment.disk);
+        let pool = Pool::open(environment, pool_options(memory_bytes))?;
         Ok(Self { pool, disk, data: dir.join("data"), store_seconds })
     }
 

@@ -87,7 +87,7 @@ pub(crate) fn prior(key: Key) -> Estimate {
     }
 }
 
-/// Nanoseconds that decoding a KiB usually takes: whoever reads one block of a unit decodes all of it.
+/// Nanoseconds that decoding a KiB usually takes: whoever reads one block of a unit decodes all of it, or what lies before.
 pub(crate) fn decode_ns_per_kib(codec: CodecId) -> f64 {
     usual(codec).decode_ns_per_kib
 }

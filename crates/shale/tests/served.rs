@@ -333,7 +333,7 @@ fn a_log_that_is_damaged_where_it_was_durable_is_opened_only_by_repair() {
 
 /// Both found the volume without clients, and the first to end took away the mark that the other's data was not complete.
 #[test]
-fn of_two_imports_into_a_volume_that_begin_at_once_one_is_refused() {
+fn of_two_imports_into_a_volume_that_begin_at_once_no_more_than_one_goes_on() {
     let dir = Dir::with_pool("64M");
     let _server = Server::start(&dir, &[]);
     on(&dir, "create", &["v", "--size", "4M"]).ok();

@@ -28,7 +28,7 @@ const OURS: &str = "auto performance";
 /// other says what can be told at all. (With builds beside it, the CPU time of the same 768 MiB was 11 and 17 % off in the median of nine rounds.)
 const AGAINST_OFF: [&str; 3] = ["off performance", OURS, "off performance"];
 /// Rounds of that: what one run takes differs by several per cent from the next. Each takes each place in the order as often.
-const ROUNDS_AGAINST_OFF: usize = 9;
+const ROUNDS_AGAINST_OFF: usize = 27;
 /// Bytes that are written before the clock starts, more than a write buffer takes: memory that nobody has touched before is dear, and whose pool meets
 /// memory that an earlier one has touched is chance.
 const WARM_UP_BYTES: usize = 512 << 20;

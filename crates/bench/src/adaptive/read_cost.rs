@@ -1,10 +1,14 @@
 //! What a random read of 4 KiB costs of CPU time where `balanced` chose the codec, at the default unit and at half of it: the unit is
-//! read, verified and decoded, and one block of it used. What counts is the CPU time of Shale: looking the unit up, its checksum,
+//! read, verified and decoded as far as need be, and one block of it used. What counts is the CPU time of Shale: looking the unit up, its checksum,
 //! decoding, what it is copied, and keeping it. The kernel's part, the call that reads from the disk, is told beside it: no codec changes
 //! it much.
+//!
+//! Twice: where there is more data than memory, so that the cache is full and keeps nothing that is read for the first time; and while the cache has
+//! room, so that whole units are decoded and kept for later reads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::ThreadId;
 
 use bytes::Bytes;
 use env::{AlignedBuf, Clock, Disk, DiskLayer, SystemClock};
@@ -20,17 +24,22 @@ use crate::{Context, Outcome};
 const UNITS: [usize; 2] = [32 << 10, 16 << 10];
 const BLOCK_BYTES: usize = 4 << 10;
 const REQUEST: usize = 128 << 10;
-/// Reads of each unit; what is cached is dropped in between.
+/// Reads of each unit; the pool is opened anew in between, or what is cached is dropped.
 const ROUNDS: usize = 7;
+/// Memory of a pool whose cache is full: it has 6 MiB for decoded units.
+const SMALL_MEMORY_BYTES: u64 = 48 << 20;
+/// More than that cache holds.
+const FILLER_BYTES: usize = 32 << 20;
 /// Most CPU time of a read, in microseconds.
 const LIMIT_US: f64 = 40.0;
 /// Order of the reads; any number.
 const SEED: u64 = 4;
 
-/// A disk that adds up the CPU time of its readers.
+/// A disk that adds up the CPU time that reading takes of this thread: what is read ahead is read by others.
 struct Measured {
     inner: Arc<dyn Disk>,
     read_ns: Arc<AtomicU64>,
+    reader: ThreadId,
     clock: SystemClock,
 }
 
@@ -41,107 +50,178 @@ impl DiskLayer for Measured {
     fn read_at(&self, offset: u64, buf: &mut AlignedBuf, len: usize) -> std::io::Result<()> {
         let began = self.clock.thread_cpu_ns();
         let result = self.inner.read_at(offset, buf, len);
-        self.read_ns.fetch_add(self.clock.thread_cpu_ns() - began, Ordering::Relaxed);
+        if std::thread::current().id() == self.reader {
+            self.read_ns.fetch_add(self.clock.thread_cpu_ns() - began, Ordering::Relaxed);
+        }
         result
     }
 }
 
-/// What a read costs.
+/// What a read costs, in CPU microseconds.
+#[derive(Clone, Copy)]
 struct Cost {
-    /// CPU microseconds of Shale.
+    /// Of Shale.
     shale_us: f64,
-    /// The kernel's as well.
+    /// With the kernel's.
     all_us: f64,
+}
+
+impl Cost {
+    const MOST: Self = Self { shale_us: f64::INFINITY, all_us: f64::INFINITY };
+
+    fn least(self, other: Self) -> Self {
+        Self { shale_us: self.shale_us.min(other.shale_us), all_us: self.all_us.min(other.all_us) }
+    }
+}
+
+/// What reads cost of data of one kind.
+struct Costs {
+    /// While the cache is full.
+    full: Cost,
+    /// While it has room.
+    filling: Cost,
     /// What the data is stored as.
     stored: String,
 }
 
-/// Of data of one kind, when the volume has seen as much of it before.
-fn cost(context: &Context, name: &str, data: &[u8], unit_bytes: usize, compression: &str) -> Outcome<Cost> {
-    let read_ns = Arc::new(AtomicU64::new(0));
-    let layer = |inner| -> Arc<dyn Disk> {
-        Arc::new(Measured { inner, read_ns: Arc::clone(&read_ns), clock: SystemClock::default() })
-    };
-    let dir = context.dir.join(format!("read-{name}-{compression}"));
-    let world = World::create_layered(&dir, compression, &format!("{}K", unit_bytes >> 10), &layer)?;
-    world.pool.create_volume("v", data.len() as u64, &engine::Properties::new())?;
-    let volume = world.pool.volume("v")?;
+/// Writes data as requests have it, makes it durable, and leaves nothing to do.
+fn write(world: &World, name: &str, data: &[u8], times: usize) -> Outcome<()> {
+    world.pool.create_volume(name, data.len() as u64, &engine::Properties::new())?;
+    let volume = world.pool.volume(name)?;
     let data = Bytes::copy_from_slice(data);
-    for _ in 0..2 {
+    for _ in 0..times {
         for at in (0..data.len()).step_by(REQUEST) {
             volume.write(at as u64, data.slice(at..(at + REQUEST).min(data.len())), WriteOptions::default())?;
         }
         volume.flush()?;
         world.pool.checkpoint()?;
     }
+    Ok(())
+}
+
+/// Of data of one kind, when the volume has seen as much of it before.
+fn costs(context: &Context, name: &str, data: &[u8], unit_bytes: usize, compression: &str) -> Outcome<Costs> {
+    let read_ns = Arc::new(AtomicU64::new(0));
+    let layer = |inner| -> Arc<dyn Disk> {
+        let reader = std::thread::current().id();
+        Arc::new(Measured { inner, read_ns: Arc::clone(&read_ns), reader, clock: SystemClock::default() })
+    };
+    let dir = context.dir.join(format!("read-{name}-{compression}"));
+    let world = World::create_layered(&dir, compression, &format!("{}K", unit_bytes >> 10), &layer)?;
+    write(&world, "v", data, 2)?;
+    write(&world, "filler", &data.iter().copied().cycle().take(FILLER_BYTES).collect::<Vec<_>>(), 1)?;
     let (regions, _) = world.pool.explain("v", 0, usize::MAX)?;
     let mut stored = std::collections::BTreeMap::<String, u64>::new();
     for used in regions.iter().flat_map(|region| &region.codecs) {
         *stored.entry(used.codec.clone()).or_default() += used.units;
     }
     let stored = stored.iter().map(|(codec, units)| format!("{codec} {units}")).collect::<Vec<_>>().join(", ");
-    let clock = SystemClock::default();
     let units = (data.len() / unit_bytes) as u64;
     let mut order: Vec<u64> = (0..units).collect();
     for index in (1..order.len()).rev() {
         order.swap(index, scattered(index as u64, SEED, index as u64 + 1) as usize);
     }
-    let (mut shale_us, mut all_us) = (f64::INFINITY, f64::INFINITY);
-    let mut block = vec![0; BLOCK_BYTES];
-    for round in 0..ROUNDS as u64 {
+    let mut filling = Cost::MOST;
+    for round in 0..ROUNDS {
         world.pool.drop_caches();
-        // The map's records are found again: looking them up is no matter of codecs.
-        let (began, read_before) = (clock.thread_cpu_ns(), read_ns.load(Ordering::Relaxed));
-        for unit in &order {
-            let block_of = scattered(*unit, SEED + round, (unit_bytes / BLOCK_BYTES) as u64);
-            volume.read(unit * unit_bytes as u64 + block_of * BLOCK_BYTES as u64, &mut block)?;
-        }
-        let all = clock.thread_cpu_ns() - began;
-        let shale = all - (read_ns.load(Ordering::Relaxed) - read_before);
-        all_us = all_us.min(all as f64 / 1e3 / units as f64);
-        shale_us = shale_us.min(shale as f64 / 1e3 / units as f64);
+        filling = filling.least(read(&world, &order, unit_bytes, round, &read_ns)?);
     }
-    drop(volume);
     world.close()?;
-    Ok(Cost { shale_us, all_us, stored })
+    let mut full = Cost::MOST;
+    for round in 0..ROUNDS {
+        // Anew, because a cache that is full keeps what is read twice.
+        let world = World::open_layered(&dir, SMALL_MEMORY_BYTES, &layer)?;
+        let (filler, mut block) = (world.pool.volume("filler")?, vec![0; BLOCK_BYTES]);
+        // Backwards, which is no stream: what is read ahead of one does not stay.
+        for at in (0..FILLER_BYTES).step_by(unit_bytes).rev() {
+            filler.read(at as u64, &mut block)?;
+        }
+        drop(filler);
+        full = full.least(read(&world, &order, unit_bytes, round, &read_ns)?);
+        world.close()?;
+    }
+    Ok(Costs { full, filling, stored })
+}
+
+/// Reads a block of each unit.
+fn read(world: &World, order: &[u64], unit_bytes: usize, round: usize, read_ns: &AtomicU64) -> Outcome<Cost> {
+    let (clock, volume, mut block) = (SystemClock::default(), world.pool.volume("v")?, vec![0; BLOCK_BYTES]);
+    // The map's records are found again: looking them up is no matter of codecs.
+    let (began, read_before) = (clock.thread_cpu_ns(), read_ns.load(Ordering::Relaxed));
+    for unit in order {
+        let block_of = scattered(*unit, SEED + round as u64, (unit_bytes / BLOCK_BYTES) as u64);
+        volume.read(unit * unit_bytes as u64 + block_of * BLOCK_BYTES as u64, &mut block)?;
+    }
+    let all = clock.thread_cpu_ns() - began;
+    let shale = all - (read_ns.load(Ordering::Relaxed) - read_before);
+    let each = |ns: u64| ns as f64 / 1e3 / order.len() as f64;
+    Ok(Cost { shale_us: each(shale), all_us: each(all) })
 }
 
 /// The rows.
 pub fn run(context: &Context, kinds: &Kinds, report: &mut Report) -> Outcome<()> {
     let [default, half] = UNITS;
-    let (us, with_kernel_us, how) = worst_kind(context, kinds, default)?;
+    let [full, filling] = worst_kinds(context, kinds, default)?;
     let name = "balanced, 4 KiB random read at the default unit: CPU time, worst kind";
-    report.at_most(name, us, "us", LIMIT_US, &how)?;
-    report.info(&format!("{name}, with the kernel's"), with_kernel_us, "us", &how)?;
-    let (us, _, how) = worst_kind(context, kinds, half)?;
+    report.at_most(name, full.cost.shale_us, "us", LIMIT_US, &full.how)?;
+    report.info(&format!("{name}, with the kernel's"), full.cost.all_us, "us", &full.how)?;
+    let name = "balanced, 4 KiB random read at the default unit, while the cache fills: CPU time, worst kind";
+    report.at_most(name, filling.cost.shale_us, "us", LIMIT_US, &filling.how)?;
+    report.info(&format!("{name}, with the kernel's"), filling.cost.all_us, "us", &filling.how)?;
+    let [full, filling] = worst_kinds(context, kinds, half)?;
     let name = format!("balanced, 4 KiB random read of units of {} KiB: CPU time, worst kind", half >> 10);
-    report.info(&name, us, "us", &how)
+    report.info(&name, full.cost.shale_us, "us", &full.how)?;
+    report.info(&format!("{name}, while the cache fills"), filling.cost.shale_us, "us", &filling.how)
 }
 
-/// The most that a read takes over the kinds, also with the kernel's part, and how that was measured.
-fn worst_kind(context: &Context, kinds: &Kinds, unit_bytes: usize) -> Outcome<(f64, f64, String)> {
-    let (mut worst, mut worst_all) = ((0.0, String::new()), 0.0f64);
-    println!("units of {} KiB", unit_bytes >> 10);
-    println!("{:<12} {:>22} {:>22}", "kind", "raw", "balanced, with kernel");
+/// The kind that costs most.
+struct Worst {
+    cost: Cost,
+    /// How that was measured.
+    how: String,
+}
+
+/// While the cache is full, and while it has room.
+fn worst_kinds(context: &Context, kinds: &Kinds, unit_bytes: usize) -> Outcome<[Worst; 2]> {
+    const STATES: [&str; 2] = [
+        "a cache of a few MiB is full, so that only what is wanted of a unit is decoded",
+        "nothing is cached, and there is room, so that whole units are decoded and kept",
+    ];
+    let mut worst = STATES.map(|_| (Cost { shale_us: 0.0, all_us: 0.0 }, String::new()));
+    println!("units of {} KiB; the cache full (raw, balanced, with the kernel's), and filling", unit_bytes >> 10);
     for (name, data) in kinds.names.iter().zip(&kinds.data) {
         let data = &data[..data.len() / unit_bytes * unit_bytes];
-        let raw = cost(context, name, data, unit_bytes, "off")?;
-        let auto = cost(context, name, data, unit_bytes, "auto")?;
+        let raw = costs(context, name, data, unit_bytes, "off")?;
+        let auto = costs(context, name, data, unit_bytes, "auto")?;
         println!(
-            "{name:<12} {:>8.1} {:>8.1} us {:>8.1} {:>8.1} us   {}",
-            raw.shale_us, raw.all_us, auto.shale_us, auto.all_us, auto.stored
+            "{name:<12} {:>8.1} {:>8.1} {:>8.1} us   {:>8.1} {:>8.1} {:>8.1} us   {}",
+            raw.full.shale_us,
+            auto.full.shale_us,
+            auto.full.all_us,
+            raw.filling.shale_us,
+            auto.filling.shale_us,
+            auto.filling.all_us,
+            auto.stored
         );
-        worst_all = worst_all.max(auto.all_us);
-        if auto.shale_us > worst.0 {
-            worst = (auto.shale_us, format!("{name} ({}; {:.1} us if stored raw)", auto.stored, raw.shale_us));
+        for ((most, at), (ours, raw)) in
+            worst.iter_mut().zip([(auto.full, raw.full), (auto.filling, raw.filling)])
+        {
+            most.all_us = most.all_us.max(ours.all_us);
+            if ours.shale_us > most.shale_us {
+                most.shale_us = ours.shale_us;
+                *at = format!("{name} ({}; {:.1} us if stored raw)", auto.stored, raw.shale_us);
+            }
         }
     }
-    let how = format!(
-        "a read of 4 KiB of each {} KiB in random order through the engine, nothing cached; CPU time of the thread without the call \
-         that reads from the disk: map, checksum, decoding, copies; mean over a kind that was written twice, least of {ROUNDS} rounds; the kind with the \
-         largest: {}; `bench adaptive --only 'adaptive read'`",
-        unit_bytes >> 10,
-        worst.1
-    );
-    Ok((worst.0, worst_all, how))
+    let mut states = STATES.into_iter();
+    Ok(worst.map(|(cost, at)| Worst {
+        cost,
+        how: format!(
+            "a read of 4 KiB of each {} KiB in random order through the engine; {}; CPU time of the thread without the call \
+             that reads from the disk: map, checksum, decoding, copies; mean over a kind that was written twice, least of {ROUNDS} rounds; the kind \
+             with the largest: {at}; `bench adaptive --only 'adaptive read'`",
+            unit_bytes >> 10,
+            states.next().unwrap_or_default(),
+        ),
+    }))
 }

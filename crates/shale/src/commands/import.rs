@@ -74,14 +74,18 @@ fn find(session: &Session, is_meant: impl Fn(&VolumeReport) -> bool) -> Outcome<
     Ok(volumes(session)?.into_iter().find(is_meant))
 }
 
-/// How many clients beside this one have a volume open that do not go within [`GOING_PATIENCE`]. That of a command that has just ended does.
-fn others_that_stay(session: &Session, id: u64) -> Outcome<usize> {
+/// Waits for other clients of a volume that this one has open to go, at most [`GOING_PATIENCE`]: that of a command that has just ended does.
+fn await_others_gone(session: &Session, name: &str, id: u64) -> Outcome {
     let give_up = Instant::now() + GOING_PATIENCE;
     loop {
         let clients = find(session, |other| other.id == id)?.map_or(0, |other| other.clients);
         let others = clients.saturating_sub(1);
-        if others == 0 || Instant::now() >= give_up {
-            return Ok(others);
+        if others == 0 {
+            return Ok(());
+        }
+        if Instant::now() >= give_up {
+            let message = format!("volume '{name}' is open by {others} client(s); disconnect them (or unmount) first");
+            return Err(Error::new(ErrorKind::InUse, message).into());
         }
         std::thread::sleep(LOOK_EVERY);
     }
@@ -129,13 +133,13 @@ struct Target {
 }
 
 impl Target {
-    /// What is imported into, with an old volume opened: of two imports that begin in the same instant, each finds the other.
+    /// What is imported into, opened: of two imports that begin in the same instant, each finds the other.
     fn prepare(
         session: &Session,
         args: &ImportArgs,
         source: &Source,
         output: &Output,
-    ) -> Outcome<(Self, Option<Arc<dyn VolumeIo>>)> {
+    ) -> Outcome<(Self, Arc<dyn VolumeIo>)> {
         let target = |id, created, grows, size_bytes| Self {
             name: args.volume.clone(),
             id,
@@ -150,20 +154,14 @@ impl Target {
                 return Err(Error::new(ErrorKind::Exists, message).into());
             }
             let volume = session.volume(&args.volume, Some(old.id))?;
-            let others = others_that_stay(session, old.id)?;
-            if others > 0 {
-                let name = &args.volume;
-                let message =
-                    format!("volume '{name}' is open by {others} client(s); disconnect them (or unmount) first");
-                return Err(Error::new(ErrorKind::InUse, message).into());
-            }
+            await_others_gone(session, &args.volume, old.id)?;
             if source.size_bytes().is_some_and(|bytes| bytes > old.size_bytes) {
                 return Err(too_small(&args.volume, old.size_bytes, source).into());
             }
             let target = target(old.id, false, false, old.size_bytes);
             let own = args.properties.iter().cloned().chain([incomplete()]);
             session.done(target.set(own.map(|(key, value)| (key, Some(value)))))?;
-            return Ok((target, Some(volume)));
+            return Ok((target, volume));
         }
         let data_bytes = source.size_bytes();
         let wanted = args.size.or(data_bytes).unwrap_or(STREAM_BYTES_FIRST);
@@ -184,18 +182,22 @@ impl Target {
         }
         properties.extend([incomplete()]);
         let id = session.create(&args.volume, size_bytes, properties)?;
-        Ok((target(id, true, args.size.is_none() && data_bytes.is_none(), size_bytes), None))
+        let target = target(id, true, args.size.is_none() && data_bytes.is_none(), size_bytes);
+        let opened = session.volume(&args.volume, Some(id));
+        let volume = opened.map_err(|error| target.clean_up(session, source.name(), error.into()))?;
+        // If somebody was quicker to open it, it is his, whatever he does with it.
+        await_others_gone(session, &args.volume, id)?;
+        Ok((target, volume))
     }
 
     fn copy(
         &self,
         session: &Session,
-        volume: Option<Arc<dyn VolumeIo>>,
+        volume: Arc<dyn VolumeIo>,
         source: &mut Source,
         interrupted: &AtomicBool,
         output: &Output,
     ) -> Outcome<Moved> {
-        let volume = volume.map_or_else(|| session.volume(&self.name, Some(self.id)), Ok)?;
         let grow = |needed: u64| self.grow(session, needed);
         let plan = Import {
             volume: &*volume,
