@@ -57,7 +57,7 @@ fn write_once(dir: &Path, files: &[Bytes], compression: &str, dictionary: &str) 
     volume.flush()?;
     let cpu_seconds = super::live::cpu_seconds() - cpu;
     world.pool.checkpoint()?;
-    let stored = world.pool.status().fragment_bytes;
+    let stored = world.pool.status().live_bytes;
     drop(volume);
     world.close()?;
     let raw: usize = files.iter().map(Bytes::len).sum();
