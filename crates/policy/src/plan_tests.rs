@@ -156,7 +156,7 @@ fn where_no_contender_saves_enough_others_stand_in_by_table() {
 #[test]
 fn a_fallback_saves_more_for_a_bounded_time() {
     let table = known(&[
-        ("lz4", 800.0, 0.30),
+        ("lz4", 700.0, 0.30),
         ("zstd-1", 1700.0, 0.31),
         ("zstd-3", 2500.0, 0.32),
         ("zstd-9", 9000.0, 0.33),
