@@ -20,7 +20,7 @@ pub enum Mode {
 }
 
 /// CPU time that `archive` may spend on a unit, as a multiple of what `balanced` spends on data of that class.
-pub const ARCHIVE_CPU_MULTIPLE: f64 = 40.0;
+pub const ARCHIVE_CPU_MULTIPLE: f64 = 64.0;
 
 impl Mode {
     /// What [`FromStr`] accepts, for messages and help.

@@ -75,7 +75,7 @@ fn modes_by_table() {
     ]);
     for (name, table, expected) in [
         ("source", &source(), ["zstd-3", "lz4", "zstd-3", "zstd-9"]),
-        ("base64", &base64, ["zstd-1", "zstd-1", "zstd-1", "zstd-9"]),
+        ("base64", &base64, ["zstd-1", "zstd-1", "zstd-1", "zstd-19"]),
         ("random", &random, ["raw", "raw", "raw", "raw"]),
     ] {
         for (mode, expected) in Mode::ALL.into_iter().zip(expected) {
