@@ -101,7 +101,7 @@ mod tests {
         assert!(window_bytes(0xff) > 1 << 40);
         // Sections of raw (3 forms) and Huffman (3 forms) literals.
         let block = |section: u64| literals_of_only_block(&block(LAST_COMPRESSED, &section.to_le_bytes()));
-        assert_eq!(block(0b00 << 2 | 31 << 3), Some(31));
+        assert_eq!(block(31 << 3), Some(31));
         assert_eq!(block(0b01 << 2 | 4095 << 4), Some(4095));
         assert_eq!(block(0b11 << 2 | 70_000 << 4), Some(70_000));
         assert_eq!(block(2 | 0b01 << 2 | 1023 << 4 | 7 << 14), Some(1023));
@@ -139,8 +139,7 @@ mod tests {
         let first = [&[10 << 3][..], &[7; 10], &[0]].concat();
         let second = [(1 | 0b01 << 2 | 1024_u32 << 4).to_le_bytes()[..2].to_vec(), vec![9, 0]].concat();
         let third = [((3062_u32 << 3) | 3).to_le_bytes()[..3].to_vec(), vec![5]].concat();
-        let frames =
-            [vec![0, 0x10], block(LAST_COMPRESSED, &first), vec![0, 0], block(4, &second), third].concat();
+        let frames = [vec![0, 0x10], block(LAST_COMPRESSED, &first), vec![0, 0], block(4, &second), third].concat();
         let mut whole = vec![0; 4096];
         let mut workspace = crate::Workspace::new();
         let id = crate::CodecId(65);

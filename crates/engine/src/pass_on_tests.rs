@@ -6,7 +6,6 @@ use bytes::Bytes;
 use sim::Machine;
 use surface::{BlockDevice, WriteOptions};
 
-use super::*;
 use crate::pool::Pool;
 use crate::testing::pool_on;
 use units::BLOCK_BYTES;

@@ -203,9 +203,7 @@ fn worst_kinds(context: &Context, kinds: &Kinds, unit_bytes: usize) -> Outcome<[
             auto.filling.all_us,
             auto.stored
         );
-        for ((most, at), (ours, raw)) in
-            worst.iter_mut().zip([(auto.full, raw.full), (auto.filling, raw.filling)])
-        {
+        for ((most, at), (ours, raw)) in worst.iter_mut().zip([(auto.full, raw.full), (auto.filling, raw.filling)]) {
             most.all_us = most.all_us.max(ours.all_us);
             if ours.shale_us > most.shale_us {
                 most.shale_us = ours.shale_us;
