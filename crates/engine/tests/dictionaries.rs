@@ -225,10 +225,12 @@ fn a_volume_of_several_kinds_has_several_dictionaries() {
         best.push(alone.write("v", region, &records(kind, 7, MIB)));
     }
     let mut used = Vec::new();
-    for kind in [1, 0, 1, 0] {
+    for (round, kind) in [1, 0, 1, 0].into_iter().enumerate() {
         let (at, new) = ((kind as usize + 2) * region - MIB, records(kind, 7, MIB));
         let (stored, best) = (world.write("v", at, &new), best[kind as usize]);
-        assert!(stored as f64 <= best as f64 * 1.05, "kind {kind}: {stored} beside another, {best} alone");
+        // A region begins with its neighbour's until it has been compared a few times; then it knows.
+        let factor = if round < 2 { 1.1 } else { 1.01 };
+        assert!(stored as f64 <= best as f64 * factor, "kind {kind}: {stored} beside another, {best} alone");
         let detail = world.pool().explain_region("v", at as u64).unwrap();
         assert_eq!(detail.dictionaries, 2);
         used.push(detail.dictionary.unwrap());
