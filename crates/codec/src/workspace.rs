@@ -133,12 +133,8 @@ impl Workspace {
                 inflate.decompress(src, dst)
             }
             Stream::Bzip2 => self.bzip2.decompress(src, dst),
-            Stream::Zstd => self.unzstd()?.decompress(src, dst),
-            Stream::ZstdDictionary => {
-                let (number, frame) = DictionaryNumber::split(src).ok_or(malformed)?;
-                let dictionary = dictionaries(number).ok_or(DecodeError::MissingDictionary(number))?;
-                self.unzstd()?.decompress_with(&dictionary, frame, dst)
-            }
+            Stream::Zstd => self.unzstd()?.decompress(None, src, dst, wanted),
+            Stream::ZstdDictionary => self.unzstd_with(src, dst, wanted, dictionaries, malformed)?,
         };
         if done { Ok(()) } else { Err(malformed) }
     }
@@ -183,15 +179,27 @@ impl Workspace {
             Some(Stream::Zle) if dst.len() <= UNIT_BYTES_MAX => zle::decompress(src, dst, wanted).is_some(),
             Some(Stream::Lzjb) if dst.len() <= UNIT_BYTES_MAX => lzjb::decompress(src, dst, wanted).is_some(),
             Some(Stream::Lzo) if dst.len() <= UNIT_BYTES_MAX => lzo::decompress(src, dst, wanted).is_some(),
-            Some(Stream::Zstd) if dst.len() <= UNIT_BYTES_MAX => self.unzstd()?.decompress_prefix(src, dst, wanted),
+            Some(Stream::Zstd) if dst.len() <= UNIT_BYTES_MAX => self.unzstd()?.decompress(None, src, dst, wanted),
             Some(Stream::ZstdDictionary) if dst.len() <= UNIT_BYTES_MAX => {
-                let (number, frame) = DictionaryNumber::split(src).ok_or(malformed)?;
-                let dictionary = dictionaries(number).ok_or(DecodeError::MissingDictionary(number))?;
-                self.unzstd()?.decompress_prefix_with(&dictionary, frame, dst, wanted)
+                self.unzstd_with(src, dst, wanted, dictionaries, malformed)?
             }
             _ => return self.decompress_with(id, src, dst, dictionaries),
         };
         if done { Ok(()) } else { Err(malformed) }
+    }
+
+    /// Finds the dictionary that `src` names, and decodes with it.
+    fn unzstd_with(
+        &mut self,
+        src: &[u8],
+        dst: &mut [u8],
+        wanted: usize,
+        dictionaries: &mut dyn FnMut(DictionaryNumber) -> Option<Arc<DecodeDictionary>>,
+        malformed: DecodeError,
+    ) -> Result<bool, DecodeError> {
+        let (number, frame) = DictionaryNumber::split(src).ok_or(malformed)?;
+        let dictionary = dictionaries(number).ok_or(DecodeError::MissingDictionary(number))?;
+        Ok(self.unzstd()?.decompress(Some(&dictionary), frame, dst, wanted))
     }
 
     fn unzstd(&mut self) -> Result<&mut zstd::Decompressor, DecodeError> {

@@ -109,35 +109,22 @@ impl Decompressor {
         self.context.sizeof()
     }
 
-    /// Decodes a frame that is exactly `dst.len()` bytes long; false when it is not, or is malformed.
-    pub(crate) fn decompress(&mut self, src: &[u8], dst: &mut [u8]) -> bool {
-        self.forget_dictionary() && self.context.decompress(dst, src) == Ok(dst.len())
-    }
-
-    /// Decodes at least the first `wanted` bytes of a frame of `dst.len()` bytes; false when that cannot be done.
-    pub(crate) fn decompress_prefix(&mut self, src: &[u8], dst: &mut [u8], wanted: usize) -> bool {
-        self.forget_dictionary() && self.run_prefix(src, dst, wanted)
-    }
-
-    /// As [`decompress`](Self::decompress), for a frame that was made with a dictionary.
-    pub(crate) fn decompress_with(&mut self, dictionary: &Arc<DecodeDictionary>, src: &[u8], dst: &mut [u8]) -> bool {
-        self.take_dictionary(dictionary) && self.context.decompress(dst, src) == Ok(dst.len())
-    }
-
-    /// As [`decompress_prefix`](Self::decompress_prefix), for a frame that was made with a dictionary.
-    pub(crate) fn decompress_prefix_with(
+    /// Decodes at least the first `wanted` bytes of a frame of `dst.len()` bytes, made with that dictionary or with none; false when it has another
+    /// length, if all of it is decoded, or is malformed.
+    pub(crate) fn decompress(
         &mut self,
-        dictionary: &Arc<DecodeDictionary>,
+        dictionary: Option<&Arc<DecodeDictionary>>,
         src: &[u8],
         dst: &mut [u8],
         wanted: usize,
     ) -> bool {
-        self.take_dictionary(dictionary) && self.run_prefix(src, dst, wanted)
-    }
-
-    fn run_prefix(&mut self, src: &[u8], dst: &mut [u8], wanted: usize) -> bool {
-        zstd_prefix::decode(src, dst, wanted, |src, room| self.context.decompress(room, src))
-            || self.context.decompress(dst, src) == Ok(dst.len())
+        let is_ready = match dictionary {
+            None => self.forget_dictionary(),
+            Some(dictionary) => self.take_dictionary(dictionary),
+        };
+        let mut run = |src: &[u8], room: &mut [u8]| self.context.decompress(room, src);
+        is_ready
+            && (wanted < dst.len() && zstd_prefix::decode(src, dst, wanted, &mut run) || run(src, dst) == Ok(dst.len()))
     }
 
     fn forget_dictionary(&mut self) -> bool {

@@ -14,7 +14,7 @@
 //! frame may have a small window, and its literals wait in the destination then.
 
 /// What the library says of itself in the version that this was checked against: 1.5.7.
-pub(crate) const READ_VERSION: u32 = 10_507;
+const READ_VERSION: u32 = 10_507;
 
 /// Largest room in bytes of which no literal ever waits in the destination: a block cannot have more of them than there is room.
 const ROOM_MAX: usize = 64 << 10;
