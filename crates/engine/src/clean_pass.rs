@@ -155,8 +155,10 @@ pub(crate) struct Brake {
     soft: AtomicU64,
     /// Nanoseconds that cleaning takes for a MiB that it wins; 0 if it wins none.
     ns_per_mib: AtomicU64,
-    /// When the next write may go on.
-    next_ns: Mutex<u64>,
+    /// When the next write may go on. Changed by every write, so without a lock: whoever holds one may lose his core.
+    next_ns: AtomicU64,
+    /// Those who wait for their turn.
+    easing: Mutex<()>,
     eased: Condvar,
     /// Writers that wait at the soft wall.
     waiting: AtomicU64,
@@ -243,16 +245,18 @@ impl Core {
             return;
         }
         let cost = (bytes as f64 / f64::from(1 << 20) * ns_per_mib as f64 * self.urgency().min(1.0)) as u64;
+        if cost == 0 {
+            return;
+        }
         let now = self.env.clock.now_ns();
-        let mut next = self.brake.next_ns.lock();
-        let turn = (*next).max(now);
-        *next = (turn + cost).min(now + BRAKE_NS_MAX);
+        let after = |next: u64| Some((next.max(now) + cost).min(now + BRAKE_NS_MAX));
+        let turn = self.brake.next_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after).unwrap_or(0).max(now);
         let wait = Duration::from_nanos((turn - now).min(BRAKE_NS_MAX));
-        if cost > 0 {
+        if !self.brake.has_braked.load(Ordering::Relaxed) {
             self.brake.has_braked.store(true, Ordering::Relaxed);
         }
         if wait >= BRAKE_LEAST {
-            self.brake.eased.wait_for(&mut next, wait);
+            self.brake.eased.wait_for(&mut self.brake.easing.lock(), wait);
         }
     }
 
@@ -265,7 +269,7 @@ impl Core {
     pub(crate) fn ease_brake(&self) {
         self.brake.room.notify_all();
         if self.urgency() == 0.0 {
-            *self.brake.next_ns.lock() = 0;
+            self.brake.next_ns.store(0, Ordering::Relaxed);
             self.brake.eased.notify_all();
         }
     }

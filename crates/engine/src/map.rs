@@ -254,10 +254,17 @@ impl Map {
         let mut take = |records: &GroupRecords| {
             for ((epoch, below), open) in below.iter_mut().zip(&mut open) {
                 let Some((_, record)) = records.iter().find(|(e, _)| e == epoch) else { continue };
-                let lives =
-                    record.fragments.iter().map(|fragment| FragmentRef { live: fragment.live.and(*open), ..*fragment });
-                below.fragments.extend(lives.filter(|fragment| !fragment.live.is_empty()));
-                *open = open.minus(record.known());
+                *open = open.minus(record.holes);
+                for fragment in &record.fragments {
+                    if open.is_empty() {
+                        break;
+                    }
+                    let live = fragment.live.and(*open);
+                    if !live.is_empty() {
+                        below.fragments.push(FragmentRef { live, ..*fragment });
+                        *open = open.minus(live);
+                    }
+                }
             }
         };
         layers.settled.with(key, &mut take);

@@ -124,7 +124,11 @@ impl Workers {
     /// Tells the workers that there is something to drain.
     pub(crate) fn wake(&self) {
         if self.idle.load(Ordering::Acquire) > 0 {
-            self.state.lock().wakes += 1;
+            let mut state = self.state.lock();
+            state.wakes += 1;
+            // They are on their way: nobody else need wake them.
+            self.idle.store(0, Ordering::Release);
+            drop(state);
             self.work.notify_all();
         }
     }
@@ -232,11 +236,15 @@ fn work(core: &Weak<Core>) {
             }
         }
         let mut state = workers.state.lock();
-        workers.idle.fetch_add(1, Ordering::AcqRel);
         if !state.stop && state.wakes == seen {
+            let wakes = state.wakes;
+            workers.idle.fetch_add(1, Ordering::AcqRel);
             workers.work.wait_for(&mut state, KEEPER_PERIOD);
+            // Whoever wakes them counts all of them as awake.
+            if state.wakes == wakes {
+                workers.idle.fetch_sub(1, Ordering::AcqRel);
+            }
         }
-        workers.idle.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

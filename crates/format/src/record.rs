@@ -87,15 +87,26 @@ impl Record {
 
     /// Forgets what it says of `blocks`; `lost` gets each fragment that loses blocks, its live mask cut down to those.
     pub fn forget(&mut self, blocks: BlockMask, lost: &mut dyn FnMut(&FragmentRef)) {
+        // No block has two fragments: most changes concern one, and the others need not be looked at.
+        let mut left = blocks.minus(self.holes);
         self.holes = self.holes.minus(blocks);
-        self.fragments.retain_mut(|fragment| {
-            let gone = fragment.live.and(blocks);
-            if !gone.is_empty() {
-                lost(&FragmentRef { live: gone, ..*fragment });
-                fragment.live = fragment.live.minus(gone);
+        let mut at = 0;
+        while !left.is_empty()
+            && let Some(fragment) = self.fragments.get_mut(at)
+        {
+            let gone = fragment.live.and(left);
+            at += 1;
+            if gone.is_empty() {
+                continue;
             }
-            !fragment.live.is_empty()
-        });
+            lost(&FragmentRef { live: gone, ..*fragment });
+            left = left.minus(gone);
+            fragment.live = fragment.live.minus(gone);
+            if fragment.live.is_empty() {
+                at -= 1;
+                self.fragments.remove(at);
+            }
+        }
     }
 
     /// A newer fragment replaces whatever its live blocks were.

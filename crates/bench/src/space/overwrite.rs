@@ -153,7 +153,9 @@ fn steady(context: &Context, aged: &Aged, place: &(dyn Fn(u64) -> u64 + Sync)) -
     let written = write(context, &aged.volume, count, settle, place)?;
     let after = aged.world.pool.status();
     println!(
-        "cleaned {} extents, moved {}, {:.1} s in the cleaner, {} + {} checkpoints, {} syncs",
+        "p99 {:.1} us, {:.0}/s; cleaned {} extents, moved {}, {:.1} s in the cleaner, {} + {} checkpoints, {} syncs",
+        written.p99_us,
+        written.per_second,
         after.cleaned_extents - before.cleaned_extents,
         format_size(after.moved_bytes - before.moved_bytes),
         (after.cleaning_ns - before.cleaning_ns) as f64 / 1e9,
