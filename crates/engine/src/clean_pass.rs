@@ -252,11 +252,13 @@ impl Core {
         let after = |next: u64| Some((next.max(now) + cost).min(now + BRAKE_NS_MAX));
         let turn = self.brake.next_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after).unwrap_or(0).max(now);
         let wait = Duration::from_nanos((turn - now).min(BRAKE_NS_MAX));
-        if !self.brake.has_braked.load(Ordering::Relaxed) {
-            self.brake.has_braked.store(true, Ordering::Relaxed);
-        }
+        self.brake.has_braked.store(true, Ordering::Relaxed);
         if wait >= BRAKE_LEAST {
-            self.brake.eased.wait_for(&mut self.brake.easing.lock(), wait);
+            let mut easing = self.brake.easing.lock();
+            // It may have been eased meanwhile.
+            if self.brake.next_ns.load(Ordering::Relaxed) > 0 {
+                self.brake.eased.wait_for(&mut easing, wait);
+            }
         }
     }
 
@@ -270,6 +272,8 @@ impl Core {
         self.brake.room.notify_all();
         if self.urgency() == 0.0 {
             self.brake.next_ns.store(0, Ordering::Relaxed);
+            // Who has seen it otherwise waits by now, and hears what follows.
+            drop(self.brake.easing.lock());
             self.brake.eased.notify_all();
         }
     }

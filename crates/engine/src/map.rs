@@ -254,17 +254,7 @@ impl Map {
         let mut take = |records: &GroupRecords| {
             for ((epoch, below), open) in below.iter_mut().zip(&mut open) {
                 let Some((_, record)) = records.iter().find(|(e, _)| e == epoch) else { continue };
-                *open = open.minus(record.holes);
-                for fragment in &record.fragments {
-                    if open.is_empty() {
-                        break;
-                    }
-                    let live = fragment.live.and(*open);
-                    if !live.is_empty() {
-                        below.fragments.push(FragmentRef { live, ..*fragment });
-                        *open = open.minus(live);
-                    }
-                }
+                *open = take_fragments(record, *open, |fragment| below.fragments.push(fragment));
             }
         };
         layers.settled.with(key, &mut take);
@@ -472,6 +462,23 @@ pub(crate) fn union(mut keys: Vec<GroupKey>, more: Vec<GroupKey>) -> Vec<GroupKe
     keys
 }
 
+/// Takes the fragments that a record has for `missing`, their live masks cut down to that; returns what is still missing. No block has two: those
+/// behind the last one that is wanted need not be looked at.
+fn take_fragments(record: &Record, missing: BlockMask, mut found: impl FnMut(FragmentRef)) -> BlockMask {
+    let mut missing = missing.minus(record.holes);
+    for fragment in &record.fragments {
+        if missing.is_empty() {
+            break;
+        }
+        let live = fragment.live.and(missing);
+        if !live.is_empty() {
+            found(FragmentRef { live, ..*fragment });
+            missing = missing.minus(live);
+        }
+    }
+    missing
+}
+
 /// Takes what a record knows of `missing`; returns what is still missing.
 fn take_record(
     epoch: Epoch,
@@ -480,13 +487,7 @@ fn take_record(
     missing: BlockMask,
     found: &mut dyn FnMut(Piece),
 ) -> BlockMask {
-    for fragment in &record.fragments {
-        let live = fragment.live.and(missing);
-        if !live.is_empty() {
-            found(Piece { object: level.object, epoch, fragment: FragmentRef { live, ..*fragment } });
-        }
-    }
-    missing.minus(record.known())
+    take_fragments(record, missing, |fragment| found(Piece { object: level.object, epoch, fragment }))
 }
 
 /// Takes what `records` know of `missing` in the newest epoch of the level; returns what is still missing.

@@ -237,11 +237,10 @@ fn work(core: &Weak<Core>) {
         }
         let mut state = workers.state.lock();
         if !state.stop && state.wakes == seen {
-            let wakes = state.wakes;
             workers.idle.fetch_add(1, Ordering::AcqRel);
             workers.work.wait_for(&mut state, KEEPER_PERIOD);
             // Whoever wakes them counts all of them as awake.
-            if state.wakes == wakes {
+            if state.wakes == seen {
                 workers.idle.fetch_sub(1, Ordering::AcqRel);
             }
         }

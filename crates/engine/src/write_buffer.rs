@@ -241,8 +241,12 @@ impl WriteBuffer {
         }
     }
 
-    fn shard(&self, key: GroupKey) -> &Mutex<Shard> {
-        &self.shards[key.shard(SHARDS)]
+    fn shard(&self, key: GroupKey) -> MutexGuard<'_, Shard> {
+        briefly(&self.shards[key.shard(SHARDS)])
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        briefly(&self.queue)
     }
 
     /// Bytes held, in flight included.
@@ -262,17 +266,17 @@ impl WriteBuffer {
 
     /// Lays a run over a group.
     pub(crate) fn insert(&self, key: GroupKey, run: DirtyRun) {
-        self.insert_into(&mut briefly(self.shard(key)), key, run);
+        self.insert_into(&mut self.shard(key), key, run);
     }
 
     /// Number that changes with every insertion near `key`; see [`insert_if`](Self::insert_if).
     pub(crate) fn version(&self, key: GroupKey) -> u64 {
-        self.shard(key).lock().version
+        self.shard(key).version
     }
 
     /// Inserts only if nothing was inserted near `key` since [`version`](Self::version) returned `version`.
     pub(crate) fn insert_if(&self, key: GroupKey, run: DirtyRun, version: u64) -> bool {
-        let mut shard = briefly(self.shard(key));
+        let mut shard = self.shard(key);
         let is_planted = run.sorted.is_some() && Canary::SortDropsANewerWrite.is_planted();
         let unchanged = shard.version == version || is_planted;
         if unchanged {
@@ -298,7 +302,7 @@ impl WriteBuffer {
         let is_new = !std::mem::replace(&mut group.queued, true);
         shard.count(key.object, before, after);
         if is_new {
-            let mut queue = briefly(&self.queue);
+            let mut queue = self.queue();
             let generation = queue.generation;
             *queue.outstanding.entry(generation).or_default() += 1;
             queue.entries.push_back((generation, key));
@@ -308,7 +312,7 @@ impl WriteBuffer {
     /// Hands the runs that cover any of `wanted` to `visit`, older ones first, and returns the blocks found.
     pub(crate) fn read(&self, key: GroupKey, wanted: BlockMask, visit: &mut dyn FnMut(&DirtyRun)) -> BlockMask {
         let mut found = BlockMask::EMPTY;
-        let shard = briefly(self.shard(key));
+        let shard = self.shard(key);
         if let Some(group) = shard.groups.get(&key) {
             for run in group.in_flight.iter().flat_map(|runs| runs.iter()).chain(&group.dirty) {
                 if !run.mask().and(wanted).is_empty() {
@@ -329,7 +333,7 @@ impl WriteBuffer {
                 found.extend(shard.lock().groups.keys().filter(inside).map(|key| key.group));
             }
         } else {
-            let is_held = |key: GroupKey| self.shard(key).lock().groups.contains_key(&key);
+            let is_held = |key: GroupKey| self.shard(key).groups.contains_key(&key);
             found.extend((from.0..to.0).map(GroupIndex).filter(|group| is_held(GroupKey { object, group: *group })));
         }
         found
@@ -346,7 +350,7 @@ impl WriteBuffer {
                 self.pop_entries(&mut entries, limit);
             }
             let Some((generation, key)) = entries.pop_front() else { break };
-            let mut shard = briefly(self.shard(key));
+            let mut shard = self.shard(key);
             match shard.groups.get_mut(&key) {
                 Some(group) if group.in_flight.is_some() => group.deferred.push(generation),
                 Some(group) if !group.dirty.is_empty() => {
@@ -360,13 +364,13 @@ impl WriteBuffer {
                 // A batch that failed put its content back under an entry of its own.
                 _ => {
                     drop(shard);
-                    self.queue.lock().done(generation, 1);
+                    self.queue().done(generation, 1);
                     self.changed.notify_all();
                 }
             }
         }
         if !entries.is_empty() {
-            let mut queue = self.queue.lock();
+            let mut queue = self.queue();
             for entry in entries.into_iter().rev() {
                 queue.put_back(entry);
             }
@@ -379,7 +383,7 @@ impl WriteBuffer {
 
     /// Moves some entries up to generation `limit` out of the queue, several at a time to take its lock less often.
     fn pop_entries(&self, entries: &mut VecDeque<(u64, GroupKey)>, limit: u64) {
-        let mut queue = briefly(&self.queue);
+        let mut queue = self.queue();
         for _ in 0..ENTRIES_PER_LOCK {
             match queue.entries.front() {
                 Some((generation, _)) if *generation <= limit => entries.extend(queue.entries.pop_front()),
@@ -401,7 +405,7 @@ impl WriteBuffer {
     fn finish(&self, taken: &[Taken], put_back: bool) {
         let mut again = Vec::new();
         for Taken { key, generation, .. } in taken {
-            let mut shard = briefly(self.shard(*key));
+            let mut shard = self.shard(*key);
             let Some(group) = shard.groups.get_mut(key) else { continue };
             let Some(in_flight) = group.in_flight.take() else { continue };
             let mut released = data_bytes(&in_flight);
@@ -425,7 +429,7 @@ impl WriteBuffer {
         }
         // All writers come to the queue: what they wait for shall be short.
         let done = if put_back { &[] } else { taken };
-        let mut queue = self.queue.lock();
+        let mut queue = self.queue();
         for same in done.chunk_by(|one, next| one.generation == next.generation) {
             queue.done(same[0].generation, same.len());
         }
@@ -443,7 +447,7 @@ impl WriteBuffer {
 
     /// Begins a flush: returns the generation up to which everything must be drained.
     pub(crate) fn begin_flush(&self) -> u64 {
-        let mut queue = self.queue.lock();
+        let mut queue = self.queue();
         let generation = queue.generation;
         queue.generation += 1;
         generation
@@ -451,13 +455,13 @@ impl WriteBuffer {
 
     /// Whether everything up to a generation is drained.
     pub(crate) fn is_drained(&self, generation: u64) -> bool {
-        self.queue.lock().outstanding.first_key_value().is_none_or(|(oldest, _)| *oldest > generation)
+        self.queue().outstanding.first_key_value().is_none_or(|(oldest, _)| *oldest > generation)
     }
 
     /// Waits until everything up to a generation is drained (`true`) or something can be taken (`false`).
     /// Returns after `patience` in any case.
     pub(crate) fn wait_drained(&self, generation: u64, patience: std::time::Duration) -> bool {
-        let mut queue = self.queue.lock();
+        let mut queue = self.queue();
         let drained =
             |queue: &Queue| queue.outstanding.first_key_value().is_none_or(|(oldest, _)| *oldest > generation);
         if drained(&queue) {

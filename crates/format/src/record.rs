@@ -95,16 +95,15 @@ impl Record {
             && let Some(fragment) = self.fragments.get_mut(at)
         {
             let gone = fragment.live.and(left);
-            at += 1;
-            if gone.is_empty() {
-                continue;
+            if !gone.is_empty() {
+                lost(&FragmentRef { live: gone, ..*fragment });
+                left = left.minus(gone);
+                fragment.live = fragment.live.minus(gone);
             }
-            lost(&FragmentRef { live: gone, ..*fragment });
-            left = left.minus(gone);
-            fragment.live = fragment.live.minus(gone);
             if fragment.live.is_empty() {
-                at -= 1;
                 self.fragments.remove(at);
+            } else {
+                at += 1;
             }
         }
     }
