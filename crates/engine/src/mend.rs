@@ -11,8 +11,9 @@
 //! 4. *Figures*, usage and those of the objects that were concerned, are counted anew from all records: an extent that is in use must not be taken
 //!    for free.
 //!
-//! All of it is one batch of the store, durable before the pool is opened. Replay then applies to it what came behind the checkpoint, as ever. What
-//! snapshots see of doubtful records makes them others, when all of them are there (`mend_identities`).
+//! All of it is one batch of the store, durable before the pool is opened; before it the superblock comes to say what records may be like. Replay
+//! then applies to it what came behind the checkpoint, as ever. What snapshots see of doubtful records makes them others, when all of them are
+//! there (`mend_identities`).
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,8 +22,8 @@ use std::sync::Arc;
 
 use env::MapBatch;
 use format::{
-    Checkpoint, KEY_CHECKPOINT, ObjectDescriptor, Record, RecordKey, decode_usage_page, object_key, object_key_range,
-    parse_object_key, parse_record_key, parse_usage_key, usage_key_range,
+    Checkpoint, KEY_CHECKPOINT, ObjectDescriptor, Record, RecordKey, Superblock, decode_usage_page, object_key,
+    object_key_range, parse_object_key, parse_record_key, parse_usage_key, usage_key_range,
 };
 use surface::{Error, ErrorKind, Result};
 use units::{ExtentIndex, ObjectId};
@@ -33,7 +34,7 @@ use crate::map::store_error;
 use crate::options::PoolEnv;
 use crate::overlay::Overlay;
 use crate::status::Problem;
-use crate::superblock_io::WithoutEnd;
+use crate::superblock_io::{self, WithoutEnd};
 use crate::usage::{Pages, put_pages, usage_bytes, usage_differs};
 
 /// Damaged records that are rebuilt in one go; with more, the store is not worth trusting.
@@ -82,7 +83,8 @@ pub(crate) struct Mender<'a> {
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] for what cannot, and what store and disk fail with.
-pub(crate) fn mend(env: &PoolEnv, pool: &[u8; 16], geometry: &Geometry) -> Result<Vec<Problem>> {
+pub(crate) fn mend(env: &PoolEnv, superblock: &Superblock, geometry: &Geometry) -> Result<Vec<Problem>> {
+    let pool = &superblock.pool;
     let env = &PoolEnv { disk: Arc::new(WithoutEnd(env.disk.clone())), ..env.clone() };
     let Some(bytes) = env.store.get(KEY_CHECKPOINT).map_err(store_error)? else { return Ok(Vec::new()) };
     let checkpoint = Checkpoint::decode(&bytes).map_err(|error| hopeless(format!("the {error}")))?;
@@ -111,6 +113,7 @@ pub(crate) fn mend(env: &PoolEnv, pool: &[u8; 16], geometry: &Geometry) -> Resul
     mender.objects()?;
     mender.records()?;
     mender.figures()?;
+    superblock_io::bring_up_to_date(&*env.disk, superblock)?;
     env.store.commit(std::mem::take(&mut mender.batch)).and_then(|()| env.store.persist()).map_err(store_error)?;
     Ok(mender.problems)
 }

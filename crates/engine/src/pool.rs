@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use env::MapBatch;
 use format::{
-    CatalogueRef, Checkpoint, Entry, FORMAT_VERSION, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Superblock,
+    CatalogueRef, Checkpoint, Entry, FORMAT_VERSION, INCOMPAT_COMPACT_RECORDS, KEY_CHECKPOINT, KEY_LEARNED,
+    ObjectDescriptor, Superblock,
 };
 use parking_lot::Mutex;
 use policy::Owner;
@@ -113,7 +114,7 @@ impl Pool {
         // The superblock comes last: without it there is no pool, and formatting can be done again.
         let superblock = Superblock {
             version: FORMAT_VERSION,
-            features_incompat: 0,
+            features_incompat: INCOMPAT_COMPACT_RECORDS,
             features_ro_compat: 0,
             features_compat: 0,
             pool,
@@ -134,12 +135,11 @@ impl Pool {
     /// [`ErrorKind::Corrupt`] for damage, and whatever the storage fails with.
     pub fn open(env: PoolEnv, options: PoolOptions) -> Result<Self> {
         let began = env.clock.now_ns();
-        let copies = superblock_io::read_copies(&*env.disk)?;
-        let superblock = superblock_io::choose(&copies)?;
+        let superblock = superblock_io::choose(&superblock_io::read_copies(&*env.disk)?)?;
         let geometry = Geometry::new(superblock.extent_bytes, superblock.capacity_bytes);
         opening::check(&*env.store, &*env.disk, superblock.pool)?;
         let cut_off = superblock_io::find_end(&*env.disk, &superblock, options.repair)?;
-        let mut mended = if options.repair { mend::mend(&env, &superblock.pool, &geometry)? } else { Vec::new() };
+        let mut mended = if options.repair { mend::mend(&env, &superblock, &geometry)? } else { Vec::new() };
         if let Some(what) = cut_off {
             superblock_io::lengthen(&*env.disk, &superblock)?;
             mended.push(Problem::cut_off(what));
@@ -210,7 +210,8 @@ impl Pool {
         mended.extend(core.estrange(&doubtful)?);
         *core.mended.lock() = mended;
         core.look_below();
-        superblock_io::bring_up_to_date(&*core.env.disk, &copies, &superblock)?;
+        // Nothing has been written to the map until here, but for what was mended.
+        superblock_io::bring_up_to_date(&*core.env.disk, &superblock)?;
         core.take_checkpoint()?;
         // Only now: until here another opening could have got the same number, and nothing may be written under it.
         core.mark_opening();

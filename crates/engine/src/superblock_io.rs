@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use env::{AlignedBuf, Disk, DiskLayer};
-use format::{BATCH_ALIGN, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock, SuperblockError};
+use format::{
+    BATCH_ALIGN, INCOMPAT_COMPACT_RECORDS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock, SuperblockError,
+};
 use surface::{Error, ErrorKind, Result};
 
 /// What a copy is, or why it is none.
@@ -49,12 +51,22 @@ pub(crate) fn choose(copies: &Copies) -> Result<Superblock> {
     }
 }
 
-/// Makes the older one of two good copies, as a crash in the middle of a rewrite leaves it, the same as the one in force: it would count again
-/// as soon as that one cannot be read.
-pub(crate) fn bring_up_to_date(disk: &dyn Disk, copies: &Copies, superblock: &Superblock) -> Result<()> {
-    match copies {
-        [Ok(first), Ok(second)] if first != second => write(disk, superblock),
-        _ => Ok(()),
+/// Makes both copies say, durably, what `superblock`, the one in force, does, and that map records may be compact, which it does not say in a pool
+/// of an older program. So does the older one of two, as a crash in the middle of a rewrite leaves it: it would count again as soon as the other one
+/// cannot be read. A damaged one beside one that is right is left to whoever checks. To be called before the map is written; again, it changes nothing.
+///
+/// # Errors
+/// What the storage fails with. One copy may be changed by then, which keeps older programs off, and does nothing else.
+pub(crate) fn bring_up_to_date(disk: &dyn Disk, superblock: &Superblock) -> Result<()> {
+    let mut wanted = superblock.clone();
+    wanted.features_incompat |= INCOMPAT_COMPACT_RECORDS;
+    if wanted != *superblock {
+        wanted.generation += 1;
+    }
+    match read_copies(disk)? {
+        [Ok(first), Ok(second)] if first == wanted && second == wanted => Ok(()),
+        [Ok(copy), Err(_)] | [Err(_), Ok(copy)] if copy == wanted => Ok(()),
+        _ => write(disk, &wanted),
     }
 }
 
@@ -140,3 +152,7 @@ pub(crate) fn write(disk: &dyn Disk, superblock: &Superblock) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "superblock_io_tests.rs"]
+mod tests;

@@ -55,6 +55,6 @@ pub use stream::{
 };
 pub use stream_token::ResumeToken;
 pub use superblock::{
-    FORMAT_VERSION, INCOMPAT_KNOWN, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS, Superblock,
-    SuperblockError, capacity_bytes_max,
+    FORMAT_VERSION, INCOMPAT_COMPACT_RECORDS, INCOMPAT_KNOWN, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS,
+    Superblock, SuperblockError, capacity_bytes_max,
 };

@@ -11,8 +11,10 @@ pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 16384];
 pub const SUPERBLOCK_MAGIC: &[u8; 8] = b"ShalePl\x01";
 /// Version of the format that this code writes.
 pub const FORMAT_VERSION: u32 = 1;
-/// Incompatible features that this code knows: none yet. A pool with any other bit is not opened.
-pub const INCOMPAT_KNOWN: u64 = 0;
+/// Incompatible feature: map records may be compact. Set before the first one is written, and never taken back.
+pub const INCOMPAT_COMPACT_RECORDS: u64 = 1 << 0;
+/// Incompatible features that this code knows. A pool with any other bit is not opened.
+pub const INCOMPAT_KNOWN: u64 = INCOMPAT_COMPACT_RECORDS;
 
 /// Why a superblock cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -184,7 +186,9 @@ mod tests {
     fn unknown_versions_and_features_are_refused_by_name() {
         let newer = Superblock { version: 9, ..sample() };
         assert!(matches!(Superblock::decode(&newer.encode()), Err(SuperblockError::Unsupported(w)) if w.contains('9')));
-        let incompat = Superblock { features_incompat: 1 << 5, ..sample() };
+        let known = Superblock { features_incompat: INCOMPAT_COMPACT_RECORDS, ..sample() };
+        assert_eq!(Superblock::decode(&known.encode()), Ok(known.clone()));
+        let incompat = Superblock { features_incompat: INCOMPAT_COMPACT_RECORDS | (1 << 5), ..sample() };
         assert!(
             matches!(Superblock::decode(&incompat.encode()), Err(SuperblockError::Unsupported(w)) if w.contains("0x20"))
         );
