@@ -1,8 +1,8 @@
-//! What becomes of a pool that an older program has made: no feature is in its superblock.
+//! What becomes of a pool that an older program has made: no feature is in its superblock, and no record of its map is compact.
 #![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
-use format::INCOMPAT_KNOWN;
+use format::{INCOMPAT_KNOWN, Record, decode_delta, record_key};
 use sim::{ContentKind, Fault, Machine, Rng, fill_content};
 use surface::{BlockDevice, WriteOptions};
 use units::BLOCK_BYTES;
@@ -37,8 +37,41 @@ fn expect_all_there(pool: &Pool) {
     }
 }
 
+/// Bit by bit: the engine has no use for the sum itself.
+fn crc32c(bytes: &[u8]) -> [u8; 4] {
+    let step = |crc: u32, _| if crc & 1 == 0 { crc >> 1 } else { (crc >> 1) ^ 0x82f6_3b78 };
+    let crc = bytes.iter().fold(u32::MAX, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step));
+    (!crc).to_le_bytes()
+}
+
+fn sealed(body: &[u8]) -> Vec<u8> {
+    [body, &crc32c(body)].concat()
+}
+
+/// As older programs encode. Blocks that are units of their own leave no masks and no holes.
+fn encode_old(record: &Record) -> Vec<u8> {
+    let mut out = vec![record.fragments.len() as u8];
+    for fragment in &record.fragments {
+        assert_eq!(fragment.live, fragment.unit());
+        out.extend_from_slice(&[fragment.first, fragment.count - 1, fragment.codec]);
+        out.extend_from_slice(&fragment.stored.to_le_bytes()[..3]);
+        out.extend_from_slice(&fragment.checksum.to_le_bytes());
+        out.extend_from_slice(&fragment.location.to_le_bytes()[..6]);
+    }
+    sealed(&out)
+}
+
+/// The records and the deltas in the store.
+fn records(machine: &Machine) -> Vec<(Vec<u8>, Vec<u8>)> {
+    machine.store.dump().into_iter().filter(|(key, _)| matches!(key[0], b'R' | b'D')).collect()
+}
+
+/// A record says so in its first byte, which in a delta stands behind a key and a length.
+fn is_compact((key, value): &(Vec<u8>, Vec<u8>)) -> bool {
+    value[if key[0] == b'R' { 0 } else { 21 + 2 }] & 0x40 != 0
+}
+
 /// A pool as an older program would have left it in a crash: with records, with deltas beside them, and with a log behind both.
-/// No record is compact: nobody writes that yet.
 fn older_pool() -> Machine {
     let machine = Machine::new(CAPACITY_BYTES, 1);
     let pool = pool_on(&machine, machine.disk.handle(), CAPACITY_BYTES, 0);
@@ -50,6 +83,19 @@ fn older_pool() -> Machine {
     pool.light_checkpoint().unwrap();
     write(&pool, 70..BLOCKS);
     drop(pool);
+    assert!([b'R', b'D'].iter().all(|kind| records(&machine).iter().any(|(key, _)| key[0] == *kind)));
+    for (key, value) in records(&machine) {
+        let old = if key[0] == b'R' {
+            encode_old(&Record::decode(&value).unwrap())
+        } else {
+            let changes = decode_delta(&value).unwrap().into_iter().map(|(key, change)| {
+                let change = encode_old(&change);
+                [&record_key(&key)[..], &(change.len() as u16).to_le_bytes(), &change].concat()
+            });
+            sealed(&changes.collect::<Vec<_>>().concat())
+        };
+        machine.store.poke(&key, Some(&old));
+    }
     poke(&machine, |superblock| superblock.features_incompat = 0);
     machine.duplicate(2)
 }
@@ -76,13 +122,17 @@ fn open(machine: &Machine, repair: bool) -> Result<Pool> {
     Pool::open(env_on(machine, machine.disk.handle()), options)
 }
 
-/// At whatever point the opening ends that changes it.
+/// At whatever point the opening ends that changes it, also where a record is mended first.
 #[test]
-fn both_copies_get_the_mark_whatever_comes_between() {
+fn both_copies_keep_older_programs_off_before_there_is_a_compact_record() {
     let is_marked = |copy: &_| matches!(copy, Ok(Superblock { features_incompat: INCOMPAT_COMPACT_RECORDS, .. }));
     let (mut ended, mut between) = (0, 0);
     for (repair, fault) in [(false, Fault::Crash), (false, Fault::Io), (true, Fault::Crash), (true, Fault::Io)] {
         let base = older_pool();
+        if repair {
+            let (key, _) = records(&base).into_iter().find(|(key, _)| key[0] == b'R').unwrap();
+            base.store.flip_bit(&key, 3, 1);
+        }
         for point in 0.. {
             let mut machine = base.duplicate(point);
             machine.power.plan(point, fault);
@@ -96,6 +146,12 @@ fn both_copies_get_the_mark_whatever_comes_between() {
             }
             let left = copies(&machine);
             assert!(left.iter().any(std::result::Result::is_ok), "{fault:?} at {point}: no copy is whole");
+            if records(&machine).iter().any(is_compact) {
+                assert!(
+                    left.iter().all(is_marked),
+                    "{fault:?} at {point}: an older program would read compact records"
+                );
+            }
             between += usize::from(left.iter().any(is_marked) && !left.iter().all(is_marked));
             let pool = open(&machine, repair).unwrap();
             expect_all_there(&pool);
@@ -103,7 +159,10 @@ fn both_copies_get_the_mark_whatever_comes_between() {
             assert!(copies(&machine).iter().filter(|copy| copy.is_ok()).all(is_marked));
             if is_whole {
                 assert_eq!(left.each_ref().map(|copy| copy.as_ref().unwrap().generation), [2; 2]);
-                assert!(left.iter().all(is_marked));
+                // What an opening does not change stays as it was, and was read.
+                let compact = records(&machine).iter().filter(|record| is_compact(record)).count();
+                assert!(left.iter().all(is_marked) && compact > 0);
+                assert_eq!(compact < records(&machine).len(), !repair);
                 break;
             }
             ended += 1;

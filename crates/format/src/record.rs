@@ -10,10 +10,10 @@ use crate::cursor::{Cursor, put_uint, seal, unseal};
 
 /// Bytes of a place in the data file.
 pub(crate) const LOCATION_BYTES: usize = 6;
+/// Bytes of one in the first TiB: of most.
+const NEAR_BYTES: usize = LOCATION_BYTES - 1;
 /// Bytes of a mask of blocks.
 const MASK_BYTES: usize = 4;
-/// Bytes of a fragment without a mask of its own: place in the group and length, codec, stored bytes, checksum, location.
-const FRAGMENT_BYTES: usize = 3 + 3 + 4 + LOCATION_BYTES;
 const CHECKSUM_BYTES: usize = 4;
 
 /// A reference to a stored fragment, and the blocks of the group for which it is the truth.
@@ -65,9 +65,20 @@ pub struct Record {
     pub fragments: Vec<FragmentRef>,
 }
 
-const FLAG_HOLES: u8 = 0x80;
+// Of a record's first byte.
+const HOLES: u8 = 0x80;
+const COMPACT: u8 = 0x40;
 const COUNT_MASK: u8 = 0x3f;
-const PARTIAL: u8 = 0x80;
+
+// Of a fragment's first byte.
+const FAR: u8 = 0x80;
+const SHAPE: u8 = 0x40;
+const PARTIAL: u8 = 0x20;
+const FIRST_MASK: u8 = 0x1f;
+const _: () = assert!(FIRST_MASK as usize + 1 == units::GROUP_BLOCKS);
+
+/// The same before records were compact.
+const OLD_PARTIAL: u8 = 0x80;
 
 impl Record {
     /// Blocks of which the record says something.
@@ -127,69 +138,75 @@ impl Record {
         self.fragments.extend_from_slice(&newer.fragments);
     }
 
-    /// Encodes: a byte with the number of fragments (bits 0-5) and whether holes follow (bit 7); holes (4) if so; per
-    /// fragment: first block | 0x80 if the live mask follows (1), count - 1 (1), codec (1), stored bytes (3),
-    /// checksum (4), location (6), live mask if so (4); crc32c of all that (4).
+    /// Encodes: a byte with the number of fragments (bits 0-5), that it is compact (bit 6) and whether holes follow (bit 7); holes (4) if so;
+    /// the fragments, by their first live blocks; crc32c of all that (4). A fragment: first block | 0x20 if the live mask follows
+    /// | 0x40 if number of blocks and codec do, which are those of the fragment before if not | 0x80 if the location has six bytes (1); count - 1 (1)
+    /// and codec (1) if so; stored bytes - 1 (2, of more than 16 blocks 3), checksum (4), location (5 or 6), live mask if so (4).
     pub fn encode(&self) -> Vec<u8> {
         let mut fragments = self.fragments.clone();
-        fragments.sort_unstable_by_key(|f| f.live.0.trailing_zeros());
-        let mut out = Vec::with_capacity(self.encoded_bytes());
-        let flags = if self.holes.is_empty() { 0 } else { FLAG_HOLES };
+        fragments.sort_unstable_by_key(|f| place(f.live));
+        let mut out = Vec::with_capacity(self.encoded_bytes(&fragments));
+        let flags = COMPACT | if self.holes.is_empty() { 0 } else { HOLES };
         out.push(fragments.len() as u8 | flags);
         if !self.holes.is_empty() {
             put_uint(&mut out, self.holes.0.into(), MASK_BYTES);
         }
+        let mut before = None;
         for fragment in &fragments {
-            let partial = fragment.live != fragment.unit();
-            out.push(fragment.first | if partial { PARTIAL } else { 0 });
-            out.push(fragment.count - 1);
-            out.push(fragment.codec);
-            put_uint(&mut out, fragment.stored.into(), 3);
+            let flags = flags_of(fragment, before);
+            out.push(fragment.first | flags);
+            if flags & SHAPE != 0 {
+                out.extend_from_slice(&[fragment.count - 1, fragment.codec]);
+            }
+            put_uint(&mut out, u64::from(fragment.stored) - 1, stored_bytes(fragment.count));
             put_uint(&mut out, fragment.checksum.into(), 4);
-            put_uint(&mut out, fragment.location, LOCATION_BYTES);
-            if partial {
+            put_uint(&mut out, fragment.location, location_bytes(flags));
+            if flags & PARTIAL != 0 {
                 put_uint(&mut out, fragment.live.0.into(), MASK_BYTES);
             }
+            before = Some(fragment);
         }
         seal(&mut out);
         out
     }
 
     /// Exactly: a checkpoint has many of them in memory, and the store keeps them there until it has written them.
-    fn encoded_bytes(&self) -> usize {
-        let partial = self.fragments.iter().filter(|f| f.live != f.unit()).count();
-        let masks = partial + usize::from(!self.holes.is_empty());
-        1 + FRAGMENT_BYTES * self.fragments.len() + MASK_BYTES * masks + CHECKSUM_BYTES
+    fn encoded_bytes(&self, sorted: &[FragmentRef]) -> usize {
+        let mut bytes = 1 + CHECKSUM_BYTES + if self.holes.is_empty() { 0 } else { MASK_BYTES };
+        let mut before = None;
+        for fragment in sorted {
+            let flags = flags_of(fragment, before);
+            bytes += 1 + if flags & SHAPE == 0 { 0 } else { 2 };
+            bytes += stored_bytes(fragment.count) + 4 + location_bytes(flags);
+            bytes += if flags & PARTIAL == 0 { 0 } else { MASK_BYTES };
+            before = Some(fragment);
+        }
+        bytes
     }
 
-    /// Decodes and checks: the checksum, that units lie within the group, that lengths are possible, and that no block
-    /// is claimed twice.
+    /// Decodes and checks: the checksum, that units lie within the group, that lengths are possible, that no block
+    /// is claimed twice, and that it is as [`encode`](Self::encode) would have it. Records of older programs, which are not compact, are decoded as well.
     ///
     /// # Errors
     /// When any of that does not hold.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut cursor = Cursor::new("map record", unseal("map record", bytes)?);
         let head = cursor.u8()?;
+        let is_compact = head & COMPACT != 0;
         let mut record = Self::default();
-        if head & FLAG_HOLES != 0 {
+        if head & HOLES != 0 {
             record.holes = BlockMask(cursor.u32()?);
+            if is_compact && record.holes.is_empty() {
+                return Err(cursor.fail("holes of no blocks"));
+            }
         }
         let mut known = record.holes;
         let count = usize::from(head & COUNT_MASK);
         record.fragments.reserve_exact(count);
         for _ in 0..count {
-            let first = cursor.u8()?;
-            let mut fragment = FragmentRef {
-                live: BlockMask::EMPTY,
-                first: first & !PARTIAL,
-                count: cursor.u8()?.wrapping_add(1),
-                codec: cursor.u8()?,
-                stored: cursor.uint(3)? as u32,
-                checksum: cursor.u32()?,
-                location: cursor.uint(LOCATION_BYTES)?,
-            };
-            check_unit(&cursor, fragment.first, fragment.count, fragment.stored)?;
-            fragment.live = if first & PARTIAL == 0 { fragment.unit() } else { BlockMask(cursor.u32()?) };
+            let before = record.fragments.last();
+            let fragment =
+                if is_compact { read_fragment(&mut cursor, before)? } else { read_old_fragment(&mut cursor)? };
             let live = fragment.live;
             if live.is_empty() || !live.minus(fragment.unit()).is_empty() || !live.and(known).is_empty() {
                 return Err(cursor.fail(format!("live mask {:#010x} is impossible", live.0)));
@@ -200,6 +217,72 @@ impl Record {
         cursor.end()?;
         Ok(record)
     }
+}
+
+/// By which the fragments of a record are sorted.
+const fn place(live: BlockMask) -> u32 {
+    live.0.trailing_zeros()
+}
+
+/// What a fragment's first byte says beside its first block, if that other one is before it.
+fn flags_of(fragment: &FragmentRef, before: Option<&FragmentRef>) -> u8 {
+    let is_alike = before.is_some_and(|b| (b.count, b.codec) == (fragment.count, fragment.codec));
+    let partial = if fragment.live == fragment.unit() { 0 } else { PARTIAL };
+    let far = if fragment.location >> (8 * NEAR_BYTES) == 0 { 0 } else { FAR };
+    partial | far | if is_alike { 0 } else { SHAPE }
+}
+
+/// Bytes of the length that is stored of so many blocks, less one: two reach for 64 KiB.
+const fn stored_bytes(count: u8) -> usize {
+    if count as usize * units::BLOCK_BYTES <= 1 << 16 { 2 } else { 3 }
+}
+
+const fn location_bytes(flags: u8) -> usize {
+    if flags & FAR == 0 { NEAR_BYTES } else { LOCATION_BYTES }
+}
+
+fn read_fragment(cursor: &mut Cursor<'_>, before: Option<&FragmentRef>) -> Result<FragmentRef, FormatError> {
+    let head = cursor.u8()?;
+    let (count, codec) = match before {
+        _ if head & SHAPE != 0 => (cursor.u8()?.wrapping_add(1), cursor.u8()?),
+        Some(before) => (before.count, before.codec),
+        None => return Err(cursor.fail("the first fragment is as one before it")),
+    };
+    let mut fragment = FragmentRef {
+        live: BlockMask::EMPTY,
+        first: head & FIRST_MASK,
+        count,
+        codec,
+        stored: cursor.uint(stored_bytes(count))? as u32 + 1,
+        checksum: cursor.u32()?,
+        location: cursor.uint(location_bytes(head))?,
+    };
+    check_unit(cursor, fragment.first, fragment.count, fragment.stored)?;
+    fragment.live = if head & PARTIAL == 0 { fragment.unit() } else { BlockMask(cursor.u32()?) };
+    if head & !FIRST_MASK != flags_of(&fragment, before) {
+        return Err(cursor.fail(format!("fragment at block {} says more than it must", fragment.first)));
+    }
+    if before.is_some_and(|before| place(before.live) > place(fragment.live)) {
+        return Err(cursor.fail(format!("fragment at block {} is out of order", fragment.first)));
+    }
+    Ok(fragment)
+}
+
+/// One of a record that is not compact.
+fn read_old_fragment(cursor: &mut Cursor<'_>) -> Result<FragmentRef, FormatError> {
+    let head = cursor.u8()?;
+    let mut fragment = FragmentRef {
+        live: BlockMask::EMPTY,
+        first: head & !OLD_PARTIAL,
+        count: cursor.u8()?.wrapping_add(1),
+        codec: cursor.u8()?,
+        stored: cursor.uint(3)? as u32,
+        checksum: cursor.u32()?,
+        location: cursor.uint(LOCATION_BYTES)?,
+    };
+    check_unit(cursor, fragment.first, fragment.count, fragment.stored)?;
+    fragment.live = if head & OLD_PARTIAL == 0 { fragment.unit() } else { BlockMask(cursor.u32()?) };
+    Ok(fragment)
 }
 
 /// A unit lies within one group, and is never stored larger than raw.
@@ -295,9 +378,187 @@ mod tests {
         for len in 0..bytes.len() {
             assert!(Record::decode(&bytes[..len]).is_err());
         }
-        let full = Record { holes: BlockMask::EMPTY, fragments: (0..32).map(|b| fragment(b, 1, b.into())).collect() };
-        assert_eq!(Record::decode(&full.encode()).unwrap(), full);
-        let encoded = full.encode();
-        assert_eq!([encoded.len(), encoded.capacity()], [1 + 32 * 16 + 4; 2]);
+    }
+
+    /// `body` and its crc32c.
+    fn sealed(body: &[u8]) -> Vec<u8> {
+        let mut bytes = body.to_vec();
+        seal(&mut bytes);
+        bytes
+    }
+
+    /// As older programs encode.
+    fn encode_old(record: &Record) -> Vec<u8> {
+        let has_holes = !record.holes.is_empty();
+        let mut out = vec![record.fragments.len() as u8 | if has_holes { HOLES } else { 0 }];
+        if has_holes {
+            put_uint(&mut out, record.holes.0.into(), MASK_BYTES);
+        }
+        for fragment in &record.fragments {
+            let partial = fragment.live != fragment.unit();
+            let first = fragment.first | if partial { OLD_PARTIAL } else { 0 };
+            out.extend_from_slice(&[first, fragment.count - 1, fragment.codec]);
+            put_uint(&mut out, fragment.stored.into(), 3);
+            put_uint(&mut out, fragment.checksum.into(), 4);
+            put_uint(&mut out, fragment.location, LOCATION_BYTES);
+            if partial {
+                put_uint(&mut out, fragment.live.0.into(), MASK_BYTES);
+            }
+        }
+        sealed(&out)
+    }
+
+    /// Numbers that look random, and are the same each time.
+    struct Dice(u64);
+
+    impl Dice {
+        fn below(&mut self, end: u64) -> u64 {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 33) % end
+        }
+
+        /// What some writes and discards of a group may leave, sorted as it is encoded.
+        fn record(&mut self) -> Record {
+            let mut record = Record::default();
+            for _ in 0..self.below(24) {
+                let first = self.below(32);
+                let count = [1, 1, 1, 1 + self.below(4), 32][self.below(5) as usize].min(32 - first);
+                if self.below(8) == 0 {
+                    record.put_holes(BlockMask::run(first as u32, count as u32), &mut |_| ());
+                    continue;
+                }
+                let location = [1 << 30, 1 << 30, 1 << 31][self.below(3) as usize];
+                let fragment = FragmentRef {
+                    codec: [16, 16, 65, 0][self.below(4) as usize],
+                    stored: 1 + self.below(count * 4096) as u32,
+                    checksum: self.below(1 << 31) as u32,
+                    location: self.below(location) << [0, 10, 17][self.below(3) as usize],
+                    ..fragment(first as u8, count as u8, 0)
+                };
+                record.put(fragment, &mut |_| ());
+            }
+            record.fragments.sort_by_key(|f| place(f.live));
+            record
+        }
+    }
+
+    #[test]
+    fn whatever_is_written_round_trips_and_takes_no_more_than_it_did() {
+        let mut dice = Dice(1);
+        for _ in 0..3000 {
+            let record = dice.record();
+            let (bytes, old) = (record.encode(), encode_old(&record));
+            assert_eq!(Record::decode(&bytes).as_ref(), Ok(&record));
+            assert_eq!(Record::decode(&old).as_ref(), Ok(&record));
+            assert_eq!(bytes.capacity(), bytes.len());
+            assert!(bytes.len() <= old.len(), "{} for {}: {record:?}", bytes.len(), old.len());
+        }
+    }
+
+    /// Also where the checksum is right: no record has two encodings.
+    #[test]
+    fn what_decodes_is_what_would_be_encoded() {
+        let mut dice = Dice(2);
+        let expect = |body: &[u8]| {
+            let bytes = sealed(body);
+            if let Ok(record) = Record::decode(&bytes)
+                && body[0] & COMPACT != 0
+            {
+                assert_eq!(record.encode(), bytes);
+            }
+        };
+        for _ in 0..300 {
+            let bytes = dice.record().encode();
+            let mut body = bytes[..bytes.len() - CHECKSUM_BYTES].to_vec();
+            for bit in 0..body.len() * 8 {
+                body[bit / 8] ^= 1 << (bit % 8);
+                expect(&body);
+                body[bit / 8] ^= 1 << (bit % 8);
+            }
+            for len in 0..body.len() {
+                assert!(Record::decode(&sealed(&body[..len])).is_err(), "{len} of {}", body.len());
+            }
+            body.push(0);
+            assert!(Record::decode(&sealed(&body)).is_err());
+        }
+    }
+
+    #[test]
+    fn what_says_more_than_it_must_is_refused() {
+        let one = [SHAPE, 0, 16, 0xe7, 3, 1, 2, 3, 4, 5, 6, 7, 8, 9];
+        let alike = [1, 0xe7, 3, 1, 2, 3, 4, 5, 6, 7, 8, 10];
+        let decode = |parts: &[&[u8]]| Record::decode(&sealed(&parts.concat()));
+        let (more, crosses) = ("says more than it must", "crosses its group");
+        assert_eq!(decode(&[&[COMPACT | 2], &one, &alike]).unwrap().fragments.len(), 2);
+        let again = [SHAPE | 1, 0, 16, 0xe7, 3, 1, 2, 3, 4, 5, 6, 7, 8, 10];
+        let far = [FAR | 1, 0xe7, 3, 1, 2, 3, 4, 5, 6, 7, 8, 10, 0];
+        let masked = [PARTIAL | 1, 0xe7, 3, 1, 2, 3, 4, 5, 6, 7, 8, 10, 2, 0, 0, 0];
+        let (first, later) = ([&[SHAPE | 1], &one[1..]].concat(), [&[0], &alike[1..]].concat());
+        let wrong: [(&str, &str, [&[u8]; 3]); 9] = [
+            (more, "number of blocks and codec are those of the fragment before", [&[COMPACT | 2], &one, &again]),
+            (more, "six bytes for a location of five", [&[COMPACT | 2], &one, &far]),
+            (more, "a mask of all of the unit", [&[COMPACT | 2], &one, &masked]),
+            ("as one before it", "nothing is before the first fragment", [&[COMPACT | 2], &alike, &one]),
+            ("out of order", "the later one first", [&[COMPACT | 2], &first, &later]),
+            ("holes of no blocks", "none are said to be there", [&[COMPACT | HOLES | 1], &[0; 4], &one]),
+            ("4097 bytes stored", "more than is raw", [&[COMPACT | 1], &[SHAPE, 0, 16, 0, 16], &one[5..]]),
+            (crosses, "no blocks", [&[COMPACT | 1], &[SHAPE, 255, 16, 0, 1], &one[5..]]),
+            (crosses, "blocks behind the group", [&[COMPACT | 1], &[SHAPE | 31, 1, 16, 0, 1], &one[5..]]),
+        ];
+        for (why, what, parts) in wrong {
+            let error = decode(&parts).unwrap_err().detail;
+            assert!(error.contains(why), "{what}: {error}");
+        }
+        // As in a record of an older program, which was not so strict.
+        assert!(Record::decode(&sealed(&[HOLES, 0, 0, 0, 0])).is_ok());
+    }
+
+    #[test]
+    fn a_block_of_its_own_takes_twelve_bytes() {
+        let of = |count: u8, location: u64| {
+            let fragments = (0..32 / count).map(|n| fragment(n * count, count, location + u64::from(n)));
+            Record { holes: BlockMask::EMPTY, fragments: fragments.collect() }
+        };
+        let near = (1 << 40) - 32;
+        for (what, record, bytes) in [
+            ("nothing", Record::default(), 5),
+            ("holes", Record { holes: BlockMask(1), ..Record::default() }, 9),
+            ("32 units of one block", of(1, near), 5 + 2 + 32 * 12),
+            ("the same beyond the first TiB", of(1, 1 << 40), 5 + 2 + 32 * 13),
+            ("8 units of four blocks", of(4, near), 5 + 2 + 8 * 12),
+            ("2 units of 16 blocks", of(16, near), 5 + 2 + 2 * 12),
+            ("one of 32", of(32, near), 5 + 2 + 13),
+        ] {
+            assert_eq!(Record::decode(&record.encode()), Ok(record.clone()), "{what}");
+            assert_eq!(record.encode().len(), bytes, "{what}");
+        }
+    }
+
+    /// The bytes themselves: two programs must agree on them.
+    #[test]
+    fn encodings_are_as_they_are_written_down() {
+        let mut record = Record { holes: BlockMask(1 << 31), ..Record::default() };
+        record.put(FragmentRef { stored: 65_536, ..fragment(2, 17, 0x0102_0304_0506) }, &mut |_| ());
+        record.put(FragmentRef { stored: 4096, codec: 0, ..fragment(4, 1, 0x1000) }, &mut |_| ());
+        record.put(FragmentRef { stored: 1, codec: 0, ..fragment(20, 1, 0xff_ffff_ffff) }, &mut |_| ());
+        #[rustfmt::skip]
+        let compact = [
+            0xc3, 0, 0, 0, 0x80,
+            0xe2, 16, 16, 0xff, 0xff, 0, 0xef, 0xbe, 0xad, 0xde, 6, 5, 4, 3, 2, 1, 0xec, 0xff, 7, 0,
+            0x44, 0, 0, 0xff, 0x0f, 0xef, 0xbe, 0xad, 0xde, 0, 0x10, 0, 0, 0,
+            0x14, 0, 0, 0xef, 0xbe, 0xad, 0xde, 0xff, 0xff, 0xff, 0xff, 0xff,
+        ];
+        #[rustfmt::skip]
+        let old = [
+            0x83, 0, 0, 0, 0x80,
+            0x82, 16, 16, 0, 0, 1, 0xef, 0xbe, 0xad, 0xde, 6, 5, 4, 3, 2, 1, 0xec, 0xff, 7, 0,
+            0x04, 0, 0, 0, 0x10, 0, 0xef, 0xbe, 0xad, 0xde, 0, 0x10, 0, 0, 0, 0,
+            0x14, 0, 0, 1, 0, 0, 0xef, 0xbe, 0xad, 0xde, 0xff, 0xff, 0xff, 0xff, 0xff, 0,
+        ];
+        assert_eq!(record.encode(), sealed(&compact));
+        for body in [&compact[..], &old] {
+            assert_eq!(Record::decode(&sealed(body)), Ok(record.clone()));
+            crate::cursor::expect_every_bit_to_count(&sealed(body), |bytes| Record::decode(bytes).is_err());
+        }
     }
 }
