@@ -583,7 +583,7 @@ mod tests {
     }
 
     fn commit_in(machine: &Machine, epoch: Epoch, fragment: FragmentRef) {
-        let record = Record { holes: BlockMask::EMPTY, fragments: vec![fragment] };
+        let record = Record { holes: BlockMask::EMPTY, fragments: smallvec![fragment] };
         let mut batch = MapBatch::default();
         batch.put(record_key(&RecordKey { object: KEY.object, group: KEY.group, epoch }), record.encode());
         machine.store.handle().commit(batch).unwrap();
@@ -636,7 +636,7 @@ mod tests {
         for (object, group, epoch) in
             [(1, 0, 0), (1, 0, 1), (1, 7, 2), (2, 0, 0), (2, u64::from(u32::MAX), 1), (3, 9, 0)]
         {
-            let record = Record { holes: BlockMask::EMPTY, fragments: vec![at(1000 * object + group)] };
+            let record = Record { holes: BlockMask::EMPTY, fragments: smallvec![at(1000 * object + group)] };
             let key = RecordKey { object: ObjectId(object), group: GroupIndex(group), epoch: Epoch(epoch) };
             batch.put(record_key(&key), record.encode());
         }

@@ -70,7 +70,7 @@ mod tests {
     }
 
     fn changes(epoch: u32, fragments: &[FragmentRef], holes: BlockMask) -> GroupRecords {
-        smallvec::smallvec![(Epoch(epoch), Record { holes, fragments: fragments.to_vec() })]
+        smallvec::smallvec![(Epoch(epoch), Record { holes, fragments: fragments.into() })]
     }
 
     #[test]

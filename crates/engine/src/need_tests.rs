@@ -26,7 +26,7 @@ fn data(mask: u32, location: u64) -> Record {
 }
 
 fn holes(mask: u32) -> Record {
-    Record { holes: BlockMask(mask), fragments: Vec::new() }
+    Record { holes: BlockMask(mask), ..Record::default() }
 }
 
 /// Some objects: their records of one group, newest first, and who looks at them.

@@ -92,8 +92,7 @@ impl Overlay {
                 if !records.is_empty() {
                     self.bytes.fetch_add(RECORD_BYTES, Ordering::Relaxed);
                 }
-                // Most records get one fragment between two checkpoints.
-                records.insert(at, (epoch, Record { holes: BlockMask::EMPTY, fragments: Vec::with_capacity(1) }));
+                records.insert(at, (epoch, Record::default()));
                 at
             }
         };

@@ -106,8 +106,8 @@ fn trimming_keeps_what_points_see_and_nothing_else() {
 
 #[test]
 fn a_hole_stays_while_changes_above_the_records_say_something_older() {
-    let hole = Record { holes: BlockMask::run(3, 1), fragments: Vec::new() };
-    let old = Record { holes: BlockMask::EMPTY, fragments: vec![fragment(3, 1, 4096)] };
+    let hole = Record { holes: BlockMask::run(3, 1), ..Record::default() };
+    let old = Record { holes: BlockMask::EMPTY, fragments: smallvec::smallvec![fragment(3, 1, 4096)] };
     let timeline = Timeline { points: vec![Epoch(2)], cuts: Vec::new(), has_origin: false, ..Timeline::default() };
     let moved = smallvec::smallvec![(Epoch(1), old.clone())];
     let mut records: GroupRecords = smallvec::smallvec![(Epoch(2), hole.clone()), (Epoch(1), old)];
@@ -125,7 +125,10 @@ fn a_thousand_snapshots_of_a_busy_group_cost_little() {
         .map(|epoch| {
             (
                 Epoch(epoch),
-                Record { holes: BlockMask::EMPTY, fragments: vec![fragment((epoch % 32) as u8, 1, epoch.into())] },
+                Record {
+                    holes: BlockMask::EMPTY,
+                    fragments: smallvec::smallvec![fragment((epoch % 32) as u8, 1, epoch.into())],
+                },
             )
         })
         .collect();

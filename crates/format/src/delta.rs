@@ -76,7 +76,7 @@ mod tests {
         let changes: Vec<_> = (0..3000u64)
             .map(|n| {
                 let key = RecordKey { object: ObjectId(n / 1000), group: GroupIndex(n), epoch: Epoch(n as u32 % 3) };
-                (key, Record { holes: BlockMask(n as u32 + 1), fragments: Vec::new() })
+                (key, Record { holes: BlockMask(n as u32 + 1), ..Record::default() })
             })
             .collect();
         let mut writer = DeltaWriter::default();

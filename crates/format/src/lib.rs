@@ -46,7 +46,7 @@ pub use learned::{KEY_LEARNED, decode_learned, encode_learned};
 pub use opening::{KEY_NOTED, OPENING_NOTE_BYTES, OPENING_NOTE_OFFSETS, OpeningNote};
 pub use receive::{ReceiveState, SnapshotIdentity};
 pub use recompress::{KEY_RECOMPRESS, RecompressState};
-pub use record::{FragmentRef, Record};
+pub use record::{FragmentRef, Fragments, Record};
 pub use scrub::{ScrubDamage, ScrubState};
 pub use sort::{KEY_SORT, SortState};
 pub use stream::{

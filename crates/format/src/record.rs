@@ -3,6 +3,7 @@
 //! The same type serves as a change to a record: what it names replaces what an older record says, what it does not
 //! name falls through to it.
 
+use smallvec::SmallVec;
 use units::{BlockMask, GROUP_BYTES};
 
 use crate::FormatError;
@@ -56,13 +57,16 @@ impl FragmentRef {
     }
 }
 
+/// Fragments of a group. Most changes concern one: it lies where the list does, and needs no memory of its own.
+pub type Fragments = SmallVec<[FragmentRef; 1]>;
+
 /// What is known of the blocks of one group.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Record {
     /// Blocks that read as zeroes whatever older epochs say.
     pub holes: BlockMask,
     /// Fragments; their live masks are disjoint, and disjoint from `holes`.
-    pub fragments: Vec<FragmentRef>,
+    pub fragments: Fragments,
 }
 
 // Of a record's first byte.
