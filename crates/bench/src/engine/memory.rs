@@ -79,7 +79,7 @@ pub fn child(context: &Context) -> Outcome<()> {
 /// What the second child does.
 pub fn child_full(context: &Context) -> Outcome<()> {
     let bytes = full_pool_bytes(context);
-    let Aged { world, volume, blocks } = overwrite::fill(context, bytes, bytes, FULL)?;
+    let Aged { world, volume, blocks } = overwrite::fill(context, bytes, FULL)?;
     drop(volume);
     world.close()?;
     let world = World::open(&context.dir.join("pool"), BUDGET_BYTES)?;

@@ -12,8 +12,10 @@ use crate::{Context, Outcome};
 
 /// All figures.
 pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
-    if report.begin(context, "space uniform amplification") {
-        overwrite::uniform(context, report)?;
+    for compression in ["lz4", "auto"] {
+        if report.begin(context, &overwrite::uniform_group(compression)) {
+            overwrite::uniform(context, report, compression)?;
+        }
     }
     if report.begin(context, "space skewed") {
         overwrite::skewed(context, report)?;

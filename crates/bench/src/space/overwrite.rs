@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use codec::Codec;
-use engine::{Pool, Volume};
+use engine::{Pool, PoolStatus, Volume};
 use surface::{BlockDevice, WriteOptions};
 use units::format_size;
 
 use super::{how, theory};
 use crate::load::{drive, scattered};
-use crate::report::Report;
+use crate::report::{Report, median, ratio_percent};
 use crate::world::World;
 use crate::{Context, Outcome, baseline};
 
@@ -26,8 +26,17 @@ const WRITERS: usize = 8;
 /// Overwrites, in volumes, until the state is steady, and while it is measured.
 const SETTLE_VOLUMES: f64 = 3.0;
 const MEASURE_VOLUMES: f64 = 1.0;
+/// The same of a turn, where two pools take turns; and before that, unmeasured.
+const TURN_VOLUMES: f64 = 0.3;
+const WARM_VOLUMES: f64 = 0.1;
+const TURNS: usize = 5;
+/// A pool so many times as large needs no cleaning.
+const ROOMY: u64 = 12;
 /// Bytes of volumes that are sorted at once.
 const SORT_SLICE_BYTES: u64 = 64 << 20;
+/// Bytes that tell what `auto` makes of a block.
+const SAMPLE_BYTES: u64 = 512 << 20;
+/// What is overwritten unless it is said otherwise: the quickest, so that everything else counts most.
 const CODEC: &str = "lz4";
 const COLD_MODE: &str = "balanced";
 
@@ -49,24 +58,65 @@ impl Aged {
     }
 }
 
-/// A pool of `pool_bytes` with a volume that takes the share `full` of `bytes` of it.
-pub fn fill(context: &Context, pool_bytes: u64, bytes: u64, full: f64) -> Outcome<Aged> {
-    fill_as(context, pool_bytes, bytes, full, "off")
+/// How a pool is filled.
+#[derive(Clone, Copy)]
+struct Filling<'a> {
+    /// Its directory.
+    name: &'a str,
+    pool_bytes: u64,
+    /// Bytes of the log that its volume takes.
+    live_bytes: f64,
+    compression: &'a str,
+    cold_mode: &'a str,
 }
 
-/// The same; what the cleaner moves is compressed anew as `cold_mode` says.
-fn fill_as(context: &Context, pool_bytes: u64, bytes: u64, full: f64, cold_mode: &str) -> Outcome<Aged> {
-    let codec: Codec = CODEC.parse()?;
-    let sample = context.corpus.data.len() as u64;
-    let stored =
-        baseline::compress(&context.corpus, codec, BLOCK as usize, sample)?.stored_bytes as f64 / sample as f64;
-    let blocks = (bytes as f64 * full / (stored * BLOCK as f64)) as u64 / 32 * 32;
-    let world = World::create_sized(&context.dir.join("pool"), CODEC, "4K", pool_bytes)?;
+impl Default for Filling<'_> {
+    fn default() -> Self {
+        Self { name: "pool", pool_bytes: 0, live_bytes: 0.0, compression: CODEC, cold_mode: "off" }
+    }
+}
+
+/// A pool of `bytes` of which a volume takes the share `full`.
+pub fn fill(context: &Context, bytes: u64, full: f64) -> Outcome<Aged> {
+    fill_as(context, &Filling { pool_bytes: bytes, live_bytes: bytes as f64 * full, ..Filling::default() })
+}
+
+/// Stored bytes of a block, by what becomes of some of the data.
+fn block_bytes(context: &Context, compression: &str) -> Outcome<f64> {
+    if let Ok(codec) = compression.parse::<Codec>() {
+        let sample = context.corpus.data.len() as u64;
+        let stored = baseline::compress(&context.corpus, codec, BLOCK as usize, sample)?.stored_bytes;
+        return Ok(stored as f64 * BLOCK as f64 / sample as f64);
+    }
+    let world = World::create_sized(&context.dir.join("pool"), compression, "4K", 2 * SAMPLE_BYTES)?;
+    world.pool.create_volume("v", SAMPLE_BYTES, &engine::Properties::new())?;
+    let volume = world.pool.volume("v")?;
+    let blocks = SAMPLE_BYTES / BLOCK;
+    write(context, &volume, blocks, 0, &|index| index)?;
+    drop(volume);
+    let stored = world.pool.status().fragment_bytes as f64 / blocks as f64;
+    world.close()?;
+    Ok(stored)
+}
+
+fn fill_as(context: &Context, filling: &Filling<'_>) -> Outcome<Aged> {
+    let Filling { name, pool_bytes, live_bytes, compression, cold_mode } = *filling;
+    let per_block = block_bytes(context, compression)?;
+    let blocks_for = |bytes: f64| (bytes.max(0.0) / per_block) as u64 / 32 * 32;
+    let mut blocks = blocks_for(live_bytes);
+    let world = World::create_sized(&context.dir.join(name), compression, "4K", pool_bytes)?;
     let properties = engine::Properties::from([("cold-mode".to_owned(), cold_mode.to_owned())]);
-    world.pool.create_volume("v", blocks * BLOCK, &properties)?;
+    world.pool.create_volume("v", blocks * BLOCK * 5 / 4, &properties)?;
     let volume = world.pool.volume("v")?;
     let order = |index: u64| index;
     write(context, &volume, blocks, 0, &order)?;
+    // What `auto` stores of a block it has yet to learn.
+    world.pool.checkpoint()?;
+    let missing = blocks_for(live_bytes - world.pool.status().live_bytes as f64).min(blocks / 5);
+    if missing > 0 {
+        write(context, &volume, missing, blocks, &order)?;
+        blocks += missing;
+    }
     world.pool.checkpoint()?;
     let status = world.pool.status();
     println!(
@@ -82,6 +132,12 @@ fn fill_as(context: &Context, pool_bytes: u64, bytes: u64, full: f64, cold_mode:
 pub struct Written {
     pub per_second: f64,
     pub p99_us: f64,
+}
+
+impl Written {
+    fn print(&self) {
+        println!("{:.0} writes a second, p99 {:.1} us", self.per_second, self.p99_us);
+    }
 }
 
 /// Writes `count` blocks of data that have nothing to do with their places, numbers `first` and on, each where `place` says; prints a curve.
@@ -144,6 +200,40 @@ fn write_what(
     Ok(Written { per_second: done.count as f64 / began.elapsed().as_secs_f64(), p99_us: f64::from(p99) / 1e3 })
 }
 
+/// Bytes of log per byte of users' fragments.
+#[derive(Default)]
+struct Amplification {
+    log_bytes: u64,
+    moved_bytes: u64,
+    fragment_bytes: u64,
+    cleaned_bytes: u64,
+    checkpoints: u64,
+}
+
+impl Amplification {
+    /// Counts what happened between two looks at a pool.
+    fn add(&mut self, before: &PoolStatus, after: &PoolStatus) {
+        self.log_bytes += after.log_bytes - before.log_bytes;
+        self.moved_bytes += after.moved_bytes - before.moved_bytes;
+        self.fragment_bytes += after.fragment_bytes - before.fragment_bytes;
+        self.cleaned_bytes += (after.cleaned_extents - before.cleaned_extents) * after.extent_bytes;
+        self.checkpoints += after.checkpoints + after.light_checkpoints - before.checkpoints - before.light_checkpoints;
+    }
+
+    /// The figure, and what it is made of on the screen.
+    fn print(&self) -> f64 {
+        let fragments = self.fragment_bytes.max(1) as f64;
+        let (all, moved) = (self.log_bytes as f64 / fragments, self.moved_bytes as f64 / fragments);
+        println!(
+            "amplification {all:.3}: 1 + {moved:.3} moved + {:.3} headers and padding; {:.1} % of a cleaned extent lived, {} checkpoints",
+            all - moved - 1.0,
+            100.0 * self.moved_bytes as f64 / self.cleaned_bytes.max(1) as f64,
+            self.checkpoints
+        );
+        all
+    }
+}
+
 /// Overwrites until nothing changes any more, then measures: speed, and bytes of log per byte of users' fragments.
 fn steady(context: &Context, aged: &Aged, place: &(dyn Fn(u64) -> u64 + Sync)) -> Outcome<(Written, f64)> {
     let settle = (aged.blocks as f64 * SETTLE_VOLUMES) as u64;
@@ -151,29 +241,10 @@ fn steady(context: &Context, aged: &Aged, place: &(dyn Fn(u64) -> u64 + Sync)) -
     let before = aged.world.pool.status();
     let count = (aged.blocks as f64 * MEASURE_VOLUMES) as u64;
     let written = write(context, &aged.volume, count, settle, place)?;
-    let after = aged.world.pool.status();
-    println!(
-        "p99 {:.1} us, {:.0}/s; cleaned {} extents, moved {}, {:.1} s in the cleaner, {} + {} checkpoints, {} syncs",
-        written.p99_us,
-        written.per_second,
-        after.cleaned_extents - before.cleaned_extents,
-        format_size(after.moved_bytes - before.moved_bytes),
-        (after.cleaning_ns - before.cleaning_ns) as f64 / 1e9,
-        after.checkpoints - before.checkpoints,
-        after.light_checkpoints - before.light_checkpoints,
-        after.syncs - before.syncs
-    );
-    let (log, moved) = (after.log_bytes - before.log_bytes, after.moved_bytes - before.moved_bytes);
-    let fragments = (after.fragment_bytes - before.fragment_bytes) as f64;
-    let amplification = log as f64 / fragments;
-    let cleaned = (after.cleaned_extents - before.cleaned_extents).max(1) * after.extent_bytes;
-    println!(
-        "amplification {amplification:.3}: 1 + {:.3} moved + {:.3} headers and padding; {:.1} % of a cleaned extent lived",
-        moved as f64 / fragments,
-        (log - moved) as f64 / fragments - 1.0,
-        100.0 * moved as f64 / cleaned as f64
-    );
-    Ok((written, amplification))
+    written.print();
+    let mut amplification = Amplification::default();
+    amplification.add(&before, &aged.world.pool.status());
+    Ok((written, amplification.print()))
 }
 
 fn live_share(pool: &Pool) -> f64 {
@@ -181,59 +252,105 @@ fn live_share(pool: &Pool) -> f64 {
     status.live_bytes as f64 / (status.extents_total * status.extent_bytes) as f64
 }
 
-/// Uniformly random overwrites: write amplification against theory, speed and latency against a pool that needs no cleaning.
-pub fn uniform(context: &Context, report: &mut Report) -> Outcome<()> {
-    let group = "space uniform amplification";
+/// One load on two pools, as it goes on: where the next write goes, and what the measured parts came to.
+struct Load {
+    aged: Aged,
+    next: u64,
+    amplification: Amplification,
+    speeds: Vec<f64>,
+    p99s: Vec<f64>,
+}
+
+impl Load {
+    fn new(aged: Aged) -> Self {
+        Self { aged, next: 0, amplification: Amplification::default(), speeds: Vec::new(), p99s: Vec::new() }
+    }
+
+    /// Overwrites the share `volumes` of the volume, uniformly at random.
+    fn overwrite(&mut self, context: &Context, volumes: f64) -> Outcome<Written> {
+        let blocks = self.aged.blocks;
+        let count = (blocks as f64 * volumes) as u64;
+        let first = self.next;
+        self.next += count;
+        write(context, &self.aged.volume, count, first, &|index| scattered(index, 1, blocks))
+    }
+
+    /// A measured turn. What it begins with is not measured: while the other pool had its turn, this one could clean.
+    fn turn(&mut self, context: &Context) -> Outcome<()> {
+        self.overwrite(context, WARM_VOLUMES)?;
+        let before = self.aged.world.pool.status();
+        let written = self.overwrite(context, TURN_VOLUMES)?;
+        self.amplification.add(&before, &self.aged.world.pool.status());
+        written.print();
+        self.speeds.push(written.per_second);
+        self.p99s.push(written.p99_us);
+        Ok(())
+    }
+}
+
+/// Uniformly random overwrites: write amplification against theory, speed and latency against a pool that needs no cleaning. The two have turns, as
+/// the device has its moods.
+pub fn uniform(context: &Context, report: &mut Report, compression: &str) -> Outcome<()> {
+    let group = uniform_group(compression);
     let bytes = capacity_bytes(context);
-    let aged = fill(context, bytes, bytes, FULL)?;
-    let blocks = aged.blocks;
-    let place = move |index: u64| scattered(index, 1, blocks);
-    let (cleaned, amplification) = steady(context, &aged, &place)?;
-    let share = live_share(&aged.world.pool);
+    let filling = Filling { compression, live_bytes: bytes as f64 * FULL, ..Filling::default() };
+    let mut full = Load::new(fill_as(context, &Filling { name: "full", pool_bytes: bytes, ..filling })?);
+    full.overwrite(context, SETTLE_VOLUMES)?;
+    let mut roomy = Load::new(fill_as(context, &Filling { name: "roomy", pool_bytes: ROOMY * bytes, ..filling })?);
+    roomy.overwrite(context, 1.0)?;
+    for _ in 0..TURNS {
+        full.turn(context)?;
+        roomy.turn(context)?;
+    }
+    let (amplification, plain) = (full.amplification.print(), roomy.amplification.print());
+    let share = live_share(&full.aged.world.pool);
     let bound = theory::write_amplification(share);
     let what = format!(
-        "4 KiB overwrites, uniformly random, {} writers, {:.1} % of the log live: theory {bound:.2} (u = exp(-(1 - u) / share), 1 / (1 - u))",
-        WRITERS,
+        "4 KiB overwrites, uniformly random, {WRITERS} writers, {:.1} % of the log live: theory {bound:.2} (u = exp(-(1 - u) / share), 1 / (1 - u))",
         100.0 * share
     );
     report.at_most(
-        "write amplification of the full log, uniform, over theory",
+        &format!("write amplification of the full log, uniform, {compression}, over theory"),
         amplification / bound,
         "x",
         THEORY_FACTOR,
-        &how(context, group, &what),
+        &how(context, &group, &what),
     )?;
-    report.info("write amplification of the full log, uniform", amplification, "", &how(context, group, &what))?;
-    aged.world.pool.checkpoint()?;
-    aged.close()?;
-    if !report.begin(context, "space uniform speed") {
-        return Ok(());
-    }
-    // The same load on a pool so large that nothing has to be cleaned.
-    let roomy = fill(context, 12 * bytes, bytes, FULL)?;
-    let (free, plain) = steady(context, &roomy, &place)?;
-    // Both groups are needed for what follows.
-    let group = "space uniform";
+    report.info(
+        &format!("write amplification of the full log, uniform, {compression}"),
+        amplification,
+        "",
+        &how(context, &group, &what),
+    )?;
     let what = format!(
-        "{:.0}/s with the cleaner at work, {:.0}/s in a pool twelve times as large (amplification {plain:.2})",
-        cleaned.per_second, free.per_second
+        "{:.0}/s with the cleaner at work, {:.0}/s in a pool {ROOMY} times as large (amplification {plain:.2}), {TURNS} turns of each, median of their ratios",
+        median(&full.speeds),
+        median(&roomy.speeds),
     );
     report.at_least(
-        "4 KiB random write at 80 % full, of the same without cleaning",
-        100.0 * cleaned.per_second / free.per_second,
+        &format!("4 KiB random write at 80 % full, {compression}, of the same without cleaning"),
+        ratio_percent(&full.speeds, &roomy.speeds),
         "%",
         45.0,
-        &how(context, group, &what),
+        &how(context, &group, &what),
     )?;
-    let what = format!("{:.1} us with the cleaner at work, {:.1} us without", cleaned.p99_us, free.p99_us);
+    let (cleaned, free) = (median(&full.p99s), median(&roomy.p99s));
+    let what = format!("{cleaned:.1} us with the cleaner at work, {free:.1} us without, medians of the turns");
     report.at_most(
-        "p99 latency of a 4 KiB write at 80 % full, of the same without cleaning",
-        cleaned.p99_us / free.p99_us,
+        &format!("p99 latency of a 4 KiB write at 80 % full, {compression}, of the same without cleaning"),
+        cleaned / free,
         "x",
         4.0,
-        &how(context, group, &what),
+        &how(context, &group, &what),
     )?;
-    roomy.close()
+    full.aged.close()?;
+    roomy.aged.close()?;
+    ["full", "roomy"].iter().try_for_each(|name| std::fs::remove_dir_all(context.dir.join(name)).map_err(Into::into))
+}
+
+/// The group of what [`uniform`] measures.
+pub fn uniform_group(compression: &str) -> String {
+    format!("space uniform {compression}")
 }
 
 /// Where the n-th write goes: four fifths of them to a fifth of the blocks, which lie all over the volume.
@@ -252,7 +369,7 @@ pub fn skewed_place(blocks: u64) -> impl Fn(u64) -> u64 + Sync {
 pub fn skewed(context: &Context, report: &mut Report) -> Outcome<()> {
     let group = "space skewed";
     let bytes = capacity_bytes(context);
-    let aged = fill(context, bytes, bytes, FULL)?;
+    let aged = fill(context, bytes, FULL)?;
     let blocks = aged.blocks;
     let place = skewed_place(blocks);
     let (written, amplification) = steady(context, &aged, &place)?;
@@ -288,7 +405,8 @@ pub fn cold(context: &Context, report: &mut Report) -> Outcome<()> {
     for (load, is_skewed) in [("four fifths to a fifth of the blocks", true), ("uniformly random", false)] {
         let mut came = Vec::new();
         for cold_mode in ["off", COLD_MODE] {
-            let aged = fill_as(context, bytes, bytes, FULL, cold_mode)?;
+            let live_bytes = bytes as f64 * FULL;
+            let aged = fill_as(context, &Filling { pool_bytes: bytes, live_bytes, cold_mode, ..Filling::default() })?;
             let blocks = aged.blocks;
             let skewed = skewed_place(blocks);
             let place = move |index: u64| if is_skewed { skewed(index) } else { scattered(index, 1, blocks) };

@@ -27,7 +27,7 @@ fn pool_bytes(context: &Context) -> u64 {
 /// The soak.
 pub fn run(context: &Context) -> Outcome<()> {
     let bytes = pool_bytes(context);
-    let Aged { world, volume, blocks } = fill(context, bytes, bytes, FULL)?;
+    let Aged { world, volume, blocks } = fill(context, bytes, FULL)?;
     let place = skewed_place(blocks);
     let mut amplifications = Vec::new();
     for round in 1..=ROUNDS {
