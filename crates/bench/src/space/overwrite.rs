@@ -252,7 +252,7 @@ fn live_share(pool: &Pool) -> f64 {
     status.live_bytes as f64 / (status.extents_total * status.extent_bytes) as f64
 }
 
-/// One load on two pools, as it goes on: where the next write goes, and what the measured parts came to.
+/// A pool under uniformly random overwrites: how far they have come, and what the measured turns came to.
 struct Load {
     aged: Aged,
     next: u64,
@@ -365,37 +365,36 @@ pub fn skewed_place(blocks: u64) -> impl Fn(u64) -> u64 + Sync {
     }
 }
 
-/// Four fifths of the overwrites go to a fifth of the blocks.
+/// Four fifths of the overwrites go to a fifth of the blocks: as they are written, against theory, and with cold data compressed anew as it moves. Only
+/// that can come below what theory says, because it makes the log less full.
 pub fn skewed(context: &Context, report: &mut Report) -> Outcome<()> {
     let group = "space skewed";
     let bytes = capacity_bytes(context);
-    let aged = fill(context, bytes, FULL)?;
-    let blocks = aged.blocks;
-    let place = skewed_place(blocks);
-    let (written, amplification) = steady(context, &aged, &place)?;
-    let share = live_share(&aged.world.pool);
-    let bound = theory::write_amplification_skewed(share, 0.2, 0.8);
-    let what = format!(
-        "4 KiB overwrites, four fifths to a fifth of the blocks, {:.1} % of the log live, {:.0}/s; theory, with perfect knowledge of \
-         which blocks are hot: {bound:.2}",
-        100.0 * share,
-        written.per_second
-    );
-    report.at_most(
-        "write amplification of the full log, 80/20 skew, over theory",
-        amplification / bound,
-        "x",
-        THEORY_FACTOR,
-        &how(context, group, &what),
-    )?;
-    report.at_most(
-        "write amplification of the full log, 80/20 skew",
-        amplification,
-        "",
-        2.0,
-        &how(context, group, &what),
-    )?;
-    aged.close()
+    for cold_mode in ["off", COLD_MODE] {
+        let live_bytes = bytes as f64 * FULL;
+        let aged = fill_as(context, &Filling { pool_bytes: bytes, live_bytes, cold_mode, ..Filling::default() })?;
+        let place = skewed_place(aged.blocks);
+        let (written, amplification) = steady(context, &aged, &place)?;
+        let share = live_share(&aged.world.pool);
+        let bound = theory::write_amplification_skewed(FULL, 0.2, 0.8);
+        let what = format!(
+            "4 KiB overwrites with {CODEC}, four fifths to a fifth of the blocks, cold-mode={cold_mode}, {:.0} % of the log live at first, {:.1} % in \
+             the end, {:.0}/s; theory for what was live at first, with perfect knowledge of which blocks are hot: {bound:.2}",
+            100.0 * FULL,
+            100.0 * share,
+            written.per_second
+        );
+        let how = how(context, group, &what);
+        let name = format!("write amplification of the full log, 80/20 skew, cold-mode={cold_mode}");
+        if cold_mode == "off" {
+            report.info(&name, amplification, "", &how)?;
+            report.info(&format!("{name}, over theory"), amplification / bound, "x", &how)?;
+        } else {
+            report.at_most(&name, amplification, "", 2.0, &how)?;
+        }
+        aged.close()?;
+    }
+    Ok(())
 }
 
 /// What it is worth to compress cold data anew while it is moved: the same loads with and without, side by side.
