@@ -4,7 +4,6 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use codec::Codec;
 use engine::{Pool, PoolStatus, Volume};
 use surface::{BlockDevice, WriteOptions};
 use units::format_size;
@@ -25,17 +24,14 @@ const THEORY_FACTOR: f64 = 1.15;
 const WRITERS: usize = 8;
 /// Overwrites, in volumes, until the state is steady, and while it is measured.
 const SETTLE_VOLUMES: f64 = 3.0;
-const MEASURE_VOLUMES: f64 = 1.0;
-/// The same of a turn, where two pools take turns; and before that, unmeasured.
-const TURN_VOLUMES: f64 = 0.3;
-const WARM_VOLUMES: f64 = 0.1;
+const STEADY_VOLUMES: (f64, f64) = (SETTLE_VOLUMES, 1.0);
+/// The same of a turn, where two pools take turns.
+const TURN_VOLUMES: (f64, f64) = (0.1, 0.3);
 const TURNS: usize = 5;
 /// A pool so many times as large needs no cleaning.
 const ROOMY: u64 = 12;
 /// Bytes of volumes that are sorted at once.
 const SORT_SLICE_BYTES: u64 = 64 << 20;
-/// Bytes that tell what `auto` makes of a block.
-const SAMPLE_BYTES: u64 = 512 << 20;
 /// What is overwritten unless it is said otherwise: the quickest, so that everything else counts most.
 const CODEC: &str = "lz4";
 const COLD_MODE: &str = "balanced";
@@ -81,42 +77,24 @@ pub fn fill(context: &Context, bytes: u64, full: f64) -> Outcome<Aged> {
     fill_as(context, &Filling { pool_bytes: bytes, live_bytes: bytes as f64 * full, ..Filling::default() })
 }
 
-/// Stored bytes of a block, by what becomes of some of the data.
-fn block_bytes(context: &Context, compression: &str) -> Outcome<f64> {
-    if let Ok(codec) = compression.parse::<Codec>() {
-        let sample = context.corpus.data.len() as u64;
-        let stored = baseline::compress(&context.corpus, codec, BLOCK as usize, sample)?.stored_bytes;
-        return Ok(stored as f64 * BLOCK as f64 / sample as f64);
-    }
-    let world = World::create_sized(&context.dir.join("pool"), compression, "4K", 2 * SAMPLE_BYTES)?;
-    world.pool.create_volume("v", SAMPLE_BYTES, &engine::Properties::new())?;
-    let volume = world.pool.volume("v")?;
-    let blocks = SAMPLE_BYTES / BLOCK;
-    write(context, &volume, blocks, 0, &|index| index)?;
-    drop(volume);
-    let stored = world.pool.status().fragment_bytes as f64 / blocks as f64;
-    world.close()?;
-    Ok(stored)
-}
-
 fn fill_as(context: &Context, filling: &Filling<'_>) -> Outcome<Aged> {
     let Filling { name, pool_bytes, live_bytes, compression, cold_mode } = *filling;
-    let per_block = block_bytes(context, compression)?;
-    let blocks_for = |bytes: f64| (bytes.max(0.0) / per_block) as u64 / 32 * 32;
-    let mut blocks = blocks_for(live_bytes);
+    let sample = context.corpus.data.len() as u64;
+    let stored = baseline::compress(&context.corpus, CODEC.parse()?, BLOCK as usize, sample)?.stored_bytes;
+    let blocks_for = |bytes: f64, block_bytes: f64| (bytes.max(0.0) / block_bytes) as u64 / 32 * 32;
+    let mut blocks = blocks_for(live_bytes, stored as f64 * BLOCK as f64 / sample as f64);
     let world = World::create_sized(&context.dir.join(name), compression, "4K", pool_bytes)?;
     let properties = engine::Properties::from([("cold-mode".to_owned(), cold_mode.to_owned())]);
-    world.pool.create_volume("v", blocks * BLOCK * 5 / 4, &properties)?;
+    world.pool.create_volume("v", 2 * blocks * BLOCK, &properties)?;
     let volume = world.pool.volume("v")?;
     let order = |index: u64| index;
     write(context, &volume, blocks, 0, &order)?;
-    // What `auto` stores of a block it has yet to learn.
     world.pool.checkpoint()?;
-    let missing = blocks_for(live_bytes - world.pool.status().live_bytes as f64).min(blocks / 5);
-    if missing > 0 {
-        write(context, &volume, missing, blocks, &order)?;
-        blocks += missing;
-    }
+    // What is stored of it otherwise is seen now.
+    let live = world.pool.status().live_bytes as f64;
+    let missing = blocks_for(live_bytes - live, live / blocks as f64).min(blocks);
+    write(context, &volume, missing, blocks, &order)?;
+    blocks += missing;
     world.pool.checkpoint()?;
     let status = world.pool.status();
     println!(
@@ -234,27 +212,15 @@ impl Amplification {
     }
 }
 
-/// Overwrites until nothing changes any more, then measures: speed, and bytes of log per byte of users' fragments.
-fn steady(context: &Context, aged: &Aged, place: &(dyn Fn(u64) -> u64 + Sync)) -> Outcome<(Written, f64)> {
-    let settle = (aged.blocks as f64 * SETTLE_VOLUMES) as u64;
-    write(context, &aged.volume, settle, 0, place)?;
-    let before = aged.world.pool.status();
-    let count = (aged.blocks as f64 * MEASURE_VOLUMES) as u64;
-    let written = write(context, &aged.volume, count, settle, place)?;
-    written.print();
-    let mut amplification = Amplification::default();
-    amplification.add(&before, &aged.world.pool.status());
-    Ok((written, amplification.print()))
-}
-
 fn live_share(pool: &Pool) -> f64 {
     let status = pool.status();
     status.live_bytes as f64 / (status.extents_total * status.extent_bytes) as f64
 }
 
-/// A pool under uniformly random overwrites: how far they have come, and what the measured turns came to.
+/// A pool under overwrites: where they go, how far they have come, and what those that were measured came to.
 struct Load {
     aged: Aged,
+    place: Box<dyn Fn(u64) -> u64 + Sync>,
     next: u64,
     amplification: Amplification,
     speeds: Vec<f64>,
@@ -262,29 +228,41 @@ struct Load {
 }
 
 impl Load {
-    fn new(aged: Aged) -> Self {
-        Self { aged, next: 0, amplification: Amplification::default(), speeds: Vec::new(), p99s: Vec::new() }
+    fn new(aged: Aged, place: impl Fn(u64) -> u64 + Sync + 'static) -> Self {
+        let (speeds, p99s) = (Vec::new(), Vec::new());
+        Self { aged, place: Box::new(place), next: 0, amplification: Amplification::default(), speeds, p99s }
     }
 
-    /// Overwrites the share `volumes` of the volume, uniformly at random.
+    /// Uniformly at random.
+    fn uniform(aged: Aged) -> Self {
+        let blocks = aged.blocks;
+        Self::new(aged, move |index| scattered(index, 1, blocks))
+    }
+
+    /// Four fifths to a fifth of the blocks.
+    fn skewed(aged: Aged) -> Self {
+        let place = skewed_place(aged.blocks);
+        Self::new(aged, place)
+    }
+
+    /// Overwrites as many blocks as the share `volumes` of the volume has.
     fn overwrite(&mut self, context: &Context, volumes: f64) -> Outcome<Written> {
-        let blocks = self.aged.blocks;
-        let count = (blocks as f64 * volumes) as u64;
+        let count = (self.aged.blocks as f64 * volumes) as u64;
         let first = self.next;
         self.next += count;
-        write(context, &self.aged.volume, count, first, &|index| scattered(index, 1, blocks))
+        write(context, &self.aged.volume, count, first, &self.place)
     }
 
-    /// A measured turn. What it begins with is not measured: while the other pool had its turn, this one could clean.
-    fn turn(&mut self, context: &Context) -> Outcome<()> {
-        self.overwrite(context, WARM_VOLUMES)?;
+    /// Overwrites until nothing changes any more (`warm` volumes), then measures. While another pool had its turn, this one could clean.
+    fn measure(&mut self, context: &Context, (warm, measured): (f64, f64)) -> Outcome<Written> {
+        self.overwrite(context, warm)?;
         let before = self.aged.world.pool.status();
-        let written = self.overwrite(context, TURN_VOLUMES)?;
+        let written = self.overwrite(context, measured)?;
         self.amplification.add(&before, &self.aged.world.pool.status());
         written.print();
         self.speeds.push(written.per_second);
         self.p99s.push(written.p99_us);
-        Ok(())
+        Ok(written)
     }
 }
 
@@ -294,13 +272,13 @@ pub fn uniform(context: &Context, report: &mut Report, compression: &str) -> Out
     let group = uniform_group(compression);
     let bytes = capacity_bytes(context);
     let filling = Filling { compression, live_bytes: bytes as f64 * FULL, ..Filling::default() };
-    let mut full = Load::new(fill_as(context, &Filling { name: "full", pool_bytes: bytes, ..filling })?);
+    let mut full = Load::uniform(fill_as(context, &Filling { name: "full", pool_bytes: bytes, ..filling })?);
     full.overwrite(context, SETTLE_VOLUMES)?;
-    let mut roomy = Load::new(fill_as(context, &Filling { name: "roomy", pool_bytes: ROOMY * bytes, ..filling })?);
+    let mut roomy = Load::uniform(fill_as(context, &Filling { name: "roomy", pool_bytes: ROOMY * bytes, ..filling })?);
     roomy.overwrite(context, 1.0)?;
     for _ in 0..TURNS {
-        full.turn(context)?;
-        roomy.turn(context)?;
+        full.measure(context, TURN_VOLUMES)?;
+        roomy.measure(context, TURN_VOLUMES)?;
     }
     let (amplification, plain) = (full.amplification.print(), roomy.amplification.print());
     let share = live_share(&full.aged.world.pool);
@@ -373,9 +351,10 @@ pub fn skewed(context: &Context, report: &mut Report) -> Outcome<()> {
     for cold_mode in ["off", COLD_MODE] {
         let live_bytes = bytes as f64 * FULL;
         let aged = fill_as(context, &Filling { pool_bytes: bytes, live_bytes, cold_mode, ..Filling::default() })?;
-        let place = skewed_place(aged.blocks);
-        let (written, amplification) = steady(context, &aged, &place)?;
-        let share = live_share(&aged.world.pool);
+        let mut load = Load::skewed(aged);
+        let written = load.measure(context, STEADY_VOLUMES)?;
+        let amplification = load.amplification.print();
+        let share = live_share(&load.aged.world.pool);
         let bound = theory::write_amplification_skewed(FULL, 0.2, 0.8);
         let what = format!(
             "4 KiB overwrites with {CODEC}, four fifths to a fifth of the blocks, cold-mode={cold_mode}, {:.0} % of the log live at first, {:.1} % in \
@@ -392,7 +371,7 @@ pub fn skewed(context: &Context, report: &mut Report) -> Outcome<()> {
         } else {
             report.at_most(&name, amplification, "", 2.0, &how)?;
         }
-        aged.close()?;
+        load.aged.close()?;
     }
     Ok(())
 }
@@ -401,27 +380,26 @@ pub fn skewed(context: &Context, report: &mut Report) -> Outcome<()> {
 pub fn cold(context: &Context, report: &mut Report) -> Outcome<()> {
     let group = "space cold data";
     let bytes = capacity_bytes(context);
-    for (load, is_skewed) in [("four fifths to a fifth of the blocks", true), ("uniformly random", false)] {
+    for (places, is_skewed) in [("four fifths to a fifth of the blocks", true), ("uniformly random", false)] {
         let mut came = Vec::new();
         for cold_mode in ["off", COLD_MODE] {
             let live_bytes = bytes as f64 * FULL;
             let aged = fill_as(context, &Filling { pool_bytes: bytes, live_bytes, cold_mode, ..Filling::default() })?;
-            let blocks = aged.blocks;
-            let skewed = skewed_place(blocks);
-            let place = move |index: u64| if is_skewed { skewed(index) } else { scattered(index, 1, blocks) };
-            let (written, amplification) = steady(context, &aged, &place)?;
-            came.push((written, amplification, live_share(&aged.world.pool)));
-            let status = aged.world.pool.status();
+            let mut load = if is_skewed { Load::skewed(aged) } else { Load::uniform(aged) };
+            let written = load.measure(context, STEADY_VOLUMES)?;
+            let pool = &load.aged.world.pool;
+            came.push((written, load.amplification.print(), live_share(pool)));
+            let status = pool.status();
             println!(
                 "cold-mode={cold_mode}: {} compressed anew to {}",
                 format_size(status.cold_before_bytes),
                 format_size(status.cold_after_bytes)
             );
-            aged.close()?;
+            load.aged.close()?;
         }
         let [(plain, amplification, share), (dense, less, dense_share)] = &came[..] else { continue };
         let what = format!(
-            "4 KiB overwrites, {load}, written with {CODEC}, {:.0} % of the log filled at first; cold-mode off / {COLD_MODE}: amplification \
+            "4 KiB overwrites, {places}, written with {CODEC}, {:.0} % of the log filled at first; cold-mode off / {COLD_MODE}: amplification \
              {amplification:.2} / {less:.2}, {:.1} / {:.1} % of the log live in the end, {:.0} / {:.0} writes/s, p99 {:.1} / {:.1} us",
             100.0 * FULL,
             100.0 * share,
