@@ -123,9 +123,23 @@ fn a_store_that_was_deleted_below_is_not_durable_and_can_be_closed() {
     }
 }
 
+/// Adds so many keys to a batch that it is written as a table.
+fn enlarge(batch: &mut MapBatch, value: &[u8]) {
+    (0..TABLE_CHANGES_MIN as u64).for_each(|key| batch.put((key + (1 << 32)).to_be_bytes(), value));
+}
+
+/// The key of a batch's own table.
+const ENLARGED_KEY: [u8; 8] = ((1 << 32) + 5u64).to_be_bytes();
+
+/// One batch in so many of the kill test is a large one.
+const LARGE_EVERY: u64 = 16;
+
 /// Batch `number` of the kill test: every key gets the batch's number, so that a mix of batches is seen.
 fn numbered(number: u64) -> MapBatch {
     let mut batch = MapBatch::default();
+    if number.is_multiple_of(LARGE_EVERY) {
+        enlarge(&mut batch, &number.to_le_bytes());
+    }
     for key in 0..50u64 {
         let mut value = number.to_le_bytes().to_vec();
         value.resize(64 + (number % 7) as usize * 300, number as u8);
@@ -184,6 +198,11 @@ fn a_killed_process_leaves_whole_batches() {
         assert!(commits >= durable, "{durable} were durable, {commits} are left");
         for (key, value) in numbered(commits).changes {
             assert_eq!(store.get(&key).unwrap(), value, "batch {commits} is there as a whole, and nothing newer");
+        }
+        let large = commits / LARGE_EVERY * LARGE_EVERY;
+        let expected = (large > 0).then(|| large.to_le_bytes().to_vec());
+        for key in [1 << 32, (1 << 32) + TABLE_CHANGES_MIN as u64 - 1] {
+            assert_eq!(store.get(&key.to_be_bytes()).unwrap(), expected, "the last large batch, of {commits}");
         }
     }
 }
@@ -511,8 +530,106 @@ fn what_a_large_batch_has_filled_becomes_a_table_once_it_is_durable() {
     }
 }
 
+/// What the journal has of a key must not come back above a table that was written behind it.
+#[test]
+fn a_table_of_its_own_stands_where_it_was_committed() {
+    for (is_persisted, is_merged) in [(false, false), (true, false), (true, true)] {
+        let dir = TempDir::new("fjall-table");
+        let (map, store) = durable_store(&dir);
+        store.commit(batch_of(&[("a", "2"), ("b", "2"), ("c", "2"), ("gone", "2")])).unwrap();
+        if is_persisted {
+            store.persist().unwrap();
+        }
+        let tables_before = store.keyspace.table_count();
+        let mut large = batch_of(&[("b", "3"), ("c", "3"), ("twice", "2"), ("twice", "3")]);
+        large.delete(*b"gone");
+        enlarge(&mut large, b"3");
+        store.commit(large).unwrap();
+        assert!(store.keyspace.table_count() > tables_before, "no table was written");
+        assert_eq!(store.keyspace.tree.active_memtable().size(), 0, "it went the other way as well");
+        store.commit(batch_of(&[("c", "4")])).unwrap();
+        if is_persisted {
+            store.persist().unwrap();
+        }
+        if is_merged {
+            store.keyspace.major_compact().unwrap();
+        }
+        let expected = [("a", Some("2")), ("b", Some("3")), ("c", Some("4")), ("twice", Some("3")), ("gone", None)];
+        let found = |store: &FjallStore| {
+            for (key, value) in expected {
+                let value = value.map(|value| value.as_bytes().to_vec());
+                assert_eq!(store.get(key.as_bytes()).unwrap(), value, "{key}, {is_persisted} {is_merged}");
+            }
+            assert_eq!(store.get(&ENLARGED_KEY).unwrap().unwrap(), b"3");
+            let mut count = 0;
+            let mut visit = |_: &[u8], _: &[u8]| {
+                count += 1;
+                ControlFlow::Continue(())
+            };
+            store.scan(&[], &[0xff; 64], &mut visit).unwrap();
+            assert_eq!(count, TABLE_CHANGES_MIN + 4);
+            store.verify().unwrap();
+        };
+        found(&store);
+        drop(store);
+        for _ in 0..2 {
+            let store = FjallStore::open(&map, SMALL).unwrap();
+            assert_eq!(store.writer.lock().commits, 4);
+            found(&store);
+        }
+    }
+}
+
+/// Durable when it is committed, and whatever came before it: all of it is there when the machine stops right behind it.
+#[test]
+fn what_comes_before_a_table_of_its_own_is_durable_with_it() {
+    let dir = TempDir::new("fjall-table-order");
+    let (map, store) = durable_store(&dir);
+    for number in 0..20 {
+        store.commit(batch_of(&[("a", &number.to_string())])).unwrap();
+    }
+    let mut large = MapBatch::default();
+    enlarge(&mut large, b"1");
+    store.commit(large).unwrap();
+    // What the library keeps in its buffer would be lost.
+    std::mem::forget(store);
+    let copy = dir.path().join("copy");
+    assert!(ended(Command::new("cp").args(["-r", "--sparse=always"]).args([&map, &copy])).success());
+    let store = FjallStore::open(&copy, SMALL).unwrap();
+    assert_eq!(store.get(b"a").unwrap().unwrap(), b"19");
+    assert_eq!(store.get(&ENLARGED_KEY).unwrap().unwrap(), b"1");
+}
+
+/// Light batches between large ones leave journals, which nobody would ever remove.
+#[test]
+fn journals_do_not_grow_beside_tables() {
+    let dir = TempDir::new("fjall-journals");
+    let (map, store) = durable_store(&dir);
+    for round in 0..20u64 {
+        let mut batch = MapBatch::default();
+        (0..10_000u64).for_each(|key| batch.put(key.to_be_bytes(), vec![round as u8; 600]));
+        store.commit(batch).unwrap();
+        let mut large = MapBatch::default();
+        enlarge(&mut large, &round.to_le_bytes());
+        store.commit(large).unwrap();
+        store.persist().unwrap();
+    }
+    store.wait_for_tables(0).unwrap();
+    let mut files = Vec::new();
+    files_below(&map, &mut files);
+    let journals = files.iter().filter(|path| path.extension().is_some_and(|e| e == "jnl")).count();
+    assert!(journals <= 3, "{journals} journals of some 64 MB");
+}
+
 #[test]
 fn a_full_disk_is_an_error_and_reopening_goes_on() {
+    for changes in [500, TABLE_CHANGES_MIN as u64] {
+        fill_and_reopen(changes);
+    }
+}
+
+/// Batches of so many changes until the disk is full.
+fn fill_and_reopen(changes: u64) {
     let dir = TempDir::new("fjall-full");
     let mount = |options: &str| {
         let mut command = Command::new("mount");
@@ -529,7 +646,7 @@ fn a_full_disk_is_an_error_and_reopening_goes_on() {
     let error = loop {
         number += 1;
         let mut batch = MapBatch::default();
-        for key in 0..500u64 {
+        for key in 0..changes {
             batch.put((key * 1_000_003 + number * 7919).to_be_bytes(), vec![number as u8; 300]);
         }
         batch.put(*b"number", number.to_le_bytes());
