@@ -9,12 +9,16 @@ use units::{Epoch, ObjectId};
 use crate::buffers::BufferPool;
 use crate::write_buffer::Taken;
 
+/// Of a batch that is divided, the part that comes first keeps the whole header, so that nothing of it moves, where that is no more than one part in
+/// so many of the room: what the entries of the rest took is zeroes then.
+const HEADER_STAYS_DIVISOR: usize = 16;
+
 /// A batch that has no position yet.
 pub(crate) struct Prepared {
     pub entries: Vec<Entry>,
     /// Where it goes: moves to the cold one, all else to the hot one, unless somebody decides otherwise.
     pub stream: Stream,
-    /// Bytes of the header that `entries` make; the payloads follow it in `buf`.
+    /// Bytes of the header, at least those that `entries` make; the payloads follow it in `buf`.
     header: usize,
     payload: usize,
     pub buf: AlignedBuf,
@@ -60,14 +64,15 @@ impl Prepared {
         let is_moves = self.entries.iter().any(|entry| matches!(entry, Entry::Moves { .. }));
         let entry_bytes = if is_moves { MOVE_ENTRY_BYTES } else { FRAGMENT_ENTRY_BYTES };
         let items: usize = self.entries.iter().map(item_bytes).sum();
-        let mut used = self.header - items;
+        let header_stays = self.header <= room / HEADER_STAYS_DIVISOR;
+        let (mut used, entry_bytes) = if header_stays { (self.header, 0) } else { (self.header - items, entry_bytes) };
         let fits = |_: ObjectId, item: &FragmentEntry| {
             let cost = entry_bytes + item.stored as usize;
             let fits = used + cost <= room;
             used += if fits { cost } else { 0 };
             fits
         };
-        self.divide(fits, buffers).or_else(|| self.split_holes(room, buffers))
+        self.divide_by(fits, header_stays, buffers).or_else(|| self.split_holes(room, buffers))
     }
 
     /// Takes the fragments that `takes` names out of it. `None` if it names none; then it is as it was. What it completes stays with the
@@ -78,7 +83,17 @@ impl Prepared {
     /// The part keeps the buffer, in which its payloads move up to its shorter header; the rest is copied.
     pub(crate) fn divide(
         &mut self,
+        takes: impl FnMut(ObjectId, &FragmentEntry) -> bool,
+        buffers: &BufferPool,
+    ) -> Option<Self> {
+        self.divide_by(takes, false, buffers)
+    }
+
+    /// The same; if the header stays as long as it is, what the part takes from the beginning on need not move.
+    fn divide_by(
+        &mut self,
         mut takes: impl FnMut(ObjectId, &FragmentEntry) -> bool,
+        header_stays: bool,
         buffers: &BufferPool,
     ) -> Option<Self> {
         if self.entries.iter().any(|e| matches!(e, Entry::Object(d) if d.state == ObjectState::Dictionary)) {
@@ -111,8 +126,8 @@ impl Prepared {
             return None;
         }
         let rest = rest.copied(self, buffers);
-        let Self { stream, mut buf, begun, .. } = std::mem::replace(self, rest);
-        let header = header_bytes(&part.entries);
+        let Self { stream, mut buf, begun, header: before, .. } = std::mem::replace(self, rest);
+        let header = if header_stays { before } else { header_bytes(&part.entries) };
         let mut at = header;
         for range in part.payloads {
             let len = range.len();
@@ -218,7 +233,8 @@ impl Side {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use units::{BlockIndex, BlockMask, Seq};
+    use format::{BatchHeader, encode_batch};
+    use units::{BlockIndex, BlockMask, ExtentIndex, Seq};
 
     #[test]
     fn splitting_fills_the_room_and_keeps_every_payload_with_its_entry() {
@@ -280,6 +296,60 @@ mod tests {
         seen.sort_unstable();
         assert_eq!(seen, [0, 1, 2, 3, 4]);
         assert_eq!(prepared.entries.len(), 1);
+    }
+
+    /// In a large room the header stays, and with it all that is taken from the beginning on.
+    #[test]
+    fn what_comes_first_stays_where_it_is() {
+        let buffers = BufferPool::default();
+        let entry = |number: u64, stored| FragmentEntry {
+            first: BlockIndex(number),
+            count: 1,
+            codec: 0,
+            stored,
+            checksum: number as u32,
+        };
+        let sizes = [30_000, 20_000, 25_000, 9_000, 40_000];
+        let fragments: Vec<_> = sizes.iter().zip(1..).map(|(stored, number)| entry(number, *stored)).collect();
+        let entries = vec![Entry::Fragments { object: ObjectId(1), epoch: Epoch(0), fragments }];
+        let (header, payload) = (header_bytes(&entries), sizes.iter().sum::<u32>() as usize);
+        let mut buf = buffers.get(header + payload);
+        buf.fill(0xee);
+        let mut at = header;
+        for (number, stored) in (1..).zip(sizes) {
+            buf[at..at + stored as usize].fill(number);
+            at += stored as usize;
+        }
+        let mut rest = Prepared::new(entries, payload, buf, Vec::new());
+        let part = rest.split(64 << 10, &buffers).unwrap();
+        assert!(part.batch_bytes() <= 64 << 10);
+        assert_eq!((part.header, rest.header), (header, header_bytes(&rest.entries)));
+        let holds = |batch: &Prepared, expected: &[u32]| {
+            let numbers: Vec<_> = batch.entries.iter().flat_map(Entry::payloads).map(|(_, _, f)| f.checksum).collect();
+            assert_eq!(numbers, expected);
+            let mut at = batch.header;
+            for (_, _, fragment) in batch.entries.iter().flat_map(Entry::payloads) {
+                let end = at + fragment.stored as usize;
+                assert!(batch.buf[at..end].iter().all(|byte| u32::from(*byte) == fragment.checksum));
+                at = end;
+            }
+            assert_eq!(at, batch.header + batch.payload_bytes());
+        };
+        holds(&part, &[1, 2, 4]);
+        holds(&rest, &[3, 5]);
+        // What a reader of the log makes of it.
+        let head = BatchHeader {
+            pool: 1,
+            seq: Seq(1),
+            incarnation: 1,
+            incarnation_first_seq: Seq(1),
+            durable_before: Seq(1),
+            extent: ExtentIndex(1),
+            stream: Stream::Hot,
+        };
+        let encoded = encode_batch(&head, &part.entries, part.header_bytes(), part.batch_bytes());
+        let decoded = format::decode_batch(&encoded).unwrap();
+        assert_eq!((decoded.header_bytes, &decoded.entries), (header, &part.entries));
     }
 
     #[test]

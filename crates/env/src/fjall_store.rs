@@ -112,7 +112,7 @@ impl FjallOptions {
 
     /// One memtable: at a time there are an active one, [`SEALED_MAX`] sealed ones, and for a moment one more.
     fn memtable_bytes(self) -> u64 {
-        self.memory_bytes.max(Self::MEMORY_BYTES_MIN) / 4
+        self.memory_bytes.max(Self::MEMORY_BYTES_MIN) / 8
     }
     /// What the memtables leave.
     fn cache_bytes(self) -> u64 {

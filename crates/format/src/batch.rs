@@ -220,7 +220,7 @@ pub fn encode_batch(header: &BatchHeader, entries: &[Entry], header_bytes: usize
     debug_assert!(out.len() <= header_bytes);
     out.resize(header_bytes, 0);
     out[8..12].copy_from_slice(&(header_bytes as u32).to_le_bytes());
-    let crc = crc32c::crc32c(&out[8..]);
+    let crc = crate::crc::crc32c(&out[8..]);
     out[4..8].copy_from_slice(&crc.to_le_bytes());
     out
 }
@@ -301,7 +301,7 @@ pub fn decode_batch(bytes: &[u8]) -> Result<Batch, FormatError> {
     if header_bytes < BATCH_FIXED_BYTES || header_bytes > bytes.len() {
         return Err(cursor.fail(format!("header of {header_bytes} bytes, {} are there", bytes.len())));
     }
-    if crc32c::crc32c(&bytes[8..header_bytes]) != crc {
+    if crate::crc::crc32c(&bytes[8..header_bytes]) != crc {
         return Err(cursor.fail("checksum does not match"));
     }
     let mut cursor = Cursor::new("batch header", &bytes[12..header_bytes]);
@@ -494,7 +494,7 @@ mod tests {
         let batch = decode_batch(&bytes).unwrap();
         assert_eq!((batch.header_bytes, batch.entries), (longer, entries));
         bytes[longer - 1] = 1;
-        let crc = crc32c::crc32c(&bytes[8..longer]);
+        let crc = crate::crc::crc32c(&bytes[8..longer]);
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());
         assert!(decode_batch(&bytes).unwrap_err().detail.contains("behind the last entry"));
     }
@@ -518,7 +518,7 @@ mod tests {
         let mut bytes = sample_bytes();
         let header = decode_batch(&bytes).unwrap().header_bytes;
         bytes[BATCH_FIXED_BYTES - 1] = STREAMS as u8;
-        let crc = crc32c::crc32c(&bytes[8..header]);
+        let crc = crate::crc::crc32c(&bytes[8..header]);
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());
         assert!(decode_batch(&bytes).unwrap_err().detail.contains("unknown stream"));
     }

@@ -20,7 +20,7 @@ pub struct FragmentIdentity {
 
 /// crc32c of the identity (22 bytes: object 8, epoch 4, first block 8, count 1, codec 1) followed by the payload.
 pub fn fragment_checksum(identity: &FragmentIdentity, payload: &[u8]) -> u32 {
-    crc32c::crc32c_append(who_checksum(identity), payload)
+    crate::crc::crc32c_append(who_checksum(identity), payload)
 }
 
 fn who_checksum(identity: &FragmentIdentity) -> u32 {
@@ -30,7 +30,7 @@ fn who_checksum(identity: &FragmentIdentity) -> u32 {
     who[12..20].copy_from_slice(&identity.first.0.to_le_bytes());
     who[20] = identity.count;
     who[21] = identity.codec;
-    crc32c::crc32c(&who)
+    crate::crc::crc32c(&who)
 }
 
 /// The checksum of a payload of `payload_bytes` bytes under the identity `to`, from its checksum under the identity `from`, without

@@ -111,7 +111,7 @@ pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
 
 /// Appends the crc32c of everything in `out` so far.
 pub(crate) fn seal(out: &mut Vec<u8>) {
-    let crc = crc32c::crc32c(out);
+    let crc = crate::crc::crc32c(out);
     out.extend_from_slice(&crc.to_le_bytes());
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn unseal<'a>(structure: &'static str, bytes: &'a [u8]) -> Result<&'a
     let Some((body, crc)) = bytes.split_last_chunk::<4>() else {
         return Err(FormatError::new(structure, format!("{} bytes are too few", bytes.len())));
     };
-    let (found, expected) = (u32::from_le_bytes(*crc), crc32c::crc32c(body));
+    let (found, expected) = (u32::from_le_bytes(*crc), crate::crc::crc32c(body));
     if found != expected {
         return Err(FormatError::new(structure, format!("checksum {found:#010x}, expected {expected:#010x}")));
     }

@@ -42,13 +42,13 @@ pub fn dictionary_content_bytes(padded: &[u8], padding: usize) -> Option<usize> 
     }
     let sealed = size_of::<u32>();
     let least = padded.len().saturating_sub(padding).max(DICTIONARY_FRAME_BYTES + 1);
-    let mut sum = crc32c::crc32c(padded.get(..least - sealed)?);
+    let mut sum = crate::crc::crc32c(padded.get(..least - sealed)?);
     for length in least..=padded.len() {
         let (body, rest) = padded.split_at(length - sealed);
         if rest.starts_with(&sum.to_le_bytes()) && rest[sealed..].iter().all(|byte| *byte == 0) {
             return decode_dictionary(&padded[..length]).is_ok().then_some(length);
         }
-        sum = crc32c::crc32c_append(sum, &padded[body.len()..=body.len()]);
+        sum = crate::crc::crc32c_append(sum, &padded[body.len()..=body.len()]);
     }
     None
 }

@@ -6,6 +6,7 @@ mod batch;
 mod catalogue;
 mod checkpoint;
 mod checksum;
+mod crc;
 mod cursor;
 mod cuts;
 mod delta;

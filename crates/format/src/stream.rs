@@ -194,7 +194,7 @@ struct Course {
 
 impl Course {
     fn pass(&mut self, head: &[u8], body: &[u8]) {
-        self.crc = crc32c::crc32c_append(crc32c::crc32c_append(self.crc, head), body);
+        self.crc = crate::crc::crc32c_append(crate::crc::crc32c_append(self.crc, head), body);
         self.offset += (head.len() + body.len()) as u64;
     }
 
@@ -231,7 +231,7 @@ impl StreamWriter {
         head.extend_from_slice(&[kind, 0, 0, 0]);
         put_uint(&mut head, (body.len() - STREAM_HEAD_BYTES) as u64, 4);
         put_uint(&mut head, self.course.offset, 8);
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&head), &body[STREAM_HEAD_BYTES..]);
+        let crc = crate::crc::crc32c_append(crate::crc::crc32c(&head), &body[STREAM_HEAD_BYTES..]);
         put_uint(&mut head, crc.into(), 4);
         body[..STREAM_HEAD_BYTES].copy_from_slice(&head);
         self.course.pass(&head, &body[STREAM_HEAD_BYTES..]);
@@ -324,7 +324,7 @@ impl StreamReader {
 
     fn judge(&mut self, head: &StreamHead, body: &[u8]) -> Result<StreamChunk, FormatError> {
         let mut cursor = Cursor::new("stream", body);
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&head.bytes[..HEAD_SUMMED_BYTES]), body);
+        let crc = crate::crc::crc32c_append(crate::crc::crc32c(&head.bytes[..HEAD_SUMMED_BYTES]), body);
         if crc != head.crc || body.len() != head.body_bytes() {
             return Err(cursor.fail(format!("checksum {crc:#010x}, expected {:#010x}: it is damaged", head.crc)));
         }
