@@ -451,17 +451,6 @@ fn decode(key: GroupKey, value: &[u8]) -> Result<Record> {
     })
 }
 
-/// Keys of either of two sorted lists, sorted.
-pub(crate) fn union(mut keys: Vec<GroupKey>, more: Vec<GroupKey>) -> Vec<GroupKey> {
-    if keys.is_empty() {
-        return more;
-    }
-    keys.extend(more);
-    keys.sort_unstable();
-    keys.dedup();
-    keys
-}
-
 /// Takes the fragments that a record has for `missing`, their live masks cut down to that; returns what is still missing. No block has two: those
 /// behind the last one that is wanted need not be looked at.
 fn take_fragments(record: &Record, missing: BlockMask, mut found: impl FnMut(FragmentRef)) -> BlockMask {
@@ -543,6 +532,14 @@ pub(crate) fn absorb(records: &mut GroupRecords, changes: &GroupRecords, lost: &
             Err(at) => records.insert(at, (*epoch, change.clone())),
         }
     }
+}
+
+/// A copy of records with changes laid over it.
+pub(crate) fn laid_over(records: &GroupRecords, changes: &GroupRecords) -> GroupRecords {
+    let more = |epoch| changes.iter().find(|(e, _)| *e == epoch).map_or(0, |(_, change)| change.fragments.len());
+    let mut copy = records.iter().map(|(epoch, record)| (*epoch, record.with_room(more(*epoch)))).collect();
+    absorb(&mut copy, changes, &mut |_, _| ());
+    copy
 }
 
 #[cfg(test)]

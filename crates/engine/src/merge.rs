@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::thread::Builder;
 
 use env::MapBatch;
-use format::FragmentRef;
+use format::{FragmentRef, Record};
 use surface::Result;
 use units::{BlockMask, ObjectId};
 
@@ -18,7 +18,7 @@ use crate::checkpoint::Captured;
 use crate::core::Core;
 use crate::deaths::{Death, Toll};
 use crate::extents::UsageChanges;
-use crate::map::{Base, absorb, union};
+use crate::map::{Base, laid_over};
 use crate::objects::Reaped;
 use crate::overlay::{GroupRecords, Overlay};
 use crate::reap::put_group;
@@ -27,6 +27,9 @@ use crate::write_buffer::GroupKey;
 
 /// Groups for which a second thread is worth it: tens of milliseconds.
 pub(crate) const SHARED_GROUPS_MIN: usize = 8192;
+
+/// Groups whose changes are asked for together: a few more than the processor fetches at the same time.
+const ASKED_TOGETHER: usize = 16;
 
 /// Groups for which those below are looked at together: a few megabytes of keys.
 const BELOW_MAX: usize = 64 << 10;
@@ -76,16 +79,16 @@ impl Merged {
 ///
 /// # Errors
 /// The first of either half.
-pub(crate) fn in_two<T: Send>(
+pub(crate) fn in_two<G: Sync, T: Send>(
     core: &Core,
-    keys: &[GroupKey],
-    part: impl Fn(&[GroupKey]) -> Result<T> + Sync,
+    groups: &[G],
+    part: impl Fn(&[G]) -> Result<T> + Sync,
     append: impl Fn(&mut T, T),
 ) -> Result<T> {
-    if core.is_inline() || keys.len() < SHARED_GROUPS_MIN {
-        return part(keys);
+    if core.is_inline() || groups.len() < SHARED_GROUPS_MIN {
+        return part(groups);
     }
-    let (first, second) = keys.split_at(keys.len() / 2);
+    let (first, second) = groups.split_at(groups.len() / 2);
     std::thread::scope(|scope| {
         let helper = Builder::new().name("shale-merger".to_owned()).spawn_scoped(scope, || part(second));
         let mut done = part(first)?;
@@ -114,19 +117,46 @@ fn groups_below(some: &[GroupKey], all: &[GroupKey], timelines: &Timelines, done
     groups
 }
 
+/// A group that is to be merged, and what has changed of it, if that is not only what is settled.
+type Changed<'a> = (GroupKey, Option<&'a GroupRecords>);
+
+/// Has the processor's cache load what has changed of a group. The changes of neighbours lie all over the memory: asked for one after the other, each
+/// takes as long as many that are asked for together.
+fn ask_for((_, changes): &Changed<'_>) {
+    let known = |(_, change): &(_, Record)| change.known();
+    std::hint::black_box(changes.map(|changes| changes.iter().map(known).fold(BlockMask::EMPTY, BlockMask::or)));
+}
+
+/// What has changed, and the groups of which something is `settled` (sorted), in their order.
+fn with_settled<'a>(changed: &[(GroupKey, &'a GroupRecords)], settled: Vec<GroupKey>) -> Vec<Changed<'a>> {
+    let is_changed = |key: &GroupKey| changed.binary_search_by_key(key, |(key, _)| *key).is_ok();
+    let mut groups: Vec<_> = changed.iter().map(|(key, changes)| (*key, Some(*changes))).collect();
+    let others = settled.into_iter().filter(|key| !is_changed(key)).map(|key| (key, None));
+    let before = groups.len();
+    groups.extend(others);
+    if groups.len() > before {
+        groups.sort_unstable_by_key(|(key, _)| *key);
+    }
+    groups
+}
+
 impl Core {
     /// Merges all changes.
     pub(crate) fn merge(&self, frozen: &Overlay, settled: &Overlay, captured: &Captured) -> Result<Merged> {
-        let keys = union(frozen.keys(), settled.keys());
-        let mut merged = in_two(self, &keys, |keys| self.merge_part(keys, frozen, settled, captured), Merged::append)?;
-        if captured.timelines.values().any(|timeline| !timeline.below.is_empty()) {
-            for some in keys.chunks(BELOW_MAX) {
-                let below = groups_below(some, &keys, &captured.timelines, &merged.below);
-                let part = |below: &[GroupKey]| Ok(self.trim_below(below, frozen, settled, captured));
-                merged.append(in_two(self, &below, part, Merged::append)?);
+        frozen.sorted(|changed| {
+            let groups = with_settled(changed, settled.keys());
+            let part = |groups: &[Changed<'_>]| self.merge_part(groups, frozen, settled, captured);
+            let mut merged = in_two(self, &groups, part, Merged::append)?;
+            if captured.timelines.values().any(|timeline| !timeline.below.is_empty()) {
+                let keys: Vec<_> = groups.iter().map(|(key, _)| *key).collect();
+                for some in keys.chunks(BELOW_MAX) {
+                    let below = groups_below(some, &keys, &captured.timelines, &merged.below);
+                    let part = |below: &[GroupKey]| Ok(self.trim_below(below, frozen, settled, captured));
+                    merged.append(in_two(self, &below, part, Merged::append)?);
+                }
             }
-        }
-        Ok(merged)
+            Ok(merged)
+        })
     }
 
     /// Takes out of groups that have no changes what nobody needs any more.
@@ -156,38 +186,43 @@ impl Core {
     /// Merges the changes of some groups.
     fn merge_part(
         &self,
-        keys: &[GroupKey],
+        groups: &[Changed<'_>],
         frozen: &Overlay,
         all_settled: &Overlay,
         captured: &Captured,
     ) -> Result<Merged> {
         let mut merged = Merged::default();
         let mut last = None;
-        for key in keys.iter().copied() {
+        let none = GroupRecords::new();
+        let asked_for = groups.chunks(ASKED_TOGETHER).flat_map(|some| {
+            some.iter().for_each(ask_for);
+            some.iter().copied()
+        });
+        for (key, changes) in asked_for {
             let object = self.objects.get_again(&mut last, key.object);
             let (Some(object), Some(timeline)) = (object, captured.timelines.get(&key.object)) else {
                 merged.trimmed.push((key, None));
                 continue;
             };
-            let mut changes = frozen.with(key, Clone::clone).unwrap_or_default();
+            let mut changes = changes.unwrap_or(&none);
             let settled = all_settled.with(key, Clone::clone).unwrap_or_default();
             if timeline.is_dead() {
                 // Of an object that nobody looks at, reaping takes away what is in the store. What has changed is never counted.
-                let uncounted = changes.drain(..).flat_map(|(_, change)| change.fragments);
-                uncounted.for_each(|f| merged.deaths.push(Death::of(&self.geometry, &f, f.live)));
+                let uncounted = changes.iter().flat_map(|(_, change)| &change.fragments);
+                uncounted.for_each(|f| merged.deaths.push(Death::of(&self.geometry, f, f.live)));
+                changes = &none;
                 if settled.is_empty() {
                     merged.trimmed.push((key, None));
                     continue;
                 }
             }
             let Base { records: base, cached } = self.map.base_for_checkpoint(key, object.epoch(), &settled)?;
-            self.count_changes(key.object, &base, &changes, &mut merged);
-            let mut records = (*base).clone();
-            absorb(&mut records, &changes, &mut |_, _| ());
-            let mut above = settled.clone();
-            absorb(&mut above, &changes, &mut |_, _| ());
+            self.count_changes(key.object, &base, changes, &mut merged);
+            let mut records = laid_over(&base, changes);
+            let both = (!settled.is_empty()).then(|| laid_over(&settled, changes));
+            let above = both.as_ref().unwrap_or(changes);
             let needs = self.needs(&captured.timelines, (key, &records), (all_settled, Some(frozen)), &mut 0);
-            let is_trimmed = self.trim_group(key, (timeline, &needs), &mut records, &above, &mut merged);
+            let is_trimmed = self.trim_group(key, (timeline, &needs), &mut records, above, &mut merged);
             put_group(key, &base, &settled, &mut records, &mut merged.batch);
             if is_trimmed || timeline.is_dead() {
                 merged.trimmed.push((key, cached.then_some(records)));

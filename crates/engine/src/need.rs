@@ -20,6 +20,7 @@ use units::{BlockMask, Epoch};
 
 use crate::canary::Canary;
 use crate::core::Core;
+use crate::map::laid_over;
 use crate::overlay::{GroupRecords, Overlay};
 use crate::timeline::{Timeline, Timelines};
 use crate::write_buffer::GroupKey;
@@ -89,13 +90,8 @@ impl Core {
             let object = self.objects.get(key.object)?;
             let settled = settled.with(key, Clone::clone).unwrap_or_default();
             let base = self.map.base_for_checkpoint(key, object.epoch(), &settled).ok()?.records;
-            let changes = frozen.and_then(|frozen| frozen.with(key, Clone::clone)).unwrap_or_default();
-            if changes.is_empty() {
-                return Some((*base).clone());
-            }
-            let mut records = (*base).clone();
-            crate::map::absorb(&mut records, &changes, &mut |_, _| ());
-            Some(records)
+            let changed = frozen.and_then(|frozen| frozen.with(key, |changes| laid_over(&base, changes)));
+            Some(changed.unwrap_or_else(|| (*base).clone()))
         })
     }
 }

@@ -163,6 +163,15 @@ impl Overlay {
         }
     }
 
+    /// Shows all groups, sorted, to whoever looks at each of them; whoever changes one waits meanwhile.
+    pub(crate) fn sorted<R>(&self, look: impl FnOnce(&[(GroupKey, &GroupRecords)]) -> R) -> R {
+        let shards = self.shards.each_ref().map(|shard| shard.read());
+        let mut groups = Vec::with_capacity(self.groups());
+        groups.extend(shards.iter().flat_map(|shard| shard.iter()).map(|(key, records)| (*key, records)));
+        groups.sort_unstable_by_key(|(key, _)| *key);
+        look(&groups)
+    }
+
     /// All groups, sorted.
     pub(crate) fn keys(&self) -> Vec<GroupKey> {
         let mut keys = Vec::with_capacity(self.groups());

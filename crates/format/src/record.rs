@@ -61,7 +61,7 @@ impl FragmentRef {
 pub type Fragments = SmallVec<[FragmentRef; 1]>;
 
 /// What is known of the blocks of one group.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Record {
     /// Blocks that read as zeroes whatever older epochs say.
     pub holes: BlockMask,
@@ -84,7 +84,21 @@ const _: () = assert!(FIRST_MASK as usize + 1 == units::GROUP_BLOCKS);
 /// The same before records were compact.
 const OLD_PARTIAL: u8 = 0x80;
 
+impl Clone for Record {
+    /// In one go, not fragment by fragment: a checkpoint copies each record that it changes.
+    fn clone(&self) -> Self {
+        Self { holes: self.holes, fragments: Fragments::from_slice(&self.fragments) }
+    }
+}
+
 impl Record {
+    /// A copy that has room for so many fragments more.
+    pub fn with_room(&self, more: usize) -> Self {
+        let mut fragments = Fragments::with_capacity(self.fragments.len() + more);
+        fragments.extend_from_slice(&self.fragments);
+        Self { holes: self.holes, fragments }
+    }
+
     /// Blocks of which the record says something.
     pub fn known(&self) -> BlockMask {
         self.fragments.iter().fold(self.holes, |mask, f| mask.or(f.live))
