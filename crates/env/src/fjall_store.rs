@@ -12,7 +12,10 @@
 //! 3. At open the journals are replayed; the last one is cut at the first batch that is not whole.
 //! 4. Every block of a table (data, index, filter) has an xxh3-128 checksum that is verified when it is read from the file;
 //!    the list of tables and the tables' tails have one, too.
-//! 5. When writing or syncing the journal fails, or the background thread fails, the library is *poisoned*: commits and
+//! 5. A table that is written by itself (*ingestion*) is synced before the list of tables names it. What was committed before it becomes tables first,
+//!    though without a sync of its journal, and it has a greater sequence number than all of that; at open, what a journal holds is passed over up to
+//!    the greatest number of any table. So nothing from a journal comes to lie above it again.
+//! 6. When writing or syncing the journal fails, or the background thread fails, the library is *poisoned*: commits and
 //!    persists fail from then on, reads go on. Only reopening helps, which replays what reached the disk.
 //!
 //! # What it does not do by itself
@@ -28,6 +31,8 @@
 //!   [`persist`](MapStore::persist) looks whether the file `durable` still has its name.
 //! - *Waiting for a dead background thread never ends* in the library. So its limits are kept out of reach, and
 //!   [`commit`](MapStore::commit) waits here, where the poison is seen.
+//! - *It writes everything to a journal first*, in batches however large, and keeps up to 64 MB of that beside the tables that have it by now. So a large batch becomes
+//!   a table at once, which is durable when it is committed; if that fails, this store fails, as the library does behind a journal.
 //! - *Its memtable limit is fixed when the store is made*. So memtables are rotated here, by the budget given at open.
 //!
 //! # What it costs
