@@ -14,6 +14,7 @@ mod disk;
 mod durable_mark;
 mod entropy;
 mod file_disk;
+mod fjall_errors;
 mod fjall_store;
 mod journal_tail;
 mod lock;

@@ -1,0 +1,73 @@
+//! What failures of the map store's library and files are to its users: damage, a full file system, or what only reopening helps against.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use crate::map_store::MapError;
+
+pub(crate) fn failed(path: &Path, error: std::io::Error) -> MapError {
+    if is_full(&error) {
+        return full(path, &error);
+    }
+    let corrupt = error.kind() == ErrorKind::InvalidData;
+    MapError { corrupt, full: false, message: format!("{}: {error}", path.display()) }
+}
+
+fn is_full(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+}
+
+fn full(path: &Path, error: &std::io::Error) -> MapError {
+    let message = format!("the file system that holds {} is full; make room there ({error})", path.display());
+    MapError { corrupt: false, full: true, message }
+}
+
+pub(crate) fn missing(dir: &Path) -> MapError {
+    MapError { corrupt: true, full: false, message: format!("{} holds no map store", dir.display()) }
+}
+
+pub(crate) fn deleted(dir: &Path) -> MapError {
+    MapError {
+        corrupt: true,
+        full: false,
+        message: format!(
+            "{} was deleted while it was in use: nothing that is written there will be found again; rebuild the map from the log",
+            dir.display()
+        ),
+    }
+}
+
+pub(crate) fn lost_commits(dir: &Path, durable: u64, found: u64) -> MapError {
+    MapError {
+        corrupt: true,
+        full: false,
+        message: format!(
+            "{} has lost data that was durable: {durable} commits were, {found} are left; rebuild the map from the log",
+            dir.display()
+        ),
+    }
+}
+
+pub(crate) fn library_error(dir: &Path, error: &fjall::Error) -> MapError {
+    use fjall::{Error, LsmError};
+    let corrupt = match error {
+        Error::Storage(LsmError::Io(e)) | Error::Io(e) if is_full(e) => return full(dir, e),
+        Error::Storage(LsmError::Io(e)) | Error::Io(e) => {
+            // The library looks for no file that its lists do not name, and reads nothing beyond a file's end or at
+            // impossible places, unless a name or a length is damaged.
+            use ErrorKind::{InvalidData, InvalidInput, NotFound, UnexpectedEof};
+            matches!(e.kind(), InvalidData | InvalidInput | NotFound | UnexpectedEof)
+        }
+        Error::Poisoned | Error::Locked | Error::KeyspaceDeleted => false,
+        _ => true,
+    };
+    let what = match error {
+        Error::Poisoned => {
+            "stopped after an earlier I/O error; free space or mend the disk, then open it again".to_owned()
+        }
+        Error::Locked => "in use by another process".to_owned(),
+        Error::Storage(LsmError::Io(e)) | Error::Io(e) => e.to_string(),
+        other => format!("its files are damaged ({other:?})"),
+    };
+    MapError { corrupt, full: false, message: format!("{}: {what}", dir.display()) }
+}
