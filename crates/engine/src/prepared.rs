@@ -346,7 +346,8 @@ mod tests {
             extent: ExtentIndex(1),
             stream: Stream::Hot,
         };
-        let encoded = encode_batch(&head, &part.entries, part.header_bytes(), part.batch_bytes());
+        let mut encoded = encode_batch(&head, &part.entries, part.header_bytes(), part.batch_bytes());
+        encoded.resize(part.batch_bytes(), 0);
         let decoded = format::decode_batch(&encoded).unwrap();
         assert_eq!((decoded.header_bytes, &decoded.entries), (header, &part.entries));
     }
