@@ -117,34 +117,26 @@ fn groups_below(some: &[GroupKey], all: &[GroupKey], timelines: &Timelines, done
     groups
 }
 
-/// A group that is to be merged, and what has changed of it, if that is not only what is settled.
-type Changed<'a> = (GroupKey, Option<&'a GroupRecords>);
+/// A group that is to be merged, and what has changed of it: nothing, if it is only settled.
+type Changed<'a> = (GroupKey, &'a GroupRecords);
 
 /// Has the processor's cache load what has changed of a group. The changes of neighbours lie all over the memory: asked for one after the other, each
 /// takes as long as many that are asked for together.
 fn ask_for((_, changes): &Changed<'_>) {
     let known = |(_, change): &(_, Record)| change.known();
-    std::hint::black_box(changes.map(|changes| changes.iter().map(known).fold(BlockMask::EMPTY, BlockMask::or)));
-}
-
-/// What has changed, and the groups of which something is `settled` (sorted), in their order.
-fn with_settled<'a>(changed: &[(GroupKey, &'a GroupRecords)], settled: Vec<GroupKey>) -> Vec<Changed<'a>> {
-    let is_changed = |key: &GroupKey| changed.binary_search_by_key(key, |(key, _)| *key).is_ok();
-    let mut groups: Vec<_> = changed.iter().map(|(key, changes)| (*key, Some(*changes))).collect();
-    let others = settled.into_iter().filter(|key| !is_changed(key)).map(|key| (key, None));
-    let before = groups.len();
-    groups.extend(others);
-    if groups.len() > before {
-        groups.sort_unstable_by_key(|(key, _)| *key);
-    }
-    groups
+    std::hint::black_box(changes.iter().map(known).fold(BlockMask::EMPTY, BlockMask::or));
 }
 
 impl Core {
     /// Merges all changes.
     pub(crate) fn merge(&self, frozen: &Overlay, settled: &Overlay, captured: &Captured) -> Result<Merged> {
         frozen.sorted(|changed| {
-            let groups = with_settled(changed, settled.keys());
+            let none = GroupRecords::new();
+            let mut groups: Vec<Changed<'_>> = changed;
+            groups.extend(settled.keys().into_iter().map(|key| (key, &none)));
+            // Stable: of a group that is both, what has changed comes first, and stays.
+            groups.sort_by_key(|(key, _)| *key);
+            groups.dedup_by_key(|(key, _)| *key);
             let part = |groups: &[Changed<'_>]| self.merge_part(groups, frozen, settled, captured);
             let mut merged = in_two(self, &groups, part, Merged::append)?;
             if captured.timelines.values().any(|timeline| !timeline.below.is_empty()) {
@@ -198,13 +190,12 @@ impl Core {
             some.iter().for_each(ask_for);
             some.iter().copied()
         });
-        for (key, changes) in asked_for {
+        for (key, mut changes) in asked_for {
             let object = self.objects.get_again(&mut last, key.object);
             let (Some(object), Some(timeline)) = (object, captured.timelines.get(&key.object)) else {
                 merged.trimmed.push((key, None));
                 continue;
             };
-            let mut changes = changes.unwrap_or(&none);
             let settled = all_settled.with(key, Clone::clone).unwrap_or_default();
             if timeline.is_dead() {
                 // Of an object that nobody looks at, reaping takes away what is in the store. What has changed is never counted.

@@ -163,13 +163,13 @@ impl Overlay {
         }
     }
 
-    /// Shows all groups, sorted, to whoever looks at each of them; whoever changes one waits meanwhile.
-    pub(crate) fn sorted<R>(&self, look: impl FnOnce(&[(GroupKey, &GroupRecords)]) -> R) -> R {
+    /// Hands all groups, sorted, to whoever looks at each of them; whoever changes one waits meanwhile.
+    pub(crate) fn sorted<R>(&self, look: impl FnOnce(Vec<(GroupKey, &GroupRecords)>) -> R) -> R {
         let shards = self.shards.each_ref().map(|shard| shard.read());
         let mut groups = Vec::with_capacity(self.groups());
         groups.extend(shards.iter().flat_map(|shard| shard.iter()).map(|(key, records)| (*key, records)));
         groups.sort_unstable_by_key(|(key, _)| *key);
-        look(&groups)
+        look(groups)
     }
 
     /// All groups, sorted.

@@ -87,7 +87,7 @@ const OLD_PARTIAL: u8 = 0x80;
 impl Clone for Record {
     /// In one go, not fragment by fragment: a checkpoint copies each record that it changes.
     fn clone(&self) -> Self {
-        Self { holes: self.holes, fragments: Fragments::from_slice(&self.fragments) }
+        self.with_room(0)
     }
 }
 
