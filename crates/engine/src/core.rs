@@ -12,6 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use surface::{Error, ErrorKind, Result};
 use units::ExtentIndex;
 
+use crate::ahead::Ahead;
 use crate::apply::Applier;
 use crate::below::Below;
 use crate::buffers::BufferPool;
@@ -138,6 +139,7 @@ pub(crate) struct Core {
     pub cold_pace: ColdPace,
     pub dictionaries: Dictionaries,
     pub workers: Workers,
+    pub ahead: Ahead,
     /// Bytes of reservations that are not used.
     pub reserved_unmet: AtomicU64,
     /// Held by the writer that makes room in a pool that seems full; others wait for what it wins.
@@ -223,6 +225,7 @@ impl Core {
                 Sampling::new(parts.options.training, parts.options.memory_bytes),
             ),
             workers: Workers::new(),
+            ahead: Ahead::default(),
             reserved_unmet: AtomicU64::new(0),
             making_room: Mutex::new(()),
             admin: Mutex::new(()),
@@ -325,6 +328,7 @@ impl Core {
     /// Step 1 of a flush.
     pub(crate) fn drain_all(&self) -> Result<()> {
         self.check_failed()?;
+        let _flushing = self.ahead.flush(self.buffer.bytes());
         let generation = self.buffer.begin_flush();
         if self.buffer.bytes() > 2 * crate::drain::BATCH_RAW_BYTES {
             self.workers.wake();
@@ -370,8 +374,9 @@ impl Core {
         }
         if self.buffer.bytes() > limit / 2 {
             self.workers.wake();
+            return Ok(());
         }
-        Ok(())
+        self.ask_to_compress_ahead()
     }
 }
 

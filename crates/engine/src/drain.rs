@@ -22,6 +22,7 @@ use crate::chooser;
 use crate::core::Core;
 use crate::dictionaries::Encoders;
 use crate::log::{Purpose, Refusal, Ticket};
+use crate::prefill::TAIL_BYTES;
 use crate::prepared::Prepared;
 use crate::regions::RegionKey;
 use crate::scratch::{self, Scratch};
@@ -59,9 +60,15 @@ impl Core {
     /// Drains one batch of what became dirty up to `generation` and waits until it is written. `false`: there was nothing to take.
     pub(crate) fn drain(&self, generation: u64) -> Result<bool> {
         let Some(prepared) = self.prepare(generation)? else { return Ok(false) };
-        self.append_parts(prepared, |prepared, purpose| self.append(prepared, purpose))?;
-        self.workers.drained();
+        self.append_drained(prepared)?;
         Ok(true)
+    }
+
+    /// Appends what was drained and waits until it is written.
+    pub(crate) fn append_drained(&self, parts: Vec<Prepared>) -> Result<()> {
+        self.append_parts(parts, |prepared, purpose| self.append(prepared, purpose))?;
+        self.workers.drained();
+        Ok(())
     }
 
     /// Like [`drain`](Self::drain), but leaves the writing to the writer threads. If that fails, the next call says so.
@@ -103,26 +110,40 @@ impl Core {
             self.bound_changes()?;
         }
         let share = self.shares.write_buffer / 4;
-        let mut taken = self.buffer.take(BATCH_RAW_BYTES.min(share), generation);
-        if taken.is_empty() {
-            return Ok(None);
-        }
+        let ahead = self.ahead.collect();
+        let taken = self.buffer.take(BATCH_RAW_BYTES.min(share), generation);
+        let had_some = !taken.is_empty();
+        let fresh = self.compress_taken(taken);
+        let mut parts = ahead.parts();
+        let had_some = had_some || !parts.is_empty();
+        parts.extend(fresh);
+        let prepared = Prepared::joined(parts, &self.buffers).map_or_else(Vec::new, |prepared| self.complete(prepared));
+        Ok(had_some.then_some(prepared))
+    }
+
+    /// Steps 2 and 3. `None`: what was taken needs no batch.
+    pub(crate) fn compress_taken(&self, mut taken: Vec<Taken>) -> Option<Prepared> {
         taken.sort_unstable_by_key(|t| t.key);
         let (mut runs, gone) = self.plan(&mut taken);
         self.buffer.completed(&gone);
         if taken.is_empty() {
-            return Ok(Some(Vec::new()));
+            return None;
         }
-        let sorted = sorted_blocks(&taken);
         let runs_taken = taken.iter().flat_map(|t| t.runs.iter());
         let raw_bytes: usize = runs_taken.map(|run| run.data.as_ref().map_or(0, |data| data.len())).sum();
         let began = self.env.clock.now_ns();
         let prepared = scratch::with(|scratch| self.compress(scratch, &mut runs, taken));
         self.chooser.meter.drained(raw_bytes as u64, self.env.clock.now_ns().saturating_sub(began));
+        Some(prepared)
+    }
+
+    /// What is left to do with all that a drain appends.
+    pub(crate) fn complete(&self, prepared: Prepared) -> Vec<Prepared> {
+        let sorted = sorted_blocks(&prepared.taken);
         let moved_bytes = sorted_bytes(&prepared.entries, &sorted);
         self.counters.moved_bytes.add(moved_bytes);
         self.counters.fragment_bytes.add(prepared.payload_bytes() as u64 - moved_bytes);
-        Ok(Some(self.separate(prepared, &sorted)))
+        self.separate(prepared, &sorted)
     }
 
     /// Step 4.
@@ -220,7 +241,8 @@ impl Core {
             header += header_bytes(std::slice::from_ref(&empty)) - format::BATCH_FIXED_BYTES;
             header += run.units.len() * FRAGMENT_ENTRY_BYTES;
         }
-        let mut buf = self.buffers.get(header + raw_bytes);
+        // A little more, in case the batch takes zeroes along.
+        let mut buf = self.buffers.get(header + raw_bytes + TAIL_BYTES);
         let mut at = header;
         let mut chosen = None;
         for run in runs.iter_mut().filter(|r| !r.units.is_empty()) {

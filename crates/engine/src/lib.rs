@@ -6,6 +6,7 @@
 //! The order of writes and syncs, on which all promises after a crash rest, is decided in `log`, `checkpoint` and
 //! `recovery` only.
 
+mod ahead;
 mod allocation;
 mod apply;
 mod backing;

@@ -4,6 +4,9 @@
 //! sync waits for its journal: two to three times as long as for a place that was written before. Writers that sync after every block
 //! would pay that each time. So once such a writer is recognised, a stretch ahead of the log is filled with zeroes, and
 //! the journal is waited for once a stretch. Zeroes are no batch, so recovery does not care.
+//!
+//! A file system's journal syncs twice: behind the data, and behind a few kilobytes that say that they are whole. There a large batch takes
+//! zeroes along for the small one that will follow it, in the same write. That is as many bytes as the file system's journal does not write for it.
 
 use std::io::Result;
 
@@ -13,6 +16,8 @@ use env::{AlignedBuf, Disk};
 const SMALL_BATCH_BYTES: usize = 16 << 10;
 /// So many of them in a row, each behind a sync of its own, make the pattern.
 const STREAK_MIN: u32 = 4;
+/// Zeroes that a large batch takes along.
+pub(crate) const TAIL_BYTES: usize = 8 << 10;
 /// Bytes filled at a time: 64 of the smallest batches share the journal's cost; more would delay the one that fills.
 const STRETCH_BYTES: u32 = 256 << 10;
 
@@ -20,6 +25,10 @@ const STRETCH_BYTES: u32 = 256 << 10;
 #[derive(Debug, Default)]
 pub(crate) struct Prefill {
     streak: u32,
+    /// Batches in a row, of any size, each behind a sync of its own.
+    synced: u32,
+    /// Bytes of the last batch.
+    last_bytes: usize,
     /// Number of syncs when the last batch was placed.
     syncs: u64,
     /// The extent is written at least up to here.
@@ -32,7 +41,8 @@ impl Prefill {
         Self { until: 0, ..self }
     }
 
-    /// A batch of `len` bytes is about to be placed at `offset` of an extent that begins at byte `start`: fills ahead if that pays.
+    /// A batch of `len` bytes is about to be placed at `offset` of an extent that begins at byte `start`: fills ahead if that pays. Returns how many
+    /// zeroes the batch shall take along.
     ///
     /// # Errors
     /// When the zeroes cannot be written.
@@ -44,17 +54,151 @@ impl Prefill {
         offset: u32,
         len: usize,
         syncs: u64,
-    ) -> Result<()> {
-        let small = len <= SMALL_BATCH_BYTES && syncs != self.syncs;
+    ) -> Result<usize> {
+        let is_synced = syncs != self.syncs;
+        let last_bytes = std::mem::replace(&mut self.last_bytes, len);
         self.syncs = syncs;
-        self.streak = if small { self.streak + 1 } else { 0 };
-        if self.streak < STREAK_MIN || self.until >= offset + len as u32 {
-            return Ok(());
+        self.synced = if is_synced { self.synced.saturating_add(1) } else { 0 };
+        let is_small = len <= SMALL_BATCH_BYTES;
+        self.streak = if is_small && is_synced { self.streak.saturating_add(1) } else { 0 };
+        let after = offset + len as u32;
+        if self.until >= after {
+            return Ok(0);
         }
-        let end = (offset + STRETCH_BYTES).min(extent_bytes);
-        let zeroes = AlignedBuf::new((end - offset) as usize);
-        disk.write_at(start + u64::from(offset), &zeroes, (end - offset) as usize)?;
-        self.until = end;
-        Ok(())
+        if self.streak >= STREAK_MIN {
+            let end = (offset + STRETCH_BYTES).min(extent_bytes);
+            let zeroes = AlignedBuf::new((end - offset) as usize);
+            disk.write_at(start + u64::from(offset), &zeroes, (end - offset) as usize)?;
+            self.until = end;
+        } else if self.synced >= STREAK_MIN && !is_small && last_bytes <= TAIL_BYTES {
+            let tail = TAIL_BYTES.min((extent_bytes - after) as usize);
+            self.until = after + tail as u32;
+            return Ok(tail);
+        }
+        Ok(0)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use bytes::Bytes;
+    use env::DiskLayer;
+    use parking_lot::Mutex;
+    use sim::Machine;
+    use surface::{BlockDevice, WriteOptions};
+    use units::BLOCK_BYTES;
+
+    use super::*;
+    use crate::testing::{pool_on, reopen_on};
+
+    const EXTENT: u32 = 1 << 20;
+
+    #[test]
+    fn what_is_filled_depends_on_what_was_synced() {
+        let machine = Machine::new(8 << 20, 1);
+        let disk = machine.disk.handle();
+        let before = |prefill: &mut Prefill, offset: u32, len: usize, syncs: u64| {
+            prefill.before(&*disk, 0, EXTENT, offset, len, syncs).unwrap()
+        };
+        // Small ones, each behind a sync: a stretch ahead, and no more until it is used up.
+        let mut prefill = Prefill::default();
+        for sync in 1..=u64::from(STREAK_MIN) {
+            assert_eq!(before(&mut prefill, sync as u32 * 4096, 4096, sync), 0);
+        }
+        assert_eq!(prefill.until, STREAK_MIN * 4096 + STRETCH_BYTES);
+        // Large and small ones in turns: the large one takes zeroes along, which are enough for the small one.
+        let mut prefill = Prefill::default();
+        let mut offset = 4096;
+        for turn in 1..8 {
+            let tail = before(&mut prefill, offset, 48 << 10, 2 * turn);
+            assert_eq!(tail, if turn > 2 { TAIL_BYTES } else { 0 });
+            offset += 48 << 10;
+            assert_eq!(before(&mut prefill, offset, 4096, 2 * turn + 1), 0);
+            assert!(turn <= 2 || prefill.until == offset + TAIL_BYTES as u32);
+            offset += 4096;
+        }
+        // Not beyond the extent.
+        assert_eq!(before(&mut prefill, EXTENT - (48 << 10) - 4096, 48 << 10, 100), 4096);
+        assert_eq!(before(&mut prefill, 0, 4096, 101), 0);
+        // Not for those that share a sync.
+        assert_eq!(before(&mut prefill.in_another_extent(), 4096, 48 << 10, 101), 0);
+    }
+
+    /// Watches that no write meets another one that is under way.
+    struct Watched {
+        below: Arc<dyn Disk>,
+        under_way: Mutex<Vec<(u64, u64)>>,
+        met: AtomicUsize,
+        with_zeroes: AtomicUsize,
+    }
+
+    impl DiskLayer for Watched {
+        fn below(&self) -> &dyn Disk {
+            &*self.below
+        }
+        fn write_at(&self, offset: u64, buf: &AlignedBuf, len: usize) -> Result<()> {
+            let range = (offset, offset + len as u64);
+            {
+                let mut under_way = self.under_way.lock();
+                let meets = |other: &&(u64, u64)| other.0 < range.1 && range.0 < other.1;
+                self.met.fetch_add(under_way.iter().filter(meets).count(), Ordering::Relaxed);
+                under_way.push(range);
+            }
+            let is_tail = len > TAIL_BYTES && buf[len - TAIL_BYTES..len].iter().all(|byte| *byte == 0);
+            self.with_zeroes.fetch_add(usize::from(is_tail && buf[0] != 0), Ordering::Relaxed);
+            // Time for whoever comes next.
+            std::thread::sleep(std::time::Duration::from_micros(200));
+            let done = self.below.write_at(offset, buf, len);
+            self.under_way.lock().retain(|other| *other != range);
+            done
+        }
+    }
+
+    /// Zeroes that a batch takes along must not come to lie on the one behind it, whoever writes that one.
+    #[test]
+    fn no_batch_is_written_where_zeroes_are_on_their_way_to() {
+        let mut machine = Machine::new(64 << 20, 1);
+        let watched = Arc::new(Watched {
+            below: machine.disk.handle(),
+            under_way: Mutex::default(),
+            met: AtomicUsize::new(0),
+            with_zeroes: AtomicUsize::new(0),
+        });
+        let pool = pool_on(&machine, watched.clone(), 48 << 20, 2);
+        let properties = [("compression".to_owned(), "off".to_owned())].into_iter().collect();
+        pool.create_volume("v", 4 << 20, &properties).unwrap();
+        let content = |part: u64, round: u64| (part * 100 + round + 1) as u8;
+        let blocks = 6;
+        std::thread::scope(|scope| {
+            for part in 0..2 {
+                let volume = pool.volume("v").unwrap();
+                scope.spawn(move || {
+                    for round in 0..40 {
+                        // A large batch, and a small one; now and then both threads are at it.
+                        for count in [blocks, 1] {
+                            let data = Bytes::from(vec![content(part, round); count * BLOCK_BYTES]);
+                            volume.write(part * (1 << 20), data, WriteOptions::default()).unwrap();
+                            volume.flush().unwrap();
+                        }
+                        std::thread::sleep(std::time::Duration::from_millis(part * (round % 4)));
+                    }
+                });
+            }
+        });
+        assert!(watched.with_zeroes.load(Ordering::Relaxed) > 0, "no batch took zeroes along");
+        assert_eq!(watched.met.load(Ordering::Relaxed), 0, "writes met");
+        drop(pool);
+        machine.power_cycle();
+        let pool = reopen_on(&machine, machine.disk.handle());
+        let volume = pool.volume("v").unwrap();
+        for part in 0..2 {
+            let mut data = vec![0; blocks * BLOCK_BYTES];
+            volume.read(part * (1 << 20), &mut data).unwrap();
+            assert!(data.iter().all(|byte| *byte == content(part, 39)));
+        }
     }
 }

@@ -7,6 +7,7 @@ use format::{
 use units::{Epoch, ObjectId};
 
 use crate::buffers::BufferPool;
+use crate::prefill::TAIL_BYTES;
 use crate::write_buffer::Taken;
 
 /// Of a batch that is divided, the part that comes first keeps the whole header, so that nothing of it moves, where that is no more than one part in
@@ -41,6 +42,39 @@ impl Prepared {
     pub(crate) fn metadata(entries: Vec<Entry>, buffers: &BufferPool) -> Self {
         let buf = buffers.get(header_bytes(&entries));
         Self::new(entries, 0, buf, Vec::new())
+    }
+
+    /// One batch of several, each of which drains groups of its own. `None`: there are none.
+    pub(crate) fn joined(mut parts: Vec<Self>, buffers: &BufferPool) -> Option<Self> {
+        if parts.len() < 2 {
+            return parts.pop();
+        }
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut taken = Vec::new();
+        for part in &mut parts {
+            taken.append(&mut part.taken);
+            for entry in part.entries.drain(..) {
+                match (entries.last_mut(), entry) {
+                    (
+                        Some(Entry::Fragments { object: o, epoch: e, fragments }),
+                        Entry::Fragments { object, epoch, fragments: more },
+                    ) if (*o, *e) == (object, epoch) => fragments.extend(more),
+                    (_, entry) => entries.push(entry),
+                }
+            }
+        }
+        taken.sort_unstable_by_key(|taken| taken.key);
+        let header = header_bytes(&entries);
+        let payload: usize = parts.iter().map(|part| part.payload).sum();
+        // A little more, in case the batch takes zeroes along.
+        let mut buf = buffers.get(header + payload + TAIL_BYTES);
+        let mut at = header;
+        for part in parts {
+            buf[at..at + part.payload].copy_from_slice(&part.buf[part.header..part.header + part.payload]);
+            at += part.payload;
+            buffers.put(part.buf);
+        }
+        Some(Self::new(entries, at - header, buf, taken))
     }
 
     /// Bytes in the log.
@@ -295,6 +329,55 @@ mod tests {
         seen.sort_unstable();
         assert_eq!(seen, [0, 1, 2, 3, 4]);
         assert_eq!(prepared.entries.len(), 1);
+    }
+
+    #[test]
+    fn what_is_joined_is_one_batch_with_every_payload_in_its_place() {
+        let buffers = BufferPool::default();
+        let part = |object: u64, first: u64, sizes: &[u32], holes: bool| {
+            let fragment = |(index, stored): (usize, &u32)| FragmentEntry {
+                first: BlockIndex(first + index as u64),
+                count: 1,
+                codec: 0,
+                stored: *stored,
+                checksum: (first + index as u64) as u32,
+            };
+            let fragments: Vec<_> = sizes.iter().enumerate().map(fragment).collect();
+            let mut entries = Vec::new();
+            if holes {
+                let ranges = vec![(BlockIndex(first + 100), 2)];
+                entries.push(Entry::Holes { object: ObjectId(object), epoch: Epoch(0), ranges });
+            }
+            entries.push(Entry::Fragments { object: ObjectId(object), epoch: Epoch(0), fragments: fragments.clone() });
+            let (header, payload) = (header_bytes(&entries), sizes.iter().sum::<u32>() as usize);
+            let mut buf = buffers.get(header + payload);
+            let mut at = header;
+            for fragment in &fragments {
+                buf[at..at + fragment.stored as usize].fill(fragment.checksum as u8);
+                at += fragment.stored as usize;
+            }
+            Prepared::new(entries, payload, buf, Vec::new())
+        };
+        assert!(Prepared::joined(Vec::new(), &buffers).is_none());
+        let parts = vec![
+            part(1, 3, &[100, 4096], false),
+            part(1, 40, &[77], false),
+            part(1, 80, &[1000, 16], true),
+            part(2, 5, &[9], false),
+        ];
+        let joined = Prepared::joined(parts, &buffers).unwrap();
+        // Fragments of the first two share an entry; holes and another object divide them.
+        assert_eq!(joined.entries.len(), 4);
+        assert_eq!(joined.payload, 100 + 4096 + 77 + 1000 + 16 + 9);
+        let mut at = joined.header_bytes();
+        let mut seen = Vec::new();
+        for (object, _, fragment) in joined.entries.iter().flat_map(Entry::payloads) {
+            let payload = &joined.buf[at..at + fragment.stored as usize];
+            assert!(payload.iter().all(|byte| *byte == fragment.checksum as u8));
+            at += fragment.stored as usize;
+            seen.push((object.0, fragment.first.0));
+        }
+        assert_eq!(seen, [(1, 3), (1, 4), (1, 40), (1, 80), (1, 81), (2, 5)]);
     }
 
     /// In a large room the header stays, and with it all that is taken from the beginning on.

@@ -133,6 +133,12 @@ impl Workers {
         }
     }
 
+    /// Has one worker look what there is to do beside draining.
+    pub(crate) fn wake_one(&self) {
+        drop(self.state.lock());
+        self.work.notify_one();
+    }
+
     /// Tells the cleaner that somebody waits for space.
     pub(crate) fn wake_cleaner(&self) {
         self.cleaner.notify_all();
@@ -202,6 +208,7 @@ fn spawn(name: String, core: Weak<Core>, run: fn(&Weak<Core>)) -> Result<JoinHan
 /// A worker: drains the write buffer down to a quarter of its size, or what a flush asks for.
 fn work(core: &Weak<Core>) {
     let mut seen = 0;
+    let mut keep_off = env::KeepOff::default();
     while let Some(core) = core.upgrade() {
         let workers = &core.workers;
         let pressed = core.buffer.bytes() > core.buffer_limit() / 4;
@@ -213,6 +220,7 @@ fn work(core: &Weak<Core>) {
             state.wakes
         };
         if pressed || wakes != seen {
+            keep_off.clear();
             match core.drain_ahead() {
                 Ok(drained) => {
                     if !drained {
@@ -234,9 +242,13 @@ fn work(core: &Weak<Core>) {
                     continue;
                 }
             }
+        } else if core.was_asked_to_compress_ahead() {
+            keep_off.set(core.asked_on());
+            // The flush that waits for what failed meets it, too.
+            while core.compress_ahead().unwrap_or(false) {}
         }
         let mut state = workers.state.lock();
-        if !state.stop && state.wakes == seen {
+        if !state.stop && state.wakes == seen && !core.is_asked_to_compress_ahead() {
             workers.idle.fetch_add(1, Ordering::AcqRel);
             workers.work.wait_for(&mut state, KEEPER_PERIOD);
             // Whoever wakes them counts all of them as awake.

@@ -342,12 +342,17 @@ impl WriteBuffer {
     /// Takes groups to drain, in order, until they make `bytes_max` of data (at least one group, if there is one).
     /// Only entries up to generation `limit` are taken.
     pub(crate) fn take(&self, bytes_max: usize, limit: u64) -> Vec<Taken> {
+        self.take_leaving(bytes_max, limit, 0)
+    }
+
+    /// The same, but the last `left` groups stay: those that became dirty last.
+    pub(crate) fn take_leaving(&self, bytes_max: usize, limit: u64, left: usize) -> Vec<Taken> {
         let mut taken = Vec::new();
         let mut bytes = 0;
         let mut entries = VecDeque::new();
         while bytes < bytes_max {
             if entries.is_empty() {
-                self.pop_entries(&mut entries, limit);
+                self.pop_entries(&mut entries, limit, left);
             }
             let Some((generation, key)) = entries.pop_front() else { break };
             let mut shard = self.shard(key);
@@ -381,10 +386,10 @@ impl WriteBuffer {
         taken
     }
 
-    /// Moves some entries up to generation `limit` out of the queue, several at a time to take its lock less often.
-    fn pop_entries(&self, entries: &mut VecDeque<(u64, GroupKey)>, limit: u64) {
+    /// Moves some entries up to generation `limit` out of the queue, but for the last `left`; several at a time to take its lock less often.
+    fn pop_entries(&self, entries: &mut VecDeque<(u64, GroupKey)>, limit: u64, left: usize) {
         let mut queue = self.queue();
-        for _ in 0..ENTRIES_PER_LOCK {
+        for _ in 0..ENTRIES_PER_LOCK.min(queue.entries.len().saturating_sub(left)) {
             match queue.entries.front() {
                 Some((generation, _)) if *generation <= limit => entries.extend(queue.entries.pop_front()),
                 _ => break,

@@ -245,6 +245,10 @@ impl Log {
     ) -> std::result::Result<(Placed, Option<Prepared>), Refusal> {
         let (step, is_broken) = {
             let mut state = self.state.lock();
+            // The place behind a batch that takes zeroes along is theirs until it is written.
+            while state.is_zeroed_now(prepared.stream) {
+                self.settled.wait(&mut state);
+            }
             (self.place(&mut state, prepared, purpose), state.broken.is_some())
         };
         match step {
@@ -332,22 +336,23 @@ impl Log {
     ) -> std::result::Result<Step, (Option<Error>, Prepared)> {
         let room = (self.geometry.extent_bytes - place.offset) as usize;
         if prepared.batch_bytes() <= room {
-            if let Err(error) = self.fill_ahead(state, place, prepared.batch_bytes()) {
-                return Err((Some(error), prepared));
-            }
-            return Ok(Step::Placed(self.launch(state, place, prepared), None));
+            return match self.fill_ahead(state, place, prepared.batch_bytes()) {
+                Ok(tail) => Ok(Step::Placed(self.launch(state, place, prepared, tail), None)),
+                Err(error) => Err((Some(error), prepared)),
+            };
         }
         if room >= SPLIT_BYTES_MIN
             && let Some(part) = prepared.split(room, &self.buffers)
         {
             prepared.begun = Some(state.incarnation);
-            return Ok(Step::Placed(self.launch(state, place, part), Some(prepared)));
+            return Ok(Step::Placed(self.launch(state, place, part, 0), Some(prepared)));
         }
         Err((None, prepared))
     }
 
-    /// Gives a batch the next position and sequence number, and encodes its header.
-    fn launch(&self, state: &mut State, place: Place, part: Prepared) -> Placed {
+    /// Gives a batch the next position and sequence number, and encodes its header. `tail` zeroes are written behind it, if its buffer has
+    /// room for them.
+    fn launch(&self, state: &mut State, place: Place, part: Prepared, tail: usize) -> Placed {
         let ticket = Ticket { seq: state.next_seq, incarnation: state.incarnation };
         let at = self.geometry.start(place.extent) + u64::from(place.offset);
         let header = BatchHeader {
@@ -364,9 +369,10 @@ impl Log {
         let head = encode_batch(&header, &part.entries, part.header_bytes(), len);
         let Prepared { mut buf, entries, taken, .. } = part;
         buf[..head.len()].copy_from_slice(&head);
-        buf[head.len() + end..len].fill(0);
+        let written = (len + tail).min(buf.len());
+        buf[head.len() + end..written].fill(0);
         state.next_seq = Seq(ticket.seq.0 + 1);
-        state.streams.take(place, len as u32);
+        state.streams.take(place, len as u32, (written > len).then_some(ticket.seq));
         self.counters.opened_extents.add(u64::from(place.offset == 0));
         self.ahead.store(state.streams.ahead(), Ordering::Relaxed);
         state.bytes_since_checkpoint += len as u64;
@@ -379,15 +385,15 @@ impl Log {
             payload: at + head.len() as u64,
             taken,
         });
-        Placed { ticket, at, buf, len }
+        Placed { ticket, at, buf, len: written }
     }
 
-    /// See `prefill`.
-    fn fill_ahead(&self, state: &mut State, place: Place, len: usize) -> Result<()> {
+    /// See `prefill`: how many zeroes the batch takes along.
+    fn fill_ahead(&self, state: &mut State, place: Place, len: usize) -> Result<usize> {
         if !self.disk.first_write_is_dear() || place.offset == 0 {
-            return Ok(());
+            return Ok(0);
         }
-        let Some(open) = state.streams.open_of(place.stream) else { return Ok(()) };
+        let Some(open) = state.streams.open_of(place.stream) else { return Ok(0) };
         let (start, extent_bytes) = (self.geometry.start(place.extent), self.geometry.extent_bytes);
         let filled =
             open.prefill.before(&*self.disk, start, extent_bytes, place.offset, len, self.counters.syncs.get());

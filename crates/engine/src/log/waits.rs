@@ -1,9 +1,19 @@
 //! Waiting for a batch to be applied. Owns nothing: what has become of a batch is told by where the log stands, and by where it went on
 //! after failures.
 
+use format::Stream;
 use surface::{Error, ErrorKind, Result};
 
-use super::{Log, Ticket};
+use super::{Log, Progress, State, Ticket};
+
+impl State {
+    /// Whether the last batch of a stream, which is being written, takes zeroes along for the place behind it.
+    pub(super) fn is_zeroed_now(&self, stream: Stream) -> bool {
+        let seq = self.streams.open[stream as usize].as_ref().and_then(|open| open.zeroed_by);
+        let is_under_way = |seq| self.flights.iter().any(|f| f.seq == seq && f.progress == Progress::Writing);
+        seq.is_some_and(is_under_way)
+    }
+}
 
 impl Log {
     /// Waits until all that has its place by now is settled: applied, or given back.

@@ -1,0 +1,69 @@
+//! On which processors threads run.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// The processor that the calling thread runs on at this moment.
+pub fn current_cpu() -> usize {
+    rustix::thread::sched_getcpu()
+}
+
+/// Keeps the thread that owns it off one processor: a thread that is woken there to help whoever is busy there. The scheduler of a virtual
+/// machine wakes it on that processor, to wait its turn, because a processor that sleeps looks like one that the hypervisor has taken away.
+#[derive(Default)]
+pub struct KeepOff {
+    /// That processor, and those that the thread might use before.
+    off: Option<(usize, CpuSet)>,
+}
+
+impl KeepOff {
+    /// From now on off this processor, if that leaves another one; off no other any more.
+    pub fn set(&mut self, cpu: usize) {
+        if self.off.as_ref().is_some_and(|(now, _)| *now == cpu) {
+            return;
+        }
+        self.clear();
+        let Ok(before) = sched_getaffinity(None) else { return };
+        let mut others = before;
+        if cpu < CpuSet::MAX_CPU {
+            others.unset(cpu);
+        }
+        if others.count() > 0 && sched_setaffinity(None, &others).is_ok() {
+            self.off = Some((cpu, before));
+        }
+    }
+
+    /// Wherever it might run before.
+    pub fn clear(&mut self) {
+        if let Some((_, before)) = self.off.take() {
+            // What cannot be undone costs speed and nothing else.
+            let _ = sched_setaffinity(None, &before);
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_keeps_off_one_processor_at_a_time_and_comes_back() {
+        let mine = sched_getaffinity(None).unwrap();
+        let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| mine.is_set(*cpu)).collect();
+        let mut keep = KeepOff::default();
+        for cpu in &cpus {
+            keep.set(*cpu);
+            let now = sched_getaffinity(None).unwrap();
+            let expected = if cpus.len() > 1 { cpus.len() - 1 } else { 1 };
+            assert_eq!(now.count() as usize, expected);
+            assert_eq!(now.is_set(*cpu), cpus.len() == 1);
+            assert!(cpus.len() == 1 || current_cpu() != *cpu);
+        }
+        keep.clear();
+        assert_eq!(sched_getaffinity(None).unwrap(), mine);
+        // One that is not there.
+        keep.set(CpuSet::MAX_CPU + 1);
+        keep.clear();
+        assert_eq!(sched_getaffinity(None).unwrap(), mine);
+    }
+}
