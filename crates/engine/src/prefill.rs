@@ -82,8 +82,8 @@ impl Prefill {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, mpsc};
 
     use bytes::Bytes;
     use env::DiskLayer;
@@ -93,7 +93,10 @@ mod tests {
     use units::BLOCK_BYTES;
 
     use super::*;
-    use crate::testing::{pool_on, reopen_on};
+    use crate::options::{FormatOptions, PoolOptions};
+    use crate::pool::Pool;
+    use crate::testing::{env_on, reopen_on};
+    use crate::volume::Volume;
 
     const EXTENT: u32 = 1 << 20;
 
@@ -128,12 +131,12 @@ mod tests {
         assert_eq!(before(&mut prefill.in_another_extent(), 4096, 48 << 10, 101), 0);
     }
 
-    /// Watches that no write meets another one that is under way.
+    /// Watches that no write meets another one that is under way, and tells when one takes zeroes along.
     struct Watched {
         below: Arc<dyn Disk>,
         under_way: Mutex<Vec<(u64, u64)>>,
         met: AtomicUsize,
-        with_zeroes: AtomicUsize,
+        zeroes_begin: Mutex<Option<mpsc::Sender<()>>>,
     }
 
     impl DiskLayer for Watched {
@@ -148,10 +151,14 @@ mod tests {
                 self.met.fetch_add(under_way.iter().filter(meets).count(), Ordering::Relaxed);
                 under_way.push(range);
             }
-            let is_tail = len > TAIL_BYTES && buf[len - TAIL_BYTES..len].iter().all(|byte| *byte == 0);
-            self.with_zeroes.fetch_add(usize::from(is_tail && buf[0] != 0), Ordering::Relaxed);
-            // Time for whoever comes next.
-            std::thread::sleep(std::time::Duration::from_micros(200));
+            let is_zero = |part: &[u8]| part.iter().all(|byte| *byte == 0);
+            if len > SMALL_BATCH_BYTES && !is_zero(&buf[..BLOCK_BYTES]) && is_zero(&buf[len - TAIL_BYTES..len]) {
+                if let Some(sender) = &*self.zeroes_begin.lock() {
+                    sender.send(()).unwrap();
+                }
+                // Time for whoever has been waiting for this.
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
             let done = self.below.write_at(offset, buf, len);
             self.under_way.lock().retain(|other| *other != range);
             done
@@ -162,43 +169,48 @@ mod tests {
     #[test]
     fn no_batch_is_written_where_zeroes_are_on_their_way_to() {
         let mut machine = Machine::new(64 << 20, 1);
+        let (begin, begins) = mpsc::channel();
         let watched = Arc::new(Watched {
             below: machine.disk.handle(),
             under_way: Mutex::default(),
             met: AtomicUsize::new(0),
-            with_zeroes: AtomicUsize::new(0),
+            zeroes_begin: Mutex::new(Some(begin)),
         });
-        let pool = pool_on(&machine, watched.clone(), 48 << 20, 2);
+        // Extents in which there is room for many turns.
+        let options = FormatOptions { capacity_bytes: 48 << 20, extent_bytes: EXTENT, properties: Default::default() };
+        Pool::format(&env_on(&machine, watched.clone()), &options).unwrap();
+        let options = PoolOptions { workers: 2, ..PoolOptions::default() };
+        let pool = Pool::open(env_on(&machine, watched.clone()), options).unwrap();
         let properties = [("compression".to_owned(), "off".to_owned())].into_iter().collect();
         pool.create_volume("v", 4 << 20, &properties).unwrap();
-        let content = |part: u64, round: u64| (part * 100 + round + 1) as u8;
-        let blocks = 6;
-        std::thread::scope(|scope| {
-            for part in 0..2 {
-                let volume = pool.volume("v").unwrap();
-                scope.spawn(move || {
-                    for round in 0..40 {
-                        // A large batch, and a small one; now and then both threads are at it.
-                        for count in [blocks, 1] {
-                            let data = Bytes::from(vec![content(part, round); count * BLOCK_BYTES]);
-                            volume.write(part * (1 << 20), data, WriteOptions::default()).unwrap();
-                            volume.flush().unwrap();
-                        }
-                        std::thread::sleep(std::time::Duration::from_millis(part * (round % 4)));
-                    }
-                });
+        let write = |volume: &Volume, offset: u64, blocks: usize, value: u8| {
+            let data = Bytes::from(vec![value; blocks * BLOCK_BYTES]);
+            volume.write(offset, data, WriteOptions::default()).unwrap();
+            volume.flush().unwrap();
+        };
+        let other = 1 << 20;
+        let met = std::thread::scope(|scope| {
+            let volume = pool.volume("v").unwrap();
+            let meets = scope.spawn(move || begins.iter().map(|()| write(&volume, other, 1, 200)).count());
+            let volume = pool.volume("v").unwrap();
+            for round in 0..30 {
+                write(&volume, 0, 5, round + 1);
+                write(&volume, 0, 1, round + 101);
             }
+            watched.zeroes_begin.lock().take();
+            meets.join().unwrap()
         });
-        assert!(watched.with_zeroes.load(Ordering::Relaxed) > 0, "no batch took zeroes along");
+        assert!(met > 2, "batches took zeroes along {met} times");
         assert_eq!(watched.met.load(Ordering::Relaxed), 0, "writes met");
         drop(pool);
         machine.power_cycle();
         let pool = reopen_on(&machine, machine.disk.handle());
         let volume = pool.volume("v").unwrap();
-        for part in 0..2 {
-            let mut data = vec![0; blocks * BLOCK_BYTES];
-            volume.read(part * (1 << 20), &mut data).unwrap();
-            assert!(data.iter().all(|byte| *byte == content(part, 39)));
-        }
+        let mut data = vec![0; 5 * BLOCK_BYTES];
+        volume.read(0, &mut data).unwrap();
+        let (first, rest) = data.split_at_mut(BLOCK_BYTES);
+        assert!(first.iter().all(|byte| *byte == 130) && rest.iter().all(|byte| *byte == 30));
+        volume.read(other, first).unwrap();
+        assert!(first.iter().all(|byte| *byte == 200));
     }
 }

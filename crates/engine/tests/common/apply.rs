@@ -451,8 +451,10 @@ impl World {
             }
             status = self.pool().status();
         }
-        if status.extents_free * 4 < status.extents_total * 3 && self.disturbed.is_none() {
-            let (free, total) = (status.extents_free, status.extents_total);
+        // What lies behind the mark of a pool that is becoming smaller is in nobody's way.
+        let total = self.mark.map_or(status.extents_total, |mark| mark - 1);
+        if status.extents_free * 4 < total * 3 && self.disturbed.is_none() {
+            let free = status.extents_free;
             return Err(self.fail(format!("everything was discarded, but only {free} of {total} extents are free")));
         }
         Ok(Ended::Well)
