@@ -17,17 +17,20 @@ const ROUND: usize = units::GROUP_BYTES;
 pub struct Corpus {
     /// All kinds, in alphabetical order; no block of it is zero.
     pub data: Bytes,
+    /// Where each kind ends.
+    ends: Vec<usize>,
 }
 
 impl Corpus {
     /// Reads the kinds below `dir`.
     pub fn load(dir: &Path) -> Outcome<Self> {
-        let mut data = Vec::new();
+        let (mut data, mut ends) = (Vec::new(), Vec::new());
         for kind in entries(dir)?.into_iter().filter(|p| p.is_dir()) {
             let end = data.len() + KIND_BYTES_MAX;
             append(&kind, &mut data, end)?;
             data.truncate(end);
             data.truncate(data.len() / ROUND * ROUND);
+            ends.push(data.len());
         }
         if data.len() < 32 << 20 {
             let found = units::format_size(data.len() as u64);
@@ -35,7 +38,26 @@ impl Corpus {
                 format!("{} holds {found} of data: give a directory with at least 32 MiB", dir.display()).into()
             );
         }
-        Ok(Self { data: Bytes::from(data) })
+        Ok(Self { data: Bytes::from(data), ends })
+    }
+
+    /// The same data, each kind spread evenly over all of it in pieces of a group. One kind after the other, the disk has nothing to do for 16 MiB of what
+    /// compresses well, and the codec for as much of what does not compress; a speed that is compared with the lower of two others takes for granted that
+    /// both are wanted all the time.
+    pub fn mixed(&self) -> Self {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        let kinds = starts.zip(&self.ends).map(|(start, end)| (start..*end).step_by(ROUND));
+        // Piece `i` of `n` belongs at the middle of its n-th part.
+        let mut pieces: Vec<(f64, usize)> = kinds
+            .flat_map(|kind| {
+                let count = kind.len() as f64;
+                kind.enumerate().map(move |(index, start)| ((index as f64 + 0.5) / count, start))
+            })
+            .collect();
+        pieces.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut data = Vec::with_capacity(self.data.len());
+        pieces.iter().for_each(|(_, start)| data.extend_from_slice(&self.data[*start..start + ROUND]));
+        Self { ends: vec![data.len()], data: Bytes::from(data) }
     }
 
     /// `len` bytes of the endless repetition of the data, from byte `at`; both are multiples of what divides the data's
@@ -113,4 +135,26 @@ fn append_file(path: &Path, data: &mut Vec<u8>) -> Outcome<()> {
         data.extend_from_slice(block);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mixed_data_is_the_same_data_with_every_kind_everywhere() {
+        // Two kinds, one three times as long as the other; every piece tells which it is.
+        let pieces: Vec<u8> = (0..16).collect();
+        let data: Vec<u8> = pieces.iter().flat_map(|piece| vec![*piece; ROUND]).collect();
+        let corpus = Corpus { data: Bytes::from(data), ends: vec![4 * ROUND, 16 * ROUND] };
+        let mixed = corpus.mixed();
+        let order: Vec<u8> = mixed.data.chunks(ROUND).map(|piece| piece[0]).collect();
+        assert!(mixed.data.chunks(ROUND).all(|piece| piece.iter().all(|byte| *byte == piece[0])));
+        let mut sorted = order.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, pieces);
+        for part in order.chunks(4) {
+            assert_eq!(part.iter().filter(|piece| **piece < 4).count(), 1, "{order:?}");
+        }
+    }
 }

@@ -1,4 +1,6 @@
 //! Data written in order: write, read in order, read at random, space.
+//!
+//! Kinds of data are mixed, as files are in a file system. What comes of one kind after the other is told beside it.
 
 use std::sync::Arc;
 
@@ -9,6 +11,7 @@ use super::{
     BLOCK, DEPTH, REQUEST_BYTES, SEQUENTIAL_DEPTH, UNIT_BYTES, group_of, how, mb, read_blocks, read_sequentially,
     write_sequentially,
 };
+use crate::corpus::Corpus;
 use crate::load::scattered;
 use crate::report::{Report, median, ratio_percent};
 use crate::world::{self, World};
@@ -21,19 +24,81 @@ const READ_PERCENT: f64 = 85.0;
 
 pub fn run(context: &Context, report: &mut Report, codec: Codec) -> Outcome<()> {
     let group = group_of(codec);
+    let corpus = context.corpus.mixed();
+    let Some((written, world)) = write_in_order(context, &corpus, codec)? else { return Ok(()) };
+    let what = "requests of 128 KiB by one writer until flushed, units of 32 KiB; the codec on the same units on all cores";
+    let name = format!("sequential write, {codec}, of the bare codec");
+    let note = how(context, &group, &format!("{what}: {}", written.speeds()));
+    report.at_least(&name, ratio_percent(&written.ours, &written.bare), "%", WRITE_PERCENT, &note)?;
+    space(context, report, codec, &world, written.stored_bytes)?;
+    report.at_most(
+        &format!("bytes written per compressed byte, sequential, {codec}"),
+        median(&written.amplification),
+        "",
+        1.05,
+        &how(context, &group, "write_bytes of /proc/self/io, the map's checkpoint included, over bytes of fragments"),
+    )?;
+    let volume = world.pool.volume("v")?;
+    let read = read_in_order(context, &corpus, codec, &world, &volume)?;
+    let name = format!("sequential read, cold, {codec}, of the smaller of disk x ratio and bare codec");
+    let note = how(context, &group, &read.what);
+    report.at_least(&name, ratio_percent(&read.ours, &read.limit), "%", READ_PERCENT, &note)?;
+    read_at_random(context, report, codec, &world, &volume)?;
+    drop(volume);
+    world.close()?;
+    kind_by_kind(context, report, codec)
+}
+
+/// The same with one kind of data after the other, for comparison.
+fn kind_by_kind(context: &Context, report: &mut Report, codec: Codec) -> Outcome<()> {
+    let group = group_of(codec);
+    let Some((written, world)) = write_in_order(context, &context.corpus, codec)? else { return Ok(()) };
+    report.info(
+        &format!("sequential write, one kind after the other, {codec}, of the bare codec"),
+        ratio_percent(&written.ours, &written.bare),
+        "%",
+        &how(context, &group, &format!("16 MiB of each kind at a time: {}", written.speeds())),
+    )?;
+    let volume = world.pool.volume("v")?;
+    let read = read_in_order(context, &context.corpus, codec, &world, &volume)?;
+    drop(volume);
+    world.close()?;
+    report.info(
+        &format!("sequential read, cold, one kind after the other, {codec}, of the smaller of disk x ratio and bare codec"),
+        ratio_percent(&read.ours, &read.limit),
+        "%",
+        &how(context, &group, &format!("16 MiB of each kind at a time; {}", read.what)),
+    )
+}
+
+/// Speeds of writing, by rounds, and what the codec alone made of it.
+struct Written {
+    ours: Vec<f64>,
+    bare: Vec<f64>,
+    amplification: Vec<f64>,
+    stored_bytes: u64,
+}
+
+impl Written {
+    fn speeds(&self) -> String {
+        format!("engine {:.0} MB/s, bare codec {:.0} MB/s", mb(median(&self.ours)), mb(median(&self.bare)))
+    }
+}
+
+/// Writes; the last round's pool stays.
+fn write_in_order(context: &Context, corpus: &Corpus, codec: Codec) -> Outcome<Option<(Written, World)>> {
     let bytes = context.scale.sequential_bytes;
     let dir = context.dir.join("pool");
-    let (mut ours, mut bare, mut stored_bytes) = (Vec::new(), Vec::new(), 0);
-    let mut amplification = Vec::new();
+    let (mut ours, mut bare, mut amplification, mut stored_bytes) = (Vec::new(), Vec::new(), Vec::new(), 0);
     let mut last = None;
     for round in 0..context.scale.rounds {
         drop(last.take());
-        let base = baseline::compress(&context.corpus, codec, UNIT_BYTES, bytes)?;
+        let base = baseline::compress(corpus, codec, UNIT_BYTES, bytes)?;
         let world = World::create(&dir, &codec.to_string(), "32K")?;
         world.pool.create_volume("v", bytes, &engine::Properties::new())?;
         let volume = world.pool.volume("v")?;
         let before = world::written_bytes()?;
-        let done = write_sequentially(&volume, &context.corpus, bytes)?;
+        let done = write_sequentially(&volume, corpus, bytes)?;
         world.pool.checkpoint()?;
         amplification.push((world::written_bytes()? - before) as f64 / world.pool.status().fragment_bytes as f64);
         ours.push(bytes as f64 / done.seconds);
@@ -42,32 +107,7 @@ pub fn run(context: &Context, report: &mut Report, codec: Codec) -> Outcome<()> 
         println!("round {round}: engine {:.0} MB/s, bare {:.0} MB/s", mb(ours[round]), mb(bare[round]));
         last = Some(world);
     }
-    let Some(world) = last else { return Ok(()) };
-    let speed = |what: &str| {
-        let (ours, bare) = (mb(median(&ours)), mb(median(&bare)));
-        how(context, &group, &format!("{what}: engine {ours:.0} MB/s, bare codec {bare:.0} MB/s"))
-    };
-    report.at_least(
-        &format!("sequential write, {codec}, of the bare codec"),
-        ratio_percent(&ours, &bare),
-        "%",
-        WRITE_PERCENT,
-        &speed("requests of 128 KiB by one writer until flushed, units of 32 KiB; the codec on the same units on all cores"),
-    )?;
-    space(context, report, codec, &world, stored_bytes)?;
-    report.at_most(
-        &format!("bytes written per compressed byte, sequential, {codec}"),
-        median(&amplification),
-        "",
-        1.05,
-        &how(context, &group, "write_bytes of /proc/self/io, the map's checkpoint included, over bytes of fragments"),
-    )?;
-    let volume = world.pool.volume("v")?;
-    read_in_order(context, report, codec, &world, &volume)?;
-    read_at_random(context, report, codec, &world, &volume)?;
-    drop(volume);
-    world.close()?;
-    Ok(())
+    Ok(last.map(|world| (Written { ours, bare, amplification, stored_bytes }, world)))
 }
 
 fn space(context: &Context, report: &mut Report, codec: Codec, world: &World, bare_bytes: u64) -> Outcome<()> {
@@ -99,13 +139,20 @@ fn space(context: &Context, report: &mut Report, codec: Codec, world: &World, ba
     )
 }
 
+/// Speeds of reading, and what disk and codec allow, by rounds.
+struct ReadBack {
+    ours: Vec<f64>,
+    limit: Vec<f64>,
+    what: String,
+}
+
 fn read_in_order(
     context: &Context,
-    report: &mut Report,
+    corpus: &Corpus,
     codec: Codec,
     world: &World,
     volume: &Arc<Volume>,
-) -> Outcome<()> {
+) -> Outcome<ReadBack> {
     let bytes = context.scale.sequential_bytes;
     let log_bytes = world.pool.status().log_bytes;
     let ratio = bytes as f64 / log_bytes as f64;
@@ -115,7 +162,7 @@ fn read_in_order(
         let options =
             fio::raw_read_options(&world.data, log_bytes, "read", "128k", SEQUENTIAL_DEPTH, context.scale.seconds);
         raw.push(fio::job(&options)?.bytes_per_second);
-        bare.push(baseline::decompress(&context.corpus, codec, UNIT_BYTES, 4)?);
+        bare.push(baseline::decompress(corpus, codec, UNIT_BYTES, 4)?);
         limit.push((raw[round] * ratio).min(bare[round]));
         world.drop_caches()?;
         ours.push(read_sequentially(volume, bytes, 60.0)?);
@@ -130,13 +177,7 @@ fn read_in_order(
         SEQUENTIAL_DEPTH,
         REQUEST_BYTES >> 10
     );
-    report.at_least(
-        &format!("sequential read, cold, {codec}, of the smaller of disk x ratio and bare codec"),
-        ratio_percent(&ours, &limit),
-        "%",
-        READ_PERCENT,
-        &how(context, &group_of(codec), &what),
-    )
+    Ok(ReadBack { ours, limit, what })
 }
 
 fn read_at_random(
