@@ -21,6 +21,9 @@ use crate::{AlignedBuf, EndedRead, ReadRing};
 const ENTRIES: u32 = 64;
 /// As soon as so many have begun they go to the kernel, without waiting for any: the device has them while the caller does other things.
 const SUBMIT_AT: usize = 4;
+/// A read of so many bytes goes there at once: telling the kernel costs next to nothing beside it, and using what has ended before it takes so long that the
+/// device would have nothing to do.
+const LARGE_BYTES: usize = 32 << 10;
 
 /// How often a kernel that refuses to go on is asked for reads that it has taken, and how long between: far longer than a device takes, most of all
 /// not for ever, with whatever the caller holds meanwhile.
@@ -175,7 +178,7 @@ impl ReadRing for FileRing<'_> {
             return;
         }
         self.waiting.push_back((index, offset));
-        if self.waiting.len() >= SUBMIT_AT && self.under_way < ENTRIES as usize {
+        if (len >= LARGE_BYTES || self.waiting.len() >= SUBMIT_AT) && self.under_way < ENTRIES as usize {
             self.submit(0);
         }
     }

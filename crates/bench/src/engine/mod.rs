@@ -23,7 +23,7 @@ const DEPTH: usize = 32;
 /// Bytes of a sequential request.
 const REQUEST_BYTES: u64 = 128 << 10;
 /// Requests in flight of a sequential reader.
-const SEQUENTIAL_DEPTH: usize = 16;
+const SEQUENTIAL_DEPTH: usize = 32;
 /// The default unit.
 const UNIT_BYTES: usize = 32 << 10;
 /// Bytes of a block.
