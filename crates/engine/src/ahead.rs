@@ -1,7 +1,8 @@
 //! Compressing ahead of a flush. Whoever syncs after every few dozen blocks would wait, each time, until one thread has compressed all of
 //! them; meanwhile the other cores have nothing to do, before the flush and during it.
 //!
-//! 1. A pool is *bound by flushes* when several in a row have found little in the write buffer.
+//! 1. A pool is *bound by flushes* when several in a row have found little in the write buffer, and left nothing. Who goes on writing during a flush
+//!    keeps the cores busy, and would wait for one (an NBD client with 32 requests under way: a fifth less with a worker that compresses ahead).
 //! 2. Then a worker takes what has been in the buffer longest, a few groups at a time, and compresses it as a drain would; the *part* that
 //!    comes of it waits here. It has no place in the log yet, so that a burst still makes one batch. What was written last stays in the buffer: it may go
 //!    on growing.
@@ -34,15 +35,15 @@ struct State {
     parts: Vec<Prepared>,
     /// Drains that will still take parts along.
     collecting: usize,
-    /// Flushes that wait until all is written.
-    flushing: usize,
 }
 
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Ahead {
     state: Mutex<State>,
-    /// Flushes in a row that found little.
+    /// Flushes that wait until all is written; changed under the lock.
+    flushing: AtomicUsize,
+    /// Flushes in a row that found little and left nothing.
     streak: AtomicU32,
     /// Groups of the parts.
     groups: AtomicUsize,
@@ -57,8 +58,16 @@ impl Ahead {
     pub(crate) fn flush(&self, bytes: usize) -> Flushing<'_> {
         let streak = if bytes <= FLUSH_BYTES_MAX { self.streak.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
         self.streak.store(streak, Ordering::Relaxed);
-        self.state.lock().flushing += 1;
+        let _state = self.state.lock();
+        self.flushing.fetch_add(1, Ordering::Relaxed);
         Flushing(self)
+    }
+
+    /// A flush has ended, and leaves so many groups in the write buffer, which have come meanwhile.
+    pub(crate) fn flushed(&self, groups: usize) {
+        if groups > 0 {
+            self.streak.store(0, Ordering::Relaxed);
+        }
     }
 
     /// A drain begins, which takes parts along.
@@ -70,7 +79,7 @@ impl Ahead {
     /// Keeps a part for the next drain. Handed back: a flush waits for it, and no drain would take it along.
     fn keep(&self, part: Prepared) -> Option<Prepared> {
         let mut state = self.state.lock();
-        if state.flushing > 0 && state.collecting == 0 {
+        if self.flushing.load(Ordering::Relaxed) > 0 && state.collecting == 0 {
             return Some(part);
         }
         self.groups.fetch_add(part.taken.len(), Ordering::Relaxed);
@@ -84,7 +93,8 @@ pub(crate) struct Flushing<'a>(&'a Ahead);
 
 impl Drop for Flushing<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().flushing -= 1;
+        let _state = self.0.state.lock();
+        self.0.flushing.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -112,9 +122,11 @@ impl Drop for Collecting<'_> {
 }
 
 impl Core {
-    /// Whether the pool is bound by flushes.
+    /// Whether the pool is bound by flushes, and between two of them.
     fn is_bound_by_flushes(&self) -> bool {
-        self.ahead.streak.load(Ordering::Relaxed) >= STREAK_MIN && self.buffer.bytes() <= FLUSH_BYTES_MAX
+        self.ahead.streak.load(Ordering::Relaxed) >= STREAK_MIN
+            && self.ahead.flushing.load(Ordering::Relaxed) == 0
+            && self.buffer.bytes() <= FLUSH_BYTES_MAX
     }
 
     /// Wakes a worker if there is something to compress ahead, and none has been woken for it.
@@ -163,10 +175,18 @@ impl Core {
         if taken.is_empty() {
             return Ok(false);
         }
-        let Some(part) = self.compress_taken(taken) else { return Ok(true) };
-        let Some(part) = self.ahead.keep(part) else { return Ok(true) };
-        self.append_drained(self.complete(part))?;
+        if let Some(part) = self.compress_taken(taken) {
+            self.hand_over(part)?;
+        }
         Ok(true)
+    }
+
+    /// Leaves a part to the next drain, or appends it.
+    fn hand_over(&self, part: Prepared) -> Result<()> {
+        match self.ahead.keep(part) {
+            Some(part) => self.append_drained(self.complete(part)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -254,6 +274,20 @@ mod tests {
         assert_eq!(parts(&pool), 0);
     }
 
+    /// Somebody who goes on writing while a flush goes on needs the cores himself.
+    #[test]
+    fn whoever_writes_during_a_flush_has_nothing_compressed_ahead() {
+        let machine = Machine::new(32 << 20, 1);
+        let (pool, volume) = bound_by_flushes(&machine);
+        pool.core.ahead.flushed(0);
+        assert!(pool.core.is_bound_by_flushes());
+        pool.core.ahead.flushed(1);
+        for group in 0..BURST {
+            write(&volume, group, 1);
+        }
+        assert_eq!(parts(&pool), 0);
+    }
+
     /// A snapshot holds what was written before it, whoever has it.
     #[test]
     fn what_waits_is_part_of_a_snapshot_and_of_none_before_it() {
@@ -284,22 +318,34 @@ mod tests {
             write(&volume, group, 80);
         }
         let core = &pool.core;
+        core.flush().unwrap();
+        let take = |value: u8| {
+            for group in 0..BURST {
+                write(&volume, group, value);
+            }
+            core.compress_taken(core.buffer.take(PART_BYTES, u64::MAX)).unwrap()
+        };
+        // It was begun before the flush, and ends behind the flush's last drain.
+        core.ahead.flushed(1);
+        let part = take(81);
         let generation = core.buffer.begin_flush();
         let flushing = core.ahead.flush(core.buffer.bytes());
         while core.drain(generation).unwrap() {}
-        for group in 0..BURST {
-            write(&volume, group, 81);
-        }
-        let waiting = core.buffer.groups();
-        while core.compress_ahead().unwrap() {}
-        assert_eq!(parts(&pool), 0);
-        assert_eq!(core.buffer.groups(), GROUPS_LEFT, "{waiting} before");
-        // A drain that is going to take it along keeps it from doing so.
-        write(&volume, 40, 82);
+        assert!(core.buffer.groups() > 0, "it is on its way");
+        core.hand_over(part).unwrap();
+        assert_eq!((parts(&pool), core.buffer.groups()), (0, 0));
+        // A drain that is going to take it along.
+        let part = take(82);
         let collecting = core.ahead.collect();
-        while core.compress_ahead().unwrap() {}
-        assert_eq!(collecting.parts().len(), 1);
+        core.hand_over(part).unwrap();
+        let kept = collecting.parts();
+        assert_eq!(kept.len(), 1);
+        for part in kept {
+            core.append_drained(core.complete(part)).unwrap();
+        }
         drop(flushing);
+        core.flush().unwrap();
+        assert!((0..BURST).all(|group| read(&volume, group) == 82));
     }
 
     /// Threads and flushes at once: nothing is lost, and nobody waits for ever.

@@ -322,7 +322,9 @@ impl Core {
     pub(crate) fn flush(&self) -> Result<()> {
         self.counters.flushes.add(1);
         self.drain_all()?;
-        self.log.sync().inspect_err(|error| self.fail(error))
+        self.log.sync().inspect_err(|error| self.fail(error))?;
+        self.ahead.flushed(self.buffer.groups());
+        Ok(())
     }
 
     /// Step 1 of a flush.
