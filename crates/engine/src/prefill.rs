@@ -84,10 +84,11 @@ impl Prefill {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::{Arc, mpsc};
+    use std::time::Duration;
 
     use bytes::Bytes;
     use env::DiskLayer;
-    use parking_lot::Mutex;
+    use parking_lot::{Condvar, Mutex};
     use sim::Machine;
     use surface::{BlockDevice, WriteOptions};
     use units::BLOCK_BYTES;
@@ -135,6 +136,7 @@ mod tests {
     struct Watched {
         below: Arc<dyn Disk>,
         under_way: Mutex<Vec<(u64, u64)>>,
+        begins: Condvar,
         met: AtomicUsize,
         zeroes_begin: Mutex<Option<mpsc::Sender<()>>>,
     }
@@ -150,14 +152,15 @@ mod tests {
                 let meets = |other: &&(u64, u64)| other.0 < range.1 && range.0 < other.1;
                 self.met.fetch_add(under_way.iter().filter(meets).count(), Ordering::Relaxed);
                 under_way.push(range);
+                self.begins.notify_all();
             }
             let is_zero = |part: &[u8]| part.iter().all(|byte| *byte == 0);
             if len > SMALL_BATCH_BYTES && !is_zero(&buf[..BLOCK_BYTES]) && is_zero(&buf[len - TAIL_BYTES..len]) {
                 if let Some(sender) = &*self.zeroes_begin.lock() {
                     sender.send(()).unwrap();
                 }
-                // Time for whoever has been waiting for this.
-                std::thread::sleep(std::time::Duration::from_millis(20));
+                // Whoever has been waiting for this writes now, or waits for the end of this one.
+                self.begins.wait_for(&mut self.under_way.lock(), Duration::from_millis(20));
             }
             let done = self.below.write_at(offset, buf, len);
             self.under_way.lock().retain(|other| *other != range);
@@ -173,6 +176,7 @@ mod tests {
         let watched = Arc::new(Watched {
             below: machine.disk.handle(),
             under_way: Mutex::default(),
+            begins: Condvar::new(),
             met: AtomicUsize::new(0),
             zeroes_begin: Mutex::new(Some(begin)),
         });

@@ -26,7 +26,8 @@ pub fn run(context: &Context, report: &mut Report, codec: Codec) -> Outcome<()> 
     let group = group_of(codec);
     let corpus = context.corpus.mixed();
     let Some((written, world)) = write_in_order(context, &corpus, codec)? else { return Ok(()) };
-    let what = "requests of 128 KiB by one writer until flushed, units of 32 KiB; the codec on the same units on all cores";
+    let what =
+        "requests of 128 KiB by one writer until flushed, units of 32 KiB; the codec on the same units on all cores";
     let name = format!("sequential write, {codec}, of the bare codec");
     let note = how(context, &group, &format!("{what}: {}", written.speeds()));
     report.at_least(&name, ratio_percent(&written.ours, &written.bare), "%", WRITE_PERCENT, &note)?;
@@ -64,7 +65,9 @@ fn kind_by_kind(context: &Context, report: &mut Report, codec: Codec) -> Outcome
     drop(volume);
     world.close()?;
     report.info(
-        &format!("sequential read, cold, one kind after the other, {codec}, of the smaller of disk x ratio and bare codec"),
+        &format!(
+            "sequential read, cold, one kind after the other, {codec}, of the smaller of disk x ratio and bare codec"
+        ),
         ratio_percent(&read.ours, &read.limit),
         "%",
         &how(context, &group, &format!("16 MiB of each kind at a time; {}", read.what)),

@@ -388,18 +388,6 @@ impl Log {
         Placed { ticket, at, buf, len: written }
     }
 
-    /// See `prefill`: how many zeroes the batch takes along.
-    fn fill_ahead(&self, state: &mut State, place: Place, len: usize) -> Result<usize> {
-        if !self.disk.first_write_is_dear() || place.offset == 0 {
-            return Ok(0);
-        }
-        let Some(open) = state.streams.open_of(place.stream) else { return Ok(0) };
-        let (start, extent_bytes) = (self.geometry.start(place.extent), self.geometry.extent_bytes);
-        let filled =
-            open.prefill.before(&*self.disk, start, extent_bytes, place.offset, len, self.counters.syncs.get());
-        filled.map_err(|e| Error::from_io("preparing the log's next stretch failed", e))
-    }
-
     /// Step 2.
     fn write(&self, at: u64, buf: &AlignedBuf, len: usize) -> std::io::Result<()> {
         let mut tries = 1;

@@ -1,10 +1,11 @@
-//! Space below, set aside before the log needs it: a write must not fail for want of it. Owns no state of its own: what is set aside
+//! Space below, set aside before the log needs it: a write must not fail for want of it; and filled with zeroes where that makes syncs cheaper. Owns no state of its own: what is set aside
 //! is part of where the log stands.
 
 use format::Stream;
 use surface::{Error, Result};
 use units::ExtentIndex;
 
+use super::streams::Place;
 use super::{Log, Purpose, State};
 
 /// Most extents for which space is set aside below in one go. Each call waits for the file system's journal, and for writes
@@ -78,5 +79,17 @@ impl Log {
             self.backing.gained(first, count);
         }
         Ok(())
+    }
+
+    /// See `prefill`: how many zeroes the batch takes along.
+    pub(super) fn fill_ahead(&self, state: &mut State, place: Place, len: usize) -> Result<usize> {
+        if !self.disk.first_write_is_dear() || place.offset == 0 {
+            return Ok(0);
+        }
+        let Some(open) = state.streams.open_of(place.stream) else { return Ok(0) };
+        let (start, extent_bytes) = (self.geometry.start(place.extent), self.geometry.extent_bytes);
+        let filled =
+            open.prefill.before(&*self.disk, start, extent_bytes, place.offset, len, self.counters.syncs.get());
+        filled.map_err(|e| Error::from_io("preparing the log's next stretch failed", e))
     }
 }
