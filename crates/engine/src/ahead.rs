@@ -11,7 +11,7 @@
 //!
 //! To everybody else a part is a batch under way: its groups are in flight in the write buffer, and readers find them there.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use surface::Result;
@@ -30,6 +30,9 @@ const GROUPS_LEFT: usize = 2;
 /// Raw bytes of a part: what a flush may have to wait for.
 const PART_BYTES: usize = 16 << 10;
 
+/// A processor that there is not.
+const NOWHERE: usize = usize::MAX;
+
 #[derive(Default)]
 struct State {
     parts: Vec<Prepared>,
@@ -38,7 +41,6 @@ struct State {
 }
 
 /// See the module.
-#[derive(Default)]
 pub(crate) struct Ahead {
     state: Mutex<State>,
     /// Flushes that wait until all is written; changed under the lock.
@@ -47,13 +49,31 @@ pub(crate) struct Ahead {
     streak: AtomicU32,
     /// Groups of the parts.
     groups: AtomicUsize,
-    /// A worker has been woken and has not looked yet.
-    has_asked: AtomicBool,
-    /// The processor on which the last one was that woke it.
+    /// The processor of whoever has woken a worker that has not looked yet.
     asked_on: AtomicUsize,
 }
 
 impl Ahead {
+    pub(crate) fn new() -> Self {
+        Self {
+            state: Mutex::default(),
+            flushing: AtomicUsize::new(0),
+            streak: AtomicU32::new(0),
+            groups: AtomicUsize::new(0),
+            asked_on: AtomicUsize::new(NOWHERE),
+        }
+    }
+
+    /// Whether a worker has been woken that has not looked yet.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked_on.load(Ordering::Acquire) != NOWHERE
+    }
+
+    /// A worker looks: the processor of whoever has woken it, if somebody has.
+    pub(crate) fn take_asked(&self) -> Option<usize> {
+        Some(self.asked_on.swap(NOWHERE, Ordering::AcqRel)).filter(|cpu| *cpu != NOWHERE)
+    }
+
     /// A flush begins that finds `bytes` in the write buffer. It goes on until the result is dropped.
     pub(crate) fn flush(&self, bytes: usize) -> Flushing<'_> {
         let streak = if bytes <= FLUSH_BYTES_MAX { self.streak.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
@@ -134,33 +154,18 @@ impl Core {
     /// # Errors
     /// Where there are no threads, those of compressing.
     pub(crate) fn ask_to_compress_ahead(&self) -> Result<()> {
-        let waiting = self.buffer.groups().saturating_sub(self.ahead.groups.load(Ordering::Relaxed));
-        if waiting < GROUPS_MIN || !self.is_bound_by_flushes() {
+        let waiting = || self.buffer.groups().saturating_sub(self.ahead.groups.load(Ordering::Relaxed));
+        if !self.is_bound_by_flushes() || waiting() < GROUPS_MIN {
             return Ok(());
         }
         if self.is_inline() {
             return self.compress_ahead().map(|_| ());
         }
-        if !self.ahead.has_asked.swap(true, Ordering::AcqRel) {
-            self.ahead.asked_on.store(env::current_cpu(), Ordering::Relaxed);
+        let asked_on = &self.ahead.asked_on;
+        if !self.ahead.is_asked() && asked_on.swap(env::current_cpu(), Ordering::AcqRel) == NOWHERE {
             self.workers.wake_one();
         }
         Ok(())
-    }
-
-    /// Whether a worker has been woken that has not looked yet.
-    pub(crate) fn is_asked_to_compress_ahead(&self) -> bool {
-        self.ahead.has_asked.load(Ordering::Acquire)
-    }
-
-    /// The same, and one looks now.
-    pub(crate) fn was_asked_to_compress_ahead(&self) -> bool {
-        self.ahead.has_asked.swap(false, Ordering::AcqRel)
-    }
-
-    /// The processor on which somebody asked for it.
-    pub(crate) fn asked_on(&self) -> usize {
-        self.ahead.asked_on.load(Ordering::Relaxed)
     }
 
     /// Compresses a few groups ahead. `false`: there is nothing to take.
@@ -230,6 +235,10 @@ mod tests {
         (pool, volume)
     }
 
+    fn burst(volume: &Volume, value: u8) {
+        (0..BURST).for_each(|group| write(volume, group, value));
+    }
+
     fn parts(pool: &Pool) -> usize {
         pool.core.ahead.state.lock().parts.len()
     }
@@ -268,9 +277,7 @@ mod tests {
         let much = Bytes::from(vec![9; FLUSH_BYTES_MAX + BLOCK_BYTES]);
         volume.write(0, much, WriteOptions::default()).unwrap();
         pool.flush().unwrap();
-        for group in 0..BURST {
-            write(&volume, group, 1);
-        }
+        burst(&volume, 1);
         assert_eq!(parts(&pool), 0);
     }
 
@@ -282,9 +289,7 @@ mod tests {
         pool.core.ahead.flushed(0);
         assert!(pool.core.is_bound_by_flushes());
         pool.core.ahead.flushed(1);
-        for group in 0..BURST {
-            write(&volume, group, 1);
-        }
+        burst(&volume, 1);
         assert_eq!(parts(&pool), 0);
     }
 
@@ -293,15 +298,11 @@ mod tests {
     fn what_waits_is_part_of_a_snapshot_and_of_none_before_it() {
         let machine = Machine::new(32 << 20, 1);
         let (pool, volume) = bound_by_flushes(&machine);
-        for group in 0..BURST {
-            write(&volume, group, 50);
-        }
+        burst(&volume, 50);
         assert!(parts(&pool) > 0);
         pool.snapshot("v", "s").unwrap();
         assert_eq!(parts(&pool), 0);
-        for group in 0..BURST {
-            write(&volume, group, 60);
-        }
+        burst(&volume, 60);
         let snapshot = pool.volume("v@s").unwrap();
         assert!((0..BURST).all(|group| read(&snapshot, group) == 50 && read(&volume, group) == 60));
         pool.destroy("v@s", false).unwrap();
@@ -314,15 +315,11 @@ mod tests {
     fn a_part_that_no_drain_will_take_along_is_appended_by_whoever_made_it() {
         let machine = Machine::new(32 << 20, 1);
         let (pool, volume) = bound_by_flushes(&machine);
-        for group in 0..BURST {
-            write(&volume, group, 80);
-        }
+        burst(&volume, 80);
         let core = &pool.core;
         core.flush().unwrap();
         let take = |value: u8| {
-            for group in 0..BURST {
-                write(&volume, group, value);
-            }
+            burst(&volume, value);
             core.compress_taken(core.buffer.take(PART_BYTES, u64::MAX)).unwrap()
         };
         // It was begun before the flush, and ends behind the flush's last drain.

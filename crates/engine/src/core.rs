@@ -225,7 +225,7 @@ impl Core {
                 Sampling::new(parts.options.training, parts.options.memory_bytes),
             ),
             workers: Workers::new(),
-            ahead: Ahead::default(),
+            ahead: Ahead::new(),
             reserved_unmet: AtomicU64::new(0),
             making_room: Mutex::new(()),
             admin: Mutex::new(()),

@@ -242,13 +242,13 @@ fn work(core: &Weak<Core>) {
                     continue;
                 }
             }
-        } else if core.was_asked_to_compress_ahead() {
-            keep_off.set(core.asked_on());
+        } else if let Some(cpu) = core.ahead.take_asked() {
+            keep_off.set(cpu);
             // The flush that waits for what failed meets it, too.
             while core.compress_ahead().unwrap_or(false) {}
         }
         let mut state = workers.state.lock();
-        if !state.stop && state.wakes == seen && !core.is_asked_to_compress_ahead() {
+        if !state.stop && state.wakes == seen && !core.ahead.is_asked() {
             workers.idle.fetch_add(1, Ordering::AcqRel);
             workers.work.wait_for(&mut state, KEEPER_PERIOD);
             // Whoever wakes them counts all of them as awake.

@@ -22,8 +22,6 @@ use crate::{Context, Outcome};
 const DEPTH: usize = 32;
 /// Bytes of a sequential request.
 const REQUEST_BYTES: u64 = 128 << 10;
-/// Requests in flight of a sequential reader.
-const SEQUENTIAL_DEPTH: usize = 32;
 /// The default unit.
 const UNIT_BYTES: usize = 32 << 10;
 /// Bytes of a block.
@@ -100,7 +98,7 @@ fn read_blocks(volume: &Arc<Volume>, count: u64, seconds: f64, place: impl Fn(u6
 fn read_sequentially(volume: &Arc<Volume>, bytes: u64, seconds: f64) -> Outcome<f64> {
     let requests = bytes / REQUEST_BYTES;
     let place = |index| index * REQUEST_BYTES;
-    let done = drive_reads(&**volume, SEQUENTIAL_DEPTH, REQUEST_BYTES as usize, requests, seconds, place)?;
+    let done = drive_reads(&**volume, DEPTH, REQUEST_BYTES as usize, requests, seconds, place)?;
     Ok(done.per_second() * REQUEST_BYTES as f64)
 }
 

@@ -8,8 +8,7 @@ use codec::Codec;
 use engine::Volume;
 
 use super::{
-    BLOCK, DEPTH, REQUEST_BYTES, SEQUENTIAL_DEPTH, UNIT_BYTES, group_of, how, mb, read_blocks, read_sequentially,
-    write_sequentially,
+    BLOCK, DEPTH, REQUEST_BYTES, UNIT_BYTES, group_of, how, mb, read_blocks, read_sequentially, write_sequentially,
 };
 use crate::corpus::Corpus;
 use crate::load::scattered;
@@ -30,7 +29,7 @@ pub fn run(context: &Context, report: &mut Report, codec: Codec) -> Outcome<()> 
         "requests of 128 KiB by one writer until flushed, units of 32 KiB; the codec on the same units on all cores";
     let name = format!("sequential write, {codec}, of the bare codec");
     let note = how(context, &group, &format!("{what}: {}", written.speeds()));
-    report.at_least(&name, ratio_percent(&written.ours, &written.bare), "%", WRITE_PERCENT, &note)?;
+    report.at_least(&name, written.percent(), "%", WRITE_PERCENT, &note)?;
     space(context, report, codec, &world, written.stored_bytes)?;
     report.at_most(
         &format!("bytes written per compressed byte, sequential, {codec}"),
@@ -43,7 +42,7 @@ pub fn run(context: &Context, report: &mut Report, codec: Codec) -> Outcome<()> 
     let read = read_in_order(context, &corpus, codec, &world, &volume)?;
     let name = format!("sequential read, cold, {codec}, of the smaller of disk x ratio and bare codec");
     let note = how(context, &group, &read.what);
-    report.at_least(&name, ratio_percent(&read.ours, &read.limit), "%", READ_PERCENT, &note)?;
+    report.at_least(&name, read.percent(), "%", READ_PERCENT, &note)?;
     read_at_random(context, report, codec, &world, &volume)?;
     drop(volume);
     world.close()?;
@@ -56,7 +55,7 @@ fn kind_by_kind(context: &Context, report: &mut Report, codec: Codec) -> Outcome
     let Some((written, world)) = write_in_order(context, &context.corpus, codec)? else { return Ok(()) };
     report.info(
         &format!("sequential write, one kind after the other, {codec}, of the bare codec"),
-        ratio_percent(&written.ours, &written.bare),
+        written.percent(),
         "%",
         &how(context, &group, &format!("16 MiB of each kind at a time: {}", written.speeds())),
     )?;
@@ -68,7 +67,7 @@ fn kind_by_kind(context: &Context, report: &mut Report, codec: Codec) -> Outcome
         &format!(
             "sequential read, cold, one kind after the other, {codec}, of the smaller of disk x ratio and bare codec"
         ),
-        ratio_percent(&read.ours, &read.limit),
+        read.percent(),
         "%",
         &how(context, &group, &format!("16 MiB of each kind at a time; {}", read.what)),
     )
@@ -83,6 +82,11 @@ struct Written {
 }
 
 impl Written {
+    /// Of the bare codec.
+    fn percent(&self) -> f64 {
+        ratio_percent(&self.ours, &self.bare)
+    }
+
     fn speeds(&self) -> String {
         format!("engine {:.0} MB/s, bare codec {:.0} MB/s", mb(median(&self.ours)), mb(median(&self.bare)))
     }
@@ -149,6 +153,13 @@ struct ReadBack {
     what: String,
 }
 
+impl ReadBack {
+    /// Of the smaller of disk x ratio and bare codec.
+    fn percent(&self) -> f64 {
+        ratio_percent(&self.ours, &self.limit)
+    }
+}
+
 fn read_in_order(
     context: &Context,
     corpus: &Corpus,
@@ -162,8 +173,7 @@ fn read_in_order(
     let (mut ours, mut limit, mut raw, mut bare) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 0..context.scale.rounds {
         world.drop_caches()?;
-        let options =
-            fio::raw_read_options(&world.data, log_bytes, "read", "128k", SEQUENTIAL_DEPTH, context.scale.seconds);
+        let options = fio::raw_read_options(&world.data, log_bytes, "read", "128k", DEPTH, context.scale.seconds);
         raw.push(fio::job(&options)?.bytes_per_second);
         bare.push(baseline::decompress(corpus, codec, UNIT_BYTES, 4)?);
         limit.push((raw[round] * ratio).min(bare[round]));
@@ -176,8 +186,7 @@ fn read_in_order(
     }
     let [o, r, b] = [&ours, &raw, &bare].map(|v| mb(median(v)));
     let what = format!(
-        "{} requests of {} KiB in flight, caches dropped: {o:.0} MB/s; raw file {r:.0} MB/s x ratio {ratio:.2}; bare {b:.0} MB/s",
-        SEQUENTIAL_DEPTH,
+        "{DEPTH} requests of {} KiB in flight, caches dropped: {o:.0} MB/s; raw file {r:.0} MB/s x ratio {ratio:.2}; bare {b:.0} MB/s",
         REQUEST_BYTES >> 10
     );
     Ok(ReadBack { ours, limit, what })

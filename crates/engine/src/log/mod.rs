@@ -78,6 +78,8 @@ struct Flight {
     progress: Progress,
     entries: Vec<Entry>,
     place: Place,
+    /// Zeroes are written behind it, with it.
+    has_tail: bool,
     /// Offset in the extent at which the batch ends.
     end: u32,
     payload: u64,
@@ -372,7 +374,7 @@ impl Log {
         let written = (len + tail).min(buf.len());
         buf[head.len() + end..written].fill(0);
         state.next_seq = Seq(ticket.seq.0 + 1);
-        state.streams.take(place, len as u32, (written > len).then_some(ticket.seq));
+        state.streams.take(place, len as u32);
         self.counters.opened_extents.add(u64::from(place.offset == 0));
         self.ahead.store(state.streams.ahead(), Ordering::Relaxed);
         state.bytes_since_checkpoint += len as u64;
@@ -381,6 +383,7 @@ impl Log {
             progress: Progress::Writing,
             entries,
             place,
+            has_tail: written > len,
             end: place.offset + len as u32,
             payload: at + head.len() as u64,
             taken,

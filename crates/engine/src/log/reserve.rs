@@ -1,5 +1,5 @@
-//! Space below, set aside before the log needs it: a write must not fail for want of it; and filled with zeroes where that makes syncs cheaper. Owns no state of its own: what is set aside
-//! is part of where the log stands.
+//! Space below, set aside before the log needs it: a write must not fail for want of it; and filled with zeroes where that makes syncs cheaper.
+//! Owns no state of its own: what is set aside is part of where the log stands.
 
 use format::Stream;
 use surface::{Error, Result};

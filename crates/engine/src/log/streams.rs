@@ -26,7 +26,7 @@
 use std::collections::VecDeque;
 
 use format::{OpenExtent, STREAMS, Stream};
-use units::{ExtentIndex, Seq};
+use units::ExtentIndex;
 
 use crate::prefill::Prefill;
 
@@ -39,8 +39,6 @@ pub(super) struct Open {
     /// Space has been set aside for it below.
     pub is_reserved: bool,
     pub prefill: Prefill,
-    /// The last batch, if it takes zeroes along, which are written to the free part.
-    pub zeroed_by: Option<Seq>,
 }
 
 /// A place for a batch.
@@ -75,7 +73,6 @@ impl Streams {
             // It was, by whoever opened it; a crash may have undone that.
             is_reserved: false,
             prefill: Prefill::default(),
-            zeroed_by: None,
         };
         let (applied, open) = (open, open.map(|at| at.map(filled)));
         Self { open, applied, listed: listed.into(), opened: 0, reserved: 0, passed }
@@ -126,20 +123,19 @@ impl Streams {
     }
 
     /// A batch of `len` bytes takes its place: behind what its stream has filled, or at the start of [`next`](Self::next), which is open
-    /// then. `zeroed_by`: it, if it takes zeroes along.
-    pub(super) fn take(&mut self, place: Place, len: u32, zeroed_by: Option<Seq>) {
+    /// then.
+    pub(super) fn take(&mut self, place: Place, len: u32) {
         let slot = &mut self.open[place.stream as usize];
         if place.offset == 0 {
             debug_assert_eq!(self.listed.get(self.opened), Some(&place.extent));
             debug_assert!(self.reserved > self.opened);
             self.opened += 1;
             let prefill = slot.take().map(|open| open.prefill).unwrap_or_default().in_another_extent();
-            *slot = Some(Open { extent: place.extent, offset: 0, is_reserved: true, prefill, zeroed_by: None });
+            *slot = Some(Open { extent: place.extent, offset: 0, is_reserved: true, prefill });
         }
         if let Some(open) = slot {
             debug_assert_eq!((open.extent, open.offset), (place.extent, place.offset));
             open.offset += len;
-            open.zeroed_by = zeroed_by;
         }
     }
 
@@ -220,7 +216,7 @@ mod tests {
             let open = streams.open_of(stream).unwrap();
             Place { stream, extent: open.extent, offset: open.offset }
         };
-        streams.take(place, 4096, None);
+        streams.take(place, 4096);
         place
     }
 

@@ -7,11 +7,10 @@ use surface::{Error, ErrorKind, Result};
 use super::{Log, Progress, State, Ticket};
 
 impl State {
-    /// Whether the last batch of a stream, which is being written, takes zeroes along for the place behind it.
+    /// Whether a batch of a stream is being written that takes zeroes along for the place behind it. It is the stream's last one, as no other is placed
+    /// meanwhile.
     pub(super) fn is_zeroed_now(&self, stream: Stream) -> bool {
-        let seq = self.streams.open[stream as usize].as_ref().and_then(|open| open.zeroed_by);
-        let is_under_way = |seq| self.flights.iter().any(|f| f.seq == seq && f.progress == Progress::Writing);
-        seq.is_some_and(is_under_way)
+        self.flights.iter().any(|f| f.has_tail && f.progress == Progress::Writing && f.place.stream == stream)
     }
 }
 

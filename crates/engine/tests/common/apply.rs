@@ -4,7 +4,7 @@ use bytes::Bytes;
 use sim::{Fault, Outcome, Rng, TableOp, fill_content};
 use surface::{Error, ErrorKind, WriteOptions, ZeroOptions};
 
-use super::limits::EXTENTS_WITH_ROOM_TO_OVERWRITE;
+use super::limits::{EXTENTS_WITH_ROOM_TO_OVERWRITE, usable_extents};
 use super::together::read_in_pieces;
 use super::{Failure, Op, World};
 
@@ -451,8 +451,7 @@ impl World {
             }
             status = self.pool().status();
         }
-        // What lies behind the mark of a pool that is becoming smaller is in nobody's way.
-        let total = self.mark.map_or(status.extents_total, |mark| mark - 1);
+        let total = usable_extents(&status, self.mark);
         if status.extents_free * 4 < total * 3 && self.disturbed.is_none() {
             let free = status.extents_free;
             return Err(self.fail(format!("everything was discarded, but only {free} of {total} extents are free")));

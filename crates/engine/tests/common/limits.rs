@@ -171,8 +171,12 @@ impl World {
     }
 }
 
+/// Extents that a pool may use: those before the mark of one that is becoming smaller, but for the superblock's.
+pub fn usable_extents(status: &PoolStatus, mark: Option<u64>) -> u64 {
+    mark.map_or(status.extents_total, |mark| mark - 1)
+}
+
 /// Bytes that surely fit into a pool, however they are packed.
 pub fn room_bytes(status: &PoolStatus, mark: Option<u64>) -> u64 {
-    let extents = mark.unwrap_or(status.extents_total + 1);
-    extents.saturating_sub(EXTENTS_KEPT) * usable_bytes_min(status.extent_bytes)
+    (usable_extents(status, mark) + 1).saturating_sub(EXTENTS_KEPT) * usable_bytes_min(status.extent_bytes)
 }
