@@ -4,7 +4,7 @@
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fuser::Errno;
+use fuse::Errno;
 use surface::{Error, ErrorKind};
 
 use crate::errno::errno;

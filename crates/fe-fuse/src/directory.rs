@@ -1,12 +1,11 @@
 //! The directory of devices: which files there are, and what `stat` says of them. Owns the tables of nodes and of open files, and the
 //! lanes. Speaks no protocol: requests come through `filesystem`.
 
-use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use fuser::{Errno, FileAttr, FileHandle, FileType, INodeNo, TimeOrNow};
+use fuse::{Attributes, Errno, SetAttributes, Time, TimeToSet};
 use surface::{BlockDevice, DeviceInfo, DeviceSet, Error};
 
 use crate::complaints::Complaints;
@@ -34,6 +33,8 @@ const REQUEST_BYTES: u32 = 128 << 10;
 /// `st_blocks` counts in these.
 pub(crate) const SECTOR_BYTES: u64 = 512;
 
+const NS_PER_S: u64 = 1_000_000_000;
+
 /// The file system of one mount.
 pub(crate) struct DeviceDirectory {
     pub(crate) devices: Arc<dyn DeviceSet>,
@@ -50,8 +51,6 @@ pub(crate) struct DeviceDirectory {
     pub(crate) opens: Lane,
     /// Opening files with `O_TRUNC`: may wait for others to close them, and for all of the emptying.
     pub(crate) emptyings: Lane,
-    /// Whether requests come through rings.
-    pub(crate) over_rings: bool,
     pub(crate) now: fn() -> SystemTime,
     /// The modification time of the directory.
     pub(crate) mounted_unix_ns: u64,
@@ -79,7 +78,6 @@ impl DeviceDirectory {
             changes: Lane::new("fuse-change", CHANGES_WAITING, options.threads > 1 && !over_rings)?,
             opens: Lane::new("fuse-open", OPENS_WAITING, false)?,
             emptyings: Lane::new("fuse-empty", EMPTYINGS_WAITING, false)?,
-            over_rings,
             now: options.now,
             mounted_unix_ns: unix_ns((options.now)()),
             directory_permissions: if options.allow_other { 0o755 } else { 0o700 },
@@ -99,39 +97,35 @@ impl DeviceDirectory {
         allocated: u64,
         created_unix_s: u64,
         changed_ns: Option<u64>,
-    ) -> FileAttr {
-        let created = UNIX_EPOCH + Duration::from_secs(created_unix_s);
-        let changed = changed_ns.map_or(created, |ns| created.max(UNIX_EPOCH + Duration::from_nanos(ns)));
-        FileAttr {
-            ino: INodeNo(ino),
+    ) -> Attributes {
+        let created = Time::from_unix_ns(created_unix_s.saturating_mul(NS_PER_S));
+        let changed = changed_ns.map_or(created, |ns| created.max(Time::from_unix_ns(ns)));
+        Attributes {
+            inode: ino,
             size,
             blocks: allocated.div_ceil(SECTOR_BYTES),
-            atime: changed,
-            mtime: changed,
-            ctime: changed,
-            crtime: created,
-            kind: FileType::RegularFile,
-            perm: FILE_PERMISSIONS,
-            nlink: 1,
+            accessed: changed,
+            modified: changed,
+            changed,
+            mode: libc::S_IFREG | u32::from(FILE_PERMISSIONS),
+            links: 1,
             uid: self.uid,
             gid: self.gid,
-            rdev: 0,
-            blksize: REQUEST_BYTES,
-            flags: 0,
+            device: 0,
+            block_bytes: REQUEST_BYTES,
         }
     }
 
-    pub(crate) fn file_attributes(&self, node: &Node, state: FileState) -> FileAttr {
+    pub(crate) fn file_attributes(&self, node: &Node, state: FileState) -> Attributes {
         let (created, changed) = (node.created_unix_s, node.changed_unix_ns());
         let attributes = self.attributes(node.ino(), state.size_bytes, state.allocated_bytes, created, changed);
-        FileAttr { perm: permissions(state.read_only), ..attributes }
+        Attributes { mode: libc::S_IFREG | u32::from(permissions(state.read_only)), ..attributes }
     }
 
-    pub(crate) fn directory_attributes(&self) -> FileAttr {
-        FileAttr {
-            kind: FileType::Directory,
-            perm: self.directory_permissions,
-            nlink: 2,
+    pub(crate) fn directory_attributes(&self) -> Attributes {
+        Attributes {
+            mode: libc::S_IFDIR | u32::from(self.directory_permissions),
+            links: 2,
             ..self.attributes(ROOT_INO, 0, 0, 0, Some(self.mounted_unix_ns))
         }
     }
@@ -141,12 +135,12 @@ impl DeviceDirectory {
         self.complaints.failed_unless_gone(file, doing, error)
     }
 
-    pub(crate) fn node(&self, ino: INodeNo) -> Result<Arc<Node>, Errno> {
-        self.nodes.get(ino.0).ok_or(Errno::ESTALE)
+    pub(crate) fn node(&self, ino: u64) -> Result<Arc<Node>, Errno> {
+        self.nodes.get(ino).ok_or(Errno::ESTALE)
     }
 
-    pub(crate) fn file(&self, fh: FileHandle) -> Result<Arc<File>, Errno> {
-        self.files.handles.get(fh.0).ok_or(Errno::EBADF)
+    pub(crate) fn file(&self, fh: u64) -> Result<Arc<File>, Errno> {
+        self.files.handles.get(fh).ok_or(Errno::EBADF)
     }
 
     /// What the file of a node is like now: as `file`, if that is given, else as the set says, or anybody who has it open.
@@ -165,8 +159,8 @@ impl DeviceDirectory {
     }
 
     /// Refuses what would make, remove or rename a volume.
-    pub(crate) fn refuse_change(&self, name: &OsStr, what: &str) -> Errno {
-        let name = name.to_string_lossy();
+    pub(crate) fn refuse_change(&self, name: &[u8], what: &str) -> Errno {
+        let name = String::from_utf8_lossy(name);
         self.complaints.refused(
             &name,
             format_args!(
@@ -180,8 +174,8 @@ impl DeviceDirectory {
         &self,
         node: &Node,
         file: Option<&File>,
-        wanted: &WantedAttributes,
-    ) -> Result<FileAttr, Errno> {
+        wanted: &SetAttributes,
+    ) -> Result<Attributes, Errno> {
         let state = self.state(node, file)?;
         if let Some(size) = wanted.size {
             self.truncate(node, file, state.size_bytes, size)?;
@@ -194,9 +188,9 @@ impl DeviceDirectory {
             self.complaints.refused(&node.name(), "chmod or chown refused: the file of a volume belongs to its server");
             return Err(Errno::EPERM);
         }
-        match wanted.mtime {
-            Some(TimeOrNow::Now) => node.changed(self.now_unix_ns()),
-            Some(TimeOrNow::SpecificTime(time)) => node.changed(unix_ns(time)),
+        match wanted.modified {
+            Some(TimeToSet::Now) => node.changed(self.now_unix_ns()),
+            Some(TimeToSet::At(time)) => node.changed(time.unix_ns()),
             None => {}
         }
         Ok(self.file_attributes(node, state))
@@ -245,15 +239,6 @@ impl From<DeviceInfo> for FileState {
 /// Mode of a file.
 pub(crate) const fn permissions(read_only: bool) -> u16 {
     if read_only { SNAPSHOT_PERMISSIONS } else { FILE_PERMISSIONS }
-}
-
-/// What `setattr` asks for.
-pub(crate) struct WantedAttributes {
-    pub(crate) mode: Option<u32>,
-    pub(crate) uid: Option<u32>,
-    pub(crate) gid: Option<u32>,
-    pub(crate) size: Option<u64>,
-    pub(crate) mtime: Option<TimeOrNow>,
 }
 
 pub(crate) fn unix_ns(time: SystemTime) -> u64 {

@@ -4,7 +4,7 @@
 //! operation" and never asks again (for fsync it would then report success without asking, which would break the promise
 //! of a flush).
 
-use fuser::Errno;
+use fuse::Errno;
 use surface::ErrorKind;
 
 /// The errno for `kind`.

@@ -13,7 +13,7 @@
 //! - `ZERO_RANGE` gives the space back as `PUNCH_HOLE` does: it promises zeroes, and no more than preallocation does.
 
 use bytes::Bytes;
-use fuser::Errno;
+use fuse::Errno;
 use surface::{Allocation, BlockDevice, Error, ErrorKind, WriteOptions, ZeroOptions};
 
 /// Why an operation was not done.

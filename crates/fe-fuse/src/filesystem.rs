@@ -6,282 +6,205 @@
 //! round trip for each `stat` and `open`, and none for a read or write.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
-use std::io;
-use std::ops::Deref;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use bytes::Bytes;
-use fuser::{
-    BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+use fuse::wire::reply::{self, OpenFlags};
+use fuse::{
+    Answer, Capabilities, Entry, Errno, FileSystem, Limits, Listing, ListingPlus, Operation, Request, SetAttributes,
+    StatFs,
 };
 use surface::{Allocation, DeviceId, DeviceInfo, ErrorKind};
 
-use crate::directory::{BLOCK_BYTES, DeviceDirectory, WantedAttributes};
+use crate::directory::{BLOCK_BYTES, DeviceDirectory, FileState};
 use crate::file_io;
-use crate::nodes::{ROOT_INO, ino_of};
-use crate::open_file::File;
+use crate::nodes::{Node, ROOT_INO, ino_of};
 use crate::options::REQUEST_BYTES_MAX;
 
 /// Nothing of a name or an attribute is cached by the kernel.
 const TTL: Duration = Duration::ZERO;
 
-/// What tells apart devices that have the same number at different times: there are none.
-const GENERATION: Generation = Generation(0);
-
 /// Direct, whether the caller asked for it or not: see "Coherence" in the crate's documentation.
-const OPEN_FLAGS: FopenFlags =
-    FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES).union(FopenFlags::FOPEN_NOFLUSH);
+const OPEN_FLAGS: OpenFlags = OpenFlags::DIRECT_IO.with(OpenFlags::PARALLEL_DIRECT_WRITES).with(OpenFlags::NO_FLUSH);
 
 /// Requests that the kernel may have under way without a caller waiting for each: direct I/O of a loop device, io_uring, AIO.
 /// More than any disk gains from; bounds the pages that the kernel pins to 256 x 1 MiB.
 const BACKGROUND_REQUESTS_MAX: u16 = 256;
 
-/// Sends the answer or the error of a request that has one.
-macro_rules! answer {
-    ($reply:ident, $result:expr, $send:expr) => {
-        match $result {
-            Ok(value) => $send($reply, value),
-            Err(errno) => $reply.error(errno),
-        }
-    };
-}
+/// The longest name of a volume or snapshot.
+const NAME_BYTES_MAX: u32 = 255;
 
-/// The directory as `fuser` has it; a ring has it too.
-pub(crate) struct Served(pub(crate) Arc<DeviceDirectory>);
-
-impl Deref for Served {
-    type Target = DeviceDirectory;
-
-    fn deref(&self) -> &DeviceDirectory {
-        &self.0
-    }
-}
-
-impl Filesystem for Served {
-    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
+impl FileSystem for DeviceDirectory {
+    fn capabilities(&self, _offered: Capabilities) -> Capabilities {
         // The writeback cache stays off: with it, a write that was acknowledged may be known to nobody but the kernel.
-        // O_TRUNC comes with the open: as a truncation of its own, it could not be told from truncate(2).
-        let mut wanted = InitFlags::FUSE_ASYNC_DIO
-            | InitFlags::FUSE_ATOMIC_O_TRUNC
-            | InitFlags::FUSE_PARALLEL_DIROPS
-            | InitFlags::FUSE_DO_READDIRPLUS
-            | InitFlags::FUSE_READDIRPLUS_AUTO;
-        if self.over_rings {
-            wanted |= InitFlags::FUSE_OVER_IO_URING;
-        }
-        let _ = config.add_capabilities(wanted & config.capabilities());
-        let _ = config.set_max_write(REQUEST_BYTES_MAX);
-        let _ = config.set_max_background(BACKGROUND_REQUESTS_MAX);
-        let _ = config.set_congestion_threshold(BACKGROUND_REQUESTS_MAX);
-        Ok(())
+        // O_TRUNC comes with the open: as a truncation of its own, it could not be told from truncate(2). Opens
+        // are always answered here, never with ENOSYS, with which ATOMIC_O_TRUNC would lose O_TRUNC.
+        Capabilities::ASYNC_DIO
+            .with(Capabilities::ATOMIC_O_TRUNC)
+            .with(Capabilities::PARALLEL_DIROPS)
+            .with(Capabilities::DO_READDIRPLUS)
+            .with(Capabilities::READDIRPLUS_AUTO)
     }
 
-    fn destroy(&mut self) {
-        // What was taken is answered, though nobody may be left to hear it.
+    fn limits(&self) -> Limits {
+        Limits { write_bytes_max: REQUEST_BYTES_MAX, background_max: BACKGROUND_REQUESTS_MAX }
+    }
+
+    fn ended(&self) {
+        // What was taken is answered, though no caller may be left to hear it.
         self.reads.close();
         self.changes.close();
         self.opens.close();
         self.emptyings.close();
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found = match name.to_str() {
-            Some(name) if parent.0 == ROOT_INO => {
-                self.devices.find(name).map_err(|error| self.complain(name, "lookup", &error))
+    fn forget(&self, node: u64, lookups: u64) {
+        self.nodes.forget(node, lookups);
+    }
+
+    fn serve<A: Answer>(&self, request: &Request<'_>, answer: A) {
+        let node = request.node;
+        match request.operation {
+            Operation::Lookup { name } => answer.result(self.lookup(node, name).map(|entry| reply::entry(&entry))),
+            Operation::GetAttributes { handle } => {
+                answer.result(self.get_attributes(node, handle).map(|found| reply::attributes(&found, TTL)));
             }
-            _ => Err(Errno::ENOENT),
-        };
-        answer!(reply, found, |reply: ReplyEntry, info: DeviceInfo| {
-            let node = self.nodes.looked_up(info.id, &info.name, info.created_unix_s);
-            reply.entry(&TTL, &self.file_attributes(&node, info.into()), GENERATION);
-        });
-    }
-
-    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
-        self.nodes.forget(ino.0, nlookup);
-    }
-
-    fn getattr(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
-        if ino.0 == ROOT_INO {
-            return reply.attr(&TTL, &self.directory_attributes());
+            Operation::SetAttributes(wanted) => {
+                answer.result(self.set_attributes(node, &wanted).map(|changed| reply::attributes(&changed, TTL)));
+            }
+            Operation::Open { flags } => self.serve_open(node, flags, answer),
+            Operation::Read { handle, offset, size } => self.serve_read(handle, offset, size, answer),
+            Operation::Write { handle, offset, data, flags, .. } => {
+                self.serve_write(handle, offset, data, flags, answer);
+            }
+            // close(2) promises nothing about durability.
+            Operation::Flush { .. } | Operation::FsyncDirectory { .. } => answer.done(),
+            Operation::Release { handle } => {
+                self.files.handles.remove(handle);
+                answer.done();
+            }
+            Operation::Fsync { handle, .. } => self.serve_fsync(handle, answer),
+            Operation::Allocate { handle, offset, length, mode } => {
+                self.serve_fallocate(handle, offset, length, mode, answer);
+            }
+            Operation::Seek { handle, offset, whence } => self.serve_seek(handle, offset, whence, answer),
+            Operation::OpenDirectory { .. } => {
+                answer.result(self.open_directory().map(|handle| reply::opened(handle, OpenFlags::default())));
+            }
+            Operation::ReadDirectory { handle, offset, size, with_attributes } => {
+                let Some(listing) = self.listings.get(handle) else { return answer.fail(Errno::EBADF) };
+                let size = size.min(REQUEST_BYTES_MAX);
+                if with_attributes {
+                    answer.bytes(self.list_with_attributes(&listing, offset, size).bytes());
+                } else {
+                    answer.bytes(list(&listing, offset, size).bytes());
+                }
+            }
+            Operation::ReleaseDirectory { handle } => {
+                self.listings.remove(handle);
+                answer.done();
+            }
+            Operation::StatFs => answer.result(self.stat_fs().map(|found| reply::statfs(&found))),
+            Operation::Create { name, .. } => answer.fail(self.refuse_change(name, "create")),
+            Operation::MakeNode { name, .. } => answer.fail(self.refuse_change(name, "mknod")),
+            Operation::MakeDirectory { name, .. } => answer.fail(self.refuse_change(name, "mkdir")),
+            Operation::Unlink { name } => answer.fail(self.refuse_change(name, "unlink")),
+            Operation::RemoveDirectory { name } => answer.fail(self.refuse_change(name, "rmdir")),
+            Operation::SymLink { name, .. } => answer.fail(self.refuse_change(name, "symlink")),
+            Operation::Link { name, .. } => answer.fail(self.refuse_change(name, "link")),
+            Operation::Rename { name, .. } => answer.fail(self.refuse_change(name, "rename")),
+            // The kernel does not ask again.
+            _ => answer.fail(Errno::ENOSYS),
         }
-        let file = fh.and_then(|fh| self.files.handles.get(fh.0));
-        let found = self.node(ino).and_then(|node| {
-            let state = self.state(&node, file.as_deref())?;
-            Ok(self.file_attributes(&node, state))
-        });
-        answer!(reply, found, |reply: ReplyAttr, attributes| reply.attr(&TTL, &attributes));
+    }
+}
+
+impl DeviceDirectory {
+    fn lookup(&self, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
+        let name = std::str::from_utf8(name).ok().filter(|_| parent == ROOT_INO).ok_or(Errno::ENOENT)?;
+        let info = self.devices.find(name).map_err(|error| self.complain(name, "lookup", &error))?;
+        let node = self.nodes.looked_up(info.id, &info.name, info.created_unix_s);
+        Ok(self.entry(&node, info.into()))
     }
 
-    fn setattr(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        _atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        fh: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        if ino.0 == ROOT_INO {
-            return reply.error(Errno::EPERM);
+    /// Devices never have the same number at different times, so that all are of one generation.
+    fn entry(&self, node: &Node, state: FileState) -> Entry {
+        Entry {
+            node: node.ino(),
+            generation: 0,
+            name_valid: TTL,
+            attributes_valid: TTL,
+            attributes: self.file_attributes(node, state),
         }
-        let file = fh.and_then(|fh| self.files.handles.get(fh.0));
-        let wanted = WantedAttributes { mode, uid, gid, size, mtime };
-        let changed = self.node(ino).and_then(|node| self.change_attributes(&node, file.as_deref(), &wanted));
-        answer!(reply, changed, |reply: ReplyAttr, attributes| reply.attr(&TTL, &attributes));
     }
 
-    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let node = match self.node(ino) {
+    fn get_attributes(&self, node: u64, handle: Option<u64>) -> Result<fuse::Attributes, Errno> {
+        if node == ROOT_INO {
+            return Ok(self.directory_attributes());
+        }
+        let file = handle.and_then(|handle| self.files.handles.get(handle));
+        let node = self.node(node)?;
+        let state = self.state(&node, file.as_deref())?;
+        Ok(self.file_attributes(&node, state))
+    }
+
+    fn set_attributes(&self, node: u64, wanted: &SetAttributes) -> Result<fuse::Attributes, Errno> {
+        if node == ROOT_INO {
+            return Err(Errno::EPERM);
+        }
+        let file = wanted.handle.and_then(|handle| self.files.handles.get(handle));
+        self.change_attributes(&*self.node(node)?, file.as_deref(), wanted)
+    }
+
+    fn serve_open(&self, node: u64, flags: i32, answer: impl Answer) {
+        let node = match self.node(node) {
             Ok(node) => node,
-            Err(errno) => return reply.error(errno),
+            Err(errno) => return answer.fail(errno),
         };
         let files = self.files.clone();
-        let lane = if flags.0 & libc::O_TRUNC == 0 { &self.opens } else { &self.emptyings };
+        let lane = if flags & libc::O_TRUNC == 0 { &self.opens } else { &self.emptyings };
         lane.run(0, move || {
-            let opened = files.open(node, flags.0);
-            answer!(reply, opened, |reply: ReplyOpen, number| reply.opened(FileHandle(number), OPEN_FLAGS));
+            answer.result(files.open(node, flags).map(|handle| reply::opened(handle, OPEN_FLAGS)));
         });
     }
 
-    fn read(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        self.serve_read(fh, offset, size, reply);
-    }
-
-    fn write(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        offset: u64,
-        data: &[u8],
-        _write_flags: WriteFlags,
-        flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        self.serve_write(fh, offset, Bytes::copy_from_slice(data), flags.0, reply);
-    }
-
-    fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
-        // close(2) promises nothing about durability.
-        reply.ok();
-    }
-
-    fn release(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.files.handles.remove(fh.0);
-        reply.ok();
-    }
-
-    fn fsync(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        self.serve_fsync(fh, reply);
-    }
-
-    fn fallocate(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        self.serve_fallocate(fh, offset, length, mode, reply);
-    }
-
-    fn lseek(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+    fn serve_seek(&self, handle: u64, offset: u64, whence: i32, answer: impl Answer) {
         let wanted = match whence {
             libc::SEEK_DATA => Ok(Allocation::Data),
             libc::SEEK_HOLE => Ok(Allocation::Hole),
             _ => Err(Errno::EINVAL),
         };
-        let request = self.file(fh).and_then(|file| {
-            let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
+        let request = self.file(handle).and_then(|file| {
+            let offset = i64::try_from(offset).map_err(|_| Errno::ENXIO)?.cast_unsigned();
             Ok((file, offset, wanted?))
         });
-        answer!(reply, request, |reply: ReplyLseek, (file, offset, wanted): (Arc<File>, u64, Allocation)| {
-            self.reads.run(0, move || {
+        match request {
+            Ok((file, offset, wanted)) => self.reads.run(0, move || {
                 let found = file_io::seek(&*file.device, offset, wanted).map_err(|failure| file.fail("lseek", failure));
-                answer!(reply, found, |reply: ReplyLseek, at: u64| reply.offset(i64::try_from(at).unwrap_or(i64::MAX)));
-            });
-        });
-    }
-
-    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let opened = self.devices.list().map_err(|error| self.complain(".", "opendir", &error)).and_then(|listing| {
-            let ids: BTreeSet<DeviceId> = listing.iter().map(|info| info.id).collect();
-            self.nodes.retain(|id| ids.contains(&id));
-            self.listings.insert(listing).ok_or(Errno::ENFILE)
-        });
-        answer!(reply, opened, |reply: ReplyOpen, number| reply.opened(FileHandle(number), FopenFlags::empty()));
-    }
-
-    fn readdir(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let Some(listing) = self.listings.get(fh.0) else {
-            return reply.error(Errno::EBADF);
-        };
-        for position in offset.. {
-            let full = match entry_at(&listing, position) {
-                Some(Entry::Dots(name)) => reply.add(INodeNo(ROOT_INO), position + 1, FileType::Directory, name),
-                Some(Entry::Device(info)) => {
-                    let ino = ino_of(info.id);
-                    reply.add(INodeNo(ino), position + 1, FileType::RegularFile, &info.name)
-                }
-                None => break,
-            };
-            if full {
-                break;
-            }
+                answer.result(found.map(reply::offset));
+            }),
+            Err(errno) => answer.fail(errno),
         }
-        reply.ok();
     }
 
-    fn readdirplus(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
-        let Some(listing) = self.listings.get(fh.0) else {
-            return reply.error(Errno::EBADF);
-        };
+    fn open_directory(&self) -> Result<u64, Errno> {
+        let listing = self.devices.list().map_err(|error| self.complain(".", "opendir", &error))?;
+        let ids: BTreeSet<DeviceId> = listing.iter().map(|info| info.id).collect();
+        self.nodes.retain(|id| ids.contains(&id));
+        self.listings.insert(listing).ok_or(Errno::ENFILE)
+    }
+
+    fn list_with_attributes(&self, listing: &[DeviceInfo], offset: u64, size: u32) -> ListingPlus {
+        let mut out = ListingPlus::new(size);
         for position in offset.. {
-            let full = match entry_at(&listing, position) {
-                // The kernel does not count these as lookups.
-                Some(Entry::Dots(name)) => {
+            let has_room = match entry_at(listing, position) {
+                Some(Listed::Dots(name)) => {
+                    // The kernel does not count these as lookups.
                     let attributes = self.directory_attributes();
-                    reply.add(INodeNo(ROOT_INO), position + 1, name, &TTL, &attributes, GENERATION)
+                    let entry =
+                        Entry { node: ROOT_INO, generation: 0, name_valid: TTL, attributes_valid: TTL, attributes };
+                    out.add(&entry, position + 1, name)
                 }
-                Some(Entry::Device(listed)) => {
+                Some(Listed::Device(listed)) => {
                     let info = match self.devices.look(listed.id) {
                         Ok(info) => info,
                         Err(error) if error.kind() == ErrorKind::NotFound => continue,
@@ -292,117 +215,68 @@ impl Filesystem for Served {
                         }
                     };
                     let node = self.nodes.looked_up(info.id, &info.name, info.created_unix_s);
-                    let attributes = self.file_attributes(&node, info.into());
-                    let ino = node.ino();
-                    let full = reply.add(INodeNo(ino), position + 1, &listed.name, &TTL, &attributes, GENERATION);
-                    if full {
-                        self.nodes.forget(ino, 1);
+                    let has_room = out.add(&self.entry(&node, info.into()), position + 1, listed.name.as_bytes());
+                    if !has_room {
+                        self.nodes.forget(node.ino(), 1);
                     }
-                    full
+                    has_room
                 }
-                None => break,
+                None => false,
             };
-            if full {
+            if !has_room {
                 break;
             }
         }
-        reply.ok();
+        out
     }
 
-    fn releasedir(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
-        self.listings.remove(fh.0);
-        reply.ok();
-    }
-
-    fn fsyncdir(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        reply.ok();
-    }
-
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        // Logical bytes: what the volumes promise, and how much of it holds data. How full the pool is, is not known here.
-        let mut listing = match self.devices.list() {
-            Ok(listing) => listing,
-            Err(error) => return reply.error(self.complain(".", "statfs", &error)),
-        };
+    /// Logical bytes: what the volumes promise, and how much of it holds data. How full the pool is, is not known here.
+    fn stat_fs(&self) -> Result<StatFs, Errno> {
+        let mut listing = self.devices.list().map_err(|error| self.complain(".", "statfs", &error))?;
         // Snapshots promise no space.
         listing.retain(|info| !info.read_only);
         let size: u64 = listing.iter().map(|info| info.size_bytes).fold(0, u64::saturating_add);
         let allocated = listing.iter().map(|info| info.allocated_bytes).fold(0, u64::saturating_add);
         let block = u64::from(BLOCK_BYTES);
         let free = size.saturating_sub(allocated) / block;
-        reply.statfs(size / block, free, free, listing.len() as u64, 0, BLOCK_BYTES, 255, BLOCK_BYTES);
-    }
-
-    fn create(
-        &self,
-        _req: &Request,
-        _parent: INodeNo,
-        name: &OsStr,
-        _mode: u32,
-        _umask: u32,
-        _flags: i32,
-        reply: ReplyCreate,
-    ) {
-        reply.error(self.refuse_change(name, "create"));
-    }
-
-    fn mknod(
-        &self,
-        _req: &Request,
-        _parent: INodeNo,
-        name: &OsStr,
-        _mode: u32,
-        _umask: u32,
-        _rdev: u32,
-        reply: ReplyEntry,
-    ) {
-        reply.error(self.refuse_change(name, "mknod"));
-    }
-
-    fn mkdir(&self, _req: &Request, _parent: INodeNo, name: &OsStr, _mode: u32, _umask: u32, reply: ReplyEntry) {
-        reply.error(self.refuse_change(name, "mkdir"));
-    }
-
-    fn unlink(&self, _req: &Request, _parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply.error(self.refuse_change(name, "unlink"));
-    }
-
-    fn rmdir(&self, _req: &Request, _parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply.error(self.refuse_change(name, "rmdir"));
-    }
-
-    fn symlink(&self, _req: &Request, _parent: INodeNo, name: &OsStr, _target: &Path, reply: ReplyEntry) {
-        reply.error(self.refuse_change(name, "symlink"));
-    }
-
-    fn link(&self, _req: &Request, _ino: INodeNo, _newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        reply.error(self.refuse_change(newname, "link"));
-    }
-
-    fn rename(
-        &self,
-        _req: &Request,
-        _parent: INodeNo,
-        name: &OsStr,
-        _newparent: INodeNo,
-        _newname: &OsStr,
-        _flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        reply.error(self.refuse_change(name, "rename"));
+        Ok(StatFs {
+            blocks: size / block,
+            blocks_free: free,
+            blocks_available: free,
+            files: listing.len() as u64,
+            files_free: 0,
+            block_bytes: BLOCK_BYTES,
+            name_bytes_max: NAME_BYTES_MAX,
+        })
     }
 }
 
-enum Entry<'a> {
-    Dots(&'static str),
+/// The names from `offset` on.
+fn list(listing: &[DeviceInfo], offset: u64, size: u32) -> Listing {
+    let mut out = Listing::new(size);
+    for position in offset.. {
+        let has_room = match entry_at(listing, position) {
+            Some(Listed::Dots(name)) => out.add(ROOT_INO, position + 1, libc::S_IFDIR, name),
+            Some(Listed::Device(info)) => out.add(ino_of(info.id), position + 1, libc::S_IFREG, info.name.as_bytes()),
+            None => false,
+        };
+        if !has_room {
+            break;
+        }
+    }
+    out
+}
+
+enum Listed<'a> {
+    Dots(&'static [u8]),
     Device(&'a DeviceInfo),
 }
 
 /// The entry at a position of a directory: `.`, `..`, then the devices.
-fn entry_at(listing: &[DeviceInfo], position: u64) -> Option<Entry<'_>> {
+fn entry_at(listing: &[DeviceInfo], position: u64) -> Option<Listed<'_>> {
     match position {
-        0 => Some(Entry::Dots(".")),
-        1 => Some(Entry::Dots("..")),
-        _ => listing.get(usize::try_from(position - 2).ok()?).map(Entry::Device),
+        0 => Some(Listed::Dots(b".")),
+        1 => Some(Listed::Dots(b"..")),
+        _ => listing.get(usize::try_from(position - 2).ok()?).map(Listed::Device),
     }
 }

@@ -1,7 +1,6 @@
 //! How a connection to the kernel is made and taken away: mount(2) and umount2(2) for root, `fusermount3` for others.
 //!
-//! Done here and not by `fuser`, because its session unmounts whatever lies at the path when it ends, even if our
-//! mount has long been unmounted by somebody else and the path now shows another file system.
+//! A session never unmounts by path when it ends: the mount may be gone by then, and the path show another file system.
 
 use std::ffi::CString;
 use std::io::{self, IoSliceMut};

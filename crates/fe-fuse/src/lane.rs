@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
+use fuse::become_io_flusher;
 use parking_lot::{Condvar, Mutex};
 
 /// Requests that a lane queues: as many as the kernel sends without a caller that waits for each. Beyond it, the thread that
@@ -124,13 +125,6 @@ impl Shared {
             }
         }
     }
-}
-
-/// For this thread and those it starts: when they allocate memory, the kernel must not wait for dirty pages of a file system
-/// that lies on our own files, because writing them needs us. Whoever starts threads that the devices need calls it before. The threads of a mount
-/// do it themselves. Needs `CAP_SYS_RESOURCE`, and does nothing without.
-pub fn become_io_flusher() {
-    let _ = rustix::process::configure_io_flusher_behavior(true);
 }
 
 #[cfg(test)]

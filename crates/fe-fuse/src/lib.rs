@@ -36,7 +36,7 @@
 //!
 //! # How requests come
 //!
-//! Through `/dev/fuse`, a call for each request and one for each answer; or over io_uring, through a ring in memory for each CPU (`ring` has the steps), where the
+//! Crate `fuse` speaks the protocol, through `/dev/fuse`, a call for each request and one for each answer; or over io_uring, through a ring in memory for each CPU, where the
 //! kernel has that (Linux 6.14) and its administrator allows it: `echo Y > /sys/module/fuse/parameters/enable_uring` before the mount. What requests mean, and what is
 //! promised of them, is the same. If rings cannot be made after all, the mount is served without, and the log says why.
 //!
@@ -51,7 +51,6 @@
 //! `stat` shows a new size at once. A loop device learns it with `losetup -c`; on kernels that take the size from the inode, a
 //! `stat` of the file must come first.
 
-mod answers;
 mod complaints;
 mod directory;
 mod errno;
@@ -66,10 +65,9 @@ mod open_file;
 mod open_files;
 mod options;
 mod requests;
-mod ring;
 mod stack;
 
-pub use lane::become_io_flusher;
+pub use fuse::become_io_flusher;
 pub use mount::{Ended, Mount, WhenBusy, mount};
 pub use options::{MountOptions, READS_WAITING_DEFAULT, REQUEST_BYTES_MAX, THREADS_DEFAULT, THREADS_MAX};
 pub use stack::Stack;

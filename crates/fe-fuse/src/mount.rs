@@ -9,17 +9,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
-use fuser::{Config, Session, SessionACL};
+use fuse::{Session, SessionOptions, Transport, become_io_flusher};
 use parking_lot::{Condvar, Mutex};
 use rustix::mount::UnmountFlags;
 use surface::{DeviceSet, Error, ErrorKind, Result};
 
 use crate::directory::DeviceDirectory;
-use crate::filesystem::Served;
 use crate::kernel_mount::{self, MountId, Unmounted};
-use crate::lane::become_io_flusher;
 use crate::options::{MountOptions, THREADS_MAX};
-use crate::ring::{self, Ring};
 use crate::stack::Stack;
 
 /// What [`Mount::unmount`] does about files that are open, loop devices included.
@@ -105,13 +102,13 @@ pub fn mount(devices: Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) ->
         return Err(Error::new(ErrorKind::Invalid, about("it is not a directory")));
     }
 
-    let (session, ring) = begin(&devices, &dir, options)?;
-    let over_rings = ring.is_some();
+    let (session, transport) = begin(&devices, &dir, options)?;
+    let over_rings = transport == Transport::Rings;
     let state = Arc::new(EndedState::default());
     let served = {
         let state = state.clone();
         let name = format!("fuse {}", dir.display());
-        thread::Builder::new().name(name.chars().take(15).collect()).spawn(move || serve(session, ring, &state))
+        thread::Builder::new().name(name.chars().take(15).collect()).spawn(move || serve(session, &state))
     };
     let started = match served {
         Ok(_thread) => kernel_mount::mount_id(&dir),
@@ -128,57 +125,48 @@ pub fn mount(devices: Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) ->
 }
 
 /// Mounts at `dir`, and makes the session that will serve it: over rings if the kernel has them, else over its device.
-fn begin(devices: &Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) -> Result<(Session<Served>, Option<Ring>)> {
-    let about = |what: &str, error| Error::from_io(format!("mount at {}: {what}", dir.display()), error);
-    let directory = |over_rings| {
-        DeviceDirectory::new(devices.clone(), options, over_rings)
-            .map(Arc::new)
-            .map_err(|error| about("cannot start its threads", error))
-    };
-    if ring::is_offered() {
-        let directory = directory(true)?;
-        let device = kernel_mount::mount(dir, options)?.device;
-        match ring::begin(directory, device) {
-            Ok((session, ring)) => {
+fn begin(
+    devices: &Arc<dyn DeviceSet>,
+    dir: &Path,
+    options: &MountOptions,
+) -> Result<(Session<DeviceDirectory>, Transport)> {
+    if Transport::best() == Transport::Rings {
+        match begin_over(devices, dir, options, Transport::Rings) {
+            Ok(session) => {
                 log::info!("serving volumes as files in {} over io_uring", dir.display());
-                return Ok((session, Some(ring)));
+                return Ok((session, Transport::Rings));
             }
-            Err(error) => {
-                log::warn!("{}: {error}; it is served without", dir.display());
-                kernel_mount::unmount(dir, UnmountFlags::DETACH)?;
-            }
+            Err(error) => log::warn!("{}: {error}; it is served without", dir.display()),
         }
     }
-    let connection = kernel_mount::mount(dir, options)?;
-    let mut config = Config::default();
-    config.n_threads = Some(options.threads);
-    // A descriptor for each thread: they do not then contend for one queue of requests under way.
-    config.clone_fd = connection.can_clone;
-    // Who may enter is decided by the kernel alone, from the options of the mount.
-    let session = directory(false).and_then(|directory| {
-        Session::from_fd(Served(directory), connection.device, SessionACL::All, config)
-            .map_err(|error| about("cannot serve it", error))
-    });
-    match session {
-        Ok(session) => {
-            log::info!("serving volumes as files in {} with {} threads", dir.display(), options.threads);
-            Ok((session, None))
-        }
-        Err(error) => {
-            let _ = kernel_mount::unmount(dir, UnmountFlags::DETACH);
-            Err(error)
-        }
-    }
+    let session = begin_over(devices, dir, options, Transport::Device)?;
+    log::info!("serving volumes as files in {} with {} threads", dir.display(), options.threads);
+    Ok((session, Transport::Device))
 }
 
-fn serve(session: Session<Served>, ring: Option<Ring>, state: &EndedState) {
+fn begin_over(
+    devices: &Arc<dyn DeviceSet>,
+    dir: &Path,
+    options: &MountOptions,
+    transport: Transport,
+) -> Result<Session<DeviceDirectory>> {
+    let about = |what: &str, error| Error::from_io(format!("mount at {}: {what}", dir.display()), error);
+    let directory = DeviceDirectory::new(devices.clone(), options, transport == Transport::Rings)
+        .map_err(|error| about("cannot start its threads", error))?;
+    let connection = kernel_mount::mount(dir, options)?;
+    let session_options = SessionOptions { transport, threads: options.threads, can_clone: connection.can_clone };
+    // Which users may enter is decided by the kernel alone, from the options of the mount.
+    Session::begin(connection.device, Arc::new(directory), session_options).map_err(|error| {
+        let _ = kernel_mount::unmount(dir, UnmountFlags::DETACH);
+        about("cannot serve it", error)
+    })
+}
+
+fn serve(session: Session<DeviceDirectory>, state: &EndedState) {
     // The threads that the session starts inherit it.
     become_io_flusher();
     let result =
         session.run().map_err(|error| format!("the mount ended with an error of the kernel connection: {error}"));
-    if let Some(ring) = ring {
-        ring.finish(result.is_err());
-    }
     if let Err(message) = &result {
         log::error!("{message}");
     }

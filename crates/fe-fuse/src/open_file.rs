@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fuser::Errno;
+use fuse::{Answer, Errno};
 use surface::{BlockDevice, Error};
 
-use crate::answers::{AnswerRead, AnswerWrite};
 use crate::complaints::Complaints;
 use crate::file_io::{self, Failure};
 use crate::nodes::Node;
@@ -29,7 +28,7 @@ impl File {
     }
 
     /// Reads with `how`, and answers, unless it returns `None`: then whoever is to answer comes back.
-    pub(crate) fn read<A: AnswerRead>(
+    pub(crate) fn read<A: Answer>(
         &self,
         wanted: usize,
         answer: A,
@@ -38,7 +37,7 @@ impl File {
         answer.fill(wanted, |buffer| how(&*self.device, buffer).map_err(|error| self.fail("read", error.into())))
     }
 
-    pub(crate) fn write(&self, offset: u64, data: Bytes, fua: bool, answer: impl AnswerWrite) {
+    pub(crate) fn write(&self, offset: u64, data: Bytes, fua: bool, answer: impl Answer) {
         match file_io::write(&*self.device, offset, data, fua) {
             // At most the length of the data, which is at most REQUEST_BYTES_MAX.
             Ok(length) => answer.written(u32::try_from(length).unwrap_or(u32::MAX)),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use fuser::Errno;
+use fuse::Errno;
 use surface::{BlockDevice, DeviceSet, Error, ErrorKind};
 
 use crate::complaints::Complaints;

@@ -4,16 +4,18 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fuser::{Errno, FileHandle};
+use fuse::{Answer, Errno, WriteData};
 
-use crate::answers::{Answer, AnswerEmpty, AnswerRead, AnswerWrite};
 use crate::directory::DeviceDirectory;
 use crate::file_io;
 use crate::open_file::File;
 use crate::options::REQUEST_BYTES_MAX;
 
+/// Writes of so many bytes are copied by another thread than that of a ring's queue, which the kernel has copy them, too.
+const LARGE_WRITE_BYTES: usize = 64 << 10;
+
 impl DeviceDirectory {
-    pub(crate) fn serve_read(&self, fh: FileHandle, offset: u64, size: u32, answer: impl AnswerRead) {
+    pub(crate) fn serve_read(&self, fh: u64, offset: u64, size: u32, answer: impl Answer) {
         let file = match self.file(fh) {
             Ok(file) => file,
             Err(errno) => return answer.fail(errno),
@@ -28,32 +30,31 @@ impl DeviceDirectory {
     }
 
     /// `flags`: those that the file is open with, and what the kernel adds for this write.
-    pub(crate) fn serve_write(&self, fh: FileHandle, offset: u64, data: Bytes, flags: i32, answer: impl AnswerWrite) {
+    pub(crate) fn serve_write<A: Answer>(&self, fh: u64, offset: u64, data: WriteData<'_>, flags: i32, answer: A) {
         let Some((file, answer)) = self.file_to_change(fh, answer) else { return };
         let fua = is_fua(flags);
+        let length = data.len();
+        let data = match data {
+            WriteData::Here(data) => Bytes::copy_from_slice(data),
+            // The thread of a ring's queue leaves a large copy to a thread of the lane. Nothing is held for it yet
+            // but the room that it came in.
+            WriteData::InAnswer(_) if length >= LARGE_WRITE_BYTES => {
+                return self.changes.run(0, move || {
+                    let data = Bytes::copy_from_slice(answer.data());
+                    file.write(offset, data, fua, answer);
+                });
+            }
+            WriteData::InAnswer(_) => Bytes::copy_from_slice(answer.data()),
+        };
         if fua || file.device.write_would_wait() {
-            self.changes.run(data.len(), move || file.write(offset, data, fua, answer));
+            self.changes.run(length, move || file.write(offset, data, fua, answer));
         } else {
             file.write(offset, data, fua, answer);
         }
     }
 
-    /// Like [`serve_write`](Self::serve_write), of what a thread of the lane gets from `data`: for whoever has no time to copy so much.
-    pub(crate) fn serve_large_write<A: AnswerWrite>(
-        &self,
-        fh: FileHandle,
-        offset: u64,
-        flags: i32,
-        answer: A,
-        data: impl FnOnce(&A) -> Bytes + Send + 'static,
-    ) {
-        let Some((file, answer)) = self.file_to_change(fh, answer) else { return };
-        // Nothing is held for it yet but the room that it came in.
-        self.changes.run(0, move || file.write(offset, data(&answer), is_fua(flags), answer));
-    }
-
     /// The file of a request that changes it; `None` if there is none, which is answered.
-    fn file_to_change<A: Answer>(&self, fh: FileHandle, answer: A) -> Option<(Arc<File>, A)> {
+    fn file_to_change<A: Answer>(&self, fh: u64, answer: A) -> Option<(Arc<File>, A)> {
         match self.file(fh) {
             Ok(file) => {
                 file.node.changed(self.now_unix_ns());
@@ -67,7 +68,7 @@ impl DeviceDirectory {
     }
 
     /// There is no metadata of our own that `fsync` would add to `fdatasync`.
-    pub(crate) fn serve_fsync(&self, fh: FileHandle, answer: impl AnswerEmpty) {
+    pub(crate) fn serve_fsync(&self, fh: u64, answer: impl Answer) {
         match self.file(fh) {
             Ok(file) => self.changes.run(0, move || {
                 finish(answer, file.device.flush().map_err(|error| file.fail("fsync", error.into())));
@@ -76,14 +77,7 @@ impl DeviceDirectory {
         }
     }
 
-    pub(crate) fn serve_fallocate(
-        &self,
-        fh: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        answer: impl AnswerEmpty,
-    ) {
+    pub(crate) fn serve_fallocate(&self, fh: u64, offset: u64, length: u64, mode: i32, answer: impl Answer) {
         let Some((file, answer)) = self.file_to_change(fh, answer) else { return };
         self.changes.run(0, move || {
             let done = file_io::allocate(&*file.device, offset, length, mode);
@@ -98,7 +92,7 @@ fn is_fua(flags: i32) -> bool {
 }
 
 /// Answers a request whose only answer is success.
-fn finish(answer: impl AnswerEmpty, result: Result<(), Errno>) {
+fn finish(answer: impl Answer, result: Result<(), Errno>) {
     match result {
         Ok(()) => answer.done(),
         Err(errno) => answer.fail(errno),

@@ -1,10 +1,8 @@
 //! Bytes of the FUSE protocol as far as they pass through a ring: `include/uapi/linux/fuse.h` of Linux 6.14 and later (protocol 7.42). All
 //! numbers are of the machine's byte order.
 
-/// Bytes of `struct fuse_in_header`.
-pub(super) const IN_HEADER_BYTES: usize = 40;
-/// Bytes of `struct fuse_out_header`.
-pub(super) const OUT_HEADER_BYTES: usize = 16;
+use crate::wire::{IN_HEADER_BYTES, OUT_HEADER_BYTES, u32_at, u64_at};
+
 /// Where the arguments of the operation begin in `struct fuse_uring_req_header`.
 const OP_IN: usize = 128;
 /// Bytes that it has for them.
@@ -20,26 +18,6 @@ pub(super) const REQUEST_HEADER_BYTES: usize = 288;
 pub(super) const CMD_REGISTER: u32 = 1;
 /// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`.
 pub(super) const CMD_COMMIT_AND_FETCH: u32 = 2;
-
-/// Operations that the ring knows, of `enum fuse_opcode`.
-pub(super) mod opcode {
-    pub(crate) const READ: u32 = 15;
-    pub(crate) const WRITE: u32 = 16;
-    pub(crate) const FSYNC: u32 = 20;
-    pub(crate) const INIT: u32 = 26;
-    pub(crate) const READDIR: u32 = 28;
-    pub(crate) const DESTROY: u32 = 38;
-    pub(crate) const FALLOCATE: u32 = 43;
-    pub(crate) const READDIRPLUS: u32 = 44;
-}
-
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..at + 4).and_then(|four| four.try_into().ok()).map_or(0, u32::from_ne_bytes)
-}
-
-pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..at + 8).and_then(|eight| eight.try_into().ok()).map_or(0, u64::from_ne_bytes)
-}
 
 fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     if let Some(place) = bytes.get_mut(at..at + value.len()) {
@@ -58,23 +36,9 @@ pub(super) fn unique_of(message: &[u8]) -> u64 {
 }
 
 /// The error of an answer: 0, or a negative errno.
+#[cfg(test)]
 pub(super) fn error_of(answer: &[u8]) -> i32 {
     u32_at(answer, 4).cast_signed()
-}
-
-/// Whether the answer to `FUSE_INIT` takes the kernel up on its rings: `FUSE_OVER_IO_URING`, bit 41, in the upper half of the flags.
-pub(super) fn takes_rings(answer: &[u8]) -> bool {
-    const FLAGS2: usize = OUT_HEADER_BYTES + 32;
-    u32_at(answer, FLAGS2) & 1 << (41 - 32) != 0
-}
-
-/// A message that asks whoever gets it to end.
-pub(super) fn destroy() -> [u8; IN_HEADER_BYTES] {
-    let mut message = [0; IN_HEADER_BYTES];
-    put(&mut message, 0, &(IN_HEADER_BYTES as u32).to_ne_bytes());
-    put(&mut message, 4, &opcode::DESTROY.to_ne_bytes());
-    put(&mut message, 8, &u64::MAX.to_ne_bytes());
-    message
 }
 
 /// What `struct fuse_uring_req_header` says of a request.
@@ -100,27 +64,14 @@ pub(super) fn asked(header: &[u8]) -> Asked {
     }
 }
 
-/// The first argument, of which at most so many bytes count.
-pub(super) fn op_in(header: &[u8]) -> &[u8] {
-    header.get(OP_IN..OP_IN + OP_IN_BYTES).unwrap_or_default()
-}
-
-/// The request as `/dev/fuse` would have given it: `None` if its lengths contradict each other.
-pub(super) fn flatten(header: &[u8], payload: &[u8]) -> Option<Vec<u8>> {
+/// Copies of the request's header and of its first argument, which are a reply's place later; `None` if its lengths contradict
+/// each other.
+pub(super) fn parts(header: &[u8], payload_bytes: usize) -> Option<([u8; IN_HEADER_BYTES], Vec<u8>)> {
     let total = u32_at(header, 0) as usize;
-    let first = total.checked_sub(IN_HEADER_BYTES)?.checked_sub(payload.len())?;
-    let mut message = Vec::with_capacity(total);
-    message.extend_from_slice(header.get(..IN_HEADER_BYTES)?);
-    message.extend_from_slice(op_in(header).get(..first)?);
-    message.extend_from_slice(payload);
-    Some(message)
-}
-
-/// Limits how much a listing may return, `size` of `struct fuse_read_in` in a whole message: what is answered must fit in a message.
-pub(super) fn limit_listing(message: &mut [u8], bytes_max: u32) {
-    const SIZE: usize = IN_HEADER_BYTES + 16;
-    let size = u32_at(message, SIZE).min(bytes_max);
-    put(message, SIZE, &size.to_ne_bytes());
+    let first = total.checked_sub(IN_HEADER_BYTES)?.checked_sub(payload_bytes)?;
+    let copy = header.get(..IN_HEADER_BYTES)?.try_into().ok()?;
+    let place = header.get(OP_IN..OP_IN + OP_IN_BYTES)?;
+    Some((copy, place.get(..first)?.to_vec()))
 }
 
 /// Makes the header that of an answer: `error` is 0 or a negative errno.
@@ -147,7 +98,7 @@ mod tests {
     fn header(total: u32, payload_bytes: u32) -> [u8; REQUEST_HEADER_BYTES] {
         let mut header = [0; REQUEST_HEADER_BYTES];
         put(&mut header, 0, &total.to_ne_bytes());
-        put(&mut header, 4, &opcode::READDIR.to_ne_bytes());
+        put(&mut header, 4, &crate::wire::opcode::READDIR.to_ne_bytes());
         put(&mut header, 8, &77_u64.to_ne_bytes());
         for (index, byte) in header[OP_IN..OP_IN + OP_IN_BYTES].iter_mut().enumerate() {
             *byte = index as u8;
@@ -160,18 +111,17 @@ mod tests {
     #[test]
     fn a_request_is_read_where_the_kernel_puts_it() {
         let asked = asked(&header(50, 3));
-        assert_eq!(asked, Asked { opcode: opcode::READDIR, unique: 77, commit_id: 78, payload_bytes: 3 });
+        assert_eq!(asked, Asked { opcode: crate::wire::opcode::READDIR, unique: 77, commit_id: 78, payload_bytes: 3 });
     }
 
     #[test]
-    fn a_flat_request_has_header_argument_and_payload() {
-        let message = flatten(&header(40 + 7 + 3, 3), b"abc").unwrap();
-        assert_eq!((message.len(), &message[40..]), (50, &b"\x00\x01\x02\x03\x04\x05\x06abc"[..]));
-        assert_eq!((opcode_of(&message), unique_of(&message)), (opcode::READDIR, 77));
+    fn a_request_has_header_and_argument_apart() {
+        let (copy, first) = parts(&header(40 + 7 + 3, 3), 3).unwrap();
+        assert_eq!((&first[..], opcode_of(&copy), unique_of(&copy)), (&b"\x00\x01\x02\x03\x04\x05\x06"[..], 28, 77));
         // Less than the header, less than the payload, more than the place of the first argument.
-        assert_eq!(flatten(&header(39, 0), b""), None);
-        assert_eq!(flatten(&header(42, 3), b"abc"), None);
-        assert_eq!(flatten(&header(40 + 129, 0), b""), None);
+        assert_eq!(parts(&header(39, 0), 0), None);
+        assert_eq!(parts(&header(42, 3), 3), None);
+        assert_eq!(parts(&header(40 + 129, 0), 0), None);
     }
 
     #[test]
@@ -180,24 +130,5 @@ mod tests {
         answer(&mut header, 77, -5, 9);
         assert_eq!((u32_at(&header, 0), error_of(&header), unique_of(&header)), (25, -5, 77));
         assert_eq!(u32_at(&header, PAYLOAD_BYTES), 9);
-    }
-
-    #[test]
-    fn a_listing_is_limited_and_never_extended() {
-        let mut message = vec![0; 80];
-        put(&mut message, 56, &(1_u32 << 20).to_ne_bytes());
-        limit_listing(&mut message, 4096);
-        assert_eq!(u32_at(&message, 56), 4096);
-        limit_listing(&mut message, 8192);
-        assert_eq!(u32_at(&message, 56), 4096);
-    }
-
-    #[test]
-    fn whether_rings_are_taken_is_in_the_upper_flags() {
-        let mut answer = vec![0; 80];
-        assert!(!takes_rings(&answer));
-        put(&mut answer, 48, &(1_u32 << 9).to_ne_bytes());
-        assert!(takes_rings(&answer));
-        assert!(!takes_rings(&answer[..40]));
     }
 }

@@ -6,7 +6,7 @@
 //! # One turn of the thread
 //!
 //! 1. What has been answered, by this thread or another, goes back to the kernel, all in one call; if there is nothing to do, that call waits.
-//! 2. The kernel has put requests into entries: each is served at once, or handed to a lane or to `fuser`, whose threads answer it.
+//! 2. The kernel has put requests into entries: each is served at once, or handed to other threads, which answer it.
 //!
 //! A thread that answers while this one waits wakes it through an eventfd, which is one more thing that the ring reads.
 #![allow(unsafe_code)]
@@ -20,10 +20,9 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 
-use super::Doors;
 use super::abi;
 use super::entry::{Memory, Taken};
-use crate::lane::become_io_flusher;
+use crate::io_flusher::become_io_flusher;
 
 type Submissions = IoUring<squeue::Entry128, cqueue::Entry>;
 
@@ -90,7 +89,13 @@ impl Queue {
     }
 
     /// Serves requests until the kernel has ended. `begun` is told once whether the kernel took the entries.
-    pub(super) fn serve(self: &Arc<Self>, device: &OwnedFd, doors: &Doors, begun: &Sender<io::Result<()>>) {
+    pub(super) fn serve(
+        self: &Arc<Self>,
+        device: &OwnedFd,
+        serve: impl Fn(Taken),
+        failed: impl FnOnce(),
+        begun: &Sender<io::Result<()>>,
+    ) {
         become_io_flusher();
         let mut turn = match Turn::begin(self.clone(), device) {
             Ok(turn) => turn,
@@ -101,12 +106,12 @@ impl Queue {
         };
         let _ = begun.send(Ok(()));
         while turn.with_kernel_or_us > 0 {
-            match turn.exchange().and_then(|()| turn.take(|taken| doors.serve(taken))) {
+            match turn.exchange().and_then(|()| turn.take(&serve)) {
                 Ok(false) => {}
                 Ok(true) => return,
                 Err(error) => {
                     log::error!("a queue of the FUSE front end fails, and the mount ends: {error}");
-                    doors.end_all();
+                    failed();
                     return;
                 }
             }

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{io, ptr};
 
-use fuser::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::abi::{self, Asked};
 use super::queue::Queue;
-use crate::answers::{Answer, AnswerEmpty, AnswerRead, AnswerWrite};
-use crate::options::REQUEST_BYTES_MAX;
+use crate::REQUEST_BYTES_MAX;
+use crate::answer::Answer;
+use crate::wire::errno::Errno;
 
 /// What an entry takes for its header: one page, so that payloads begin at pages.
 const HEADER_PLACE_BYTES: usize = 4096;
@@ -172,23 +172,11 @@ impl Answer for Taken {
     fn fail(self, errno: Errno) {
         self.finish(-errno.code(), 0);
     }
-}
 
-impl AnswerEmpty for Taken {
-    fn done(self) {
-        self.finish(0, 0);
+    fn bytes(self, payload: &[u8]) {
+        self.finish_with(0, payload);
     }
-}
 
-impl AnswerWrite for Taken {
-    fn written(self, length: u32) {
-        // `struct fuse_write_out`: the length, and padding.
-        let [a, b, c, d] = length.to_ne_bytes();
-        self.finish_with(0, &[a, b, c, d, 0, 0, 0, 0]);
-    }
-}
-
-impl AnswerRead for Taken {
     fn fill(mut self, wanted: usize, how: impl FnOnce(&mut [u8]) -> Result<Option<usize>, Errno>) -> Option<Self> {
         let wanted = wanted.min(PAYLOAD_PLACE_BYTES);
         match how(&mut self.room()[..wanted]) {
@@ -197,6 +185,10 @@ impl AnswerRead for Taken {
             Err(errno) => self.fail(errno),
         }
         None
+    }
+
+    fn data(&self) -> &[u8] {
+        self.payload()
     }
 }
 
@@ -208,7 +200,7 @@ mod tests {
     fn taken(queue: &Arc<Queue>, index: usize, unique: u64) -> Taken {
         // SAFETY: nobody else has the entry.
         let mut taken = unsafe { Taken::new(queue.clone(), index) };
-        taken.asked = Asked { opcode: abi::opcode::READ, unique, commit_id: unique, payload_bytes: 0 };
+        taken.asked = Asked { opcode: crate::wire::opcode::READ, unique, commit_id: unique, payload_bytes: 0 };
         taken
     }
 

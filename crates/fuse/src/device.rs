@@ -1,0 +1,192 @@
+//! Requests through `/dev/fuse`: a read takes one, a write answers it. Owns the buffers of the reader threads.
+
+use std::cell::RefCell;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno as Os;
+
+use crate::answer::Answer;
+use crate::session::{FileSystem, dispatch};
+use crate::wire::errno::Errno;
+use crate::wire::request::{self, Operation};
+use crate::wire::{IN_HEADER_BYTES, reply};
+use crate::{REQUEST_BYTES_MAX, wire};
+
+/// What the kernel wants to have room for when the device is read: the largest write and its headers.
+const READ_BYTES: usize = REQUEST_BYTES_MAX as usize + 8192;
+
+thread_local! {
+    /// Where a read is put before it goes to the kernel. It grows to the largest request (1 MiB) and is used again,
+    /// so that no read pays for allocation and zeroing.
+    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The answer to a request that came through a descriptor of the device, which takes the reply as well.
+pub(crate) struct DeviceAnswer {
+    device: Arc<OwnedFd>,
+    unique: u64,
+    is_answered: bool,
+}
+
+impl DeviceAnswer {
+    fn send(&mut self, error: i32, payload: &[u8]) {
+        self.is_answered = true;
+        let header = reply::header(self.unique, error, payload.len());
+        let parts = [IoSlice::new(&header), IoSlice::new(payload)];
+        match rustix::io::retry_on_intr(|| rustix::io::writev(&*self.device, &parts)) {
+            Ok(_) => {}
+            // The caller has been interrupted, or the connection has ended.
+            Err(Os::NOENT | Os::NODEV | Os::CONNABORTED | Os::NOTCONN | Os::PERM) => {}
+            Err(errno) => {
+                log::error!("the kernel refuses a reply of {} bytes: {errno}", payload.len());
+                if error == 0 {
+                    // The request would wait for ever.
+                    let header = reply::header(self.unique, -libc::EIO, 0);
+                    let _ = rustix::io::retry_on_intr(|| rustix::io::write(&*self.device, &header));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for DeviceAnswer {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.send(-libc::EIO, &[]);
+        }
+    }
+}
+
+impl Answer for DeviceAnswer {
+    fn fail(mut self, errno: Errno) {
+        self.send(-errno.code(), &[]);
+    }
+
+    fn bytes(mut self, payload: &[u8]) {
+        self.send(0, payload);
+    }
+
+    fn fill(mut self, wanted: usize, how: impl FnOnce(&mut [u8]) -> Result<Option<usize>, Errno>) -> Option<Self> {
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            if buffer.len() < wanted {
+                buffer.resize(wanted, 0);
+            }
+            match how(&mut buffer[..wanted]) {
+                Ok(Some(length)) => self.send(0, &buffer[..length.min(wanted)]),
+                Ok(None) => return Some(self),
+                Err(errno) => self.send(-errno.code(), &[]),
+            }
+            None
+        })
+    }
+
+    fn data(&self) -> &[u8] {
+        &[]
+    }
+}
+
+/// One more descriptor of the same connection: readers of different descriptors do not contend for one queue of
+/// requests under way.
+#[allow(unsafe_code)]
+pub(crate) fn clone_of(device: &OwnedFd) -> io::Result<OwnedFd> {
+    /// `FUSE_DEV_IOC_CLONE`.
+    const CLONE: libc::c_ulong = 0x8004_e500;
+    let path = "/dev/fuse";
+    let new =
+        rustix::fs::open(path, rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())?;
+    let mut source = u32::try_from(device.as_raw_fd()).map_err(io::Error::other)?;
+    // SAFETY: both descriptors are open; the call reads the 32-bit number that the pointer names.
+    let result = unsafe { libc::ioctl(new.as_raw_fd(), CLONE, &raw mut source) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(new) }
+}
+
+/// One message of the kernel.
+pub(crate) struct Reader {
+    device: Arc<OwnedFd>,
+    message: Vec<u8>,
+    length: usize,
+}
+
+impl Reader {
+    pub(crate) fn new(device: Arc<OwnedFd>) -> Self {
+        Self { device, message: vec![0; READ_BYTES], length: 0 }
+    }
+
+    /// Waits for a message; `false` when the connection has ended.
+    pub(crate) fn read(&mut self) -> io::Result<bool> {
+        loop {
+            match rustix::io::read(&*self.device, &mut self.message[..]) {
+                Ok(length) => {
+                    self.length = length;
+                    return Ok(true);
+                }
+                // The request that was there has been interrupted, or another reader has it.
+                Err(Os::NOENT | Os::INTR | Os::AGAIN) => self.wait()?,
+                Err(Os::NODEV) => return Ok(false),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Waits until there may be a message, where the descriptor does not wait itself.
+    fn wait(&self) -> io::Result<()> {
+        let mut ready = [PollFd::new(&*self.device, PollFlags::IN)];
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut ready, None))?;
+        Ok(())
+    }
+
+    /// The message that was read last.
+    pub(crate) fn message(&self) -> &[u8] {
+        &self.message[..self.length]
+    }
+
+    /// Serves messages until the connection has ended.
+    pub(crate) fn serve<F: FileSystem>(&mut self, file_system: &F) -> io::Result<()> {
+        while self.read()? {
+            self.serve_message(file_system);
+        }
+        Ok(())
+    }
+
+    /// Serves messages until the connection has ended or `end` can be read.
+    pub(crate) fn serve_until<F: FileSystem>(&mut self, file_system: &F, end: &OwnedFd) -> io::Result<()> {
+        let device = self.device.clone();
+        rustix::fs::fcntl_setfl(&*device, rustix::fs::fcntl_getfl(&*device)? | rustix::fs::OFlags::NONBLOCK)?;
+        loop {
+            let mut ready = [PollFd::new(&*device, PollFlags::IN), PollFd::new(end, PollFlags::IN)];
+            rustix::io::retry_on_intr(|| rustix::event::poll(&mut ready, None))?;
+            if !ready[1].revents().is_empty() {
+                return Ok(());
+            }
+            match rustix::io::read(device.as_fd(), &mut self.message[..]) {
+                Ok(length) => {
+                    self.length = length;
+                    self.serve_message(file_system);
+                }
+                Err(Os::NOENT | Os::INTR | Os::AGAIN) => {}
+                Err(Os::NODEV) => return Ok(()),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    fn serve_message<F: FileSystem>(&self, file_system: &F) {
+        let Some((header, arguments)) = self.message().split_at_checked(IN_HEADER_BYTES) else {
+            return log::error!("the kernel sends a message of {} bytes", self.length);
+        };
+        let decoded = wire::decode(header, arguments, &[], None);
+        // These two have no answer.
+        match decoded.as_ref().map(|request| (request.node, request.operation)) {
+            Ok((node, Operation::Forget { lookups })) => return file_system.forget(node, lookups),
+            Ok((_, Operation::BatchForget { pairs })) => {
+                return request::forgotten(pairs).for_each(|(node, lookups)| file_system.forget(node, lookups));
+            }
+            _ => {}
+        }
+        let answer = DeviceAnswer { device: self.device.clone(), unique: wire::u64_at(header, 8), is_answered: false };
+        dispatch(file_system, decoded, answer);
+    }
+}

@@ -1,0 +1,45 @@
+//! Telling the kernel that what it has cached does not hold any more.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use crate::wire::notify;
+
+/// Sends messages that no request asked for.
+#[derive(Debug, Clone)]
+pub struct Notifier(pub(crate) Arc<OwnedFd>);
+
+impl Notifier {
+    /// Drops the attributes of a node and its pages from `offset` on; a negative `offset` leaves the pages. Dirty
+    /// pages of shared mappings come as writes before it returns, so a thread that serves writes must be free.
+    ///
+    /// # Errors
+    /// Of the connection. A node that the kernel does not know is none.
+    pub fn inval_inode(&self, node: u64, offset: i64, length: i64) -> io::Result<()> {
+        self.send(&notify::inval_inode(node, offset, length))
+    }
+
+    /// Drops a name of a directory.
+    ///
+    /// # Errors
+    /// As [`Self::inval_inode`].
+    pub fn inval_entry(&self, parent: u64, name: &[u8]) -> io::Result<()> {
+        self.send(&notify::inval_entry(parent, name))
+    }
+
+    /// Asks for all requests again that an earlier server took and did not answer.
+    ///
+    /// # Errors
+    /// `EINVAL` if the kernel cannot (before Linux 6.9), others of the connection.
+    pub fn resend(&self) -> io::Result<()> {
+        self.send(&notify::resend())
+    }
+
+    fn send(&self, message: &[u8]) -> io::Result<()> {
+        match rustix::io::retry_on_intr(|| rustix::io::write(&*self.0, message)) {
+            Ok(_) | Err(rustix::io::Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}

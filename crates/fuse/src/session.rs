@@ -1,0 +1,182 @@
+//! A connection to the kernel: agreed upon, served, and ended. Owns the threads that take requests.
+//!
+//! A connection ends when the kernel drops it (an unmount, an abort). All reader threads see that, end, and then
+//! [`FileSystem::ended`] is called once.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use crate::answer::Answer;
+use crate::device::{self, Reader};
+use crate::io_flusher::become_io_flusher;
+use crate::notify::Notifier;
+use crate::ring::Rings;
+use crate::wire::errno::Errno;
+use crate::wire::init::{self, Capabilities, Limits};
+use crate::wire::request::{Malformed, Operation, Request};
+use crate::wire::{IN_HEADER_BYTES, opcode, reply, u32_at, u64_at};
+
+/// What requests mean.
+pub trait FileSystem: Send + Sync + 'static {
+    /// What to take of what the kernel offers, beside what every connection takes.
+    fn capabilities(&self, offered: Capabilities) -> Capabilities;
+
+    /// Bounds that are told to the kernel.
+    fn limits(&self) -> Limits;
+
+    /// Answers a request, at once or later from another thread. Called by several threads. Operations without an
+    /// answer never come here.
+    fn serve<A: Answer>(&self, request: &Request<'_>, answer: A);
+
+    /// The kernel forgets a node that it was told of so many times.
+    fn forget(&self, node: u64, lookups: u64);
+
+    /// No request comes any more; those that were taken are to be answered before this returns.
+    fn ended(&self);
+}
+
+/// Serves a decoded request.
+pub(crate) fn dispatch<F: FileSystem>(file_system: &F, decoded: Result<Request<'_>, Malformed>, answer: impl Answer) {
+    match decoded {
+        Ok(request) => match request.operation {
+            // `ENOSYS` tells the kernel not to send interruptions any more; requests are never given up half done.
+            Operation::Interrupt | Operation::Unknown => answer.fail(Errno::ENOSYS),
+            Operation::Destroy => answer.done(),
+            _ => file_system.serve(&request, answer),
+        },
+        Err(Malformed) => {
+            log::error!("a request of the kernel contradicts itself");
+            answer.fail(Errno::EIO);
+        }
+    }
+}
+
+/// How requests come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// Through the device.
+    Device,
+    /// Through a ring of io_uring for each CPU.
+    Rings,
+}
+
+impl Transport {
+    /// Rings if the kernel has them and its administrator allows them, else the device.
+    pub fn best() -> Self {
+        if crate::ring::is_offered() { Self::Rings } else { Self::Device }
+    }
+}
+
+/// How a connection is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionOptions {
+    /// How requests come. If the kernel refuses [`Transport::Rings`] after all, the connection is lost.
+    pub transport: Transport,
+    /// Threads that take requests from the device, at least 1.
+    pub threads: usize,
+    /// Whether the device can be opened once more for each thread.
+    pub can_clone: bool,
+}
+
+/// A connection that is agreed upon.
+pub struct Session<F> {
+    file_system: Arc<F>,
+    device: Arc<OwnedFd>,
+    options: SessionOptions,
+    rings: Option<Rings<F>>,
+}
+
+/// What every connection takes if it is offered: they change the layout of messages that [`crate::wire`] reads, or cost nothing.
+const ALWAYS: Capabilities = Capabilities::ASYNC_READ
+    .with(Capabilities::BIG_WRITES)
+    .with(Capabilities::MAX_PAGES)
+    .with(Capabilities::SETXATTR_EXT)
+    .with(Capabilities::INIT_EXT)
+    .with(Capabilities::HAS_RESEND);
+
+impl<F: FileSystem> Session<F> {
+    /// Answers `FUSE_INIT` on the device of a new mount, and makes ready to serve.
+    ///
+    /// # Errors
+    /// If the kernel's protocol is another one, or the connection or a thread fails. The connection is of no use then.
+    pub fn begin(device: OwnedFd, file_system: Arc<F>, options: SessionOptions) -> io::Result<Self> {
+        let device = Arc::new(device);
+        let mut reader = Reader::new(device.clone());
+        if !reader.read()? {
+            return Err(io::Error::other("the mount ended before it began"));
+        }
+        let message = reader.message();
+        let first = message.get(IN_HEADER_BYTES..).filter(|_| u32_at(message, 4) == opcode::INIT);
+        let offered = first.and_then(init::offered);
+        let Some((offered, readahead)) = offered else {
+            let header = reply::header(u64_at(message, 8), -libc::EPROTO, 0);
+            let _ = rustix::io::write(&*device, &header);
+            return Err(io::Error::other("the kernel speaks another FUSE protocol: Linux 5.4 or later is needed"));
+        };
+        let mut taken = file_system.capabilities(offered).with(ALWAYS).without(Capabilities::OVER_IO_URING);
+        if options.transport == Transport::Rings {
+            if !offered.has(Capabilities::OVER_IO_URING) {
+                return Err(io::Error::other("the kernel does not offer FUSE over io_uring"));
+            }
+            taken = taken.with(Capabilities::OVER_IO_URING);
+        }
+        let payload = init::answer(taken.and(offered), readahead, file_system.limits());
+        let header = reply::header(u64_at(message, 8), 0, payload.len());
+        rustix::io::write(&*device, &[&header[..], &payload].concat())?;
+        let rings = match options.transport {
+            Transport::Rings => Some(Rings::begin(file_system.clone(), device.clone())?),
+            Transport::Device => None,
+        };
+        Ok(Self { file_system, device, options, rings })
+    }
+
+    /// Tells the kernel what to drop from its caches.
+    pub fn notifier(&self) -> Notifier {
+        Notifier(self.device.clone())
+    }
+
+    /// Serves until the connection ends, on this thread and others.
+    ///
+    /// # Errors
+    /// If the connection fails while the mount is there.
+    pub fn run(self) -> io::Result<()> {
+        become_io_flusher();
+        let result = match &self.rings {
+            Some(rings) => rings.serve_device(&self.device),
+            None => self.serve_device(),
+        };
+        if let Some(rings) = self.rings {
+            rings.finish(result.is_err());
+        }
+        self.file_system.ended();
+        result
+    }
+
+    fn serve_device(&self) -> io::Result<()> {
+        let mut threads: Vec<JoinHandle<io::Result<()>>> = Vec::new();
+        for number in 1..self.options.threads.max(1) {
+            // Without a descriptor of its own a thread shares ours, which is slower and right.
+            let own = self.options.can_clone.then(|| device::clone_of(&self.device).ok()).flatten();
+            let mut reader = Reader::new(own.map_or_else(|| self.device.clone(), Arc::new));
+            let file_system = self.file_system.clone();
+            let started = thread::Builder::new().name(format!("fuse-{number}")).spawn(move || {
+                become_io_flusher();
+                reader.serve(&*file_system)
+            });
+            match started {
+                Ok(thread) => threads.push(thread),
+                // Fewer threads serve as well.
+                Err(error) => log::warn!("a thread that takes requests cannot be started: {error}"),
+            }
+        }
+        let mut result = Reader::new(self.device.clone()).serve(&*self.file_system);
+        for thread in threads {
+            let ended =
+                thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread that takes requests panicked")));
+            result = result.and(ended);
+        }
+        result
+    }
+}

@@ -1,0 +1,102 @@
+//! Listings of directories: `struct fuse_dirent` and `struct fuse_direntplus`, one after the other, each padded to 8 bytes.
+
+use super::attributes::{ENTRY_BYTES, Entry};
+
+/// Bytes of `struct fuse_dirent` in front of the name.
+const DIRENT_BYTES: usize = 24;
+
+/// Names that are answered to a request, up to the size that it asks for.
+#[derive(Debug)]
+pub struct Listing {
+    out: Vec<u8>,
+    bytes_max: usize,
+}
+
+impl Listing {
+    /// An empty one of at most so many bytes.
+    pub fn new(bytes_max: u32) -> Self {
+        Self { out: Vec::new(), bytes_max: bytes_max as usize }
+    }
+
+    /// Adds a name. `next`: the offset from which the listing goes on behind it. `mode`: type of the file, as
+    /// `st_mode`. Returns `false`, and adds nothing, if there is no room for it.
+    #[must_use]
+    pub fn add(&mut self, inode: u64, next: u64, mode: u32, name: &[u8]) -> bool {
+        if !self.has_room(DIRENT_BYTES + name.len()) {
+            return false;
+        }
+        self.dirent(inode, next, mode, name);
+        true
+    }
+
+    /// The bytes to answer.
+    pub fn bytes(&self) -> &[u8] {
+        &self.out
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        self.out.len() + bytes.next_multiple_of(8) <= self.bytes_max
+    }
+
+    fn dirent(&mut self, inode: u64, next: u64, mode: u32, name: &[u8]) {
+        // Names are at most 255 bytes; the type is that of `d_type`.
+        let length = u32::try_from(name.len()).unwrap_or(0);
+        let kind = (mode & libc::S_IFMT) >> 12;
+        for number in [inode, next] {
+            self.out.extend(number.to_ne_bytes());
+        }
+        for number in [length, kind] {
+            self.out.extend(number.to_ne_bytes());
+        }
+        self.out.extend(name);
+        self.out.resize(self.out.len().next_multiple_of(8), 0);
+    }
+}
+
+/// A [`Listing`] with attributes. The kernel counts each name in it as looked up, unless its entry has node 0.
+#[derive(Debug)]
+pub struct ListingPlus(Listing);
+
+impl ListingPlus {
+    /// An empty one of at most so many bytes.
+    pub fn new(bytes_max: u32) -> Self {
+        Self(Listing::new(bytes_max))
+    }
+
+    /// Adds a name; as [`Listing::add`].
+    #[must_use]
+    pub fn add(&mut self, entry: &Entry, next: u64, name: &[u8]) -> bool {
+        if !self.0.has_room(ENTRY_BYTES + DIRENT_BYTES + name.len()) {
+            return false;
+        }
+        entry.encode(&mut self.0.out);
+        self.0.dirent(entry.attributes.inode, next, entry.attributes.mode, name);
+        true
+    }
+
+    /// The bytes to answer.
+    pub fn bytes(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_padded_and_stop_at_the_size() {
+        let mut listing = Listing::new(64);
+        assert!(listing.add(5, 1, libc::S_IFDIR, b"abc"));
+        assert_eq!(listing.bytes().len(), 32);
+        assert_eq!(
+            (&listing.bytes()[16..20], &listing.bytes()[20..24]),
+            (&3_u32.to_ne_bytes()[..], &4_u32.to_ne_bytes()[..])
+        );
+        assert_eq!(&listing.bytes()[24..], b"abc\0\0\0\0\0");
+        assert!(!listing.add(6, 2, libc::S_IFREG, b"longer than eight"));
+        assert!(listing.add(6, 2, libc::S_IFREG, b"eight by"));
+        assert!(!listing.add(7, 3, libc::S_IFREG, b""));
+        assert_eq!(listing.bytes().len(), 64);
+    }
+}
