@@ -40,6 +40,7 @@ canaries! {
     DeltasRemovedEarly = "deltas-removed-early", "What light checkpoints left goes before all of it is in the records.";
     DictionaryOutlived = "dictionary-outlived", "A dictionary stays when its volume has gone.";
     OpeningWithoutMark = "opening-without-mark", "An opening is not marked in the log.";
+    OpeningNotedInDataOnly = "opening-noted-in-data-only", "The map does not learn at once that the data file notes an opening.";
     SortDropsANewerWrite = "sort-drops-a-newer-write", "What is sorted takes the place of what was written since it was read.";
     SortFillsAHole = "sort-fills-a-hole", "What is sorted comes back after a large discard.";
     OriginIgnoresSnapshots = "origin-ignores-snapshots", "What only snapshots of a clone need of its origin goes.";

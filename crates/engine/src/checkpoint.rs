@@ -337,7 +337,6 @@ impl Core {
             catalogue: captured.pins.stored(),
         };
         merged.batch.put(KEY_CHECKPOINT, checkpoint.encode());
-        self.put_noted(&mut merged.batch);
         // Nothing depends on it; if this checkpoint fails, the next change brings it again.
         if let Some(learned) = self.chooser.costs.encode_if_changed() {
             merged.batch.put(KEY_LEARNED, learned);

@@ -3,13 +3,13 @@
 //!
 //! 1. A checkpoint that names incarnation *n* is durable.
 //! 2. Both copies of the note say *n*, durably. What cannot be written is left: then the log alone tells, as far as it does.
-//! 3. Only now the log may go on under *n*.
-//! 4. The next checkpoint says in the map that the note says *n*, if all of step 2 was done.
+//! 3. The map says, durably, that the note says *n*, if all of step 2 was done: a small batch of the store, no checkpoint.
+//! 4. Only now the log may go on under *n*: so map and data belong together from the first batch of an opening on.
 //!
 //! - A note above the checkpoint's incarnation: that checkpoint is not the newest one, by step 1. The map is older than the data.
 //! - A note below what the map says of it: the data is older than the map, by step 2.
-//! - A crash before step 3 leaves a note below the checkpoint's incarnation, in one copy or in both. That proves nothing, and need not: nothing was
-//!   written under it.
+//! - A crash before step 4 leaves a note below the checkpoint's incarnation, in one copy or in both, or a map that says less than the note. That
+//!   proves nothing, and need not: nothing was written under *n*, so the data of the opening before has all that was acknowledged.
 //! - A copy is one sector, so it is the old one or the new one; the higher one counts. One that is damaged says nothing; without any, as in
 //!   pools of older programs, nothing is told.
 
@@ -21,6 +21,7 @@ use format::{
 };
 use surface::{Error, ErrorKind, Result};
 
+use crate::canary::Canary;
 use crate::core::Core;
 use crate::map::store_error;
 
@@ -31,8 +32,6 @@ const SALVAGE: &str = "make another pool from the data file alone: shale salvage
 pub(crate) struct Noted {
     /// The newest incarnation for which it was tried.
     tried: AtomicU64,
-    /// What both copies say for certain; 0: nothing.
-    certain: AtomicU64,
 }
 
 /// Writes both copies and makes them durable. `false`: one could not be written.
@@ -93,25 +92,23 @@ pub(crate) fn check(store: &dyn MapStore, disk: &dyn Disk, pool: [u8; 16]) -> Re
 }
 
 impl Core {
-    /// Step 2, once for each incarnation. The caller holds the checkpoint's lock.
+    /// Steps 2 and 3, once for each incarnation. The caller holds the checkpoint's lock.
     ///
     /// # Errors
-    /// When the sync failed: then writes are refused.
+    /// When the sync of the data or of the map failed: then writes are refused.
     pub(crate) fn note_opening(&self, incarnation: u64) -> Result<()> {
         if self.noted.tried.swap(incarnation, Ordering::Relaxed) == incarnation {
             return Ok(());
         }
-        if write_note(&*self.env.disk, self.pool_id, incarnation).inspect_err(|error| self.fail(error))? {
-            self.noted.certain.store(incarnation, Ordering::Relaxed);
+        if write_note(&*self.env.disk, self.pool_id, incarnation).inspect_err(|error| self.fail(error))?
+            && !Canary::OpeningNotedInDataOnly.is_planted()
+        {
+            let mut batch = MapBatch::default();
+            batch.put(KEY_NOTED, OpeningNote { pool: self.pool_id, incarnation }.encode());
+            let store = &self.env.store;
+            let told = store.commit(batch).and_then(|()| store.persist()).map_err(store_error);
+            told.inspect_err(|error| self.fail(error))?;
         }
         Ok(())
-    }
-
-    /// Step 4.
-    pub(crate) fn put_noted(&self, batch: &mut MapBatch) {
-        let incarnation = self.noted.certain.load(Ordering::Relaxed);
-        if incarnation > 0 {
-            batch.put(KEY_NOTED, OpeningNote { pool: self.pool_id, incarnation }.encode());
-        }
     }
 }
