@@ -386,7 +386,11 @@ fn data_that_is_older_than_the_map_is_not_opened() {
         }
         world.abandon();
         // Killed, or without power: what the map was told is durable by now.
-        if seed % 4 < 2 { world.machine.restart() } else { world.machine.power_cycle() }
+        if seed % 4 < 2 {
+            world.machine.restart()
+        } else {
+            world.machine.power_cycle()
+        }
         world.machine.disk.poke(0, &older);
         expect_refusal(&world, "older data").map(|()| 1)
     });
