@@ -6,8 +6,8 @@ use crc_fast::{CrcAlgorithm, Digest};
 /// Bytes from which on vectors are faster.
 const VECTOR_BYTES_MIN: usize = 512;
 
-/// crc32c of `bytes`.
-pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
+/// Returns the crc32c of `bytes`.
+pub fn crc32c(bytes: &[u8]) -> u32 {
     crc32c_append(0, bytes)
 }
 

@@ -1,4 +1,5 @@
-//! Bounds-checked reading and plain writing of little-endian fields.
+//! Bounds-checked reading and plain writing of little-endian fields. Public, because the blob crate's records and nodes
+//! are read and written with them too.
 
 /// Bytes that do not decode: what was being read, and what is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -10,7 +11,8 @@ pub struct FormatError {
 }
 
 impl FormatError {
-    pub(crate) fn new(structure: &'static str, detail: impl Into<String>) -> Self {
+    /// Names the structure and what is wrong with it.
+    pub fn new(structure: &'static str, detail: impl Into<String>) -> Self {
         Self { structure, detail: detail.into() }
     }
 }
@@ -24,22 +26,30 @@ impl std::fmt::Display for FormatError {
 impl std::error::Error for FormatError {}
 
 /// Reads fields one after another and fails at the end instead of past it.
-pub(crate) struct Cursor<'a> {
+#[derive(Debug)]
+pub struct Cursor<'a> {
     structure: &'static str,
     rest: &'a [u8],
 }
 
 impl<'a> Cursor<'a> {
-    pub(crate) const fn new(structure: &'static str, bytes: &'a [u8]) -> Self {
+    /// Begins at the first byte of `bytes`; errors name `structure`.
+    pub const fn new(structure: &'static str, bytes: &'a [u8]) -> Self {
         Self { structure, rest: bytes }
     }
-    pub(crate) fn fail(&self, detail: impl Into<String>) -> FormatError {
+    /// Makes an error that names the structure.
+    pub fn fail(&self, detail: impl Into<String>) -> FormatError {
         FormatError::new(self.structure, detail)
     }
-    pub(crate) const fn remaining(&self) -> usize {
+    /// Returns how many bytes are left.
+    pub const fn remaining(&self) -> usize {
         self.rest.len()
     }
-    pub(crate) fn bytes(&mut self, len: usize) -> Result<&'a [u8], FormatError> {
+    /// Takes the next `len` bytes.
+    ///
+    /// # Errors
+    /// When fewer are left.
+    pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], FormatError> {
         let Some((head, rest)) = self.rest.split_at_checked(len) else {
             return Err(self.fail(format!("{len} bytes expected, {} left", self.rest.len())));
         };
@@ -51,36 +61,62 @@ impl<'a> Cursor<'a> {
         array.copy_from_slice(self.bytes(N)?);
         Ok(array)
     }
-    /// An unsigned integer of `width` bytes, at most 8.
-    pub(crate) fn uint(&mut self, width: usize) -> Result<u64, FormatError> {
+    /// Takes an unsigned integer of `width` bytes, at most 8.
+    ///
+    /// # Errors
+    /// When fewer bytes are left.
+    pub fn uint(&mut self, width: usize) -> Result<u64, FormatError> {
         let mut wide = [0; 8];
         wide[..width].copy_from_slice(self.bytes(width)?);
         Ok(u64::from_le_bytes(wide))
     }
-    pub(crate) fn u8(&mut self) -> Result<u8, FormatError> {
+    /// Takes an unsigned integer of 8 bits.
+    ///
+    /// # Errors
+    /// When fewer bytes are left.
+    pub fn u8(&mut self) -> Result<u8, FormatError> {
         Ok(self.array::<1>()?[0])
     }
-    pub(crate) fn u16(&mut self) -> Result<u16, FormatError> {
+    /// Takes an unsigned integer of 16 bits.
+    ///
+    /// # Errors
+    /// When fewer bytes are left.
+    pub fn u16(&mut self) -> Result<u16, FormatError> {
         Ok(u16::from_le_bytes(self.array()?))
     }
-    pub(crate) fn u32(&mut self) -> Result<u32, FormatError> {
+    /// Takes an unsigned integer of 32 bits.
+    ///
+    /// # Errors
+    /// When fewer bytes are left.
+    pub fn u32(&mut self) -> Result<u32, FormatError> {
         Ok(u32::from_le_bytes(self.array()?))
     }
-    pub(crate) fn u64(&mut self) -> Result<u64, FormatError> {
+    /// Takes an unsigned integer of 64 bits.
+    ///
+    /// # Errors
+    /// When fewer bytes are left.
+    pub fn u64(&mut self) -> Result<u64, FormatError> {
         Ok(u64::from_le_bytes(self.array()?))
     }
-    /// A string behind its 16-bit length.
-    pub(crate) fn text(&mut self) -> Result<String, FormatError> {
+    /// Takes a string behind its 16-bit length.
+    ///
+    /// # Errors
+    /// When fewer bytes are left, or they are no UTF-8.
+    pub fn text(&mut self) -> Result<String, FormatError> {
         let len = usize::from(self.u16()?);
         let bytes = self.bytes(len)?;
         String::from_utf8(bytes.to_vec()).map_err(|_| self.fail("text is not UTF-8"))
     }
-    /// Fails unless everything was read.
-    pub(crate) const fn rest(&self) -> &[u8] {
+    /// Returns what was not read yet.
+    pub const fn rest(&self) -> &[u8] {
         self.rest
     }
 
-    pub(crate) fn end(&self) -> Result<(), FormatError> {
+    /// Fails unless everything was read.
+    ///
+    /// # Errors
+    /// When bytes are left.
+    pub fn end(&self) -> Result<(), FormatError> {
         if self.rest.is_empty() { Ok(()) } else { Err(self.fail(format!("{} bytes too many", self.rest.len()))) }
     }
 }
@@ -97,26 +133,29 @@ pub(crate) fn expect_every_bit_to_count(bytes: &[u8], is_refused: impl Fn(&[u8])
 }
 
 /// Appends the low `width` bytes of `value`.
-pub(crate) fn put_uint(out: &mut Vec<u8>, value: u64, width: usize) {
+pub fn put_uint(out: &mut Vec<u8>, value: u64, width: usize) {
     debug_assert!(width == 8 || value >> (8 * width) == 0, "{value} does not fit {width} bytes");
     out.extend_from_slice(&value.to_le_bytes()[..width]);
 }
 
 /// Appends a string behind its 16-bit length. Callers bound the length; a longer one would be cut.
-pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
+pub fn put_text(out: &mut Vec<u8>, text: &str) {
     let len = text.len().min(usize::from(u16::MAX));
     put_uint(out, len as u64, 2);
     out.extend_from_slice(&text.as_bytes()[..len]);
 }
 
 /// Appends the crc32c of everything in `out` so far.
-pub(crate) fn seal(out: &mut Vec<u8>) {
+pub fn seal(out: &mut Vec<u8>) {
     let crc = crate::crc::crc32c(out);
     out.extend_from_slice(&crc.to_le_bytes());
 }
 
-/// The bytes in front of a trailing crc32c, if it matches.
-pub(crate) fn unseal<'a>(structure: &'static str, bytes: &'a [u8]) -> Result<&'a [u8], FormatError> {
+/// Returns the bytes in front of a trailing crc32c, if it matches.
+///
+/// # Errors
+/// When it does not match, or there are too few bytes for it.
+pub fn unseal<'a>(structure: &'static str, bytes: &'a [u8]) -> Result<&'a [u8], FormatError> {
     let Some((body, crc)) = bytes.split_last_chunk::<4>() else {
         return Err(FormatError::new(structure, format!("{} bytes are too few", bytes.len())));
     };

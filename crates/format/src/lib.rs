@@ -32,7 +32,8 @@ pub use batch::{
 pub use catalogue::{CATALOGUE_FIXED_BYTES, CataloguePart, CatalogueRef};
 pub use checkpoint::{Checkpoint, OpenExtent, USAGE_PAGE_EXTENTS, decode_usage_page, encode_usage_page};
 pub use checksum::{FragmentIdentity, fragment_checksum, reseal};
-pub use cursor::FormatError;
+pub use crc::crc32c;
+pub use cursor::{Cursor, FormatError, put_text, put_uint, seal, unseal};
 pub use cuts::{CUTS_MAX, Cut, UNDONE_MAX, Undone};
 pub use delta::{DeltaWriter, decode_delta};
 pub use descriptor::{ObjectDescriptor, ObjectState, Origin, Reap};
