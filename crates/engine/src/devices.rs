@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use surface::{BlockDevice, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, Result};
+use surface::{BlockDevice, Client, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, ObjectId};
 
 use crate::core::Core;
@@ -147,7 +147,7 @@ impl DeviceSet for Pool {
         self.volume_of(id).map(|volume| self.core.device_info(&volume.object))
     }
 
-    fn open(&self, id: DeviceId) -> Result<Arc<dyn BlockDevice>> {
+    fn open(&self, id: DeviceId, _client: &Arc<dyn Client>) -> Result<Arc<dyn BlockDevice>> {
         Ok(self.volume_of(id)?)
     }
 }

@@ -13,7 +13,7 @@ use fuse::{
     Answer, Capabilities, Entry, Errno, FileSystem, Limits, Listing, ListingPlus, Operation, Request, SetAttributes,
     StatFs,
 };
-use surface::{Allocation, DeviceId, DeviceInfo, ErrorKind};
+use surface::{Allocation, DeviceId, DeviceInfo, ErrorKind, NamedClient, process_name};
 
 use crate::directory::{BLOCK_BYTES, DeviceDirectory, FileState};
 use crate::file_io;
@@ -71,7 +71,7 @@ impl FileSystem for DeviceDirectory {
             Operation::SetAttributes(wanted) => {
                 answer.result(self.set_attributes(node, &wanted).map(|changed| reply::attributes(&changed, TTL)));
             }
-            Operation::Open { flags } => self.serve_open(node, flags, answer),
+            Operation::Open { flags } => self.serve_open(request, flags, answer),
             Operation::Read { handle, offset, size } => self.serve_read(handle, offset, size, answer),
             Operation::Write { handle, offset, data, flags, .. } => {
                 self.serve_write(handle, offset, data, flags, answer);
@@ -155,15 +155,17 @@ impl DeviceDirectory {
         self.change_attributes(&*self.node(node)?, file.as_deref(), wanted)
     }
 
-    fn serve_open(&self, node: u64, flags: i32, answer: impl Answer) {
-        let node = match self.node(node) {
+    fn serve_open(&self, request: &Request<'_>, flags: i32, answer: impl Answer) {
+        let node = match self.node(request.node) {
             Ok(node) => node,
             Err(errno) => return answer.fail(errno),
         };
         let files = self.files.clone();
+        // Named now: a process that opens a file for another program, as losetup does, may be gone when its name is wanted.
+        let client = NamedClient::new(format!("file in the mount, {}", process_name(request.pid, Some(request.uid))));
         let lane = if flags & libc::O_TRUNC == 0 { &self.opens } else { &self.emptyings };
         lane.run(0, move || {
-            answer.result(files.open(node, flags).map(|handle| reply::opened(handle, OPEN_FLAGS)));
+            answer.result(files.open(node, flags, &client).map(|handle| reply::opened(handle, OPEN_FLAGS)));
         });
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fuse::Errno;
-use surface::{BlockDevice, DeviceSet, Error, ErrorKind};
+use surface::{BlockDevice, Client, DeviceSet, Error, ErrorKind};
 
 use crate::complaints::Complaints;
 use crate::directory::unix_ns;
@@ -29,26 +29,27 @@ pub(crate) struct OpenFiles {
 impl OpenFiles {
     /// Opens the file of a node; the number of its handle. With `O_TRUNC` the device is emptied first, unless somebody else has it open. Waits for
     /// whoever needs the device for himself, and for its emptying.
-    pub(crate) fn open(&self, node: Arc<Node>, flags: i32) -> Result<u64, Errno> {
+    pub(crate) fn open(&self, node: Arc<Node>, flags: i32, client: &Arc<dyn Client>) -> Result<u64, Errno> {
         let fail = |error: Error| self.complaints.failed_unless_gone(&node.name(), "open", &error);
         // The mode of the file does not keep root from it.
         if self.devices.look(node.id).map_err(fail)?.read_only && flags & libc::O_ACCMODE != libc::O_RDONLY {
             return Err(Errno::EROFS);
         }
         let was_emptied = flags & libc::O_TRUNC != 0;
-        let device = if was_emptied { self.empty(&node)? } else { self.devices.open(node.id).map_err(fail)? };
+        let device =
+            if was_emptied { self.empty(&node, client)? } else { self.devices.open(node.id, client).map_err(fail)? };
         let file = File { node, device, complaints: self.complaints.clone(), was_emptied };
         self.handles.insert(file).ok_or(Errno::ENFILE)
     }
 
     /// Empties a device that nobody has open; opens it. Files of this mount are waited for first: to the set of devices, one that is about to be
     /// released is as open as any.
-    fn empty(&self, node: &Node) -> Result<Arc<dyn BlockDevice>, Errno> {
+    fn empty(&self, node: &Node, client: &Arc<dyn Client>) -> Result<Arc<dyn BlockDevice>, Errno> {
         if !self.handles.await_none(|file| file.node.id == node.id, CLOSING_PATIENCE) {
             return Err(self.refuse_emptying(node));
         }
         let mut emptied_bytes = 0;
-        let emptied = self.devices.open_alone(node.id, &mut |device| {
+        let emptied = self.devices.open_alone(node.id, client, &mut |device| {
             emptied_bytes = file_io::empty(device)?;
             Ok(())
         });

@@ -66,6 +66,7 @@ struct Batch {
 type Flow = Result<(), Ended>;
 
 const STALLED: Ended = "the client sent nothing of the rest of a write for too long";
+const GIVEN_UP: Ended = "another client waited for what this one, which is gone, had left: the rest of it was dropped";
 const GONE: Ended = "the client closed the connection";
 
 impl Connection {
@@ -127,6 +128,9 @@ impl Connection {
     /// Does all requests that were received whole.
     fn requests(&mut self) -> Flow {
         while let Some((header, rest)) = self.receiver.bytes().split_first_chunk::<HEADER_BYTES>() {
+            if self.served.caller.is_given_up() {
+                return Err(GIVEN_UP);
+            }
             let header = RequestHeader::decode(header).ok_or("wrong magic in a request")?;
             match admit(&header, self.served.session, self.served.device.size_bytes()) {
                 Verdict::Disconnect => return Err("the client disconnected"),

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use surface::{Allocation, BlockDevice, Error, ErrorKind, PendingRead, WriteOptions, ZeroOptions};
 
 use crate::admit::{Command, Range, Session};
+use crate::caller::Caller;
 use crate::errno::Errno;
 use crate::outbox::{Outbox, Reply};
 use crate::pool::Job;
@@ -37,6 +38,8 @@ pub struct Served {
     pub reads_together: bool,
     /// The way to the client.
     pub outbox: Outbox,
+    /// The client.
+    pub caller: Arc<Caller>,
     /// Where failures of the storage are told to whoever runs the server.
     pub failures: Failures,
 }
@@ -99,8 +102,9 @@ pub struct Task {
 
 impl Job for Task {
     fn run(mut self) -> Option<Self> {
-        if self.served.outbox.dropped().is_some() && !self.request.changes_device() {
-            // Nobody is there to read the answer.
+        let is_unanswerable = self.served.outbox.dropped().is_some() && !self.request.changes_device();
+        if is_unanswerable || self.served.caller.is_given_up() {
+            // Nothing reads the answer, or another client waits for the device.
             self.served.outbox.end(self.bytes, Reply::from(Vec::new()));
             return None;
         }

@@ -1,12 +1,14 @@
 //! The handshake on a socket: moves bytes between it and [`crate::negotiate`], within a time limit.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
-use surface::DeviceSet;
+use surface::{Client, DeviceSet};
 
+use crate::caller::Caller;
 use crate::clock::{Deadline, timespec};
 use crate::connection::Ended;
 use crate::negotiate::{Established, Handshake, Next};
@@ -18,13 +20,14 @@ const RECEIVE_BYTES: usize = 4096;
 
 /// Holds the handshake. Returns what was agreed, and the bytes that the client sent after it.
 pub fn greet(
-    socket: &OwnedFd,
+    caller: &Arc<Caller>,
     devices: &dyn DeviceSet,
     refusal: Option<String>,
     deadline: Deadline,
 ) -> Result<(Established, Vec<u8>), Ended> {
+    let socket = caller.socket();
     send(socket, &option_reply::greeting(), deadline)?;
-    let mut handshake = Handshake::new(devices, refusal);
+    let mut handshake = Handshake::new(devices, Arc::clone(caller) as Arc<dyn Client>, refusal);
     // Never longer than one option with its data and one receive: options are done with as they come.
     let mut input = Vec::new();
     let mut out = Vec::new();

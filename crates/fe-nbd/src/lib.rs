@@ -15,6 +15,7 @@
 //! that is slow to take its replies; the pool is shared. A hostile client can only waste its own connection: see the
 //! bounds in [`ServerOptions`], [`negotiate`] and `outbox`.
 
+mod caller;
 mod clock;
 mod connection;
 mod errno;

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use surface::{BlockDevice, DeviceInfo, DeviceSet, Error, ErrorKind};
+use surface::{BlockDevice, Client, DeviceInfo, DeviceSet, Error, ErrorKind};
 use units::format_size;
 
 use crate::admit::Session;
@@ -53,6 +53,8 @@ pub enum Next {
 /// One client's handshake, from its flags on.
 pub struct Handshake<'a> {
     devices: &'a dyn DeviceSet,
+    /// For whom a device is opened.
+    caller: Arc<dyn Client>,
     /// Why no export is to be opened, if so: the server is full.
     refusal: Option<String>,
     /// The client's flags, once they came.
@@ -82,11 +84,12 @@ struct Skip {
 type Refused = (u32, String);
 
 impl<'a> Handshake<'a> {
-    /// A handshake about `devices`. With a `refusal` it is held in full, but no export is listed or opened: the text
+    /// A handshake of `caller` about `devices`. With a `refusal` it is held in full, but no export is listed or opened: the text
     /// is what the client is told.
-    pub fn new(devices: &'a dyn DeviceSet, refusal: Option<String>) -> Self {
+    pub fn new(devices: &'a dyn DeviceSet, caller: Arc<dyn Client>, refusal: Option<String>) -> Self {
         Self {
             devices,
+            caller,
             refusal,
             client: None,
             options: 0,
@@ -262,7 +265,7 @@ impl<'a> Handshake<'a> {
     fn open(&self, name: &[u8]) -> Result<Established, Refused> {
         self.refuse()?;
         let DeviceInfo { id, name, .. } = self.resolve(name)?;
-        let device = self.devices.open(id).map_err(|e| refused(&e))?;
+        let device = self.devices.open(id, &self.caller).map_err(|e| refused(&e))?;
         let allocation = self.structured && self.allocation_for.as_ref() == Some(&name);
         let session = Session { structured: self.structured, allocation, read_only: device.is_read_only() };
         Ok(Established { device, name, session })

@@ -18,6 +18,7 @@ use rustix::net::Shutdown;
 use surface::{DeviceSet, Error, ErrorKind, Result};
 
 use crate::budget::Budget;
+use crate::caller::Caller;
 use crate::clock::{Deadline, timespec};
 use crate::connection::{Connection, Ended};
 use crate::execute::{Failures, Served, Task};
@@ -306,7 +307,8 @@ impl Shared {
     /// The life of a connection, on its reader thread.
     fn serve(&self, id: u64, socket: Arc<OwnedFd>, refusal: Option<String>) -> Ended {
         let deadline = Deadline::after(self.options.handshake_max);
-        let (established, rest) = match greet(&socket, self.devices.as_ref(), refusal, deadline) {
+        let caller = Caller::new(Arc::clone(&socket));
+        let (established, rest) = match greet(&caller, self.devices.as_ref(), refusal, deadline) {
             Ok(done) => done,
             Err(why) => return why,
         };
@@ -322,7 +324,7 @@ impl Shared {
         let Established { device, name, session } = established;
         let failures = Failures { name, log, told: AtomicU32::new(0) };
         let reads_together = device.reads_together();
-        let served = Arc::new(Served { device, session, reads_together, outbox, failures });
+        let served = Arc::new(Served { device, session, reads_together, outbox, caller, failures });
         self.register.lock().connections.insert(id, Peer::Serving(Arc::clone(&served)));
         // A stop from now on finds it serving; one before has shut the socket down.
         let connection = Connection::new(Arc::clone(&served), Arc::clone(&self.pool), &rest);

@@ -8,17 +8,36 @@ use bytes::Bytes;
 use engine::{Meant, Pool, SnapshotStatus, Volume};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use surface::{
-    BlockDevice, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, PendingRead, Result, Run, WriteOptions, ZeroOptions,
+    BlockDevice, Client, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, PendingRead, Result, Run, WriteOptions,
+    ZeroOptions,
 };
 
+use crate::clients::{Clients, names_of};
 use crate::names;
 
 /// How long whoever needs a volume for himself waits for its clients to go, and who wants to open one for whoever needs it for himself: the server
 /// learns of a client that has gone a moment later, longer where the machine is overloaded.
 pub const GOING_PATIENCE: Duration = Duration::from_secs(3);
 
+/// How long what a client that has gone left may take.
+#[derive(Debug, Clone, Copy)]
+pub struct GonePatience {
+    /// Before what of it has not begun is dropped. A full write buffer's worth takes a second or two on a disk.
+    pub finish: Duration,
+    /// After that, before the next client is refused.
+    pub drop: Duration,
+}
+
+impl Default for GonePatience {
+    /// Together less than an NBD handshake may take.
+    fn default() -> Self {
+        Self { finish: Duration::from_secs(5), drop: Duration::from_secs(15) }
+    }
+}
+
 #[derive(Default)]
 struct Register {
+    patience: GonePatience,
     state: Mutex<State>,
     /// A client closed a volume, or somebody has done what needed one for himself.
     changed: Condvar,
@@ -49,7 +68,7 @@ impl Counts {
 
 #[derive(Default)]
 struct State {
-    clients: Counts,
+    clients: Clients,
     /// What is being destroyed: nobody may open it meanwhile.
     going: Counts,
     /// What somebody needs for himself, and what is there afterwards as well: whoever wants to open it waits until that is done.
@@ -71,13 +90,39 @@ impl Register {
 
     /// Waits until nobody has a volume open and nobody needs it for himself: who comes first while one of both is waited for, comes first.
     fn await_free(&self, state: &mut MutexGuard<'_, State>, id: DeviceId) {
-        let is_taken = |state: &mut State| state.held.of(id) > 0 || state.clients.of(id) > 0;
+        let is_taken = |state: &mut State| state.held.of(id) > 0 || state.clients.count(id) > 0;
         let _ = self.changed.wait_while_for(state, is_taken, GOING_PATIENCE);
+    }
+
+    /// Waits until what clients of these that have gone had under way is done: none of it lands behind what comes next.
+    ///
+    /// # Errors
+    /// `InUse`, if that takes too long.
+    fn await_gone(&self, state: &mut MutexGuard<'_, State>, ids: &[DeviceId]) -> Result<()> {
+        loop {
+            let gone = state.clients.gone(ids);
+            if gone.is_empty() {
+                return Ok(());
+            }
+            let is_there = |state: &mut State| state.clients.has_any(&gone);
+            if !self.changed.wait_while_for(state, is_there, self.patience.finish).timed_out() {
+                continue;
+            }
+            gone.iter().for_each(|(_, _, client)| client.give_up());
+            if self.changed.wait_while_for(state, is_there, self.patience.drop).timed_out() {
+                let message = format!(
+                    "requests of a client that has gone are still being done ({}): they could land behind those of the next one, \
+                     which is not let in before; the storage is slow or stands still, try again",
+                    names_of(gone.iter().map(|(_, _, client)| client))
+                );
+                return Err(Error::new(ErrorKind::InUse, message));
+            }
+        }
     }
 
     /// Waits for the clients of these to go. Whether they went, the caller sees from who is left.
     fn await_none(&self, state: &mut MutexGuard<'_, State>, ids: &[DeviceId], patience: Duration) {
-        let is_open = |state: &mut State| ids.iter().any(|id| state.clients.of(*id) > 0);
+        let is_open = |state: &mut State| ids.iter().any(|id| state.clients.count(*id) > 0);
         let _ = self.changed.wait_while_for(state, is_open, patience);
     }
 }
@@ -92,25 +137,32 @@ pub struct Devices {
 impl Devices {
     /// Of a pool; nobody has anything open yet.
     pub fn new(pool: Pool) -> Self {
-        Self { pool, register: Arc::default() }
+        Self::with_patience(pool, GonePatience::default())
     }
 
-    /// Opens a volume or a snapshot. It counts as in use until the result is dropped.
+    /// As [`new`](Self::new), with another patience for what clients that have gone left.
+    pub fn with_patience(pool: Pool, patience: GonePatience) -> Self {
+        Self { pool, register: Arc::new(Register { patience, ..Register::default() }) }
+    }
+
+    /// Opens a volume or a snapshot for a client. It counts as in use until the result is dropped.
     ///
     /// # Errors
     /// `NotFound`, and `InUse` while somebody needs it for himself.
-    pub fn open(&self, name: &str) -> Result<Arc<dyn BlockDevice>> {
-        self.open_volume(self.pool.volume(name)?)
+    pub fn open(&self, name: &str, client: &Arc<dyn Client>) -> Result<Arc<dyn BlockDevice>> {
+        self.open_volume(self.pool.volume(name)?, client)
     }
 
     /// As [`open`](Self::open).
     ///
     /// # Errors
     /// `InUse`, and `NotFound` while it is being destroyed.
-    pub fn open_volume(&self, volume: Arc<Volume>) -> Result<Arc<dyn BlockDevice>> {
+    pub fn open_volume(&self, volume: Arc<Volume>, client: &Arc<dyn Client>) -> Result<Arc<dyn BlockDevice>> {
         let in_use = {
             let mut state = self.register.state.lock();
-            self.enter(&mut state, &volume)?
+            self.register.await_let_go(&mut state, volume.id());
+            self.await_gone(&mut state, &volume)?;
+            self.admit(&mut state, &volume, client)?
         };
         Ok(Arc::new(OpenDevice { volume, _in_use: in_use }))
     }
@@ -120,18 +172,19 @@ impl Devices {
     fn open_alone(
         &self,
         volume: Arc<Volume>,
+        client: &Arc<dyn Client>,
         work: &mut dyn FnMut(&dyn BlockDevice) -> Result<()>,
     ) -> Result<Arc<dyn BlockDevice>> {
         let id = volume.id();
         let (in_use, held) = {
             let mut state = self.register.state.lock();
+            self.await_gone(&mut state, &volume)?;
             self.register.await_free(&mut state, id);
-            let clients = state.clients.of(id);
-            if clients > 0 {
-                let message = format!("'{}' is open by {clients} client(s)", volume.name());
+            if state.clients.count(id) > 0 {
+                let message = format!("'{}' is {}", volume.name(), state.clients.words(id));
                 return Err(Error::new(ErrorKind::InUse, message));
             }
-            (self.admit(&mut state, &volume)?, self.keep(&mut state, id, false))
+            (self.admit(&mut state, &volume, client)?, self.keep(&mut state, id, false))
         };
         let device = OpenDevice { volume, _in_use: in_use };
         work(&device)?;
@@ -139,14 +192,14 @@ impl Devices {
         Ok(Arc::new(device))
     }
 
-    /// Counts one more client, once nobody needs the volume for himself.
-    fn enter(&self, state: &mut MutexGuard<'_, State>, volume: &Volume) -> Result<InUse> {
-        self.register.await_let_go(state, volume.id());
-        self.admit(state, volume)
+    fn await_gone(&self, state: &mut MutexGuard<'_, State>, volume: &Volume) -> Result<()> {
+        self.register
+            .await_gone(state, &[volume.id()])
+            .map_err(|error| error.context(format_args!("'{}'", volume.name())))
     }
 
     /// Counts one more client, if nobody needs the volume for himself.
-    fn admit(&self, state: &mut State, volume: &Volume) -> Result<InUse> {
+    fn admit(&self, state: &mut State, volume: &Volume, client: &Arc<dyn Client>) -> Result<InUse> {
         let id = volume.id();
         if state.held.of(id) > 0 {
             let message = format!("'{}' is being emptied, made smaller, taken back or received", volume.name());
@@ -155,8 +208,8 @@ impl Devices {
         if state.going.of(id) > 0 {
             return Err(Error::new(ErrorKind::NotFound, format!("'{}' is being destroyed", volume.name())));
         }
-        state.clients.add(id);
-        Ok(InUse { id, register: Arc::clone(&self.register) })
+        let number = state.clients.add(id, client);
+        Ok(InUse { id, number, register: Arc::clone(&self.register) })
     }
 
     /// Keeps others from opening a volume, for good if it `goes`.
@@ -168,7 +221,7 @@ impl Devices {
     /// How many clients have the volume or the snapshot open.
     pub fn clients(&self, name: &str) -> usize {
         let Ok(volume) = self.pool.volume(name) else { return 0 };
-        self.register.state.lock().clients.of(volume.id())
+        self.register.state.lock().clients.count(volume.id())
     }
 
     /// Does something to a volume that its clients would not survive; while it is in use only with `force`. The volume stays: whoever wants to
@@ -198,14 +251,16 @@ impl Devices {
         let ids: Vec<DeviceId> = needed.iter().map(|needed| needed.volume.id()).collect();
         let _kept: Vec<Kept> = {
             let mut state = self.register.state.lock();
+            if !patience.is_zero() {
+                self.register.await_gone(&mut state, &ids)?;
+            }
             if !force {
                 self.register.await_none(&mut state, &ids, patience);
             }
-            let busy = needed.iter().find(|needed| state.clients.of(needed.volume.id()) > 0).filter(|_| !force);
+            let busy = needed.iter().find(|needed| state.clients.count(needed.volume.id()) > 0).filter(|_| !force);
             if let Some(Needed { volume, .. }) = busy {
-                let (name, clients) = (volume.name(), state.clients.of(volume.id()));
-                let message =
-                    format!("'{name}' is open by {clients} client(s); disconnect them (or unmount), or say --force");
+                let (name, open) = (volume.name(), state.clients.words(volume.id()));
+                let message = format!("'{name}' is {open}; disconnect them (or unmount), or say --force");
                 return Err(Error::new(ErrorKind::InUse, message));
             }
             needed.iter().map(|needed| self.keep(&mut state, needed.volume.id(), needed.goes)).collect()
@@ -279,16 +334,14 @@ impl State {
 /// Counts one client for as long as it lives.
 struct InUse {
     id: DeviceId,
+    number: u64,
     register: Arc<Register>,
 }
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        let mut state = self.register.state.lock();
-        state.clients.remove(self.id);
-        if state.clients.of(self.id) == 0 {
-            self.register.changed.notify_all();
-        }
+        self.register.state.lock().clients.remove(self.id, self.number);
+        self.register.changed.notify_all();
     }
 }
 
@@ -351,16 +404,17 @@ impl DeviceSet for Shown {
         Ok(info)
     }
 
-    fn open(&self, id: DeviceId) -> Result<Arc<dyn BlockDevice>> {
-        self.devices.open_volume(self.volume(id)?)
+    fn open(&self, id: DeviceId, client: &Arc<dyn Client>) -> Result<Arc<dyn BlockDevice>> {
+        self.devices.open_volume(self.volume(id)?, client)
     }
 
     fn open_alone(
         &self,
         id: DeviceId,
+        client: &Arc<dyn Client>,
         work: &mut dyn FnMut(&dyn BlockDevice) -> Result<()>,
     ) -> Result<Arc<dyn BlockDevice>> {
-        self.devices.open_alone(self.volume(id)?, work)
+        self.devices.open_alone(self.volume(id)?, client, work)
     }
 }
 

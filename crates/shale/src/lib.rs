@@ -13,6 +13,7 @@
 
 pub mod choices;
 pub mod cli;
+mod clients;
 pub mod commands;
 pub mod control;
 pub mod devices;

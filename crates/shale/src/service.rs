@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use engine::{Calibration, CalibrationEffort, Meant, Pool, Volume};
 use parking_lot::Mutex;
-use surface::{BlockDevice, DeviceId, Error, ErrorKind, Result};
+use surface::{BlockDevice, Client, DeviceId, Error, ErrorKind, Result};
 
 use crate::control::{Reply, Request};
 use crate::devices::Devices;
@@ -100,9 +100,14 @@ impl Service {
     ///
     /// # Errors
     /// `NotFound`.
-    pub fn open_volume(&self, name: &str, id: Option<u64>) -> Result<(u64, Arc<dyn BlockDevice>)> {
+    pub fn open_volume(
+        &self,
+        name: &str,
+        id: Option<u64>,
+        client: &Arc<dyn Client>,
+    ) -> Result<(u64, Arc<dyn BlockDevice>)> {
         let volume = self.named(name, id)?;
-        Ok((volume.id().0, self.devices.open_volume(volume)?))
+        Ok((volume.id().0, self.devices.open_volume(volume, client)?))
     }
 
     /// The volume with the number `id`, whatever it is called by now; without one whichever has the name.

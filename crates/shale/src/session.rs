@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use surface::{Error, ErrorKind, Result};
+use surface::{Error, ErrorKind, NamedClient, Result};
 
 use crate::cli::Access;
 use crate::control::{Client, Reply, Request};
@@ -20,6 +20,11 @@ fn is_unserved(error: &Error) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
     source.is_some_and(|source| matches!(source.kind(), NotFound | ConnectionRefused))
+}
+
+/// What opens a volume in a pool that no server has: only this process can.
+fn this_command() -> Arc<dyn surface::Client> {
+    NamedClient::new("this command")
 }
 
 /// A pool that answers requests.
@@ -115,7 +120,7 @@ impl Session {
     /// `NotFound`, and what the pool says.
     pub fn send(&self, wish: &SendWish) -> Result<Box<dyn StreamSource>> {
         match self {
-            Self::Direct(pool) => Ok(Box::new(LocalSource::new(&pool.service, wish)?)),
+            Self::Direct(pool) => Ok(Box::new(LocalSource::new(&pool.service, wish, &this_command())?)),
             Self::Served(client) => Ok(Box::new(client.send(wish)?)),
         }
     }
@@ -137,7 +142,7 @@ impl Session {
     /// `NotFound`, and what the pool says.
     pub fn volume(&self, name: &str, id: Option<u64>) -> Result<Arc<dyn VolumeIo>> {
         match self {
-            Self::Direct(pool) => Ok(Arc::new(LocalVolume(pool.service.open_volume(name, id)?.1))),
+            Self::Direct(pool) => Ok(Arc::new(LocalVolume(pool.service.open_volume(name, id, &this_command())?.1))),
             Self::Served(client) => Ok(Arc::new(client.volume(name, id)?)),
         }
     }

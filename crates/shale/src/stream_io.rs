@@ -6,7 +6,7 @@ use std::sync::Arc;
 use engine::{ReceiveReport, Receiver, Sender};
 use format::{STREAM_HEAD_BYTES, StreamHead};
 use serde::{Deserialize, Serialize};
-use surface::{BlockDevice, Error, ErrorKind, Result};
+use surface::{BlockDevice, Client, Error, ErrorKind, Result};
 
 use crate::service::Service;
 
@@ -116,7 +116,7 @@ impl LocalSource {
     ///
     /// # Errors
     /// `NotFound`, `Invalid`.
-    pub fn new(service: &Service, wish: &SendWish) -> Result<Self> {
+    pub fn new(service: &Service, wish: &SendWish, client: &Arc<dyn Client>) -> Result<Self> {
         let sender = match (&wish.resume, &wish.snapshot) {
             (Some(token), _) => service.pool().send_resumed(token)?,
             (None, Some(snapshot)) => service.pool().send(snapshot, wish.from.as_deref())?,
@@ -137,7 +137,7 @@ impl LocalSource {
         }
         let from = begin.from.map(|_| begin.parent.as_str());
         let names = [Some(title.as_str()), from].into_iter().flatten();
-        let sent = names.map(|name| service.devices().open(name)).collect::<Result<_>>()?;
+        let sent = names.map(|name| service.devices().open(name, client)).collect::<Result<_>>()?;
         Ok(Self { sender, about, _sent: sent })
     }
 }

@@ -3,15 +3,23 @@
 
 mod support;
 
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, mpsc};
+use std::time::Duration;
 
 use shale::control::{Reply, Request};
-use shale::devices::Devices;
+use shale::devices::{Devices, GonePatience};
 use shale::output::Output;
 use shale::pool_dir::{self, OpenPool, Opening, PoolDir};
 use shale::stream_io::{LocalSource, SendWish, StreamSource};
 use support::{Dir, noise};
-use surface::{BlockDevice, ErrorKind, WriteOptions};
+use surface::{BlockDevice, Client, ErrorKind, NamedClient, WriteOptions};
+
+/// Nothing in these tests takes this long.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+fn a_client() -> Arc<dyn Client> {
+    NamedClient::new("a test")
+}
 
 /// A pool in this process with a volume `v` of 1 MiB that holds noise, and its snapshots.
 fn pool_with(snapshots: &[&str]) -> (OpenPool, Dir) {
@@ -23,7 +31,7 @@ fn pool_with(snapshots: &[&str]) -> (OpenPool, Dir) {
     let pool = open.service.pool();
     pool.create_volume("v", 1 << 20, &Default::default()).unwrap();
     for (number, name) in snapshots.iter().enumerate() {
-        let device = open.service.open_volume("v", None).unwrap().1;
+        let device = open.service.open_volume("v", None, &a_client()).unwrap().1;
         device.write(number as u64 * 65536, noise(65536).into(), WriteOptions::default()).unwrap();
         pool.snapshot("v", name).unwrap();
     }
@@ -39,13 +47,13 @@ fn names(open: &OpenPool) -> Vec<String> {
 fn going_back_spares_newer_snapshots_that_clients_have_open() {
     let (open, _dir) = pool_with(&["a", "b", "c"]);
     let devices = open.service.devices();
-    let client = devices.open("v@c").unwrap();
+    let client = devices.open("v@c", &a_client()).unwrap();
     let refused = devices.rollback("v@a", true, false).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InUse);
-    assert!(refused.to_string().contains("'v@c' is open by 1 client"), "{refused}");
+    assert!(refused.to_string().contains("'v@c' is open by 1 client: a test"), "{refused}");
     assert_eq!(names(&open), ["a", "b", "c"]);
     // Those that stay keep nobody from it.
-    let older = devices.open("v@a").unwrap();
+    let older = devices.open("v@a", &a_client()).unwrap();
     devices.rollback("v@b", true, true).unwrap();
     assert_eq!(names(&open), ["a", "b"]);
     drop(client);
@@ -61,7 +69,7 @@ fn what_is_being_sent_is_in_use() {
     let (open, _dir) = pool_with(&["a", "b"]);
     let devices = open.service.devices();
     let wish = SendWish { snapshot: Some("v@b".to_owned()), from: Some("a".to_owned()), resume: None };
-    let mut source = LocalSource::new(&open.service, &wish).unwrap();
+    let mut source = LocalSource::new(&open.service, &wish, &a_client()).unwrap();
     assert!(source.next_chunk().unwrap().is_some());
     assert_eq!((devices.clients("v"), devices.clients("v@a"), devices.clients("v@b")), (0, 1, 1));
     let snapshots = open.service.pool().snapshots(Some("v")).unwrap();
@@ -117,7 +125,7 @@ fn a_volume_that_stays_is_waited_for() {
         std::thread::scope(|threads| {
             let waiting = threads.spawn(|| {
                 begun.wait();
-                shown.open(id).map(drop)
+                shown.open(id, &a_client()).map(drop)
             });
             let work = || {
                 begun.wait();
@@ -130,11 +138,15 @@ fn a_volume_that_stays_is_waited_for() {
     devices
         .alone("v", false, || {
             assert_eq!(shown.look(id)?.size_bytes, 1 << 20);
-            assert_eq!(shown.open(id).map(drop).unwrap_err().kind(), ErrorKind::InUse, "patience has an end");
+            assert_eq!(
+                shown.open(id, &a_client()).map(drop).unwrap_err().kind(),
+                ErrorKind::InUse,
+                "patience has an end"
+            );
             Ok(())
         })
         .unwrap();
-    shown.open(id).unwrap();
+    shown.open(id, &a_client()).unwrap();
     drop(shown);
     open.close().unwrap();
 }
@@ -145,7 +157,7 @@ fn a_look_waits_for_nobody_and_keeps_nobody_waiting() {
     let (open, _dir) = pool_with(&["s"]);
     let devices = open.service.devices();
     let (shown, id) = (devices.shown(&[]), id(devices));
-    let emptied = shown.open_alone(id, &mut |device| {
+    let emptied = shown.open_alone(id, &a_client(), &mut |device| {
         assert_eq!(shown.look(id)?, shown.find("v")?);
         assert_eq!(shown.list()?.len(), 2);
         assert_eq!(devices.clients("v"), 1);
@@ -201,7 +213,7 @@ fn a_volume_that_somebody_has_just_opened_is_not_emptied() {
         let begun = Barrier::new(4);
         let empty = || {
             begun.wait();
-            let emptied = shown.open_alone(id, &mut |_| {
+            let emptied = shown.open_alone(id, &a_client(), &mut |_| {
                 assert_eq!(devices.clients("v"), 1);
                 a_while();
                 assert_eq!(devices.clients("v"), 1);
@@ -214,7 +226,7 @@ fn a_volume_that_somebody_has_just_opened_is_not_emptied() {
             threads.spawn(empty);
             threads.spawn(|| {
                 begun.wait();
-                let client = shown.open(id);
+                let client = shown.open(id, &a_client());
                 a_while();
                 is_well(client);
             });
@@ -238,9 +250,9 @@ fn who_panics_lets_go_of_a_volume() {
     let (shown, id) = (devices.shown(&[]), id(devices));
     let panics = |work: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_err();
     panics(&|| devices.alone("v", false, || panic!("on purpose")).unwrap());
-    panics(&|| drop(shown.open_alone(id, &mut |_| panic!("on purpose"))));
+    panics(&|| drop(shown.open_alone(id, &a_client(), &mut |_| panic!("on purpose"))));
     assert_eq!(devices.clients("v"), 0);
-    drop(shown.open(id).unwrap());
+    drop(shown.open(id, &a_client()).unwrap());
     drop(shown);
     open.close().unwrap();
 }
@@ -254,16 +266,89 @@ fn a_volume_is_found_by_its_number_under_another_name() {
     pool.rename("v", "w").unwrap();
     pool.create_volume("v", 2 << 20, &Default::default()).unwrap();
     assert_eq!(all.look(id).unwrap().name, "w");
-    assert_eq!(all.open(id).unwrap().size_bytes(), 1 << 20);
+    assert_eq!(all.open(id, &a_client()).unwrap().size_bytes(), 1 << 20);
     assert_ne!(all.find("v").unwrap().id, id);
     // A door that shows `v` only shows the new one.
     let some = devices.shown(&["v".to_owned()]);
     assert_eq!(some.find("v").unwrap().size_bytes, 2 << 20);
-    for kind in [some.look(id).map(drop), some.open(id).map(drop)] {
+    for kind in [some.look(id).map(drop), some.open(id, &a_client()).map(drop)] {
         assert_eq!(kind.unwrap_err().kind(), ErrorKind::NotFound);
     }
     pool.destroy("w", false).unwrap();
     assert_eq!(all.look(id).unwrap_err().kind(), ErrorKind::NotFound);
     drop((all, some));
+    open.close().unwrap();
+}
+
+/// A client that says that it has gone, and tells a test each time that it was asked.
+struct Gone {
+    asked: mpsc::Sender<&'static str>,
+}
+
+impl Client for Gone {
+    fn name(&self) -> String {
+        "one that has gone".to_owned()
+    }
+    fn is_gone(&self) -> bool {
+        let _ = self.asked.send("asked");
+        true
+    }
+    fn give_up(&self) {
+        let _ = self.asked.send("given up");
+    }
+}
+
+/// What a client that had gone left was written behind what the next client of the volume wrote.
+#[test]
+fn the_next_client_waits_for_what_one_that_has_gone_left() {
+    let (open, _dir) = pool_with(&["a"]);
+    let devices = open.service.devices();
+    let shown = devices.shown(&[]);
+    let id = shown.find("v").unwrap().id;
+    type Next<'a> = &'a (dyn Fn() + Sync);
+    let ways: [Next<'_>; 4] = [
+        &|| drop(shown.open(id, &a_client()).unwrap()),
+        &|| drop(shown.open_alone(id, &a_client(), &mut |_| Ok(())).unwrap()),
+        &|| devices.alone("v", true, || Ok(())).unwrap(),
+        &|| devices.rollback("v@a", false, false).unwrap(),
+    ];
+    for next in ways {
+        let (asked, told) = mpsc::channel();
+        let gone: Arc<dyn Client> = Arc::new(Gone { asked: asked.clone() });
+        let left = shown.open(id, &gone).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                next();
+                let _ = asked.send("the next one is in");
+            });
+            assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "asked");
+            // The register is locked from that question until it waits.
+            assert_eq!(devices.clients("v"), 1);
+            left.write(0, vec![1; 4096].into(), WriteOptions::default()).unwrap();
+            while let Ok(word) = told.try_recv() {
+                assert_ne!(word, "the next one is in");
+            }
+            drop(left);
+            while told.recv_timeout(PATIENCE).unwrap() != "the next one is in" {}
+        });
+    }
+    open.close().unwrap();
+}
+
+#[test]
+fn what_a_client_that_has_gone_left_is_given_up_and_then_the_next_one_is_refused() {
+    let (open, _dir) = pool_with(&[]);
+    let patience = GonePatience { finish: Duration::ZERO, drop: Duration::ZERO };
+    let devices = Devices::with_patience(open.service.pool().clone(), patience);
+    let (asked, told) = mpsc::channel();
+    let gone: Arc<dyn Client> = Arc::new(Gone { asked });
+    let stuck = devices.open("v", &gone).unwrap();
+    let refused = devices.open("v", &a_client()).map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InUse);
+    assert!(refused.to_string().contains("'v': requests of a client that has gone"), "{refused}");
+    assert!(refused.to_string().contains("(one that has gone)"), "{refused}");
+    assert!(told.try_iter().any(|word| word == "given up"));
+    drop(stuck);
+    devices.open("v", &a_client()).unwrap();
     open.close().unwrap();
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::Result;
+use crate::{Client, Result};
 
 /// How a write is to be done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -164,11 +164,12 @@ pub trait DeviceSet: Send + Sync {
     /// # Errors
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound).
     fn look(&self, id: DeviceId) -> Result<DeviceInfo>;
-    /// Opens a device. Waits a moment for whoever needs it for himself.
+    /// Opens a device for a client, which has it open until the result is dropped. Waits a moment for a client that needs it alone, and until what
+    /// clients that have [gone](Client::is_gone) had under way is done.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound), [`ErrorKind::InUse`](crate::ErrorKind::InUse).
-    fn open(&self, id: DeviceId) -> Result<Arc<dyn BlockDevice>>;
+    fn open(&self, id: DeviceId, client: &Arc<dyn Client>) -> Result<Arc<dyn BlockDevice>>;
     /// A device, if nobody else has it open through whatever front end, once `work` on it is done: nobody else gets it before.
     /// Waits a moment for those who are just closing it; a device that the caller has from [`open`](Self::open) counts as anybody's.
     /// A set that does not know who has what open does the work at once.
@@ -178,9 +179,10 @@ pub trait DeviceSet: Send + Sync {
     fn open_alone(
         &self,
         id: DeviceId,
+        client: &Arc<dyn Client>,
         work: &mut dyn FnMut(&dyn BlockDevice) -> Result<()>,
     ) -> Result<Arc<dyn BlockDevice>> {
-        let device = self.open(id)?;
+        let device = self.open(id, client)?;
         work(&*device)?;
         Ok(device)
     }

@@ -1,9 +1,11 @@
 //! What front ends see of storage: block devices, a set of them by name, and errors sorted by what can be
 //! done about them. Knows neither the engine behind it nor the transport before it.
 
+mod client;
 mod device;
 mod error;
 
+pub use client::{Client, NamedClient, process_name};
 pub use device::{
     Allocation, BlockDevice, DeviceId, DeviceInfo, DeviceSet, PendingRead, Run, WriteOptions, ZeroOptions, read_each,
 };

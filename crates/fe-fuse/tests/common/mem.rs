@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
 use surface::{
-    Allocation, BlockDevice, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, PendingRead, Result, Run, WriteOptions,
-    ZeroOptions,
+    Allocation, BlockDevice, Client, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, PendingRead, Result, Run,
+    WriteOptions, ZeroOptions,
 };
 
 pub const BLOCK: u64 = 4096;
@@ -345,7 +345,7 @@ impl DeviceSet for MemSet {
         self.member(id, info)
     }
 
-    fn open(&self, id: DeviceId) -> Result<Arc<dyn BlockDevice>> {
+    fn open(&self, id: DeviceId, _client: &Arc<dyn Client>) -> Result<Arc<dyn BlockDevice>> {
         self.let_go.wait_while(&mut self.held.lock(), |held| *held == Some(id));
         self.member(id, |_, member| member.device.clone() as Arc<dyn BlockDevice>)
     }
@@ -353,12 +353,13 @@ impl DeviceSet for MemSet {
     fn open_alone(
         &self,
         id: DeviceId,
+        client: &Arc<dyn Client>,
         work: &mut dyn FnMut(&dyn BlockDevice) -> Result<()>,
     ) -> Result<Arc<dyn BlockDevice>> {
         if self.is_open_elsewhere.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::InUse, format!("device {} is open elsewhere", id.0)));
         }
-        let device = self.open(id)?;
+        let device = self.open(id, client)?;
         *self.held.lock() = Some(id);
         let result = work(&*device);
         *self.held.lock() = None;

@@ -14,7 +14,7 @@ use fe_nbd::wire::{self, option, option_reply};
 use fe_nbd::{Listen, Log, Server, ServerOptions};
 use parking_lot::{Condvar, Mutex};
 
-use crate::memory::{Devices, Memory};
+use crate::memory::{Clients, Devices, Memory};
 
 /// Nothing in these tests takes this long, not even on a machine that stands still for a while; a read that does ends the test instead of
 /// hanging it.
@@ -73,6 +73,8 @@ pub struct Setup {
     pub socket: PathBuf,
     pub lines: Arc<Lines>,
     pub scratch: Scratch,
+    /// Who has a device open.
+    pub clients: Arc<Clients>,
 }
 
 impl Setup {
@@ -104,8 +106,10 @@ impl Setup {
                 *limit = PATIENCE;
             }
         }
-        let server = Server::start(Devices::of(devices), &listen, options).unwrap();
-        Self { server: Some(server), socket, lines, scratch }
+        let clients = Arc::new(Clients::default());
+        let devices = Devices::with_clients(devices, Arc::clone(&clients));
+        let server = Server::start(devices, &listen, options).unwrap();
+        Self { server: Some(server), socket, lines, scratch, clients }
     }
 
     pub fn server(&self) -> &Server {

@@ -13,6 +13,7 @@ mod memory;
 
 mod client;
 mod concurrency;
+mod gone;
 mod handshake;
 mod hostile;
 mod listening;

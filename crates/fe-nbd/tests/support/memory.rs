@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
 use surface::{
-    Allocation, BlockDevice, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, PendingRead, Result, Run, WriteOptions,
-    ZeroOptions,
+    Allocation, BlockDevice, Client, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, PendingRead, Result, Run,
+    WriteOptions, ZeroOptions,
 };
 
 /// Nothing in a test that works takes this long, not even on a machine that stands still for a while.
@@ -40,6 +40,7 @@ struct Chunk {
 pub struct Held {
     reads_at: HashSet<u64>,
     flushes: bool,
+    writes: bool,
     waiting: usize,
 }
 
@@ -96,11 +97,17 @@ impl Memory {
         self.held.lock().flushes = true;
     }
 
+    /// Writes wait from now on, before anything of them is in the device.
+    pub fn hold_writes(&self) {
+        self.held.lock().writes = true;
+    }
+
     /// Nothing waits any more.
     pub fn release(&self) {
         let mut held = self.held.lock();
         held.reads_at.clear();
         held.flushes = false;
+        held.writes = false;
         self.held_change.notify_all();
     }
 
@@ -258,6 +265,7 @@ impl BlockDevice for Memory {
 
     fn write(&self, offset: u64, data: Bytes, options: WriteOptions) -> Result<()> {
         self.begin(offset, data.len() as u64, Op::Write { offset, length: data.len(), fua: options.fua })?;
+        self.hold_while(|held| held.writes);
         self.fill(offset, data.len() as u64, Some(&data), true);
         Ok(())
     }
@@ -318,13 +326,88 @@ impl BlockDevice for Memory {
     }
 }
 
-/// Devices by name.
+/// Devices by name, and who has them open: what clients that have gone had under way is waited for, as a real set does.
 #[derive(Default)]
-pub struct Devices(pub Vec<(String, Arc<Memory>)>);
+pub struct Devices {
+    devices: Vec<(String, Arc<Memory>)>,
+    clients: Arc<Clients>,
+}
+
+#[derive(Default)]
+pub struct Clients {
+    state: Mutex<ClientsState>,
+    change: Condvar,
+}
+
+#[derive(Default)]
+struct ClientsState {
+    open: Vec<(u64, DeviceId, Arc<dyn Client>)>,
+    next: u64,
+    waiting: usize,
+    /// Who has gone is told at once that nothing more is to be begun.
+    is_impatient: bool,
+}
+
+impl Clients {
+    pub fn be_impatient(&self) {
+        self.state.lock().is_impatient = true;
+    }
+
+    /// Waits until so many clients wait for those that have gone.
+    pub fn wait_for_waiting(&self, count: usize) {
+        let mut state = self.state.lock();
+        while state.waiting < count {
+            let waited = self.change.wait_for(&mut state, PATIENCE);
+            assert!(!waited.timed_out(), "only {} of {count} clients wait", state.waiting);
+        }
+    }
+
+    /// The names of those that have a device open.
+    pub fn names(&self) -> Vec<String> {
+        self.state.lock().open.iter().map(|(_, _, client)| client.name()).collect()
+    }
+
+    fn enter(self: &Arc<Self>, id: DeviceId, client: &Arc<dyn Client>) -> InUse {
+        let mut state = self.state.lock();
+        let of_device = state.open.iter().filter(|(_, other, client)| *other == id && client.is_gone());
+        let gone: Vec<(u64, Arc<dyn Client>)> =
+            of_device.map(|(number, _, client)| (*number, client.clone())).collect();
+        if state.is_impatient {
+            gone.iter().for_each(|(_, client)| client.give_up());
+        }
+        state.waiting += 1;
+        self.change.notify_all();
+        while gone.iter().any(|(number, _)| state.open.iter().any(|(open, _, _)| open == number)) {
+            assert!(!self.change.wait_for(&mut state, PATIENCE).timed_out(), "a client that has gone keeps its device");
+        }
+        state.waiting -= 1;
+        let number = state.next;
+        state.next += 1;
+        state.open.push((number, id, client.clone()));
+        InUse { number, clients: self.clone() }
+    }
+}
+
+struct InUse {
+    number: u64,
+    clients: Arc<Clients>,
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.clients.state.lock().open.retain(|(number, _, _)| *number != self.number);
+        self.clients.change.notify_all();
+    }
+}
 
 impl Devices {
     pub fn of(devices: &[(&str, &Arc<Memory>)]) -> Arc<Self> {
-        Arc::new(Self(devices.iter().map(|(n, d)| ((*n).to_owned(), Arc::clone(d))).collect()))
+        Self::with_clients(devices, Arc::default())
+    }
+
+    pub fn with_clients(devices: &[(&str, &Arc<Memory>)], clients: Arc<Clients>) -> Arc<Self> {
+        let devices = devices.iter().map(|(n, d)| ((*n).to_owned(), Arc::clone(d))).collect();
+        Arc::new(Self { devices, clients })
     }
 }
 
@@ -338,7 +421,7 @@ impl DeviceSet for Devices {
             created_unix_s: 0,
             read_only: device.is_read_only(),
         };
-        Ok(self.0.iter().enumerate().map(info).collect())
+        Ok(self.devices.iter().enumerate().map(info).collect())
     }
 
     fn find(&self, name: &str) -> Result<DeviceInfo> {
@@ -351,8 +434,63 @@ impl DeviceSet for Devices {
         self.list()?.into_iter().find(|info| info.id == id).ok_or_else(missing)
     }
 
-    fn open(&self, id: DeviceId) -> Result<Arc<dyn BlockDevice>> {
+    fn open(&self, id: DeviceId, client: &Arc<dyn Client>) -> Result<Arc<dyn BlockDevice>> {
         let missing = || Error::new(ErrorKind::NotFound, format!("no device {}", id.0));
-        self.0.get(id.0 as usize).map(|(_, d)| Arc::clone(d) as Arc<dyn BlockDevice>).ok_or_else(missing)
+        let (_, device) = self.devices.get(id.0 as usize).ok_or_else(missing)?;
+        Ok(Arc::new(OpenMemory { device: Arc::clone(device), _in_use: self.clients.enter(id, client) }))
+    }
+}
+
+/// A device that a client has open.
+struct OpenMemory {
+    device: Arc<Memory>,
+    _in_use: InUse,
+}
+
+impl BlockDevice for OpenMemory {
+    fn size_bytes(&self) -> u64 {
+        self.device.size_bytes()
+    }
+    fn is_read_only(&self) -> bool {
+        self.device.is_read_only()
+    }
+    fn block_bytes(&self) -> (u32, u32) {
+        self.device.block_bytes()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.device.read(offset, buf)
+    }
+    fn reads_together(&self) -> bool {
+        self.device.reads_together()
+    }
+    fn read_many(&self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
+        self.device.read_many(next);
+    }
+    fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
+        self.device.read_cached(offset, buf)
+    }
+    fn write(&self, offset: u64, data: Bytes, options: WriteOptions) -> Result<()> {
+        self.device.write(offset, data, options)
+    }
+    fn write_would_wait(&self) -> bool {
+        self.device.write_would_wait()
+    }
+    fn flush(&self) -> Result<()> {
+        self.device.flush()
+    }
+    fn discard(&self, offset: u64, length: u64) -> Result<()> {
+        self.device.discard(offset, length)
+    }
+    fn write_zeroes(&self, offset: u64, length: u64, options: ZeroOptions) -> Result<()> {
+        self.device.write_zeroes(offset, length, options)
+    }
+    fn allocation(&self, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>> {
+        self.device.allocation(offset, length, runs_max)
+    }
+    fn prefetch(&self, offset: u64, length: u64) -> Result<()> {
+        self.device.prefetch(offset, length)
+    }
+    fn allocated_bytes(&self) -> u64 {
+        self.device.allocated_bytes()
     }
 }

@@ -7,6 +7,7 @@
 //! The socket is the owner's alone (mode 0600).
 
 pub mod bulk;
+mod caller;
 mod client;
 mod lent;
 mod protocol;

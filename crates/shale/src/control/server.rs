@@ -21,6 +21,7 @@ use parking_lot::{Condvar, Mutex};
 use surface::{BlockDevice, Error, ErrorKind, Result, WriteOptions};
 
 use super::bulk::{self, Frame, Operation};
+use super::caller::Caller;
 use super::lent;
 use super::protocol::{Reply, Request, decode_request, encode_reply, read_line};
 use super::streams::{serve_receive, serve_send};
@@ -246,19 +247,20 @@ enum Agreed {
     Receive(Box<dyn StreamSink>),
 }
 
-fn converse(stream: &UnixStream, number: u64, shared: &Shared) -> IoResult<()> {
-    let mut reader = BufReader::new(stream);
-    let mut writer = stream;
+fn converse(stream: &Arc<UnixStream>, number: u64, shared: &Shared) -> IoResult<()> {
+    let mut reader = BufReader::new(&**stream);
+    let mut writer = &**stream;
+    let caller = Caller::new(Arc::clone(stream));
     while let Some(line) = read_line(&mut reader)? {
         let mut agreed = None;
         let reply = decode_request(&line).and_then(|request| match request {
             Request::Bulk { volume, id } => {
-                let (id, device) = shared.service.open_volume(&volume, id)?;
+                let (id, device) = shared.service.open_volume(&volume, id, &caller)?;
                 agreed = Some(Agreed::Bulk(device));
                 Ok(Reply::Bulk { id })
             }
             Request::Send(wish) => {
-                let source = LocalSource::new(&shared.service, &wish)?;
+                let source = LocalSource::new(&shared.service, &wish, &caller)?;
                 let about = source.about().clone();
                 agreed = Some(Agreed::Send(Box::new(source)));
                 Ok(Reply::Sending(about))

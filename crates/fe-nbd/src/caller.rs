@@ -1,0 +1,70 @@
+//! The client at the other end of a connection, as the set of devices knows it: who it is, whether it is still there, and the word that
+//! nothing more of what it sent is to be begun.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{Shutdown, sockopt};
+use rustix::time::Timespec;
+use surface::{Client, process_name};
+
+/// See the module's text.
+pub struct Caller {
+    socket: Arc<OwnedFd>,
+    given_up: AtomicBool,
+}
+
+impl Caller {
+    /// Of a connected socket.
+    pub fn new(socket: Arc<OwnedFd>) -> Arc<Self> {
+        Arc::new(Self { socket, given_up: AtomicBool::new(false) })
+    }
+
+    /// The socket.
+    pub fn socket(&self) -> &Arc<OwnedFd> {
+        &self.socket
+    }
+
+    /// Whether nothing more of what the client sent is to be begun.
+    pub fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Acquire)
+    }
+
+    fn who(&self) -> Option<String> {
+        if let Ok(peer) = rustix::net::getpeername(&self.socket)
+            && let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok())
+        {
+            return Some(peer.to_string());
+        }
+        let peer = sockopt::socket_peercred(&self.socket).ok()?;
+        Some(process_name(peer.pid.as_raw_nonzero().get().unsigned_abs(), Some(peer.uid.as_raw())))
+    }
+}
+
+impl Client for Caller {
+    fn name(&self) -> String {
+        self.who().map_or_else(|| "an NBD client".to_owned(), |who| format!("NBD client {who}"))
+    }
+
+    /// A client that has closed its side may still take replies, but asks for nothing more.
+    fn is_gone(&self) -> bool {
+        let mut polled = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        let no_wait = Timespec { tv_sec: 0, tv_nsec: 0 };
+        match poll(&mut polled, Some(&no_wait)) {
+            Ok(0) | Err(_) => false,
+            Ok(_) => {
+                polled[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
+            }
+        }
+    }
+
+    fn give_up(&self) {
+        self.given_up.store(true, Ordering::Release);
+        // Wakes the reader of the connection where it waits for the rest of a write, and ends the wait for replies to be taken. An error
+        // means that nothing waits.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+    }
+}

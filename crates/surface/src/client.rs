@@ -1,0 +1,71 @@
+//! Clients: for whom a device is opened. A set of devices asks a client whether it is still there, and names it in messages.
+//!
+//! A client that has gone may have left requests behind: what it sent last, and what is being done for it. A set of devices lets no other
+//! client in before those are done, so that a write that nobody waits for any more never lands behind one of the next client.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+/// The client that a device is opened for.
+pub trait Client: Send + Sync {
+    /// The door that it came through and who it is, for messages: `NBD client 10.0.0.7:4711`.
+    fn name(&self) -> String;
+
+    /// Whether it has gone: nothing new comes from it, only what it had sent is still being done. The device that was opened for it is
+    /// dropped when that is done.
+    fn is_gone(&self) -> bool {
+        false
+    }
+
+    /// Drops what a client that has gone had sent, as far as it has not begun.
+    fn give_up(&self) {}
+}
+
+/// A client that has a name and never goes before its last request is done.
+#[derive(Debug, Clone)]
+pub struct NamedClient(String);
+
+impl NamedClient {
+    /// A client of that name.
+    pub fn new(name: impl Into<String>) -> Arc<dyn Client> {
+        Arc::new(Self(name.into()))
+    }
+}
+
+impl Client for NamedClient {
+    fn name(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// Longest name of a process that is shown, in bytes: as long as Linux keeps it.
+const COMMAND_BYTES_MAX: usize = 15;
+
+/// A process of this machine as messages name it: `process 4711 (qemu-nbd) of user 0`. The name of its program is left out where it cannot be
+/// read any more.
+pub fn process_name(pid: u32, user: Option<u32>) -> String {
+    let mut text = format!("process {pid}");
+    let command = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let command = command.trim_ascii();
+    if !command.is_empty() {
+        // Any process chooses its name: odd bytes of it do not reach a terminal.
+        let _ = write!(text, " ({})", command[..command.len().min(COMMAND_BYTES_MAX)].escape_ascii());
+    }
+    if let Some(user) = user {
+        let _ = write!(text, " of user {user}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_named_with_its_program_while_it_runs() {
+        let own = process_name(std::process::id(), Some(7));
+        assert!(own.starts_with(&format!("process {} (", std::process::id())), "{own}");
+        assert!(own.ends_with(") of user 7"), "{own}");
+        assert_eq!(process_name(u32::MAX, None), "process 4294967295");
+    }
+}
