@@ -20,6 +20,7 @@ mod model;
 mod power;
 mod ring;
 mod rng;
+mod space;
 mod store;
 mod table;
 
@@ -33,5 +34,6 @@ pub use model::{Mismatch, Model, Outcome};
 pub use power::{Fault, Generation, Point, PointKind, Power, is_power_loss};
 pub use ring::SimRing;
 pub use rng::Rng;
+pub use space::SimSpace;
 pub use store::{SimStore, StoreHandle};
 pub use table::{Observed, TableOp};

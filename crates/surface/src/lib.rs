@@ -4,9 +4,11 @@
 mod client;
 mod device;
 mod error;
+mod space;
 
 pub use client::{Client, NamedClient, process_name};
 pub use device::{
     Allocation, BlockDevice, DeviceId, DeviceInfo, DeviceSet, PendingRead, Run, WriteOptions, ZeroOptions, read_each,
 };
 pub use error::{Error, ErrorKind, Result};
+pub use space::{Capacity, ObjectSpace};

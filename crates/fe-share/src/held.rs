@@ -1,0 +1,44 @@
+//! What the kernel refers to: how often it was told of each node. A node that has no name any more goes when the kernel has
+//! forgotten it; with opens that need no message there is no other sign that it is closed.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+
+/// Counts of look-ups, some 20 bytes for each node that the kernel has cached.
+#[derive(Default)]
+pub(crate) struct Held(Mutex<HashMap<u64, u64>>);
+
+impl Held {
+    /// The kernel is told of a node once more.
+    pub(crate) fn told(&self, node: u64) {
+        *self.0.lock().entry(node).or_default() += 1;
+    }
+
+    /// The kernel takes so many look-ups back. Returns whether it refers to the node no more.
+    pub(crate) fn forget(&self, node: u64, lookups: u64) -> bool {
+        let mut counts = self.0.lock();
+        let Some(count) = counts.get_mut(&node) else { return false };
+        *count = count.saturating_sub(lookups);
+        if *count > 0 {
+            return false;
+        }
+        counts.remove(&node);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_held_until_all_look_ups_are_taken_back() {
+        let held = Held::default();
+        held.told(5);
+        held.told(5);
+        assert!(!held.forget(5, 1) && !held.forget(6, 1));
+        assert!(held.forget(5, 1));
+        assert!(!held.forget(5, 1));
+    }
+}

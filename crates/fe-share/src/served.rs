@@ -1,0 +1,323 @@
+//! Requests of the kernel, each handed to the tree.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use fuse::wire::reply;
+use fuse::{
+    Answer, Attributes, Capabilities, Entry, Errno, FileSystem, Limits, Listing, ListingPlus, Notifier, Operation,
+    Request, StatFs, WriteData,
+};
+use share::{Caller, Failure, Inode, SetAttributes, Time, TimeToSet, Tree};
+use surface::Allocation;
+
+use crate::held::Held;
+
+/// For ever: nothing changes behind the kernel's back.
+const TTL: Duration = Duration::from_secs(1 << 30);
+
+/// Requests under way that no caller waits for: read-ahead and writes of dirty pages.
+const BACKGROUND_REQUESTS_MAX: u16 = 256;
+
+/// `st_blksize`: how much programs read and write at a time.
+const PREFERRED_BYTES: u32 = 128 << 10;
+
+/// The unit of `statfs`.
+const BLOCK_BYTES: u32 = 4096;
+
+/// A share as the kernel's requests find it.
+pub(crate) struct Served {
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) held: Held,
+    /// Set when the connection is agreed upon, before the first request.
+    pub(crate) notifier: OnceLock<Notifier>,
+}
+
+fn errno(failure: Failure) -> Errno {
+    Errno::new(failure.errno())
+}
+
+fn time(time: Time) -> fuse::Time {
+    fuse::Time { seconds: time.seconds, nanoseconds: time.nanoseconds }
+}
+
+fn from_fuse(time: fuse::Time) -> Time {
+    Time { seconds: time.seconds, nanoseconds: time.nanoseconds }
+}
+
+fn time_to_set(wanted: fuse::TimeToSet) -> TimeToSet {
+    match wanted {
+        fuse::TimeToSet::Now => TimeToSet::Now,
+        fuse::TimeToSet::At(time) => TimeToSet::At(from_fuse(time)),
+    }
+}
+
+fn attributes(node: u64, inode: &Inode) -> Attributes {
+    Attributes {
+        inode: node,
+        size: inode.size,
+        blocks: inode.size.div_ceil(512),
+        accessed: time(inode.accessed),
+        modified: time(inode.modified),
+        changed: time(inode.changed),
+        mode: inode.mode,
+        links: inode.links,
+        uid: inode.uid,
+        gid: inode.gid,
+        device: inode.device,
+        block_bytes: PREFERRED_BYTES,
+    }
+}
+
+fn entry(node: u64, inode: &Inode) -> Entry {
+    Entry { node, generation: 0, name_valid: TTL, attributes_valid: TTL, attributes: attributes(node, inode) }
+}
+
+impl FileSystem for Served {
+    fn capabilities(&self, _offered: Capabilities) -> Capabilities {
+        // Not ATOMIC_O_TRUNC (the crate's documentation says why), no writeback cache, and locks stay with the kernel.
+        Capabilities::EXPORT_SUPPORT
+            .with(Capabilities::DONT_MASK)
+            .with(Capabilities::HAS_IOCTL_DIR)
+            .with(Capabilities::DO_READDIRPLUS)
+            .with(Capabilities::READDIRPLUS_AUTO)
+            .with(Capabilities::ASYNC_DIO)
+            .with(Capabilities::NO_OPEN_SUPPORT)
+            .with(Capabilities::NO_OPENDIR_SUPPORT)
+            .with(Capabilities::PARALLEL_DIROPS)
+            .with(Capabilities::POSIX_ACL)
+            .with(Capabilities::CACHE_SYMLINKS)
+            .with(Capabilities::HANDLE_KILLPRIV_V2)
+            .with(Capabilities::CREATE_SUPP_GROUP)
+            .with(Capabilities::HAS_EXPIRE_ONLY)
+            .with(Capabilities::DIRECT_IO_ALLOW_MMAP)
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { write_bytes_max: fuse::REQUEST_BYTES_MAX, background_max: BACKGROUND_REQUESTS_MAX }
+    }
+
+    fn forget(&self, node: u64, lookups: u64) {
+        if self.held.forget(node, lookups)
+            && let Err(failure) = self.tree.forget(node)
+        {
+            log::error!("inode {node} cannot be removed: {failure:?}");
+        }
+    }
+
+    fn ended(&self) {}
+
+    fn serve<A: Answer>(&self, request: &Request<'_>, answer: A) {
+        let node = request.node;
+        let caller = Caller { uid: request.uid, gid: request.gid };
+        let tree = &self.tree;
+        match request.operation {
+            Operation::Lookup { name } => self.answer_lookup(tree.lookup(node, name), answer),
+            Operation::GetAttributes { .. } => answer
+                .result(tree.inode(node).map(|inode| reply::attributes(&attributes(node, &inode), TTL)).map_err(errno)),
+            Operation::SetAttributes(wanted) => {
+                let wanted = SetAttributes {
+                    mode: wanted.mode,
+                    uid: wanted.uid,
+                    gid: wanted.gid,
+                    size: wanted.size,
+                    accessed: wanted.accessed.map(time_to_set),
+                    modified: wanted.modified.map(time_to_set),
+                    kill_suid_sgid: wanted.kill_suid_sgid,
+                };
+                let changed = tree.set_attributes(node, &wanted);
+                answer.result(changed.map(|inode| reply::attributes(&attributes(node, &inode), TTL)).map_err(errno));
+            }
+            Operation::ReadLink => answer.result(tree.read_link(node).map_err(errno)),
+            Operation::SymLink { name, target } => self.answer_made(tree.make_link(node, name, caller, target), answer),
+            Operation::MakeNode { name, mode, device, umask } => {
+                self.answer_made(tree.make(node, name, caller, mode, umask, device), answer);
+            }
+            Operation::MakeDirectory { name, mode, umask } => {
+                let mode = libc::S_IFDIR | mode & 0o7777;
+                self.answer_made(tree.make(node, name, caller, mode, umask, 0), answer);
+            }
+            Operation::TemporaryFile { mode, umask, .. } => match tree.make_nameless(node, caller, mode, umask) {
+                Ok((node, inode)) => {
+                    self.held.told(node);
+                    let opened = reply::opened(0, reply::OpenFlags::KEEP_CACHE);
+                    answer.bytes(&[reply::entry(&entry(node, &inode)), opened].concat());
+                }
+                Err(failure) => answer.fail(errno(failure)),
+            },
+            Operation::Unlink { name } => finish(tree.unlink(node, name), answer),
+            Operation::RemoveDirectory { name } => finish(tree.remove_directory(node, name), answer),
+            Operation::Rename { name, new_directory, new_name, flags } => {
+                finish(tree.rename(node, name, new_directory, new_name, flags), answer);
+            }
+            Operation::Link { existing, name } => {
+                self.answer_made(tree.link(existing, node, name).map(|inode| (existing, inode)), answer);
+            }
+            Operation::Read { offset, size, .. } => {
+                let size = size.min(fuse::REQUEST_BYTES_MAX) as usize;
+                answer.fill(size, |buffer| tree.read(node, offset, buffer).map(Some).map_err(errno));
+            }
+            Operation::Write { offset, data, kill_suid_sgid, .. } => {
+                self.write(node, offset, data, kill_suid_sgid, answer);
+            }
+            Operation::Fsync { .. } | Operation::FsyncDirectory { .. } | Operation::SyncFs => {
+                finish(tree.sync(), answer)
+            }
+            Operation::SetXattr { name, value, flags, clears_sgid } => {
+                finish(tree.set_xattr(node, name, value, flags, clears_sgid), answer);
+            }
+            Operation::GetXattr { name, size } => answer_sized(tree.xattr(node, name), size, answer),
+            Operation::ListXattr { size } => {
+                let names = tree
+                    .xattr_names(node)
+                    .map(|names| names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect::<Vec<u8>>());
+                answer_sized(names, size, answer);
+            }
+            Operation::RemoveXattr { name } => finish(tree.remove_xattr(node, name), answer),
+            Operation::ReadDirectory { offset, size, with_attributes, .. } => {
+                self.list(node, offset, size.min(fuse::REQUEST_BYTES_MAX), with_attributes, answer);
+            }
+            Operation::Allocate { offset, length, mode, .. } => {
+                finish(tree.allocate(node, offset, length, mode), answer)
+            }
+            Operation::Seek { offset, whence, .. } => {
+                let wanted = match whence {
+                    libc::SEEK_DATA => Allocation::Data,
+                    libc::SEEK_HOLE => Allocation::Hole,
+                    _ => return answer.fail(Errno::EINVAL),
+                };
+                answer.result(tree.seek(node, offset, wanted).map(reply::offset).map_err(errno));
+            }
+            Operation::CopyRange { offset, to_node, to_offset, length, wide, .. } => {
+                // Without room for 64 bits in the answer, the caller comes again for the rest.
+                let length = if wide { length } else { length.min(1 << 30) };
+                let copied = tree.copy_range(node, offset, to_node, to_offset, length).map_err(errno);
+                answer.result(copied.map(|bytes| {
+                    if wide { reply::offset(bytes) } else { reply::written(u32::try_from(bytes).unwrap_or(0)) }
+                }));
+            }
+            Operation::StatFs => answer.result(self.stat_fs().map(|found| reply::statfs(&found)).map_err(errno)),
+            Operation::Ioctl { .. } => answer.fail(Errno::ENOTTY),
+            // Answered so, OPEN, OPENDIR, CREATE, FLUSH, RELEASE, ACCESS and STATX never come again.
+            _ => answer.fail(Errno::ENOSYS),
+        }
+    }
+}
+
+fn finish<T>(result: share::Result<T>, answer: impl Answer) {
+    match result {
+        Ok(_) => answer.done(),
+        Err(failure) => answer.fail(errno(failure)),
+    }
+}
+
+/// Answers with a value, or with its length if the caller asks for that (`size` 0).
+fn answer_sized(value: share::Result<Vec<u8>>, size: u32, answer: impl Answer) {
+    match value {
+        // A value has at most 64 KiB.
+        Ok(value) if size == 0 => answer.bytes(&reply::xattr_size(u32::try_from(value.len()).unwrap_or(u32::MAX))),
+        Ok(value) if value.len() > size as usize => answer.fail(Errno::ERANGE),
+        Ok(value) => answer.bytes(&value),
+        Err(failure) => answer.fail(errno(failure)),
+    }
+}
+
+impl Served {
+    /// Answers a look-up. A name that is not there is cached as such.
+    fn answer_lookup(&self, found: share::Result<(u64, Inode)>, answer: impl Answer) {
+        match found {
+            Ok(_) => self.answer_made(found, answer),
+            Err(failure) if failure.errno() == libc::ENOENT => {
+                let none = Attributes {
+                    inode: 0,
+                    size: 0,
+                    blocks: 0,
+                    accessed: fuse::Time::default(),
+                    modified: fuse::Time::default(),
+                    changed: fuse::Time::default(),
+                    mode: 0,
+                    links: 0,
+                    uid: 0,
+                    gid: 0,
+                    device: 0,
+                    block_bytes: 0,
+                };
+                answer.entry(&Entry {
+                    node: 0,
+                    generation: 0,
+                    name_valid: TTL,
+                    attributes_valid: Duration::ZERO,
+                    attributes: none,
+                });
+            }
+            Err(failure) => answer.fail(errno(failure)),
+        }
+    }
+
+    fn answer_made(&self, made: share::Result<(u64, Inode)>, answer: impl Answer) {
+        match made {
+            Ok((node, inode)) => {
+                self.held.told(node);
+                answer.entry(&entry(node, &inode));
+            }
+            Err(failure) => answer.fail(errno(failure)),
+        }
+    }
+
+    fn write(&self, node: u64, offset: u64, data: WriteData<'_>, kill_suid_sgid: bool, answer: impl Answer) {
+        let bytes = match data {
+            WriteData::Here(data) => Bytes::copy_from_slice(data),
+            WriteData::InAnswer(_) => Bytes::copy_from_slice(answer.data()),
+        };
+        // At most the largest request.
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        match self.tree.write(node, offset, bytes, kill_suid_sgid) {
+            Ok(written) => {
+                if written.changed_mode
+                    && let Some(notifier) = self.notifier.get()
+                    && let Err(error) = notifier.inval_inode(node, -1, 0)
+                {
+                    log::error!("the kernel cannot be told of a changed mode: {error}");
+                }
+                answer.written(length);
+            }
+            Err(failure) => answer.fail(errno(failure)),
+        }
+    }
+
+    fn list(&self, node: u64, offset: u64, size: u32, with_attributes: bool, answer: impl Answer) {
+        let (mut plain, mut plus) = (Listing::new(size), ListingPlus::new(size));
+        let listed = self.tree.list(node, offset, |listed, inode| {
+            if !with_attributes {
+                return plain.add(listed.node, listed.cookie, listed.kind, &listed.name);
+            }
+            let has_room = plus.add(&entry(listed.node, &inode), listed.cookie, &listed.name);
+            // The kernel does not count the dots as look-ups.
+            if has_room && listed.cookie > share::COOKIE_DOT_DOT {
+                self.held.told(listed.node);
+            }
+            has_room
+        });
+        match listed {
+            Ok(()) => answer.bytes(if with_attributes { plus.bytes() } else { plain.bytes() }),
+            Err(failure) => answer.fail(errno(failure)),
+        }
+    }
+
+    fn stat_fs(&self) -> share::Result<StatFs> {
+        let capacity = self.tree.capacity()?;
+        let block = u64::from(BLOCK_BYTES);
+        let free = capacity.free_bytes / block;
+        Ok(StatFs {
+            blocks: capacity.total_bytes / block,
+            blocks_free: free,
+            blocks_available: free,
+            // As many as there is room for.
+            files: capacity.total_bytes / block,
+            files_free: free,
+            block_bytes: BLOCK_BYTES,
+            name_bytes_max: share::NAME_BYTES_MAX as u32,
+        })
+    }
+}

@@ -1,0 +1,184 @@
+//! The record of an inode: attributes, and where its data lies.
+//!
+//! Encoding, little-endian: version 1, flags 1, mode 4, uid 4, gid 4, links 4, device 4, size 8, data 8, parent 8,
+//! then four times seconds 8 and nanoseconds 4 (accessed, modified, changed, born), then the target of a symbolic
+//! link up to the end. Valid if and only if the version is known and the length is at least that of the fixed part.
+
+use crate::failure::{Failure, Result};
+
+/// A point in time, in seconds since 1970 and nanoseconds from there on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Time {
+    /// Seconds since 1970, negative before.
+    pub seconds: i64,
+    /// 0 to 999,999,999.
+    pub nanoseconds: u32,
+}
+
+/// Something that is looked up in the table of extended attributes only if the inode says that it is there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Flags(u8);
+
+impl Flags {
+    /// An access ACL with more than the three entries that the mode has.
+    pub(crate) const ACCESS_ACL: Self = Self(1);
+    /// A default ACL, for what is made in the directory.
+    pub(crate) const DEFAULT_ACL: Self = Self(1 << 1);
+    /// `security.capability`, which a change of the content takes away.
+    pub(crate) const CAPABILITY: Self = Self(1 << 2);
+
+    pub(crate) const fn has(self, flag: Self) -> bool {
+        self.0 & flag.0 != 0
+    }
+
+    pub(crate) fn set(&mut self, flag: Self, on: bool) {
+        if on { self.0 |= flag.0 } else { self.0 &= !flag.0 }
+    }
+}
+
+/// An inode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inode {
+    /// Type and permissions, as `st_mode`.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Names that it has; of a directory, 2 and one for each directory in it.
+    pub links: u32,
+    /// Device number, for device nodes.
+    pub device: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// The file of the object space that holds its content. Emptying a file gives it a new one, so that the old content need not
+    /// go before the change is durable.
+    pub(crate) data: u64,
+    /// Of a directory: the one that it is in. 0 for the root.
+    pub(crate) parent: u64,
+    /// Last access.
+    pub accessed: Time,
+    /// Last change of the content.
+    pub modified: Time,
+    /// Last change of the content or the attributes.
+    pub changed: Time,
+    /// When it was made.
+    pub born: Time,
+    /// Target of a symbolic link.
+    pub(crate) target: Box<[u8]>,
+    pub(crate) flags: Flags,
+}
+
+const VERSION: u8 = 1;
+const FIXED_BYTES: usize = 94;
+
+impl Inode {
+    /// The type, as `S_IFMT` masks it.
+    pub const fn kind(&self) -> u32 {
+        self.mode & libc::S_IFMT
+    }
+
+    /// Whether it is a directory.
+    pub const fn is_directory(&self) -> bool {
+        self.kind() == libc::S_IFDIR
+    }
+
+    /// Whether it is a file with content.
+    pub const fn is_file(&self) -> bool {
+        self.kind() == libc::S_IFREG
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(FIXED_BYTES + self.target.len());
+        out.extend([VERSION, self.flags.0]);
+        for number in [self.mode, self.uid, self.gid, self.links, self.device] {
+            out.extend(number.to_le_bytes());
+        }
+        for number in [self.size, self.data, self.parent] {
+            out.extend(number.to_le_bytes());
+        }
+        for time in [self.accessed, self.modified, self.changed, self.born] {
+            out.extend(time.seconds.to_le_bytes());
+            out.extend(time.nanoseconds.to_le_bytes());
+        }
+        out.extend(&self.target);
+        out
+    }
+
+    pub(crate) fn decode(number: u64, bytes: &[u8]) -> Result<Self> {
+        let damaged = || Failure::damaged(format_args!("inode {number} has a record of {} bytes", bytes.len()));
+        let (fixed, target) = bytes.split_at_checked(FIXED_BYTES).ok_or_else(damaged)?;
+        if fixed[0] != VERSION {
+            return Err(damaged());
+        }
+        let mut rest = &fixed[2..];
+        let mut u32 = || take(&mut rest).map(u32::from_le_bytes);
+        let (mode, uid, gid, links, device) = (u32(), u32(), u32(), u32(), u32());
+        let mut u64 = || take(&mut rest).map(u64::from_le_bytes);
+        let (size, data, parent) = (u64(), u64(), u64());
+        let mut time = || {
+            let seconds = take(&mut rest).map(i64::from_le_bytes)?;
+            Some(Time { seconds, nanoseconds: take(&mut rest).map(u32::from_le_bytes)? })
+        };
+        let times = (time(), time(), time(), time());
+        // All are there, for the fixed part is.
+        let whole = || {
+            Some(Self {
+                mode: mode?,
+                uid: uid?,
+                gid: gid?,
+                links: links?,
+                device: device?,
+                size: size?,
+                data: data?,
+                parent: parent?,
+                accessed: times.0?,
+                modified: times.1?,
+                changed: times.2?,
+                born: times.3?,
+                target: target.into(),
+                flags: Flags(fixed[1]),
+            })
+        };
+        whole().ok_or_else(damaged)
+    }
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (taken, left) = rest.split_first_chunk()?;
+    *rest = left;
+    Some(*taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_comes_back_as_it_was_and_a_short_one_is_refused() {
+        let mut flags = Flags::default();
+        flags.set(Flags::CAPABILITY, true);
+        let inode = Inode {
+            mode: libc::S_IFLNK | 0o777,
+            uid: 1,
+            gid: 2,
+            links: 3,
+            device: 4,
+            size: 5,
+            data: 6,
+            parent: 7,
+            accessed: Time { seconds: -8, nanoseconds: 9 },
+            modified: Time { seconds: i64::MAX, nanoseconds: 10 },
+            changed: Time::default(),
+            born: Time { seconds: 11, nanoseconds: 12 },
+            target: b"a/target"[..].into(),
+            flags,
+        };
+        let bytes = inode.encode();
+        assert_eq!(Inode::decode(1, &bytes).unwrap(), inode);
+        assert!(Inode::decode(1, &bytes[..FIXED_BYTES - 1]).is_err());
+        assert!(Inode::decode(1, &[&[9], &bytes[1..]].concat()).is_err());
+        flags.set(Flags::CAPABILITY, false);
+        assert_eq!(flags, Flags::default());
+    }
+}

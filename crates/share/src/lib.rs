@@ -1,0 +1,18 @@
+//! A POSIX directory tree in an object space: namespace, attributes, data. Owns what the operations of a file system mean; knows neither
+//! the engine below nor the transport above.
+//!
+//! The namespace is a database in the space itself (`backend`, `store`), so that every snapshot and stream of the
+//! space has the names that belong to its data. A file's content is one file of the space, so that where a byte lies is arithmetic.
+
+mod acl;
+mod backend;
+mod failure;
+mod inode;
+mod names;
+mod store;
+mod tree;
+
+pub use failure::{Failure, Result};
+pub use inode::{Inode, Time};
+pub use names::{COOKIE_DOT, COOKIE_DOT_DOT, NAME_BYTES_MAX};
+pub use tree::{Caller, Listed, Options, SetAttributes, TimeToSet, Tree, Written};

@@ -1,0 +1,121 @@
+//! Looking names up, and listing them.
+
+use super::Tree;
+use crate::failure::{Failure, Result};
+use crate::inode::Inode;
+use crate::names::{self, COOKIE_DOT, COOKIE_DOT_DOT};
+use crate::store::State;
+
+/// A name of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// From where the listing goes on behind it.
+    pub cookie: u64,
+    /// The inode that it means.
+    pub node: u64,
+    /// Its type, as `S_IFMT` masks it.
+    pub kind: u32,
+    /// The name.
+    pub name: Vec<u8>,
+}
+
+/// A directory that can have names.
+///
+/// # Errors
+/// `ENOTDIR`; `ENOENT` for one that was removed.
+pub(super) fn living_directory(state: &mut State, node: u64) -> Result<Inode> {
+    let inode = state.inode(node)?;
+    match (inode.is_directory(), inode.links) {
+        (false, _) => Err(Failure::new(libc::ENOTDIR)),
+        (true, 0) => Err(Failure::new(libc::ENOENT)),
+        _ => Ok(inode),
+    }
+}
+
+impl Tree {
+    /// Attributes of a node.
+    ///
+    /// # Errors
+    /// `ESTALE` if it is not there.
+    pub fn inode(&self, node: u64) -> Result<Inode> {
+        self.state.lock().inode(node)
+    }
+
+    /// The node of a name, `.` and `..` among them.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`.
+    pub fn lookup(&self, directory: u64, name: &[u8]) -> Result<(u64, Inode)> {
+        let mut state = self.state.lock();
+        let inode = state.inode(directory)?;
+        if name == b"." {
+            return Ok((directory, inode));
+        }
+        if !inode.is_directory() {
+            return Err(Failure::new(libc::ENOTDIR));
+        }
+        if name == b".." {
+            return Ok((inode.parent, state.inode(inode.parent)?));
+        }
+        if name.len() > names::NAME_BYTES_MAX {
+            return Err(Failure::new(libc::ENAMETOOLONG));
+        }
+        let (_, named) = state.find(directory, name)?.ok_or(Failure::new(libc::ENOENT))?;
+        Ok((named.inode, state.inode(named.inode)?))
+    }
+
+    /// Names of a directory behind the cookie `after` (0: all), as long as `wants_more` says so. The
+    /// attributes are those of the moment.
+    ///
+    /// # Errors
+    /// `ENOTDIR`, `ESTALE`.
+    pub fn list(&self, directory: u64, after: u64, mut wants_more: impl FnMut(Listed, Inode) -> bool) -> Result<()> {
+        let mut state = self.state.lock();
+        let inode = state.inode(directory)?;
+        if !inode.is_directory() {
+            return Err(Failure::new(libc::ENOTDIR));
+        }
+        for (cookie, name, node) in [(COOKIE_DOT, &b"."[..], directory), (COOKIE_DOT_DOT, b"..", inode.parent)] {
+            if after < cookie {
+                // The parent of a removed directory may be gone.
+                let inode =
+                    if node == directory { inode.clone() } else { state.inode(node).unwrap_or_else(|_| inode.clone()) };
+                let listed = Listed { cookie, node, kind: libc::S_IFDIR, name: name.to_vec() };
+                if !wants_more(listed, inode) {
+                    return Ok(());
+                }
+            }
+        }
+        // In steps, so that the inodes can be looked up between them.
+        const STEP: usize = 256;
+        let mut after = after.max(COOKIE_DOT_DOT);
+        loop {
+            let mut step = Vec::with_capacity(STEP);
+            state.list(directory, after, |cookie, named| {
+                step.push((cookie, named));
+                step.len() < STEP
+            })?;
+            let is_last = step.len() < STEP;
+            for (cookie, named) in step {
+                after = cookie;
+                let inode = state.inode(named.inode)?;
+                let listed = Listed { cookie, node: named.inode, kind: named.kind, name: named.name };
+                if !wants_more(listed, inode) {
+                    return Ok(());
+                }
+            }
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Target of a symbolic link.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is none.
+    pub fn read_link(&self, node: u64) -> Result<Vec<u8>> {
+        let inode = self.state.lock().inode(node)?;
+        if inode.kind() == libc::S_IFLNK { Ok(inode.target.into()) } else { Err(Failure::new(libc::EINVAL)) }
+    }
+}

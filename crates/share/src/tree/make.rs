@@ -1,0 +1,176 @@
+//! Making files, directories, links.
+
+use super::directory::living_directory;
+use super::{Caller, Tree};
+use crate::acl::{self, Acl};
+use crate::failure::{Failure, Result};
+use crate::inode::{Flags, Inode};
+use crate::names;
+use crate::store::State;
+
+/// The longest target of a symbolic link.
+const TARGET_BYTES_MAX: usize = 4095;
+
+/// Names that an inode can have.
+const LINKS_MAX: u32 = i32::MAX.cast_unsigned();
+
+impl Tree {
+    /// Makes a file, directory, fifo, socket or device node with the type and permissions of `mode`.
+    /// `umask` counts where the directory has no default ACL.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENOENT` for a directory that was removed, `EINVAL`, `ENAMETOOLONG`.
+    pub fn make(
+        &self,
+        directory: u64,
+        name: &[u8],
+        caller: Caller,
+        mode: u32,
+        umask: u32,
+        device: u32,
+    ) -> Result<(u64, Inode)> {
+        self.make_any(directory, Some(name), caller, mode, umask, device, &[])
+    }
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// As [`Self::make`]; `ENAMETOOLONG` for its target too.
+    pub fn make_link(&self, directory: u64, name: &[u8], caller: Caller, target: &[u8]) -> Result<(u64, Inode)> {
+        if target.len() > TARGET_BYTES_MAX {
+            return Err(Failure::new(libc::ENAMETOOLONG));
+        }
+        self.make_any(directory, Some(name), caller, libc::S_IFLNK | 0o777, 0, 0, target)
+    }
+
+    /// Makes a file without a name, which goes unless it is given one.
+    ///
+    /// # Errors
+    /// As [`Self::make`].
+    pub fn make_nameless(&self, directory: u64, caller: Caller, mode: u32, umask: u32) -> Result<(u64, Inode)> {
+        self.make_any(directory, None, caller, libc::S_IFREG | mode & 0o7777, umask, 0, &[])
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one for each thing that a new inode has")]
+    fn make_any(
+        &self,
+        directory: u64,
+        name: Option<&[u8]>,
+        caller: Caller,
+        mode: u32,
+        umask: u32,
+        device: u32,
+        target: &[u8],
+    ) -> Result<(u64, Inode)> {
+        if let Some(name) = name {
+            names::check(name)?;
+        }
+        let now = self.now();
+        let mut state = self.change()?;
+        let mut parent = living_directory(&mut state, directory)?;
+        if let Some(name) = name
+            && state.find(directory, name)?.is_some()
+        {
+            return Err(Failure::new(libc::EEXIST));
+        }
+        let is_directory = mode & libc::S_IFMT == libc::S_IFDIR;
+        if is_directory && parent.links >= LINKS_MAX {
+            return Err(Failure::new(libc::EMLINK));
+        }
+        let number = state.allocate();
+        let inherits_group = parent.mode & libc::S_ISGID != 0;
+        let mut inode = Inode {
+            mode,
+            uid: caller.uid,
+            gid: if inherits_group { parent.gid } else { caller.gid },
+            links: if is_directory { 2 } else { u32::from(name.is_some()) },
+            device,
+            size: target.len() as u64,
+            data: if mode & libc::S_IFMT == libc::S_IFREG { number } else { 0 },
+            parent: if is_directory { directory } else { 0 },
+            accessed: now,
+            modified: now,
+            changed: now,
+            born: now,
+            target: target.into(),
+            flags: Flags::default(),
+        };
+        if inherits_group && is_directory {
+            inode.mode |= libc::S_ISGID;
+        }
+        inherit_acl(&mut state, directory, &parent, number, &mut inode, umask)?;
+        match name {
+            Some(name) => {
+                state.add_entry(directory, name, number, inode.kind())?;
+                parent.links += u32::from(is_directory);
+                (parent.modified, parent.changed) = (now, now);
+                state.put(directory, parent);
+            }
+            None => state.set_orphan(number, true)?,
+        }
+        state.put(number, inode.clone());
+        Ok((number, inode))
+    }
+
+    /// Gives a file one more name.
+    ///
+    /// # Errors
+    /// `EPERM` for a directory, `EEXIST`, `EMLINK`, `ENOENT`.
+    pub fn link(&self, node: u64, directory: u64, name: &[u8]) -> Result<Inode> {
+        names::check(name)?;
+        let now = self.now();
+        let mut state = self.change()?;
+        let mut inode = state.inode(node)?;
+        if inode.is_directory() {
+            return Err(Failure::new(libc::EPERM));
+        }
+        if inode.links >= LINKS_MAX {
+            return Err(Failure::new(libc::EMLINK));
+        }
+        let mut parent = living_directory(&mut state, directory)?;
+        if state.find(directory, name)?.is_some() {
+            return Err(Failure::new(libc::EEXIST));
+        }
+        state.add_entry(directory, name, node, inode.kind())?;
+        if inode.links == 0 {
+            state.set_orphan(node, false)?;
+        }
+        inode.links += 1;
+        inode.changed = now;
+        state.put(node, inode.clone());
+        (parent.modified, parent.changed) = (now, now);
+        state.put(directory, parent);
+        Ok(inode)
+    }
+}
+
+/// Gives a new inode the ACL that its directory has for it, or else applies the umask.
+fn inherit_acl(
+    state: &mut State,
+    directory: u64,
+    parent: &Inode,
+    number: u64,
+    inode: &mut Inode,
+    umask: u32,
+) -> Result<()> {
+    if inode.kind() == libc::S_IFLNK {
+        return Ok(());
+    }
+    let default = if parent.flags.has(Flags::DEFAULT_ACL) { state.xattr(directory, acl::DEFAULT)? } else { None };
+    let Some(bytes) = default else {
+        inode.mode &= !(umask & 0o777);
+        return Ok(());
+    };
+    let mut access = Acl::parse(&bytes)?;
+    access.restrict(inode.mode);
+    inode.mode = inode.mode & !0o777 | access.mode_bits();
+    if !access.is_minimal() {
+        state.set_xattr(number, acl::ACCESS, &access.encode())?;
+        inode.flags.set(Flags::ACCESS_ACL, true);
+    }
+    if inode.is_directory() {
+        state.set_xattr(number, acl::DEFAULT, &bytes)?;
+        inode.flags.set(Flags::DEFAULT_ACL, true);
+    }
+    Ok(())
+}

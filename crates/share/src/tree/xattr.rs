@@ -1,0 +1,144 @@
+//! Extended attributes and ACLs.
+
+use super::Tree;
+use crate::acl::{self, Acl};
+use crate::failure::{Failure, Result};
+use crate::inode::{Flags, Inode};
+use crate::store::State;
+
+/// File capabilities, which a change of the content takes away.
+const CAPABILITY: &[u8] = b"security.capability";
+
+/// The largest value, as the kernel has it.
+const VALUE_BYTES_MAX: usize = 64 << 10;
+
+/// Takes a file's capabilities away. Returns whether there were any.
+pub(super) fn drop_capability(state: &mut State, node: u64, inode: &mut Inode) -> Result<bool> {
+    let has = inode.flags.has(Flags::CAPABILITY);
+    if has {
+        state.remove_xattr(node, CAPABILITY)?;
+        inode.flags.set(Flags::CAPABILITY, false);
+    }
+    Ok(has)
+}
+
+/// Refuses names of spaces that the tree does not keep.
+fn check(name: &[u8]) -> Result<()> {
+    // Asked for by every `ls -l`; this answer, and no other, stops the kernel from asking again.
+    if name == b"security.selinux" {
+        return Err(Failure::new(libc::EOPNOTSUPP));
+    }
+    let spaces: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+    let is_kept = spaces.iter().any(|space| name.len() > space.len() && name.starts_with(space));
+    if is_kept || name == acl::ACCESS || name == acl::DEFAULT {
+        return Ok(());
+    }
+    Err(Failure::new(libc::EOPNOTSUPP))
+}
+
+impl Tree {
+    /// Value of an extended attribute.
+    ///
+    /// # Errors
+    /// `ENODATA`, `EOPNOTSUPP` for a name that is not kept.
+    pub fn xattr(&self, node: u64, name: &[u8]) -> Result<Vec<u8>> {
+        check(name)?;
+        let mut state = self.state.lock();
+        let inode = state.inode(node)?;
+        let absent = Failure::new(libc::ENODATA);
+        let flag = match name {
+            acl::ACCESS => Some(Flags::ACCESS_ACL),
+            acl::DEFAULT => Some(Flags::DEFAULT_ACL),
+            CAPABILITY => Some(Flags::CAPABILITY),
+            _ => None,
+        };
+        if flag.is_some_and(|flag| !inode.flags.has(flag)) {
+            return Err(absent);
+        }
+        state.xattr(node, name)?.ok_or(absent)
+    }
+
+    /// Names of all extended attributes of a node.
+    ///
+    /// # Errors
+    /// `ESTALE`.
+    pub fn xattr_names(&self, node: u64) -> Result<Vec<Vec<u8>>> {
+        let mut state = self.state.lock();
+        state.inode(node)?;
+        state.xattr_names(node)
+    }
+
+    /// Sets an extended attribute. `flags`: `XATTR_CREATE`, `XATTR_REPLACE`. `clears_sgid`: the caller is not in the file's group,
+    /// and sets an ACL.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENODATA`, `E2BIG`, `EOPNOTSUPP`, `EINVAL` for an ACL that is not valid.
+    pub fn set_xattr(&self, node: u64, name: &[u8], value: &[u8], flags: i32, clears_sgid: bool) -> Result<()> {
+        check(name)?;
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(Failure::new(libc::E2BIG));
+        }
+        let now = self.now();
+        let mut state = self.change()?;
+        let mut inode = state.inode(node)?;
+        let is_there = state.xattr(node, name)?.is_some();
+        if flags & libc::XATTR_CREATE != 0 && is_there {
+            return Err(Failure::new(libc::EEXIST));
+        }
+        if flags & libc::XATTR_REPLACE != 0 && !is_there {
+            return Err(Failure::new(libc::ENODATA));
+        }
+        let mut keep = true;
+        match name {
+            acl::ACCESS => {
+                let access = Acl::parse(value)?;
+                inode.mode = inode.mode & !0o777 | access.mode_bits();
+                if clears_sgid {
+                    inode.mode &= !libc::S_ISGID;
+                }
+                keep = !access.is_minimal();
+                inode.flags.set(Flags::ACCESS_ACL, keep);
+            }
+            acl::DEFAULT => {
+                if !inode.is_directory() {
+                    return Err(Failure::new(libc::EACCES));
+                }
+                Acl::parse(value)?;
+                inode.flags.set(Flags::DEFAULT_ACL, true);
+            }
+            CAPABILITY => inode.flags.set(Flags::CAPABILITY, true),
+            _ => {}
+        }
+        if keep {
+            state.set_xattr(node, name, value)?;
+        } else if is_there {
+            state.remove_xattr(node, name)?;
+        }
+        inode.changed = now;
+        state.put(node, inode);
+        Ok(())
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// `ENODATA`, `EOPNOTSUPP`.
+    pub fn remove_xattr(&self, node: u64, name: &[u8]) -> Result<()> {
+        check(name)?;
+        let now = self.now();
+        let mut state = self.change()?;
+        let mut inode = state.inode(node)?;
+        if !state.remove_xattr(node, name)? {
+            return Err(Failure::new(libc::ENODATA));
+        }
+        match name {
+            acl::ACCESS => inode.flags.set(Flags::ACCESS_ACL, false),
+            acl::DEFAULT => inode.flags.set(Flags::DEFAULT_ACL, false),
+            CAPABILITY => inode.flags.set(Flags::CAPABILITY, false),
+            _ => {}
+        }
+        inode.changed = now;
+        state.put(node, inode);
+        Ok(())
+    }
+}

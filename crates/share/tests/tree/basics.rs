@@ -1,0 +1,245 @@
+//! What single operations promise.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use share::{Caller, SetAttributes, Time, TimeToSet, Tree};
+use sim::{Rng, SimSpace};
+use surface::Allocation;
+
+use crate::run::OPTIONS;
+
+const CALLER: Caller = Caller { uid: 1000, gid: 100 };
+
+fn tree() -> (Arc<SimSpace>, Tree) {
+    let space = SimSpace::new();
+    let tree = Tree::create(space.clone(), 7, OPTIONS).unwrap();
+    (space, tree)
+}
+
+fn file(tree: &Tree, name: &[u8]) -> u64 {
+    tree.make(Tree::ROOT, name, CALLER, libc::S_IFREG | 0o644, 0, 0).unwrap().0
+}
+
+fn size(tree: &Tree, node: u64, size: u64) {
+    tree.set_attributes(node, &SetAttributes { size: Some(size), ..SetAttributes::default() }).unwrap();
+}
+
+fn content(tree: &Tree, node: u64) -> Vec<u8> {
+    let mut content = vec![0; tree.inode(node).unwrap().size as usize];
+    let length = tree.read(node, 0, &mut content).unwrap();
+    assert_eq!(length, content.len());
+    content
+}
+
+/// Bytes that a write left behind the end of a file whose size a loss of power took must not show when the file grows.
+#[test]
+fn a_file_that_grows_after_a_loss_of_power_shows_zeroes_and_no_lost_bytes() {
+    let (space, tree) = tree();
+    let node = file(&tree, b"f");
+    tree.write(node, 0, Bytes::from_static(b"kept"), false).unwrap();
+    tree.sync().unwrap();
+    tree.write(node, 4, Bytes::from(vec![b'x'; 9000]), false).unwrap();
+    // The data reaches the medium, the size does not.
+    surface::ObjectSpace::flush(&*space).unwrap();
+    let space = space.after_power_loss(&mut Rng::new(1));
+    let tree = Tree::open(space, OPTIONS).unwrap();
+    assert_eq!(content(&tree, node), b"kept");
+    size(&tree, node, 10_000);
+    let mut expected = b"kept".to_vec();
+    expected.resize(10_000, 0);
+    assert_eq!(content(&tree, node), expected);
+}
+
+/// The data of a file that a loss of power took belongs to no file made later.
+#[test]
+fn numbers_and_data_of_lost_files_are_never_seen_again() {
+    let (space, tree) = tree();
+    let lost = file(&tree, b"lost");
+    tree.write(lost, 0, Bytes::from(vec![b's'; 5000]), false).unwrap();
+    surface::ObjectSpace::flush(&*space).unwrap();
+    let space = space.after_power_loss(&mut Rng::new(1));
+    let tree = Tree::open(space.clone(), OPTIONS).unwrap();
+    assert_eq!(tree.lookup(Tree::ROOT, b"lost").unwrap_err().errno(), libc::ENOENT);
+    assert_eq!(space.allocated_blocks(lost..lost + 1), 0);
+    let new = file(&tree, b"new");
+    assert!(new > lost, "number {new} after {lost}");
+    size(&tree, new, 5000);
+    assert_eq!(content(&tree, new), vec![0; 5000]);
+}
+
+#[test]
+fn emptying_a_file_keeps_its_content_until_that_is_durable_and_frees_it_then() {
+    let (space, tree) = tree();
+    let node = file(&tree, b"f");
+    tree.write(node, 0, Bytes::from(vec![b'o'; 8192]), false).unwrap();
+    tree.sync().unwrap();
+    size(&tree, node, 0);
+    tree.write(node, 0, Bytes::from_static(b"new"), false).unwrap();
+    assert_eq!(content(&tree, node), b"new");
+    assert!(space.allocated_blocks(node..node + 1) == 2, "the old content went before that was durable");
+    let before = Tree::open(space.after_power_loss(&mut Rng::new(3)), OPTIONS).unwrap();
+    assert_eq!(content(&before, node), vec![b'o'; 8192]);
+    tree.sync().unwrap();
+    assert_eq!(space.allocated_blocks(node..node + 1), 0);
+    assert_eq!(content(&tree, node), b"new");
+}
+
+#[test]
+fn a_removed_file_lives_while_it_is_held_and_leaves_nothing() {
+    let (space, tree) = tree();
+    let node = file(&tree, b"f");
+    tree.write(node, 0, Bytes::from(vec![1; 4096]), false).unwrap();
+    tree.set_xattr(node, b"user.x", b"y", 0, false).unwrap();
+    assert_eq!(tree.unlink(Tree::ROOT, b"f").unwrap(), node);
+    assert_eq!(content(&tree, node), vec![1; 4096]);
+    assert_eq!(tree.inode(node).unwrap().links, 0);
+    tree.forget(node).unwrap();
+    assert_eq!(tree.inode(node).unwrap_err().errno(), libc::ESTALE);
+    tree.sync().unwrap();
+    assert_eq!((space.allocated_blocks(node..node + 1), tree.xattr_count().unwrap()), (0, 0));
+}
+
+#[test]
+fn orphans_of_a_killed_session_are_reaped() {
+    let (space, tree) = tree();
+    let node = file(&tree, b"f");
+    tree.write(node, 0, Bytes::from(vec![1; 4096]), false).unwrap();
+    tree.unlink(Tree::ROOT, b"f").unwrap();
+    let (nameless, _) = tree.make_nameless(Tree::ROOT, CALLER, 0o600, 0).unwrap();
+    tree.sync().unwrap();
+    let space = space.after_power_loss(&mut Rng::new(1));
+    let tree = Tree::open(space.clone(), OPTIONS).unwrap();
+    for gone in [node, nameless] {
+        assert_eq!(tree.inode(gone).unwrap_err().errno(), libc::ESTALE);
+    }
+    assert_eq!((space.allocated_blocks(node..node + 1), tree.check().unwrap()), (0, Vec::new()));
+}
+
+#[test]
+fn a_session_that_ended_in_order_leaves_its_numbers() {
+    let (space, tree) = tree();
+    let first = file(&tree, b"a");
+    tree.close().unwrap();
+    drop(tree);
+    let tree = Tree::open(space, OPTIONS).unwrap();
+    assert_eq!(file(&tree, b"b"), first + 1);
+}
+
+#[test]
+fn listings_go_on_where_they_stopped_whatever_changes() {
+    let (_, tree) = tree();
+    for number in 0..700 {
+        file(&tree, format!("file {number}").as_bytes());
+    }
+    let (mut seen, mut after) = (Vec::new(), 0);
+    loop {
+        let mut step = Vec::new();
+        tree.list(Tree::ROOT, after, |listed, inode| {
+            assert_eq!(listed.kind, inode.kind());
+            after = listed.cookie;
+            step.push(listed.name);
+            step.len() < 50
+        })
+        .unwrap();
+        if step.is_empty() {
+            break;
+        }
+        // Names that were listed go; new ones come.
+        for name in step.iter().filter(|name| name.starts_with(b"file")) {
+            tree.unlink(Tree::ROOT, name).unwrap();
+            file(&tree, &[b"new ", &name[..]].concat());
+        }
+        seen.extend(step);
+    }
+    seen.retain(|name| name.starts_with(b"file"));
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 700);
+}
+
+#[test]
+fn privileges_go_with_a_write_by_others() {
+    let (_, tree) = tree();
+    let node = file(&tree, b"f");
+    let mode = SetAttributes { mode: Some(0o6775), ..SetAttributes::default() };
+    tree.set_attributes(node, &mode).unwrap();
+    tree.set_xattr(node, b"security.capability", b"cap", 0, false).unwrap();
+    assert!(!tree.write(node, 0, Bytes::from_static(b"x"), false).unwrap().changed_mode);
+    assert_eq!(tree.inode(node).unwrap().mode & 0o7777, 0o6775);
+    assert_eq!(tree.xattr(node, b"security.capability").unwrap_err().errno(), libc::ENODATA);
+    assert!(tree.write(node, 0, Bytes::from_static(b"x"), true).unwrap().changed_mode);
+    assert_eq!(tree.inode(node).unwrap().mode & 0o7777, 0o775);
+    // Without execution for the group the bit means mandatory locking, and stays.
+    tree.set_attributes(node, &SetAttributes { mode: Some(0o2664), ..SetAttributes::default() }).unwrap();
+    assert!(!tree.write(node, 0, Bytes::from_static(b"x"), true).unwrap().changed_mode);
+    let chown = SetAttributes { uid: Some(5), ..SetAttributes::default() };
+    tree.set_attributes(node, &mode).unwrap();
+    assert_eq!(tree.set_attributes(node, &chown).unwrap().mode & 0o7777, 0o775);
+}
+
+fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+    let mut out = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        out.extend(tag.to_le_bytes());
+        out.extend(permissions.to_le_bytes());
+        out.extend(id.to_le_bytes());
+    }
+    out
+}
+
+#[test]
+fn default_acls_are_inherited_instead_of_the_umask() {
+    let (_, tree) = tree();
+    let default = acl(&[(1, 7, 0), (2, 6, 9), (4, 5, 0), (0x10, 7, 0), (0x20, 4, 0)]);
+    tree.set_xattr(Tree::ROOT, b"system.posix_acl_default", &default, 0, false).unwrap();
+    let (plain, inode) = tree.make(Tree::ROOT, b"f", CALLER, libc::S_IFREG | 0o666, 0o077, 0).unwrap();
+    assert_eq!(inode.mode & 0o777, 0o664);
+    let inherited = acl(&[(1, 6, 0), (2, 6, 9), (4, 5, 0), (0x10, 6, 0), (0x20, 4, 0)]);
+    assert_eq!(tree.xattr(plain, b"system.posix_acl_access").unwrap(), inherited);
+    let (directory, _) = tree.make(Tree::ROOT, b"d", CALLER, libc::S_IFDIR | 0o777, 0o077, 0).unwrap();
+    assert_eq!(tree.xattr(directory, b"system.posix_acl_default").unwrap(), default);
+    let changed = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
+    tree.set_attributes(plain, &changed).unwrap();
+    let masked = acl(&[(1, 6, 0), (2, 6, 9), (4, 5, 0), (0x10, 0, 0), (0x20, 0, 0)]);
+    assert_eq!(tree.xattr(plain, b"system.posix_acl_access").unwrap(), masked);
+}
+
+#[test]
+fn set_group_id_directories_give_their_group() {
+    let (_, tree) = tree();
+    let (shared, _) = tree.make(Tree::ROOT, b"d", Caller { uid: 0, gid: 55 }, libc::S_IFDIR | 0o2775, 0, 0).unwrap();
+    let (_, inner) = tree.make(shared, b"d", CALLER, libc::S_IFDIR | 0o755, 0, 0).unwrap();
+    let (_, plain) = tree.make(shared, b"f", CALLER, libc::S_IFREG | 0o644, 0, 0).unwrap();
+    assert_eq!((inner.gid, inner.mode & libc::S_ISGID, plain.gid), (55, libc::S_ISGID, 55));
+}
+
+#[test]
+fn whiteouts_links_and_times() {
+    let (_, tree) = tree();
+    let node = file(&tree, b"f");
+    tree.rename(Tree::ROOT, b"f", Tree::ROOT, b"g", libc::RENAME_WHITEOUT).unwrap();
+    let (_, whiteout) = tree.lookup(Tree::ROOT, b"f").unwrap();
+    assert_eq!((whiteout.kind(), whiteout.device, whiteout.links), (libc::S_IFCHR, 0, 1));
+    assert_eq!(tree.lookup(Tree::ROOT, b"g").unwrap().0, node);
+    tree.link(node, Tree::ROOT, b"h").unwrap();
+    // Two names of one file: nothing happens.
+    tree.rename(Tree::ROOT, b"g", Tree::ROOT, b"h", 0).unwrap();
+    assert_eq!(tree.inode(node).unwrap().links, 2);
+    let far = Time { seconds: -5_000_000_000, nanoseconds: 999_999_999 };
+    let set = SetAttributes { modified: Some(TimeToSet::At(far)), ..SetAttributes::default() };
+    assert_eq!(tree.set_attributes(node, &set).unwrap().modified, far);
+    assert_eq!(tree.check().unwrap(), Vec::<String>::new());
+}
+
+#[test]
+fn holes_are_found() {
+    let (_, tree) = tree();
+    let node = file(&tree, b"f");
+    tree.write(node, 1 << 20, Bytes::from(vec![1; 4096]), false).unwrap();
+    size(&tree, node, 2 << 20);
+    assert_eq!(tree.seek(node, 0, Allocation::Data).unwrap(), 1 << 20);
+    assert_eq!(tree.seek(node, 1 << 20, Allocation::Hole).unwrap(), (1 << 20) + 4096);
+    assert_eq!(tree.seek(node, (1 << 20) + 4096, Allocation::Data).unwrap_err().errno(), libc::ENXIO);
+    assert_eq!(tree.seek(node, 2 << 20, Allocation::Hole).unwrap_err().errno(), libc::ENXIO);
+}

@@ -1,0 +1,7 @@
+//! The tree against a model in memory, with and without losses of power, and what single operations promise.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod basics;
+mod crash;
+mod model;
+mod run;

@@ -1,0 +1,391 @@
+//! Random operations on the tree and the model, and the comparison of both.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use share::{Caller, Failure, Options, SetAttributes, Time, Tree};
+use sim::{Rng, SimSpace};
+
+use crate::model::{BLOCK, Model, Outcome};
+
+pub const OPTIONS: Options = Options { now: || Time { seconds: 1_800_000_000, nanoseconds: 5 }, cache_bytes: 1 << 20 };
+
+const CALLER: Caller = Caller { uid: 1000, gid: 100 };
+
+/// A tree under test, its model, and the states that a loss of power may leave.
+pub struct Run {
+    pub space: Arc<SimSpace>,
+    pub tree: Tree,
+    pub model: Model,
+    pub rng: Rng,
+    /// The state that the last commit made durable.
+    pub durable: Model,
+    /// Contents that blocks have had since, by node and block.
+    pub later: BTreeMap<(u64, usize), BTreeSet<Vec<u8>>>,
+}
+
+/// Whether both say the same; the error if they agree on one. `None`: power is off.
+fn agree<T>(real: share::Result<T>, model: Outcome<()>, space: &SimSpace, what: &str) -> Option<Result<T, i32>> {
+    if space.is_off() {
+        return None;
+    }
+    match (real, model) {
+        (Ok(value), Ok(())) => Some(Ok(value)),
+        (Err(failure), Err(errno)) if failure.errno() == errno => Some(Err(errno)),
+        (real, model) => {
+            panic!("{what}: the tree says {:?}, the model {model:?}", real.map(|_| ()).map_err(Failure::errno))
+        }
+    }
+}
+
+impl Run {
+    pub fn new(seed: u64) -> Self {
+        let space = SimSpace::new();
+        let tree = Tree::create(space.clone(), seed, OPTIONS).unwrap();
+        let model = Model::new(Tree::ROOT);
+        Self { space, tree, durable: model.clone(), model, rng: Rng::new(seed), later: BTreeMap::new() }
+    }
+
+    fn directory(&mut self) -> u64 {
+        let all: Vec<u64> = self.model.nodes.keys().copied().filter(|&node| self.model.is_directory(node)).collect();
+        *self.rng.pick(&all)
+    }
+
+    fn any(&mut self) -> u64 {
+        let all: Vec<u64> = self.model.nodes.keys().copied().collect();
+        *self.rng.pick(&all)
+    }
+
+    fn file(&mut self) -> Option<u64> {
+        let is_file = |node: &u64| self.model.nodes[node].mode & libc::S_IFMT == libc::S_IFREG;
+        let all: Vec<u64> = self.model.nodes.keys().copied().filter(is_file).collect();
+        if all.is_empty() { None } else { Some(*self.rng.pick(&all)) }
+    }
+
+    fn a_name(&mut self) -> Vec<u8> {
+        let names: [&[u8]; 6] = [b"a", b"b", b"c", b"longer name with spaces", "ümläut".as_bytes(), &[0xff, 0xfe]];
+        self.rng.pick(&names).to_vec()
+    }
+
+    /// A content of random length; now and then of whole blocks.
+    fn some_bytes(&mut self) -> Vec<u8> {
+        let length = if self.rng.coin() { self.rng.below(3 * BLOCK as u64) } else { BLOCK as u64 * self.rng.below(3) };
+        let mut bytes = vec![0; length as usize + 1];
+        self.rng.fill(&mut bytes);
+        bytes
+    }
+
+    /// Notes what blocks of a file hold now.
+    fn note_blocks(&mut self, node: u64) {
+        let content = &self.model.nodes[&node].content;
+        for (block, bytes) in content.chunks(BLOCK).enumerate() {
+            let mut bytes = bytes.to_vec();
+            bytes.resize(BLOCK, 0);
+            self.later.entry((node, block)).or_default().insert(bytes);
+        }
+    }
+
+    fn committed(&mut self) {
+        self.durable = self.model.clone();
+        self.later.clear();
+    }
+
+    /// One operation; `false` if power has gone.
+    pub fn step(&mut self) -> bool {
+        let done = match self.rng.below(100) {
+            0..18 => self.make(),
+            18..38 => self.write(),
+            38..45 => self.truncate(),
+            45..50 => self.punch(),
+            50..60 => self.remove(),
+            60..70 => self.rename(),
+            70..75 => self.link(),
+            75..80 => self.xattr(),
+            80..84 => self.chmod(),
+            84..90 => self.forget(),
+            90..93 => self.copy(),
+            93..96 => self.nameless(),
+            _ => self.sync(),
+        };
+        done.is_some()
+    }
+
+    fn make(&mut self) -> Option<()> {
+        let (directory, name) = (self.directory(), self.a_name());
+        let mode =
+            *self.rng.pick(&[libc::S_IFREG | 0o644, libc::S_IFREG | 0o600, libc::S_IFDIR | 0o755, libc::S_IFLNK]);
+        let may = self.model.may_make(directory, &name);
+        let (made, target) = if mode == libc::S_IFLNK {
+            (self.tree.make_link(directory, &name, CALLER, b"target/of it"), &b"target/of it"[..])
+        } else {
+            (self.tree.make(directory, &name, CALLER, mode, 0o022, 0), &b""[..])
+        };
+        if let Ok((node, inode)) = agree(made, may, &self.space, "make")? {
+            let mut new = Model::node(inode.mode, CALLER.uid, directory);
+            new.target = target.to_vec();
+            assert!(self.model.nodes.insert(node, new).is_none(), "a number is used twice");
+            self.model.name(directory, &name, node);
+        }
+        Some(())
+    }
+
+    fn nameless(&mut self) -> Option<()> {
+        let directory = self.directory();
+        let may = if self.model.links(directory) > 0 { Ok(()) } else { Err(libc::ENOENT) };
+        let made = self.tree.make_nameless(directory, CALLER, 0o600, 0);
+        if let Ok((node, inode)) = agree(made, may, &self.space, "make without a name")? {
+            self.model.nodes.insert(node, Model::node(inode.mode, CALLER.uid, directory));
+        }
+        Some(())
+    }
+
+    fn write(&mut self) -> Option<()> {
+        let Some(node) = self.file() else { return Some(()) };
+        let bytes = self.some_bytes();
+        let offset = self.rng.below(5 * BLOCK as u64) as usize;
+        let offset = if self.rng.coin() { offset / BLOCK * BLOCK } else { offset };
+        // What a write that is cut off may leave counts as written.
+        let content = &mut self.model.nodes.get_mut(&node).unwrap().content;
+        let before = content.clone();
+        content.resize(content.len().max(offset + bytes.len()), 0);
+        content[offset..offset + bytes.len()].copy_from_slice(&bytes);
+        self.note_blocks(node);
+        let written = self.tree.write(node, offset as u64, Bytes::from(bytes), false);
+        if self.space.is_off() {
+            self.model.nodes.get_mut(&node).unwrap().content = before;
+            return None;
+        }
+        written.unwrap();
+        Some(())
+    }
+
+    fn truncate(&mut self) -> Option<()> {
+        let Some(node) = self.file() else { return Some(()) };
+        let size = if self.rng.coin() { 0 } else { self.rng.below(6 * BLOCK as u64) };
+        let length = self.model.nodes[&node].content.len() as u64;
+        let set = SetAttributes { size: Some(size), ..SetAttributes::default() };
+        // Such a cut is durable when it returns, with all before it; it may be so already if power goes in it.
+        let commits = size > 0 && size < length;
+        self.model.nodes.get_mut(&node).unwrap().content.resize(size as usize, 0);
+        self.note_blocks(node);
+        let done = self.tree.set_attributes(node, &set);
+        if self.space.is_off() {
+            return None;
+        }
+        done.unwrap();
+        if commits {
+            self.committed();
+        }
+        Some(())
+    }
+
+    fn punch(&mut self) -> Option<()> {
+        let Some(node) = self.file() else { return Some(()) };
+        let (offset, length) = (self.rng.below(4 * BLOCK as u64), 1 + self.rng.below(3 * BLOCK as u64));
+        let content = &mut self.model.nodes.get_mut(&node).unwrap().content;
+        let end = content.len().min((offset + length) as usize);
+        if let Some(range) = content.get_mut(offset as usize..end) {
+            range.fill(0);
+        }
+        self.note_blocks(node);
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let done = self.tree.allocate(node, offset, length, mode);
+        if self.space.is_off() {
+            return None;
+        }
+        done.unwrap();
+        Some(())
+    }
+
+    fn remove(&mut self) -> Option<()> {
+        let (directory, name) = (self.directory(), self.a_name());
+        let wants_directory = self.rng.percent(40);
+        let mut model = self.model.clone();
+        let expected = model.remove(directory, &name, wants_directory);
+        let real = if wants_directory {
+            self.tree.remove_directory(directory, &name)
+        } else {
+            self.tree.unlink(directory, &name)
+        };
+        agree(real, expected.map(|_| ()), &self.space, "remove")?.ok();
+        self.model = model;
+        Some(())
+    }
+
+    fn rename(&mut self) -> Option<()> {
+        let (from, name, to, new_name) = (self.directory(), self.a_name(), self.directory(), self.a_name());
+        let flags = *self.rng.pick(&[0, 0, 0, libc::RENAME_NOREPLACE, libc::RENAME_EXCHANGE]);
+        let mut model = self.model.clone();
+        let expected = model.rename(from, &name, to, &new_name, flags);
+        let real = self.tree.rename(from, &name, to, &new_name, flags);
+        if agree(real, expected, &self.space, "rename")?.is_ok() {
+            self.model = model;
+        }
+        Some(())
+    }
+
+    fn link(&mut self) -> Option<()> {
+        let (node, directory, name) = (self.any(), self.directory(), self.a_name());
+        let expected =
+            if self.model.is_directory(node) { Err(libc::EPERM) } else { self.model.may_make(directory, &name) };
+        let real = self.tree.link(node, directory, &name);
+        if agree(real, expected, &self.space, "link")?.is_ok() {
+            self.model.name(directory, &name, node);
+        }
+        Some(())
+    }
+
+    fn xattr(&mut self) -> Option<()> {
+        let node = self.any();
+        let name = self.rng.pick(&[&b"user.a"[..], b"user.b"]).to_vec();
+        let had = self.model.nodes[&node].xattrs.contains_key(&name);
+        if self.rng.percent(30) {
+            let expected = if had { Ok(()) } else { Err(libc::ENODATA) };
+            agree(self.tree.remove_xattr(node, &name), expected, &self.space, "removexattr")?.ok();
+            self.model.nodes.get_mut(&node).unwrap().xattrs.remove(&name);
+        } else {
+            let value = self.some_bytes();
+            agree(self.tree.set_xattr(node, &name, &value, 0, false), Ok(()), &self.space, "setxattr")?.ok();
+            self.model.nodes.get_mut(&node).unwrap().xattrs.insert(name, value);
+        }
+        Some(())
+    }
+
+    fn chmod(&mut self) -> Option<()> {
+        let node = self.any();
+        let mode = self.rng.below(0o1000) as u32;
+        let set = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
+        agree(self.tree.set_attributes(node, &set), Ok(()), &self.space, "chmod")?.ok();
+        let node = self.model.nodes.get_mut(&node).unwrap();
+        node.mode = node.mode & libc::S_IFMT | mode;
+        Some(())
+    }
+
+    fn forget(&mut self) -> Option<()> {
+        let node = self.any();
+        agree(self.tree.forget(node), Ok(()), &self.space, "forget")?.ok();
+        self.model.forget(node);
+        Some(())
+    }
+
+    fn copy(&mut self) -> Option<()> {
+        let (Some(from), Some(to)) = (self.file(), self.file()) else { return Some(()) };
+        let (offset, to_offset) = (self.rng.below(9000), self.rng.below(9000));
+        let length = 1 + self.rng.below(9000);
+        if from == to {
+            return Some(());
+        }
+        let source = &self.model.nodes[&from].content;
+        let piece: Vec<u8> = source.iter().skip(offset as usize).take(length as usize).copied().collect();
+        let before = self.model.nodes[&to].content.clone();
+        if !piece.is_empty() {
+            let content = &mut self.model.nodes.get_mut(&to).unwrap().content;
+            content.resize(content.len().max(to_offset as usize + piece.len()), 0);
+            content[to_offset as usize..to_offset as usize + piece.len()].copy_from_slice(&piece);
+        }
+        self.note_blocks(to);
+        let done = self.tree.copy_range(from, offset, to, to_offset, length);
+        if self.space.is_off() {
+            self.model.nodes.get_mut(&to).unwrap().content = before;
+            return None;
+        }
+        assert_eq!(done.unwrap(), piece.len() as u64);
+        Some(())
+    }
+
+    fn sync(&mut self) -> Option<()> {
+        let synced = self.tree.sync();
+        if self.space.is_off() {
+            return None;
+        }
+        synced.unwrap();
+        self.committed();
+        Some(())
+    }
+
+    /// Everything in the tree is as in the model.
+    pub fn compare(&self) {
+        if let Err(difference) = compare(&self.tree, &self.model, |_, _, _| false) {
+            panic!("{difference}");
+        }
+    }
+
+    /// Power comes back: the tree must be as some commit left it, and goes on from there.
+    pub fn recover(&mut self) {
+        let space = self.space.after_power_loss(&mut self.rng);
+        let tree = Tree::open(space.clone(), OPTIONS).unwrap();
+        assert_eq!(tree.check().unwrap(), Vec::<String>::new());
+        let may_be = |node: u64, block: usize, bytes: &[u8]| {
+            let versions = self.later.get(&(node, block));
+            versions.is_some_and(|versions| versions.iter().any(|version| version.starts_with(bytes)))
+        };
+        let (durable, attempted) = (self.durable.reopened(), self.model.reopened());
+        let as_durable = compare(&tree, &durable, may_be);
+        let state = match (as_durable, compare(&tree, &attempted, may_be)) {
+            (Ok(()), _) => durable,
+            (Err(_), Ok(())) => attempted,
+            (Err(first), Err(second)) => panic!("neither the last commit ({first}) nor the next one ({second})"),
+        };
+        self.model = state;
+        // What blocks hold now is one of the contents that they may.
+        let files: Vec<u64> = self.model.nodes.keys().copied().collect();
+        for node in files {
+            let length = self.model.nodes[&node].content.len();
+            let mut content = vec![0; length];
+            if length > 0 {
+                assert_eq!(tree.read(node, 0, &mut content).unwrap(), length);
+            }
+            self.model.nodes.get_mut(&node).unwrap().content = content;
+        }
+        (self.space, self.tree) = (space, tree);
+        self.committed();
+    }
+}
+
+/// Whether a tree is as the model says; a block of a file may also be what `may_be` says.
+fn compare(tree: &Tree, model: &Model, may_be: impl Fn(u64, usize, &[u8]) -> bool) -> Result<(), String> {
+    for (&number, node) in &model.nodes {
+        let inode = tree.inode(number).map_err(|failure| format!("inode {number}: {failure:?}"))?;
+        let (links, is) = (model.links(number), (inode.mode, inode.uid, inode.links));
+        if is != (node.mode, node.uid, links) {
+            return Err(format!(
+                "inode {number} has mode, owner, links {is:?}, not {:?}",
+                (node.mode, node.uid, links)
+            ));
+        }
+        let xattrs = tree.xattr_names(number).unwrap();
+        if xattrs != node.xattrs.keys().cloned().collect::<Vec<_>>()
+            || xattrs.iter().any(|name| tree.xattr(number, name).unwrap() != node.xattrs[name])
+        {
+            return Err(format!("inode {number} has other extended attributes"));
+        }
+        match node.mode & libc::S_IFMT {
+            libc::S_IFREG => {
+                let mut content = vec![0; node.content.len() + 1];
+                let length = tree.read(number, 0, &mut content).map_err(|failure| format!("read: {failure:?}"))?;
+                if inode.size != node.content.len() as u64 || length != node.content.len() {
+                    return Err(format!("inode {number} has {} bytes, not {}", inode.size, node.content.len()));
+                }
+                for (block, (is, expected)) in
+                    content[..length].chunks(BLOCK).zip(node.content.chunks(BLOCK)).enumerate()
+                {
+                    if is != expected && !may_be(number, block, is) {
+                        return Err(format!("block {block} of inode {number} holds what was never written there"));
+                    }
+                }
+            }
+            libc::S_IFLNK if tree.read_link(number).unwrap() != node.target => return Err(format!("link {number}")),
+            libc::S_IFDIR => {
+                let mut names = BTreeMap::new();
+                tree.list(number, share::COOKIE_DOT_DOT, |listed, _| names.insert(listed.name, listed.node).is_none())
+                    .unwrap();
+                if names != node.names {
+                    return Err(format!("directory {number} has the names {names:?}, not {:?}", node.names));
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}

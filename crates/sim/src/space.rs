@@ -1,0 +1,242 @@
+//! An object space in memory that loses power on command.
+//!
+//! Between flushes each 4 KiB block has its own history: after a loss of power it holds its durable content or any
+//! later one, whatever other blocks hold. That is as much as the trait promises, and no more.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use surface::{Allocation, Capacity, Error, ErrorKind, ObjectSpace, Result, Run};
+
+use crate::rng::Rng;
+
+const BLOCK: u64 = 4096;
+
+type Block = Option<Arc<[u8; BLOCK as usize]>>;
+
+/// A block's durable content, and what was written since.
+#[derive(Clone, Default)]
+struct History {
+    durable: Block,
+    later: Vec<Block>,
+}
+
+impl History {
+    fn now(&self) -> &Block {
+        self.later.last().unwrap_or(&self.durable)
+    }
+}
+
+#[derive(Default)]
+struct Inner {
+    blocks: BTreeMap<(u64, u64), History>,
+    unflushed: BTreeSet<(u64, u64)>,
+    /// Changes and flushes until power goes.
+    calls_left: Option<u64>,
+    is_off: bool,
+    calls: u64,
+}
+
+/// See the head of the file.
+#[derive(Default)]
+pub struct SimSpace {
+    inner: Mutex<Inner>,
+}
+
+impl SimSpace {
+    /// An empty space.
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Power goes in the middle of the change or flush after `calls` more of them.
+    pub fn fail_after(&self, calls: u64) {
+        self.inner.lock().calls_left = Some(calls);
+    }
+
+    /// Changes and flushes until now.
+    pub fn calls(&self) -> u64 {
+        self.inner.lock().calls
+    }
+
+    /// Whether power has gone.
+    pub fn is_off(&self) -> bool {
+        self.inner.lock().is_off
+    }
+
+    /// What is there when power comes back: of each block the durable content or a later one, as `rng` says.
+    pub fn after_power_loss(&self, rng: &mut Rng) -> Arc<Self> {
+        let inner = self.inner.lock();
+        let mut blocks = BTreeMap::new();
+        // How much of what was not flushed survives is drawn once, so that runs with nothing, all and anything between come.
+        let share = rng.below(5);
+        for (&key, history) in &inner.blocks {
+            let versions = history.later.len() as u64;
+            let survives = rng.below(4) < share;
+            let kept = if survives && versions > 0 { rng.below(versions + 1) } else { 0 };
+            let block = match kept {
+                0 => history.durable.clone(),
+                number => history.later[number as usize - 1].clone(),
+            };
+            if block.is_some() {
+                blocks.insert(key, History { durable: block, later: Vec::new() });
+            }
+        }
+        Arc::new(Self { inner: Mutex::new(Inner { blocks, ..Inner::default() }) })
+    }
+
+    /// Blocks that hold data in files of these numbers.
+    pub fn allocated_blocks(&self, files: Range<u64>) -> usize {
+        let inner = self.inner.lock();
+        inner.blocks.range((files.start, 0)..(files.end, 0)).filter(|(_, history)| history.now().is_some()).count()
+    }
+}
+
+fn off() -> Error {
+    Error::new(ErrorKind::Io, "the simulated power is off")
+}
+
+impl Inner {
+    /// Counts a change; `true` if power goes in the middle of it.
+    fn count(&mut self) -> Result<bool> {
+        if self.is_off {
+            return Err(off());
+        }
+        self.calls += 1;
+        match &mut self.calls_left {
+            Some(0) => {
+                self.is_off = true;
+                Ok(true)
+            }
+            Some(left) => {
+                *left -= 1;
+                Ok(false)
+            }
+            None => Ok(false),
+        }
+    }
+
+    fn set(&mut self, key: (u64, u64), block: Block) {
+        let history = self.blocks.entry(key).or_default();
+        history.later.push(block);
+        self.unflushed.insert(key);
+    }
+
+    /// Changes the part of a block.
+    fn change(&mut self, key: (u64, u64), at: usize, bytes: &[u8]) {
+        let before = self.blocks.get(&key).and_then(|history| history.now().clone());
+        let mut block = before.map_or([0; BLOCK as usize], |block| *block);
+        block[at..at + bytes.len()].copy_from_slice(bytes);
+        self.set(key, Some(Arc::new(block)));
+    }
+}
+
+/// The pieces of a range within blocks: block, offset in it, length.
+fn pieces(offset: u64, length: u64) -> impl Iterator<Item = (u64, usize, usize)> {
+    let end = offset + length;
+    (offset / BLOCK..end.div_ceil(BLOCK)).map(move |block| {
+        let (from, to) = (offset.max(block * BLOCK), end.min((block + 1) * BLOCK));
+        (block, (from % BLOCK) as usize, (to - from) as usize)
+    })
+}
+
+impl ObjectSpace for SimSpace {
+    fn read(&self, file: u64, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let inner = self.inner.lock();
+        if inner.is_off {
+            return Err(off());
+        }
+        let mut rest = buf;
+        for (block, at, length) in pieces(offset, rest.len() as u64) {
+            let (now, later) = rest.split_at_mut(length);
+            match inner.blocks.get(&(file, block)).and_then(|history| history.now().as_ref()) {
+                Some(bytes) => now.copy_from_slice(&bytes[at..at + length]),
+                None => now.fill(0),
+            }
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn write(&self, file: u64, offset: u64, data: bytes::Bytes) -> Result<()> {
+        let mut inner = self.inner.lock();
+        let is_last = inner.count()?;
+        let mut rest = &data[..];
+        for (number, (block, at, length)) in pieces(offset, data.len() as u64).enumerate() {
+            let (now, later) = rest.split_at(length);
+            // Of the change that power interrupts, every other block arrives.
+            if !is_last || number % 2 == 0 {
+                inner.change((file, block), at, now);
+            }
+            rest = later;
+        }
+        if is_last { Err(off()) } else { Ok(()) }
+    }
+
+    fn discard(&self, file: u64, range: Range<u64>) -> Result<()> {
+        let mut inner = self.inner.lock();
+        let is_last = inner.count()?;
+        let (first, last) = (range.start / BLOCK, range.end.div_ceil(BLOCK));
+        let keys: Vec<(u64, u64)> = inner.blocks.range((file, first)..(file, last)).map(|(&key, _)| key).collect();
+        for key in keys {
+            let begin = key.1 * BLOCK;
+            let (from, to) = (range.start.max(begin), range.end.min(begin + BLOCK));
+            if from == begin && to == begin + BLOCK {
+                inner.set(key, None);
+            } else {
+                inner.change(key, (from - begin) as usize, &vec![0; (to - from) as usize]);
+            }
+            if is_last {
+                break;
+            }
+        }
+        if is_last { Err(off()) } else { Ok(()) }
+    }
+
+    fn discard_files(&self, files: Range<u64>) -> Result<()> {
+        let mut inner = self.inner.lock();
+        let is_last = inner.count()?;
+        let keys: Vec<(u64, u64)> = inner.blocks.range((files.start, 0)..(files.end, 0)).map(|(&key, _)| key).collect();
+        keys.into_iter().for_each(|key| inner.set(key, None));
+        if is_last { Err(off()) } else { Ok(()) }
+    }
+
+    fn flush(&self) -> Result<()> {
+        let mut inner = self.inner.lock();
+        if inner.count()? {
+            return Err(off());
+        }
+        for key in std::mem::take(&mut inner.unflushed) {
+            if let Some(history) = inner.blocks.get_mut(&key) {
+                history.durable = history.now().clone();
+                history.later.clear();
+                if history.durable.is_none() {
+                    inner.blocks.remove(&key);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn allocation(&self, file: u64, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>> {
+        let inner = self.inner.lock();
+        let mut runs: Vec<Run> = Vec::new();
+        for (block, _, length) in pieces(offset, length.min(runs_max as u64 * (64 << 20))) {
+            let is_there = inner.blocks.get(&(file, block)).is_some_and(|history| history.now().is_some());
+            let allocation = if is_there { Allocation::Data } else { Allocation::Hole };
+            let is_full = runs.len() == runs_max;
+            match runs.last_mut() {
+                Some(run) if run.allocation == allocation => run.length += length as u64,
+                _ if is_full => break,
+                _ => runs.push(Run { length: length as u64, allocation }),
+            }
+        }
+        Ok(runs)
+    }
+
+    fn capacity(&self) -> Result<Capacity> {
+        Ok(Capacity { total_bytes: 1 << 40, free_bytes: 1 << 40 })
+    }
+}
