@@ -32,7 +32,7 @@ use crate::extent::{
 pub const LAYOUT_BYTES_MAX: usize = 8 << 10;
 
 /// The byte behind the largest blob: 4 EiB, so that sums of two places do not overflow.
-const END_MAX: u64 = 1 << 62;
+pub(crate) const END_MAX: u64 = 1 << 62;
 
 const STRUCTURE: &str = "layout of a blob";
 

@@ -1,0 +1,440 @@
+//! Committing: how operations become a record. One committer per blob and process; it carries all operations that wait in one
+//! record, and knows no lock but its own.
+//!
+//! The steps, each after the one before:
+//!
+//! 1. The packs that an operation names are uploaded and acknowledged. The caller has done that.
+//! 2. The newest record `h` is in hand.
+//! 3. Each waiting operation is applied to `h`; one that cannot be is answered.
+//! 4. The body of record `h + 1` is made and named by a fresh nonce. From here on it is *undecided*: it is kept until it is known what has
+//!    become of number `h + 1`, also if every caller has gone.
+//! 5. The store is asked to create record `h + 1`.
+//! 6. "Done": committed. Any other answer says nothing. A read of `h + 1` finds this body: committed; another body: each operation that
+//!    it carries is committed, the others go back to step 2 with the newest record; nothing: step 5 with *the same body*.
+//!
+//! An operation is acknowledged after step 6, and only there.
+
+use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use codec::Workspace;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::error::Error;
+use crate::layout::LAYOUT_BYTES_MAX;
+use crate::log::Log;
+use crate::names::{self, Nonce, OpId};
+use crate::ops::{Op, Patch};
+use crate::record::{OPS_MAX, Record};
+use crate::world::Created;
+
+/// A hint is left with each record whose number is a multiple of this: a gallop from it is 5 requests at most.
+const HINT_EVERY: u64 = 16;
+/// The longest wait after a lost race, in round trips: as many writers as may be awaited to go first.
+const LOSSES_MAX: u32 = 16;
+/// A round trip, where the clock has measured none.
+const ROUND_TRIP_NS_MIN: u64 = 1_000_000;
+/// Operations whose callers had gone when they were committed: kept for a caller that asks again with the same name.
+const ORPHANS_MAX: usize = 1024;
+/// Bytes of an encoded layout that a record may have: eight times those at which the committer begins to fold, because a
+/// fold may be lost to a race, and below what a record may have.
+const LAYOUT_BYTES_LIMIT: usize = 8 * LAYOUT_BYTES_MAX;
+
+/// What became of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Committed {
+    /// The number of the record that carries it: the version, if it changed content.
+    pub seq: u64,
+    /// Byte where it wrote: an append learns its offset here.
+    pub at: u64,
+    /// Bytes that it wrote.
+    pub len: u64,
+}
+
+/// Pieces of a layout that were moved into a node, and the oldest session that uploaded the node.
+#[derive(Debug, Clone)]
+pub struct Fold {
+    /// What takes the place of what.
+    pub patches: Vec<Patch>,
+    /// `born` of the session that uploaded the nodes.
+    pub born: u64,
+}
+
+/// A future that can move between threads.
+pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Moves pieces of a layout that has grown long into nodes, and uploads those.
+pub trait Folder: Send + Sync {
+    /// Folds the layout of a record. The node holds pieces of `base` only, never those of an operation that waits.
+    fn fold<'a>(&'a self, base: &'a Record) -> Boxed<'a, Result<Option<Fold>, Error>>;
+}
+
+/// How to commit.
+#[derive(Clone)]
+pub struct CommitOptions {
+    /// How long an operation may take before its caller gets [`Error::Unknown`].
+    pub timeout: Duration,
+    /// Who folds layouts; none: they grow until a commit is refused.
+    pub folder: Option<Arc<dyn Folder>>,
+}
+
+impl Default for CommitOptions {
+    /// Two minutes, which outlasts an elected leader or a restarted node; no folder.
+    fn default() -> Self {
+        Self { timeout: Duration::from_secs(120), folder: None }
+    }
+}
+
+impl std::fmt::Debug for CommitOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CommitOptions").field("timeout", &self.timeout).finish_non_exhaustive()
+    }
+}
+
+/// Commits operations to one blob.
+#[derive(Debug)]
+pub struct Committer {
+    log: Log,
+    options: CommitOptions,
+    queue: Mutex<VecDeque<Waiting>>,
+    state: tokio::sync::Mutex<State>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    op: Arc<Op>,
+    /// Every record behind this one is read for the operation before it is tried: another process may have committed it.
+    look_behind: Option<u64>,
+    answer: oneshot::Sender<Result<Committed, Error>>,
+}
+
+/// What only the operation that leads may touch. Consistent at every `await`, because a leader may give up at any.
+#[derive(Debug)]
+struct State {
+    head: Arc<Record>,
+    undecided: Option<Undecided>,
+    fold: Option<Fold>,
+    losses: u32,
+    round_trip_ns: u64,
+    orphans: HashMap<OpId, Committed>,
+}
+
+/// A body that may or may not have been written, or may yet be.
+#[derive(Debug)]
+struct Undecided {
+    record: Arc<Record>,
+    body: Bytes,
+    waiting: Vec<Waiting>,
+}
+
+impl Committer {
+    /// Makes a committer that starts from a record, not necessarily the newest.
+    pub fn new(log: Log, head: Arc<Record>, options: CommitOptions) -> Self {
+        let state = State {
+            head,
+            undecided: None,
+            fold: None,
+            losses: 0,
+            round_trip_ns: ROUND_TRIP_NS_MIN,
+            orphans: HashMap::new(),
+        };
+        Self { log, options, queue: Mutex::default(), state: tokio::sync::Mutex::new(state) }
+    }
+
+    /// Returns the log.
+    pub const fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// Returns the newest record that the committer knows; `born` of a session that begins now is its number.
+    pub async fn head(&self) -> Arc<Record> {
+        self.state.lock().await.head.clone()
+    }
+
+    /// Looks for newer records, and returns the newest.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn refresh(&self) -> Result<Arc<Record>, Error> {
+        let mut state = self.state.lock().await;
+        let newest = self.log.newest(state.head.clone()).await?;
+        // What is undecided stays so: it is decided at its own number.
+        if state.undecided.is_none() {
+            state.head = newest.clone();
+        }
+        Ok(newest)
+    }
+
+    /// Commits an operation whose packs are uploaded and acknowledged, in one record with all others that wait.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`] when the store has not told the outcome in time: the operation may have been committed, or may yet be.
+    /// A call with the same operation goes on where this one gave up. All other errors: it was not committed, and will not be.
+    pub async fn commit(&self, op: Op) -> Result<Committed, Error> {
+        self.commit_with(op, None).await
+    }
+
+    /// Commits an operation that an earlier process may have committed: every record behind `born` is read for it, first.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    pub async fn resume(&self, op: Op, born: u64) -> Result<Committed, Error> {
+        self.commit_with(op, Some(born)).await
+    }
+
+    async fn commit_with(&self, op: Op, look_behind: Option<u64>) -> Result<Committed, Error> {
+        let id = op.id;
+        let (answer, mut answered) = oneshot::channel();
+        self.queue.lock().push_back(Waiting { op: Arc::new(op), look_behind, answer });
+        let lead = async {
+            loop {
+                let mut state = self.state.lock().await;
+                match answered.try_recv() {
+                    Ok(answer) => return answer,
+                    Err(oneshot::error::TryRecvError::Empty) => self.lead(&mut state).await?,
+                    Err(oneshot::error::TryRecvError::Closed) => {
+                        return Err(Error::Refused("the commit was given up before it was tried; try again".into()));
+                    }
+                }
+            }
+        };
+        let result = tokio::time::timeout(self.options.timeout, lead).await;
+        match result {
+            Ok(Ok(committed)) => Ok(committed),
+            Ok(Err(error)) => self.gave_up(id, Some(error)).await,
+            Err(_) => self.gave_up(id, None).await,
+        }
+    }
+
+    /// Answers an operation that its caller does not lead or await any longer.
+    async fn gave_up(&self, op: OpId, error: Option<Error>) -> Result<Committed, Error> {
+        self.queue.lock().retain(|waiting| waiting.op.id != op);
+        let state = self.state.lock().await;
+        if let Some(committed) = state.orphans.get(&op) {
+            return Ok(*committed);
+        }
+        if let Some(undecided) = &state.undecided
+            && undecided.record.find(op).is_some()
+        {
+            return Err(Error::Unknown { seq: undecided.record.seq, op });
+        }
+        Err(error.unwrap_or_else(|| {
+            Error::Refused(
+                "the commit was not tried in time and is not done: others were in front of it; try again".into(),
+            )
+        }))
+    }
+
+    /// Takes one record as far as it goes: decides the one that is undecided, else makes one of all that waits.
+    async fn lead(&self, state: &mut State) -> Result<(), Error> {
+        if state.undecided.is_none() {
+            if state.head.tombstone {
+                state.head = self.log.newest(state.head.clone()).await?;
+            }
+            self.look_behind(state).await?;
+            self.fold(state).await;
+            state.undecided = self.next_record(state)?;
+        }
+        if state.undecided.is_none() {
+            return Ok(());
+        }
+        let (winner, read) = self.decide(state).await?;
+        self.settle(state, winner, read).await
+    }
+
+    /// Answers operations that were committed before, by another committer.
+    async fn look_behind(&self, state: &mut State) -> Result<(), Error> {
+        if crate::canary!("resume-gallops") {
+            return Ok(());
+        }
+        loop {
+            let next = {
+                let queue = self.queue.lock();
+                queue
+                    .iter()
+                    .find_map(|w| w.look_behind.filter(|after| *after < state.head.seq).map(|after| (w.op.id, after)))
+            };
+            let Some((op, after)) = next else {
+                return Ok(());
+            };
+            let found = self.log.find(op, after, &state.head).await?;
+            let mut queue = self.queue.lock();
+            let Some(index) = queue.iter().position(|waiting| waiting.op.id == op) else { continue };
+            match found {
+                None => queue[index].look_behind = Some(state.head.seq),
+                Some((seq, done)) => {
+                    let committed = Committed { seq, at: done.at, len: done.len };
+                    if let Some(waiting) = queue.remove(index) {
+                        let _ = waiting.answer.send(Ok(committed));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Folds the layout if it is long. A fold that fails is left out: the commit goes on without.
+    async fn fold(&self, state: &mut State) {
+        let Some(folder) = &self.options.folder else { return };
+        if state.fold.is_none() && state.losses == 0 && state.head.layout.encoded_bytes() > LAYOUT_BYTES_MAX {
+            state.fold = folder.fold(&state.head).await.ok().flatten();
+        }
+    }
+
+    /// Makes the next record of what waits; `None` if nothing is left that can be done.
+    fn next_record(&self, state: &mut State) -> Result<Option<Undecided>, Error> {
+        let base = state.head.clone();
+        let mut next = Record {
+            seq: base.seq + 1,
+            previous: base.nonce,
+            nonce: Nonce(names::random(&*self.log.world.entropy)?),
+            unix_s: self.log.world.clock.unix_s(),
+            raw: 0,
+            stored: 0,
+            message: String::new(),
+            ops: Vec::new(),
+            ..(*base).clone()
+        };
+        if crate::canary!("fence-not-inherited") {
+            next.fence = 0;
+        }
+        if crate::canary!("expired-not-inherited") {
+            next.expired.clear();
+        }
+        if let Some(fold) = &state.fold
+            && fold.born >= base.fence
+        {
+            for patch in &fold.patches {
+                patch.lay_over(&mut next.layout);
+            }
+        }
+        let mut queue = self.queue.lock();
+        let mut taken = Vec::new();
+        while let Some(waiting) = queue.pop_front() {
+            if waiting.answer.is_closed() {
+                continue;
+            }
+            if let Some(committed) = state.orphans.get(&waiting.op.id) {
+                let _ = waiting.answer.send(Ok(*committed));
+                continue;
+            }
+            let before = next.clone();
+            match waiting.op.apply(&base, &mut next) {
+                Err(error) => {
+                    next = before;
+                    let _ = waiting.answer.send(Err(error));
+                }
+                Ok(done) => {
+                    next.ops.push(done);
+                    let fits = next.layout.encoded_bytes() <= LAYOUT_BYTES_LIMIT && next.ops.len() <= OPS_MAX;
+                    if fits {
+                        taken.push(waiting);
+                        continue;
+                    }
+                    next = before;
+                    if taken.is_empty() {
+                        let why = "the blob's layout has too many pieces: `shale blob optimize` joins them";
+                        let _ = waiting.answer.send(Err(Error::Refused(why.into())));
+                        continue;
+                    }
+                    queue.push_front(waiting);
+                    break;
+                }
+            }
+        }
+        drop(queue);
+        if taken.is_empty() {
+            return Ok(None);
+        }
+        match next.encode(&mut Workspace::new()) {
+            Ok(body) => Ok(Some(Undecided { record: Arc::new(next), body: body.into(), waiting: taken })),
+            Err(error) => {
+                let why = format!("{error}: take tags or pins away, or run `shale blob optimize`");
+                for waiting in taken {
+                    let _ = waiting.answer.send(Err(Error::Refused(why.clone())));
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Asks until the number is decided, and returns the record that has it, and whether it had to be read.
+    async fn decide(&self, state: &mut State) -> Result<(Arc<Record>, bool), Error> {
+        let clock = &self.log.world.clock;
+        let mut tries = 0;
+        loop {
+            let Some(undecided) = &state.undecided else { return Ok((state.head.clone(), true)) };
+            let (record, body) = (undecided.record.clone(), undecided.body.clone());
+            let path = self.log.key.record(self.log.inc, record.seq);
+            let began = clock.now_ns();
+            let answer = self.log.world.create(&path, body).await;
+            state.round_trip_ns = (clock.now_ns() - began).max(ROUND_TRIP_NS_MIN);
+            if matches!(answer, Created::Yes) {
+                return Ok((record, false));
+            }
+            // The answer says nothing: a request that had an effect may be answered by "exists", one that had none, too.
+            if let Ok(Some(winner)) = self.log.read(record.seq).await {
+                return Ok((winner, true));
+            }
+            if crate::canary!("new-nonce-forgets-old") {
+                self.forget_nonce(state)?;
+            }
+            tries += 1;
+            self.log.world.pause(tries).await;
+        }
+    }
+
+    /// What a canary does to an undecided body.
+    fn forget_nonce(&self, state: &mut State) -> Result<(), Error> {
+        if let Some(undecided) = &mut state.undecided {
+            let nonce = Nonce(names::random(&*self.log.world.entropy)?);
+            let record = Record { nonce, ..(*undecided.record).clone() };
+            if let Ok(body) = record.encode(&mut Workspace::new()) {
+                (undecided.record, undecided.body) = (Arc::new(record), body.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers what the decided record carries, and puts the rest back in front of the queue.
+    async fn settle(&self, state: &mut State, winner: Arc<Record>, read: bool) -> Result<(), Error> {
+        let Some(undecided) = state.undecided.take() else { return Ok(()) };
+        let mine = winner.nonce == undecided.record.nonce;
+        let disowned =
+            (crate::canary!("412-taken-as-loss") && read) || (crate::canary!("new-nonce-forgets-old") && !mine);
+        let mut lost = Vec::new();
+        for waiting in undecided.waiting {
+            let Some(done) = winner.find(waiting.op.id).filter(|_| !disowned) else {
+                lost.push(waiting);
+                continue;
+            };
+            let committed = Committed { seq: winner.seq, at: done.at, len: done.len };
+            if waiting.answer.send(Ok(committed)).is_err() && state.orphans.len() < ORPHANS_MAX {
+                state.orphans.insert(waiting.op.id, committed);
+            }
+        }
+        {
+            let mut queue = self.queue.lock();
+            for waiting in lost.into_iter().rev() {
+                queue.push_front(waiting);
+            }
+        }
+        state.head = winner;
+        if mine {
+            state.fold = None;
+            state.losses = 0;
+            if state.head.seq % HINT_EVERY == 0 {
+                self.log.leave_hint(state.head.seq).await;
+            }
+            return Ok(());
+        }
+        state.losses = (state.losses + 1).min(LOSSES_MAX);
+        let longest = Duration::from_nanos(state.round_trip_ns).saturating_mul(state.losses);
+        tokio::time::sleep(longest.mul_f64(self.log.world.fraction())).await;
+        state.head = self.log.newest(state.head.clone()).await?;
+        Ok(())
+    }
+}

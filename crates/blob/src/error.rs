@@ -1,0 +1,73 @@
+//! What can go wrong with a blob, by what the caller can do about it.
+
+use format::FormatError;
+
+use crate::names::OpId;
+
+/// An error of a blob.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The store failed, again and again: try later, or look at the credentials if it says that they are refused.
+    #[error("{what}: {source}; try again, or look at the store's state and the credentials")]
+    Store {
+        /// What was asked.
+        what: String,
+        /// What came back.
+        #[source]
+        source: object_store::Error,
+    },
+    /// An object's bytes are no valid object of their kind.
+    #[error("{what}: {source}; run `shale blob verify`")]
+    Damaged {
+        /// The object.
+        what: String,
+        /// What is wrong with it.
+        #[source]
+        source: FormatError,
+    },
+    /// There is no blob at the key.
+    #[error("there is no blob at {0}; `shale blob put` makes one")]
+    Missing(String),
+    /// There is a blob at the key already.
+    #[error("there is a blob at {0} already")]
+    Exists(String),
+    /// The blob was removed; the key may have been born again under another incarnation.
+    #[error("the blob was removed while it was in use; open it again")]
+    Removed,
+    /// The version does not exist.
+    #[error("there is no version {0}; `shale blob log` lists them")]
+    NoVersion(u64),
+    /// The version expired.
+    #[error("version {0} expired; `shale blob log` lists those that are kept")]
+    Expired(u64),
+    /// The upload took longer than uploads may take, and its packs may be deleted: upload again, under a new session.
+    #[error("the upload is older than record {fence}, which fences it; upload again")]
+    Fenced {
+        /// Sessions born before this record are fenced.
+        fence: u64,
+    },
+    /// The outcome is not known within the time given: the operation may have been done, or may be done later.
+    #[error("the store did not say whether record {seq} was written; ask later with `shale blob log --op {op}`")]
+    Unknown {
+        /// The number that was tried last.
+        seq: u64,
+        /// The operation.
+        op: OpId,
+    },
+    /// The operation does not make sense as things are.
+    #[error("{0}")]
+    Refused(String),
+    /// The store breaks what the protocol assumes of it.
+    #[error("{0}")]
+    StoreLies(String),
+    /// The system's generator of random numbers failed.
+    #[error("the system's random numbers cannot be read: {0}")]
+    Entropy(#[source] std::io::Error),
+}
+
+impl Error {
+    /// Wraps what the store answered.
+    pub(crate) fn store(what: impl Into<String>, source: object_store::Error) -> Self {
+        Self::Store { what: what.into(), source }
+    }
+}

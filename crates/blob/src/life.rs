@@ -1,0 +1,187 @@
+//! The life log of a key: which incarnation of the blob lives there. Numbered entries that are created once and never change,
+//! so that a key can be removed and used again without a late request of the old life reaching the new one. Owns the entries' bytes
+//! and the hint, which saves looking for the newest; docs/BLOBS.md defines both.
+
+use bytes::Bytes;
+use format::{Cursor, FormatError, crc32c, put_uint};
+use futures_util::TryStreamExt;
+use object_store::ObjectStore;
+use object_store::path::Path;
+
+use crate::error::Error;
+use crate::names::{BlobKey, Inc};
+use crate::world::{Created, READ_TRIES, World};
+
+const LIFE_MAGIC: &[u8; 8] = b"SHLLIFE1";
+const HINT_MAGIC: &[u8; 8] = b"SHLHINT1";
+/// How often an entry is tried whose outcome the store does not tell: with the pauses in between about a minute and a half.
+const CLAIM_TRIES: u32 = 24;
+
+/// An entry of the life log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// The blob lives under this incarnation.
+    Born(Inc),
+    /// There is no blob.
+    Gone,
+}
+
+impl Life {
+    /// Returns its bytes.
+    pub fn encode(self) -> Vec<u8> {
+        let (kind, inc) = match self {
+            Self::Born(inc) => (1, inc.0),
+            Self::Gone => (2, 0),
+        };
+        let mut out = LIFE_MAGIC.to_vec();
+        put_uint(&mut out, kind, 1);
+        out.extend_from_slice(&inc.to_le_bytes());
+        let crc = crc32c(&out);
+        put_uint(&mut out, crc.into(), 4);
+        out
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote.
+    ///
+    /// # Errors
+    /// When the bytes are no valid entry.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut cursor = unseal("life of a blob", LIFE_MAGIC, bytes)?;
+        let (kind, inc) = (cursor.u8()?, wide(&mut cursor)?);
+        cursor.end()?;
+        match (kind, inc) {
+            (1, 1..) => Ok(Self::Born(Inc(inc))),
+            (2, 0) => Ok(Self::Gone),
+            _ => Err(FormatError::new("life of a blob", format!("kind {kind}, incarnation {inc:x}"))),
+        }
+    }
+}
+
+/// Where the newest entries were when a client last looked. Advice: a reader goes on from there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hint {
+    /// Number of the entry of the life log.
+    pub life: u64,
+    /// The incarnation that it bore.
+    pub inc: Inc,
+    /// Number of a record of the log that was there.
+    pub seq: u64,
+}
+
+impl Hint {
+    /// Returns its bytes.
+    pub fn encode(self) -> Vec<u8> {
+        let mut out = HINT_MAGIC.to_vec();
+        put_uint(&mut out, self.life, 8);
+        out.extend_from_slice(&self.inc.0.to_le_bytes());
+        put_uint(&mut out, self.seq, 8);
+        let crc = crc32c(&out);
+        put_uint(&mut out, crc.into(), 4);
+        out
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote.
+    ///
+    /// # Errors
+    /// When the bytes are no valid hint.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut cursor = unseal("hint of a blob", HINT_MAGIC, bytes)?;
+        let hint = Self { life: cursor.u64()?, inc: Inc(wide(&mut cursor)?), seq: cursor.u64()? };
+        cursor.end()?;
+        Ok(hint)
+    }
+}
+
+fn unseal<'a>(structure: &'static str, magic: &[u8; 8], bytes: &'a [u8]) -> Result<Cursor<'a>, FormatError> {
+    let wrong = |detail: &str| FormatError::new(structure, detail);
+    let (body, crc) = bytes.split_last_chunk::<4>().ok_or_else(|| wrong("too few bytes"))?;
+    if *crc != crc32c(body).to_le_bytes() {
+        return Err(wrong("the checksum does not match"));
+    }
+    let body = body.strip_prefix(magic).ok_or_else(|| wrong("does not begin with the magic bytes"))?;
+    Ok(Cursor::new(structure, body))
+}
+
+fn wide(cursor: &mut Cursor<'_>) -> Result<u128, FormatError> {
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(cursor.bytes(16)?);
+    Ok(u128::from_le_bytes(bytes))
+}
+
+/// Reads an entry; `None` if the store says that there is none. Bytes that do not decode are read again: the store's link may have
+/// turned them over.
+pub(crate) async fn read(world: &World, key: &BlobKey, number: u64) -> Result<Option<Life>, Error> {
+    let path = key.life(number);
+    let mut tries = 0;
+    loop {
+        let Some(bytes) = world.get(&path).await? else {
+            return Ok(None);
+        };
+        match Life::decode(&bytes) {
+            Ok(life) => return Ok(Some(life)),
+            Err(source) if tries + 1 == READ_TRIES => return Err(Error::Damaged { what: path.to_string(), source }),
+            Err(_) => tries += 1,
+        }
+        world.pause(tries).await;
+    }
+}
+
+/// Creates entry `number` if there is none, and returns what it is, for ever: `wanted` or what another client put there.
+pub(crate) async fn claim(world: &World, key: &BlobKey, number: u64, wanted: Life) -> Result<Life, Error> {
+    let path = key.life(number);
+    let bytes = Bytes::from(wanted.encode());
+    let mut tries = 0;
+    loop {
+        let error = match world.create(&path, bytes.clone()).await {
+            Created::Yes => return Ok(wanted),
+            Created::Ask(error) => error,
+        };
+        if let Ok(Some(life)) = read(world, key, number).await {
+            return Ok(life);
+        }
+        tries += 1;
+        if tries == CLAIM_TRIES {
+            return Err(Error::store(format!("creating {path}"), error));
+        }
+        world.pause(tries).await;
+    }
+}
+
+/// Finds the newest entry: its number, 0 if there is none, and the entry. Goes on from the hint, else from a list.
+pub(crate) async fn newest(world: &World, key: &BlobKey, hint: Option<Hint>) -> Result<(u64, Option<Life>), Error> {
+    let mut newest = match hint {
+        Some(hint) => (hint.life, Some(Life::Born(hint.inc))),
+        None => match last_number(world, &key.path().clone().join("life")).await? {
+            Some(number) => (number, read(world, key, number).await?),
+            None => (0, None),
+        },
+    };
+    // A key is removed and used again far more seldom than this takes to walk.
+    while let Some(life) = read(world, key, newest.0 + 1).await? {
+        newest = (newest.0 + 1, Some(life));
+    }
+    Ok(newest)
+}
+
+/// Reads the hint; a hint that is missing, late or damaged is none.
+pub(crate) async fn hint(world: &World, key: &BlobKey) -> Result<Option<Hint>, Error> {
+    let bytes = world.get(&key.hint()).await?;
+    Ok(bytes.and_then(|bytes| Hint::decode(&bytes).ok()))
+}
+
+/// Returns the largest number among the names below a prefix, as a list tells it.
+pub(crate) async fn last_number(world: &World, prefix: &Path) -> Result<Option<u64>, Error> {
+    let mut tries = 0;
+    loop {
+        let listed = world.store.list(Some(prefix)).try_fold(None, |last, meta| async move {
+            let number = meta.location.filename().and_then(|name| name.parse::<u64>().ok());
+            Ok(last.max(number))
+        });
+        match listed.await {
+            Ok(last) => return Ok(last),
+            Err(error) if tries + 1 == READ_TRIES => return Err(Error::store(format!("listing {prefix}"), error)),
+            Err(_) => tries += 1,
+        }
+        world.pause(tries).await;
+    }
+}

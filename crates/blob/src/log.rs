@@ -1,0 +1,250 @@
+//! The log of one incarnation: reading its records, and finding the newest. Records are created once, under dense numbers, and
+//! their keys never vanish; that is what the whole protocol stands on. Owns no state but names: readers and writers keep the
+//! newest record that they know.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use codec::Workspace;
+use format::FormatError;
+
+use crate::error::Error;
+use crate::life::{self, Hint, Life};
+use crate::names::{self, BlobKey, Inc, OpId};
+use crate::record::{Done, Record};
+use crate::world::{READ_TRIES, World};
+
+/// How far a gallop jumps at once: past this, numbers are found by halves anyway.
+const GALLOP_MAX: u64 = 1 << 32;
+
+/// The log of one incarnation of a blob.
+#[derive(Debug, Clone)]
+pub struct Log {
+    pub(crate) world: World,
+    pub(crate) key: BlobKey,
+    pub(crate) inc: Inc,
+    pub(crate) life: u64,
+}
+
+impl Log {
+    /// Opens the blob at a key, and returns its newest record: 4 reads when there is a hint and nothing newer than it.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when there is none.
+    pub async fn open(world: World, key: BlobKey) -> Result<(Self, Arc<Record>), Error> {
+        let hint = life::hint(&world, &key).await?;
+        let (life, entry) = life::newest(&world, &key, hint).await?;
+        let Some(Life::Born(inc)) = entry else {
+            return Err(Error::Missing(key.path().to_string()));
+        };
+        let log = Self { world, key, inc, life };
+        let from = match hint.filter(|hint| hint.inc == inc) {
+            Some(hint) => hint.seq,
+            None => life::last_number(&log.world, &log.key.log(inc)).await?.unwrap_or(0),
+        };
+        let head = log.newest(log.known(from).await?).await?;
+        if head.closed {
+            // Its remover has not come to the last step: this client takes it.
+            life::claim(&log.world, &log.key, life + 1, Life::Gone).await?;
+            return Err(Error::Missing(log.key.path().to_string()));
+        }
+        Ok((log, head))
+    }
+
+    /// Opens the blob at a key, or makes one if there is none. The newest record of a new one is [`Record::genesis`].
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn open_or_create(world: World, key: BlobKey) -> Result<(Self, Arc<Record>), Error> {
+        loop {
+            match Self::open(world.clone(), key.clone()).await {
+                Err(Error::Missing(_)) => {}
+                opened => return opened,
+            }
+            match Self::create(world.clone(), key.clone()).await {
+                Err(Error::Exists(_)) => {}
+                created => return created.map(|log| (log.clone(), Arc::new(Record::genesis(log.inc)))),
+            }
+        }
+    }
+
+    /// Makes a blob at a key that has none. It has no record yet.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] when there is one, or another client was first.
+    pub async fn create(world: World, key: BlobKey) -> Result<Self, Error> {
+        let hint = life::hint(&world, &key).await?;
+        let (life, entry) = life::newest(&world, &key, hint).await?;
+        if let Some(Life::Born(_)) = entry {
+            return Err(Error::Exists(key.path().to_string()));
+        }
+        Self::create_at(world, key, life + 1).await
+    }
+
+    /// Makes a blob under a number of the life log that its maker chose: the one that its pins name.
+    pub(crate) async fn create_at(world: World, key: BlobKey, life: u64) -> Result<Self, Error> {
+        let inc = Inc(names::random(&*world.entropy)?);
+        if life::claim(&world, &key, life, Life::Born(inc)).await? != Life::Born(inc) {
+            return Err(Error::Exists(key.path().to_string()));
+        }
+        Ok(Self { world, key, inc, life })
+    }
+
+    /// Returns the incarnation.
+    pub const fn inc(&self) -> Inc {
+        self.inc
+    }
+
+    /// Returns the blob's key.
+    pub const fn key(&self) -> &BlobKey {
+        &self.key
+    }
+
+    /// Returns the store, the clock and the random numbers that it works with.
+    pub const fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// Reads a record; `None` if the store says that there is none, which a store may say wrongly for a while.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] when it is no valid record of this number, however often it is read.
+    pub async fn read(&self, seq: u64) -> Result<Option<Arc<Record>>, Error> {
+        if seq == 0 {
+            return Ok(Some(Arc::new(Record::genesis(self.inc))));
+        }
+        let path = self.key.record(self.inc, seq);
+        let mut tries = 0;
+        loop {
+            let Some(bytes) = self.world.get(&path).await? else {
+                return Ok(None);
+            };
+            match self.decode(seq, &bytes) {
+                Ok(record) => return Ok(Some(Arc::new(record))),
+                Err(source) if tries + 1 == READ_TRIES => {
+                    return Err(Error::Damaged { what: path.to_string(), source });
+                }
+                Err(_) => tries += 1,
+            }
+            self.world.pause(tries).await;
+        }
+    }
+
+    fn decode(&self, seq: u64, bytes: &Bytes) -> Result<Record, FormatError> {
+        let record = Record::decode(bytes, &mut Workspace::new())?;
+        if record.seq != seq || record.inc != self.inc {
+            let detail = format!("it is record {} of {}, not {seq} of {}", record.seq, record.inc, self.inc);
+            return Err(FormatError::new("record of a blob", detail));
+        }
+        Ok(record)
+    }
+
+    /// Reads a record that must be there: one that was seen, or has a later one. Waits while the store denies it.
+    pub(crate) async fn known(&self, seq: u64) -> Result<Arc<Record>, Error> {
+        for tries in 1..=READ_TRIES {
+            if let Some(record) = self.read(seq).await? {
+                return Ok(record);
+            }
+            self.world.pause(tries).await;
+        }
+        Err(Error::StoreLies(format!(
+            "the store denies {}, which was there: let it recover, then try again",
+            self.key.record(self.inc, seq)
+        )))
+    }
+
+    /// Reads version `seq` as it was: its record, if it is live as of `head`.
+    ///
+    /// # Errors
+    /// [`Error::NoVersion`], [`Error::Expired`].
+    pub async fn version(&self, head: &Record, seq: u64) -> Result<Arc<Record>, Error> {
+        if seq == 0 || seq > head.seq {
+            return Err(Error::NoVersion(seq));
+        }
+        if !head.is_live(seq) {
+            return Err(Error::Expired(seq));
+        }
+        let record = self.known(seq).await?;
+        if record.tombstone { Err(Error::Expired(seq)) } else { Ok(record) }
+    }
+
+    /// Finds the newest record, going on from one that is known: 1 read when that is the newest, else a gallop and a bisection.
+    ///
+    /// # Errors
+    /// When the store fails, or denies records that it has.
+    pub async fn newest(&self, known: Arc<Record>) -> Result<Arc<Record>, Error> {
+        let mut newest = known;
+        loop {
+            // Most of the time there is no newer one, or only one or two: these are read, not asked for.
+            for _ in 0..2 {
+                match self.read(newest.seq + 1).await? {
+                    Some(record) => newest = record,
+                    None if newest.tombstone => return Err(self.lies(newest.seq + 1)),
+                    None => return Ok(newest),
+                }
+            }
+            let seq = self.gallop(newest.seq).await?;
+            if seq == newest.seq {
+                if newest.tombstone {
+                    return Err(self.lies(seq + 1));
+                }
+                return Ok(newest);
+            }
+            newest = self.known(seq).await?;
+        }
+    }
+
+    fn lies(&self, seq: u64) -> Error {
+        let record = self.key.record(self.inc, seq);
+        Error::StoreLies(format!("the store denies {record}, which must be there: let it recover, then try again"))
+    }
+
+    async fn gallop(&self, known: u64) -> Result<u64, Error> {
+        let exists = |seq| {
+            let path = self.key.record(self.inc, seq);
+            async move { self.world.exists(&path).await }
+        };
+        let (mut there, mut step) = (known, 1);
+        let mut missing = loop {
+            let next = there + step;
+            if !exists(next).await? {
+                break next;
+            }
+            there = next;
+            step = (step * 2).min(GALLOP_MAX);
+        };
+        while missing - there > 1 {
+            let middle = there + (missing - there) / 2;
+            if exists(middle).await? { there = middle } else { missing = middle }
+        }
+        Ok(there)
+    }
+
+    /// Looks for an operation in every record behind `after`, up to the newest: what became of one whose outcome was unknown, and what a
+    /// process asks that resumes an upload. Returns the record that carries it.
+    ///
+    /// # Errors
+    /// When the store fails, or denies a record below `head`.
+    pub async fn find(&self, op: OpId, after: u64, head: &Record) -> Result<Option<(u64, Done)>, Error> {
+        for seq in after + 1..=head.seq {
+            let record = self.known(seq).await?;
+            if let Some(done) = record.find(op) {
+                return Ok(Some((seq, *done)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Leaves a hint, so that the next client begins there. Whether it arrives does not matter.
+    pub(crate) async fn leave_hint(&self, seq: u64) {
+        let hint = Hint { life: self.life, inc: self.inc, seq };
+        let _ = self.world.store_hint(&self.key, hint).await;
+    }
+}
+
+impl World {
+    async fn store_hint(&self, key: &BlobKey, hint: Hint) -> object_store::Result<()> {
+        use object_store::ObjectStoreExt;
+        self.store.put(&key.hint(), Bytes::from(hint.encode()).into()).await.map(|_| ())
+    }
+}

@@ -1,0 +1,275 @@
+//! Operations, and what each makes of a record: pure, so that a writer that lost a race applies the same operation to the newer
+//! record without reading or uploading anything again. Owns every check that keeps a record from naming a pack that may be gone.
+
+use crate::error::Error;
+use crate::extent::Piece;
+use crate::layout::{Layout, Run};
+use crate::names::OpId;
+use crate::record::{Done, EXPIRED_MAX, OpKind, Origin, PINS_MAX, Pin, Record, TAGS_MAX, TEXT_BYTES_MAX};
+
+/// A change to a blob.
+#[derive(Debug, Clone)]
+pub struct Op {
+    /// Its name, which the record carries: chosen once, and kept until the outcome is known.
+    pub id: OpId,
+    /// The smallest `born` of all sessions whose packs it names for the first time, in its pieces or in nodes below them;
+    /// `u64::MAX` if it names none.
+    pub born: u64,
+    /// Bytes of data that it brings.
+    pub raw: u64,
+    /// Bytes that they take in packs.
+    pub stored: u64,
+    /// What its writer has to say.
+    pub message: String,
+    /// What it does.
+    pub what: What,
+}
+
+/// What an operation does.
+#[derive(Debug, Clone)]
+pub enum What {
+    /// Puts bytes behind the end, wherever that is when it is committed.
+    Append(Run),
+    /// Puts bytes at a place; a gap behind the end reads as zeroes.
+    Write {
+        /// The first byte.
+        at: u64,
+        /// The bytes.
+        run: Run,
+    },
+    /// Replaces all bytes.
+    Put(Run),
+    /// Cuts the blob, or makes it longer by zeroes.
+    Resize(u64),
+    /// Puts the same bytes in other places; ranges that changed since are left as they are.
+    Rewrite(Vec<Patch>),
+    /// Makes an older version the newest.
+    Restore {
+        /// The version.
+        version: u64,
+        /// Its size.
+        size: u64,
+        /// Its layout.
+        layout: Layout,
+    },
+    /// Makes another blob's version the first of this one, whose packs are pinned there.
+    Adopt {
+        /// Where the packs are.
+        origins: Vec<Origin>,
+        /// The size.
+        size: u64,
+        /// The layout, whose packs have the numbers of `origins`.
+        layout: Layout,
+    },
+    /// Names a version.
+    Tag {
+        /// The name.
+        name: String,
+        /// The version.
+        version: u64,
+    },
+    /// Takes a name away.
+    Untag {
+        /// The name.
+        name: String,
+    },
+    /// Keeps a version for a holder.
+    Pin {
+        /// The version.
+        version: u64,
+        /// The holder: a blob's location, or a volume.
+        holder: String,
+        /// The number in the holder's life log; 0 for a volume.
+        life: u64,
+    },
+    /// Takes a pin away.
+    Unpin(OpId),
+    /// Gives versions up, from first to last, but for those that a tag or a pin names.
+    Expire(Vec<(u64, u64)>),
+    /// Fences all sessions born before a record.
+    Fence(u64),
+    /// Closes the blob, to be removed.
+    Close,
+}
+
+/// A range whose bytes are put elsewhere.
+#[derive(Debug, Clone)]
+pub struct Patch {
+    /// The first byte.
+    pub from: u64,
+    /// The byte behind the last one.
+    pub to: u64,
+    /// The pieces there, clipped to the range: it is left alone if they are others now.
+    pub before: Vec<Piece>,
+    /// The pieces that take their place.
+    pub after: Vec<Piece>,
+}
+
+impl Patch {
+    /// Lays it over a layout, if that has the same pieces there; tells whether it had.
+    pub fn lay_over(&self, layout: &mut Layout) -> bool {
+        let now = layout.overlapping(self.from, self.to).iter().filter_map(|piece| piece.clip(self.from, self.to));
+        let same = now.eq(self.before.iter().cloned());
+        if same || crate::canary!("rewrite-over-newer-write") {
+            layout.replace(self.from, self.to, self.after.clone());
+            return true;
+        }
+        false
+    }
+}
+
+impl Op {
+    /// Applies it to `next`, a record that carries everything over from `base`, the newest one; returns what the record says
+    /// about it.
+    ///
+    /// # Errors
+    /// When it cannot be done as things are at `base`.
+    pub(crate) fn apply(&self, base: &Record, next: &mut Record) -> Result<Done, Error> {
+        if base.closed && !matches!(self.what, What::Unpin(_)) {
+            return Err(Error::Removed);
+        }
+        // New packs of a session that GC has fenced may be deleted already, or at any time from now on.
+        if self.born < base.fence && !crate::canary!("fence-not-checked") {
+            return Err(Error::Fenced { fence: base.fence });
+        }
+        if self.message.len() > TEXT_BYTES_MAX {
+            return Err(Error::Refused(format!("the message is longer than {TEXT_BYTES_MAX} bytes")));
+        }
+        let (kind, at, len) = self.change(base, next)?;
+        next.raw += self.raw;
+        next.stored += self.stored;
+        if !self.message.is_empty() {
+            next.message.clone_from(&self.message);
+        }
+        Ok(Done { op: self.id, kind, at, len })
+    }
+
+    fn change(&self, base: &Record, next: &mut Record) -> Result<(OpKind, u64, u64), Error> {
+        Ok(match &self.what {
+            What::Append(run) => {
+                let at = next.size;
+                write(next, at, run)?;
+                (OpKind::Append, at, run.len)
+            }
+            What::Write { at, run } => {
+                write(next, *at, run)?;
+                (OpKind::Write, *at, run.len)
+            }
+            What::Put(run) => {
+                (next.layout, next.size) = (Layout::default(), 0);
+                write(next, 0, run)?;
+                (OpKind::Put, 0, run.len)
+            }
+            What::Resize(size) => {
+                next.layout.clear(*size, u64::MAX);
+                next.size = *size;
+                (OpKind::Resize, 0, *size)
+            }
+            What::Rewrite(patches) => {
+                let laid = patches.iter().filter(|patch| patch.lay_over(&mut next.layout)).count();
+                if laid == 0 {
+                    return Err(Error::Refused("all that was to be rewritten has changed meanwhile".into()));
+                }
+                (OpKind::Rewrite, 0, laid as u64)
+            }
+            What::Restore { version, size, layout } => {
+                live(base, *version)?;
+                next.layout.clone_from(layout);
+                next.size = *size;
+                (OpKind::Restore, *version, *size)
+            }
+            What::Adopt { origins, size, layout } => {
+                if base.seq != 0 {
+                    return Err(Error::Refused("only a blob that has no version yet can become a clone".into()));
+                }
+                next.origins.clone_from(origins);
+                next.layout.clone_from(layout);
+                next.size = *size;
+                (OpKind::Restore, 0, *size)
+            }
+            What::Tag { name, version } => {
+                live(base, *version)?;
+                tag(next, name, *version)?;
+                (OpKind::Tag, *version, 0)
+            }
+            What::Untag { name } => {
+                let before = next.tags.len();
+                next.tags.retain(|(tag, _)| tag != name);
+                if next.tags.len() == before {
+                    return Err(Error::Refused(format!("there is no tag {name}")));
+                }
+                (OpKind::Untag, 0, 0)
+            }
+            What::Pin { version, holder, life } => {
+                live(base, *version)?;
+                if next.pins.len() == PINS_MAX || holder.len() > TEXT_BYTES_MAX {
+                    return Err(Error::Refused(format!(
+                        "the blob has {PINS_MAX} pins, or the holder's name is too long"
+                    )));
+                }
+                next.pins.push(Pin { op: self.id, version: *version, holder: holder.clone(), life: *life });
+                (OpKind::Pin, *version, 0)
+            }
+            What::Unpin(pin) => {
+                let Some(index) = next.pins.iter().position(|known| known.op == *pin) else {
+                    return Err(Error::Refused(format!("there is no pin {pin}")));
+                };
+                (OpKind::Unpin, next.pins.remove(index).version, 0)
+            }
+            What::Expire(ranges) => {
+                for (first, last) in ranges {
+                    let (first, last) = ((*first).max(1), (*last).min(base.seq));
+                    if first <= last {
+                        next.expire(first, last);
+                    }
+                }
+                if next.expired.len() > EXPIRED_MAX {
+                    let why =
+                        format!("more than {EXPIRED_MAX} ranges of versions would be expired: expire whole ranges");
+                    return Err(Error::Refused(why));
+                }
+                (OpKind::Expire, 0, 0)
+            }
+            What::Fence(born) => {
+                next.fence = next.fence.max((*born).min(base.seq));
+                (OpKind::Fence, next.fence, 0)
+            }
+            What::Close => {
+                next.closed = true;
+                (OpKind::Close, 0, 0)
+            }
+        })
+    }
+}
+
+fn live(base: &Record, version: u64) -> Result<(), Error> {
+    match version {
+        0 => Err(Error::NoVersion(version)),
+        _ if version > base.seq => Err(Error::NoVersion(version)),
+        _ if base.is_live(version) || crate::canary!("expired-version-named") => Ok(()),
+        _ => Err(Error::Expired(version)),
+    }
+}
+
+fn write(next: &mut Record, at: u64, run: &Run) -> Result<(), Error> {
+    let Some(end) = at.checked_add(run.len).filter(|end| *end <= crate::layout::END_MAX) else {
+        return Err(Error::Refused(format!("byte {at} and {} more are behind the end of the largest blob", run.len)));
+    };
+    next.layout.lay(at, run);
+    next.size = next.size.max(end);
+    Ok(())
+}
+
+fn tag(next: &mut Record, name: &str, version: u64) -> Result<(), Error> {
+    if name.is_empty() || name.len() > TEXT_BYTES_MAX || name.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(Error::Refused(format!("`{name}` is no name for a tag: give one that is no number")));
+    }
+    match next.tags.binary_search_by(|(tag, _)| tag.as_str().cmp(name)) {
+        Ok(index) => next.tags[index].1 = version,
+        Err(_) if next.tags.len() == TAGS_MAX => {
+            return Err(Error::Refused(format!("the blob has {TAGS_MAX} tags: take one away")));
+        }
+        Err(index) => next.tags.insert(index, (name.to_string(), version)),
+    }
+    Ok(())
+}

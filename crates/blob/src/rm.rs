@@ -1,0 +1,92 @@
+//! Removing a blob, in steps of which each may be the last: *close* the log, so that no writer commits any more; say in the life log
+//! that the blob is *gone*, so that the key can be used again; *delete* the packs that no pin holds. A remover that is killed leaves
+//! garbage, never a hole: the next client that meets a closed log takes the second step, and [`sweep_removed`] the third.
+
+use crate::commit::{CommitOptions, Committer};
+use crate::error::Error;
+use crate::gc;
+use crate::life::{self, Life};
+use crate::log::Log;
+use crate::names::{BlobKey, OpId};
+use crate::ops::{Op, What};
+use crate::walk::Named;
+use crate::world::World;
+
+/// What removing did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// Packs deleted.
+    pub deleted: u64,
+    /// Packs that stay because clones or volumes have pinned versions.
+    pub pinned: u64,
+}
+
+/// Removes a blob.
+///
+/// # Errors
+/// When the store fails: repeat it, or leave the rest to [`sweep_removed`].
+pub async fn remove(committer: &Committer) -> Result<Removed, Error> {
+    let log = committer.log();
+    let op = Op {
+        id: OpId::random(&*log.world.entropy)?,
+        born: u64::MAX,
+        raw: 0,
+        stored: 0,
+        message: String::new(),
+        what: What::Close,
+    };
+    match committer.commit(op).await {
+        Ok(_) | Err(Error::Removed) => {}
+        Err(error) => return Err(error),
+    }
+    life::claim(&log.world, &log.key, log.life + 1, Life::Gone).await?;
+    delete_unpinned(committer).await
+}
+
+/// Deletes what removed incarnations of a key have left: packs that a late writer put there, and those whose last pin has been taken
+/// away.
+///
+/// # Errors
+/// When the store fails.
+pub async fn sweep_removed(world: &World, key: &BlobKey) -> Result<Removed, Error> {
+    let (newest, _) = life::newest(world, key, None).await?;
+    let mut all = Removed::default();
+    // The life log is short: an entry for each time that the key was used.
+    for number in 1..newest {
+        let (Some(Life::Born(inc)), Some(Life::Gone)) =
+            (life::read(world, key, number).await?, life::read(world, key, number + 1).await?)
+        else {
+            continue;
+        };
+        let log = Log { world: world.clone(), key: key.clone(), inc, life: number };
+        let known = life::last_number(world, &key.log(inc)).await?.unwrap_or(0);
+        let head = log.newest(log.known(known).await?).await?;
+        if !head.closed {
+            continue;
+        }
+        let removed = delete_unpinned(&Committer::new(log, head, CommitOptions::default())).await?;
+        all.deleted += removed.deleted;
+        all.pinned += removed.pinned;
+    }
+    Ok(all)
+}
+
+async fn delete_unpinned(committer: &Committer) -> Result<Removed, Error> {
+    let log = committer.log();
+    let head = committer.refresh().await?;
+    let mut pinned = Named::default();
+    for pin in &head.pins {
+        let record = log.known(pin.version).await?;
+        if !record.tombstone {
+            pinned.add(log, &record).await?;
+        }
+    }
+    let mut removed = Removed { pinned: pinned.packs.len() as u64, ..Removed::default() };
+    for (pack, (path, _)) in gc::list_packs(log).await? {
+        if !pinned.packs.contains(&pack) || crate::canary!("rm-ignores-pins") {
+            gc::delete(log, &path).await?;
+            removed.deleted += 1;
+        }
+    }
+    Ok(removed)
+}

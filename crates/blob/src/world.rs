@@ -1,0 +1,130 @@
+//! What a blob's code reaches outside: the store, the clock, random numbers. Owns how often a request is repeated, and the one
+//! rule about answers: an error of the store never decides what became of a write, a read does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use env::{Clock, Entropy};
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+
+use crate::error::Error;
+
+/// How often a read is asked again: with the pauses below about 10 s, longer than the store needs to elect or restart a node.
+pub(crate) const READ_TRIES: u32 = 9;
+/// The first pause between two tries; each is twice as long as the one before.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+/// The longest pause: a store that is away is asked once in that time.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// The store, the clock, and random numbers.
+#[derive(Clone)]
+pub struct World {
+    /// The store. Its client must not repeat conditional requests by itself (`max_retries` 0): a repeated one that had an effect
+    /// answers that the object exists.
+    pub store: Arc<dyn ObjectStore>,
+    /// For wall-clock seconds in records, and round trips.
+    pub clock: Arc<dyn Clock>,
+    /// For names.
+    pub entropy: Arc<dyn Entropy>,
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+/// What became of a request to create an object, as far as its answer tells.
+#[derive(Debug)]
+pub(crate) enum Created {
+    /// It is there, with these bytes.
+    Yes,
+    /// Only a read can tell.
+    Ask(object_store::Error),
+}
+
+impl World {
+    /// Returns an object's bytes; `None` if the store says that there is none.
+    pub(crate) async fn get(&self, path: &Path) -> Result<Option<Bytes>, Error> {
+        let mut tries = 0;
+        loop {
+            let error = match self.get_once(path).await {
+                Ok(bytes) => return Ok(Some(bytes)),
+                Err(object_store::Error::NotFound { .. }) => return Ok(None),
+                Err(error) => error,
+            };
+            tries += 1;
+            if tries == READ_TRIES {
+                return Err(Error::store(format!("reading {path}"), error));
+            }
+            self.pause(tries).await;
+        }
+    }
+
+    async fn get_once(&self, path: &Path) -> object_store::Result<Bytes> {
+        let result = self.store.get(path).await?;
+        let size = result.meta.size;
+        let bytes = result.bytes().await?;
+        if bytes.len() as u64 == size {
+            return Ok(bytes);
+        }
+        let detail = format!("{} bytes came of {size}", bytes.len());
+        Err(object_store::Error::Generic { store: "blob", source: detail.into() })
+    }
+
+    /// Tells whether the store says that there is an object.
+    pub(crate) async fn exists(&self, path: &Path) -> Result<bool, Error> {
+        let mut tries = 0;
+        loop {
+            let error = match self.store.head(path).await {
+                Ok(_) => return Ok(true),
+                Err(object_store::Error::NotFound { .. }) => return Ok(false),
+                Err(error) => error,
+            };
+            tries += 1;
+            if tries == READ_TRIES {
+                return Err(Error::store(format!("asking for {path}"), error));
+            }
+            self.pause(tries).await;
+        }
+    }
+
+    /// Creates an object if there is none, in one request.
+    pub(crate) async fn create(&self, path: &Path, bytes: Bytes) -> Created {
+        let options = PutOptions::from(PutMode::Create);
+        match self.store.put_opts(path, bytes.into(), options).await {
+            Ok(_) => Created::Yes,
+            Err(error) => Created::Ask(error),
+        }
+    }
+
+    /// Writes an object, whether there is one or not.
+    pub(crate) async fn put(&self, path: &Path, bytes: Bytes) -> Result<(), Error> {
+        let mut tries = 0;
+        loop {
+            let Err(error) = self.store.put(path, bytes.clone().into()).await else {
+                return Ok(());
+            };
+            tries += 1;
+            if tries == READ_TRIES {
+                return Err(Error::store(format!("writing {path}"), error));
+            }
+            self.pause(tries).await;
+        }
+    }
+
+    /// Waits before try number `tries`, which counts from 1, longer each time and never twice the same.
+    pub(crate) async fn pause(&self, tries: u32) {
+        let longest = PAUSE_MIN.saturating_mul(1 << tries.min(12)).min(PAUSE_MAX);
+        tokio::time::sleep(longest.mul_f64(0.5 + 0.5 * self.fraction())).await;
+    }
+
+    /// Returns a number from 0 to below 1 that looks random: for pauses only.
+    pub(crate) fn fraction(&self) -> f64 {
+        let mut bytes = [0; 4];
+        let _ = self.entropy.fill(&mut bytes);
+        f64::from(u32::from_le_bytes(bytes)) / (f64::from(u32::MAX) + 1.0)
+    }
+}

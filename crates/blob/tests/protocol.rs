@@ -1,0 +1,187 @@
+//! The protocol as a model, searched breadth-first by Stateright: what is promised holds in every state, and each planted bug is
+//! caught by the property that it should break.
+//!
+//! `SHALE_MODEL_STATES` sets how many states each configuration may take (the soak gives more).
+#![allow(clippy::panic)]
+
+#[path = "protocol/clones.rs"]
+mod clones;
+#[path = "protocol/log.rs"]
+mod log;
+
+use std::collections::BTreeSet;
+
+use clones::CloneModel;
+use log::{LogModel, Op, swept};
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+/// States of each configuration in the gate: all of it takes about a minute on two cores.
+const STATES: usize = 150_000;
+/// States until a planted bug must be found: the deepest takes a tenth of it.
+const CANARY_STATES: usize = 6_000_000;
+
+fn states() -> usize {
+    std::env::var("SHALE_MODEL_STATES").ok().and_then(|states| states.parse().ok()).unwrap_or(STATES)
+}
+
+fn model(scripts: &[&[Op]], gcs: usize, records_max: usize) -> LogModel {
+    LogModel {
+        scripts: scripts.iter().map(|script| script.to_vec()).collect(),
+        gcs,
+        kills: false,
+        records_max,
+        gc_may_miss: false,
+        canary: "",
+    }
+}
+
+/// Searches a configuration as far as it may, and asserts that every promise holds and that it really happens what it is about.
+fn holds(what: &str, model: LogModel) {
+    let promises: Vec<&str> = model
+        .properties()
+        .iter()
+        .filter(|property| property.expectation == stateright::Expectation::Always)
+        .map(|property| property.name)
+        .collect();
+    let checker = model.checker().threads(2).target_state_count(states()).spawn_bfs().join();
+    for promise in promises {
+        if let Some(path) = checker.discovery(promise) {
+            panic!("HARNESS: {what}: not so: {promise}\n{:#?}", path.into_actions());
+        }
+    }
+    println!(
+        "{what}: {} states, depth {}, done: {}",
+        checker.unique_state_count(),
+        checker.max_depth(),
+        checker.is_done()
+    );
+}
+
+fn caught(canary: &'static str, promise: &'static str, mut model: LogModel) {
+    model.canary = canary;
+    let checker = model
+        .checker()
+        .threads(2)
+        .target_state_count(CANARY_STATES)
+        .finish_when(HasDiscoveries::AnyOf(BTreeSet::from([promise])))
+        .spawn_bfs()
+        .join();
+    let found = checker.discovery(promise);
+    let found =
+        found.unwrap_or_else(|| panic!("HARNESS: {canary} is not caught in {} states", checker.unique_state_count()));
+    println!("{canary}: caught in {} steps, {} states", found.into_actions().len(), checker.unique_state_count());
+}
+
+use Op::{Append, Expire, Fold, Over, Restore, Rewrite, Staged, Tag};
+
+const HOLE: &str = "no live version names a pack that is not there";
+const TWICE: &str = "no operation is in two records";
+const WRONG: &str = "every version is what its operations make of the one before";
+const REUSED: &str = "a number has one body for ever";
+
+#[test]
+fn appends_race() {
+    holds("appends", LogModel { kills: true, ..model(&[&[Append, Append], &[Append, Over]], 0, 4) });
+    holds("three writers", model(&[&[Append], &[Over], &[Append]], 0, 3));
+    holds("folds", model(&[&[Append, Fold], &[Over]], 0, 3));
+    holds("rewrites", model(&[&[Over, Over], &[Rewrite]], 0, 3));
+}
+
+#[test]
+fn gc_leaves_what_is_live() {
+    for op in [Append, Staged, Restore, Tag, Rewrite, Fold] {
+        holds(
+            &format!("GC and {op:?}"),
+            LogModel { gc_may_miss: op == Append, ..model(&[&[Over, Over, Expire], &[op]], 1, 5) },
+        );
+    }
+    holds("GC and a killed writer", LogModel { kills: true, ..model(&[&[Over, Expire], &[Over]], 1, 5) });
+    holds("two GCs", model(&[&[Over, Over, Expire], &[Append]], 2, 6));
+}
+
+#[test]
+fn gc_sweeps() {
+    // A property of the harness: what GC is about must happen, or nothing was shown.
+    #[derive(Clone)]
+    struct Sweeps(LogModel);
+    impl Model for Sweeps {
+        type State = <LogModel as Model>::State;
+        type Action = <LogModel as Model>::Action;
+        fn init_states(&self) -> Vec<Self::State> {
+            self.0.init_states()
+        }
+        fn actions(&self, state: &Self::State, actions: &mut Vec<Self::Action>) {
+            self.0.actions(state, actions);
+        }
+        fn next_state(&self, state: &Self::State, action: Self::Action) -> Option<Self::State> {
+            self.0.next_state(state, action)
+        }
+        fn properties(&self) -> Vec<Property<Self>> {
+            vec![Property::sometimes("packs are deleted and records buried", |_, state| swept(state))]
+        }
+    }
+    let checker = Sweeps(model(&[&[Over, Over, Expire]], 1, 5)).checker().spawn_bfs().join();
+    checker.assert_any_discovery("packs are deleted and records buried");
+}
+
+#[test]
+fn canaries_of_commits() {
+    let race = || model(&[&[Append], &[Append]], 0, 3);
+    caught("commit-before-ack", HOLE, race());
+    caught("412-taken-as-loss", TWICE, race());
+    caught("409-taken-as-loss", TWICE, race());
+    caught("new-nonce-forgets-old", TWICE, race());
+    caught("offset-kept-over-rebase", WRONG, race());
+    caught("resume-gallops", TWICE, LogModel { kills: true, ..race() });
+    caught("rewrite-over-newer-write", WRONG, model(&[&[Over, Over], &[Rewrite]], 0, 4));
+    caught("fold-kept-over-loss", WRONG, model(&[&[Over, Over], &[Fold]], 0, 4));
+}
+
+#[test]
+fn canaries_of_gc() {
+    let sweep = |op| model(&[&[Over, Over, Expire], &[op]], 1, 5);
+    caught("record-deleted-by-expiry", REUSED, model(&[&[Over, Over, Expire], &[Append]], 0, 5));
+    caught("gc-without-fence", HOLE, sweep(Append));
+    caught("gc-without-second-look", HOLE, sweep(Append));
+    caught("stale-404-believed", HOLE, sweep(Append));
+    caught("fence-not-checked", HOLE, sweep(Append));
+    caught("fence-not-inherited", HOLE, sweep(Append));
+    caught("staged-checks-one-session", HOLE, sweep(Staged));
+    caught("expired-version-named", HOLE, sweep(Restore));
+    caught("expired-not-inherited", HOLE, sweep(Append));
+    caught("tombstone-without-ops", TWICE, model(&[&[Over], &[Over, Expire]], 1, 5));
+}
+
+#[test]
+fn clones_keep_their_packs() {
+    let checker = CloneModel { canary: "" }.checker().threads(2).target_state_count(8 * states()).spawn_bfs().join();
+    println!("clones: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
+    checker.assert_no_discovery(LOST);
+    checker.assert_any_discovery("a clone's clone outlives both");
+    checker.assert_any_discovery("a removed blob's packs are deleted");
+}
+
+const LOST: &str = "no blob that lives names a pack that is not there";
+
+#[test]
+fn canaries_of_clones() {
+    for canary in [
+        "pin-after-birth",
+        "life-number-reused",
+        "only-the-nearest-is-pinned",
+        "pin-dropped-without-claim",
+        "rm-ignores-pins",
+    ] {
+        let checker = CloneModel { canary }
+            .checker()
+            .threads(2)
+            .target_state_count(CANARY_STATES)
+            .finish_when(HasDiscoveries::AnyOf(BTreeSet::from([LOST])))
+            .spawn_bfs()
+            .join();
+        let found = checker.discovery(LOST);
+        let found = found
+            .unwrap_or_else(|| panic!("HARNESS: {canary} is not caught in {} states", checker.unique_state_count()));
+        println!("{canary}: caught in {} steps, {} states", found.into_actions().len(), checker.unique_state_count());
+    }
+}

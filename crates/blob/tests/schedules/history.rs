@@ -1,0 +1,159 @@
+//! What clients asked and were told, and what the log must hold for it: the oracle. It reads the truth behind the store's lies.
+
+use std::collections::BTreeMap;
+
+use blob::{BlobKey, Committed, Inc, Layout, OpId, OpKind, Piece, Place, Record};
+use codec::Workspace;
+use parking_lot::Mutex;
+
+use super::store::LyingStore;
+
+/// What a client asked for.
+#[derive(Debug, Clone)]
+pub enum Asked {
+    Append(Vec<u8>),
+    Write(u64, Vec<u8>),
+    Put(Vec<u8>),
+    Resize(u64),
+    Restore,
+    /// Content stays as it is.
+    Same,
+}
+
+/// What it was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    Done(Committed),
+    /// It was not done, and will not be.
+    Refused,
+    /// Nothing.
+    Unknown,
+}
+
+#[derive(Debug, Default)]
+pub struct History {
+    ops: Mutex<BTreeMap<OpId, (Asked, Told)>>,
+}
+
+impl History {
+    pub fn asks(&self, op: OpId, asked: Asked) {
+        self.ops.lock().insert(op, (asked, Told::Unknown));
+    }
+
+    pub fn told(&self, op: OpId, told: Told) {
+        if let Some(entry) = self.ops.lock().get_mut(&op) {
+            entry.1 = told;
+        }
+    }
+
+    /// Checks one incarnation's log against all that was asked, and returns how many records it has.
+    pub fn check(&self, store: &LyingStore, key: &BlobKey, inc: Inc) -> Result<u64, String> {
+        let mut records: Vec<Record> = Vec::new();
+        while let Some(bytes) = store.truth(&key.record(inc, records.len() as u64 + 1)) {
+            let record = Record::decode(&bytes, &mut Workspace::new()).map_err(|error| error.to_string())?;
+            records.push(record);
+        }
+        for seq in records.len() as u64 + 2..records.len() as u64 + 40 {
+            if store.truth(&key.record(inc, seq)).is_some() {
+                return Err(format!("record {} is not there, and {seq} is", records.len() + 1));
+            }
+        }
+        let Some(head) = records.last().cloned() else { return Ok(0) };
+        let ops = self.ops.lock();
+        let mut found: BTreeMap<OpId, Committed> = BTreeMap::new();
+        let mut versions: Vec<Vec<u8>> = vec![Vec::new()];
+        let mut fence = 0;
+        for (record, seq) in records.iter().zip(1..) {
+            if record.seq != seq || record.inc != inc {
+                return Err(format!("record {seq} says that it is {}", record.seq));
+            }
+            if !record.tombstone && std::mem::replace(&mut fence, record.fence) > record.fence {
+                return Err(format!("the fence falls at record {seq}"));
+            }
+            let mut bytes = versions[seq as usize - 1].clone();
+            for done in &record.ops {
+                let committed = Committed { seq, at: done.at, len: done.len };
+                if found.insert(done.op, committed).is_some() {
+                    return Err(format!("operation {} is in two records, the second is {seq}", done.op));
+                }
+                let Some((asked, _)) = ops.get(&done.op) else {
+                    if matches!(done.kind, OpKind::Fence | OpKind::Expire) {
+                        continue;
+                    }
+                    return Err(format!("operation {} of record {seq} was never asked for", done.op));
+                };
+                apply(&mut bytes, asked, done.at, &versions)?;
+            }
+            versions.push(bytes);
+        }
+        for (record, bytes) in records.iter().zip(&versions[1..]) {
+            let live = head.is_live(record.seq);
+            if record.tombstone {
+                if live {
+                    return Err(format!("record {} is live, and a tombstone", record.seq));
+                }
+                continue;
+            }
+            match read(store, key, inc, &record.layout, record.size) {
+                Ok(read) if read == *bytes => {}
+                Ok(read) => {
+                    return Err(format!(
+                        "version {} reads as {} bytes that are not the {} which were written",
+                        record.seq,
+                        read.len(),
+                        bytes.len()
+                    ));
+                }
+                Err(why) if live => return Err(format!("version {} is live, and {why}", record.seq)),
+                Err(_) => {}
+            }
+        }
+        for (op, (_, told)) in ops.iter() {
+            match (told, found.get(op)) {
+                (Told::Done(told), Some(found)) if told == found => {}
+                (Told::Done(told), found) => {
+                    return Err(format!("operation {op} was acknowledged as {told:?}, and the log has {found:?}"));
+                }
+                (Told::Refused, Some(found)) => return Err(format!("operation {op} was refused, and is {found:?}")),
+                (Told::Refused, None) | (Told::Unknown, _) => {}
+            }
+        }
+        Ok(head.seq)
+    }
+}
+
+fn apply(bytes: &mut Vec<u8>, asked: &Asked, at: u64, versions: &[Vec<u8>]) -> Result<(), String> {
+    let at = at as usize;
+    match asked {
+        Asked::Append(data) => {
+            if bytes.len() != at {
+                return Err(format!("an append at {at} of a blob of {} bytes", bytes.len()));
+            }
+            bytes.extend_from_slice(data);
+        }
+        Asked::Write(_, data) => {
+            bytes.resize(bytes.len().max(at + data.len()), 0);
+            bytes[at..at + data.len()].copy_from_slice(data);
+        }
+        Asked::Put(data) => bytes.clone_from(data),
+        Asked::Resize(size) => bytes.resize(*size as usize, 0),
+        Asked::Restore => bytes.clone_from(versions.get(at).ok_or("a version that is not there was restored")?),
+        Asked::Same => {}
+    }
+    Ok(())
+}
+
+/// Reads a version as a reader does, from the truth. The frames of these tests are raw, and their extents have one each.
+pub fn read(store: &LyingStore, key: &BlobKey, inc: Inc, layout: &Layout, size: u64) -> Result<Vec<u8>, String> {
+    let mut bytes = vec![0; size as usize];
+    for piece in layout.pieces() {
+        let Piece::Extent(extent) = piece else { return Err("it has a node".into()) };
+        let Place::Pack { pack, offset } = &extent.place else { return Err("it is in the record".into()) };
+        let path = key.pack(inc, pack);
+        let stored = store.truth(&path).ok_or_else(|| format!("{path} is not there"))?;
+        let from = (*offset + extent.skip) as usize;
+        let data = stored.get(from..from + extent.len as usize).ok_or("a pack is too short")?;
+        bytes[extent.start as usize..][..data.len()].copy_from_slice(data);
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,276 @@
+//! A store that lies, from a seed: answers are lost before or after their effect, effects come late or twice, conflicts are reported
+//! where there are none, reads find nothing, lists are old, bodies are cut or damaged. What it keeps to is what the protocol assumes: a
+//! key is created once, and a read that finds something finds the newest.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::{self, BoxStream, StreamExt};
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+use parking_lot::Mutex;
+use sim::Rng;
+
+/// The longest that an effect is late, in milliseconds: longer than any client waits.
+const LATE_MS_MAX: u64 = 400_000;
+/// How long a list may not know of an object, in milliseconds.
+const STALE_MS_MAX: u64 = 2_000;
+
+#[derive(Debug)]
+struct Inner {
+    objects: BTreeMap<Path, (Bytes, tokio::time::Instant)>,
+    rng: Rng,
+    /// Percent of requests with a fault.
+    faults: u64,
+    requests: u64,
+}
+
+#[derive(Debug, Clone)]
+pub struct LyingStore(Arc<Mutex<Inner>>);
+
+impl std::fmt::Display for LyingStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a store that lies")
+    }
+}
+
+enum Fate {
+    Fine,
+    LostBefore,
+    LostAfter,
+    Late,
+    Twice,
+    Conflict,
+    ErrorThenConflict,
+    Denied,
+    NotThere,
+    Cut,
+    Damaged,
+}
+
+fn error(what: &str) -> object_store::Error {
+    object_store::Error::Generic { store: "lying", source: what.into() }
+}
+
+fn conflict(path: &Path) -> object_store::Error {
+    object_store::Error::AlreadyExists { path: path.to_string(), source: "conflict".into() }
+}
+
+fn missing(path: &Path) -> object_store::Error {
+    object_store::Error::NotFound { path: path.to_string(), source: "no such key".into() }
+}
+
+impl Inner {
+    fn put(&mut self, path: &Path, bytes: Bytes, create: bool) -> Result<PutResult> {
+        if create && self.objects.contains_key(path) {
+            return Err(conflict(path));
+        }
+        self.objects.insert(path.clone(), (bytes, tokio::time::Instant::now()));
+        Ok(PutResult { e_tag: None, version: None, extensions: object_store::Extensions::default() })
+    }
+
+    fn fate(&mut self, among: &[fn() -> Fate]) -> Fate {
+        self.requests += 1;
+        if self.rng.percent(self.faults) { self.rng.pick(among)() } else { Fate::Fine }
+    }
+}
+
+impl LyingStore {
+    pub fn new(seed: u64, faults: u64) -> Self {
+        let inner = Inner { objects: BTreeMap::new(), rng: Rng::new(seed), faults, requests: 0 };
+        Self(Arc::new(Mutex::new(inner)))
+    }
+
+    /// The truth.
+    pub fn truth(&self, path: &Path) -> Option<Bytes> {
+        self.0.lock().objects.get(path).map(|object| object.0.clone())
+    }
+
+    pub fn requests(&self) -> u64 {
+        self.0.lock().requests
+    }
+
+    async fn delay(&self) {
+        let ms = {
+            let mut inner = self.0.lock();
+            if inner.rng.percent(5) { inner.rng.below(3_000) } else { inner.rng.between(1, 60) }
+        };
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+    }
+
+    /// Has an effect some time later, whether or not its client is still there.
+    fn later(&self, effect: impl FnOnce(&mut Inner) + Send + 'static) {
+        let ms = {
+            let mut inner = self.0.lock();
+            let max = *inner.rng.pick(&[100, 1_000, 20_000, LATE_MS_MAX]);
+            inner.rng.below(max)
+        };
+        let store = self.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(ms)).await;
+            effect(&mut store.0.lock());
+        });
+    }
+}
+
+#[async_trait::async_trait]
+impl ObjectStore for LyingStore {
+    async fn put_opts(&self, path: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        let create = matches!(options.mode, PutMode::Create);
+        let bytes = Bytes::from(payload);
+        self.delay().await;
+        let fate = self.0.lock().fate(&[
+            || Fate::LostBefore,
+            || Fate::LostAfter,
+            || Fate::LostAfter,
+            || Fate::Late,
+            || Fate::Late,
+            || Fate::Twice,
+            || Fate::Conflict,
+            || Fate::ErrorThenConflict,
+            || Fate::Denied,
+        ]);
+        let put = |bytes: Bytes| self.0.lock().put(path, bytes, create);
+        let result = match fate {
+            Fate::LostBefore => Err(error("503 SlowDown")),
+            Fate::Denied => {
+                Err(object_store::Error::PermissionDenied { path: path.to_string(), source: "expired".into() })
+            }
+            Fate::LostAfter => put(bytes).and(Err(error("connection reset"))),
+            Fate::Late => {
+                let path = path.clone();
+                self.later(move |inner| drop(inner.put(&path, bytes, create)));
+                Err(error("timed out"))
+            }
+            Fate::Twice => {
+                let (path, again) = (path.clone(), bytes.clone());
+                self.later(move |inner| drop(inner.put(&path, again, create)));
+                put(bytes)
+            }
+            Fate::Conflict if create => Err(conflict(path)),
+            Fate::ErrorThenConflict if create => put(bytes).and(Err(conflict(path))),
+            _ => put(bytes),
+        };
+        self.delay().await;
+        result
+    }
+
+    async fn put_multipart_opts(&self, _: &Path, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+        Err(error("no multipart uploads"))
+    }
+
+    async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
+        self.delay().await;
+        let (fate, object) = {
+            let mut inner = self.0.lock();
+            let fate = inner.fate(&[
+                || Fate::LostBefore,
+                || Fate::NotThere,
+                || Fate::NotThere,
+                || Fate::Cut,
+                || Fate::Damaged,
+            ]);
+            (fate, inner.objects.get(path).map(|object| object.0.clone()))
+        };
+        self.delay().await;
+        let bytes = match (fate, object) {
+            (Fate::LostBefore, _) => return Err(error("500")),
+            (Fate::NotThere, _) | (_, None) => return Err(missing(path)),
+            (fate, Some(bytes)) => {
+                let mut sent = bytes.to_vec();
+                match fate {
+                    Fate::Cut => sent.truncate(sent.len() / 2),
+                    Fate::Damaged if !sent.is_empty() => {
+                        let at = self.0.lock().rng.index(sent.len());
+                        sent[at] ^= 1 << (at % 8);
+                    }
+                    _ => {}
+                }
+                (bytes, Bytes::from(sent))
+            }
+        };
+        let size = bytes.0.len() as u64;
+        let range: Range<u64> = match &options.range {
+            Some(range) => range.as_range(size).map_err(|bad| error(&bad.to_string()))?,
+            None => 0..size,
+        };
+        let end = (range.end as usize).min(bytes.1.len());
+        let body = if options.head { Bytes::new() } else { bytes.1.slice((range.start as usize).min(end)..end) };
+        Ok(GetResult {
+            payload: GetResultPayload::Stream(stream::iter([Ok(body)]).boxed()),
+            meta: meta(path, size),
+            range,
+            attributes: object_store::Attributes::default(),
+            extensions: object_store::Extensions::default(),
+        })
+    }
+
+    fn delete_stream(&self, paths: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        let store = self.clone();
+        paths
+            .then(move |path| {
+                let store = store.clone();
+                async move {
+                    let path = path?;
+                    store.delay().await;
+                    let fate = store.0.lock().fate(&[|| Fate::LostBefore, || Fate::LostAfter, || Fate::Late]);
+                    let result = match fate {
+                        Fate::LostBefore => Err(error("503 SlowDown")),
+                        Fate::Late => {
+                            let path = path.clone();
+                            store.later(move |inner| drop(inner.objects.remove(&path)));
+                            Err(error("timed out"))
+                        }
+                        fate => {
+                            store.0.lock().objects.remove(&path);
+                            if matches!(fate, Fate::Fine) { Ok(path) } else { Err(error("connection reset")) }
+                        }
+                    };
+                    store.delay().await;
+                    result
+                }
+            })
+            .boxed()
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        let (store, prefix) = (self.clone(), prefix.cloned());
+        stream::once(async move {
+            store.delay().await;
+            let mut inner = store.0.lock();
+            let fate = inner.fate(&[|| Fate::LostBefore, || Fate::NotThere]);
+            let stale = if matches!(fate, Fate::NotThere) { STALE_MS_MAX } else { 0 };
+            let now = tokio::time::Instant::now();
+            let known = |at: &tokio::time::Instant| now.duration_since(*at) >= Duration::from_millis(stale);
+            let below = |path: &Path| prefix.as_ref().is_none_or(|prefix| path.prefix_matches(prefix));
+            let objects = inner.objects.iter().filter(|(path, object)| below(path) && known(&object.1));
+            let mut listed: Vec<Result<ObjectMeta>> =
+                objects.map(|(path, object)| Ok(meta(path, object.0.len() as u64))).collect();
+            if matches!(fate, Fate::LostBefore) {
+                listed.truncate(listed.len() / 2);
+                listed.push(Err(error("500")));
+            }
+            stream::iter(listed)
+        })
+        .flatten()
+        .boxed()
+    }
+
+    async fn list_with_delimiter(&self, _: Option<&Path>) -> Result<ListResult> {
+        Err(error("no lists of directories"))
+    }
+
+    async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> Result<()> {
+        Err(error("no copies"))
+    }
+}
+
+fn meta(path: &Path, size: u64) -> ObjectMeta {
+    ObjectMeta { location: path.clone(), last_modified: Default::default(), size, e_tag: None, version: None }
+}
