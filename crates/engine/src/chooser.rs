@@ -197,10 +197,14 @@ impl<'a> Batch<'a> {
             _ => {
                 self.leave();
                 let region = self.chooser.regions.get(key);
-                let is_new = region == policy::Region::default() && mode == Mode::Performance;
+                let is_new = region == policy::Region::default();
                 let last = || if self.is_apart { policy::Region::default() } else { self.chooser.last_region() };
                 let before = before.map_or_else(last, |(_, region)| region);
-                let region = if is_new { before.random_neighbour() } else { region };
+                let region = match (is_new, mode) {
+                    (false, _) => region,
+                    (true, Mode::Performance) => before.random_neighbour(),
+                    (true, _) => before.checked_neighbour(),
+                };
                 region.beside(before)
             }
         }

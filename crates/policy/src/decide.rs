@@ -2,9 +2,9 @@
 //! it afterwards. Pure: the same facts give the same decision.
 //!
 //! 1. A unit that looks random is stored raw, unless its region's last test says otherwise. The probe sees no repetitions: so it is *checked* with
-//!    the fastest candidate first, which gives up early on random data; in a long run of such units one in four. `performance` checks none, and in a
+//!    the fastest candidate first, which gives up early on random data; of a run of such units one in sixteen. `performance` checks none, and in a
 //!    long run does not even probe but one in four, and in the end in sixteen.
-//! 2. At the first unit of a region, after 127 units, and when the last units went otherwise than expected, the unit is
+//! 2. At the first unit of a region (of those that look random, and of the others), after 127 units, and when the last units went otherwise than expected, the unit is
 //!    *tested*: compressed with every candidate that might win, and the winner kept for the region. Tests have a budget; without any
 //!    left, the unit is treated like others, so that small regions lose a test, not their compression.
 //! 3. Other units are compressed with the region's winner, if they are of the class that was tested, else with what the
@@ -120,9 +120,15 @@ pub fn wants_probe(mode: Mode, region: Region) -> bool {
     !matches!(mode, Mode::Performance) || region.wants_look()
 }
 
-/// Whether a unit of the region may be tested: it depends on the unit's class, too.
-pub(crate) fn wants_test(region: Region) -> bool {
-    region.winner().is_none() || region.is_due()
+/// Whether no test of the region says anything of a class: what looked random says nothing of what does not.
+fn is_untested(region: Region, class: Class) -> bool {
+    region.winner().is_none_or(|(tested, _)| tested.is_random() && !class.is_random())
+}
+
+/// Whether a unit of the region may be tested.
+pub(crate) fn wants_test(region: Region, class: Class) -> bool {
+    let is_first = if class.is_random() { region.wants_random_test() } else { is_untested(region, class) };
+    is_first || region.is_due()
 }
 
 /// Decides. `codec_of` finds a candidate that the mode considers by its number; `may_test`: the budget for tests is not used up.
@@ -141,10 +147,11 @@ pub fn decide(
         Some((_, id)) => codec_of(id).map(Some),
         None => None,
     };
-    let is_new = region.winner().is_none();
-    // A random unit is no reason for a region's first test, nor for one because of drift.
+    let is_new = is_untested(region, class);
+    // A random unit is no reason for a test because of drift; its own first test does not count for others.
     let due = if class.is_random() {
-        mode != Mode::Performance && region.units_since_test() >= crate::region::UNITS_PER_TEST
+        mode != Mode::Performance
+            && (region.wants_random_test() || region.units_since_test() >= crate::region::UNITS_PER_TEST)
     } else {
         is_new || region.is_due()
     };

@@ -70,6 +70,8 @@ pub const DECODE_NS_PER_KIB_MAX: f64 = 40_000.0 / 32.0;
 pub const MODERATE_CPU_MULTIPLE: f64 = 16.0;
 /// [`strength`] from which on a codec has an entropy coder.
 const STRONG: f64 = 0.95;
+/// CPU time, as a multiple of the quickest one's, up to which candidates with an entropy coder are tested on what looks random: zstd-1 and zstd-3.
+const RANDOM_CPU_MULTIPLE: f64 = 2.0;
 /// Samples from which on an average is believed.
 const SAMPLES_FEW: u64 = 4;
 /// Share of what it leaves that a codec might save more than its average says, when it is decided whether a test could show it as
@@ -147,13 +149,19 @@ impl<T: Table> Facts<'_, T> {
         let entrants = || entrants.iter().flatten().copied();
         let winner = self.choose(entrants());
         let check = self.check(entrants());
+        let has_quick = entrants().any(|entrant| self.is_quick_and_strong(entrant.codec));
         let mut contenders = Contenders::default();
         for entrant in entrants() {
-            // Random data is not worth a test with slow candidates: they, too, find nothing.
+            // What looks random is not worth a test with slow candidates: they, too, find nothing in most. But the fastest, with which it is checked, finds
+            // nothing in some of which a quick one with an entropy coder makes an eighth less (PNG, deflate of little alphabets).
             let might_win = if class.is_random() && winner.is_none() {
-                check.is_some_and(|fastest| fastest == entrant.codec)
+                if has_quick {
+                    self.is_quick_and_strong(entrant.codec)
+                } else {
+                    check.is_some_and(|c| c == entrant.codec)
+                }
             } else {
-                self.might_win(entrant, winner)
+                self.might_win(entrant, winner) || self.is_quickest_strong(entrant.codec)
             };
             if might_win {
                 contenders.push(entrant.codec);
@@ -210,6 +218,26 @@ impl<T: Table> Facts<'_, T> {
     /// coder, which saves nearly as much.
     pub fn is_moderate(&self, codec: Codec) -> bool {
         self.moderate()(codec)
+    }
+
+    /// CPU time that the quickest candidate with an entropy coder usually takes.
+    fn quickest_strong_ns(&self) -> f64 {
+        let candidates = self.auto.candidates.as_slice().iter().map(|codec| codec.id());
+        candidates.filter(|id| strength(*id) >= STRONG).map(usual_ns_per_kib).fold(f64::INFINITY, f64::min)
+    }
+
+    /// Whether it is the quickest candidate with an entropy coder: it takes part in every test in `archive`, where it costs next to nothing beside the others.
+    /// Stronger ones do not save more of everything.
+    fn is_quickest_strong(&self, codec: Codec) -> bool {
+        self.auto.mode == Mode::Archive
+            && strength(codec.id()) >= STRONG
+            && usual_ns_per_kib(codec.id()) <= self.quickest_strong_ns()
+    }
+
+    /// Whether a candidate has an entropy coder and is about as quick as the quickest one that does.
+    fn is_quick_and_strong(&self, codec: Codec) -> bool {
+        strength(codec.id()) >= STRONG
+            && usual_ns_per_kib(codec.id()) <= self.quickest_strong_ns() * RANDOM_CPU_MULTIPLE
     }
 
     /// Whether the mode considers a candidate.

@@ -18,7 +18,7 @@ Examples:
 
 The volume is created with the size of the file, rounded up to 4 KiB. Holes of the file and blocks of zeroes
 take no space. Where the pool's compression is auto and a file-type rule names a codec for the file (rule.TYPE, see
-`shale set --help`), the volume is created with that. Everything is durable when the command returns. If it fails, the volume that it created is
+`shale set --help`), the volume is created with that, if units from all over the file agree. Everything is durable when the command returns. If it fails, the volume that it created is
 removed again.
 
 From before the first byte until everything is durable the volume is marked: its property incomplete says yes. So what a kill -9 or a

@@ -1,11 +1,16 @@
 //! `shale import`.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use policy::{Compression, HEAD_BYTES, INCOMPLETE, RuleChoice, RuleMatch, wants_dictionary};
+use codec::{Codec, CodecId, Workspace};
+use policy::{
+    Compression, HEAD_BYTES, INCOMPLETE, RuleChoice, RuleMatch, RuleTrial, Settings, dst_limit, is_zero, rule_units,
+    strength, wants_dictionary,
+};
 use surface::{Allocation, Error, ErrorKind};
 use units::{BLOCK_BYTES, OBJECT_BYTES_MAX, format_size};
 
@@ -31,6 +36,11 @@ const STREAM_BYTES_FIRST: u64 = 1 << 30;
 const RATIO_EVERY: Duration = Duration::from_millis(500);
 /// Runs of a volume's allocation asked for at a time.
 const RUNS_MAX: u32 = 4096;
+
+/// What is tried beside the codec of a file-type rule: zstd-1, which takes next to nothing and finds most of what there is.
+const QUICK: CodecId = CodecId(65);
+/// [`strength`] from which on a codec is meant to compress, and not only to leave zeroes out.
+const STRONG: f64 = 0.5;
 
 /// How often to look again whether a volume's clients have gone.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -171,7 +181,7 @@ impl Target {
         }
         tell_rounding(output, wanted, size_bytes);
         let mut properties: BTreeMap<_, _> = args.properties.iter().cloned().collect();
-        if let Some(rule) = rule_for(session, &properties, source)? {
+        if let Some(rule) = rule_for(session, &properties, source, output)? {
             let codec = rule.choice.to_string();
             output.note(&format!(
                 "{} is stored with {codec}, by rule.{}; -o compression=auto has it chosen unit by unit",
@@ -318,7 +328,12 @@ impl Target {
 
 /// The file-type rule that names a codec for what is imported, where the pool says `auto` and nobody said otherwise for this
 /// volume.
-fn rule_for(session: &Session, own: &BTreeMap<String, String>, source: &Source) -> Outcome<Option<RuleMatch>> {
+fn rule_for(
+    session: &Session,
+    own: &BTreeMap<String, String>,
+    source: &Source,
+    output: &Output,
+) -> Outcome<Option<RuleMatch>> {
     if own.contains_key("compression") {
         return Ok(None);
     }
@@ -334,7 +349,36 @@ fn rule_for(session: &Session, own: &BTreeMap<String, String>, source: &Source) 
     let rule = resolved.rules.find(source.name(), &source.head(HEAD_BYTES), resolved.settings.mode);
     let unit_bytes = resolved.settings.unit_blocks as usize * BLOCK_BYTES;
     let has_dictionaries = wants_dictionary(&resolved.settings, unit_bytes);
-    Ok(rule.filter(|rule| rule.choice != RuleChoice::Auto && !(has_dictionaries && rule.yields_to_dictionaries())))
+    let yields = |rule: &RuleMatch| has_dictionaries && rule.yields_to_dictionaries();
+    let Some(rule) = rule.filter(|rule| rule.choice != RuleChoice::Auto && !yields(rule)) else { return Ok(None) };
+    // What a user has set for a type is meant so.
+    let RuleChoice::Codec(codec) = rule.choice else { return Ok(None) };
+    if rule.source == policy::Source::Default && !agrees(source, codec, unit_bytes, &resolved.settings) {
+        let text = "are not what its name or its first bytes say: chosen unit by unit, as compression=auto does";
+        output.note(&format!("units of {} that were tried {text}", source.name()));
+        return Ok(None);
+    }
+    Ok(Some(rule))
+}
+
+/// Whether units from all over a file agree with the codec that a rule names for its type.
+fn agrees(source: &Source, rule: Codec, unit_bytes: usize, settings: &Settings) -> bool {
+    let (Some(file), Some(size_bytes)) = (source.file(), source.size_bytes()) else { return true };
+    let mut codecs = Workspace::new();
+    let limit = dst_limit(unit_bytes, settings);
+    let (mut unit, mut target) = (vec![0; unit_bytes], vec![0; limit]);
+    let mut trial = RuleTrial::default();
+    let Some(quick) = Codec::all().find(|codec| codec.id() == QUICK) else { return true };
+    for at in rule_units(size_bytes, unit_bytes as u64) {
+        // What cannot be read, the import itself will tell; a hole says nothing.
+        if file.read_exact_at(&mut unit, at).is_err() || is_zero(&unit) {
+            continue;
+        }
+        let mut with = |codec| codecs.compress(codec, &unit, &mut target);
+        let (by_rule, by_quick) = (with(rule), with(quick));
+        trial.enter(unit_bytes, by_rule, by_quick);
+    }
+    trial.agrees(strength(rule.id()) >= STRONG)
 }
 
 fn too_small(volume: &str, size_bytes: u64, source: &Source) -> Error {
