@@ -24,7 +24,7 @@ use parking_lot::{Condvar, Mutex};
 use surface::Result;
 use units::ExtentIndex;
 
-use crate::cleaner::{Cleaner, GAIN_DIVISOR, Round, Rule};
+use crate::cleaner::{CleanMark, Cleaner, GAIN_DIVISOR, Round, Rule};
 use crate::core::Core;
 use crate::pool::Pool;
 use crate::space::Admitted;
@@ -70,12 +70,21 @@ const STUCK_MAX: u32 = 2;
 
 impl Pool {
     /// Cleans now what is dead by more than a twentieth, at most `rounds` rounds of it: until the pool is as free as the background
-    /// cleaner would make it, or with `all` as much as there is. What was won is free on return.
+    /// cleaner would make it, or with `all` as much as there is; of what writers fill meanwhile nothing. What was won is free on return.
     ///
     /// # Errors
     /// When the storage fails. Damage does not stop it: see [`PoolStatus::damages`](crate::PoolStatus::damages).
     pub fn clean(&self, all: bool, rounds: u32) -> Result<CleanReport> {
-        self.core.clean_pass(all, rounds)
+        self.core.clean_pass(all, rounds, None)
+    }
+
+    /// Goes on with a pass of which [`clean`](Self::clean) has reported the mark: only what was there then is cleaned, so that the pass ends however much
+    /// is written meanwhile.
+    ///
+    /// # Errors
+    /// Those of [`clean`](Self::clean).
+    pub fn clean_on(&self, all: bool, rounds: u32, mark: CleanMark) -> Result<CleanReport> {
+        self.core.clean_pass(all, rounds, Some(mark))
     }
 }
 
@@ -282,7 +291,8 @@ impl Core {
     pub(crate) fn rule(&self, dead_permille: u32, greedy: bool) -> Rule {
         let live_max = u64::from(self.geometry.extent_bytes) * u64::from(1000 - dead_permille) / 1000;
         let within = (ExtentIndex(0), ExtentIndex(self.geometry.extents_usable()));
-        Rule { live_max: live_max as u32, greedy, within, away: false, recodes: !greedy }
+        let filled_by = CleanMark::NEVER;
+        Rule { live_max: live_max as u32, greedy, within, filled_by, away: false, recodes: !greedy }
     }
 
     /// What to clean now in the background, if anything.
@@ -375,13 +385,15 @@ impl Core {
         self.evacuated.load(Ordering::Relaxed) > patience.min(left)
     }
 
-    fn clean_pass(&self, all: bool, rounds: u32) -> Result<CleanReport> {
+    fn clean_pass(&self, all: bool, rounds: u32, mark: Option<CleanMark>) -> Result<CleanReport> {
         self.take_checkpoint()?;
+        let filled_by = mark.unwrap_or_else(|| self.extents.lock().mark());
         let (extents, moved) = (self.counters.cleaned_extents.get(), self.counters.moved_bytes.get());
-        let rule = Rule { recodes: true, ..self.rule(PASS_PERMILLE, true) };
+        let rule = Rule { recodes: true, filled_by, ..self.rule(PASS_PERMILLE, true) };
         let high = u64::from(self.objects.clean_marks().high_permille);
         let total = u64::from(self.geometry.extents_usable()) - 1;
-        let mut report = CleanReport { extents_free_before: self.extents_left(), ..CleanReport::default() };
+        let mut report =
+            CleanReport { mark: filled_by, extents_free_before: self.extents_left(), ..CleanReport::default() };
         let mut stuck = 0;
         for _ in 0..rounds {
             let left = self.extents_left() + self.evacuated.load(Ordering::Relaxed);

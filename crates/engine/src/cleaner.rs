@@ -60,10 +60,28 @@ pub(crate) struct Rule {
     pub greedy: bool,
     /// First of the extents among which victims are looked for, and the one behind the last.
     pub within: (ExtentIndex, ExtentIndex),
+    /// Only extents that the log had filled by then: see [`CleanMark`].
+    pub filled_by: CleanMark,
     /// They are to go (see `shrink`): however full they are, and although it wins nothing.
     pub away: bool,
     /// What is cold may be compressed anew: nobody waits for just this round.
     pub recodes: bool,
+}
+
+/// A moment of the log: so many extents had been filled. What a pass over the pool has as its target was there at its mark, so that it ends while
+/// writers fill others: each extent of the target is emptied once at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CleanMark(pub u32);
+
+impl CleanMark {
+    /// Behind all moments.
+    pub const NEVER: Self = Self(u32::MAX);
+}
+
+impl Default for CleanMark {
+    fn default() -> Self {
+        Self::NEVER
+    }
 }
 
 /// How a round ended.

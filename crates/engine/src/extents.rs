@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use format::USAGE_PAGE_EXTENTS;
 use units::ExtentIndex;
 
-use crate::cleaner::Rule;
+use crate::cleaner::{CleanMark, Rule};
 use crate::geometry::Geometry;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -299,6 +299,7 @@ impl Extents {
         for (index, (state, live)) in self.state.iter().zip(&self.live).enumerate().skip(1) {
             let extent = ExtentIndex(index as u32);
             let is_elsewhere = extent < rule.within.0 || extent >= rule.within.1;
+            let is_elsewhere = is_elsewhere || self.passed_at[index] > rule.filled_by.0;
             if *state != State::Used || *live == 0 || *live > rule.live_max || is_elsewhere || skip(extent, *live) {
                 continue;
             }
@@ -313,6 +314,11 @@ impl Extents {
         }
         found.sort_unstable_by(order);
         found.into_iter().map(|(_, victim)| victim).collect()
+    }
+
+    /// The moment: see [`CleanMark`].
+    pub(crate) fn mark(&self) -> CleanMark {
+        CleanMark(self.now)
     }
 
     /// The checkpoint is durable: live bytes and states become what it says. Freed extents become free only with
@@ -412,7 +418,8 @@ mod tests {
         pass(5, 1000 << 10);
         let choose = |greedy, max, skip: &dyn Fn(ExtentIndex, u32) -> bool| -> Vec<u32> {
             let within = (ExtentIndex(0), ExtentIndex(8));
-            let rule = Rule { live_max: 900 << 10, greedy, within, away: false, recodes: false };
+            let rule =
+                Rule { live_max: 900 << 10, greedy, within, filled_by: CleanMark::NEVER, away: false, recodes: false };
             extents.victims(1 << 20, rule, max, skip).iter().map(|v| v.extent.0).collect()
         };
         assert_eq!(choose(false, 9, &|_, _| false), [2, 3, 1, 4], "age outweighs a tenth of an extent");

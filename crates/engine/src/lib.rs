@@ -126,6 +126,7 @@ pub use devices::Meant;
 pub use diff::{Changed, DiffPage};
 pub use explain::{CodecUse, RegionDetail, RegionReport, Remembered, Trial};
 pub use map::store_error_kind;
+pub use cleaner::CleanMark;
 pub use options::{FormatOptions, PoolEnv, PoolOptions, Properties, Training};
 pub use pool::Pool;
 pub use receive::{ReceiveReport, Receiver};

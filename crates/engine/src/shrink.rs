@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use surface::{Error, ErrorKind, Result};
 use units::{ExtentIndex, format_size};
 
-use crate::cleaner::{Round, Rule};
+use crate::cleaner::{CleanMark, Round, Rule};
 use crate::core::Core;
 use crate::pool::{EXTENTS_MIN, Pool};
 use crate::superblock_io;
@@ -231,7 +231,14 @@ impl Core {
     /// Step 2. Whether nothing is left beyond the mark.
     fn move_below_mark(&self, extents: u32, rounds: u32) -> Result<bool> {
         let beyond = (ExtentIndex(extents), ExtentIndex(u32::MAX));
-        let away = Rule { live_max: u32::MAX, greedy: false, within: beyond, away: true, recodes: false };
+        let away = Rule {
+            live_max: u32::MAX,
+            greedy: false,
+            within: beyond,
+            filled_by: CleanMark::NEVER,
+            away: true,
+            recodes: false,
+        };
         let below = self.rule(0, true);
         let left = |core: &Self| core.extents.lock().used_from(extents as usize);
         let mut stuck = 0;

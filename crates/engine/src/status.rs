@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use surface::DeviceId;
 
+use crate::cleaner::CleanMark;
 use crate::options::Properties;
 
 /// Figures of one volume.
@@ -169,7 +170,9 @@ pub struct CleanReport {
     pub extents_cleaned: u64,
     /// Bytes of fragments that were moved for it.
     pub bytes_moved: u64,
-    /// Extents that are left of which more than a twentieth is dead.
+    /// What the log had filled when the pass began: its target.
+    pub mark: CleanMark,
+    /// Extents of the target that are left of which more than a twentieth is dead.
     pub extents_todo: u64,
     /// Whether there is nothing more to do, or nothing more that can be done.
     pub is_finished: bool,

@@ -342,3 +342,47 @@ fn a_hundred_fills_and_trims() {
     let total = campaign.run(cycles);
     campaign.demand(total.fulls >= 250, "250 full pools");
 }
+
+/// A pass has a target: what was there when it began. A writer who overwrites everything between its rounds gives it new extents to clean for ever,
+/// and it ends all the same.
+#[test]
+fn a_pass_ends_while_a_writer_goes_on() {
+    let machine = sim::Machine::new(16 << 20, 3);
+    let env = || common::machine_env::env(&machine);
+    let properties = [("compression".to_owned(), "off".to_owned())].into();
+    let format = engine::FormatOptions { capacity_bytes: 16 << 20, extent_bytes: 128 << 10, properties };
+    engine::Pool::format(&env(), &format).unwrap();
+    let options = engine::PoolOptions { workers: 0, memory_bytes: 4 << 20, ..engine::PoolOptions::default() };
+    let pool = engine::Pool::open(env(), options).unwrap();
+    pool.create_volume("v", 8 << 20, &BTreeMap::new()).unwrap();
+    let volume = pool.volume("v").unwrap();
+    let mut rng = Rng::new(7);
+    let mut overwrite = |blocks: u64| {
+        for _ in 0..blocks {
+            let (index, tag) = (rng.below(2048), rng.next_u64());
+            let block = tag.to_le_bytes().repeat(512);
+            surface::BlockDevice::write(&*volume, index * 4096, block.into(), surface::WriteOptions::default())
+                .unwrap();
+        }
+        surface::BlockDevice::flush(&*volume).unwrap();
+    };
+    overwrite(6000);
+    let extents = pool.status().extents_total;
+    let mut report = pool.clean(true, 1).unwrap();
+    assert!(report.extents_todo > 10, "nothing to clean: {report:?}");
+    let (first, mut cleaned, mut rounds) = (report, report.extents_cleaned, 1);
+    while !report.is_finished {
+        // More than an extent becomes worth cleaning with each.
+        overwrite(64);
+        report = pool.clean_on(true, 1, first.mark).unwrap();
+        assert_eq!(report.mark, first.mark);
+        cleaned += report.extents_cleaned;
+        rounds += 1;
+        assert!(rounds <= 2 * extents, "HARNESS: no end after {rounds} rounds, {} extents to go", report.extents_todo);
+    }
+    assert!(cleaned >= first.extents_todo, "{cleaned} of {first:?}");
+    // There is more by now, which is for another pass.
+    assert!(pool.clean(true, 0).unwrap().extents_todo > 0);
+    let problems = pool.check(false, &mut |_, _| ()).unwrap().problems;
+    assert!(problems.is_empty(), "HARNESS: {problems:?}");
+}

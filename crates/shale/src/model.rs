@@ -325,6 +325,8 @@ impl From<engine::SortReport> for SortSlice {
             damaged_groups: report.damaged_groups,
             foreground_bytes: report.foreground_bytes,
         }
+    #[serde(default)]
+    pub mark: Option<u32>,
     }
 }
 
@@ -336,6 +338,7 @@ pub struct ShrinkSlice {
     pub capacity_bytes: u64,
     pub extents_todo: u64,
     pub bytes_todo: u64,
+            mark: Some(report.mark.0),
     pub bytes_moved: u64,
 }
 

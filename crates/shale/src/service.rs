@@ -168,7 +168,13 @@ impl Service {
                 Ok(Reply::Done)
             }
             Request::Checkpoint => self.pool.checkpoint().map(|()| Reply::Done),
-            Request::Clean { all, rounds } => Ok(Reply::Cleaned(self.pool.clean(all, rounds)?.into())),
+            Request::Clean { all, rounds, mark } => {
+                let report = match mark {
+                    Some(mark) => self.pool.clean_on(all, rounds, engine::CleanMark(mark))?,
+                    None => self.pool.clean(all, rounds)?,
+                };
+                Ok(Reply::Cleaned(report.into()))
+            }
             Request::Sort { bytes, restart } => Ok(Reply::Sorted(self.pool.sort(bytes, restart)?.into())),
             Request::Scrub { bytes, restart } => Ok(Reply::Scrubbed(Box::new(self.pool.scrub(bytes, restart)?.into()))),
             Request::Recompress { volume, mode, bytes, restart } => {

@@ -207,8 +207,9 @@ Examples:
   shale clean /srv/pool --sort --report     how far the last sorting came
 
 The pool cleans itself, as late as it can, because that is cheapest. This does it now: it empties extents of which
-more than a twentieth is dead, until as much of the pool is free as the property clean-high says, or with --all until none is left. It can be
-interrupted at any time. The pool may be served.
+more than a twentieth is dead, until as much of the pool is free as the property clean-high says, or with --all until none is left of what
+was there when it began: under a load it ends as well, and leaves what was written meanwhile. It can be interrupted at any time.
+The pool may be served.
 
 With --sort, what random overwriting has scattered is first written anew, in order and in whole
 units, compressed as its volume's properties have it now, or as it was if that takes less; what lies

@@ -50,7 +50,9 @@ pub fn run(args: CleanArgs, output: &Output) -> Outcome {
         }
         let progress = Progress::new(output, "cleaning", None);
         while !done.finished {
-            let slice = match session.call(Request::Clean { all: args.all, rounds: ROUNDS })? {
+            // What was there when the first slice began: what writers fill meanwhile is for the next pass.
+            let request = Request::Clean { all: args.all, rounds: ROUNDS, mark: done.mark };
+            let slice = match session.call(request)? {
                 Reply::Cleaned(slice) => slice,
                 other => return Err(other.unexpected().into()),
             };

@@ -189,6 +189,9 @@ pub enum Request {
         volume: String,
         /// From this byte on.
         from: u64,
+        /// Goes on with the pass that has this mark; none: begins one.
+        #[serde(default)]
+        mark: Option<u32>,
         /// At most so many regions.
         count: usize,
     },
@@ -439,7 +442,7 @@ mod tests {
             Request::Get { volume: None },
             Request::Set { volume: Some("a".to_owned()), id: Some(3), changes: vec![("unit".to_owned(), None)] },
             Request::Checkpoint,
-            Request::Clean { all: true, rounds: 3 },
+            Request::Clean { all: true, rounds: 3, mark: Some(7) },
             Request::Sort { bytes: 1 << 30, restart: true },
             Request::Scrub { bytes: 1 << 30, restart: true },
             Request::Recompress { volume: "vm".to_owned(), mode: Some("archive".to_owned()), bytes: 7, restart: true },
