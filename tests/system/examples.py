@@ -30,6 +30,12 @@ BEFORE = [
     (r"ssh prod shale send", "shale send /srv/pool vm@monday -o s; shale send /srv/pool vm@tuesday --from monday -o d;"
                              "ssh prod shale receive /srv/pool vm -i s; ssh prod shale receive /srv/pool vm -i d;"
                              "shale destroy -r /srv/pool vm; shale receive /srv/pool vm -i s"),
+    (r"destroy \S+ 'vm#monday", "shale bookmark /srv/pool vm@monday monday"),
+    (r"^shale release", "shale hold /srv/pool vm@monday offsite"),
+    (r"--from '#monday' \| ssh", "shale bookmark /srv/pool vm@monday monday;"
+                                 "shale send /srv/pool vm@monday | ssh backup shale receive /srv/pool vm"),
+    (r"--all-from good \| ssh", "shale send /srv/pool vm@good | ssh backup shale receive /srv/pool vm"),
+    (r"receive \S+ -R --prefix", "shale send /srv/pool -R vm@monday -o /backup/week.shale"),
     (r"--from monday \| ssh", "shale send /srv/pool vm@monday | ssh backup shale receive /srv/pool vm"),
     (r"^shale receive", "shale send /srv/pool vm@monday -o /backup/vm-monday.shale; cp /backup/vm-monday.shale .;"
                         "shale destroy -r /srv/pool vm"),

@@ -45,6 +45,8 @@ canaries! {
     SortFillsAHole = "sort-fills-a-hole", "What is sorted comes back after a large discard.";
     OriginIgnoresSnapshots = "origin-ignores-snapshots", "What only snapshots of a clone need of its origin goes.";
     OriginTakesDictionaries = "origin-takes-dictionaries", "An origin of which only dictionaries are left goes, although its clones need them.";
+    BookmarkKeeps = "bookmark-keeps", "A bookmark keeps what its snapshot saw.";
+    BookmarkTrustsHoles = "bookmark-trusts-holes", "A difference from a bookmark leaves out holes of which no record is left.";
     CatalogueNotKept = "catalogue-not-kept", "The extents of the catalogue are freed like any others.";
 }
 

@@ -52,7 +52,7 @@ impl Core {
             let state = seer.descriptor.read().state;
             let levels = seer.levels();
             let is_seen = levels.iter().any(|level| level.object == object.id && level.sees(place.epoch));
-            if !is_seen || matches!(state, ObjectState::Deleting | ObjectState::Dictionary) {
+            if !is_seen || matches!(state, ObjectState::Deleting | ObjectState::Dictionary | ObjectState::Bookmark) {
                 continue;
             }
             let blocks = match place.fragment {

@@ -20,6 +20,7 @@ use units::{Epoch, ObjectId};
 
 use crate::core::Core;
 use crate::devices::Meant;
+use crate::holds::check_unheld;
 use crate::map::Level;
 use crate::objects::{Object, check_name};
 use crate::options::Properties;
@@ -124,7 +125,7 @@ impl Pool {
     /// (`recursive`); clones of them stay.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`]; [`ErrorKind::InUse`] if there are newer snapshots; [`ErrorKind::Unsupported`] for a snapshot that was
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::InUse`] if there are newer snapshots, or one of them is held; [`ErrorKind::Unsupported`] for a snapshot that was
     /// taken when the data belonged to another volume (see [`promote`](Self::promote)).
     pub fn rollback<'a>(&self, snapshot: impl Into<Meant<'a>>, recursive: bool) -> Result<()> {
         let core = &self.core;
@@ -175,6 +176,7 @@ impl Pool {
             Err(refused(ErrorKind::Unsupported, text))
         };
         // What cannot be done must not cost the newer snapshots.
+        check_unheld(&newer)?;
         let head = volume.descriptor.read().clone();
         next_epoch(&head)?;
         cuts_that_stay(&head, &newer)?;
@@ -193,12 +195,12 @@ impl Pool {
         Ok(())
     }
 
-    /// Destroys a volume, or a snapshot (`VOLUME@SNAPSHOT`), or what has come so far of one that is being received. A volume's
+    /// Destroys a volume with its bookmarks, or a snapshot (`VOLUME@SNAPSHOT`), or what has come so far of one that is being received. A volume's
     /// snapshots go with it if that is asked for (`recursive`). Clones keep what they see. Durable on return; the space comes back
     /// with the next checkpoints.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`]; [`ErrorKind::InUse`] for a volume with snapshots.
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::InUse`] for a volume with snapshots, and for a snapshot that is held.
     pub fn destroy<'a>(&self, meant: impl Into<Meant<'a>>, recursive: bool) -> Result<()> {
         let (core, meant) = (&self.core, meant.into());
         let _admin = core.admin.lock();
@@ -211,8 +213,12 @@ impl Pool {
         }
         let object = core.objects.meant(meant)?;
         let mut gone = vec![object.clone()];
+        check_unheld(&gone)?;
         if object.is_live() {
             let snapshots = core.objects.snapshots_of(object.id);
+            if recursive {
+                check_unheld(&snapshots)?;
+            }
             match core.objects.partial_of(object.id) {
                 Some(partial) if recursive => self.give_up_receive(&partial)?,
                 _ => self.check_no_receive(&object)?,
@@ -222,7 +228,8 @@ impl Pool {
                 let text = format!("'{name}' has snapshots ({snapshots}): destroy them, or all at once (-r)");
                 return Err(refused(ErrorKind::InUse, text));
             }
-            gone.splice(0..0, snapshots);
+            // A volume's bookmarks are of no use without it.
+            gone.splice(0..0, core.objects.bookmarks_of(object.id).into_iter().chain(snapshots));
         }
         self.destroy_in_steps(&gone)?;
         core.workers.wake_keeper();
@@ -286,6 +293,7 @@ impl Pool {
         self.check_free(new)?;
         if object.is_live() {
             let listed = core.objects.snapshots_of(object.id).into_iter().chain(core.objects.partial_of(object.id));
+            let listed = listed.chain(core.objects.bookmarks_of(object.id));
             let names = listed.map(|snapshot| snapshot.descriptor.read().name.len());
             check_title(new.len() + names.max().map_or(0, |longest| longest + 1))?;
             let own = object.descriptor.read().properties.clone();
@@ -297,7 +305,7 @@ impl Pool {
     }
 
     /// Makes a clone the owner of the history that it came from: the snapshots of the other volume up to the one that it was
-    /// cloned from become its own, so that the other volume, which now is the clone, can be destroyed. Moves no data.
+    /// cloned from become its own, and the bookmarks up to there, so that the other volume, which now is the clone, can be destroyed. Moves no data.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] if it came from no other volume's snapshot; [`ErrorKind::Exists`] if a name is
@@ -312,9 +320,17 @@ impl Pool {
             return Err(refused(ErrorKind::Invalid, text));
         };
         let levels = object.levels();
-        let inherited = core.objects.snapshots_of(from).into_iter().filter(|snapshot| lies_on(snapshot, &levels));
+        let is_inherited = |moment: &Arc<Object>| lies_on(moment, &levels);
         let mut entries = Vec::new();
-        for snapshot in inherited {
+        for bookmark in core.objects.bookmarks_of(from).into_iter().filter(is_inherited) {
+            let descriptor = ObjectDescriptor { parent: Some(object.id), ..bookmark.descriptor.read().clone() };
+            let title = format!("{name}#{}", descriptor.name);
+            if core.objects.bookmark_named(&title).is_ok() {
+                return Err(refused(ErrorKind::Exists, format!("the pool has '{title}' already")));
+            }
+            entries.push(Entry::Object(descriptor));
+        }
+        for snapshot in core.objects.snapshots_of(from).into_iter().filter(is_inherited) {
             let descriptor = ObjectDescriptor { parent: Some(object.id), ..snapshot.descriptor.read().clone() };
             self.check_free(&format!("{name}@{}", descriptor.name))?;
             entries.push(Entry::Object(descriptor));
@@ -429,7 +445,7 @@ pub(crate) fn check_title(bytes: usize) -> Result<()> {
     Err(refused(ErrorKind::Invalid, text))
 }
 
-fn titles(objects: &[Arc<Object>]) -> String {
+pub(crate) fn titles(objects: &[Arc<Object>]) -> String {
     let mut names: Vec<_> = objects.iter().take(NAMES_TOLD).map(|o| o.title()).collect();
     if objects.len() > NAMES_TOLD {
         names.push(format!("{} more", objects.len() - NAMES_TOLD));

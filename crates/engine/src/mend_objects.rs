@@ -37,8 +37,9 @@ impl Found {
         }
         let descriptor = |id: ObjectId| self.descriptors.get(&id).or_else(|| table.objects.get(&id));
         let there = self.descriptors.keys().chain(self.damaged_descriptors.keys()).chain(&missing).copied();
-        let mut seen: Vec<ObjectId> =
-            there.filter(|id| descriptor(*id).is_some_and(|d| d.state != ObjectState::Deleting)).collect();
+        // A bookmark may have outlived where it came from, as a destroyed object may.
+        let sees = |d: &ObjectDescriptor| !matches!(d.state, ObjectState::Deleting | ObjectState::Bookmark);
+        let mut seen: Vec<ObjectId> = there.filter(|id| descriptor(*id).is_some_and(sees)).collect();
         let mut known = BTreeSet::new();
         while let Some(id) = seen.pop() {
             if known.insert(id) {

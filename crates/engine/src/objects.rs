@@ -10,6 +10,7 @@
 //!
 //! All of this depends on the descriptors alone, so that replay arrives at the same.
 
+mod bookmarks;
 mod clones;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -21,6 +22,7 @@ use policy::{CleanMarks, Settings};
 use surface::{Error, ErrorKind, Result};
 use units::{Epoch, ObjectId};
 
+use crate::holds::HOLD_PREFIX;
 use crate::map::Level;
 pub(crate) use crate::object::Object;
 use crate::options::Properties;
@@ -32,7 +34,10 @@ const NAMES_TOLD: usize = 8;
 
 /// Properties were checked when they were set; a pool from a newer version may hold ones that this one does not know.
 fn settings(pool: &Properties, own: &Properties) -> Settings {
-    policy::resolve(pool, own).map(|r| r.settings).unwrap_or_default()
+    // A snapshot's holds mean nothing for what is written.
+    let own = own.iter().filter(|(key, _)| !key.starts_with(HOLD_PREFIX));
+    let own = own.map(|(key, value)| (key.clone(), value.clone())).collect();
+    policy::resolve(pool, &own).map(|r| r.settings).unwrap_or_default()
 }
 
 #[derive(Default)]
@@ -41,6 +46,8 @@ struct Table {
     by_name: BTreeMap<String, Arc<Object>>,
     /// By parent and name.
     snapshots: BTreeMap<(ObjectId, String), Arc<Object>>,
+    /// By parent and name.
+    bookmarks: BTreeMap<(ObjectId, String), Arc<Object>>,
     /// Volumes that streams are bringing, by name.
     incoming: BTreeMap<String, Arc<Object>>,
     /// The snapshot that a stream is bringing to a volume, by that volume.
@@ -102,6 +109,7 @@ impl Table {
             match (old.state, old.parent) {
                 (ObjectState::Volume, _) => drop(self.by_name.remove(&old.name)),
                 (ObjectState::Snapshot, Some(parent)) => drop(self.snapshots.remove(&(parent, old.name.clone()))),
+                (ObjectState::Bookmark, Some(parent)) => drop(self.bookmarks.remove(&(parent, old.name.clone()))),
                 (ObjectState::Incoming, _) => drop(self.incoming.remove(&old.name)),
                 (ObjectState::Partial, Some(parent)) => drop(self.partial.remove(&parent)),
                 (ObjectState::Dictionary, Some(parent)) => drop(self.dictionaries.remove(&(parent, id))),
@@ -131,6 +139,7 @@ impl Table {
                     let name = snapshot.descriptor.read().name.clone();
                     snapshot.set_title(format!("{}@{name}", descriptor.name));
                 }
+                self.rename_bookmarks(id, &descriptor.name);
                 for dictionary in self.dictionaries_of(id).filter_map(|d| self.by_id.get(&d)) {
                     dictionary.set_title(dictionary_title(dictionary.id, &descriptor.name));
                 }
@@ -140,6 +149,7 @@ impl Table {
                 object.set_title(format!("{volume}@{}", descriptor.name));
                 self.snapshots.insert((parent, descriptor.name.clone()), object.clone());
             }
+            (ObjectState::Bookmark, Some(parent)) => self.enter_bookmark(parent, &object),
             (ObjectState::Incoming, _) => {
                 object.set_title(descriptor.name.clone());
                 self.incoming.insert(descriptor.name.clone(), object.clone());

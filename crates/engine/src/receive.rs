@@ -1,8 +1,9 @@
 //! Receiving: a stream becomes a snapshot, of a volume that comes into being with it, or of one that has the snapshot from which
 //! the stream goes out.
 //!
-//! 1. *Begin*: the stream must fit: a free name, or a volume whose newest snapshot is the parent, unchanged since; or what an
-//!    interrupted stream has left of the same snapshot. Nothing is made yet.
+//! 1. *Begin*: the stream must fit (`receive_fit`): a free name, or a volume whose newest snapshot is the parent, unchanged since; or a clone of
+//!    the parent without snapshots of its own, unchanged since; or what an interrupted stream has left of the same snapshot. Nothing is
+//!    made yet.
 //! 2. The first *data* makes the partial snapshot, and the hidden volume if there is to be a new one (see `receives`).
 //! 3. All data goes into an epoch that nobody sees: of the new volume its first one, of another one the one behind its head. The
 //!    descriptor of the partial snapshot goes along and says how much there is (`receive_chunk`): whatever a crash leaves, the stream
@@ -16,7 +17,7 @@ use std::sync::Arc;
 
 use format::{
     Entry, FormatError, ObjectDescriptor, ObjectState, Origin, ReceiveState, STREAM_HEAD_BYTES, STREAM_VERSION,
-    SnapshotIdentity, StreamBegin, StreamChunk, StreamData, StreamHead, StreamReader,
+    StreamBegin, StreamChunk, StreamData, StreamHead, StreamReader,
 };
 use surface::{Error, ErrorKind, Result};
 use units::{Epoch, GROUP_BYTES, GroupIndex, ObjectId};
@@ -75,7 +76,7 @@ struct Target {
     partial: Arc<Object>,
 }
 
-fn conflict(text: String) -> Error {
+pub(crate) fn conflict(text: String) -> Error {
     Error::new(ErrorKind::Conflict, text)
 }
 
@@ -95,69 +96,6 @@ impl Pool {
             failed: false,
         }
     }
-
-    /// The newest snapshot that is listed under a volume.
-    fn newest_snapshot(&self, volume: ObjectId) -> Option<Arc<Object>> {
-        self.core.objects.snapshots_of(volume).pop()
-    }
-
-    /// The volume that a stream from `from` fits, and its snapshot.
-    fn fitting(&self, volume: &Arc<Object>, from: SnapshotIdentity, parent: &str) -> Result<Arc<Object>> {
-        let (name, newest) = (volume.title(), self.newest_snapshot(volume.id));
-        let identity = |object: &Arc<Object>| object.descriptor.read().identity;
-        match &newest {
-            Some(newest) if identity(newest) == Some(from) => Ok(newest.clone()),
-            Some(newest) => {
-                let older = self.core.objects.snapshots_of(volume.id).into_iter().find(|s| identity(s) == Some(from));
-                let newest = newest.title();
-                Err(conflict(match older {
-                    Some(older) => format!(
-                        "the stream goes out from '{}', and '{name}' has newer snapshots, the newest being '{newest}': go back to it \
-                         (rollback -r), or send the difference from '{newest}'",
-                        older.title()
-                    ),
-                    None => format!(
-                        "the stream goes out from '{parent}', which '{name}' has not got; its newest snapshot is '{newest}': send the \
-                         difference from a snapshot that both sides have, or the whole into a new volume"
-                    ),
-                }))
-            }
-            None => Err(conflict(format!(
-                "the stream goes out from '{parent}', and '{name}' has no snapshot: send the whole into a new volume"
-            ))),
-        }
-    }
-
-    /// Fails if a volume is not what it was in its newest snapshot.
-    fn check_unchanged(&self, volume: &Object, newest: &Object) -> Result<()> {
-        let (name, snapshot) = (volume.title(), newest.title());
-        Self::check_size_unchanged(volume, newest)?;
-        let mut start = Some(0);
-        while let Some(at) = start {
-            let page = self.diff(&snapshot, &name, at)?;
-            if let Some(change) = page.changes.first() {
-                return Err(changed(
-                    volume,
-                    newest,
-                    &format!("has been written to (at byte {}, for example)", change.offset),
-                ));
-            }
-            start = page.next;
-        }
-        Ok(())
-    }
-
-    fn check_size_unchanged(volume: &Object, newest: &Object) -> Result<()> {
-        if volume.size_bytes() == newest.size_bytes() {
-            return Ok(());
-        }
-        Err(changed(volume, newest, "has got another size"))
-    }
-}
-
-fn changed(volume: &Object, newest: &Object, how: &str) -> Error {
-    let (name, snapshot) = (volume.title(), newest.title());
-    conflict(format!("'{name}' {how} since '{snapshot}': go back to it (rollback) and receive again"))
 }
 
 impl Receiver {
@@ -290,8 +228,15 @@ impl Receiver {
         let volume = objects.named(&self.volume).map_err(|error| {
             error.context(format_args!("the stream is the difference from '{}' and needs the volume", begin.parent))
         })?;
-        self.pool.check_free(&format!("{}@{}", self.volume, begin.snapshot))?;
+        if let Some(here) = self
+            .pool
+            .snapshot_with_identity(begin.to, Some(&self.volume))
+            .filter(|here| here.split('@').next() == Some(self.volume.as_str()))
+        {
+            return Err(Error::new(ErrorKind::Exists, format!("the snapshot of the stream is here already: '{here}'")));
+        }
         let newest = self.pool.fitting(&volume, from, &begin.parent)?;
+        self.pool.check_free(&format!("{}@{}", self.volume, begin.snapshot))?;
         self.pool.check_unchanged(&volume, &newest)?;
         Ok(Some((volume, newest)))
     }
@@ -408,10 +353,17 @@ impl Receiver {
             }
             return Err(Error::new(ErrorKind::Corrupt, text));
         }
+        let from = state.from;
         state.next = data.next;
         state.payload_bytes += payloads.len() as u64;
         let place = Place { volume: &volume, epoch: origin.epoch };
-        self.pool.core.take_in(&place, data, payloads, descriptor)
+        // If the parent has gone meanwhile, the end will tell.
+        let parent = from.and_then(|from| self.pool.fitting(&volume, from, "").ok());
+        let holes = match &parent {
+            Some(parent) => self.pool.core.holes_that_hide(&data.holes, &parent.levels())?,
+            None => data.holes.clone(),
+        };
+        self.pool.core.take_in(&place, &StreamData { holes, ..data.clone() }, payloads, descriptor)
     }
 
     /// Step 4.

@@ -14,10 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use codec::{Codec, CodecId};
-use format::{
-    FragmentEntry, HOLE_BLOCKS_MAX, ResumeToken, SnapshotIdentity, StreamBegin, StreamData, StreamWriter,
-    stream_checksum,
-};
+use format::{FragmentEntry, ResumeToken, StreamBegin, StreamData, StreamWriter, stream_checksum};
 use policy::{Settings, dst_limit};
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, GroupIndex};
@@ -30,7 +27,7 @@ use crate::pool::Pool;
 use crate::properties;
 use crate::reader::Wanted;
 use crate::scratch;
-use crate::send_pages::{Compared, Pages};
+use crate::send_pages::{Compared, Pages, push_holes};
 
 /// Payload of a chunk, before a group that passes it: a piece of work for the receiver, and what is lost when the stream breaks.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -71,15 +68,18 @@ impl std::fmt::Debug for Sender {
 
 impl Pool {
     /// A stream that brings `snapshot` (`VOLUME@SNAPSHOT`) to a receiver that has nothing, or that has `from`: any other
-    /// snapshot of the pool, a name without a volume being that of the same volume.
+    /// snapshot of the pool, or a bookmark (`#BOOKMARK`), a name without a volume being that of the same volume.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`], and what a checkpoint fails with.
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`], [`ErrorKind::Conflict`] for a bookmark behind which the volume was taken back, and what a
+    /// checkpoint fails with.
     pub fn send(&self, snapshot: &str, from: Option<&str>) -> Result<Sender> {
         let objects = &self.core.objects;
         let to = objects.snapshot_named(snapshot)?;
         let volume = snapshot.split('@').next().unwrap_or_default();
         let from = from.map(|name| match name.trim_start_matches('@') {
+            bookmark if bookmark.starts_with('#') => objects.bookmark_named(&format!("{volume}{bookmark}")),
+            bookmark if bookmark.contains('#') => objects.bookmark_named(bookmark),
             short if !short.contains('@') => objects.snapshot_named(&format!("{volume}@{short}")),
             full => objects.snapshot_named(full),
         });
@@ -94,15 +94,8 @@ impl Pool {
         let token: ResumeToken = token
             .parse()
             .map_err(|error| Error::with_source(ErrorKind::Invalid, "the resume token cannot be used", error))?;
-        let find = |identity: SnapshotIdentity| {
-            self.core
-                .objects
-                .all()
-                .into_iter()
-                .find(|object| object.is_readable() && object.descriptor.read().identity == Some(identity))
-        };
         let found = |identity| {
-            find(identity).ok_or_else(|| {
+            self.core.objects.with_identity(identity).ok_or_else(|| {
                 let text = format!(
                     "the pool has no snapshot with the identity {identity}, of which the resume token speaks: it was destroyed, or the \
                      token belongs to another pool"
@@ -110,14 +103,23 @@ impl Pool {
                 Error::new(ErrorKind::NotFound, text)
             })
         };
-        self.sender(found(token.to)?, token.from.map(found).transpose()?, token.next)
+        let to = found(token.to)?;
+        if !to.is_readable() {
+            let text = format!("the snapshot of which the resume token speaks has gone, only '{}' is left", to.title());
+            return Err(Error::new(ErrorKind::NotFound, text));
+        }
+        self.sender(to, token.from.map(found).transpose()?, token.next)
     }
 
     fn sender(&self, to: Arc<Object>, from: Option<Arc<Object>>, start: GroupIndex) -> Result<Sender> {
         let core = &self.core;
-        if from.as_ref().is_some_and(|from| from.id == to.id) {
+        let identity_of = |object: &Object| object.descriptor.read().identity;
+        if from.as_ref().is_some_and(|from| from.id == to.id || identity_of(from) == identity_of(&to)) {
             let text = format!("between '{}' and itself there is no difference to send", to.title());
             return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        if let Some(bookmark) = from.as_ref().filter(|from| !from.is_readable()) {
+            core.check_bookmark(bookmark, &to)?;
         }
         self.checkpoint()?;
         let identity = |object: &Object| {
@@ -128,7 +130,7 @@ impl Pool {
         let descriptor = to.descriptor.read().clone();
         let volume = descriptor.parent.and_then(|id| core.objects.get(id));
         let own = volume.as_ref().map(|volume| volume.descriptor.read().properties.clone()).unwrap_or_default();
-        let compared = Compared { to: to.clone(), from: from.clone() };
+        let compared = Compared::new(to.clone(), from.clone());
         let begin = StreamBegin {
             to: identity(&to)?,
             from: from.as_deref().map(identity).transpose()?,
@@ -165,12 +167,11 @@ fn expected_bytes(core: &Core, compared: &Compared) -> Result<u64> {
 }
 
 /// What becomes a chunk of data.
-#[derive(Default)]
 struct Gathered {
     wanted: Vec<Wanted>,
     holes: Vec<(BlockIndex, u32)>,
     /// The group behind the last one.
-    next: Option<GroupIndex>,
+    next: GroupIndex,
 }
 
 /// Fragments as the stream has them.
@@ -248,7 +249,7 @@ impl Sender {
             let held = (tries >= TRIES).then(|| core.readers.read());
             tries += 1;
             let (was_held, moment) = (held.is_some(), Pages::moment(&core));
-            let gathered = self.gather(first, was_held)?;
+            let gathered = self.gather(at, first, was_held)?;
             let _in_extents = held.unwrap_or_else(|| core.readers.read());
             if was_held || Pages::moment(&core) == moment {
                 let packed = self.pack(&gathered.wanted)?;
@@ -258,7 +259,7 @@ impl Sender {
         };
         let Packed { mut fragments, bytes } = packed;
         fragments.sort_unstable_by_key(|(fragment, _)| fragment.first);
-        let next = gathered.next.unwrap_or_else(|| self.compared.end());
+        let next = gathered.next;
         let data = StreamData {
             from: at,
             next,
@@ -271,23 +272,29 @@ impl Sender {
         Ok(chunk)
     }
 
-    /// Step 2. `briefly`: no more is read for it than is needed for one group, or comes with it.
-    fn gather(&mut self, from: GroupIndex, briefly: bool) -> Result<Gathered> {
-        let mut gathered = Gathered::default();
-        let (mut at, mut bytes) = (from, 0);
+    /// Step 2: the groups from `told` on, of which those before `from` have nothing in the map. `briefly`: no more is read for it than is needed for one
+    /// group, or comes with it.
+    fn gather(&mut self, told: GroupIndex, from: GroupIndex, briefly: bool) -> Result<Gathered> {
+        let mut gathered = Gathered { wanted: Vec::new(), holes: Vec::new(), next: self.compared.end() };
+        let (mut at, mut bytes, mut told) = (from, 0, told);
+        // What nothing is known of holds nothing now, and may have held something before.
+        let gaps = self.compared.tells_all_holes();
         loop {
             if briefly && at > from && self.pages.is_used_up(at) {
-                gathered.next = self.pages.next();
-                return Ok(gathered);
+                gathered.next = self.pages.next().unwrap_or_else(|| self.compared.end());
+                break;
             }
-            let Some(change) = self.pages.first(&self.core, &self.compared, at)? else { return Ok(gathered) };
+            let Some(change) = self.pages.first(&self.core, &self.compared, at)? else { break };
             let is_full = bytes >= self.chunk_bytes || gathered.wanted.len() + gathered.holes.len() >= CHUNK_ITEMS;
             if is_full {
                 // Of the groups up to that one nothing is left to tell.
-                gathered.next = Some(change.group);
-                return Ok(gathered);
+                gathered.next = change.group;
+                break;
             }
             let group = change.group;
+            if gaps {
+                push_holes(&mut gathered.holes, told.first_block().0, group.first_block().0);
+            }
             for piece in &change.pieces {
                 // What is compressed anew may turn out not to be compressible.
                 let raw = piece.fragment.live.count() as usize * BLOCK_BYTES;
@@ -296,10 +303,16 @@ impl Sender {
             }
             let holes = change.holes;
             for (first, blocks) in holes.runs() {
-                push_hole(&mut gathered.holes, group.first_block().0 + u64::from(first), blocks);
+                let first = group.first_block().0 + u64::from(first);
+                push_holes(&mut gathered.holes, first, first + u64::from(blocks));
             }
             at = GroupIndex(group.0 + 1);
+            told = at;
         }
+        if gaps {
+            push_holes(&mut gathered.holes, told.first_block().0, gathered.next.first_block().0);
+        }
+        Ok(gathered)
     }
 
     /// Step 3.
@@ -333,16 +346,6 @@ impl Sender {
         })?;
         self.as_stored += as_stored;
         Ok(packed)
-    }
-}
-
-/// Appends a hole, joined to the one before it if that ends there.
-fn push_hole(holes: &mut Vec<(BlockIndex, u32)>, first: u64, blocks: u32) {
-    match holes.last_mut() {
-        Some((begin, count)) if begin.0 + u64::from(*count) == first && *count + blocks <= HOLE_BLOCKS_MAX => {
-            *count += blocks;
-        }
-        _ => holes.push((BlockIndex(first), blocks)),
     }
 }
 

@@ -175,7 +175,12 @@ pub(crate) fn points_of(descriptor: &ObjectDescriptor, is_seen: bool, has_parent
     let has_head = match descriptor.state {
         ObjectState::Volume => true,
         ObjectState::Dictionary => has_parent || Canary::DictionaryOutlived.is_planted(),
-        ObjectState::Snapshot | ObjectState::Partial | ObjectState::Incoming | ObjectState::Deleting => false,
+        ObjectState::Bookmark if !Canary::BookmarkKeeps.is_planted() => return (None, None),
+        ObjectState::Snapshot
+        | ObjectState::Partial
+        | ObjectState::Incoming
+        | ObjectState::Deleting
+        | ObjectState::Bookmark => false,
     };
     let head = has_head.then_some(Look { object: descriptor.id, epoch: descriptor.epoch, needs_all: true });
     let needs_origin = descriptor.state != ObjectState::Deleting || is_seen;

@@ -26,14 +26,17 @@ pub enum ObjectState {
     Partial,
     /// A volume that a stream brings: hidden until its first snapshot is whole.
     Incoming,
+    /// A moment of a volume of which nothing is kept but what it was called in all pools, and where in the volume's history it lies: its origin, which
+    /// may be gone by now.
+    Bookmark,
     /// A trained dictionary of its parent, for as long as that exists; its content is what [`crate::encode_dictionary`] makes.
     Dictionary,
 }
 
 impl ObjectState {
-    /// Whether an object of this state can have records: snapshots only look at those of others.
+    /// Whether an object of this state can have records: snapshots only look at those of others, and bookmarks at none.
     pub const fn has_records(self) -> bool {
-        !matches!(self, Self::Snapshot | Self::Partial)
+        !matches!(self, Self::Snapshot | Self::Partial | Self::Bookmark)
     }
 }
 
@@ -110,6 +113,7 @@ const STATE_SNAPSHOT: u8 = 3;
 const STATE_PARTIAL: u8 = 4;
 const STATE_INCOMING: u8 = 5;
 const STATE_DICTIONARY: u8 = 6;
+const STATE_BOOKMARK: u8 = 7;
 
 const FLAG_ORIGIN: u8 = 1;
 const FLAG_SCHEDULED: u8 = 2;
@@ -161,6 +165,7 @@ impl ObjectDescriptor {
             ObjectState::Partial => STATE_PARTIAL,
             ObjectState::Incoming => STATE_INCOMING,
             ObjectState::Dictionary => STATE_DICTIONARY,
+            ObjectState::Bookmark => STATE_BOOKMARK,
         });
         put_text(&mut out, &self.name);
         put_uint(&mut out, self.size_bytes, 8);
@@ -217,6 +222,7 @@ impl ObjectDescriptor {
             STATE_PARTIAL => ObjectState::Partial,
             STATE_INCOMING => ObjectState::Incoming,
             STATE_DICTIONARY => ObjectState::Dictionary,
+            STATE_BOOKMARK => ObjectState::Bookmark,
             other => return Err(cursor.fail(format!("unknown state {other}"))),
         };
         let name = cursor.text()?;
@@ -263,9 +269,9 @@ impl ObjectDescriptor {
         if descriptor.origin.is_some_and(|origin| origin.object >= id) {
             return Err(cursor.fail("its origin is younger than itself"));
         }
-        let is_moment = matches!(state, ObjectState::Snapshot | ObjectState::Partial);
+        let is_moment = matches!(state, ObjectState::Snapshot | ObjectState::Partial | ObjectState::Bookmark);
         if is_moment && (descriptor.origin.is_none() || descriptor.parent.is_none() || descriptor.identity.is_none()) {
-            return Err(cursor.fail("a snapshot of nothing"));
+            return Err(cursor.fail("a snapshot, or a bookmark, of nothing"));
         }
         if (state == ObjectState::Partial) != descriptor.receive.is_some() {
             return Err(cursor.fail("it is being received and is not"));
@@ -339,6 +345,8 @@ mod tests {
         }));
         let partial = ObjectDescriptor { state: ObjectState::Partial, receive, ..descriptor.clone() };
         assert_eq!(ObjectDescriptor::decode(&partial.encode()).unwrap(), partial);
+        let bookmark = ObjectDescriptor { state: ObjectState::Bookmark, ..descriptor.clone() };
+        assert_eq!(ObjectDescriptor::decode(&bookmark.encode()).unwrap(), bookmark);
         let forgetful = |after, before| {
             let forgotten = Some(Cut { after: Epoch(after), before: Epoch(before) });
             ObjectDescriptor { undone: Undone { forgotten, ..partial.undone.clone() }, ..partial.clone() }
@@ -350,6 +358,8 @@ mod tests {
         for wrong in [
             ObjectDescriptor { origin: Some(Origin { object: ObjectId(7), epoch: Epoch(0) }), ..descriptor.clone() },
             ObjectDescriptor { state: ObjectState::Snapshot, parent: None, ..descriptor.clone() },
+            ObjectDescriptor { state: ObjectState::Bookmark, origin: None, ..descriptor.clone() },
+            ObjectDescriptor { state: ObjectState::Bookmark, identity: None, ..descriptor.clone() },
             ObjectDescriptor { state: ObjectState::Snapshot, identity: None, ..descriptor.clone() },
             ObjectDescriptor { state: ObjectState::Partial, ..descriptor.clone() },
             ObjectDescriptor { cuts: vec![Cut { after: Epoch(2), before: Epoch(2) }], ..descriptor.clone() },

@@ -22,6 +22,7 @@ mod record;
 mod scrub;
 mod sort;
 mod stream;
+mod stream_set;
 mod stream_token;
 mod superblock;
 
@@ -55,6 +56,7 @@ pub use stream::{
     STREAM_BODY_BYTES_MAX, STREAM_HEAD_BYTES, STREAM_MAGIC, STREAM_VERSION, StreamBegin, StreamChunk, StreamData,
     StreamEnd, StreamHead, StreamReader, StreamWriter, stream_checksum,
 };
+pub use stream_set::{STREAM_SET_VERSION, StreamSetBegin, StreamSetEnd};
 pub use stream_token::ResumeToken;
 pub use superblock::{
     FORMAT_VERSION, INCOMPAT_COMPACT_RECORDS, INCOMPAT_KNOWN, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS,

@@ -26,6 +26,9 @@ pub const STREAM_BODY_BYTES_MAX: usize = 2 << 20;
 const KIND_BEGIN: u8 = 1;
 const KIND_DATA: u8 = 2;
 const KIND_END: u8 = 3;
+/// See `stream_set`.
+pub(crate) const KIND_SET_BEGIN: u8 = 4;
+pub(crate) const KIND_SET_END: u8 = 5;
 /// Bytes of a head that its checksum covers.
 const HEAD_SUMMED_BYTES: usize = 20;
 /// First group that no object can have.
@@ -147,7 +150,7 @@ impl StreamHead {
         let kind = cursor.u8()?;
         let zeroes = cursor.uint(3)?;
         let body_bytes = cursor.u32()?;
-        if !(KIND_BEGIN..=KIND_END).contains(&kind) || zeroes != 0 {
+        if !(KIND_BEGIN..=KIND_SET_END).contains(&kind) || zeroes != 0 {
             return Err(cursor.fail(format!("a chunk of unknown kind {kind}")));
         }
         if body_bytes as usize > STREAM_BODY_BYTES_MAX {
@@ -167,6 +170,28 @@ impl StreamHead {
     /// Whether it is the head of a first chunk.
     pub const fn is_begin(&self) -> bool {
         self.kind == KIND_BEGIN
+    }
+
+    /// Whether it is the head of the chunk that begins a set of streams.
+    pub const fn is_set_begin(&self) -> bool {
+        self.kind == KIND_SET_BEGIN
+    }
+
+    /// Whether it is the head of the chunk that ends a set of streams.
+    pub const fn is_set_end(&self) -> bool {
+        self.kind == KIND_SET_END
+    }
+
+    /// Fails if the body is not the one that belongs to it, or if it does not stand behind `before` bytes.
+    pub(crate) fn check(&self, cursor: &Cursor<'_>, body: &[u8], before: u64) -> Result<(), FormatError> {
+        let crc = crate::crc::crc32c_append(crate::crc::crc32c(&self.bytes[..HEAD_SUMMED_BYTES]), body);
+        if crc != self.crc || body.len() != self.body_bytes() {
+            return Err(cursor.fail(format!("checksum {crc:#010x}, expected {:#010x}: it is damaged", self.crc)));
+        }
+        if self.offset != before {
+            return Err(cursor.fail(format!("it belongs to byte {}: something is missing or repeated", self.offset)));
+        }
+        Ok(())
     }
 
     /// Whether it is the head of a last chunk.
@@ -206,6 +231,25 @@ impl Course {
     }
 }
 
+/// The head of a chunk with that body, behind `before` bytes.
+fn make_head(kind: u8, body: &[u8], before: u64) -> Vec<u8> {
+    let mut head = Vec::with_capacity(STREAM_HEAD_BYTES);
+    put_uint(&mut head, STREAM_MAGIC.into(), 4);
+    head.extend_from_slice(&[kind, 0, 0, 0]);
+    put_uint(&mut head, body.len() as u64, 4);
+    put_uint(&mut head, before, 8);
+    let crc = crate::crc::crc32c_append(crate::crc::crc32c(&head), body);
+    put_uint(&mut head, crc.into(), 4);
+    head
+}
+
+/// A chunk of that kind, behind `before` bytes.
+pub(crate) fn make_chunk(kind: u8, body: &[u8], before: u64) -> Vec<u8> {
+    let mut chunk = make_head(kind, body, before);
+    chunk.extend_from_slice(body);
+    chunk
+}
+
 /// Makes the chunks of one stream.
 #[derive(Debug, Default)]
 pub struct StreamWriter {
@@ -226,13 +270,7 @@ impl StreamWriter {
     fn chunk(&mut self, kind: u8, mut body: Vec<u8>) -> Vec<u8> {
         debug_assert!(body.len() <= STREAM_HEAD_BYTES + STREAM_BODY_BYTES_MAX);
         // The body has room for the head in front of it.
-        let mut head = Vec::with_capacity(STREAM_HEAD_BYTES);
-        put_uint(&mut head, STREAM_MAGIC.into(), 4);
-        head.extend_from_slice(&[kind, 0, 0, 0]);
-        put_uint(&mut head, (body.len() - STREAM_HEAD_BYTES) as u64, 4);
-        put_uint(&mut head, self.course.offset, 8);
-        let crc = crate::crc::crc32c_append(crate::crc::crc32c(&head), &body[STREAM_HEAD_BYTES..]);
-        put_uint(&mut head, crc.into(), 4);
+        let head = make_head(kind, &body[STREAM_HEAD_BYTES..], self.course.offset);
         body[..STREAM_HEAD_BYTES].copy_from_slice(&head);
         self.course.pass(&head, &body[STREAM_HEAD_BYTES..]);
         body
@@ -324,13 +362,7 @@ impl StreamReader {
 
     fn judge(&mut self, head: &StreamHead, body: &[u8]) -> Result<StreamChunk, FormatError> {
         let mut cursor = Cursor::new("stream", body);
-        let crc = crate::crc::crc32c_append(crate::crc::crc32c(&head.bytes[..HEAD_SUMMED_BYTES]), body);
-        if crc != head.crc || body.len() != head.body_bytes() {
-            return Err(cursor.fail(format!("checksum {crc:#010x}, expected {:#010x}: it is damaged", head.crc)));
-        }
-        if head.offset != self.course.offset {
-            return Err(cursor.fail(format!("it belongs to byte {}: something is missing or repeated", head.offset)));
-        }
+        head.check(&cursor, body, self.course.offset)?;
         if self.course.is_over {
             return Err(cursor.fail("the stream has ended already"));
         }

@@ -77,6 +77,20 @@ impl Failure {
         }
     }
 
+    /// Puts what can be done behind the message.
+    #[must_use]
+    pub fn with(self, way: &str) -> Self {
+        match self {
+            Self::Error(error) => {
+                let text = format!("{error}{way}");
+                Self::Error(Error::new(error.kind(), text))
+            }
+            Self::Internal(message) => Self::Internal(message + way),
+            Self::Interrupted(message) => Self::Interrupted(message + way),
+            other => other,
+        }
+    }
+
     /// The process's exit code.
     pub fn code(&self) -> u8 {
         match self {

@@ -28,6 +28,7 @@ pub mod schedules;
 pub mod service;
 pub mod session;
 pub mod stream_io;
+pub mod stream_plan;
 pub mod system;
 pub mod transfer;
 pub mod volume_io;

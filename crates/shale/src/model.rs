@@ -61,6 +61,45 @@ pub struct SnapshotReport {
     pub incomplete: bool,
 }
 
+/// What is remembered of a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BookmarkLine {
+    /// `VOLUME#BOOKMARK`.
+    pub bookmark: String,
+    /// When the snapshot was taken, in seconds since 1970.
+    pub created_unix_s: u64,
+    /// What the snapshot is called in all pools.
+    pub identity: String,
+}
+
+impl From<engine::BookmarkStatus> for BookmarkLine {
+    fn from(status: engine::BookmarkStatus) -> Self {
+        Self {
+            bookmark: format!("{}#{}", status.volume, status.name),
+            created_unix_s: status.created_unix_s,
+            identity: status.identity.to_string(),
+        }
+    }
+}
+
+/// A tag that keeps a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HoldLine {
+    /// `VOLUME@SNAPSHOT`.
+    pub snapshot: String,
+    /// The tag.
+    pub tag: String,
+    /// When it was put there, in seconds since 1970.
+    pub created_unix_s: u64,
+}
+
+impl From<engine::Hold> for HoldLine {
+    fn from(hold: engine::Hold) -> Self {
+        let snapshot = format!("{}@{}", hold.volume, hold.snapshot);
+        Self { snapshot, tag: hold.tag, created_unix_s: hold.created_unix_s }
+    }
+}
+
 /// A snapshot of which a part has come.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReceiveLine {
@@ -286,6 +325,8 @@ pub struct CleanSlice {
     pub extents_free: u64,
     pub extents_free_before: u64,
     pub extents_todo: u64,
+    #[serde(default)]
+    pub mark: Option<u32>,
 }
 
 impl From<engine::CleanReport> for CleanSlice {
@@ -297,6 +338,7 @@ impl From<engine::CleanReport> for CleanSlice {
             extents_free: report.extents_free_after,
             extents_free_before: report.extents_free_before,
             extents_todo: report.extents_todo,
+            mark: Some(report.mark.0),
         }
     }
 }
@@ -325,8 +367,6 @@ impl From<engine::SortReport> for SortSlice {
             damaged_groups: report.damaged_groups,
             foreground_bytes: report.foreground_bytes,
         }
-    #[serde(default)]
-    pub mark: Option<u32>,
     }
 }
 
@@ -338,7 +378,6 @@ pub struct ShrinkSlice {
     pub capacity_bytes: u64,
     pub extents_todo: u64,
     pub bytes_todo: u64,
-            mark: Some(report.mark.0),
     pub bytes_moved: u64,
 }
 

@@ -42,9 +42,34 @@ pub fn any_name(text: &str) -> std::result::Result<String, String> {
     if text.contains('@') { snapshot_name(text) } else { volume_name(text) }
 }
 
-/// The volume of a volume's or a snapshot's name.
+/// Checks the name of a bookmark beside that of a snapshot: `NAME`, `#NAME` or `VOLUME#NAME`.
+///
+/// # Errors
+/// A message that says what is allowed.
+pub fn bookmark_word(text: &str) -> std::result::Result<String, String> {
+    let (volume, name) = text.split_once('#').unwrap_or(("", text));
+    if (volume.is_empty() || volume_name(volume).is_ok()) && volume_name(name).is_ok() {
+        return Ok(text.to_owned());
+    }
+    Err("a bookmark's name has letters, digits, '.', '_' or '-'; a '#', or the volume and a '#', may stand before it"
+        .to_owned())
+}
+
+/// Checks the name of a volume, of a snapshot, or of a bookmark (`VOLUME#BOOKMARK`).
+///
+/// # Errors
+/// A message that says what is allowed.
+pub fn destroyed_name(text: &str) -> std::result::Result<String, String> {
+    match text.split_once('#') {
+        Some((volume, _)) if !volume.is_empty() => bookmark_word(text),
+        Some(_) => Err("a bookmark is named VOLUME#BOOKMARK".to_owned()),
+        None => any_name(text),
+    }
+}
+
+/// The volume of a volume's, a snapshot's or a bookmark's name.
 pub fn volume_of(name: &str) -> &str {
-    name.split_once('@').map_or(name, |(volume, _)| volume)
+    name.split(['@', '#']).next().unwrap_or(name)
 }
 
 /// A size as people write it, for clap.
@@ -149,6 +174,14 @@ mod tests {
     fn snapshots_are_named_with_their_volume() {
         assert_eq!(snapshot_name("vm@monday").as_deref(), Ok("vm@monday"));
         assert_eq!(any_name("vm").as_deref(), Ok("vm"));
+        for good in ["b", "#b", "vm#b"] {
+            assert!(bookmark_word(good).is_ok(), "{good}");
+        }
+        for bad in ["", "#", "vm#", "v m#b", "vm#a#b", "vm@s#b"] {
+            assert!(bookmark_word(bad).is_err(), "{bad}");
+        }
+        assert!(destroyed_name("vm#b").is_ok() && destroyed_name("#b").is_err() && destroyed_name("vm@s").is_ok());
+        assert_eq!(["vm", "vm@s", "vm#b"].map(volume_of), ["vm"; 3]);
         for bad in ["vm", "vm@", "@s", "vm@a@b", "vm@-s", "v m@s", &format!("{}@s", "x".repeat(255))] {
             assert!(snapshot_name(bad).is_err(), "{bad:?}");
         }

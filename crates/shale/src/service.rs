@@ -10,9 +10,13 @@ use surface::{BlockDevice, Client, DeviceId, Error, ErrorKind, Result};
 
 use crate::control::{Reply, Request};
 use crate::devices::Devices;
-use crate::model::{PropertyReport, ReceiveLine, SnapshotReport, StatusReport, VolumeReport, ratio};
+use crate::model::{
+    BookmarkLine, HoldLine, PropertyReport, ReceiveLine, SnapshotReport, StatusReport, VolumeReport, ratio,
+};
 use crate::output::Output;
 use crate::schedules;
+use crate::stream_io::Place;
+use crate::stream_plan;
 use crate::system;
 
 /// What is known of an open pool besides what the engine says.
@@ -129,6 +133,14 @@ impl Service {
             Request::Create { volume, size_bytes, properties } => {
                 self.pool.create_volume(&volume, size_bytes, &properties).map(|id| Reply::Created { id: id.0 })
             }
+            Request::Destroy { volume, .. } if volume.contains('#') => {
+                self.pool.destroy_bookmark(&volume).map(|()| Reply::Done)
+            }
+            Request::Bookmark { snapshot, name } => self.pool.bookmark(&snapshot, &name).map(|()| Reply::Done),
+            Request::Bookmarks { volume } => {
+                let bookmarks = self.pool.bookmarks(volume.as_deref())?;
+                Ok(Reply::Bookmarks(bookmarks.into_iter().map(BookmarkLine::from).collect()))
+            }
             Request::Destroy { volume, id, recursive, force } => match id {
                 Some(_) => self.devices.destroy(self.named(&volume, id)?.id(), recursive, force),
                 None => self.devices.destroy(&volume, recursive, force),
@@ -143,6 +155,11 @@ impl Service {
             }
             Request::Rename { old, new } => self.pool.rename(&old, &new).map(|()| Reply::Done),
             Request::Promote { volume } => self.pool.promote(&volume).map(|()| Reply::Done),
+            Request::Hold { snapshot, tag } => self.pool.hold(&snapshot, &tag).map(|()| Reply::Done),
+            Request::Release { snapshot, tag } => self.pool.release(&snapshot, &tag).map(|()| Reply::Done),
+            Request::Holds { of } => {
+                Ok(Reply::Holds(self.pool.holds(of.as_deref())?.into_iter().map(HoldLine::from).collect()))
+            }
             Request::Snapshots { volume } => self.snapshots(volume.as_deref()).map(Reply::Snapshots),
             Request::Diff { from, to, start } => Ok(Reply::Diff(self.pool.diff(&from, &to, start)?.into())),
             Request::Resize { volume, id, size_bytes, shrink, force } => {
@@ -196,6 +213,8 @@ impl Service {
                 Ok(Reply::Done)
             }
             Request::Calibrate => Ok(Reply::Calibrated(self.calibrate(CalibrationEffort::Full)?.into())),
+            Request::PlanSend(wish) => stream_plan::plan(&self.pool, &wish).map(Reply::Plan),
+            Request::Place { volume, to, from } => Ok(Reply::Place(Place::find(self, &volume, to, from))),
             Request::Receives => Ok(Reply::Receives(self.receives())),
             Request::Send(_) | Request::Receive(_) => {
                 Err(Error::new(ErrorKind::Invalid, "a stream needs a connection of its own"))

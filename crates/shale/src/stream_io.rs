@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use engine::{ReceiveReport, Receiver, Sender};
-use format::{STREAM_HEAD_BYTES, StreamHead};
+use format::{STREAM_HEAD_BYTES, SnapshotIdentity, StreamHead};
 use serde::{Deserialize, Serialize};
 use surface::{BlockDevice, Client, Error, ErrorKind, Result};
 
@@ -83,6 +83,31 @@ pub struct ReceiveWish {
     pub force: bool,
 }
 
+/// What a pool has of a snapshot that a stream brings.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// Whether the volume that it is for has it.
+    pub has_it: bool,
+    /// Whether that volume is there, or on its way.
+    pub exists: bool,
+    /// The snapshot from which the stream goes out, under whatever name it is here.
+    pub base: Option<String>,
+}
+
+impl Place {
+    /// Looks.
+    pub fn find(service: &Service, volume: &str, to: [u8; 16], from: Option<[u8; 16]>) -> Self {
+        let pool = service.pool();
+        let find = |identity| pool.snapshot_with_identity(SnapshotIdentity(identity), Some(volume));
+        let is_own = |title: &String| title.split('@').next() == Some(volume);
+        Self {
+            has_it: find(to).as_ref().is_some_and(is_own),
+            exists: pool.volume(volume).is_ok() || pool.is_being_received(volume),
+            base: from.and_then(find),
+        }
+    }
+}
+
 /// A stream that comes out of a pool.
 pub trait StreamSource {
     /// What it is.
@@ -135,7 +160,8 @@ impl LocalSource {
             let text = format!("the resume token is for '{title}', not for '{named}'");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
-        let from = begin.from.map(|_| begin.parent.as_str());
+        // A bookmark holds nothing that could be in use.
+        let from = begin.from.map(|_| begin.parent.as_str()).filter(|parent| !parent.contains('#'));
         let names = [Some(title.as_str()), from].into_iter().flatten();
         let sent = names.map(|name| service.devices().open(name, client)).collect::<Result<_>>()?;
         Ok(Self { sender, about, _sent: sent })

@@ -31,6 +31,8 @@ fn forget_times(document: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(forget_times),
         Value::Object(fields) => {
             fields.remove("created_unix_s");
+            // A random number.
+            fields.remove("identity");
             fields.values_mut().for_each(forget_times);
         }
         _ => {}
@@ -63,6 +65,24 @@ fn history_is_the_same_served_and_unserved() {
         ("clone", &["v@a", "w"], 8),
         ("get", &["w"], 0),
         ("list", &["-r", "--sync"], 0),
+        ("hold", &["v@b", "offsite"], 0),
+        ("hold", &["v@b", "offsite"], 8),
+        ("hold", &["v", "offsite"], 2),
+        ("holds", &[], 0),
+        ("holds", &["v@c"], 3),
+        ("destroy", &["v@b"], 4),
+        ("destroy", &["v", "-r"], 4),
+        ("rollback", &["v@a", "-r"], 4),
+        ("release", &["v@b", "audit"], 3),
+        ("release", &["v@b", "offsite"], 0),
+        ("holds", &["v"], 0),
+        ("bookmark", &["v@a", "m"], 0),
+        ("bookmark", &["v@a", "v#m"], 8),
+        ("bookmark", &["v@a", "w#m"], 2),
+        ("bookmarks", &[], 0),
+        ("destroy", &["v#m"], 0),
+        ("destroy", &["v#m"], 3),
+        ("bookmarks", &["v"], 0),
         ("rollback", &["v@a"], 4),
         ("rollback", &["v@a", "-r"], 0),
         ("diff", &["v@a"], 0),

@@ -223,3 +223,140 @@ fn a_send_that_cannot_begin_leaves_the_old_file() {
     on(&other, "check", &[]).ok();
     on(&from, "check", &[]).ok();
 }
+
+/// `shale send ... | shale receive ...`, whatever is received.
+fn pipe_set(from: &Dir, send: &[&str], to: &Dir, receive: &[&str]) -> Ran {
+    let mut command = Command::new(SHALE);
+    command.args(["send", path(&from.pool()), "-q"]).args(send);
+    let mut sender = command.stdout(Stdio::piped()).spawn().unwrap();
+    let stdin = Stdio::from(sender.stdout.take().unwrap());
+    let pool = to.pool();
+    let words = [&["receive", path(&pool)], receive, &["--json"]].concat();
+    let ran = run_with_stdin(&words, stdin);
+    assert_eq!(sender.wait().unwrap().success(), ran.code == 0, "{}{}", ran.stdout, ran.stderr);
+    ran
+}
+
+/// The source, with a third snapshot and a clone of the second one that has a snapshot of its own.
+fn source_with_a_clone() -> Dir {
+    let from = source();
+    on(&from, "clone", &["v@b", "c", "-o", "snapshots=off"]).ok();
+    let image = from.join("small");
+    std::fs::write(&image, noise(64 << 10)).unwrap();
+    on(&from, "import", &["c", path(&image), "--overwrite"]).ok();
+    on(&from, "snapshot", &["c@own"]).ok();
+    std::fs::write(&image, noise(32 << 10)).unwrap();
+    on(&from, "import", &["v", path(&image), "--overwrite"]).ok();
+    on(&from, "snapshot", &["v@d"]).ok();
+    from
+}
+
+fn count(done: &Value, key: &str) -> usize {
+    done[key].as_array().unwrap_or_else(|| panic!("{done}")).len()
+}
+
+#[test]
+fn a_set_brings_every_snapshot_of_all_volumes() {
+    let from = source_with_a_clone();
+    for served in [false, true] {
+        let to = Dir::with_pool("256M");
+        let servers = served.then(|| (Server::start(&from, &[]), Server::start(&to, &[])));
+        pipe_set(&from, &["-R", "*"], &to, &["w"]).code(2).says("of 2 volumes");
+        let done = pipe_set(&from, &["-R", "*"], &to, &["-R", "--prefix", "x-"]).ok().json();
+        assert_eq!((count(&done, "received"), count(&done, "passed_over")), (4, 0), "{done}");
+        for name in ["v@a", "v@b", "v@d", "c@own"] {
+            same(&from, name, &to, &format!("x-{name}"));
+        }
+        let volumes = on(&to, "list", &["--sync", "--json"]).ok().json();
+        let clone = volumes.as_array().unwrap().iter().find(|volume| volume["name"] == "x-c").unwrap();
+        assert_eq!(clone["origin"], "x-v@b", "{clone}");
+        assert!(clone["stored_bytes"].as_u64().unwrap() < 200_000, "what it shares did not come: {clone}");
+        // The same again is passed over; then what is new.
+        let done = pipe_set(&from, &["-R", "*"], &to, &["-R", "--prefix", "x-"]).ok().json();
+        assert_eq!((count(&done, "received"), count(&done, "passed_over")), (0, 4), "{done}");
+        drop(servers);
+        on(&to, "check", &[]).ok();
+    }
+    let to = Dir::with_pool("256M");
+    let done = pipe_set(&from, &["-R", "v@a"], &to, &["-R"]).ok().json();
+    assert_eq!(count(&done, "received"), 1, "{done}");
+    let done = pipe_set(&from, &["v@d", "-I", "a"], &to, &["v"]).ok().json();
+    assert_eq!(count(&done, "received"), 2, "{done}");
+    same(&from, "v@b", &to, "v@b");
+    same(&from, "v@d", &to, "v");
+    on(&from, "send", &["-R", "none*"]).code(3).says("no volume of the pool fits");
+    on(&from, "send", &["-R", "v@x", "-o", "/dev/null", "--force"]).code(3).says("has not got the snapshot");
+}
+
+#[test]
+fn a_set_that_breaks_off_goes_on_with_its_token() {
+    let (from, to) = (source_with_a_clone(), Dir::with_pool("256M"));
+    let stream = from.join("set");
+    let sent = on(&from, "send", &["-R", "v", "-o", path(&stream), "--json"]).ok().json();
+    assert_eq!(sent["snapshots"], serde_json::json!(["v@a", "v@b", "v@d"]));
+    let bytes = std::fs::read(&stream).unwrap();
+    let pool = to.pool();
+    let receive = |bytes: &[u8]| {
+        std::fs::write(from.join("part"), bytes).unwrap();
+        run(["receive", path(&pool), "w", "-i", path(&from.join("part")), "--json"])
+    };
+    // In the middle of the first, and behind it.
+    let error = receive(&bytes[..bytes.len() / 2]).code(7).json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(
+        error.contains("0 snapshots of the set are here") && error.contains("the same 'shale send', and --resume"),
+        "{error}"
+    );
+    let token = status(&to)["receives"][0]["token"].as_str().unwrap().to_owned();
+    assert!(error.contains(&token), "{error}");
+    let rest = from.join("rest");
+    let resume = ["-R", "v", "--resume", &token, "-o", path(&rest), "--force"];
+    on(&from, "send", &resume).ok();
+    let rest = std::fs::read(&rest).unwrap();
+    assert!(rest.len() < bytes.len() * 3 / 4, "{} of {}", rest.len(), bytes.len());
+    // Its end is missing: the last snapshot but not the set has come.
+    let error = receive(&rest[..rest.len() - 10]).code(7).json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(error.contains("in the middle of a chunk"), "{error}");
+    let done = receive(&bytes).ok().json();
+    assert_eq!((count(&done, "received"), count(&done, "passed_over")), (0, 3), "{done}");
+    for name in ["a", "b", "d"] {
+        same(&from, &format!("v@{name}"), &to, &format!("w@{name}"));
+    }
+    on(&from, "send", &["-R", "c", "--resume", &token, "-o", path(&stream), "--force"])
+        .code(2)
+        .says("is for a snapshot");
+    // A bit anywhere in what is passed over is noticed all the same.
+    let mut bad = bytes.clone();
+    bad[bytes.len() / 3] ^= 1;
+    receive(&bad).code(6);
+    // One stream less than the set tells of.
+    on(&to, "check", &[]).ok();
+}
+
+#[test]
+fn a_bookmark_stands_for_a_snapshot_that_has_gone() {
+    let from = source_with_a_clone();
+    for served in [false, true] {
+        let to = Dir::with_pool("256M");
+        pipe(&from, &["v@b"], &to, "w").ok();
+        let servers = served.then(|| (Server::start(&from, &[]), Server::start(&to, &[])));
+        if !served {
+            on(&from, "bookmark", &["v@b", "#b"]).ok();
+            on(&from, "bookmark", &["v@b", "b"]).code(8);
+            on(&from, "bookmark", &["v@b", "w#b"]).code(2);
+            on(&from, "rename", &["v@b", "v@kept"]).ok();
+        }
+        let done = pipe(&from, &["v@d", "--from", "#b"], &to, "w").ok().json();
+        assert!(done["payload_bytes"].as_u64().unwrap() < 200_000, "{done}");
+        same(&from, "v@d", &to, "w@d");
+        on(&to, "rollback", &["w@b", "-r"]).ok();
+        let done = pipe_set(&from, &["-R", "v@d", "--all-from", "#b"], &to, &["w"]).ok().json();
+        assert_eq!(count(&done, "received"), 1, "{done}");
+        same(&from, "v@d", &to, "w");
+        assert_eq!(on(&from, "bookmarks", &["v", "--json"]).ok().json()[0]["bookmark"], "v#b");
+        drop(servers);
+        on(&to, "check", &[]).ok();
+    }
+    on(&from, "destroy", &["v#b"]).ok();
+    on(&from, "destroy", &["v#b"]).code(3);
+    on(&from, "check", &[]).ok();
+}

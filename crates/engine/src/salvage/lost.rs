@@ -41,7 +41,8 @@ pub(crate) fn complete(mut table: Table, scan: &Scan) -> (Table, BTreeSet<Object
         [origin, parent].into_iter().flatten().collect::<Vec<_>>()
     };
     // What nobody sees may have outlived where it came from.
-    let alive = |descriptor: &&ObjectDescriptor| descriptor.state != ObjectState::Deleting;
+    let alive =
+        |descriptor: &&ObjectDescriptor| !matches!(descriptor.state, ObjectState::Deleting | ObjectState::Bookmark);
     let needed: Vec<_> = table.objects.values().filter(alive).flat_map(needs).collect();
     for (id, epoch) in needed {
         if !table.objects.contains_key(&id) {
@@ -98,8 +99,9 @@ pub(crate) fn enter_dictionaries(table: &mut Table, lost: &mut BTreeSet<ObjectId
 fn rename_twins(table: &mut Table) {
     let mut names = BTreeSet::new();
     for descriptor in table.objects.values_mut().rev() {
-        // All dictionaries have the same name, which nobody sees.
-        let is_named = !matches!(descriptor.state, ObjectState::Deleting | ObjectState::Dictionary);
+        // All dictionaries have the same name, which nobody sees; bookmarks are not rebuilt.
+        let unnamed = [ObjectState::Deleting, ObjectState::Dictionary, ObjectState::Bookmark];
+        let is_named = !unnamed.contains(&descriptor.state);
         if is_named && !names.insert((descriptor.parent, descriptor.name.clone())) {
             descriptor.name = format!("lost-{}", descriptor.id.0);
         }

@@ -20,6 +20,7 @@ use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, GroupIndex, ObjectId};
 use super::records::Figures;
 use super::report::{DamagedRange, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
 use crate::history::TITLE_BYTES_MAX;
+use crate::holds::tags_of;
 use crate::map::Level;
 use crate::objects::Object;
 use crate::options::Properties;
@@ -178,6 +179,10 @@ impl Rebuild<'_> {
                 self.report.notes.push(format!("'{name}@{was}' is too long a name: it is called '{}' now", told.name));
             }
             self.into.take_snapshot(&name, &own, scheduled)?;
+            // What is kept stays kept; a bookmark tells nothing of a pool in which no epoch is what it was.
+            for tag in tags_of(snapshot) {
+                self.into.hold(&told.name, &tag)?;
+            }
             self.dress(&told.name, snapshot, None);
             self.titles.insert(snapshot.id, told.name.clone());
             self.report.volumes.push(told);

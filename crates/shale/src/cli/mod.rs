@@ -1,6 +1,7 @@
 //! The one definition of commands and flags: help, completions and man pages come from it. Owns no behaviour.
 
 mod history;
+mod kept;
 mod policy;
 mod pool;
 mod salvage;
@@ -9,6 +10,7 @@ mod transfer;
 mod volume;
 
 pub use history::{CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};
+pub use kept::{BookmarkArgs, BookmarksArgs, HoldArgs, HoldsArgs, ReleaseArgs};
 pub use policy::{CalibrateArgs, ExplainArgs, RecompressArgs, TraceArgs, TraceFormat};
 pub use pool::{CheckArgs, CleanArgs, GrowArgs, InitArgs, ScrubArgs, ServeArgs, ShrinkArgs, StatusArgs};
 pub use salvage::SalvageArgs;
@@ -92,6 +94,16 @@ pub enum Command {
     Rename(RenameArgs),
     /// Give a clone the snapshots that it came from
     Promote(PromoteArgs),
+    /// Remember a snapshot as a base for differences that outlives it and takes no space
+    Bookmark(BookmarkArgs),
+    /// List the bookmarks
+    Bookmarks(BookmarksArgs),
+    /// Keep a snapshot from being destroyed
+    Hold(HoldArgs),
+    /// Let a snapshot that is held go
+    Release(ReleaseArgs),
+    /// List what holds snapshots
+    Holds(HoldsArgs),
     /// Show what has changed since a snapshot
     Diff(DiffArgs),
     /// Send a snapshot, or what has changed since another one, to a file or to another pool
@@ -225,6 +237,14 @@ mod tests {
             "shale rollback -r p v@s --force",
             "shale rename p v@s v@t",
             "shale promote p w",
+            "shale bookmark p v@s s",
+            "shale bookmarks p v --json",
+            "shale destroy p v#s",
+            "shale send p v@s --from #r -o file",
+            "shale hold p v@s backup",
+            "shale release p v@s backup",
+            "shale holds p",
+            "shale holds p v@s --json",
             "shale list -r p",
             "shale diff p v@s v@t --json",
             "shale diff p v@s",
@@ -232,6 +252,9 @@ mod tests {
             "shale send p v@s --from w@r",
             "shale send p --resume shale1-00",
             "shale receive p v -i file -o unit=8K --force",
+            "shale send p v@s -I r",
+            "shale send p -R vm*@s --all-from #b --resume shale1-00",
+            "shale receive p -R --prefix x-",
             "shale check p --repair",
             "shale shrink p 10G",
             "shale salvage p --into q --capacity 10G -o mode=archive --json",
@@ -262,6 +285,9 @@ mod tests {
             "shale send p",
             "shale send p v",
             "shale receive p v@s",
+            "shale receive p",
+            "shale receive p v -R",
+            "shale send p v@s --from a --all-from b",
             "shale resize p v@s 1G",
         ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");

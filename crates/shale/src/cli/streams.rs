@@ -14,26 +14,42 @@ Examples:
   shale send /srv/pool vm@monday -o /backup/vm-monday.shale
   shale send /srv/pool vm@monday | ssh backup shale receive /srv/pool vm
   shale send /srv/pool vm@tuesday --from monday | ssh backup shale receive /srv/pool vm
+  shale send /srv/pool vm@tuesday --from '#monday' | ssh backup shale receive /srv/pool vm
+  shale send /srv/pool vm@tuesday --all-from good | ssh backup shale receive /srv/pool vm
+  shale send /srv/pool -R '*' | ssh backup shale receive /srv/pool -R
+  shale send /srv/pool -R 'vm*@tuesday' --all-from monday -o /backup/week.shale
   shale send /srv/pool --resume shale1-4f... | ssh backup shale receive /srv/pool vm
 
 Without --from the stream holds the whole snapshot, and makes a volume where it is received; with --from only what has
-changed since another snapshot, for a receiver that has that one as its newest. Data goes as it is stored, compressed;
+changed since another snapshot, or since the one that a bookmark remembers, for a receiver that has that one as its newest. Data goes as it is stored, compressed;
 every piece is verified before it is sent. The stream has checksums of its own. Nothing is changed in the pool, and nothing
 is held: the volume goes on, snapshots can be destroyed (that of the stream ends it).
 
-If a stream breaks off, the receiver keeps what has come and shows a token, with which --resume sends the rest.
+With --all-from (-I) or --replicate (-R) several snapshots go one after the other, each as the difference from the one before it, so that the
+receiver gets all of them. -R takes volumes by a pattern and keeps clones what they are; with --from or --all-from, only what is
+newer than the snapshot or bookmark of that name in each volume, and volumes that have come into being since, whole.
+
+If a stream breaks off, the receiver keeps what has come and shows a token, with which --resume sends the rest: beside
+what was said before for several snapshots, of which it leaves out those that have come.
 
 JSON (not when writing to stdout): {volume, snapshot, from, target, stream_bytes, payload_bytes, seconds,
-  bytes_per_second}.")]
+  bytes_per_second}; of several {snapshots, skipped, target, stream_bytes, payload_bytes, seconds, bytes_per_second}.")]
 pub struct SendArgs {
     /// Directory of the pool
     pub pool: PathBuf,
     /// What to send
-    #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name, required_unless_present = "resume")]
+    #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name,
+        required_unless_present_any = ["resume", "replicate"])]
     pub snapshot: Option<String>,
-    /// The snapshot that the receiver has: its name, or VOLUME@SNAPSHOT if it is of another volume
-    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "resume")]
+    /// The snapshot that the receiver has: its name, #BOOKMARK, or VOLUME@SNAPSHOT if it is of another volume
+    #[arg(long, value_name = "SNAPSHOT|#BOOKMARK")]
     pub from: Option<String>,
+    /// Send every snapshot behind this one, up to the one named, and not only the difference
+    #[arg(short = 'I', long, value_name = "SNAPSHOT|#BOOKMARK", conflicts_with = "from")]
+    pub all_from: Option<String>,
+    /// Send all volumes whose names fit a pattern ('*', 'vm-*'), with all their snapshots up to this one, or up to the newest
+    #[arg(short = 'R', long, value_name = "PATTERN[@SNAPSHOT]", conflicts_with = "snapshot")]
+    pub replicate: Option<String>,
     /// Send the rest of a stream that broke off: the token that the receiver showed
     #[arg(long, value_name = "TOKEN")]
     pub resume: Option<String>,
@@ -55,26 +71,38 @@ Examples:
   shale receive /srv/pool vm < /backup/vm-monday.shale
   ssh prod shale send /srv/pool vm@tuesday --from monday | shale receive /srv/pool vm
   shale receive /srv/pool vm -i vm-monday.shale -o mode=archive
+  shale receive /srv/pool -R --prefix prod- < /backup/week.shale
 
 A stream of a whole snapshot makes the volume, with the properties that it had (but its reservation and its snapshot
 schedule; -o sets others). A stream of a difference needs the volume with the snapshot from which it goes out as its newest,
-and unchanged since: shale rollback brings it there.
+and unchanged since: shale rollback brings it there. Or it needs a clone of that snapshot, unchanged and without snapshots of its
+own: so both sides of a history that has divided can be kept.
 
 Nothing of a stream is seen before all of it has come and has been verified; then the snapshot, and the volume as it was in it, are
 there at once, and durable. If the stream breaks off, what has come is kept, over restarts too: the error shows a token for
 'shale send --resume', and so does shale status. To give it up: shale destroy POOL VOLUME for a new volume, shale destroy POOL
 VOLUME@SNAPSHOT for a difference.
 
+A set of several snapshots (send -I, -R) takes effect snapshot by snapshot; those that are here already are passed over, so that the
+same set can be sent again. Of several volumes it needs -R. A clone in it is made as a clone, if what it came from is here.
+
 Exit code 6 if the stream is damaged, 7 if it ends too early, 11 if it does not fit the volume.
 
 JSON: {volume, snapshot, is_new, size_bytes, stream_bytes, payload_bytes, fragments, hole_bytes, seconds,
-  bytes_per_second}; an error has the token in its message.")]
+  bytes_per_second}; of a set {received: [...], passed_over, stream_bytes, seconds, bytes_per_second}; an error has the token
+  in its message.")]
 pub struct ReceiveArgs {
     /// Directory of the pool
     pub pool: PathBuf,
     /// Name of the volume
-    #[arg(value_parser = names::volume_name)]
-    pub volume: String,
+    #[arg(value_parser = names::volume_name, required_unless_present = "replicate")]
+    pub volume: Option<String>,
+    /// Receive volumes under the names that they have in the stream
+    #[arg(short = 'R', long, conflicts_with = "volume")]
+    pub replicate: bool,
+    /// Put this in front of these names
+    #[arg(long, value_name = "TEXT", requires = "replicate")]
+    pub prefix: Option<String>,
     /// File to read [default: stdin]
     #[arg(short = 'i', long, value_name = "FILE")]
     pub input: Option<PathBuf>,

@@ -183,16 +183,17 @@ pub struct ResizeArgs {
 Examples:
   shale destroy /srv/pool vm
   shale destroy /srv/pool vm@monday      a snapshot; what clones and other snapshots see stays
+  shale destroy /srv/pool 'vm#monday'    a bookmark
   shale destroy -r /srv/pool vm          with all its snapshots
   shale destroy /srv/pool vm --force     even while a client has it open
 
 There is no way back. The space comes back in the background. Without --force it waits up to 3 seconds for commands that are using the volume, and
-is refused (exit code 4) if one goes on, or a client has it open.")]
+is refused (exit code 4) if one goes on, or a client has it open. A snapshot that is held (shale holds) is not destroyed.")]
 pub struct DestroyArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Name of the volume, or VOLUME@SNAPSHOT
-    #[arg(value_parser = names::any_name)]
+    /// Name of the volume, VOLUME@SNAPSHOT, or VOLUME#BOOKMARK
+    #[arg(value_parser = names::destroyed_name)]
     pub volume: String,
     /// Destroy a volume's snapshots with it
     #[arg(long, short)]

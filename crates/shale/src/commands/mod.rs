@@ -12,6 +12,7 @@ mod history;
 mod import;
 mod incomplete;
 mod init;
+mod kept;
 mod pace;
 mod properties;
 mod recompress;
@@ -20,6 +21,7 @@ mod scrub;
 mod serve;
 mod shrink;
 mod status;
+mod stream_sets;
 mod streams;
 mod trace;
 mod volume;
@@ -50,6 +52,11 @@ pub fn run(command: Command, output: &Output) -> Outcome {
         Command::Clone(args) => history::clone(args, output),
         Command::Rollback(args) => history::rollback(args, output),
         Command::Rename(args) => history::rename(args, output),
+        Command::Bookmark(args) => kept::bookmark(args, output),
+        Command::Bookmarks(args) => kept::bookmarks(&args, output),
+        Command::Hold(args) => kept::hold(args, output),
+        Command::Release(args) => kept::release(args, output),
+        Command::Holds(args) => kept::holds(&args, output),
         Command::Promote(args) => history::promote(args, output),
         Command::Diff(args) => history::diff(args, output),
         Command::Check(args) => check::run(args, output),

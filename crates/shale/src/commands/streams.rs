@@ -13,11 +13,12 @@ use serde::Serialize;
 use surface::{Error, ErrorKind};
 use units::format_size;
 
-use super::incomplete;
+use super::{incomplete, stream_sets};
 use crate::cli::{ReceiveArgs, SendArgs};
 use crate::control::{Reply, Request};
 use crate::exit::{Failure, Outcome, path_error, stop_if};
 use crate::model::ReceiveLine;
+use crate::names;
 use crate::output::Output;
 use crate::pool_dir::refuse_part_of_pool;
 use crate::progress::Progress;
@@ -47,7 +48,7 @@ struct ReceiveSummary {
 }
 
 /// Where a stream goes.
-struct Target {
+pub(super) struct Target {
     file: File,
     name: String,
     /// It was made for this stream, and goes if that fails.
@@ -55,7 +56,7 @@ struct Target {
 }
 
 impl Target {
-    fn open(path: Option<&Path>, force: bool) -> Outcome<Self> {
+    pub(super) fn open(path: Option<&Path>, force: bool) -> Outcome<Self> {
         let Some(path) = path else {
             if std::io::stdout().is_terminal() {
                 let text = "a stream is no text: send it to a file (-o FILE, > FILE) or to a command (| ...)";
@@ -86,7 +87,11 @@ impl Target {
         Ok(Self { file, name: path.display().to_string(), made })
     }
 
-    fn put(&mut self, chunk: &[u8]) -> Outcome {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn put(&mut self, chunk: &[u8]) -> Outcome {
         self.file.write_all(chunk).map_err(|error| match error.kind() {
             std::io::ErrorKind::BrokenPipe => Error::new(
                 ErrorKind::Io,
@@ -97,7 +102,7 @@ impl Target {
         })
     }
 
-    fn finish(&self) -> Outcome {
+    pub(super) fn finish(&self) -> Outcome {
         match self.file.sync_all() {
             // Pipes have nothing to sync.
             Err(error) if error.kind() != std::io::ErrorKind::InvalidInput => {
@@ -107,7 +112,7 @@ impl Target {
         }
     }
 
-    fn abandon(&self) {
+    pub(super) fn abandon(&self) {
         if let Some(path) = &self.made {
             drop(std::fs::remove_file(path));
         }
@@ -118,6 +123,13 @@ impl Target {
 pub fn send(args: SendArgs, output: &Output) -> Outcome {
     let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
     let flag = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
+    if args.replicate.is_some() || args.all_from.is_some() {
+        return stream_sets::send(&args, &flag, output);
+    }
+    if args.resume.is_some() && args.from.is_some() {
+        let text = "a resume token says itself what the difference is from: leave --from out, but for -R";
+        return Err(Error::new(ErrorKind::Invalid, text).into());
+    }
     let to_stdout = args.output.is_none();
     let started = Instant::now();
     let summary = Session::with(&args.pool, &args.access, output, |session| {
@@ -189,7 +201,7 @@ fn copy_out(
 }
 
 /// Bytes of payload in a chunk.
-fn payload_of(reader: &mut StreamReader, chunk: &[u8]) -> Option<u64> {
+pub(super) fn payload_of(reader: &mut StreamReader, chunk: &[u8]) -> Option<u64> {
     let (head, body) = chunk.split_first_chunk::<STREAM_HEAD_BYTES>()?;
     match reader.take(&StreamHead::decode(head).ok()?, body).ok()? {
         StreamChunk::Data { payloads, .. } => Some((body.len() - payloads) as u64),
@@ -198,7 +210,7 @@ fn payload_of(reader: &mut StreamReader, chunk: &[u8]) -> Option<u64> {
 }
 
 /// Where a stream comes from.
-struct Source<'a> {
+pub(super) struct Source<'a> {
     file: File,
     name: String,
     /// Bytes read.
@@ -219,6 +231,15 @@ impl<'a> Source<'a> {
             }
         };
         Ok(Self { file, name, offset: 0, flag })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Bytes that have been read.
+    pub(super) const fn offset(&self) -> u64 {
+        self.offset
     }
 
     /// Fills `buf`, or as much of it as there is.
@@ -242,7 +263,7 @@ impl<'a> Source<'a> {
     }
 
     /// The next chunk; none at the end.
-    fn chunk(&mut self) -> Outcome<Option<Vec<u8>>> {
+    pub(super) fn chunk(&mut self) -> Outcome<Option<Vec<u8>>> {
         let at = self.offset;
         let mut head = [0; STREAM_HEAD_BYTES];
         match self.fill(&mut head)? {
@@ -267,6 +288,15 @@ impl<'a> Source<'a> {
         Ok(Some(chunk))
     }
 
+    /// Warns of what stands behind the end.
+    fn check_over(&mut self, output: &Output) -> Outcome {
+        let mut more = [0; 1];
+        if self.fill(&mut more)? > 0 {
+            output.warn(&format!("{} goes on behind the end of the stream; the rest was not looked at", self.name));
+        }
+        Ok(())
+    }
+
     fn cut_off(&self) -> Failure {
         let text = format!("{} ends at byte {}, in the middle of a chunk", self.name, self.offset);
         Error::new(ErrorKind::Io, text).into()
@@ -283,12 +313,43 @@ pub fn receive(args: ReceiveArgs, output: &Output) -> Outcome {
     let flag = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
     let mut source = Source::open(args.input.as_deref(), &flag)?;
     let started = Instant::now();
-    let volume = args.volume.clone();
-    let received = Session::with(&args.pool, &args.access, output, |session| {
-        let wish =
-            ReceiveWish { volume: args.volume, properties: args.properties.into_iter().collect(), force: args.force };
-        copy_in(session, wish, &mut source, output).map_err(|failure| with_token(session, &volume, failure))
-    })?;
+    Session::with(&args.pool, &args.access, output, |session| {
+        let Some(first) = source.chunk()? else {
+            let text = format!("{} is empty: whoever was to send the stream has failed", source.name);
+            return Err(Error::new(ErrorKind::Io, text).into());
+        };
+        let (head, _) = stream_sets::parts(&first)?;
+        if head.is_set_begin() {
+            stream_sets::receive(session, &args, &first, &mut source, output, started)?;
+            source.check_over(output)
+        } else {
+            one(session, &args, first, &mut source, output, started)
+        }
+    })
+}
+
+/// Receives a stream that comes alone, and of which the first chunk has been read.
+fn one(
+    session: &Session,
+    args: &ReceiveArgs,
+    first: Vec<u8>,
+    source: &mut Source<'_>,
+    output: &Output,
+    started: Instant,
+) -> Outcome {
+    let own = || {
+        let begin = stream_sets::begin_of(&first)?;
+        let name = format!("{}{}", args.prefix.as_deref().unwrap_or_default(), begin.volume);
+        names::volume_name(&name).map_err(|why| {
+            let text = format!("'{name}', as the stream calls it: {why}");
+            Failure::Error(Error::new(ErrorKind::Invalid, text))
+        })
+    };
+    let volume = args.volume.clone().map_or_else(own, Ok)?;
+    let properties = args.properties.iter().cloned().collect();
+    let wish = ReceiveWish { volume: volume.clone(), properties, force: args.force };
+    let received =
+        copy_in(session, wish, first, source, output).map_err(|failure| with_token(session, &volume, failure))?;
     let seconds = started.elapsed().as_secs_f64();
     let bytes_per_second = (received.stream_bytes as f64 / seconds.max(1e-9)) as u64;
     let summary = ReceiveSummary { received, seconds, bytes_per_second };
@@ -303,24 +364,25 @@ pub fn receive(args: ReceiveArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-fn copy_in(session: &Session, wish: ReceiveWish, source: &mut Source<'_>, output: &Output) -> Outcome<Received> {
+fn copy_in(
+    session: &Session,
+    wish: ReceiveWish,
+    first: Vec<u8>,
+    source: &mut Source<'_>,
+    output: &Output,
+) -> Outcome<Received> {
     let mut sink = session.receive(wish)?;
-    let mut progress = None;
-    while let Some(chunk) = source.chunk()? {
+    let progress = Progress::new(output, "receive", expected(&first));
+    let mut next = Some(first);
+    while let Some(chunk) = next {
         if let Some(report) = sink.put(&chunk)? {
-            let mut more = [0; 1];
-            if source.fill(&mut more)? > 0 {
-                output
-                    .warn(&format!("{} goes on behind the end of the stream; the rest was not looked at", source.name));
-            }
+            source.check_over(output)?;
             return Ok(report);
         }
-        progress.get_or_insert_with(|| Progress::new(output, "receive", expected(&chunk))).set(source.offset);
+        progress.set(source.offset);
+        next = source.chunk()?;
     }
-    let text = match source.offset {
-        0 => format!("{} is empty: whoever was to send the stream has failed", source.name),
-        offset => format!("{} ends at byte {offset}, before the stream's end", source.name),
-    };
+    let text = format!("{} ends at byte {}, before the stream's end", source.name, source.offset);
     Err(Error::new(ErrorKind::Io, text).into())
 }
 
@@ -352,12 +414,5 @@ fn with_token(session: &Session, volume: &str, failure: Failure) -> Failure {
          POOL {title}'",
         left.volume, left.snapshot, left.token
     );
-    match failure {
-        Failure::Error(error) => {
-            let text = format!("{error}{rest}");
-            Failure::Error(Error::new(error.kind(), text))
-        }
-        Failure::Interrupted(text) => Failure::Interrupted(text + &rest),
-        other => other,
-    }
+    failure.with(&rest)
 }

@@ -44,7 +44,11 @@ pub fn destroy(args: DestroyArgs, output: &Output) -> Outcome {
     let request =
         Request::Destroy { volume: args.volume.clone(), id: None, recursive: args.recursive, force: args.force };
     Session::with(&args.pool, &args.access, output, |session| Ok(session.done(request)?))?;
-    let what = if args.volume.contains('@') { "snapshot" } else { "volume" };
+    let what = match &args.volume {
+        name if name.contains('@') => "snapshot",
+        name if name.contains('#') => "bookmark",
+        _ => "volume",
+    };
     output.done(&json!({ "volume": args.volume }), || format!("{what} {} destroyed\n", args.volume));
     Ok(())
 }

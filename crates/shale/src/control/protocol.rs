@@ -11,10 +11,11 @@ use surface::{Error, ErrorKind, Result};
 
 use crate::choices::{Calibrated, Detail, RecompressSlice, Region, TraceLine};
 use crate::model::{
-    CleanSlice, DiffReport, PropertyReport, ReceiveLine, ScrubSlice, ShrinkSlice, SnapshotReport, SortSlice,
-    StatusReport, VolumeReport,
+    BookmarkLine, CleanSlice, DiffReport, HoldLine, PropertyReport, ReceiveLine, ScrubSlice, ShrinkSlice,
+    SnapshotReport, SortSlice, StatusReport, VolumeReport,
 };
-use crate::stream_io::{ReceiveWish, SendWish, Sending};
+use crate::stream_io::{Place, ReceiveWish, SendWish, Sending};
+use crate::stream_plan::{SetPlan, SetWish};
 
 /// Version of the protocol. Raised when a request or reply changes its meaning; new requests alone do not raise it.
 pub const VERSION: u32 = 2;
@@ -40,7 +41,7 @@ pub enum Request {
     },
     /// Deletes a volume or a snapshot.
     Destroy {
-        /// Name, `VOLUME` or `VOLUME@SNAPSHOT`.
+        /// Name, `VOLUME`, `VOLUME@SNAPSHOT` or `VOLUME#BOOKMARK`.
         volume: String,
         /// The one with this number, whatever it is called by now; none: whichever has the name.
         #[serde(default)]
@@ -86,6 +87,37 @@ pub enum Request {
     Promote {
         /// Name of the clone.
         volume: String,
+    },
+    /// Puts a tag on a snapshot, which keeps it.
+    Hold {
+        /// `VOLUME@SNAPSHOT`.
+        snapshot: String,
+        /// The tag.
+        tag: String,
+    },
+    /// Takes a tag off a snapshot.
+    Release {
+        /// `VOLUME@SNAPSHOT`.
+        snapshot: String,
+        /// The tag.
+        tag: String,
+    },
+    /// Makes a bookmark of a snapshot.
+    Bookmark {
+        /// `VOLUME@SNAPSHOT`.
+        snapshot: String,
+        /// The part of its name behind the `#`.
+        name: String,
+    },
+    /// Lists the bookmarks: [`Reply::Bookmarks`].
+    Bookmarks {
+        /// Of one volume, or of all.
+        volume: Option<String>,
+    },
+    /// Lists the tags of snapshots: [`Reply::Holds`].
+    Holds {
+        /// Of one snapshot, of a volume's, or of all.
+        of: Option<String>,
     },
     /// Lists the snapshots: [`Reply::Snapshots`].
     Snapshots {
@@ -157,6 +189,9 @@ pub enum Request {
         all: bool,
         /// At most so many rounds.
         rounds: u32,
+        /// Goes on with the pass that has this mark; none: begins one.
+        #[serde(default)]
+        mark: Option<u32>,
     },
     /// Sorts for a while: [`Reply::Sorted`].
     Sort {
@@ -189,9 +224,6 @@ pub enum Request {
         volume: String,
         /// From this byte on.
         from: u64,
-        /// Goes on with the pass that has this mark; none: begins one.
-        #[serde(default)]
-        mark: Option<u32>,
         /// At most so many regions.
         count: usize,
     },
@@ -211,6 +243,17 @@ pub enum Request {
     Calibrate,
     /// Ends tracing.
     TraceEnd,
+    /// Which streams a set has: [`Reply::Plan`].
+    PlanSend(SetWish),
+    /// What there is of a snapshot that a stream brings, and of its base: [`Reply::Place`].
+    Place {
+        /// The volume that it is for.
+        volume: String,
+        /// The snapshot's identity.
+        to: [u8; 16],
+        /// The base's.
+        from: Option<[u8; 16]>,
+    },
     /// Turns the connection into one that carries a stream out of the pool: [`Reply::Sending`], then what `streams` says.
     Send(SendWish),
     /// Turns the connection into one that carries a stream into the pool.
@@ -242,6 +285,10 @@ pub enum Reply {
     Volumes(Vec<VolumeReport>),
     /// The snapshots, by volume and age.
     Snapshots(Vec<SnapshotReport>),
+    /// The bookmarks, by volume and age.
+    Bookmarks(Vec<BookmarkLine>),
+    /// Tags of snapshots.
+    Holds(Vec<HoldLine>),
     /// What has changed.
     Diff(DiffReport),
     /// Figures of the pool.
@@ -271,6 +318,10 @@ pub enum Reply {
     Trace(Vec<TraceLine>),
     /// What a calibration found.
     Calibrated(Calibrated),
+    /// The streams of a set.
+    Plan(SetPlan),
+    /// What there is.
+    Place(Place),
     /// A stream follows.
     Sending(Sending),
     /// What is being received.
@@ -431,6 +482,13 @@ mod tests {
             Request::Destroy { volume: "vm".to_owned(), id: Some(7), recursive: false, force: true },
             Request::Snapshot { volume: "vm".to_owned(), name: "s".to_owned() },
             Request::Rollback { snapshot: "vm@s".to_owned(), recursive: true, force: false },
+            Request::Hold { snapshot: "vm@s".to_owned(), tag: "t".to_owned() },
+            Request::Release { snapshot: "vm@s".to_owned(), tag: "t".to_owned() },
+            Request::Holds { of: Some("vm".to_owned()) },
+            Request::Bookmark { snapshot: "vm@s".to_owned(), name: "s".to_owned() },
+            Request::Bookmarks { volume: None },
+            Request::Place { volume: "vm".to_owned(), to: [7; 16], from: None },
+            Request::PlanSend(SetWish { of: "vm*@s".to_owned(), from: Some("#b".to_owned()), all: true, resume: None }),
             Request::Snapshots { volume: None },
             Request::Diff { from: "vm@s".to_owned(), to: "vm".to_owned(), start: 1 << 60 },
             Request::Resize { volume: "vm".to_owned(), id: None, size_bytes: 4096, shrink: false, force: false },

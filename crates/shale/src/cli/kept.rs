@@ -1,0 +1,116 @@
+//! Commands on what keeps a snapshot, or outlives it.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::Access;
+use crate::names;
+
+/// See [`super::Command::Bookmark`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale bookmark /srv/pool vm@monday monday
+  shale destroy /srv/pool vm@monday
+  shale send /srv/pool vm@tuesday --from '#monday' | ssh backup shale receive /srv/pool vm
+
+A bookmark remembers what a snapshot was and when, not its data: it takes no space, and stays when the snapshot is destroyed.
+It serves as --from of 'shale send', for a receiver that still has the snapshot. Such a difference may be a little larger than one
+from the snapshot itself. After a rollback behind it, a bookmark is of no use; shale destroy POOL 'VOLUME#BOOKMARK' removes it. It
+goes with its volume.")]
+pub struct BookmarkArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// What to remember
+    #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name)]
+    pub snapshot: String,
+    /// Name of the bookmark: NAME, #NAME or VOLUME#NAME
+    #[arg(value_name = "BOOKMARK", value_parser = names::bookmark_word)]
+    pub name: String,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`super::Command::Bookmarks`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale bookmarks /srv/pool
+  shale bookmarks /srv/pool vm --json
+
+JSON: a list of {bookmark, created_unix_s, identity}: when its snapshot was taken, and what that is called in all pools.")]
+pub struct BookmarksArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// Of one volume [default: of all]
+    #[arg(value_parser = names::volume_name)]
+    pub volume: Option<String>,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`super::Command::Hold`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale hold /srv/pool vm@monday offsite
+  shale hold /srv/pool vm@monday audit-2026
+
+While a snapshot has a tag, neither destroy (with its volume or alone), nor rollback -r, nor keep= removes it; the
+message names the tags. A snapshot may have up to 32 of them. A copy that is sent to another pool has none.")]
+pub struct HoldArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// The snapshot to keep
+    #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name)]
+    pub snapshot: String,
+    /// Name of the hold, of letters, digits, '.', '_' or '-': what it is kept for
+    #[arg(value_parser = names::volume_name)]
+    pub tag: String,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`super::Command::Release`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale release /srv/pool vm@monday offsite
+
+When its last tag has gone, the snapshot is as any other.")]
+pub struct ReleaseArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// The snapshot
+    #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name)]
+    pub snapshot: String,
+    /// Name of the hold
+    #[arg(value_parser = names::volume_name)]
+    pub tag: String,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`super::Command::Holds`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale holds /srv/pool
+  shale holds /srv/pool vm@monday --json
+
+JSON: a list of {snapshot, tag, created_unix_s}.")]
+pub struct HoldsArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// Of one snapshot, or of all of a volume's [default: of all]
+    #[arg(value_name = "VOLUME[@SNAPSHOT]", value_parser = names::any_name)]
+    pub of: Option<String>,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}

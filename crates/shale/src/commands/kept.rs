@@ -1,0 +1,88 @@
+//! `shale bookmark`, `bookmarks`: what outlives a snapshot; `hold`, `release`, `holds`: what keeps one.
+
+use serde_json::json;
+use surface::{Error, ErrorKind};
+
+use crate::cli::{BookmarkArgs, BookmarksArgs, HoldArgs, HoldsArgs, ReleaseArgs};
+use crate::control::{Reply, Request};
+use crate::exit::Outcome;
+use crate::names;
+use crate::output::{Output, table};
+use crate::session::Session;
+
+/// Remembers a snapshot.
+pub fn bookmark(args: BookmarkArgs, output: &Output) -> Outcome {
+    let BookmarkArgs { pool, snapshot, name, access } = args;
+    let volume = names::volume_of(&snapshot);
+    let name = match name.split_once('#') {
+        Some((other, _)) if !other.is_empty() && other != volume => {
+            let text = format!(
+                "a bookmark is of the volume whose snapshot it remembers: '{name}' cannot be one of '{snapshot}'"
+            );
+            return Err(Error::new(ErrorKind::Invalid, text).into());
+        }
+        Some((_, own)) => own.to_owned(),
+        None => name,
+    };
+    let title = format!("{volume}#{name}");
+    let request = Request::Bookmark { snapshot: snapshot.clone(), name };
+    Session::with(&pool, &access, output, |session| Ok(session.done(request)?))?;
+    let document = json!({ "bookmark": title, "snapshot": snapshot });
+    output.done(&document, || format!("bookmark {title} remembers {snapshot}\n"));
+    Ok(())
+}
+
+/// Lists the bookmarks.
+pub fn bookmarks(args: &BookmarksArgs, output: &Output) -> Outcome {
+    let bookmarks = Session::with(&args.pool, &args.access, output, |session| {
+        match session.call(Request::Bookmarks { volume: args.volume.clone() })? {
+            Reply::Bookmarks(bookmarks) => Ok(bookmarks),
+            other => Err(other.unexpected().into()),
+        }
+    })?;
+    output.result(&bookmarks, || {
+        if bookmarks.is_empty() {
+            return "there is no bookmark\n".to_owned();
+        }
+        bookmarks.iter().map(|line| format!("{}\n", line.bookmark)).collect()
+    });
+    Ok(())
+}
+
+/// Puts a tag on a snapshot.
+pub fn hold(args: HoldArgs, output: &Output) -> Outcome {
+    let HoldArgs { pool, snapshot, tag, access } = args;
+    let request = Request::Hold { snapshot: snapshot.clone(), tag: tag.clone() };
+    Session::with(&pool, &access, output, |session| Ok(session.done(request)?))?;
+    output
+        .done(&json!({ "snapshot": snapshot, "tag": tag }), || format!("snapshot {snapshot} is kept, held by {tag}\n"));
+    Ok(())
+}
+
+/// Takes a tag off a snapshot.
+pub fn release(args: ReleaseArgs, output: &Output) -> Outcome {
+    let ReleaseArgs { pool, snapshot, tag, access } = args;
+    let request = Request::Release { snapshot: snapshot.clone(), tag: tag.clone() };
+    Session::with(&pool, &access, output, |session| Ok(session.done(request)?))?;
+    output.done(&json!({ "snapshot": snapshot, "tag": tag }), || format!("{tag} holds {snapshot} no more\n"));
+    Ok(())
+}
+
+/// Lists the tags of snapshots.
+pub fn holds(args: &HoldsArgs, output: &Output) -> Outcome {
+    let holds = Session::with(&args.pool, &args.access, output, |session| {
+        match session.call(Request::Holds { of: args.of.clone() })? {
+            Reply::Holds(holds) => Ok(holds),
+            other => Err(other.unexpected().into()),
+        }
+    })?;
+    output.result(&holds, || {
+        if holds.is_empty() {
+            return "no snapshot is held\n".to_owned();
+        }
+        let mut rows = vec![["SNAPSHOT", "TAG"].map(str::to_owned).to_vec()];
+        rows.extend(holds.iter().map(|hold| vec![hold.snapshot.clone(), hold.tag.clone()]));
+        table(&rows)
+    });
+    Ok(())
+}
