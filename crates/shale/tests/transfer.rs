@@ -509,3 +509,27 @@ fn an_import_tells_of_the_volume_and_not_of_its_snapshots() {
     let said = on(&dir, "import", &["v", path(&source), "--overwrite"]).ok().stdout;
     assert!(said.contains("4 MiB of data, 8 MiB stored with its snapshots"), "{said}");
 }
+
+/// Four bytes of a JPEG in front of text stored all of it raw.
+#[test]
+fn a_signature_is_believed_only_where_the_data_agrees() {
+    let dir = Dir::with_pool("256M");
+    let file = dir.join("a.jpg");
+    let import = |volume: &str, mut bytes: Vec<u8>| {
+        bytes[..4].copy_from_slice(b"\xff\xd8\xff\xe0");
+        std::fs::write(&file, bytes).unwrap();
+        on(&dir, "import", &[volume, path(&file)]).ok()
+    };
+    let stored = |volume: &str| {
+        let all = on(&dir, "list", &["--json"]).ok().json();
+        let found = all.as_array().unwrap().iter().find(|found| found["name"] == volume).unwrap().clone();
+        found["stored_bytes"].as_u64().unwrap()
+    };
+    import("text", real_data(8 << 20)).says("are not what its name or its first bytes say");
+    import("noise", noise(8 << 20)).says("by rule.jpg");
+    assert!(stored("noise") >= 8 << 20);
+    // What was set is meant so.
+    on(&dir, "set", &["rule.jpg=off"]).ok();
+    import("set", real_data(8 << 20)).says("by rule.jpg");
+    assert!(stored("text") < stored("set") / 10 * 9, "{} {}", stored("text"), stored("set"));
+}

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use codec::{Codec, CodecId, Workspace};
+use codec::Codec;
 use policy::{
-    Compression, HEAD_BYTES, INCOMPLETE, RuleChoice, RuleMatch, RuleTrial, Settings, dst_limit, is_zero, rule_units,
-    strength, wants_dictionary,
+    Compression, HEAD_BYTES, INCOMPLETE, RuleChoice, RuleMatch, Settings, is_zero, rule_units, wants_dictionary,
 };
 use surface::{Allocation, Error, ErrorKind};
 use units::{BLOCK_BYTES, OBJECT_BYTES_MAX, format_size};
@@ -19,6 +18,7 @@ use super::volume::volumes;
 use crate::cli::ImportArgs;
 use crate::control::{Reply, Request};
 use crate::devices::GOING_PATIENCE;
+use crate::estimate::rule_holds;
 use crate::exit::{Failure, Outcome};
 use crate::model::{StatusReport, TransferSummary, VolumeReport, ratio, show_ratio};
 use crate::names::round_up_to_block;
@@ -36,11 +36,6 @@ const STREAM_BYTES_FIRST: u64 = 1 << 30;
 const RATIO_EVERY: Duration = Duration::from_millis(500);
 /// Runs of a volume's allocation asked for at a time.
 const RUNS_MAX: u32 = 4096;
-
-/// What is tried beside the codec of a file-type rule: zstd-1, which takes next to nothing and finds most of what there is.
-const QUICK: CodecId = CodecId(65);
-/// [`strength`] from which on a codec is meant to compress, and not only to leave zeroes out.
-const STRONG: f64 = 0.5;
 
 /// How often to look again whether a volume's clients have gone.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -364,21 +359,15 @@ fn rule_for(
 /// Whether units from all over a file agree with the codec that a rule names for its type.
 fn agrees(source: &Source, rule: Codec, unit_bytes: usize, settings: &Settings) -> bool {
     let (Some(file), Some(size_bytes)) = (source.file(), source.size_bytes()) else { return true };
-    let mut codecs = Workspace::new();
-    let limit = dst_limit(unit_bytes, settings);
-    let (mut unit, mut target) = (vec![0; unit_bytes], vec![0; limit]);
-    let mut trial = RuleTrial::default();
-    let Some(quick) = Codec::all().find(|codec| codec.id() == QUICK) else { return true };
+    let mut units = Vec::new();
     for at in rule_units(size_bytes, unit_bytes as u64) {
+        let mut unit = vec![0; unit_bytes];
         // What cannot be read, the import itself will tell; a hole says nothing.
-        if file.read_exact_at(&mut unit, at).is_err() || is_zero(&unit) {
-            continue;
+        if file.read_exact_at(&mut unit, at).is_ok() && !is_zero(&unit) {
+            units.push(unit);
         }
-        let mut with = |codec| codecs.compress(codec, &unit, &mut target);
-        let (by_rule, by_quick) = (with(rule), with(quick));
-        trial.enter(unit_bytes, by_rule, by_quick);
     }
-    trial.agrees(strength(rule.id()) >= STRONG)
+    rule_holds(rule, &units, settings.min_saving_permille)
 }
 
 fn too_small(volume: &str, size_bytes: u64, source: &Source) -> Error {

@@ -270,7 +270,8 @@ impl Incoming<'_, '_> {
 
     /// A clone begins as what it was cloned from, if that is here.
     fn make_clone(&self, begin: &StreamBegin, volume: &str, place: &Place) -> Outcome {
-        if place.exists || begin.from.is_none() {
+        // Under a name of the user's, a difference for what is not there is a mistake, which the pool tells.
+        if place.exists || begin.from.is_none() || !self.args.replicate {
             return Ok(());
         }
         let Some(base) = &place.base else {

@@ -1,10 +1,10 @@
 //! Compresses windows with every setting, the way a pool compresses units, and measures CPU time.
 
-use codec::{Codec, UNIT_BYTES_MAX, Workspace};
+use codec::{Codec, CodecId, UNIT_BYTES_MAX, Workspace};
 use env::{Clock, SystemClock};
 use policy::{
-    Attempt, Attempts, Auto, Mode, PlainTable, Planner, Pressure, Region, TEST_CREDIT_NS, dst_limit_permille, is_zero,
-    test_credit_earned,
+    Attempt, Attempts, Auto, Mode, PlainTable, Planner, Pressure, Region, RuleTrial, TEST_CREDIT_NS,
+    dst_limit_permille, is_zero, strength, test_credit_earned,
 };
 use units::BLOCK_BYTES;
 
@@ -12,6 +12,10 @@ use super::dictionaries::Dictionaries;
 use super::settings::{How, Plan, Setting};
 use super::statistics::Observation;
 
+/// What is tried beside the codec of a file-type rule: zstd-1, which takes next to nothing and finds most of what there is.
+const QUICK: CodecId = CodecId(65);
+/// [`strength`] from which on a codec is meant to compress, and not only to leave zeroes out.
+const STRONG: f64 = 0.5;
 /// Of how many samples of a stratum a slow setting gets one.
 const SLOW_EVERY: usize = 8;
 /// Samples up to which every setting gets all.
@@ -24,8 +28,17 @@ pub fn slow_every(samples: usize, all: usize) -> usize {
     if all <= FEW_SAMPLES { 1 } else { (samples / SLOW_SAMPLES_MIN).clamp(1, SLOW_EVERY) }
 }
 
-/// The codec that a rule names for each mode, if one does.
-pub type RuleOfModes = [Option<Codec>; Mode::ALL.len()];
+/// What a rule says of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RuleOf {
+    /// The codec that it names.
+    pub codec: Codec,
+    /// Nobody has set it: it is believed only where the data agrees.
+    pub is_default: bool,
+}
+
+/// What a rule says for each mode, if one does.
+pub type RuleOfModes = [Option<RuleOf>; Mode::ALL.len()];
 
 /// A window that was drawn.
 pub struct Sample {
@@ -93,14 +106,17 @@ impl<'a> Meter<'a> {
         let mut observations: Vec<Observation> = units.iter().map(nothing).collect();
         let all: Vec<&[u8]> = units.iter().flatten().copied().collect();
         let dictionary = self.dictionaries.best(&all, self.plan);
+        let rules: Vec<_> =
+            samples.iter().zip(&units).map(|(sample, units)| self.believed(&sample.rules, units)).collect();
         for (index, setting) in self.plan.settings.iter().enumerate() {
             self.benches[index].region = self.benches[index].region.with_dictionary(dictionary);
-            for ((sample, units), observation) in samples.iter().zip(&units).zip(&mut observations) {
+            for (((sample, units), rules), observation) in samples.iter().zip(&units).zip(&rules).zip(&mut observations)
+            {
                 if setting.is_slow() && !sample.slow {
                     continue;
                 }
                 let began = self.clock.thread_cpu_ns();
-                let stored: usize = units.iter().map(|unit| self.store(index, setting, &sample.rules, unit)).sum();
+                let stored: usize = units.iter().map(|unit| self.store(index, setting, rules, unit)).sum();
                 observation.stored[index] = Some(stored as f64);
                 observation.cpu_ns[index] = Some((self.clock.thread_cpu_ns() - began) as f64);
             }
@@ -108,8 +124,23 @@ impl<'a> Meter<'a> {
         observations
     }
 
+    /// The codecs of the rules, by mode, of those that hold for these units: as `import` tries them.
+    fn believed(&mut self, rules: &RuleOfModes, units: &[&[u8]]) -> [Option<Codec>; Mode::ALL.len()] {
+        rules.map(|rule| {
+            let RuleOf { codec, is_default } = rule?;
+            let holds = !is_default || rule_holds(codec, units, self.plan.min_saving_permille);
+            holds.then_some(codec)
+        })
+    }
+
     /// Bytes stored of a unit.
-    fn store(&mut self, index: usize, setting: &Setting, rules: &RuleOfModes, unit: &[u8]) -> usize {
+    fn store(
+        &mut self,
+        index: usize,
+        setting: &Setting,
+        rules: &[Option<Codec>; Mode::ALL.len()],
+        unit: &[u8],
+    ) -> usize {
         let limit = dst_limit_permille(unit.len(), self.plan.min_saving_permille);
         let dst = &mut self.dst[..limit];
         let fixed = match setting.how {
@@ -166,6 +197,19 @@ impl Attempts for Tried<'_> {
     fn help(&mut self, dictionary: u8) {
         self.helper = dictionary;
     }
+}
+
+/// Whether units agree with the codec that a default rule names for their type (see `RuleTrial`).
+pub fn rule_holds<U: AsRef<[u8]>>(rule: Codec, units: &[U], min_saving_permille: u32) -> bool {
+    let Some(quick) = Codec::all().find(|codec| codec.id() == QUICK) else { return true };
+    let (mut workspace, mut target, mut trial) = (Workspace::new(), vec![0; UNIT_BYTES_MAX], RuleTrial::default());
+    for unit in units.iter().map(AsRef::as_ref) {
+        let limit = dst_limit_permille(unit.len(), min_saving_permille);
+        let mut with = |codec| workspace.compress(codec, unit, &mut target[..limit]);
+        let (by_rule, by_quick) = (with(rule), with(quick));
+        trial.enter(unit.len(), by_rule, by_quick);
+    }
+    trial.agrees(strength(rule.id()) >= STRONG)
 }
 
 /// The units of a window: what lies between blocks of zeroes, as when it is written to a volume.

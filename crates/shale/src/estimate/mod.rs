@@ -19,6 +19,7 @@ mod report;
 mod settings;
 mod statistics;
 
+pub use meter::rule_holds;
 pub use population::{Population, Scanned};
 pub use report::{Report, show};
 pub use settings::{CODECS_DEFAULT, Plan};

@@ -10,7 +10,7 @@ use policy::{HEAD_BYTES, Mode, RuleChoice, type_of_content, type_of_name};
 use surface::{Allocation, Error, ErrorKind, Result};
 use units::BLOCK_BYTES;
 
-use super::meter::RuleOfModes;
+use super::meter::{RuleOf, RuleOfModes};
 use super::settings::Plan;
 use crate::exit::path_error;
 use crate::volume_io::VolumeIo;
@@ -118,7 +118,7 @@ impl Window<'_> {
             let rule = plan.rules.find(self.name, self.head, mode)?;
             match rule.choice {
                 RuleChoice::Codec(_) if plan.dictionary_level.is_some() && rule.yields_to_dictionaries() => None,
-                RuleChoice::Codec(codec) => Some(codec),
+                RuleChoice::Codec(codec) => Some(RuleOf { codec, is_default: rule.source == policy::Source::Default }),
                 RuleChoice::Auto => None,
             }
         })

@@ -280,3 +280,31 @@ fn small_units_are_estimated_with_the_dictionary_that_they_would_get() {
     let (large, fixed) = estimate(&[("unit", "32K")]);
     assert!((large - fixed).abs() < 1.0, "large units have none: {large}, {fixed}");
 }
+
+/// Four bytes of signature were believed, whatever came behind them.
+#[test]
+fn a_signature_in_front_of_text_is_not_believed_and_one_in_front_of_noise_is() {
+    let scratch = Scratch::new("signature");
+    let with_signature = |seed, noisy| {
+        let mut bytes = content(seed, 300_000, noisy);
+        bytes[..4].copy_from_slice(b"\xff\xd8\xff\xe0");
+        bytes
+    };
+    scratch.file("a.jpg", &with_signature(3, false));
+    let plan = plan(&[], "zstd-1");
+    let of = |scratch: &Scratch| {
+        let paths = std::slice::from_ref(&scratch.0);
+        let (population, _) = Population::of_paths(paths, plan.unit_bytes, &mut |_| ()).unwrap();
+        run(&population, &plan, 1 << 30, 1, &mut |_, _| ()).unwrap()
+    };
+    let report = of(&scratch);
+    let ((found, margin), (zstd, _)) = (saving(&report, "auto, balanced"), saving(&report, "zstd-1"));
+    assert!(zstd > 10.0 && found > zstd - 3.0, "{found} of {zstd}");
+    // All of it was looked at, and the choice may go otherwise in a pool.
+    assert!((0.5..2.0).contains(&margin), "{margin}");
+    let noise = Scratch::new("signature-noise");
+    noise.file("a.jpg", &with_signature(4, true));
+    // But for the zeroes behind its end.
+    let (found, margin) = saving(&of(&noise), "auto, balanced");
+    assert!(found < 1.5 && margin < 1.5, "{found} ±{margin}");
+}
