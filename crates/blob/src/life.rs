@@ -126,6 +126,19 @@ pub(crate) async fn read(world: &World, key: &BlobKey, number: u64) -> Result<Op
     }
 }
 
+/// Reads an entry that a list has shown. A store that denies it for a while must not make a client believe that the key is free: it
+/// would begin a second life beside the first.
+async fn known(world: &World, key: &BlobKey, number: u64) -> Result<Life, Error> {
+    for tries in 1..=READ_TRIES {
+        if let Some(life) = read(world, key, number).await? {
+            return Ok(life);
+        }
+        world.pause(tries).await;
+    }
+    let path = key.life(number);
+    Err(Error::StoreLies(format!("the store denies {path}, which it lists: let it recover, then try again")))
+}
+
 /// Creates entry `number` if there is none, and returns what it is, for ever: `wanted` or what another client put there.
 pub(crate) async fn claim(world: &World, key: &BlobKey, number: u64, wanted: Life) -> Result<Life, Error> {
     let path = key.life(number);
@@ -152,7 +165,7 @@ pub(crate) async fn newest(world: &World, key: &BlobKey, hint: Option<Hint>) -> 
     let mut newest = match hint {
         Some(hint) => (hint.life, Some(Life::Born(hint.inc))),
         None => match last_number(world, &key.path().clone().join("life")).await? {
-            Some(number) => (number, read(world, key, number).await?),
+            Some(number) => (number, Some(known(world, key, number).await?)),
             None => (0, None),
         },
     };

@@ -141,7 +141,7 @@ mod canaries {
 
     #[test]
     fn a_rewrite_covers_a_newer_write() {
-        caught("rewrite-over-newer-write", false, &["that are not the", "at"]);
+        caught("rewrite-over-newer-write", false, &["that are not the", "a piece ends behind"]);
     }
 
     #[test]
