@@ -41,6 +41,7 @@ canaries! {
     DictionaryOutlived = "dictionary-outlived", "A dictionary stays when its volume has gone.";
     OpeningWithoutMark = "opening-without-mark", "An opening is not marked in the log.";
     OpeningNotedInDataOnly = "opening-noted-in-data-only", "The map does not learn at once that the data file notes an opening.";
+    LossNotRemembered = "loss-not-remembered", "A repair that lost something is not noted.";
     SortDropsANewerWrite = "sort-drops-a-newer-write", "What is sorted takes the place of what was written since it was read.";
     SortFillsAHole = "sort-fills-a-hole", "What is sorted comes back after a large discard.";
     OriginIgnoresSnapshots = "origin-ignores-snapshots", "What only snapshots of a clone need of its origin goes.";

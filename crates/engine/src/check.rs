@@ -13,6 +13,7 @@ use format::{
 use surface::Result;
 use units::{Epoch, ExtentIndex, ObjectId};
 
+use crate::cleaner::{Round, Rule};
 use crate::concerned::{Concerned, Place};
 use crate::core::Core;
 use crate::map::{Piece, store_error};
@@ -24,6 +25,9 @@ use crate::usage::{put_pages, usage_of_extent};
 
 /// Map records in memory at the same time.
 const RECORDS_MAX: usize = 4096;
+
+/// Rounds of the cleaner for an extent whose headers are damaged: one moves it, if a checkpoint has made room; others may be under way.
+const EVACUATION_ROUNDS_MAX: usize = 8;
 
 /// A fragment to be verified: where its record is, and what that says.
 pub(crate) struct Entry {
@@ -44,6 +48,8 @@ pub(crate) struct Checker<'a> {
     pub counted: BTreeMap<ExtentIndex, Counted>,
     pub repair: bool,
     pub done_bytes: u64,
+    /// Extents of which headers are damaged, and what that is.
+    pub headers: Vec<(ExtentIndex, String)>,
     /// Problems that were mended before the pool was opened.
     mended: u64,
 }
@@ -53,7 +59,8 @@ impl Pool {
     /// done and bytes to do.
     ///
     /// What opening the pool with [`repair`](crate::PoolOptions::repair) mended comes first. With `repair`, a damaged superblock copy is rewritten, usage counts are corrected, and damaged records are removed (where they
-    /// were, older data of snapshots and origins shows, or zeroes; they are named in the report).
+    /// were, older data of snapshots and origins shows, or zeroes; they are named in the report). What lives beside damaged headers is moved
+    /// elsewhere, where the log alone tells of it again.
     ///
     /// # Errors
     /// When the check itself cannot go on; damage is reported, not returned.
@@ -62,19 +69,20 @@ impl Pool {
         self.core.objects.begin_circles();
         self.checkpoint()?;
         // An object whose clones were passed on would be destroyed, unseen, and still there.
-        let _passing_on = self.core.passed_on.lock();
+        let passing_on = self.core.passed_on.lock();
         while self.core.objects.has_reaping() {
             self.core.take_checkpoint()?;
         }
         // No checkpoint may move anything while the map is being read.
-        let _still = self.core.checkpoint_and_hold()?;
-        let mut report = CheckReport::default();
+        let still = self.core.checkpoint_and_hold()?;
+        let mut report = CheckReport { log_end: self.log_end(), ..CheckReport::default() };
         std::mem::take(&mut *self.core.mended.lock()).into_iter().for_each(|problem| report.add(problem));
         let mut checker = Checker {
             core: &self.core,
             mended: report.problems_total,
             report,
             counted: BTreeMap::new(),
+            headers: Vec::new(),
             repair,
             done_bytes: 0,
         };
@@ -90,7 +98,32 @@ impl Pool {
         if repair {
             self.core.env.store.persist().map_err(store_error)?;
         }
-        Ok(checker.report)
+        let Checker { mut report, headers, .. } = checker;
+        drop((still, passing_on));
+        for (extent, detail) in headers {
+            let repaired = repair && self.core.evacuate(extent)?;
+            report.add(Problem { kind: "header", volume: None, offset: None, detail, repaired });
+        }
+        Ok(report)
+    }
+}
+
+impl Core {
+    /// Moves what lives in an extent elsewhere. Whether nothing is left there: what is damaged stays, and what the log has open or listed does.
+    fn evacuate(&self, extent: ExtentIndex) -> Result<bool> {
+        let within = (extent, ExtentIndex(extent.0 + 1));
+        let away = Rule { live_max: u32::MAX, greedy: false, within, away: true, recodes: false };
+        for _ in 0..EVACUATION_ROUNDS_MAX {
+            let round = self.clean_round_beside(away)?;
+            self.take_checkpoint()?;
+            if !matches!(round, Round::Cleaned { .. } | Round::NeedsCheckpoint | Round::Busy) {
+                break;
+            }
+            if self.extents.lock().live_of(extent) == 0 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 

@@ -8,6 +8,7 @@
 //!
 //! So the data file is read in its order, and the map as often as its fragments fill that share: twice for most pools.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::ControlFlow;
 
@@ -15,12 +16,13 @@ use codec::CodecId;
 use env::AlignedBuf;
 use format::{Record, RecordKey, parse_record_key};
 use surface::Result;
-use units::{BLOCK_BYTES, ExtentIndex};
+use units::{BLOCK_BYTES, Epoch, ExtentIndex, ObjectId};
 
 use crate::check::{Checker, Entry};
 use crate::concerned::Place;
 use crate::core::Core;
 use crate::dictionaries::Readers;
+use crate::extent_scan;
 use crate::extents::Victim;
 use crate::map::{Piece, store_error};
 use crate::reader::verify;
@@ -120,7 +122,31 @@ impl Checker<'_> {
             self.verified(entry, found);
         }
         if let Ok(buf) = read {
+            self.headers(extent, entries, &buf[..geometry.extent_bytes as usize]);
             self.core.buffers.put(buf);
+        }
+    }
+
+    /// Whether the extent's own batches name all that lives in it, as `scrub` wants it.
+    fn headers(&mut self, extent: ExtentIndex, entries: &[Entry], bytes: &[u8]) {
+        let start = self.core.geometry.start(extent);
+        let mut named: BTreeSet<(usize, ObjectId, Epoch, u32)> = BTreeSet::new();
+        for (at, batch) in extent_scan::batches(self.core.log.pool(), extent, bytes) {
+            let fragments = extent_scan::fragments(at, &batch);
+            named.extend(fragments.map(|f| (f.offset, f.object, f.epoch, f.fragment.checksum)));
+        }
+        let unnamed = entries.iter().filter(|entry| {
+            let fragment = &entry.piece.fragment;
+            let offset = fragment.location.wrapping_sub(start) as usize;
+            !named.contains(&(offset, entry.key.object, entry.key.epoch, fragment.checksum))
+        });
+        let unnamed = unnamed.count();
+        if unnamed > 0 {
+            let text = format!(
+                "headers in the extent at byte {start} of the data file are damaged: {unnamed} fragments can still be read, but not be found without \
+                 the map"
+            );
+            self.headers.push((extent, text));
         }
     }
 

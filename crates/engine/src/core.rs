@@ -27,6 +27,7 @@ use crate::dictionaries::Dictionaries;
 use crate::extents::Extents;
 use crate::geometry::Geometry;
 use crate::log::Log;
+use crate::loss::Losses;
 use crate::map::Map;
 use crate::objects::Objects;
 use crate::opening::Noted;
@@ -120,6 +121,8 @@ pub(crate) struct Core {
     pub scrub: Mutex<Scrubbing>,
     /// What opening the pool has mended; whoever checks tells.
     pub mended: Mutex<Vec<Problem>>,
+    /// What repairs have lost, and how the log ended.
+    pub losses: Mutex<Losses>,
     /// What cleaning could not move because it is damaged.
     pub damages: Mutex<Vec<String>>,
     pub checkpoint: Mutex<CheckpointState>,
@@ -216,6 +219,7 @@ impl Core {
             brake: Brake::default(),
             scrub: Mutex::default(),
             mended: Mutex::default(),
+            losses: Mutex::default(),
             damages: Mutex::default(),
             units: UnitCache::new(shares.units, parts.buffers.clone()),
             cold_pace: ColdPace::default(),

@@ -73,9 +73,12 @@ pub struct PoolOptions {
     pub settled_bytes_max: Option<usize>,
     /// Age in milliseconds at which a dirty block is drained even if nothing presses.
     pub age_limit_ms: u64,
-    /// For `check --repair` only: mends the map store first, and opens a pool whose log is damaged where it was durable,
-    /// without what lies behind the damage. [`Pool::check`](crate::Pool::check) tells what was done.
+    /// For `check --repair` only: mends the map store first, and a log that is damaged where it was durable, as far as nothing is lost by that.
+    /// If something is, opening fails with an error whose source is a [`Loss`](crate::Loss). [`Pool::check`](crate::Pool::check) tells
+    /// what was done.
     pub repair: bool,
+    /// With `repair`: opens the pool without what is damaged or cut off, and remembers the loss.
+    pub accept_loss: bool,
     /// How dictionaries are trained.
     pub training: Training,
 }
@@ -89,6 +92,7 @@ impl Default for PoolOptions {
             settled_bytes_max: None,
             age_limit_ms: 5000,
             repair: false,
+            accept_loss: false,
             training: Training::default(),
         }
     }

@@ -27,15 +27,17 @@ use crate::extents::Extents;
 use crate::geometry::Geometry;
 use crate::log::{Log, Sink};
 use crate::log_reads::{Source, extents_ahead};
+use crate::loss::Losses;
 use crate::map::{Map, store_error};
 use crate::objects::{Object, Objects, check_name};
 use crate::options::{FormatOptions, PoolEnv, PoolOptions, Properties};
 use crate::pressure::{Meter, MeteredDisk};
+use crate::recovery::Mending;
 use crate::status::{PoolStatus, Problem, Property, VolumeStatus};
 use crate::volume::Volume;
 use crate::workers::Workers;
 use crate::write_buffer::WriteBuffer;
-use crate::{mend, mend_identities, opening, properties, recovery, superblock_io};
+use crate::{loss, mend, mend_identities, opening, properties, recovery, superblock_io};
 
 /// Fewest extents of a pool: the superblock's, the reserve, and some to work with.
 pub(crate) const EXTENTS_MIN: u32 = 16;
@@ -140,10 +142,7 @@ impl Pool {
         opening::check(&*env.store, &*env.disk, superblock.pool)?;
         let cut_off = superblock_io::find_end(&*env.disk, &superblock, options.repair)?;
         let mut mended = if options.repair { mend::mend(&env, &superblock, &geometry)? } else { Vec::new() };
-        if let Some(what) = cut_off {
-            superblock_io::lengthen(&*env.disk, &superblock)?;
-            mended.push(Problem::cut_off(what));
-        }
+        let cut = loss::Cut::of(&env, cut_off)?;
         let loaded = recovery::load(&*env.store, &superblock.pool, &geometry)?;
         let checkpoint = loaded.checkpoint;
         let shares = Shares::of(options.memory_bytes);
@@ -162,19 +161,23 @@ impl Pool {
         extents.list(checkpoint.log_extents());
         let buffers = Arc::new(BufferPool::new(options.memory_bytes));
         let replayed = recovery::replay(
-            Source { disk: &*env.disk, geometry: &geometry, buffers: &buffers },
+            Source { disk: &*cut.disk, geometry: &geometry, buffers: &buffers },
             &checkpoint,
             &applier,
-            options.repair,
+            Mending { repairs: options.repair, cut_at: cut.at },
             if options.workers > 0 { extents_ahead(options.memory_bytes, geometry.extent_bytes) } else { 0 },
         )?;
-        mended.extend(replayed.accepted.clone().map(Problem::log_damage));
+        let mut losses = Losses::accept(&env, &options, replayed.loss, &cut, &applier.objects)?;
+        mended.extend(cut.lengthen(&env, &superblock, &losses)?);
+        mended.extend(replayed.damaged.into_iter().map(Problem::log_damage));
+        mended.extend(losses.accepted.iter().flat_map(Problem::losses));
         let doubtful = mend_identities::noted(&*env.store)?;
         let counters = Arc::new(Counters::default());
         counters.recovered_batches.set(replayed.batches);
         counters.recovered_bytes.set(replayed.bytes_read);
         let mut position = replayed.position;
         let is_orderly = recovery::ended_at(&*env.store, position.incarnation, position.next_seq)?;
+        losses.tell_end(replayed.torn, position.next_seq, is_orderly);
         // Whatever lies behind the end of the log never happened.
         position.incarnation += 1;
         position.incarnation_first_seq = position.next_seq;
@@ -209,6 +212,7 @@ impl Pool {
         }));
         mended.extend(core.estrange(&doubtful)?);
         *core.mended.lock() = mended;
+        *core.losses.lock() = losses;
         core.look_below();
         // Nothing has been written to the map until here, but for what was mended.
         superblock_io::bring_up_to_date(&*core.env.disk, &superblock)?;

@@ -17,14 +17,17 @@
 //! show no trace of a batch had none, so there is none behind them that counts. Once a checkpoint under the next incarnation is durable, nothing
 //! behind the end can count any more, and [`write_over`] makes it readable again: the log will come there.
 
+mod damage;
+mod tail;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, Range};
 
 use env::{AlignedBuf, Disk, MapStore};
 use format::{
-    BATCH_ALIGN, BATCH_MAGIC, Batch, BatchHeader, Checkpoint, Entry, FragmentEntry, FragmentIdentity, KEY_CHECKPOINT,
-    KEY_END, LogEnd, ObjectDescriptor, OpenExtent, STREAMS, Stream, decode_batch, decode_usage_page, fragment_checksum,
-    object_key_range, parse_object_key, parse_usage_key, usage_key_range,
+    BATCH_ALIGN, Batch, BatchHeader, Checkpoint, Entry, KEY_CHECKPOINT, KEY_END, LogEnd, ObjectDescriptor, OpenExtent,
+    STREAMS, Stream, decode_batch, decode_usage_page, object_key_range, parse_object_key, parse_usage_key,
+    usage_key_range,
 };
 use surface::{Error, ErrorKind, Result};
 use units::{ExtentIndex, Seq};
@@ -35,10 +38,13 @@ use crate::deltas::{Deltas, read_deltas};
 use crate::geometry::Geometry;
 use crate::log::{Position, Sink as _};
 use crate::log_reads::{ExtentBytes, LogReads, Source};
+use crate::loss::Loss;
 use crate::map::store_error;
 use crate::opening::older_map;
-use crate::pieces;
 use crate::usage::{Pages, usage_bytes, usage_differs};
+
+use damage::leave_damaged_moves;
+use tail::{Found, Tail};
 
 /// Listed extents without a head, one after the other, behind which nobody looks for proof of damage: as many as one event may take, and few
 /// enough that opening a pool reads only a little more than its log.
@@ -58,8 +64,12 @@ pub(crate) struct Replayed {
     pub position: Position,
     pub batches: u64,
     pub bytes_read: u64,
-    /// Damage of the log that was accepted.
-    pub accepted: Option<String>,
+    /// What is lost, if damage is to be repaired.
+    pub loss: Option<Loss>,
+    /// Batches that count although payloads of them are damaged.
+    pub damaged: Vec<String>,
+    /// What can be said of the log's end, if its last batch is torn.
+    pub torn: Option<String>,
     /// Bytes of the data file behind the end of the log that cannot be read.
     pub unreadable: Vec<Range<u64>>,
 }
@@ -178,6 +188,15 @@ impl LogId {
     }
 }
 
+/// What replaying does about damage.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Mending {
+    /// The log may end before what is damaged: what is lost by that is told.
+    pub repairs: bool,
+    /// The data file ends there, and reads as zeroes behind.
+    pub cut_at: Option<u64>,
+}
+
 /// The log behind a checkpoint.
 struct Replay<'a> {
     source: Source<'a>,
@@ -193,30 +212,8 @@ struct Replay<'a> {
     passed: Vec<ExtentIndex>,
     batches: u64,
     bytes_read: u64,
-}
-
-/// The extent that a stream fills.
-struct Tail {
-    extent: ExtentIndex,
-    /// Its bytes; the buffer may be longer.
-    buf: AlignedBuf,
-    len: usize,
-    /// What could not be read of it.
-    unreadable: Vec<Range<usize>>,
-    /// The first of that behind `at`, if it has been tried alone.
-    failed: Option<usize>,
-    /// Where the last batch so far ends.
-    at: usize,
-    /// What stands there.
-    found: Found,
-}
-
-/// What stands at a place of the log.
-enum Found {
-    /// A batch of this incarnation, whose payloads have not been looked at.
-    Batch(Batch),
-    /// Anything else; why it is not a batch of this log.
-    Other(String),
+    /// See [`Replayed::damaged`].
+    damaged: Vec<String>,
 }
 
 /// What was found where the log seems to end, and behind.
@@ -237,20 +234,31 @@ struct End {
 /// A batch that counts: what it says, and where its payloads begin in the data file.
 struct Taken {
     entries: Vec<Entry>,
+    /// Where it begins.
+    begins: u64,
     payload: u64,
+    /// How many of its payloads do not match, of how many.
+    damaged: (usize, usize),
+}
+
+/// What the log came to.
+struct Followed {
+    loss: Option<Loss>,
+    torn: Option<String>,
+    unreadable: Vec<Range<u64>>,
 }
 
 /// Applies the batches behind a checkpoint.
 ///
 /// # Errors
 /// [`ErrorKind::Io`] if a batch that is durable may stand where the log cannot be read, and [`ErrorKind::Corrupt`] if a batch is damaged of
-/// which a later one says that it was durable, unless `accept_damage`: then the log ends there. [`ErrorKind::Corrupt`] in any case, if a later
-/// opening than the checkpoint's has written there.
+/// which a later one says that it was durable, unless that is to be mended: then the log ends there, and what is lost is told. [`ErrorKind::Corrupt`] in
+/// any case, if a later opening than the checkpoint's has written there.
 pub(crate) fn replay(
     source: Source<'_>,
     checkpoint: &Checkpoint,
     applier: &Applier,
-    accept_damage: bool,
+    mending: Mending,
     ahead: usize,
 ) -> Result<Replayed> {
     let mut pool = [0; 8];
@@ -266,10 +274,11 @@ pub(crate) fn replay(
         passed: Vec::new(),
         batches: 0,
         bytes_read: 0,
+        damaged: Vec::new(),
     };
-    let (accepted, unreadable) = std::thread::scope(|scope| {
+    let Followed { loss, torn, unreadable } = std::thread::scope(|scope| {
         let reads = LogReads::begin(source, &checkpoint.extents, ahead, scope);
-        replay.run(&reads, applier, accept_damage)
+        replay.run(&reads, applier, mending)
     })?;
     let open = replay.open.map(|tail| tail.map(|tail| OpenExtent { extent: tail.extent, offset: tail.at as u32 }));
     let position = Position {
@@ -281,7 +290,8 @@ pub(crate) fn replay(
         passed: replay.passed,
         dropped: Vec::new(),
     };
-    Ok(Replayed { position, batches: replay.batches, bytes_read: replay.bytes_read, accepted, unreadable })
+    let (batches, bytes_read, damaged) = (replay.batches, replay.bytes_read, replay.damaged);
+    Ok(Replayed { position, batches, bytes_read, loss, damaged, torn, unreadable })
 }
 
 /// Writes over each block behind the end of the log that cannot be read, and holds nothing that counts. What was given up with its neighbours, and
@@ -298,13 +308,7 @@ pub(crate) fn write_over(disk: &dyn Disk, unreadable: &[Range<u64>]) {
 }
 
 impl Replay<'_> {
-    /// Damage of the log that was accepted, if there was any, and what cannot be read behind its end.
-    fn run(
-        &mut self,
-        reads: &LogReads<'_>,
-        applier: &Applier,
-        accept_damage: bool,
-    ) -> Result<(Option<String>, Vec<Range<u64>>)> {
+    fn run(&mut self, reads: &LogReads<'_>, applier: &Applier, mending: Mending) -> Result<Followed> {
         for stream in Stream::ALL {
             if let Some(OpenExtent { extent, offset }) = self.checkpoint.open[stream as usize] {
                 let bytes = self.source.read_around(extent);
@@ -313,14 +317,17 @@ impl Replay<'_> {
         }
         let mut again: Option<Taken> = None;
         let why = loop {
-            match self.advance(reads) {
-                Ok(taken) => {
-                    applier.apply(&taken.entries, taken.payload);
-                    if Canary::DoubleApply.is_planted() && again.is_none() {
-                        again = Some(taken);
-                    }
-                }
-                Err(why) => break why,
+            let next = self.advance(reads, false);
+            let taken = match next {
+                Ok(taken) => taken,
+                Err(why) => match mending.repairs.then(|| self.advance_damaged(reads)).flatten() {
+                    Some(taken) => taken,
+                    None => break why,
+                },
+            };
+            applier.apply(&taken.entries, taken.payload);
+            if Canary::DoubleApply.is_planted() && again.is_none() {
+                again = Some(taken);
             }
         };
         if let Some(again) = again {
@@ -333,28 +340,40 @@ impl Replay<'_> {
         let behind = end.unreadable.first().map(|bad| bad.start);
         let hidden = end.hidden.or(behind.filter(|_| end.is_begun && end.later.is_none()));
         let next = self.next.0;
-        let what = match (end.later, hidden) {
-            (Some(later), _) => {
+        let cut_at = mending.cut_at.filter(|cut_at| self.reaches(*cut_at));
+        let what = match (end.later, hidden, cut_at) {
+            (Some(later), ..) => {
                 format!(
                     "the log is damaged: batch {next} was durable when batch {} was written, but there is {why}",
                     later.0
                 )
             }
-            (None, Some(at)) => format!(
+            (None, Some(at), _) => format!(
                 "the log cannot be read at byte {at} of the data file, and may go on there: batch {next} was looked for, and there is {why}"
             ),
-            (None, None) => return Ok((None, end.unreadable)),
+            (None, None, Some(at)) => format!(
+                "the log may go on behind byte {at}, where the data was cut off: batch {next} was looked for, and there is {why}"
+            ),
+            (None, None, None) => {
+                let torn = end.is_begun.then(|| {
+                    format!("batch {next} is torn: {why}; whether it was flushed cannot be known, and the log ends with batch {}", next - 1)
+                });
+                return Ok(Followed { loss: None, torn, unreadable: end.unreadable });
+            }
         };
-        if accept_damage {
-            return Ok((Some(what), end.unreadable));
+        if mending.repairs {
+            let loss = Some(self.loss(what, applier));
+            return Ok(Followed { loss, torn: None, unreadable: end.unreadable });
         }
         let kind = if hidden.is_some() { ErrorKind::Io } else { ErrorKind::Corrupt };
-        let text = format!("{what}. `check --repair` opens the pool without that batch and those behind it");
+        let text = format!(
+            "{what}. `shale check --repair` says what would be lost by opening the pool without it, and changes nothing before that is accepted"
+        );
         Err(Error::new(kind, text))
     }
 
-    /// The next batch, or why there is none.
-    fn advance(&mut self, reads: &LogReads<'_>) -> std::result::Result<Taken, String> {
+    /// The next batch, or why there is none; with `even_damaged` one whose payloads do not match, too.
+    fn advance(&mut self, reads: &LogReads<'_>, even_damaged: bool) -> std::result::Result<Taken, String> {
         let has_next = |tail: &Option<Tail>| tail.as_ref().is_some_and(|tail| tail.has(self.next));
         let stream = match self.open.iter().position(has_next) {
             Some(stream) => stream,
@@ -362,9 +381,12 @@ impl Replay<'_> {
                 let Some(extent) = self.checkpoint.extents.get(self.opened).copied() else {
                     return Err(self.missing());
                 };
-                let tail = self.load(extent, reads.next(extent), 0, None);
+                let tail = match self.fresh.take() {
+                    Some(tail) => tail,
+                    None => self.load(extent, reads.next(extent), 0, None),
+                };
                 match &tail.found {
-                    Found::Batch(batch) if tail.has(self.next) && tail.is_whole(batch) => {
+                    Found::Batch(batch) if tail.has(self.next) && (even_damaged || tail.is_whole(batch)) => {
                         let stream = batch.header.stream as usize;
                         self.opened += 1;
                         if Canary::RecoveryForgetsAStream.is_planted() {
@@ -386,13 +408,19 @@ impl Replay<'_> {
         };
         let id = self.id;
         let Some(tail) = &mut self.open[stream] else { return Err(self.missing()) };
-        let Some(batch) = tail.take_whole() else { return Err(self.missing()) };
-        let payload = self.source.geometry.start(tail.extent) + (tail.at + batch.header_bytes) as u64;
+        let Some(mut batch) = tail.take(even_damaged) else { return Err(self.missing()) };
+        let mut damaged = (0, 0);
+        if even_damaged {
+            let matches: Vec<_> = tail.payloads_match(tail.at, &batch).collect();
+            damaged = (matches.iter().filter(|matches| !**matches).count(), matches.len());
+            leave_damaged_moves(&mut batch, &matches);
+        }
+        let begins = self.source.geometry.start(tail.extent) + tail.at as u64;
         tail.at += batch.batch_bytes;
         tail.look(self.source, id, Some(batch.header.stream));
         self.next = Seq(self.next.0 + 1);
         self.batches += 1;
-        Ok(Taken { entries: batch.entries, payload })
+        Ok(Taken { entries: batch.entries, begins, payload: begins + batch.header_bytes as u64, damaged })
     }
 
     /// Takes the bytes of an extent, and looks at what stands at byte `at` of it.
@@ -434,13 +462,17 @@ impl Replay<'_> {
                 break;
             }
             // What could not be read the first time must not pass for what was never there the second time.
-            let tail = match self.fresh.take() {
+            let tail = match self.fresh.take_if(|_| is_place) {
                 Some(tail) => tail,
                 None => self.load(extent, self.source.read_around(extent), 0, None),
             };
             self.look_for_more(&tail, is_place, &mut end);
             headless = if matches!(tail.found, Found::Other(_)) { headless + 1 } else { 0 };
-            self.source.buffers.put(tail.buf);
+            if is_place {
+                self.fresh = Some(tail);
+            } else {
+                self.source.buffers.put(tail.buf);
+            }
         }
         end
     }
@@ -463,87 +495,6 @@ impl Replay<'_> {
             if at >= tail.at && self.id.has(&header, tail.extent) {
                 end.is_begun |= header.seq >= self.next;
                 end.later = end.later.or((header.durable_before > self.next).then_some(header.seq));
-            }
-        }
-    }
-}
-
-impl Tail {
-    fn bytes(&self) -> &[u8] {
-        &self.buf[..self.len]
-    }
-
-    /// Sees what stands where the last batch ends: a batch only if it is of this log, and of `stream` if that is known.
-    /// What was given up from there on with its neighbours is tried alone before.
-    fn look(&mut self, source: Source<'_>, id: LogId, stream: Option<Stream>) {
-        let next = self.unreadable.iter().find(|bad| bad.end > self.at).map(|bad| bad.start.max(self.at));
-        if next != self.failed {
-            let start = source.geometry.start(self.extent);
-            self.failed = pieces::read_again(source.disk, start, &mut self.buf, &mut self.unreadable, self.at);
-        }
-        self.found = if self.at + BATCH_ALIGN > self.len {
-            Found::Other("the end of an extent".to_owned())
-        } else if self.unreadable_in(self.at..self.at + BATCH_ALIGN).is_some() {
-            Found::Other("what cannot be read".to_owned())
-        } else {
-            match decode_batch(&self.bytes()[self.at..]) {
-                Ok(batch) if id.has(&batch.header, self.extent) && stream.is_none_or(|s| s == batch.header.stream) => {
-                    Found::Batch(batch)
-                }
-                Ok(_) => Found::Other("a batch of another pool, place, stream or opening".to_owned()),
-                Err(error) => Found::Other(format!("no batch ({error})")),
-            }
-        };
-    }
-
-    /// Whether the batch of that number stands there, whole or not.
-    fn has(&self, seq: Seq) -> bool {
-        matches!(&self.found, Found::Batch(batch) if batch.header.seq == seq)
-    }
-
-    /// The first byte of `range` that could not be read.
-    fn unreadable_in(&self, range: Range<usize>) -> Option<usize> {
-        let bad = self.unreadable.iter().find(|bad| bad.start < range.end && range.start < bad.end)?;
-        Some(bad.start.max(range.start))
-    }
-
-    /// Whether something like a batch stands there whose header is not whole.
-    fn is_begun(&self) -> bool {
-        let bytes = &self.bytes()[self.at..];
-        bytes.starts_with(&BATCH_MAGIC.to_le_bytes()) && decode_batch(bytes).is_err()
-    }
-
-    /// The bytes that the batch of that number may have taken, if it was written there.
-    fn may_take(&self, seq: Seq) -> Range<usize> {
-        let end = match &self.found {
-            Found::Batch(batch) if batch.header.seq == seq => self.at + batch.batch_bytes,
-            // Another batch has the place.
-            Found::Batch(_) => self.at,
-            Found::Other(_) if self.is_begun() => self.len,
-            Found::Other(_) => self.len.min(self.at + BATCH_ALIGN),
-        };
-        self.at..end
-    }
-
-    /// Whether all of the payloads of the batch that stands there are what was written.
-    fn is_whole(&self, batch: &Batch) -> bool {
-        let mut at = self.at + batch.header_bytes;
-        batch.entries.iter().flat_map(Entry::payloads).all(|(object, epoch, fragment)| {
-            let payload = &self.bytes()[at..at + fragment.stored as usize];
-            at += fragment.stored as usize;
-            let FragmentEntry { first, count, codec, checksum, .. } = *fragment;
-            let identity = FragmentIdentity { object, epoch, first, count, codec };
-            fragment_checksum(&identity, payload) == checksum
-        })
-    }
-
-    /// Takes the batch that stands there, if it is whole.
-    fn take_whole(&mut self) -> Option<Batch> {
-        match std::mem::replace(&mut self.found, Found::Other(String::new())) {
-            Found::Batch(batch) if self.is_whole(&batch) => Some(batch),
-            found => {
-                self.found = found;
-                None
             }
         }
     }

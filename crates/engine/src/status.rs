@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use surface::DeviceId;
 
 use crate::cleaner::CleanMark;
+use crate::loss::{Loss, LossOf};
 use crate::options::Properties;
 
 /// Figures of one volume.
@@ -201,6 +202,8 @@ pub struct CheckReport {
     pub volumes: BTreeMap<String, u64>,
     /// Kinds of problem, listed or not, with how many of each.
     pub kinds: BTreeMap<&'static str, u64>,
+    /// What can be said of the end of the log, as the opening found it, if that was not an orderly one: no problem, and not to be concealed.
+    pub log_end: Option<String>,
 }
 
 /// Problems that are listed one by one: a pool on a dead disk has one for each fragment.
@@ -238,18 +241,28 @@ impl Problem {
         Self { kind: "object", volume: None, offset: None, detail: format!("'{title}' {text}"), repaired: true }
     }
 
-    /// The log was damaged where it was durable, and the pool was opened without what lies behind.
+    /// The log was damaged where it was durable, and nothing was lost but what is damaged itself.
     pub(crate) fn log_damage(what: String) -> Self {
-        let detail = format!("{what}; the pool was opened without what lies behind the damage");
-        Self { kind: "log", volume: None, offset: None, detail, repaired: true }
+        Self { kind: "log", volume: None, offset: None, detail: what, repaired: true }
+    }
+
+    /// What was dropped, and of whom.
+    pub(crate) fn losses(loss: &Loss) -> impl Iterator<Item = Self> {
+        let kind = "lost";
+        let all = Self { kind, volume: None, offset: None, detail: loss.what.clone(), repaired: true };
+        let of = move |of: &LossOf| {
+            let detail = of.to_string();
+            Self { kind, volume: Some(of.name.clone()), offset: None, detail, repaired: true }
+        };
+        std::iter::once(all).chain(loss.volumes.iter().map(of))
     }
 }
 
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// A stable name: `superblock`, `record`, `fragment`, `usage`, `overlap`, `object`, `history`,
-    /// `catalogue`, `costs`, `map-store`, `log`, `data`.
+    /// A stable name: `superblock`, `record`, `fragment`, `header`, `usage`, `overlap`, `object`, `history`,
+    /// `catalogue`, `costs`, `map-store`, `log`, `data`; `lost` is what a repair was allowed to drop.
     pub kind: &'static str,
     /// Volume or snapshot that is concerned, if any: the volume if it is, else the newest that sees the place. Others are in `detail`.
     pub volume: Option<String>,

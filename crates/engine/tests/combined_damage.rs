@@ -232,7 +232,24 @@ fn combined(seed: u64) -> Result<Tally, Failure> {
         }
         // Repaired: after that it opens, and is as honest.
         let mut world = broken.fork(seed);
-        match Pool::open(world.env(), PoolOptions { repair: true, ..world.pool_options() }) {
+        let repair = PoolOptions { repair: true, ..world.pool_options() };
+        let opened = match Pool::open(world.env(), repair.clone()) {
+            // It is said before anything is dropped, and remembered after that.
+            Err(error) if std::error::Error::source(&error).is_some_and(|source| source.is::<engine::Loss>()) => {
+                let opened = Pool::open(world.env(), PoolOptions { accept_loss: true, ..repair });
+                let is_told =
+                    opened.as_ref().is_ok_and(|pool| pool.losses().len() == 1 && pool.accepted_loss().is_some());
+                if opened.is_ok() && !is_told {
+                    return Err(world.fail(format!("a loss was accepted and forgotten: {error}; {damage:?}")));
+                }
+                opened
+            }
+            Ok(pool) if !pool.losses().is_empty() => {
+                return Err(world.fail(format!("lost without asking: {:?}; {damage:?}", pool.losses())));
+            }
+            other => other,
+        };
+        match opened {
             Ok(pool) => {
                 let report =
                     pool.check(true, &mut |_, _| ()).map_err(|e| world.fail(format!("repair: {e}; {damage:?}")))?;
@@ -246,8 +263,8 @@ fn combined(seed: u64) -> Result<Tally, Failure> {
                     .map_err(|e| world.fail(format!("open after {report:?}: {e}; {damage:?}")))?;
                 honest(&world, &pool, &damage)?;
                 let again = pool.check(false, &mut |_, _| ()).map_err(|e| world.fail(format!("check: {e}")))?;
-                // What cannot be mended is payloads that are gone, and was told before.
-                let left = again.problems.iter().find(|p| p.kind != "fragment");
+                // What cannot be mended is payloads that are gone, and headers beside them; that was told before.
+                let left = again.problems.iter().find(|p| p.kind != "fragment" && p.kind != "header");
                 if let Some(left) = left {
                     return Err(world.fail(format!("left by repair: {left:?}; by it {report:?}; {damage:?}")));
                 }

@@ -141,7 +141,7 @@ fn a_repair_that_is_refused_leaves_the_data_as_short_as_it_is() {
     flip(&machine, &keys(&machine, b'R')[1]);
     machine.disk.become_file(CAPACITY_BYTES);
     machine.disk.handle().shrink(CAPACITY_BYTES / 2).unwrap();
-    let pool = Pool::open(env(&machine), options(true)).unwrap();
+    let pool = Pool::open(env(&machine), PoolOptions { accept_loss: true, ..options(true) }).unwrap();
     let kinds: Vec<_> = pool.mended().into_iter().map(|problem| problem.kind).collect();
     assert_eq!(kinds, ["record", "data"]);
     assert_eq!(machine.disk.handle().size_bytes().unwrap(), CAPACITY_BYTES);

@@ -390,6 +390,7 @@ const OPTIONS: PoolOptions = PoolOptions {
     settled_bytes_max: None,
     age_limit_ms: 5000,
     repair: false,
+    accept_loss: false,
     training: engine::Training::USUAL,
 };
 

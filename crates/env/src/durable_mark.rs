@@ -32,6 +32,17 @@ impl DurableMark {
         Ok(mark)
     }
 
+    /// Makes the file anew with that number, in the place of one that is damaged.
+    pub(crate) fn replace(path: &Path, value: u64) -> Result<Self> {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut mark = Self::create(path)?;
+        mark.write(value)?;
+        Ok(mark)
+    }
+
     /// Opens the file and reads the number.
     ///
     /// # Errors

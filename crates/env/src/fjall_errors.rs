@@ -26,6 +26,11 @@ pub(crate) fn missing(dir: &Path) -> MapError {
     MapError { corrupt: true, full: false, message: format!("{} holds no map store", dir.display()) }
 }
 
+pub(crate) fn lost_mark(path: &Path, how: &str) -> MapError {
+    let message = format!("{} {how}; `shale check --repair` makes it again from the store", path.display());
+    MapError { corrupt: true, full: false, message }
+}
+
 pub(crate) fn deleted(dir: &Path) -> MapError {
     MapError {
         corrupt: true,

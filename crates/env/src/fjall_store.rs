@@ -67,12 +67,12 @@ use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, PersistMode
 use parking_lot::Mutex;
 
 use crate::durable_mark::DurableMark;
-use crate::fjall_errors::{deleted, failed, library_error, lost_commits, missing};
+use crate::fjall_errors::{deleted, failed, library_error, lost_commits, lost_mark, missing};
 use crate::journal_tail::{CutTail, Journal};
 use crate::map_store::{MapBatch, MapError, MapStore, ScanStep};
 
-const LSM_DIR: &str = "lsm";
-const MARK_FILE: &str = "durable";
+pub(crate) const LSM_DIR: &str = "lsm";
+pub(crate) const MARK_FILE: &str = "durable";
 const KEYSPACE: &str = "map";
 /// The key of the counter of commits. Hidden from users of the store.
 const COUNTER_KEY: &[u8] = b"\xff\xff\xff\xff\xff\xff\xff\xffshale-commits";
@@ -193,24 +193,32 @@ impl FjallStore {
     pub fn open(dir: &Path, options: FjallOptions) -> Result<Self, MapError> {
         let mark_path = dir.join(MARK_FILE);
         let mark = DurableMark::open(&mark_path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound if dir.join(LSM_DIR).is_dir() => lost_mark(&mark_path, "is gone"),
+            ErrorKind::InvalidData => lost_mark(&mark_path, "is damaged in both places"),
             ErrorKind::NotFound => missing(dir),
             _ => failed(&mark_path, error),
         })?;
+        Self::open_beside(dir, options, Some(mark))
+    }
+
+    /// Opens the store beside its mark, or makes that anew.
+    pub(crate) fn open_beside(dir: &Path, options: FjallOptions, mark: Option<DurableMark>) -> Result<Self, MapError> {
+        let durable = mark.as_ref().map_or(0, DurableMark::value);
         let lsm = dir.join(LSM_DIR);
         // The library would make a new, empty store.
         if !lsm.join("version").try_exists().map_err(|e| failed(&lsm, e))? {
             return Err(MapError {
                 corrupt: true,
                 full: false,
-                message: format!("{} is gone, but {} commits were durable in it", lsm.display(), mark.value()),
+                message: format!("{}/version is gone, but {durable} commits were durable in it", lsm.display()),
             });
         }
         let cut = cut_torn_tail(&lsm)?;
         let opened =
             open_database(&lsm, options).map_err(|e| library_error(dir, &e)).and_then(|(database, keyspace)| {
                 let commits = read_counter(&keyspace).map_err(|e| library_error(dir, &e))?;
-                if commits < mark.value() {
-                    return Err(lost_commits(dir, mark.value(), commits));
+                if commits < durable {
+                    return Err(lost_commits(dir, durable, commits));
                 }
                 Ok((database, keyspace, commits))
             });
@@ -219,6 +227,16 @@ impl FjallStore {
             if opened.is_ok() { cut.discard() } else { cut.put_back() }.map_err(|e| failed(&lsm, e))?;
         }
         let (database, keyspace, commits) = opened?;
+        let mark = match mark {
+            Some(mark) => mark,
+            None => {
+                database.persist(PersistMode::SyncAll).map_err(|e| library_error(dir, &e))?;
+                let path = dir.join(MARK_FILE);
+                let made = DurableMark::replace(&path, commits).map_err(|e| failed(&path, e))?;
+                sync_dir(dir)?;
+                made
+            }
+        };
         Ok(Self::assemble(dir, database, keyspace, options, commits, mark))
     }
 
@@ -490,7 +508,7 @@ fn last_changes(batch: MapBatch, commits: u64) -> Changes {
     changes
 }
 
-fn sync_dir(dir: &Path) -> Result<(), MapError> {
+pub(crate) fn sync_dir(dir: &Path) -> Result<(), MapError> {
     let sync = |dir: &Path| std::fs::File::open(dir).and_then(|d| d.sync_all()).map_err(|e| failed(dir, e));
     sync(dir)?;
     dir.parent().filter(|p| !p.as_os_str().is_empty()).map_or(Ok(()), sync)

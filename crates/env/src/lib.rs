@@ -16,6 +16,7 @@ mod durable_mark;
 mod entropy;
 mod file_disk;
 mod fjall_errors;
+mod fjall_mend;
 mod fjall_store;
 mod journal_tail;
 mod lock;

@@ -15,6 +15,7 @@ mod dictionary;
 mod incarnations;
 mod keys;
 mod learned;
+mod losses;
 mod opening;
 mod receive;
 mod recompress;
@@ -46,6 +47,7 @@ pub use keys::{
     record_key, record_key_range, usage_key, usage_key_range,
 };
 pub use learned::{KEY_LEARNED, decode_learned, encode_learned};
+pub use losses::{KEY_LOSSES, LOSS_TEXT_BYTES_MAX, LOSSES_MAX, LossNote, decode_losses, encode_losses};
 pub use opening::{KEY_NOTED, OPENING_NOTE_BYTES, OPENING_NOTE_OFFSETS, OpeningNote};
 pub use receive::{ReceiveState, SnapshotIdentity};
 pub use recompress::{KEY_RECOMPRESS, RecompressState};

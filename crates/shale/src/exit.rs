@@ -24,12 +24,12 @@ Exit codes:
     9  unsupported by this version, kernel or file system
    10  read-only: a snapshot never changes
    11  conflict: a stream does not fit the volume that is to receive it
-   12  salvage is done, but something is lost: see its report
+   12  salvage or check --repair is done, but something is lost: see its report
   130  interrupted by a signal
 With --json an error is printed on stdout as {\"error\":{\"kind\":...,\"message\":...}}, with the kind
 internal, invalid, not-found, in-use, full, corrupt, io, exists, unsupported, read-only, conflict or interrupted.";
 
-/// Exit code of a salvage that lost something.
+/// Exit code of a salvage or a repair that lost something.
 const LOSSY_CODE: u8 = 12;
 
 /// Why a command failed.
@@ -43,7 +43,7 @@ pub enum Failure {
     Interrupted(String),
     /// Everything was said already (a report on stdout): only the exit code is left.
     Reported(ErrorKind),
-    /// Salvage has said what is lost: only the exit code is left.
+    /// Salvage or a repair has said what is lost: only the exit code is left.
     Lossy,
 }
 

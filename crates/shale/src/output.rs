@@ -70,6 +70,11 @@ impl Output {
         }
     }
 
+    /// A question and what belongs to it, on stderr, as it stands.
+    pub fn prompt(&self, text: &str) {
+        write_stderr(text);
+    }
+
     /// Something to worry about, on stderr, even when quiet.
     pub fn warn(&self, text: &str) {
         write_stderr(&format!("shale: warning: {text}\n"));

@@ -11,7 +11,7 @@ use surface::{BlockDevice, Client, DeviceId, Error, ErrorKind, Result};
 use crate::control::{Reply, Request};
 use crate::devices::Devices;
 use crate::model::{
-    BookmarkLine, HoldLine, PropertyReport, ReceiveLine, SnapshotReport, StatusReport, VolumeReport, ratio,
+    BookmarkLine, HoldLine, LossLine, PropertyReport, ReceiveLine, SnapshotReport, StatusReport, VolumeReport, ratio,
 };
 use crate::output::Output;
 use crate::schedules;
@@ -192,6 +192,7 @@ impl Service {
                 };
                 Ok(Reply::Cleaned(report.into()))
             }
+            Request::Acknowledge => self.pool.acknowledge_losses().map(|()| Reply::Done),
             Request::Sort { bytes, restart } => Ok(Reply::Sorted(self.pool.sort(bytes, restart)?.into())),
             Request::Scrub { bytes, restart } => Ok(Reply::Scrubbed(Box::new(self.pool.scrub(bytes, restart)?.into()))),
             Request::Recompress { volume, mode, bytes, restart } => {
@@ -306,6 +307,7 @@ impl Service {
             damages: status.damages,
             receives: self.receives(),
             incomplete: self.pool.incomplete(),
+            losses: self.pool.losses().into_iter().map(|(unix_s, text)| LossLine { unix_s, text }).collect(),
             pool: self.facts.pool.display().to_string(),
             data: self.facts.data.display().to_string(),
             id: status.id,

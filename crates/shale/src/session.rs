@@ -63,7 +63,7 @@ impl Session {
             dir.ready_config()?;
             let holder = match dir.lock()? {
                 Ok(lock) => {
-                    let how = Opening { memory_bytes: access.memory, repair: false };
+                    let how = Opening::usual(access.memory);
                     let pool = pool_dir::open_locked(dir, Arc::new(lock), how, output)?;
                     return Ok(ControlFlow::Break(Self::Direct(pool)));
                 }

@@ -361,10 +361,27 @@ fn a_data_file_that_was_cut_off_is_told_before_anything_is_written() {
         on(&dir, command, &[]).code(6).says("cut off").says("salvage");
     }
     assert!(std::fs::read(&data).unwrap() == before, "it was written to");
+    // What would be lost is told, volume by volume, and nothing is done without a word.
+    on(&dir, "check", &["--repair"]).code(6).says("cut off").says("w: ").says("salvage").says("--accept-loss");
+    let refused = on(&dir, "check", &["--repair", "--json"]).code(6).json();
+    assert_eq!(refused["error"]["kind"], "corrupt");
+    assert!(
+        refused["loss"]["volumes"].as_array().unwrap().iter().any(|of| of["cut_off_bytes"].as_u64() > Some(0)),
+        "{refused}"
+    );
+    on(&dir, "check", &["--accept-loss"]).code(2);
+    assert!(std::fs::read(&data).unwrap() == before, "it was written to");
     // What is mended is told at once, and is in the report as well.
-    let report = on(&dir, "check", &["--repair", "--json"]).code(6).says("cut off").json();
+    let report = on(&dir, "check", &["--repair", "--accept-loss", "--json"]).code(12).says("cut off").json();
     let kinds: Vec<_> = report["problems"].as_array().unwrap().iter().map(|p| p["kind"].as_str().unwrap()).collect();
-    assert!(kinds.contains(&"data") && kinds.contains(&"fragment"), "{kinds:?}");
+    assert!(kinds.contains(&"lost") && kinds.contains(&"fragment"), "{kinds:?}");
+    assert!(report["loss"]["what"].as_str().unwrap().contains("cut off"), "{report}");
+    // It is remembered, until somebody knows.
+    let status = on(&dir, "status", &[]).ok().stdout;
+    assert!(status.contains("RECOVERED WITH LOSS") && status.contains("cut off"), "{status}");
+    assert_eq!(on(&dir, "status", &["--json"]).ok().json()["losses"].as_array().unwrap().len(), 1);
+    assert_eq!(on(&dir, "status", &["--acknowledge", "--json"]).ok().json()["losses"].as_array().unwrap().len(), 0);
+    assert!(!on(&dir, "status", &[]).ok().stdout.contains("WITH LOSS"));
     assert_eq!(std::fs::metadata(&data).unwrap().len(), 64 << 20);
     on(&dir, "export", &["w", "-"]).code(6);
     on(&dir, "destroy", &["w"]).ok();

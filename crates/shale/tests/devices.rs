@@ -26,7 +26,7 @@ fn pool_with(snapshots: &[&str]) -> (OpenPool, Dir) {
     let dir = Dir::with_pool("256M");
     let path = PoolDir::new(&dir.pool());
     let lock = Arc::new(path.lock().unwrap().unwrap());
-    let how = Opening { memory_bytes: 64 << 20, repair: false };
+    let how = Opening::usual(64 << 20);
     let open = pool_dir::open_locked(&path, lock, how, &Output::new(false, true)).unwrap();
     let pool = open.service.pool();
     pool.create_volume("v", 1 << 20, &Default::default()).unwrap();

@@ -217,7 +217,7 @@ fn schedules_take_and_remove_their_own() {
     on(&dir, "set", &["v", "keep=2y"]).code(2).says("24h,7d,4w");
     let pool_path = PoolDir::new(&dir.pool());
     let lock = pool_path.lock().unwrap().unwrap();
-    let how = Opening { memory_bytes: 64 << 20, repair: false };
+    let how = Opening::usual(64 << 20);
     let open = pool_dir::open_locked(&pool_path, std::sync::Arc::new(lock), how, &Output::new(false, true)).unwrap();
     let (pool, devices) = (open.service.pool(), open.service.devices());
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();

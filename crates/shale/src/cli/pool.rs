@@ -44,6 +44,7 @@ pub struct InitArgs {
 Examples:
   shale status /srv/pool
   shale status /srv/pool --sync --json | jq .ratio
+  shale status /srv/pool --acknowledge                  what repairs have lost is known: do not show it any more
 
 JSON fields (bytes, counts, or as named; counters begin when the pool is opened):
   pool, data, id                           directory, data file or device, identifier
@@ -63,6 +64,7 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   damages                                  what the cleaner could not move because it is damaged: list of texts
   receives                                 snapshots that streams are bringing, or were until they broke off: list of
                                            {volume, snapshot, is_new, received_bytes, expected_bytes, token}
+  losses                                   what repairs have lost and nobody has acknowledged: list of {unix_s, text}
   incomplete                               volumes and snapshots that have not got all of the data that an import was to bring: names
   ratio, saving_percent                    allocated/stored; 100*(1 - stored/allocated); null when empty
   written_bytes, fragment_bytes            written by clients; what that was compressed to
@@ -80,6 +82,9 @@ pub struct StatusArgs {
     /// Take a checkpoint first, so that the figures include everything written
     #[arg(long)]
     pub sync: bool,
+    /// Do not show any more what repairs have lost so far
+    #[arg(long)]
+    pub acknowledge: bool,
     /// How the pool is reached
     #[command(flatten)]
     pub access: Access,
@@ -174,23 +179,35 @@ pub struct ShrinkArgs {
 Examples:
   shale check /srv/pool
   shale check /srv/pool --repair
+  shale check /srv/pool --repair --accept-loss
   shale check /srv/pool --json | jq '.problems[].kind'
 
 Reads every record of the map and every fragment of data, and verifies every checksum. The pool must not be
 served. With --repair, usage is counted anew, and damaged descriptors and map records come back from the log, before
 the pool is opened; where that is not possible, it points to `shale salvage`. Exit code 6 if anything wrong is left.
 
+If the log is damaged where something was, or may have been, flushed, --repair says which volumes and snapshots would go back,
+how far, and what `shale salvage` would keep instead. Nothing is dropped before you say so, on a terminal or with --accept-loss. Then the
+exit code is 12, and `shale status` tells of it until `shale status --acknowledge`. A batch of which only payloads are damaged is no reason to go
+back: it counts, and what is damaged gives errors.
+
 JSON fields: clean, records, fragments, fragment_bytes, seconds, problems_total, problems_left (not repaired),
   volumes (how many problems each volume and snapshot that is concerned has), kinds (how many problems of each kind there are), problems (the first 1000):
-  list of {kind, volume, offset, detail, repaired}; kind is superblock, record, fragment, usage, overlap, object,
-  history, catalogue, checkpoint, costs, map-store, log or data; volume and offset (bytes) may be null. What has
-  been mended before the pool was opened is said on stderr, too, as soon as it is done.")]
+  list of {kind, volume, offset, detail, repaired}; kind is superblock, record, fragment, header, usage, overlap, object,
+  history, catalogue, checkpoint, costs, map-store, log, data or lost; volume and offset (bytes) may be null. What has
+  been mended before the pool was opened is said on stderr, too, as soon as it is done. log_end (text, or null after an orderly end: what can
+  be said of the end of the log; of a torn batch it cannot be known whether it was flushed), loss (null, or what was dropped, or in an error
+  what would be: {what, first_batch, flushed_before, batches, batches_whole, batches_unknown,
+  volumes: list of {name, batches, written_bytes, discarded_bytes, cut_off_bytes, changes}})")]
 pub struct CheckArgs {
     /// Directory of the pool
     pub pool: PathBuf,
     /// Mend what can be mended
     #[arg(long)]
     pub repair: bool,
+    /// With --repair: drop what is damaged or cut off, although something that was flushed may go back with it
+    #[arg(long, requires = "repair")]
+    pub accept_loss: bool,
     /// How the pool is reached
     #[command(flatten)]
     pub access: Access,

@@ -1,15 +1,16 @@
 //! `shale check`.
 
+use std::io::IsTerminal;
 use std::time::Instant;
 
-use engine::{PROBLEMS_LISTED_MAX, Problem};
-use surface::ErrorKind;
+use engine::{Loss, PROBLEMS_LISTED_MAX, Problem};
+use surface::{Error, ErrorKind};
 use units::format_size;
 
 use super::pace::end_when_interrupted;
 use crate::cli::CheckArgs;
 use crate::exit::{Failure, Outcome};
-use crate::model::{CheckSummary, ProblemReport};
+use crate::model::{CheckSummary, LossReport, ProblemReport};
 use crate::output::Output;
 use crate::pool_dir::{self, Opening, PoolDir};
 use crate::progress::Progress;
@@ -22,10 +23,21 @@ pub fn run(args: CheckArgs, output: &Output) -> Outcome {
     end_when_interrupted(output)?;
     let started = Instant::now();
     let dir = PoolDir::new(&args.pool);
+    if args.repair {
+        pool_dir::mend_description(&dir, output)?;
+    }
     let lock = pool_dir::lock_alone(&dir, &args.access)?;
     // What opening it mends is among the problems that are found.
-    let how = Opening { memory_bytes: args.access.memory, repair: args.repair };
-    let pool = pool_dir::open_locked(&dir, lock, how, output)?;
+    let how = Opening { memory_bytes: args.access.memory, repair: args.repair, accept_loss: args.accept_loss };
+    let pool = match pool_dir::open_locked(&dir, lock.clone(), how, output) {
+        Err(error) if loss_in(&error).is_some() => {
+            if !is_accepted(&error, output) {
+                return Err(Failure::Reported(ErrorKind::Corrupt));
+            }
+            pool_dir::open_locked(&dir, lock, Opening { accept_loss: true, ..how }, output)?
+        }
+        opened => opened?,
+    };
     // That is done, and is told whatever comes of the rest.
     let mended = tell_mended(pool.service.pool().mended(), output);
     let progress = Progress::new(output, "checking", None);
@@ -34,13 +46,49 @@ pub fn run(args: CheckArgs, output: &Output) -> Outcome {
         progress.set(done);
     });
     progress.finish();
+    let loss = pool.service.pool().accepted_loss().as_ref().map(LossReport::from);
     let closed = pool.close();
-    let summary = CheckSummary::new(report?, started.elapsed().as_secs_f64());
+    let summary = CheckSummary { loss, ..CheckSummary::new(report?, started.elapsed().as_secs_f64()) };
     output.result(&summary, || show(&summary, args.repair, mended));
+    if summary.loss.is_some() {
+        closed?;
+        return Err(Failure::Lossy);
+    }
     if !summary.clean {
         return Err(Failure::Reported(ErrorKind::Corrupt));
     }
     Ok(closed?)
+}
+
+/// What repairing would lose, if that is why the pool was not opened.
+fn loss_in(error: &Error) -> Option<&Loss> {
+    std::error::Error::source(error)?.downcast_ref()
+}
+
+/// Says what repairing would lose, and asks on a terminal whether it may.
+fn is_accepted(error: &Error, output: &Output) -> bool {
+    let Some(loss) = loss_in(error) else { return false };
+    if output.is_json() {
+        let report = LossReport::from(loss);
+        let message = format!("{error}; --accept-loss does it all the same");
+        output.json(
+            &serde_json::json!({ "error": { "kind": ErrorKind::Corrupt.name(), "message": message }, "loss": report }),
+        );
+        return false;
+    }
+    let lines: String = loss.lines().iter().map(|line| format!("  {line}\n")).collect();
+    output.prompt(&format!("repairing the pool would lose something that was, or may have been, flushed:\n{lines}"));
+    if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+        output.note("nothing has been changed; --accept-loss does it all the same");
+        return false;
+    }
+    output.prompt("Drop that, and go on without it? Type 'yes': ");
+    let mut answer = String::new();
+    let is_yes = std::io::stdin().read_line(&mut answer).is_ok() && answer.trim() == "yes";
+    if !is_yes {
+        output.note("nothing has been changed");
+    }
+    is_yes
 }
 
 /// Says what opening the pool has mended, as far as it is listed, and of how much; where the result is one document, on stderr.
@@ -53,6 +101,7 @@ fn tell_mended(mended: Vec<Problem>, output: &Output) -> usize {
 /// The report without the first problems, of which so many have been `told`.
 fn show(summary: &CheckSummary, repair: bool, told: usize) -> String {
     let mut text: String = summary.problems.iter().skip(told).map(line).collect();
+    text.extend(summary.log_end.iter().map(|end| format!("log: {end}\n")));
     let (found, left, listed) = (summary.problems_total, summary.problems_left, summary.problems.len());
     if found > listed as u64 {
         text.push_str(&format!("and {} more\n", found - listed as u64));
@@ -71,7 +120,11 @@ fn show(summary: &CheckSummary, repair: bool, told: usize) -> String {
     // Of payloads there is one copy.
     let is_data = summary.kinds.keys().all(|kind| *kind == "fragment");
     text.push_str(&match (found, left) {
+        (0, _) if summary.log_end.is_some() => "clean, as far as that can be known: see what is said of the log's end\n".to_owned(),
         (0, _) => "clean\n".to_owned(),
+        (found, left) if summary.loss.is_some() => {
+            format!("{found} problem(s), {left} of them left; what was dropped is lost, and `shale status` tells of it until it is acknowledged\n")
+        }
         (found, 0) => format!("{found} problem(s), all repaired\n"),
         (found, left) if repair => format!("{found} problem(s), {left} of them cannot be repaired\n"),
         (found, _) if is_data => {
@@ -89,7 +142,11 @@ fn line(problem: &ProblemReport) -> String {
         (None, Some(offset)) => format!("byte {offset}: "),
         (None, None) => String::new(),
     };
-    let repaired = if problem.repaired { " (repaired)" } else { "" };
+    let repaired = match (problem.repaired, problem.kind.as_str()) {
+        (false, _) => "",
+        (true, "lost") => " (accepted)",
+        (true, _) => " (repaired)",
+    };
     format!("{}: {place}{}{repaired}\n", problem.kind, problem.detail)
 }
 
@@ -117,6 +174,8 @@ mod tests {
             volumes: [("vm".to_owned(), 2000)].into(),
             kinds: [("fragment", 2000)].into(),
             problems: vec![problem],
+            log_end: None,
+            loss: None,
         };
         let text = show(&summary, false, 0);
         assert!(text.contains("fragment: volume vm, byte 8192: checksum is 1, expected 2\n"), "{text}");
@@ -132,6 +191,9 @@ mod tests {
         assert!(show(&summary, true, 0).contains("all repaired"));
         summary.problems.clear();
         summary.problems_total = 0;
-        assert!(show(&summary, true, 0).contains("clean"));
+        assert!(show(&summary, true, 0).ends_with(": clean\n"));
+        summary.log_end = Some("batch 27 is torn".to_owned());
+        let text = show(&summary, false, 0);
+        assert!(text.starts_with("log: batch 27 is torn\n") && text.contains("as far as that can be known"), "{text}");
     }
 }

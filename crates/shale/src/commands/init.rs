@@ -16,7 +16,7 @@ use crate::pool_dir::{self, InitOptions, MEMORY_BYTES_MIN, Opening, Overwrite, P
 /// A new pool begins with a short calibration, so that `auto` need not find out while it writes. Without it the pool is as good.
 fn calibrate(dir: &PoolDir, output: &Output) -> Result<()> {
     let lock = dir.lock()?.map_err(|holder| Error::new(ErrorKind::InUse, holder))?;
-    let how = Opening { memory_bytes: MEMORY_BYTES_MIN, repair: false };
+    let how = Opening::usual(MEMORY_BYTES_MIN);
     let pool = pool_dir::open_locked(dir, Arc::new(lock), how, output)?;
     let done = pool.service.calibrate(CalibrationEffort::Short);
     pool.close()?;

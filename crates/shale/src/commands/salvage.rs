@@ -183,7 +183,7 @@ fn fill(
     interrupted: &AtomicBool,
     output: &Output,
 ) -> Outcome<SalvageReport> {
-    let pool = new.open(Opening { memory_bytes, repair: false }, output)?;
+    let pool = new.open(Opening::usual(memory_bytes), output)?;
     let temporary = new.dir().salvage_path();
     let report = salvage(pool.service.pool(), disk, &temporary, memory_bytes, interrupted, output);
     drop(std::fs::remove_dir_all(&temporary));

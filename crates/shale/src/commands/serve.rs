@@ -69,7 +69,7 @@ pub fn run(args: ServeArgs, output: &Output) -> Outcome {
         .map_err(|error| Error::from_io("cannot watch for signals", error))?;
     let access = Access { memory: args.memory, wait: args.wait };
     let lock = pool_dir::lock_alone(&dir, &access)?;
-    let how = Opening { memory_bytes: args.memory, repair: false };
+    let how = Opening::usual(args.memory);
     let pool = pool_dir::open_locked(&dir, lock, how, output)?;
     let served = serve(&args, &dir, &pool, &listen, ready_fd, (send, events), output);
     let closed = pool.close();

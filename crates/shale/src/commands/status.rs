@@ -16,6 +16,9 @@ pub fn run(args: StatusArgs, output: &Output) -> Outcome {
         if args.sync {
             session.done(Request::Checkpoint)?;
         }
+        if args.acknowledge {
+            session.done(Request::Acknowledge)?;
+        }
         status(session)
     })?;
     output.result(&status, || show(&status));
@@ -109,6 +112,11 @@ fn show(s: &StatusReport) -> String {
             ),
         ));
     }
+    for loss in &s.losses {
+        let date = date(loss.unix_s);
+        let text = format!("on {date}: {}; when that is known: shale status {} --acknowledge", loss.text, s.pool);
+        lines.push(("RECOVERED WITH LOSS", text));
+    }
     for title in &s.incomplete {
         lines.push(("INCOMPLETE", incomplete::words(title)));
     }
@@ -126,6 +134,17 @@ fn show(s: &StatusReport) -> String {
     facts(&lines)
 }
 
+/// A day, `2026-11-25`, of seconds since 1970 (the proleptic Gregorian calendar in 400 years of 146,097 days, beginning with a March).
+fn date(unix_s: u64) -> String {
+    let days = unix_s / 86_400 + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    format!("{:04}-{month:02}-{day:02}", era * 400 + year + u64::from(month <= 2))
+}
+
 fn show_seconds(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
     match seconds {
@@ -139,6 +158,7 @@ fn show_seconds(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::LossLine;
 
     #[test]
     fn the_table_shows_what_matters() {
@@ -153,6 +173,7 @@ mod tests {
             write_amplification: Some(1.0421),
             failed: Some("no space below".to_owned()),
             incomplete: vec!["vm".to_owned()],
+            losses: vec![LossLine { unix_s: 1_795_651_200, text: "batch 27".to_owned() }],
             ..StatusReport::default()
         };
         let text = show(&status);
@@ -164,9 +185,19 @@ mod tests {
             "1.042",
             "no space below",
             "'vm' is incomplete",
+            "RECOVERED WITH LOSS",
+            "on 2026-11-26: batch 27",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
+    }
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        let days = [0, 86_399, 86_400, 951_782_400, 951_868_800, 1_709_164_800, 4_102_444_800].map(date);
+        let expected =
+            ["1970-01-01", "1970-01-01", "1970-01-02", "2000-02-29", "2000-03-01", "2024-02-29", "2100-01-01"];
+        assert_eq!(days, expected);
     }
 
     #[test]

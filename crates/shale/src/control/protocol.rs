@@ -183,6 +183,8 @@ pub enum Request {
     ShrinkEnd,
     /// Makes everything durable and takes a checkpoint.
     Checkpoint,
+    /// An administrator knows what repairs have lost.
+    Acknowledge,
     /// Cleans for a while: [`Reply::Cleaned`].
     Clean {
         /// Until nothing is left to win.
@@ -501,6 +503,7 @@ mod tests {
             Request::Set { volume: Some("a".to_owned()), id: Some(3), changes: vec![("unit".to_owned(), None)] },
             Request::Checkpoint,
             Request::Clean { all: true, rounds: 3, mark: Some(7) },
+            Request::Acknowledge,
             Request::Sort { bytes: 1 << 30, restart: true },
             Request::Scrub { bytes: 1 << 30, restart: true },
             Request::Recompress { volume: "vm".to_owned(), mode: Some("archive".to_owned()), bytes: 7, restart: true },

@@ -16,6 +16,7 @@
 mod belongs;
 mod config;
 mod init;
+mod mend;
 mod open;
 mod reserve;
 mod wait;
@@ -23,6 +24,7 @@ mod wait;
 pub use belongs::refuse_part_of_pool;
 pub use config::{Config, State};
 pub use init::{InitOptions, Made, Overwrite, Unfinished, begin, init};
+pub use mend::mend_description;
 pub use open::{
     MEMORY_BYTES_MIN, OpenPool, Opening, busy, environment, lock_alone, lock_for_reading, open_locked, store_error,
 };
@@ -87,11 +89,15 @@ impl PoolDir {
             Ok(bytes) => Config::decode(&bytes).map_err(|error| {
                 let is_damaged = error.kind() == ErrorKind::Corrupt;
                 let error = error.context(path.display());
-                if is_damaged { Error::new(error.kind(), format!("{error}; {}", self.salvage_advice())) } else { error }
+                if is_damaged {
+                    Error::new(error.kind(), format!("{error}; {}", self.description_advice()))
+                } else {
+                    error
+                }
             }),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && self.map_path().is_dir() => {
                 let message =
-                    format!("the pool has lost its description {}; {}", path.display(), self.salvage_advice());
+                    format!("the pool has lost its description {}; {}", path.display(), self.description_advice());
                 Err(Error::new(ErrorKind::Corrupt, message))
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -143,6 +149,15 @@ impl PoolDir {
             }
             Err(error) => Err(Error::new(kind_of(&error), error.to_string())),
         }
+    }
+
+    /// What to do about a description that is lost or damaged.
+    fn description_advice(&self) -> String {
+        let root = self.root.display();
+        format!(
+            "shale check {root} --repair makes it again if the data lies in {root}/data; otherwise bring it back from a copy, or {}",
+            self.salvage_advice()
+        )
     }
 
     /// What to do about a map that is lost or beyond repair.

@@ -48,6 +48,15 @@ pub struct Opening {
     pub memory_bytes: u64,
     /// See [`PoolOptions::repair`].
     pub repair: bool,
+    /// See [`PoolOptions::accept_loss`].
+    pub accept_loss: bool,
+}
+
+impl Opening {
+    /// As it is, with so much memory.
+    pub const fn usual(memory_bytes: u64) -> Self {
+        Self { memory_bytes, repair: false, accept_loss: false }
+    }
 }
 
 /// Takes the lock of a pool for a command that cannot go through a server; waits for other commands as long as `access`
@@ -132,16 +141,24 @@ pub(super) fn open_with(
     let disk = FileDisk::open(&data)
         .map_err(|error| Error::new(kind_of(&error), error.to_string()).context("the pool's data cannot be opened"))?;
     dir.use_reserve();
-    let store =
-        FjallStore::open(&map, FjallOptions { memory_bytes: store_bytes }).map_err(|error| match error.corrupt {
-            true => damaged_map(dir, &error),
-            false => store_error(error),
-        })?;
+    let store_options = FjallOptions { memory_bytes: store_bytes };
+    let opened = match how.repair {
+        true => FjallStore::open_for_repair(&map, store_options),
+        false => FjallStore::open(&map, store_options).map(|store| (store, Vec::new())),
+    };
+    let (store, made) = opened.map_err(|error| match error.corrupt {
+        true => damaged_map(dir, &error),
+        false => store_error(error),
+    })?;
+    for file in made {
+        output.warn(&format!("{} was lost or damaged: it was made again", file.display()));
+    }
     let environment = environment(disk, store);
     let options = PoolOptions {
         memory_bytes: memory_bytes - store_bytes,
         workers: std::thread::available_parallelism().map_or(2, std::num::NonZero::get),
         repair: how.repair,
+        accept_loss: how.accept_loss,
         ..PoolOptions::default()
     };
     let pool = Pool::open(environment, options).map_err(|error| match store_damage(&error) {
@@ -150,6 +167,9 @@ pub(super) fn open_with(
         None => error,
     })?;
     dir.keep_reserve();
+    if let Some(end) = pool.torn_end() {
+        output.warn(&format!("the pool was not closed in order: {end}"));
+    }
     let facts = Facts { pool: root, data, memory_bytes };
     Ok(OpenPool { service: Arc::new(Service::new(pool, facts, *output)), dir: dir.clone(), lock })
 }

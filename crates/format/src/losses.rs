@@ -1,0 +1,70 @@
+//! What the pool remembers of repairs that dropped something which was, or may have been, flushed.
+
+use crate::FormatError;
+use crate::cursor::{Cursor, put_text, put_uint, seal, unseal};
+
+const WHAT: &str = "note of losses";
+/// The key under which the map store keeps them; may be missing.
+pub const KEY_LOSSES: &[u8] = b"A";
+/// Losses that are remembered: the newest. A repair with loss is an event that an administrator acts upon, not a habit.
+pub const LOSSES_MAX: usize = 16;
+/// Bytes of a description that are kept: some lines of a status.
+pub const LOSS_TEXT_BYTES_MAX: usize = 2000;
+
+/// One repair that lost something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LossNote {
+    /// When, in seconds since 1970.
+    pub unix_s: u64,
+    /// Whether an administrator has said that it is known.
+    pub is_acknowledged: bool,
+    /// What was lost.
+    pub text: String,
+}
+
+/// Encodes the newest of them: number 2, each as when 8, acknowledged 1, text (2 + bytes); crc32c 4.
+pub fn encode_losses(losses: &[LossNote]) -> Vec<u8> {
+    let newest = &losses[losses.len().saturating_sub(LOSSES_MAX)..];
+    let mut out = Vec::new();
+    put_uint(&mut out, newest.len() as u64, 2);
+    for loss in newest {
+        put_uint(&mut out, loss.unix_s, 8);
+        put_uint(&mut out, loss.is_acknowledged.into(), 1);
+        put_text(&mut out, &loss.text[..loss.text.floor_char_boundary(LOSS_TEXT_BYTES_MAX)]);
+    }
+    seal(&mut out);
+    out
+}
+
+/// Decodes and checks.
+///
+/// # Errors
+/// When the checksum or a length does not hold.
+pub fn decode_losses(bytes: &[u8]) -> Result<Vec<LossNote>, FormatError> {
+    let mut cursor = Cursor::new(WHAT, unseal(WHAT, bytes)?);
+    let mut losses = Vec::new();
+    for _ in 0..cursor.u16()? {
+        let (unix_s, is_acknowledged) = (cursor.u64()?, cursor.u8()? == 1);
+        losses.push(LossNote { unix_s, is_acknowledged, text: cursor.text()? });
+    }
+    cursor.end()?;
+    Ok(losses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_losses_round_trip_and_notice_damage() {
+        let loss = |n: usize| LossNote { unix_s: n as u64, is_acknowledged: n % 2 == 1, text: "ü".repeat(n * 100) };
+        let losses: Vec<_> = (0..LOSSES_MAX + 4).map(loss).collect();
+        let bytes = encode_losses(&losses);
+        let decoded = decode_losses(&bytes).unwrap();
+        assert_eq!(decoded.len(), LOSSES_MAX);
+        assert!(decoded.iter().zip(&losses[4..]).all(|(a, b)| a.unix_s == b.unix_s && b.text.starts_with(&a.text)));
+        assert!(decoded.iter().all(|loss| loss.text.len() <= LOSS_TEXT_BYTES_MAX));
+        let short = encode_losses(&losses[..2]);
+        crate::cursor::expect_every_bit_to_count(&short, |bytes| decode_losses(bytes).is_err());
+    }
+}
