@@ -128,7 +128,7 @@ pub(crate) async fn read(world: &World, key: &BlobKey, number: u64) -> Result<Op
 
 /// Reads an entry that a list has shown. A store that denies it for a while must not make a client believe that the key is free: it
 /// would begin a second life beside the first.
-async fn known(world: &World, key: &BlobKey, number: u64) -> Result<Life, Error> {
+pub(crate) async fn known(world: &World, key: &BlobKey, number: u64) -> Result<Life, Error> {
     for tries in 1..=READ_TRIES {
         if let Some(life) = read(world, key, number).await? {
             return Ok(life);

@@ -51,6 +51,23 @@ impl Log {
         Ok((log, head))
     }
 
+    /// Opens the log of an incarnation that may be gone: that of an origin, whose packs are still pinned there.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when the key never had it.
+    pub async fn open_incarnation(world: World, key: BlobKey, inc: Inc) -> Result<(Self, Arc<Record>), Error> {
+        let (newest, _) = life::newest(&world, &key, None).await?;
+        for life in (1..=newest).rev() {
+            if life::known(&world, &key, life).await? == Life::Born(inc) {
+                let log = Self { world, key, inc, life };
+                let known = life::last_number(&log.world, &log.key.log(inc)).await?.unwrap_or(0);
+                let head = log.newest(log.known(known).await?).await?;
+                return Ok((log, head));
+            }
+        }
+        Err(Error::Missing(format!("{}, incarnation {inc}", key.path())))
+    }
+
     /// Opens the blob at a key, or makes one if there is none. The newest record of a new one is [`Record::genesis`].
     ///
     /// # Errors
