@@ -13,7 +13,7 @@ use format::{
 use surface::Result;
 use units::{Epoch, ExtentIndex, ObjectId};
 
-use crate::cleaner::{Round, Rule};
+use crate::cleaner::{CleanMark, Round, Rule};
 use crate::concerned::{Concerned, Place};
 use crate::core::Core;
 use crate::map::{Piece, store_error};
@@ -112,7 +112,8 @@ impl Core {
     /// Moves what lives in an extent elsewhere. Whether nothing is left there: what is damaged stays, and what the log has open or listed does.
     fn evacuate(&self, extent: ExtentIndex) -> Result<bool> {
         let within = (extent, ExtentIndex(extent.0 + 1));
-        let away = Rule { live_max: u32::MAX, greedy: false, within, away: true, recodes: false };
+        let filled_by = CleanMark::NEVER;
+        let away = Rule { live_max: u32::MAX, greedy: false, within, filled_by, away: true, recodes: false };
         for _ in 0..EVACUATION_ROUNDS_MAX {
             let round = self.clean_round_beside(away)?;
             self.take_checkpoint()?;

@@ -19,6 +19,7 @@ pub mod control;
 pub mod devices;
 pub mod estimate;
 pub mod exit;
+pub mod losses;
 pub mod model;
 pub mod names;
 pub mod output;

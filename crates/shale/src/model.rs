@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use engine::{CheckReport, Property, PropertySource, VolumeStatus};
 use serde::{Deserialize, Serialize};
 
+pub use crate::losses::{LossLine, LossReport};
+
 /// A volume.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VolumeReport {
@@ -269,68 +271,6 @@ pub struct StatusReport {
     pub memory_budget_bytes: u64,
     pub memory_resident_bytes: u64,
     pub failed: Option<String>,
-}
-
-/// What a repair lost, that nobody has acknowledged yet.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LossLine {
-    /// When, in seconds since 1970.
-    pub unix_s: u64,
-    /// What.
-    pub text: String,
-}
-
-/// What `check --repair` drops, or would drop. See [`engine::Loss`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct LossReport {
-    /// What is damaged.
-    pub what: String,
-    /// The first batch that is dropped; 0: none is.
-    pub first_batch: u64,
-    /// Batches before this one were flushed for certain.
-    pub flushed_before: u64,
-    /// Batches that are there, those of them that are whole, and those that are missing between them.
-    pub batches: u64,
-    /// See `batches`.
-    pub batches_whole: u64,
-    /// See `batches`.
-    pub batches_unknown: u64,
-    /// Volumes and snapshots that go back, as far as it is known.
-    pub volumes: Vec<LossOfReport>,
-}
-
-/// What one volume or snapshot loses. See [`engine::LossOf`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[allow(missing_docs)]
-pub struct LossOfReport {
-    pub name: String,
-    pub batches: u64,
-    pub written_bytes: u64,
-    pub discarded_bytes: u64,
-    pub cut_off_bytes: u64,
-    pub changes: Vec<String>,
-}
-
-impl From<&engine::Loss> for LossReport {
-    fn from(loss: &engine::Loss) -> Self {
-        let of = |of: &engine::LossOf| LossOfReport {
-            name: of.name.clone(),
-            batches: of.batches,
-            written_bytes: of.written_bytes,
-            discarded_bytes: of.discarded_bytes,
-            cut_off_bytes: of.cut_off_bytes,
-            changes: of.changes.clone(),
-        };
-        Self {
-            what: loss.what.clone(),
-            first_batch: loss.first_batch,
-            flushed_before: loss.flushed_before,
-            batches: loss.batches,
-            batches_whole: loss.batches_whole,
-            batches_unknown: loss.batches_unknown,
-            volumes: loss.volumes.iter().map(of).collect(),
-        }
-    }
 }
 
 /// What `check` found.
