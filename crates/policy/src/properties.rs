@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use codec::Codec;
-use units::{BLOCK_BYTES, GROUP_BLOCKS, parse_size};
+use units::{BLOCK_BYTES, GROUP_BLOCKS, did_you_mean, parse_size};
 
 use crate::plan::Auto;
 use crate::rules::{RULE_PREFIX, RuleError, Rules, check_rule};
+use crate::values::values;
 use crate::{Candidates, ColdMode, Mode, Schedule};
 
 /// How codecs are chosen.
@@ -295,15 +296,21 @@ pub enum PropertyError {
 impl fmt::Display for PropertyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::UnknownKey(key) if key == "size" => {
+                f.write_str("the size of a volume is no property: 'shale resize POOL VOLUME SIZE' changes it")
+            }
             Self::UnknownKey(key) => {
                 write!(f, "there is no property '{key}'; there are ")?;
                 for (index, known) in KEYS.iter().enumerate() {
                     write!(f, "{}{}", if index > 0 { ", " } else { "" }, known.name)?;
                 }
-                write!(f, ", and {RULE_PREFIX}TYPE for a type of file")
+                let meant = did_you_mean(key, KEYS.iter().map(|known| known.name));
+                write!(f, ", and {RULE_PREFIX}TYPE for a type of file{meant}")
             }
             Self::BadValue { key, value } => {
-                write!(f, "property '{}' cannot be '{value}'; allowed: {}", key.name, key.allowed)
+                let known = values(key.name);
+                let meant = did_you_mean(value, known.iter().map(String::as_str));
+                write!(f, "property '{}' cannot be '{value}'; allowed: {}{meant}", key.name, key.allowed)
             }
             Self::Rule(error) => error.fmt(f),
             Self::NotOf(Owner::Volume, key) => {

@@ -122,7 +122,7 @@ pub fn scheduled_name(unix_s: u64) -> String {
 
 /// Year, month and day of a number of days since 1970 (Hinnant, "chrono-Compatible Low-Level Date Algorithms",
 /// `civil_from_days`, for days that are not negative).
-const fn civil(days: u64) -> (u64, u64, u64) {
+pub const fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let era = days / 146_097;
     let of_era = days % 146_097;

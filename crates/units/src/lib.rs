@@ -1,10 +1,12 @@
-//! Newtypes for the numbers that storage code mixes up, the limits that all crates share, and
-//! human-readable sizes. Owns no state and does no I/O.
+//! Newtypes for the numbers that storage code mixes up, the limits that all crates share,
+//! human-readable sizes, and what a mistyped word was meant to be. Owns no state and does no I/O.
 
 mod index;
+mod nearest;
 mod size;
 
 pub use index::{BlockIndex, BlockMask, Epoch, ExtentIndex, GroupIndex, ObjectId, Seq};
+pub use nearest::{did_you_mean, nearest};
 pub use size::{ParseSizeError, format_size, parse_size};
 
 /// Bytes of a block, the unit of mapping.
