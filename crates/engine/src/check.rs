@@ -102,8 +102,13 @@ impl Pool {
         drop((still, passing_on));
         for (extent, detail) in headers {
             let repaired = repair && self.core.evacuate(extent)?;
+            if !repaired {
+                self.core.suspect_extent(extent);
+            }
             report.add(Problem { kind: "header", volume: None, offset: None, detail, repaired });
         }
+        // So that `status` knows of it, too.
+        self.core.enter_suspects()?;
         Ok(report)
     }
 }

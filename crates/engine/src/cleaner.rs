@@ -308,6 +308,9 @@ impl Core {
                     survivors.cut_back(mark);
                     cold.iter_mut().for_each(|cold| cold.end_extent(false));
                     self.cleaner.lock().shun(victim, true);
+                    if why.is_some() {
+                        self.suspect_extent(victim.extent);
+                    }
                     self.remember_damage(why);
                     continue;
                 }

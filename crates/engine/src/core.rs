@@ -23,6 +23,7 @@ use crate::clean_pass::Brake;
 use crate::cleaner::Cleaner;
 use crate::cold::ColdPace;
 use crate::counters::Counters;
+use crate::damages::Suspicion;
 use crate::dictionaries::Dictionaries;
 use crate::extents::Extents;
 use crate::geometry::Geometry;
@@ -37,6 +38,7 @@ use crate::samples::Sampling;
 use crate::scrub::Scrubbing;
 use crate::status::Problem;
 use crate::unit_cache::UnitCache;
+use crate::walked::Walked;
 use crate::workers::{Workers, room_mark};
 use crate::write_buffer::WriteBuffer;
 
@@ -119,6 +121,8 @@ pub(crate) struct Core {
     pub dipping: Mutex<()>,
     pub brake: Brake,
     pub scrub: Mutex<Scrubbing>,
+    /// Where damage is suspected, and what was told of it. Never held while anything else is waited for.
+    pub suspicion: Mutex<Suspicion>,
     /// What opening the pool has mended; whoever checks tells.
     pub mended: Mutex<Vec<Problem>>,
     /// What repairs have lost, and how the log ended.
@@ -153,8 +157,8 @@ pub(crate) struct Core {
     pub passed_on: Mutex<u64>,
     /// The pool is being made smaller.
     pub shrinking: Mutex<Option<crate::shrink::Shrinking>>,
-    /// Held by whoever recompresses.
-    pub recompressing: Mutex<()>,
+    /// Held by whoever recompresses: how far that is.
+    pub recompressing: Mutex<Walked>,
     /// Held by whoever sorts.
     pub sorting: Mutex<()>,
     /// Held shared while a large range is made a hole past the write buffer; exclusively, for a moment, by whoever relies on none being.
@@ -218,6 +222,7 @@ impl Core {
             dipping: Mutex::new(()),
             brake: Brake::default(),
             scrub: Mutex::default(),
+            suspicion: Mutex::default(),
             mended: Mutex::default(),
             losses: Mutex::default(),
             damages: Mutex::default(),
@@ -235,7 +240,7 @@ impl Core {
             admin: Mutex::new(()),
             passed_on: Mutex::new(0),
             shrinking: Mutex::new(None),
-            recompressing: Mutex::new(()),
+            recompressing: Mutex::default(),
             sorting: Mutex::new(()),
             punching: RwLock::new(()),
             punches: AtomicU64::new(0),

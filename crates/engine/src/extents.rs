@@ -152,6 +152,11 @@ impl Extents {
         self.live_bytes
     }
 
+    /// All extents, the first of which holds no data.
+    pub(crate) fn count(&self) -> u32 {
+        self.live.len() as u32
+    }
+
     /// Live bytes of one extent.
     pub(crate) fn live_of(&self, extent: ExtentIndex) -> u32 {
         self.live.get(extent.0 as usize).copied().unwrap_or(0)

@@ -8,7 +8,7 @@ use std::collections::hash_map::Entry;
 
 use format::{FragmentRef, Record};
 use surface::Result;
-use units::{BlockMask, Epoch, GroupIndex, ObjectId};
+use units::{BLOCK_BYTES, BlockMask, Epoch, GroupIndex, ObjectId};
 
 use crate::core::Core;
 use crate::group_pages::look_down;
@@ -23,6 +23,8 @@ struct Figures {
     unique: Vec<u64>,
     /// Differences from one point to the next: what is added to one counts for all behind it.
     seen: Vec<i64>,
+    /// The same of blocks that hold data.
+    blocks: Vec<i64>,
 }
 
 impl Pool {
@@ -45,8 +47,10 @@ impl Pool {
             let unique_bytes = if objects.is_alone_at(origin.object, origin.epoch) { figures.unique[at] } else { 0 };
             let seen: i64 = figures.seen[..=at].iter().sum();
             let shared_bytes = (seen.max(0) as u64).saturating_sub(unique_bytes);
+            let blocks: i64 = figures.blocks[..=at].iter().sum();
+            let data_bytes = blocks.max(0) as u64 * BLOCK_BYTES as u64;
             let name = snapshot.descriptor.read().name.clone();
-            usage.push(SnapshotUsage { name, unique_bytes, shared_bytes });
+            usage.push(SnapshotUsage { name, unique_bytes, shared_bytes, data_bytes });
         }
         Ok(usage)
     }
@@ -57,10 +61,11 @@ impl Core {
     fn usage_of_timeline(&self, id: ObjectId) -> Result<(Vec<Epoch>, Figures)> {
         let timelines = self.objects.timelines();
         let (Some(timeline), Some(object)) = (timelines.get(&id), self.objects.get(id)) else {
-            return Ok((Vec::new(), Figures { unique: Vec::new(), seen: Vec::new() }));
+            return Ok((Vec::new(), Figures { unique: Vec::new(), seen: Vec::new(), blocks: Vec::new() }));
         };
         let points = timeline.points.clone();
-        let mut figures = Figures { unique: vec![0; points.len()], seen: vec![0; points.len() + 1] };
+        let ends = vec![0; points.len() + 1];
+        let mut figures = Figures { unique: vec![0; points.len()], seen: ends.clone(), blocks: ends };
         // What is below is the same for all points.
         let levels = object.levels();
         let below = levels.get(1..).unwrap_or_default();
@@ -86,6 +91,11 @@ fn bytes_of(record: &Record, mask: BlockMask) -> u64 {
     record.fragments.iter().map(part).filter(|f| !f.live.is_empty()).map(|f| u64::from(f.live_bytes())).sum()
 }
 
+/// How many of the blocks of `mask` hold data in a record.
+fn blocks_of(record: &Record, mask: BlockMask) -> i64 {
+    record.fragments.iter().map(|f| i64::from(f.live.and(mask).count())).sum()
+}
+
 impl Figures {
     /// Adds a group.
     fn add(
@@ -101,8 +111,9 @@ impl Figures {
         // Record, blocks that it answers, and the only point that they answer.
         let mut sole: Vec<(usize, BlockMask, usize)> = Vec::new();
         for (points, view, missing) in timeline.views(records) {
-            let mut bytes = 0;
+            let (mut bytes, mut blocks) = (0, 0);
             for (index, mask) in view {
+                blocks += blocks_of(&records[index].1, mask);
                 bytes += bytes_of(&records[index].1, mask);
                 more[index] = more[index].or(once[index].and(mask));
                 once[index] = once[index].or(mask);
@@ -114,6 +125,9 @@ impl Figures {
             }
             let pieces = look_down(below, objects, of_all, missing);
             bytes += pieces.iter().map(|piece| u64::from(piece.fragment.live_bytes())).sum::<u64>();
+            blocks += pieces.iter().map(|piece| i64::from(piece.fragment.live.count())).sum::<i64>();
+            self.blocks[points.start] += blocks;
+            self.blocks[points.end] -= blocks;
             self.seen[points.start] += bytes as i64;
             self.seen[points.end] -= bytes as i64;
         }

@@ -209,6 +209,14 @@ impl Object {
         holds
     }
 
+    /// Whether nothing has changed since the last checkpoint that the figures only estimate.
+    pub(crate) fn is_exact(&self) -> bool {
+        let is_zero = |estimate: &Estimate| {
+            estimate.blocks.load(Ordering::Relaxed) == 0 && estimate.bytes.load(Ordering::Relaxed) == 0
+        };
+        is_zero(&self.active) && is_zero(&self.frozen)
+    }
+
     /// Logical bytes that hold data, those that only snapshots see included: exact at a checkpoint, estimated since.
     pub(crate) fn allocated_bytes(&self) -> u64 {
         self.allocated_now().saturating_mul(BLOCK_BYTES as u64).min(self.allocated_bytes_max())

@@ -20,7 +20,7 @@ use format::{Cut, ObjectDescriptor, ObjectState, Origin, Reap};
 use parking_lot::RwLock;
 use policy::{CleanMarks, Settings};
 use surface::{Error, ErrorKind, Result};
-use units::{Epoch, ObjectId};
+use units::{Epoch, ObjectId, did_you_mean};
 
 use crate::holds::HOLD_PREFIX;
 use crate::map::Level;
@@ -415,7 +415,8 @@ impl Objects {
         }
         table.by_name.get(name).cloned().ok_or_else(|| {
             let there = told(table.by_name.keys().map(String::as_str));
-            Error::new(ErrorKind::NotFound, format!("the pool has no volume '{name}'; it has {there}"))
+            let meant = did_you_mean(name, table.by_name.keys().map(String::as_str));
+            Error::new(ErrorKind::NotFound, format!("the pool has no volume '{name}'; it has {there}{meant}"))
         })
     }
 
@@ -431,7 +432,9 @@ impl Objects {
             let listed = table.listed_under(parent.id);
             let names: Vec<_> = listed.iter().map(|s| s.descriptor.read().name.clone()).collect();
             let there = told(names.iter().map(String::as_str));
-            Error::new(ErrorKind::NotFound, format!("volume '{volume}' has no snapshot '{snapshot}'; it has {there}"))
+            let meant = did_you_mean(snapshot, names.iter().map(String::as_str));
+            let text = format!("volume '{volume}' has no snapshot '{snapshot}'; it has {there}{meant}");
+            Error::new(ErrorKind::NotFound, text)
         })
     }
 

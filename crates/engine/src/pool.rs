@@ -1,6 +1,7 @@
 //! A pool as its users see it: made, opened, closed; its volumes, properties and figures.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use env::MapBatch;
 use format::{
@@ -345,6 +346,7 @@ impl Pool {
                 properties: descriptor.properties,
                 epoch: descriptor.epoch.0,
                 origin: Self::origin_of(&object, &by_timeline).map(|snapshot| snapshot.title()),
+                is_exact: object.is_exact() && self.core.buffer.data_bytes_of(object.id) == 0,
             }
         };
         self.core.objects.volumes().into_iter().map(status).collect()
@@ -393,6 +395,12 @@ impl Pool {
             reaping: core.objects.reaping().len() as u64,
             dead_bytes: ((extents_total - extents_free.min(extents_total)) * extent_bytes).saturating_sub(live_bytes),
             free_bytes: core.free_bytes_below(extents_free),
+            reserved_bytes: core.reserved_unmet.load(Ordering::Relaxed),
+            kept_bytes: core.geometry.reserve_extents() * extent_bytes,
+            available_bytes: core.available_bytes(),
+            usable_bytes: core.usable_bytes(),
+            is_full: core.is_full(),
+            is_exact: core.buffer.bytes() == 0 && all.iter().all(|object| object.is_exact()),
             map_bytes: core.env.store.occupied_bytes(),
             written_bytes: c.written_bytes.get(),
             fragment_bytes: c.fragment_bytes.get(),

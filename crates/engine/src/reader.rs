@@ -328,6 +328,7 @@ impl Core {
         if let Err(error) = self.env.disk.read_at(start, large.as_mut().unwrap_or(&mut scratch.io), len) {
             if span.len() == 1 {
                 let text = format!("reading {len} bytes at byte {start} of the data file failed: {error}");
+                self.suspect(start);
                 return Err(name(first, ErrorKind::Io, text));
             }
             drop(large);
@@ -342,7 +343,10 @@ impl Core {
         let io = large.as_ref().unwrap_or(io);
         for (index, wanted) in span.iter().enumerate() {
             let payload = payload_of(wanted, io, start);
-            verify(wanted.group, &wanted.piece, payload).map_err(|text| name(wanted, ErrorKind::Corrupt, text))?;
+            verify(wanted.group, &wanted.piece, payload).map_err(|text| {
+                self.suspect(wanted.piece.fragment.location);
+                name(wanted, ErrorKind::Corrupt, text)
+            })?;
             each(index, payload, codecs, unit).map_err(|error| name(wanted, error.kind(), error.to_string()))?;
         }
         Ok(())

@@ -29,6 +29,7 @@ use crate::pool::Pool;
 use crate::recode::Recoder;
 use crate::residents::Resident;
 use crate::survivors::Survivors;
+use crate::walked::Walked;
 
 /// Checkpoints taken for one extent before it is said that there is no room.
 const TRIES: usize = 4;
@@ -47,6 +48,10 @@ pub struct RecompressReport {
     pub extents_total: u64,
     /// Bytes of an extent.
     pub extent_bytes: u64,
+    /// Live bytes of the extents that are done, and of all.
+    pub bytes_done: u64,
+    /// See `bytes_done`.
+    pub bytes_total: u64,
     /// Fragments of the volume that were looked at.
     pub fragments: u64,
     /// Fragments that were rewritten, and what they took before and take now, in bytes.
@@ -100,7 +105,7 @@ impl Core {
     ) -> Result<RecompressReport> {
         self.check_failed()?;
         // One at a time: two would read the same extents.
-        let _alone = self.recompressing.lock();
+        let mut walked = self.recompressing.lock();
         let kept = self.env.store.get(KEY_RECOMPRESS).map_err(store_error)?;
         // A state that is damaged only costs a new beginning.
         let kept = kept.and_then(|value| RecompressState::decode(&value).ok()).unwrap_or_default();
@@ -117,7 +122,7 @@ impl Core {
                 (state.before_bytes, state.after_bytes) = (0, 0);
             }
             let was_finished = state.next.0 >= self.geometry.extents();
-            let result = self.recompress_slice(&mut state, settings, bytes);
+            let result = self.recompress_slice(&mut walked, &mut state, settings, bytes);
             let mut batch = MapBatch::default();
             batch.put(KEY_RECOMPRESS, state.encode());
             self.env.store.commit(batch).map_err(store_error)?;
@@ -129,16 +134,26 @@ impl Core {
                 self.review_dictionaries(&volume)?;
             }
         }
-        Ok(self.recompress_report(&state))
+        walked.at(&self.extents.lock(), ExtentIndex(state.next.0.max(1)));
+        Ok(self.recompress_report(&walked, &state))
     }
 
-    fn recompress_slice(&self, state: &mut RecompressState, settings: &Settings, bytes: u64) -> Result<()> {
+    fn recompress_slice(
+        &self,
+        walked: &mut Walked,
+        state: &mut RecompressState,
+        settings: &Settings,
+        bytes: u64,
+    ) -> Result<()> {
         let extent_bytes = self.geometry.extent_bytes;
+        walked.at(&self.extents.lock(), state.next);
         let mut left = bytes;
         while left > 0 && state.next.0 < self.geometry.extents() {
             // What is empty is not read, and does not count against the rate: a large pool may hold little.
-            if self.extents.lock().live_of(state.next) == 0 {
+            let live = self.extents.lock().live_of(state.next);
+            if live == 0 {
                 state.next = ExtentIndex(state.next.0 + 1);
+                walked.pass(0, state.next);
                 continue;
             }
             let mut tries = 0;
@@ -158,6 +173,7 @@ impl Core {
             }
             left = left.saturating_sub(extent_bytes.into());
             state.next = ExtentIndex(state.next.0 + 1);
+            walked.pass(live.into(), state.next);
         }
         Ok(())
     }
@@ -233,13 +249,15 @@ impl Core {
             return Rewrite::Stays;
         }
         let Some(payload) = stored.payload(extent).filter(|payload| stored.is_intact(payload)) else {
+            self.suspect(*location);
             return Rewrite::Damaged;
         };
         let done = recoder.recode(resident, live, payload, settings, survivors);
         done.map_or(Rewrite::Stays, |(before, _)| Rewrite::Done(before))
     }
 
-    fn recompress_report(&self, state: &RecompressState) -> RecompressReport {
+    fn recompress_report(&self, walked: &Walked, state: &RecompressState) -> RecompressReport {
+        let (bytes_done, bytes_total) = walked.bytes();
         let total = u64::from(self.geometry.extents()) - 1;
         RecompressReport {
             started_unix_s: state.started_unix_s,
@@ -248,6 +266,8 @@ impl Core {
             extents_done: u64::from(state.next.0.max(1) - 1).min(total),
             extents_total: total,
             extent_bytes: self.geometry.extent_bytes.into(),
+            bytes_done,
+            bytes_total,
             fragments: state.fragments,
             rewritten: state.rewritten,
             before_bytes: state.before_bytes,

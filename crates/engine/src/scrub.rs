@@ -10,24 +10,23 @@
 //!
 //! Costs: one read an extent, one map lookup a group of fragments in it.
 
-use env::{AlignedBuf, MapBatch};
-use format::{KEY_SCRUB, ScrubDamage, ScrubState};
+use env::AlignedBuf;
+use format::{ScrubDamage, ScrubState};
 use surface::{ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, ExtentIndex};
 
 use crate::concerned::Place;
 use crate::core::Core;
+use crate::damages::{self, DamageReport};
 use crate::extent_scan::Stored;
 use crate::extents::Victim;
-use crate::map::store_error;
 use crate::pool::Pool;
 use crate::residents::{Lookup, Resident, is_same};
 use crate::scratch;
 use crate::status::Problem;
 use crate::victim_reads::VictimReads;
+use crate::walked::Walked;
 
-/// Damages that are kept one by one; beyond them only the count matters.
-const DAMAGES_MAX: usize = 1000;
 /// Bytes of a description that are kept.
 const DETAIL_BYTES_MAX: usize = 500;
 
@@ -38,6 +37,16 @@ pub(crate) struct Scrubbing {
     state: Option<ScrubState>,
     /// [`Core::traffic_bytes`] when the last slice ended.
     traffic_bytes: u64,
+    walked: Walked,
+}
+
+/// What verifying an extent came to.
+#[derive(Debug, Default)]
+pub(crate) struct Verified {
+    /// Fragments verified, and their bytes.
+    fragments: u64,
+    bytes: u64,
+    pub damages: Vec<ScrubDamage>,
 }
 
 /// How far scrubbing has come.
@@ -53,6 +62,10 @@ pub struct ScrubReport {
     pub extents_total: u64,
     /// Bytes of an extent.
     pub extent_bytes: u64,
+    /// Live bytes of the extents that are done, and of all.
+    pub bytes_done: u64,
+    /// See `bytes_done`.
+    pub bytes_total: u64,
     /// Fragments verified, and their bytes.
     pub fragments: u64,
     /// See `fragments`.
@@ -61,8 +74,11 @@ pub struct ScrubReport {
     pub foreground_bytes: u64,
     /// Damages found.
     pub found: u64,
-    /// The first thousand of them; kind is `fragment`, or `header` for what concerns no volume.
+    /// What is known to be damaged, the first thousand, found now or before and not mended since; kind is `fragment`, or
+    /// `header` for what concerns no volume.
     pub damages: Vec<Problem>,
+    /// How much is known to be damaged, and was not acknowledged.
+    pub unacknowledged: u64,
 }
 
 impl Pool {
@@ -76,34 +92,61 @@ impl Pool {
     }
 }
 
+impl Scrubbing {
+    /// How far it has come. To be given back with [`keep`](Self::keep).
+    pub(crate) fn state(&mut self, core: &Core) -> Result<ScrubState> {
+        let state = self.state.take().map_or_else(|| core.load_scrub(), Ok)?;
+        self.walked.at(&core.extents.lock(), ExtentIndex(state.next.0.max(1)));
+        Ok(state)
+    }
+
+    pub(crate) fn keep(&mut self, state: ScrubState) {
+        self.state = Some(state);
+    }
+
+    /// What `status` tells of it, but for whether it is under way.
+    pub(crate) fn report(&self, state: &ScrubState) -> DamageReport {
+        let (bytes_done, bytes_total) = self.walked.bytes();
+        let open = state.damages.iter().filter(|damage| !damage.is_acknowledged);
+        let damages: Vec<_> = open.map(damages::problem).collect();
+        DamageReport {
+            started_unix_s: state.started_unix_s,
+            finished_unix_s: state.finished_unix_s,
+            is_scrubbing: false,
+            bytes_done,
+            bytes_total,
+            found: state.found,
+            acknowledged: (state.damages.len() - damages.len()) as u64,
+            damages,
+            unlisted: state.unlisted,
+        }
+    }
+}
+
 impl Core {
     fn scrub(&self, bytes: u64, restart: bool) -> Result<ScrubReport> {
         self.check_failed()?;
         let mut known = self.scrub.lock();
-        let mut state = match known.state.take() {
-            Some(state) => state,
-            None => self.load_scrub()?,
-        };
+        let mut state = known.state(self)?;
         if restart || (bytes > 0 && state.started_unix_s == 0) {
             let started_unix_s = self.env.clock.unix_s().max(1);
-            state = ScrubState { started_unix_s, next: ExtentIndex(1), ..ScrubState::default() };
+            // What is known to be damaged is so until its extent has been looked at anew.
+            let (damages, unlisted) = (state.damages, state.unlisted);
+            state = ScrubState { started_unix_s, next: ExtentIndex(1), damages, unlisted, ..ScrubState::default() };
+            known.walked.at(&self.extents.lock(), state.next);
         }
-        let result = self.scrub_slice(&mut state, bytes, known.traffic_bytes);
-        let report = self.scrub_report(&state);
-        known.state = Some(state);
+        self.tell_damage(known.report(&state), false);
+        let result = self.scrub_slice(&mut known, &mut state, bytes);
+        let report = self.scrub_report(&known.walked, &state);
+        self.tell_damage(known.report(&state), bytes > 0);
+        known.keep(state);
         if bytes > 0 {
             known.traffic_bytes = self.traffic_bytes();
         }
         result.map(|()| report)
     }
 
-    fn load_scrub(&self) -> Result<ScrubState> {
-        let Some(value) = self.env.store.get(KEY_SCRUB).map_err(store_error)? else { return Ok(ScrubState::default()) };
-        // A state that is damaged only costs a new beginning.
-        Ok(ScrubState::decode(&value).unwrap_or_default())
-    }
-
-    fn scrub_slice(&self, state: &mut ScrubState, bytes: u64, traffic_bytes: u64) -> Result<()> {
+    fn scrub_slice(&self, known: &mut Scrubbing, state: &mut ScrubState, bytes: u64) -> Result<()> {
         let extent_bytes = u64::from(self.geometry.extent_bytes);
         let first = state.next;
         let (number, victims, end) = {
@@ -117,29 +160,49 @@ impl Core {
             }
             (checkpoint.number, victims, at)
         };
-        let mut reads = VictimReads::while_alone(self, victims, Some(traffic_bytes));
+        // Where nothing lives, nothing is damaged any more.
+        let lives: std::collections::BTreeSet<_> = victims.iter().map(|victim| victim.extent).collect();
+        state.damages.retain(|damage| !(first..end).contains(&damage.extent) || lives.contains(&damage.extent));
+        let mut reads = VictimReads::while_alone(self, victims, Some(known.traffic_bytes));
         while let Some((victim, read)) = reads.next() {
             state.next = victim.extent;
-            match self.scrub_extent(victim, number, read.ok(), state) {
-                Err(error) if error.kind() == ErrorKind::Corrupt => note(state, String::new(), 0, error.to_string()),
-                other => other?,
-            }
+            let verified = self.scrub_extent(victim, number, read.ok())?;
+            state.fragments += verified.fragments;
+            state.bytes += verified.bytes;
+            state.found += verified.damages.len() as u64;
+            state.unlisted_so_far += damages::enter(state, victim.extent, verified.damages);
+            known.walked.pass(victim.live.into(), victim.extent);
         }
         state.next = end;
+        known.walked.pass(0, end);
         if state.next != first {
-            let mut batch = MapBatch::default();
-            batch.put(KEY_SCRUB, state.encode());
-            self.env.store.commit(batch).map_err(store_error)?;
+            if state.next.0 >= self.geometry.extents() {
+                state.finished_unix_s = self.env.clock.unix_s().max(1);
+                state.unlisted = state.unlisted_so_far;
+                // An older version did not say where these are: they would have been found again.
+                state.damages.retain(|damage| damage.extent.0 > 0);
+            }
+            self.keep_scrub(state)?;
         }
         Ok(())
     }
 
-    fn scrub_extent(
+    /// Verifies what lives in an extent, as of the checkpoint `number`. What cannot be understood is damage, too.
+    pub(crate) fn scrub_extent(&self, victim: Victim, number: u64, read: Option<AlignedBuf>) -> Result<Verified> {
+        let mut verified = Verified::default();
+        match self.verify_extent(victim, number, read, &mut verified) {
+            Err(error) if error.kind() == ErrorKind::Corrupt => verified.damages.push(damages::of_extent(&error)),
+            other => other?,
+        }
+        Ok(verified)
+    }
+
+    fn verify_extent(
         &self,
         victim: Victim,
         number: u64,
         read: Option<AlignedBuf>,
-        state: &mut ScrubState,
+        verified: &mut Verified,
     ) -> Result<()> {
         let (start, extent_bytes) = (self.geometry.start(victim.extent), self.geometry.extent_bytes as usize);
         // What cannot be read as a whole is read fragment by fragment, as the map names them.
@@ -151,11 +214,11 @@ impl Core {
                 "headers in the extent at byte {start} of the data file are damaged; its data can still be read, but \
                  not be found without the map"
             );
-            note(state, String::new(), 0, detail);
+            verified.damages.push(damage(String::new(), 0, detail));
         }
         for resident in &residents {
-            state.fragments += 1;
-            state.bytes += u64::from(resident.stored.fragment.stored);
+            verified.fragments += 1;
+            verified.bytes += u64::from(resident.stored.fragment.stored);
             let intact = resident.stored.payload(bytes).is_some_and(|payload| resident.stored.is_intact(payload));
             if intact {
                 continue;
@@ -168,7 +231,7 @@ impl Core {
                 let first = BlockIndex(group.first_block().0 + u64::from(seen.blocks.0.trailing_zeros()));
                 let (count, others) = (blocks(seen.blocks.count()), seen.others_told());
                 let detail = format!("{count} from here cannot be read: {detail}{others}");
-                note(state, seen.name, first.0 * BLOCK_BYTES as u64, detail);
+                verified.damages.push(damage(seen.name, first.0 * BLOCK_BYTES as u64, detail));
             }
         }
         if let Some(buf) = read {
@@ -207,29 +270,24 @@ impl Core {
         })
     }
 
-    fn scrub_report(&self, state: &ScrubState) -> ScrubReport {
+    fn scrub_report(&self, walked: &Walked, state: &ScrubState) -> ScrubReport {
         let total = u64::from(self.geometry.extents()) - 1;
-        let damage = |damage: &ScrubDamage| {
-            let concerned = !damage.volume.is_empty();
-            Problem {
-                kind: if concerned { "fragment" } else { "header" },
-                volume: concerned.then(|| damage.volume.clone()),
-                offset: concerned.then_some(damage.offset),
-                detail: damage.detail.clone(),
-                repaired: false,
-            }
-        };
+        let (bytes_done, bytes_total) = walked.bytes();
+        let open = state.damages.iter().filter(|damage| !damage.is_acknowledged).count() as u64;
         ScrubReport {
             started_unix_s: state.started_unix_s,
             is_finished: state.started_unix_s > 0 && state.next.0 >= self.geometry.extents(),
             extents_done: u64::from(state.next.0.max(1) - 1).min(total),
             extents_total: total,
             extent_bytes: self.geometry.extent_bytes.into(),
+            bytes_done,
+            bytes_total,
             fragments: state.fragments,
             bytes: state.bytes,
             foreground_bytes: self.counters.foreground_bytes(),
             found: state.found,
-            damages: state.damages.iter().map(damage).collect(),
+            damages: state.damages.iter().map(damages::problem).collect(),
+            unacknowledged: open + state.unlisted.max(state.unlisted_so_far),
         }
     }
 }
@@ -238,10 +296,7 @@ fn blocks(count: u32) -> String {
     if count == 1 { "a block".to_owned() } else { format!("{count} blocks") }
 }
 
-fn note(state: &mut ScrubState, volume: String, offset: u64, mut detail: String) {
-    state.found += 1;
-    if state.damages.len() < DAMAGES_MAX {
-        detail.truncate(detail.floor_char_boundary(DETAIL_BYTES_MAX));
-        state.damages.push(ScrubDamage { volume, offset, detail });
-    }
+fn damage(volume: String, offset: u64, mut detail: String) -> ScrubDamage {
+    detail.truncate(detail.floor_char_boundary(DETAIL_BYTES_MAX));
+    ScrubDamage { volume, offset, detail, ..ScrubDamage::default() }
 }

@@ -173,6 +173,36 @@ impl Core {
         extents.saturating_sub(taken)
     }
 
+    /// Bytes that data can take in an empty pool: without what is kept for cleaning and for overwriting.
+    pub(crate) fn usable_bytes(&self) -> u64 {
+        let extents = u64::from(self.geometry.extents_usable())
+            .saturating_sub(1 + self.geometry.reserve_extents() + self.overwrite_extents());
+        extents * self.bytes_per_extent()
+    }
+
+    /// Bytes that new data, for which nothing is reserved, still finds room for once all that is dead has been cleaned, as far as the
+    /// storage below has room.
+    pub(crate) fn available_bytes(&self) -> u64 {
+        let free = self.extents_free.load(Ordering::Acquire) + self.log.ahead() as u64;
+        let lacking_below = free.saturating_sub(self.extents_left());
+        let reserved = self.reserved_unmet.load(Ordering::Relaxed).div_ceil(self.geometry.usable_bytes_min());
+        let promised = self.overwrite_extents() + reserved + lacking_below;
+        self.extents_winnable(0).saturating_sub(promised) * self.bytes_per_extent()
+    }
+
+    /// Payload that an extent has held on average since the pool was opened; until that is known, its size.
+    fn bytes_per_extent(&self) -> u64 {
+        let opened = self.counters.opened_extents.get();
+        let payload = self.counters.fragment_bytes.get() + self.counters.moved_bytes.get();
+        let size = u64::from(self.geometry.extent_bytes);
+        if opened < OPENED_KNOWN { size } else { (payload / opened).clamp(size / 2, size) }
+    }
+
+    /// Whether a write was refused for want of room, and nothing has been applied since.
+    pub(crate) fn is_full(&self) -> bool {
+        self.full_at.load(Ordering::Relaxed) == self.log.applied_seq().0
+    }
+
     /// Admits a write of `length` bytes at `offset` of an object; the room is its own until what is returned is dropped.
     ///
     /// The wall of new data is the soft wall (`clean_pass`) and what must be kept for overwriting and other volumes; that of

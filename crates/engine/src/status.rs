@@ -29,6 +29,8 @@ pub struct VolumeStatus {
     pub epoch: u32,
     /// The other volume's snapshot that it came from, `VOLUME@SNAPSHOT`.
     pub origin: Option<String>,
+    /// Whether `allocated_bytes` and `stored_bytes` are exact: nothing has changed them since the last checkpoint.
+    pub is_exact: bool,
 }
 
 /// One snapshot.
@@ -59,6 +61,8 @@ pub struct SnapshotUsage {
     pub unique_bytes: u64,
     /// Bytes of what it sees that others see too.
     pub shared_bytes: u64,
+    /// Logical bytes that hold data in it.
+    pub data_bytes: u64,
 }
 
 /// Figures of a pool. Sizes in bytes; counters since the pool was opened.
@@ -94,6 +98,18 @@ pub struct PoolStatus {
     pub dead_bytes: u64,
     /// Bytes in free extents, or what the storage below has for them if that is less.
     pub free_bytes: u64,
+    /// Bytes that are kept for volumes with reservations, and not used by them yet.
+    pub reserved_bytes: u64,
+    /// Bytes of free extents that data does not get: for cleaning, and for the log's own needs.
+    pub kept_bytes: u64,
+    /// Bytes, as stored, for which new data finds room, if all that is dead is cleaned, counted cautiously.
+    pub available_bytes: u64,
+    /// Of them, what is available in an empty pool.
+    pub usable_bytes: u64,
+    /// Whether a write was refused for want of room, and nothing has changed since.
+    pub is_full: bool,
+    /// Whether live and dead bytes are exact: nothing has changed them since the last checkpoint.
+    pub is_exact: bool,
     /// Bytes that the map store occupies on disk.
     pub map_bytes: u64,
     /// Bytes that front ends wrote.

@@ -6,7 +6,7 @@ use crate::FormatError;
 use crate::cursor::{Cursor, put_text, put_uint, seal, unseal};
 
 /// Something that scrubbing found.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ScrubDamage {
     /// Volume that is concerned; empty if none is.
     pub volume: String,
@@ -14,6 +14,10 @@ pub struct ScrubDamage {
     pub offset: u64,
     /// What was found.
     pub detail: String,
+    /// The extent that holds it; 0: an older version has found it, and did not say.
+    pub extent: ExtentIndex,
+    /// The administrator has taken note of it.
+    pub is_acknowledged: bool,
 }
 
 /// The state of scrubbing.
@@ -29,13 +33,20 @@ pub struct ScrubState {
     pub bytes: u64,
     /// Damages found.
     pub found: u64,
-    /// The first of them.
+    /// What is known to be damaged: of each extent what was found when it was looked at last, in this scrub or before.
     pub damages: Vec<ScrubDamage>,
+    /// When it ended, in seconds since 1970; 0: it has not, or an older version has seen to it.
+    pub finished_unix_s: u64,
+    /// What is damaged and not listed, because the list is full, as of the last scrub that ended.
+    pub unlisted: u64,
+    /// The same of this one, as far as it has come.
+    pub unlisted_so_far: u64,
 }
 
 impl ScrubState {
-    /// Encodes: started 8, next extent 4, fragments 8, bytes 8, found 8, number of damages 2, each as volume (2 + bytes), offset 8,
-    /// detail (2 + bytes); crc32c 4.
+    /// Encodes: started 8, next extent 4, fragments 8, bytes 8, found 8, number of damages 2, each as
+    /// volume (2 + bytes), offset 8, detail (2 + bytes); finished 8, unlisted 8, unlisted so far 8, and
+    /// of each damage its extent 4, acknowledged 1; crc32c 4.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         put_uint(&mut out, self.started_unix_s, 8);
@@ -49,11 +60,18 @@ impl ScrubState {
             put_uint(&mut out, damage.offset, 8);
             put_text(&mut out, &damage.detail);
         }
+        put_uint(&mut out, self.finished_unix_s, 8);
+        put_uint(&mut out, self.unlisted, 8);
+        put_uint(&mut out, self.unlisted_so_far, 8);
+        for damage in &self.damages {
+            put_uint(&mut out, damage.extent.0.into(), 4);
+            put_uint(&mut out, damage.is_acknowledged.into(), 1);
+        }
         seal(&mut out);
         out
     }
 
-    /// Decodes and checks.
+    /// Decodes and checks. A record of an older version ends with the texts of its damages.
     ///
     /// # Errors
     /// When the checksum or a length does not hold.
@@ -65,11 +83,18 @@ impl ScrubState {
             fragments: cursor.u64()?,
             bytes: cursor.u64()?,
             found: cursor.u64()?,
-            damages: Vec::new(),
+            ..Self::default()
         };
         for _ in 0..cursor.u16()? {
             let (volume, offset, detail) = (cursor.text()?, cursor.u64()?, cursor.text()?);
-            state.damages.push(ScrubDamage { volume, offset, detail });
+            state.damages.push(ScrubDamage { volume, offset, detail, ..ScrubDamage::default() });
+        }
+        if cursor.remaining() > 0 {
+            state.finished_unix_s = cursor.u64()?;
+            (state.unlisted, state.unlisted_so_far) = (cursor.u64()?, cursor.u64()?);
+            for damage in &mut state.damages {
+                (damage.extent, damage.is_acknowledged) = (ExtentIndex(cursor.u32()?), cursor.u8()? != 0);
+            }
         }
         cursor.end()?;
         Ok(state)
@@ -82,7 +107,13 @@ mod tests {
 
     #[test]
     fn round_trips_and_cuts_are_noticed() {
-        let damage = ScrubDamage { volume: "v".into(), offset: 4096, detail: "what".into() };
+        let damage = ScrubDamage {
+            volume: "v".into(),
+            offset: 4096,
+            detail: "what".into(),
+            extent: ExtentIndex(5),
+            is_acknowledged: true,
+        };
         let state = ScrubState {
             started_unix_s: 1,
             next: ExtentIndex(7),
@@ -90,11 +121,25 @@ mod tests {
             bytes: 4,
             found: 2,
             damages: vec![damage.clone(), damage],
+            finished_unix_s: 5,
+            unlisted: 6,
+            unlisted_so_far: 7,
         };
         let bytes = state.encode();
         assert_eq!(ScrubState::decode(&bytes).unwrap(), state);
         for len in 0..bytes.len() {
             assert!(ScrubState::decode(&bytes[..len]).is_err());
         }
+    }
+
+    #[test]
+    fn a_record_of_an_older_version_is_understood() {
+        let damage = ScrubDamage { volume: "v".into(), offset: 4096, detail: "what".into(), ..ScrubDamage::default() };
+        let state = ScrubState { started_unix_s: 1, found: 1, damages: vec![damage], ..ScrubState::default() };
+        let mut old = state.encode();
+        // Without its seal, the three numbers, and what is said of the damage.
+        old.truncate(old.len() - 4 - 24 - 5);
+        seal(&mut old);
+        assert_eq!(ScrubState::decode(&old).unwrap(), state);
     }
 }
