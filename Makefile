@@ -5,6 +5,20 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test system kernel-nbd soak bench bench-adaptive bench-codecs bench-space peers fuzz lint deny completions man install clean
 
+# Under sudo, rustup's cargo is in the home of the user who called it, and sudo's secure_path hides it. What root builds in that
+# user's checkout is given back to the user, so that the next `make build` without sudo can go on.
+CALLER_HOME := $(if $(SUDO_USER),$(shell getent passwd '$(SUDO_USER)' | cut -d: -f6))
+ifneq ($(wildcard $(CALLER_HOME)/.cargo/bin/cargo),)
+ifneq ($(CALLER_HOME),)
+export PATH := $(CALLER_HOME)/.cargo/bin:$(PATH)
+export RUSTUP_HOME ?= $(CALLER_HOME)/.rustup
+endif
+else
+# As root without sudo, or from a shell that has not read rustup's settings.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+endif
+GIVE_BACK = $(if $(and $(SUDO_UID),$(SUDO_GID)),chown -R '$(SUDO_UID):$(SUDO_GID)' target,true)
+
 PREFIX ?= /usr/local
 DESTDIR ?=
 # How long `make soak` runs, and what each fuzz target gets in `make fuzz`.
@@ -27,6 +41,7 @@ setup: ## Install what building, testing and the demo need
 build: ## Build the binary: target/release/shale
 	@tools/setup build
 	cargo build --release --locked --package shale
+	@$(GIVE_BACK)
 
 demo: build ## A compressed volume with ext4 on it, a kernel tree and a disk image in it, kill -9, and what it saved
 	@tools/setup demo
@@ -34,7 +49,7 @@ demo: build ## A compressed volume with ext4 on it, a kernel tree and a disk ima
 
 test: ## The gate: format, lints, layers, licences, all tests, crash simulation, canaries, real clients
 	@tools/setup build lint test
-	tools/gate $(ARGS)
+	tools/gate $(ARGS); status=$$?; $(GIVE_BACK); exit $$status
 
 system: build ## Only the system tests (real binary, real clients); ARGS='--only REGEX' selects
 	@tools/setup test
@@ -102,8 +117,8 @@ man: build ## Manual pages to target/man
 	@mkdir -p target/man
 	target/release/shale man target/man
 
-install: man completions ## Binary, manual pages and completions under PREFIX=/usr/local
-	install -D -m 755 target/release/shale $(DESTDIR)$(PREFIX)/bin/shale
+install: man completions ## Binary (without line tables), manual pages and completions under PREFIX=/usr/local
+	install -D -s -m 755 target/release/shale $(DESTDIR)$(PREFIX)/bin/shale
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 target/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
 	install -D -m 644 target/completions/shale.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/shale
