@@ -318,6 +318,12 @@ pub struct RecompressSlice {
     pub extents_total: u64,
     /// Bytes of an extent.
     pub extent_bytes: u64,
+    /// Bytes of data in the extents that are done, as stored.
+    #[serde(default)]
+    pub bytes_done: u64,
+    /// The same of all.
+    #[serde(default)]
+    pub bytes_total: u64,
     /// Fragments looked at.
     pub fragments: u64,
     /// Fragments rewritten.
@@ -342,6 +348,8 @@ impl From<engine::RecompressReport> for RecompressSlice {
             extents_done: report.extents_done,
             extents_total: report.extents_total,
             extent_bytes: report.extent_bytes,
+            bytes_done: report.bytes_done,
+            bytes_total: report.bytes_total,
             fragments: report.fragments,
             rewritten: report.rewritten,
             before_bytes: report.before_bytes,

@@ -1,12 +1,13 @@
 //! Exit codes, and how a failed command tells what went wrong. The only place where an [`ErrorKind`] becomes a number.
 
 use std::fmt;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use surface::{Error, ErrorKind};
 
+use crate::cli::help;
 use crate::output::{self, Output};
 
 /// Text of the exit codes for `--help` and the man page.
@@ -161,7 +162,7 @@ pub fn report_usage(error: &clap::Error) -> ExitCode {
         let message = message.strip_prefix("error: ").unwrap_or(message);
         let words: Vec<_> = message.split_whitespace().collect();
         Output::new(true, false).error(ErrorKind::Invalid.name(), &words.join(" "));
-    } else if let Err(unwritten) = error.print().and_then(|()| std::io::stdout().flush())
+    } else if let Err(unwritten) = print(error, asked_for)
         && asked_for
     {
         output::unwritten(unwritten);
@@ -170,6 +171,25 @@ pub fn report_usage(error: &clap::Error) -> ExitCode {
         return ExitCode::from(code_of(ErrorKind::Invalid));
     }
     output::all_was_written().map_or_else(|failure| failure.report(&Output::new(false, false)), |()| ExitCode::SUCCESS)
+}
+
+/// Prints what the parser says, in colour where there is a terminal that shall have it.
+fn print(error: &clap::Error, asked_for: bool) -> std::io::Result<()> {
+    let wants_colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+        && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
+    let rendered = error.render();
+    let text = |is_terminal: bool| {
+        let text = if is_terminal && wants_colour { rendered.ansi().to_string() } else { rendered.to_string() };
+        help::plain(&text)
+    };
+    if asked_for {
+        let mut stdout = std::io::stdout().lock();
+        stdout.write_all(text(stdout.is_terminal()).as_bytes())?;
+        stdout.flush()
+    } else {
+        let mut stderr = std::io::stderr().lock();
+        stderr.write_all(text(stderr.is_terminal()).as_bytes())
+    }
 }
 
 /// The kind of an I/O error on something that the user named: NotFound, Exists and the like keep their kinds.

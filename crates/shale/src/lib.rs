@@ -15,10 +15,12 @@ pub mod choices;
 pub mod cli;
 mod clients;
 pub mod commands;
+pub mod completion;
 pub mod control;
 pub mod devices;
 pub mod estimate;
 pub mod exit;
+pub mod health;
 pub mod losses;
 pub mod model;
 pub mod names;
@@ -28,22 +30,28 @@ pub mod progress;
 pub mod schedules;
 pub mod service;
 pub mod session;
+pub mod slices;
 pub mod stream_io;
 pub mod stream_plan;
 pub mod system;
+pub mod times;
 pub mod transfer;
 pub mod volume_io;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches;
 
 /// Parses the command line, runs the command, reports its error, and gives the exit code.
 pub fn run() -> ExitCode {
     env::tune_allocator();
     system::survive_file_size_limit();
     system::raise_descriptor_limit();
-    let cli = match cli::Cli::try_parse() {
+    if completion::answer() {
+        return ExitCode::SUCCESS;
+    }
+    let parsed = cli::command().try_get_matches().and_then(|matches| cli::Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => return exit::report_usage(&error),
     };

@@ -7,6 +7,7 @@ use engine::{CheckReport, Property, PropertySource, VolumeStatus};
 use serde::{Deserialize, Serialize};
 
 pub use crate::losses::{LossLine, LossReport};
+pub use crate::slices::{CleanSlice, ScrubSlice, ShrinkSlice, SortSlice};
 
 /// A volume.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,6 +35,9 @@ pub struct VolumeReport {
     /// It has not got all of the data that an import was to bring.
     #[serde(default)]
     pub incomplete: bool,
+    /// `allocated_bytes` and `stored_bytes` are exact: nothing has changed them since the last checkpoint.
+    #[serde(default)]
+    pub exact: bool,
     /// Its snapshots, oldest first, if they were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshots: Option<Vec<SnapshotReport>>,
@@ -56,6 +60,9 @@ pub struct SnapshotReport {
     pub unique_bytes: u64,
     /// Stored bytes of what it sees that others see too.
     pub shared_bytes: u64,
+    /// Logical bytes that hold data in it.
+    #[serde(default)]
+    pub data_bytes: u64,
     /// How many clients have it open.
     pub clients: usize,
     /// As of its volume.
@@ -183,6 +190,7 @@ impl VolumeReport {
             incomplete: policy::is_incomplete(&status.properties),
             properties: status.properties,
             origin: status.origin,
+            exact: status.is_exact,
             snapshots: None,
         }
     }
@@ -222,6 +230,23 @@ pub struct StatusReport {
     pub nbd: Vec<String>,
     pub mount: Option<String>,
     pub uptime_s: u64,
+    /// The worst that is to be said: see [`crate::health`].
+    #[serde(default)]
+    pub health: String,
+    #[serde(default)]
+    pub used_percent: f64,
+    #[serde(default)]
+    pub available_bytes: u64,
+    #[serde(default)]
+    pub reserved_bytes: u64,
+    #[serde(default)]
+    pub kept_bytes: u64,
+    #[serde(default)]
+    pub full: bool,
+    #[serde(default)]
+    pub exact: bool,
+    #[serde(default)]
+    pub scrub: ScrubLine,
     pub capacity_bytes: u64,
     pub extent_bytes: u64,
     pub extents_free: u64,
@@ -263,6 +288,10 @@ pub struct StatusReport {
     pub catalogue_bytes: u64,
     pub catalogue_extents: u64,
     pub damages: Vec<String>,
+    #[serde(default)]
+    pub damages_unlisted: u64,
+    #[serde(default)]
+    pub damages_acknowledged: u64,
     pub receives: Vec<ReceiveLine>,
     #[serde(default)]
     pub incomplete: Vec<String>,
@@ -271,6 +300,23 @@ pub struct StatusReport {
     pub memory_budget_bytes: u64,
     pub memory_resident_bytes: u64,
     pub failed: Option<String>,
+}
+
+/// The last scrub of a pool.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubLine {
+    /// When it began, in seconds since 1970; 0: the pool was never scrubbed.
+    pub started_unix_s: u64,
+    /// When it ended; 0: it has not.
+    pub finished_unix_s: u64,
+    /// It is under way now.
+    pub running: bool,
+    /// Bytes of data that it has gone through, as stored.
+    pub bytes_done: u64,
+    /// All there are.
+    pub bytes_total: u64,
+    /// Damages that it found.
+    pub found: u64,
 }
 
 /// What `check` found.
@@ -320,117 +366,6 @@ pub struct ProblemReport {
 impl From<engine::Problem> for ProblemReport {
     fn from(p: engine::Problem) -> Self {
         Self { kind: p.kind.to_owned(), volume: p.volume, offset: p.offset, detail: p.detail, repaired: p.repaired }
-    }
-}
-
-/// A piece of cleaning on demand. See [`engine::CleanReport`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs)]
-pub struct CleanSlice {
-    pub finished: bool,
-    pub extents_cleaned: u64,
-    pub bytes_moved: u64,
-    pub extents_free: u64,
-    pub extents_free_before: u64,
-    pub extents_todo: u64,
-    #[serde(default)]
-    pub mark: Option<u32>,
-}
-
-impl From<engine::CleanReport> for CleanSlice {
-    fn from(report: engine::CleanReport) -> Self {
-        Self {
-            finished: report.is_finished,
-            extents_cleaned: report.extents_cleaned,
-            bytes_moved: report.bytes_moved,
-            extents_free: report.extents_free_after,
-            extents_free_before: report.extents_free_before,
-            extents_todo: report.extents_todo,
-            mark: Some(report.mark.0),
-        }
-    }
-}
-
-/// How far sorting is. See [`engine::SortReport`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs)]
-pub struct SortSlice {
-    pub finished: bool,
-    pub started_unix_s: u64,
-    pub bytes_done: u64,
-    pub bytes_total: u64,
-    pub rewritten_bytes: u64,
-    pub damaged_groups: u64,
-    pub foreground_bytes: u64,
-}
-
-impl From<engine::SortReport> for SortSlice {
-    fn from(report: engine::SortReport) -> Self {
-        Self {
-            finished: report.is_finished,
-            started_unix_s: report.started_unix_s,
-            bytes_done: report.bytes_done,
-            bytes_total: report.bytes_total,
-            rewritten_bytes: report.rewritten_bytes,
-            damaged_groups: report.damaged_groups,
-            foreground_bytes: report.foreground_bytes,
-        }
-    }
-}
-
-/// How far shrinking is. See [`engine::ShrinkReport`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs)]
-pub struct ShrinkSlice {
-    pub finished: bool,
-    pub capacity_bytes: u64,
-    pub extents_todo: u64,
-    pub bytes_todo: u64,
-    pub bytes_moved: u64,
-}
-
-impl From<engine::ShrinkReport> for ShrinkSlice {
-    fn from(report: engine::ShrinkReport) -> Self {
-        Self {
-            finished: report.is_finished,
-            capacity_bytes: report.capacity_bytes,
-            extents_todo: report.extents_todo,
-            bytes_todo: report.bytes_todo,
-            bytes_moved: report.bytes_moved,
-        }
-    }
-}
-
-/// How far scrubbing is. See [`engine::ScrubReport`].
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs)]
-pub struct ScrubSlice {
-    pub finished: bool,
-    pub started_unix_s: u64,
-    pub extents_done: u64,
-    pub extents_total: u64,
-    pub extent_bytes: u64,
-    pub fragments: u64,
-    pub bytes: u64,
-    pub foreground_bytes: u64,
-    pub found: u64,
-    pub damages: Vec<ProblemReport>,
-}
-
-impl From<engine::ScrubReport> for ScrubSlice {
-    fn from(report: engine::ScrubReport) -> Self {
-        Self {
-            finished: report.is_finished,
-            started_unix_s: report.started_unix_s,
-            extents_done: report.extents_done,
-            extents_total: report.extents_total,
-            extent_bytes: report.extent_bytes,
-            fragments: report.fragments,
-            bytes: report.bytes,
-            foreground_bytes: report.foreground_bytes,
-            found: report.found,
-            damages: report.damages.into_iter().map(ProblemReport::from).collect(),
-        }
     }
 }
 

@@ -159,10 +159,36 @@ pub fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Lines of `name  value`, names padded to the longest.
+/// Cells with tabs between them, for scripts.
+pub fn tabbed(rows: &[Vec<String>]) -> String {
+    rows.iter().map(|row| row.join("\t") + "\n").collect()
+}
+
+/// Columns of a terminal that nobody has made wider.
+const COLUMNS: usize = 80;
+
+/// Lines of `name  value`, names padded to the longest. A value that would go beyond the columns goes on in the next line, behind the
+/// space of the name; only a word that is longer than that, such as a path, is not broken.
 pub fn facts(lines: &[(&str, String)]) -> String {
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    lines.iter().map(|(name, value)| format!("{name:width$}  {value}").trim_end().to_owned() + "\n").collect()
+    let mut text = String::new();
+    for (name, value) in lines {
+        let mut line = format!("{name:width$} ");
+        let mut has_words = false;
+        for word in value.split(' ') {
+            if has_words && line.chars().count() + 1 + word.chars().count() > COLUMNS {
+                text += line.trim_end();
+                text.push('\n');
+                line = format!("{:width$} ", "");
+            }
+            line.push(' ');
+            line += word;
+            has_words = true;
+        }
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
 }
 
 #[cfg(test)]
@@ -179,5 +205,14 @@ mod tests {
     #[test]
     fn facts_pad_names() {
         assert_eq!(facts(&[("a", "1".into()), ("long", "2".into())]), "a     1\nlong  2\n");
+    }
+
+    #[test]
+    fn facts_that_are_long_go_on_below() {
+        let text = facts(&[("name", "word ".repeat(40)), ("", String::new()), ("path", "x".repeat(100))]);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 5, "{text}");
+        assert!(lines[..3].iter().all(|line| line.chars().count() <= COLUMNS), "{text}");
+        assert!(lines[1].starts_with("      word") && lines[4] == format!("path  {}", "x".repeat(100)), "{text}");
     }
 }

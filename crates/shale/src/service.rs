@@ -1,5 +1,6 @@
 //! Answers requests on an open pool: for the command that opened it, and for the clients of a server.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,8 +11,10 @@ use surface::{BlockDevice, Client, DeviceId, Error, ErrorKind, Result};
 
 use crate::control::{Reply, Request};
 use crate::devices::Devices;
+use crate::health;
 use crate::model::{
-    BookmarkLine, HoldLine, LossLine, PropertyReport, ReceiveLine, SnapshotReport, StatusReport, VolumeReport, ratio,
+    BookmarkLine, HoldLine, LossLine, PropertyReport, ReceiveLine, ScrubLine, SnapshotReport, StatusReport,
+    VolumeReport, ratio,
 };
 use crate::output::Output;
 use crate::schedules;
@@ -49,6 +52,16 @@ pub struct Service {
     written_before: u64,
     output: Output,
     served: Mutex<Option<Served>>,
+    /// Damages that the log has.
+    damage_told: Mutex<BTreeSet<String>>,
+}
+
+/// A damage in words, with its place.
+fn damage_words(damage: engine::Problem) -> String {
+    match (damage.volume, damage.offset) {
+        (Some(volume), Some(offset)) => format!("{volume}, byte {offset}: {}", damage.detail),
+        _ => damage.detail,
+    }
 }
 
 impl Service {
@@ -72,6 +85,7 @@ impl Service {
             written_before: system::disk_written_bytes(),
             output,
             served: Mutex::new(None),
+            damage_told: Mutex::default(),
         }
     }
 
@@ -192,7 +206,10 @@ impl Service {
                 };
                 Ok(Reply::Cleaned(report.into()))
             }
-            Request::Acknowledge => self.pool.acknowledge_losses().map(|()| Reply::Done),
+            Request::Acknowledge => {
+                self.pool.acknowledge_damage()?;
+                self.pool.acknowledge_losses().map(|()| Reply::Done)
+            }
             Request::Sort { bytes, restart } => Ok(Reply::Sorted(self.pool.sort(bytes, restart)?.into())),
             Request::Scrub { bytes, restart } => Ok(Reply::Scrubbed(Box::new(self.pool.scrub(bytes, restart)?.into()))),
             Request::Recompress { volume, mode, bytes, restart } => {
@@ -265,8 +282,9 @@ impl Service {
             if reports.last().is_none_or(|last| last.volume != status.volume) {
                 usage = self.pool.snapshot_usage(&status.volume)?.into_iter().map(|u| (u.name.clone(), u)).collect();
             }
-            let (unique_bytes, shared_bytes) =
-                usage.get(&status.name).map_or((0, 0), |usage| (usage.unique_bytes, usage.shared_bytes));
+            let (unique_bytes, shared_bytes, data_bytes) = usage
+                .get(&status.name)
+                .map_or((0, 0, 0), |usage| (usage.unique_bytes, usage.shared_bytes, usage.data_bytes));
             let clients = self.devices.clients(&format!("{}@{}", status.volume, status.name));
             reports.push(SnapshotReport {
                 volume: status.volume,
@@ -276,6 +294,7 @@ impl Service {
                 scheduled: status.scheduled,
                 unique_bytes,
                 shared_bytes,
+                data_bytes,
                 clients,
                 incomplete: status.incomplete,
             });
@@ -283,8 +302,27 @@ impl Service {
         Ok(reports)
     }
 
+    /// What has been found to be damaged since this was asked last, for the server's log.
+    pub fn new_damage(&self) -> Vec<String> {
+        if !self.pool.suspects_damage() {
+            return Vec::new();
+        }
+        let known: BTreeSet<_> = self.pool.damage_report().damages.into_iter().map(damage_words).collect();
+        let mut told = self.damage_told.lock();
+        let new = known.difference(&told).map(|text| format!("DAMAGED: {text}")).collect();
+        *told = known;
+        new
+    }
+
     fn status(&self) -> StatusReport {
+        let mut report = self.figures();
+        report.health = health::worst(&report).name().to_owned();
+        report
+    }
+
+    fn figures(&self) -> StatusReport {
         let status = self.pool.status();
+        let damage = self.pool.damage_report();
         let served = self.served.lock().clone();
         let is_served = served.is_some();
         let Served { nbd, mount } = served.unwrap_or_default();
@@ -304,7 +342,25 @@ impl Service {
             cold_after_bytes: status.cold_after_bytes,
             catalogue_bytes: status.catalogue_bytes,
             catalogue_extents: status.catalogue_extents,
-            damages: status.damages,
+            health: String::new(),
+            used_percent: 100.0
+                - health::percent(status.available_bytes.saturating_add(status.reserved_bytes), status.usable_bytes),
+            available_bytes: status.available_bytes,
+            reserved_bytes: status.reserved_bytes,
+            kept_bytes: status.kept_bytes,
+            full: status.is_full,
+            exact: status.is_exact,
+            scrub: ScrubLine {
+                started_unix_s: damage.started_unix_s,
+                finished_unix_s: damage.finished_unix_s,
+                running: damage.is_scrubbing,
+                bytes_done: damage.bytes_done,
+                bytes_total: damage.bytes_total,
+                found: damage.found,
+            },
+            damages: damage.damages.into_iter().map(damage_words).collect(),
+            damages_unlisted: damage.unlisted,
+            damages_acknowledged: damage.acknowledged,
             receives: self.receives(),
             incomplete: self.pool.incomplete(),
             losses: self.pool.losses().into_iter().map(|(unix_s, text)| LossLine { unix_s, text }).collect(),

@@ -1,5 +1,6 @@
 //! The one definition of commands and flags: help, completions and man pages come from it. Owns no behaviour.
 
+pub mod help;
 mod history;
 mod kept;
 mod policy;
@@ -29,13 +30,21 @@ use crate::names;
 /// buffer that keeps both cores of a small machine busy.
 const MEMORY_DEFAULT: &str = "512M";
 
+/// The version, with the commit that it was built from where that is known.
+pub const VERSION: &str = env!("SHALE_VERSION");
+
+/// The definition of the commands, with help for the terminal at hand.
+pub fn command() -> clap::Command {
+    help::fitted(<Cli as clap::CommandFactory>::command(), help::columns())
+}
+
 /// A storage pool that compresses what is written to it
 ///
 /// A pool is a directory. It holds volumes: thin block devices whose data is compressed as it is written. A pool is
 /// opened by one process at a time: commands talk to its server when there is one, and open the pool themselves when
 /// there is none.
 #[derive(Debug, Parser)]
-#[command(name = "shale", version, arg_required_else_help = true, max_term_width = 110, after_long_help = format!("\
+#[command(name = "shale", version = VERSION, arg_required_else_help = true, after_long_help = format!("\
 Examples:
   shale init /srv/pool --capacity 100G
   shale create /srv/pool vm --size 20G -o compression=zstd-3
@@ -246,6 +255,8 @@ mod tests {
             "shale holds p",
             "shale holds p v@s --json",
             "shale list -r p",
+            "shale list p v@s -H -o name,stored,compression",
+            "shale status p --acknowledge",
             "shale diff p v@s v@t --json",
             "shale diff p v@s",
             "shale send p v@s --from r -o file --force",

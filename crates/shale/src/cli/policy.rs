@@ -110,7 +110,8 @@ goes on where it stopped when it is started again for the same volume and mode, 
 What the old places held is dead then: the cleaner gives it back. A pool recompresses one volume at a time: while a command is at it, another one
 is refused (exit code 4).
 
-JSON fields: finished, started_unix_s, mode, extents_done, extents_total, extent_bytes, fragments (looked at), rewritten, before_bytes,
+JSON fields: finished, started_unix_s, mode, extents_done, extents_total, extent_bytes, bytes_done, bytes_total (of the pool's data, as
+  stored), fragments (looked at), rewritten, before_bytes,
   after_bytes (of those rewritten), damaged_fragments (left as they are: see shale scrub), foreground_bytes (read and written by users of
   the pool since it was opened), seconds")]
 pub struct RecompressArgs {

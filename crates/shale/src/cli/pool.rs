@@ -44,9 +44,21 @@ pub struct InitArgs {
 Examples:
   shale status /srv/pool
   shale status /srv/pool --sync --json | jq .ratio
-  shale status /srv/pool --acknowledge                  what repairs have lost is known: do not show it any more
+  shale status /srv/pool --acknowledge      what is damaged, or repairs have lost, is known now
+
+It begins with how the pool fares: ok, scrubbing, nearly full (80 % and more), incomplete, full, recovered with
+loss, damaged, or failed; of several all, the worst first. What is damaged is named until it is mended (overwritten, discarded, destroyed, restored), or
+acknowledged with --acknowledge. A ~ stands before what is estimated: exact again with the next checkpoint, or --sync.
 
 JSON fields (bytes, counts, or as named; counters begin when the pool is opened):
+  health                                   ok, scrubbing, nearly-full, incomplete, full, recovered-with-loss, damaged or failed: the worst
+  used_percent, available_bytes            how full the pool is; what new data can take, as stored, if all that is dead is cleaned
+  reserved_bytes, kept_bytes               kept for volumes with a reservation, and not used yet; kept for cleaning
+  full                                     whether new data was refused last
+  exact                                    whether allocated, stored and dead bytes are exact, or estimated
+  scrub                                    the last one: {started_unix_s, finished_unix_s (0: it has not), running, bytes_done, bytes_total,
+                                           found}
+  damages_unlisted, damages_acknowledged   damages beyond the list in damages; those that were acknowledged
   pool, data, id                           directory, data file or device, identifier
   served, pid, nbd, mount, uptime_s        by whom and where it is served
   capacity_bytes, extent_bytes, extents_free, extents_total
@@ -61,7 +73,8 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   cold_before_bytes, cold_after_bytes      what the cleaner compressed anew as cold-mode says: bytes before and after
   catalogue_bytes, catalogue_extents       size of the catalogue in the log, from which salvage would know names and sizes (0: no room
                                            for one); extents that are kept for it alone
-  damages                                  what the cleaner could not move because it is damaged: list of texts
+  damages                                  what reads, scrub, check or the cleaner found damaged, and what has not been mended or
+                                           acknowledged since: list of texts
   receives                                 snapshots that streams are bringing, or were until they broke off: list of
                                            {volume, snapshot, is_new, received_bytes, expected_bytes, token}
   losses                                   what repairs have lost and nobody has acknowledged: list of {unix_s, text}
@@ -82,7 +95,7 @@ pub struct StatusArgs {
     /// Take a checkpoint first, so that the figures include everything written
     #[arg(long)]
     pub sync: bool,
-    /// Do not show any more what repairs have lost so far
+    /// Take note of what is damaged, and of what repairs have lost: it raises no alarm any more
     #[arg(long)]
     pub acknowledge: bool,
     /// How the pool is reached
@@ -273,13 +286,14 @@ Examples:
 
 Reads all data that lives in the pool and verifies every checksum, while the pool is used. It can be interrupted
 at any time, and goes on where it stopped when it is started again, be it after a restart; --restart begins anew.
-Exit code 6 if anything is damaged.
+Exit code 6 if anything is damaged that was not acknowledged (shale status --acknowledge).
 
 What is damaged is reported of the volume if it sees it as it is now, else of the newest of its snapshots or clones that does; others that do
 are named behind it.
 
-JSON fields: finished, started_unix_s, extents_done, extents_total, extent_bytes, fragments, bytes, foreground_bytes (read and written by users of
-  the pool since it was opened), found, seconds, damages: list of {kind, volume, offset, detail, repaired}; kind is fragment, or header,
+JSON fields: finished, started_unix_s, extents_done, extents_total, extent_bytes, bytes_done, bytes_total (of data, as stored), fragments, bytes,
+  foreground_bytes (read and written by users of the pool since it was opened), found, unacknowledged (damages that shale status --acknowledge
+  has not taken note of), seconds, damages (found now, or before and not mended since): list of {kind, volume, offset, detail, repaired}; kind is fragment, or header,
   which concerns no volume; volume may be VOLUME@SNAPSHOT")]
 pub struct ScrubArgs {
     /// Directory of the pool

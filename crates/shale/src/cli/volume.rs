@@ -122,31 +122,53 @@ pub struct GetArgs {
 #[command(after_long_help = "\
 Examples:
   shale list /srv/pool
-  shale list /srv/pool -r
+  shale list /srv/pool -r                              snapshots too, with their times and what they keep
+  shale list /srv/pool vm -r                           one volume
+  shale list /srv/pool -o name,stored,compression      these columns
+  shale list /srv/pool -H -o name,stored               for scripts: exact bytes, tabs, no headers
   shale list /srv/pool --json | jq -r '.[].name'
 
-Figures are estimated between checkpoints, and exact after one: some ten seconds after the pool came to rest, or with
---sync, which takes one first. DATA and STORED count a volume's snapshots, too: what was overwritten since one counts
+Columns of -o: name, type, id, size, data, stored, ratio, saved, unique, shared, clients, created, origin, incomplete,
+scheduled, and every property (see shale get). Times are in UTC; with -H in seconds since 1970.
+
+A ~ stands before what is estimated: figures are exact after a checkpoint, some ten seconds after the pool came to rest, or
+with --sync, which takes one first. DATA and STORED count a volume's snapshots, too: what was overwritten since one counts
 twice. What a clone shares counts where it was written: it has of its own what was written to it.
 JSON: a list of {id, name, size_bytes, allocated_bytes, stored_bytes, ratio, created_unix_s, clients, properties, origin,
-  incomplete};
+  incomplete, exact};
   id is a number that the volume keeps whatever it is called, allocated are logical bytes that hold data (its snapshots' too), stored what they take in the pool, ratio = allocated/stored (null
   when empty), clients how many have the volume open, properties those set on the volume itself, origin the snapshot of
-  another volume that it was cloned from, incomplete whether an import has brought a part of its data only. With -r each has
-  snapshots, a list of {volume, name, size_bytes, created_unix_s, scheduled, unique_bytes, shared_bytes, clients,
-  incomplete}: unique comes back if the snapshot alone is destroyed, shared is what others see too.")]
+  another volume that it was cloned from, incomplete whether an import has brought a part of its data only, exact whether allocated and stored are exact, or estimated. With -r each has
+  snapshots, a list of {volume, name, size_bytes, created_unix_s, scheduled, unique_bytes, shared_bytes, data_bytes, clients,
+  incomplete}: data_bytes are logical bytes that hold data, unique comes back if the snapshot alone is destroyed, shared is what others see too.")]
 pub struct ListArgs {
     /// Directory of the pool
     pub pool: PathBuf,
+    /// Only this volume, or this VOLUME@SNAPSHOT
+    #[arg(value_parser = names::any_name)]
+    pub volume: Option<String>,
     /// Take a checkpoint first, so that the figures include everything written
     #[arg(long)]
     pub sync: bool,
     /// List the snapshots too, and what they cost
     #[arg(long, short)]
     pub recursive: bool,
+    /// Show these columns, separated by commas
+    #[arg(short = 'o', long, value_name = "COLUMNS", value_delimiter = ',')]
+    pub columns: Option<Vec<String>>,
+    /// Without headers, tabs between columns, sizes in bytes
+    #[arg(short = 'H', long)]
+    pub bare: bool,
     /// How the pool is reached
     #[command(flatten)]
     pub access: Access,
+}
+
+impl ListArgs {
+    /// Whether snapshots are to be shown: all, or the one that is named.
+    pub fn wants_snapshots(&self) -> bool {
+        self.recursive || self.volume.as_ref().is_some_and(|name| name.contains('@'))
+    }
 }
 
 /// See [`super::Command::Resize`].

@@ -3,16 +3,20 @@
 use std::path::Path;
 
 use clap::{Command, CommandFactory};
+use surface::{Error, ErrorKind};
 
-use crate::cli::Cli;
-use crate::exit::{Outcome, path_error};
+use crate::cli::{Cli, help};
+use crate::completion;
+use crate::exit::{EXIT_CODES_HELP, Outcome, path_error};
 use crate::output::Output;
+
+/// Columns of the text of a manual page: those of a terminal, without its margin.
+const MAN_COLUMNS: usize = 72;
 
 /// Prints a completion script.
 pub fn completions(shell: clap_complete::Shell, output: &Output) -> Outcome {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "shale", &mut script);
-    output.text(&String::from_utf8_lossy(&script));
+    let script = completion::script(shell).map_err(|why| Error::new(ErrorKind::Unsupported, why))?;
+    output.text(&script);
     Ok(())
 }
 
@@ -20,7 +24,10 @@ pub fn completions(shell: clap_complete::Shell, output: &Output) -> Outcome {
 pub fn man(dir: &Path) -> Outcome {
     std::fs::create_dir_all(dir).map_err(|error| path_error("cannot make", dir, error))?;
     // The generated `help` command would get a page for each command once more.
-    let mut root = Cli::command().disable_help_subcommand(true);
+    let mut root = Cli::command().disable_help_subcommand(true).mut_subcommands(|command| {
+        let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+        command.after_long_help(help::reflow(&text, MAN_COLUMNS))
+    });
     root.build();
     let commands = root.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
     for command in std::iter::once(root.clone()).chain(commands) {
@@ -28,25 +35,48 @@ pub fn man(dir: &Path) -> Outcome {
         let place = dir.join(man.get_filename());
         let mut page = Vec::new();
         man.render(&mut page)
-            .and_then(|()| std::fs::write(&place, with_values(&command, &keep_lines(&String::from_utf8_lossy(&page)))))
+            .and_then(|()| {
+                std::fs::write(&place, with_values(&command, &with_sections(&String::from_utf8_lossy(&page))))
+            })
             .map_err(|error| path_error("cannot write", &place, error))?;
     }
     Ok(())
 }
 
-/// What follows the options in the help are examples and tables: their lines stay as they are, under a heading that
-/// says so.
-fn keep_lines(page: &str) -> String {
-    let (before, after) = match page.split_once(".SH EXTRA\n") {
-        Some(parts) => parts,
-        None => return page.to_owned(),
-    };
+/// What follows the options in the help, under headings of manual pages: examples, exit status, and notes. Lines stay as they are.
+fn with_sections(page: &str) -> String {
+    let (before, after) = page.split_once(".SH EXTRA\n").unwrap_or((page, ""));
     let (extra, rest) = match after.find("\n.SH ") {
         Some(end) => after.split_at(end + 1),
         None => (after, ""),
     };
-    let extra = extra.trim_end();
-    format!("{before}.SH NOTES\n.nf\n{extra}\n.fi\n{rest}")
+    let (mut examples, mut notes) = (Vec::new(), Vec::new());
+    // A part begins with its heading, and ends where the next one does.
+    let mut is_of = &mut notes;
+    for line in extra.trim_end().lines() {
+        match line.trim_start_matches("\\&") {
+            "Examples:" => {
+                is_of = &mut examples;
+                continue;
+            }
+            // These are the same for all pages.
+            "Exit codes:" => break,
+            "" => is_of = &mut notes,
+            _ => {}
+        }
+        is_of.push(line);
+    }
+    let section = |title: &str, lines: &[&str]| {
+        let text = lines.join("\n");
+        let text = text.trim_matches('\n');
+        if text.is_empty() { String::new() } else { format!(".SH {title}\n.nf\n{text}\n.fi\n") }
+    };
+    let (_, codes) = EXIT_CODES_HELP.split_once('\n').unwrap_or_default();
+    let codes: Vec<_> = codes.lines().map(|line| line.replace('-', "\\-")).collect();
+    let codes: Vec<_> = codes.iter().map(String::as_str).collect();
+    let sections = [("EXAMPLES", &examples[..]), ("NOTES", &notes), ("EXIT STATUS", &codes)];
+    let sections: String = sections.iter().map(|(title, lines)| section(title, lines)).collect();
+    format!("{before}{sections}{rest}")
 }
 
 /// The page with what options take in its synopsis, where the generator leaves it out.
@@ -94,9 +124,18 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_the_notes_are_kept_and_nothing_else_is() {
-        let page = ".SH NAME\nx\n.SH EXTRA\nExamples:\n  y\n.SH VERSION\nv1\n";
-        assert_eq!(keep_lines(page), ".SH NAME\nx\n.SH NOTES\n.nf\nExamples:\n  y\n.fi\n.SH VERSION\nv1\n");
-        assert_eq!(keep_lines(".SH NAME\n"), ".SH NAME\n");
+    fn a_page_has_examples_notes_and_exit_status() {
+        let page = ".SH NAME\nx\n.SH EXTRA\nExamples:\n  y\n  z\n\nWords.\n\nMore.\n.SH VERSION\nv1\n";
+        let text = with_sections(page);
+        assert!(
+            text.starts_with(".SH NAME\nx\n.SH EXAMPLES\n.nf\n  y\n  z\n.fi\n.SH NOTES\n.nf\nWords.\n\nMore.\n.fi\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains(".SH EXIT STATUS\n.nf\n    0  done\n") && text.ends_with(".fi\n.SH VERSION\nv1\n"),
+            "{text}"
+        );
+        let bare = with_sections(".SH NAME\n");
+        assert!(!bare.contains("EXAMPLES") && !bare.contains("NOTES") && bare.contains("EXIT STATUS"), "{bare}");
     }
 }

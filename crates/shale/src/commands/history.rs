@@ -1,15 +1,14 @@
-//! `shale snapshot`, `clone`, `rollback`, `rename`, `promote`, `diff`, and the snapshots of `list -r`.
+//! `shale snapshot`, `clone`, `rollback`, `rename`, `promote` and `diff`.
 
 use serde_json::json;
-use units::format_size;
 
 use super::incomplete;
 use crate::cli::{Access, CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};
 use crate::control::{Reply, Request};
 use crate::exit::Outcome;
-use crate::model::{ChangeReport, DiffReport, SnapshotReport, VolumeReport};
+use crate::model::{ChangeReport, DiffReport};
 use crate::names;
-use crate::output::{Output, table};
+use crate::output::Output;
 use crate::session::Session;
 
 fn done(pool: &std::path::Path, access: &Access, output: &Output, request: Request) -> Outcome {
@@ -112,42 +111,4 @@ fn begin(output: &Output, from: &str, to: &str, page: &DiffReport) {
 /// One change, as soon as it is known: there may be more than fit in memory.
 fn tell(output: &Output, change: &ChangeReport) {
     output.result(change, || format!("{:>16} {:>12} {}\n", change.offset, change.length, change.now));
-}
-
-/// All snapshots of a pool.
-pub fn snapshots(session: &Session) -> Outcome<Vec<SnapshotReport>> {
-    match session.call(Request::Snapshots { volume: None })? {
-        Reply::Snapshots(snapshots) => Ok(snapshots),
-        other => Err(other.unexpected().into()),
-    }
-}
-
-/// Volumes with their snapshots.
-pub fn show(volumes: &[VolumeReport]) -> String {
-    let mut rows =
-        vec![["NAME", "SIZE", "STORED", "UNIQUE", "SHARED", "CLIENTS", "ORIGIN"].map(str::to_owned).to_vec()];
-    for volume in volumes {
-        let none = || "-".to_owned();
-        rows.push(vec![
-            volume.name.clone(),
-            format_size(volume.size_bytes),
-            format_size(volume.stored_bytes),
-            none(),
-            none(),
-            volume.clients.to_string(),
-            volume.origin.clone().unwrap_or_else(none),
-        ]);
-        for snapshot in volume.snapshots.iter().flatten() {
-            rows.push(vec![
-                format!("{}@{}", volume.name, snapshot.name),
-                format_size(snapshot.size_bytes),
-                none(),
-                format_size(snapshot.unique_bytes),
-                format_size(snapshot.shared_bytes),
-                snapshot.clients.to_string(),
-                none(),
-            ]);
-        }
-    }
-    table(&rows)
 }

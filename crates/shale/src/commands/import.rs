@@ -13,8 +13,8 @@ use policy::{
 use surface::{Allocation, Error, ErrorKind};
 use units::{BLOCK_BYTES, OBJECT_BYTES_MAX, format_size};
 
+use super::list::volumes;
 use super::status::status;
-use super::volume::volumes;
 use crate::cli::ImportArgs;
 use crate::control::{Reply, Request};
 use crate::devices::GOING_PATIENCE;

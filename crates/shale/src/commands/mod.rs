@@ -13,6 +13,7 @@ mod import;
 mod incomplete;
 mod init;
 mod kept;
+mod list;
 mod pace;
 mod properties;
 mod recompress;
@@ -20,11 +21,14 @@ mod salvage;
 mod scrub;
 mod serve;
 mod shrink;
+mod spelled_out;
 mod status;
 mod stream_sets;
 mod streams;
 mod trace;
 mod volume;
+
+pub use list::COLUMNS;
 
 use crate::cli::Command;
 use crate::exit::Outcome;
@@ -34,13 +38,14 @@ use crate::output::Output;
 ///
 /// # Errors
 /// Whatever made it fail.
-pub fn run(command: Command, output: &Output) -> Outcome {
+pub fn run(mut command: Command, output: &Output) -> Outcome {
+    spelled_out::spell_out(&mut command, output);
     match command {
         Command::Init(args) => init::run(args, output),
         Command::Create(args) => volume::create(args, output),
         Command::Set(args) => properties::set(args, output),
         Command::Get(args) => properties::get(args, output),
-        Command::List(args) => volume::list(args, output),
+        Command::List(args) => list::run(args, output),
         Command::Status(args) => status::run(args, output),
         Command::Serve(args) => serve::run(args, output),
         Command::Import(args) => import::run(args, output),

@@ -47,8 +47,8 @@ fn standing(slice: &RecompressSlice) -> Standing {
     let left = (slice.before_bytes > 0).then(|| slice.after_bytes as f64 / slice.before_bytes as f64 * 100.0);
     Standing {
         finished: slice.finished,
-        bytes_done: slice.extents_done * slice.extent_bytes,
-        bytes_total: slice.extents_total * slice.extent_bytes,
+        bytes_done: slice.bytes_done,
+        bytes_total: slice.bytes_total,
         foreground_bytes: slice.foreground_bytes,
         said: left.map_or_else(String::new, |percent| format!("to {percent:.0}%")),
     }
@@ -63,7 +63,7 @@ fn show(slice: &RecompressSlice, took: Option<Duration>) -> String {
     let far = if slice.finished {
         "all of it".to_owned()
     } else {
-        format!("{} of {} extents so far", slice.extents_done, slice.extents_total)
+        format!("{} of {} of the pool's data so far", format_size(slice.bytes_done), format_size(slice.bytes_total))
     };
     let took = took.map_or_else(String::new, |took| format!(", in {:.1} s", took.as_secs_f64()));
     let won = slice.before_bytes.saturating_sub(slice.after_bytes);

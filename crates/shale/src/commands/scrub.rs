@@ -41,14 +41,14 @@ pub fn run(args: ScrubArgs, output: &Output) -> Outcome {
     })?;
     let summary = Summary { slice: &slice, seconds: started.elapsed().as_secs_f64() };
     output.result(&summary, || show(&slice, (!args.pacing.report).then_some(summary.seconds)));
-    if slice.found > 0 { Err(Failure::Reported(ErrorKind::Corrupt)) } else { Ok(()) }
+    if slice.unacknowledged > 0 { Err(Failure::Reported(ErrorKind::Corrupt)) } else { Ok(()) }
 }
 
 fn standing(slice: &ScrubSlice) -> Standing {
     Standing {
         finished: slice.finished,
-        bytes_done: slice.extents_done * slice.extent_bytes,
-        bytes_total: slice.extents_total * slice.extent_bytes,
+        bytes_done: slice.bytes_done,
+        bytes_total: slice.bytes_total,
         foreground_bytes: slice.foreground_bytes,
         said: format!("{} damaged", slice.found),
     }
@@ -70,7 +70,7 @@ fn show(slice: &ScrubSlice, seconds: Option<f64>) -> String {
     let far = if slice.finished {
         "all of it".to_owned()
     } else {
-        format!("{} of {} extents so far", slice.extents_done, slice.extents_total)
+        format!("{} of {} of the pool's data so far", format_size(slice.bytes_done), format_size(slice.bytes_total))
     };
     let took = seconds.map_or_else(String::new, |seconds| format!(", in {seconds:.1} s"));
     text.push_str(&format!(
@@ -79,6 +79,10 @@ fn show(slice: &ScrubSlice, seconds: Option<f64>) -> String {
         format_size(slice.bytes),
         if slice.found == 0 { "no damage".to_owned() } else { format!("{} damaged", slice.found) }
     ));
+    let known = slice.damages.len() as u64;
+    if known > slice.unacknowledged {
+        text.push_str(&format!("{} of the damages above have been acknowledged\n", known - slice.unacknowledged));
+    }
     text
 }
 
@@ -98,6 +102,8 @@ mod tests {
         let slice =
             ScrubSlice { started_unix_s: 1, finished: true, found: 1, damages: vec![damage], ..ScrubSlice::default() };
         let text = show(&slice, Some(1.0));
+        assert!(text.ends_with("1 of the damages above have been acknowledged\n"), "{text}");
+        assert!(!show(&ScrubSlice { unacknowledged: 1, ..slice.clone() }, None).contains("acknowledged"));
         assert!(text.contains("fragment: volume vm, byte 4096: a block from here"), "{text}");
         assert!(text.contains("all of it") && text.contains("1 damaged"), "{text}");
         assert!(text.contains(", in 1.0 s: ") && !show(&slice, None).contains(" s: "), "{text}");

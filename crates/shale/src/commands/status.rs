@@ -6,9 +6,11 @@ use super::incomplete;
 use crate::cli::StatusArgs;
 use crate::control::{Reply, Request};
 use crate::exit::Outcome;
-use crate::model::{StatusReport, show_ratio};
+use crate::health;
+use crate::model::{ScrubLine, StatusReport, show_ratio};
 use crate::output::{Output, facts};
 use crate::session::Session;
+use crate::times::{show_moment, show_seconds};
 
 /// Shows the figures of a pool.
 pub fn run(args: StatusArgs, output: &Output) -> Outcome {
@@ -33,6 +35,77 @@ pub fn status(session: &Session) -> Outcome<StatusReport> {
     }
 }
 
+/// What is looked at first: how the pool fares, what room it has, and what it promises.
+fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
+    let size = format_size;
+    let health: Vec<_> = health::assess(s).into_iter().map(|(_, words)| words).collect();
+    let mut lines = vec![
+        ("health", health.join("; ")),
+        (
+            "capacity",
+            format!(
+                "{}: {:.1} % used, {} available for new data",
+                size(s.capacity_bytes),
+                s.used_percent,
+                size(s.available_bytes)
+            ),
+        ),
+        (
+            "reserved",
+            format!("{} for volumes (not used yet), {} for cleaning", size(s.reserved_bytes), size(s.kept_bytes)),
+        ),
+        ("last scrub", scrub_words(&s.scrub)),
+        ("promise", "what was flushed survives the server's death and power cuts".to_owned()),
+    ];
+    for damage in &s.damages {
+        lines.push(("DAMAGED", damage.clone()));
+    }
+    if s.damages_unlisted > 0 {
+        lines
+            .push(("DAMAGED", format!("and in {} more places: scrub again once these are mended", s.damages_unlisted)));
+    }
+    if s.damages_acknowledged > 0 {
+        let text = format!("{} damages were acknowledged: 'shale scrub --report' lists them", s.damages_acknowledged);
+        lines.push(("damaged", text));
+    }
+    for loss in &s.losses {
+        let when = show_moment(loss.unix_s);
+        let text = format!("on {when} UTC: {}; when that is known: shale status {} --acknowledge", loss.text, s.pool);
+        lines.push(("RECOVERED WITH LOSS", text));
+    }
+    for title in &s.incomplete {
+        lines.push(("INCOMPLETE", incomplete::words(title)));
+    }
+    if let Some(failed) = &s.failed {
+        lines.push(("FAILED", format!("writes are refused: {failed}; stop and serve the pool again")));
+    }
+    lines
+}
+
+fn scrub_words(scrub: &ScrubLine) -> String {
+    if scrub.started_unix_s == 0 {
+        return "never".to_owned();
+    }
+    let found = match scrub.found {
+        0 => "found nothing".to_owned(),
+        1 => "found 1 damage".to_owned(),
+        found => format!("found {found} damages"),
+    };
+    let began = show_moment(scrub.started_unix_s);
+    if scrub.finished_unix_s > 0 {
+        let took = show_seconds(scrub.finished_unix_s.saturating_sub(scrub.started_unix_s));
+        return format!("ended {} UTC, after {took}, {found}", show_moment(scrub.finished_unix_s));
+    }
+    let (done, total) = (format_size(scrub.bytes_done), format_size(scrub.bytes_total));
+    let goes = if scrub.running { "is at" } else { "is paused at" };
+    format!("began {began} UTC, {goes} {done} of {total}, {found} so far")
+}
+
+/// `~` before what is estimated.
+fn about(is_exact: bool) -> &'static str {
+    if is_exact { "" } else { "~" }
+}
+
 fn show(s: &StatusReport) -> String {
     let size = format_size;
     let served = if s.served {
@@ -47,17 +120,20 @@ fn show(s: &StatusReport) -> String {
         "no".to_owned()
     };
     let used = s.extents_total.saturating_sub(s.extents_free);
-    let mut lines = vec![
+    let about = about(s.exact);
+    let mut lines = essentials(s);
+    lines.extend([
+        ("", String::new()),
         ("pool", s.pool.clone()),
         ("data", s.data.clone()),
         ("id", s.id.clone()),
         ("served", served),
         ("volumes", format!("{}, together {}", s.volumes, size(s.logical_bytes))),
         ("", String::new()),
-        ("data in volumes", size(s.allocated_bytes)),
-        ("stored", size(s.stored_bytes)),
-        ("ratio", show_ratio(s.ratio)),
-        ("space saved", s.saving_percent.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.1} %"))),
+        ("data in volumes", format!("{about}{}", size(s.allocated_bytes))),
+        ("stored", format!("{about}{}", size(s.stored_bytes))),
+        ("ratio", s.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{about}{}", show_ratio(Some(ratio))))),
+        ("space saved", s.saving_percent.map_or_else(|| "-".to_owned(), |percent| format!("{about}{percent:.1} %"))),
         (
             "of destroyed volumes",
             format!(
@@ -68,9 +144,9 @@ fn show(s: &StatusReport) -> String {
             ),
         ),
         ("dictionaries", format!("{}, together {}", s.dictionaries, size(s.dictionary_bytes))),
-        ("dead", format!("{} (not yet reclaimed)", size(s.dead_bytes))),
+        ("dead", format!("{about}{} (not yet reclaimed)", size(s.dead_bytes))),
         ("map", size(s.map_bytes)),
-        ("free", format!("{} of {}", size(s.free_bytes), size(s.capacity_bytes))),
+        ("free", format!("{} of {} without cleaning", size(s.free_bytes), size(s.capacity_bytes))),
         ("extents", format!("{used} of {} in use, {} each", s.extents_total, size(s.extent_bytes))),
         ("", String::new()),
         ("written", format!("{}, compressed to {}", size(s.written_bytes), size(s.fragment_bytes))),
@@ -101,7 +177,7 @@ fn show(s: &StatusReport) -> String {
             format!("{:.0} ms, {} batches, {}", s.recovery_ms, s.recovered_batches, size(s.recovered_bytes)),
         ),
         ("memory", format!("{} resident, budget {}", size(s.memory_resident_bytes), size(s.memory_budget_bytes))),
-    ];
+    ]);
     for r in &s.receives {
         let (come, expected) = (size(r.received_bytes), size(r.expected_bytes));
         lines.push((
@@ -112,53 +188,20 @@ fn show(s: &StatusReport) -> String {
             ),
         ));
     }
-    for loss in &s.losses {
-        let date = date(loss.unix_s);
-        let text = format!("on {date}: {}; when that is known: shale status {} --acknowledge", loss.text, s.pool);
-        lines.push(("RECOVERED WITH LOSS", text));
-    }
-    for title in &s.incomplete {
-        lines.push(("INCOMPLETE", incomplete::words(title)));
-    }
     if s.catalogue_bytes == 0 {
         let text =
             "none: the pool is too full for one; if the map were lost now, salvage would not know all names and sizes";
         lines.push(("catalogue", text.to_owned()));
     }
-    for damage in &s.damages {
-        lines.push(("DAMAGED", format!("{damage}; see 'shale scrub'")));
-    }
-    if let Some(failed) = &s.failed {
-        lines.push(("FAILED", format!("writes are refused: {failed}; stop and serve the pool again")));
-    }
     facts(&lines)
-}
-
-/// A day, `2026-11-25`, of seconds since 1970 (the proleptic Gregorian calendar in 400 years of 146,097 days, beginning with a March).
-fn date(unix_s: u64) -> String {
-    let days = unix_s / 86_400 + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
-    format!("{:04}-{month:02}-{day:02}", era * 400 + year + u64::from(month <= 2))
-}
-
-fn show_seconds(seconds: u64) -> String {
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
-    match seconds {
-        0..120 => format!("{seconds} s"),
-        120..7200 => format!("{minutes} min"),
-        7200..172_800 => format!("{hours} h"),
-        _ => format!("{days} days"),
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
-    use crate::model::LossLine;
+    use crate::model::{LossLine, ReceiveLine};
 
     #[test]
     fn the_table_shows_what_matters() {
@@ -193,16 +236,46 @@ mod tests {
     }
 
     #[test]
-    fn days_are_those_of_the_calendar() {
-        let days = [0, 86_399, 86_400, 951_782_400, 951_868_800, 1_709_164_800, 4_102_444_800].map(date);
-        let expected =
-            ["1970-01-01", "1970-01-01", "1970-01-02", "2000-02-29", "2000-03-01", "2024-02-29", "2100-01-01"];
-        assert_eq!(days, expected);
+    fn it_begins_with_health_and_fits_eighty_columns() {
+        let mut status = StatusReport {
+            incomplete: vec!["a".repeat(30)],
+            damages: vec![
+                "vm, byte 4096: a block from here cannot be read: 512 bytes at byte 7 do not match".to_owned(),
+            ],
+            damages_acknowledged: 2,
+            used_percent: 91.26,
+            pool: "/srv/pool".to_owned(),
+            nbd: vec!["unix:/srv/pool/nbd.sock".to_owned(), "127.0.0.1:10809".to_owned()],
+            served: true,
+            mount: Some("/mnt/shale".to_owned()),
+            scrub: ScrubLine { started_unix_s: 1, bytes_done: 1 << 30, bytes_total: 3 << 30, ..ScrubLine::default() },
+            receives: vec![ReceiveLine {
+                volume: "v".to_owned(),
+                snapshot: "s".to_owned(),
+                is_new: true,
+                received_bytes: 1,
+                expected_bytes: 2,
+                token: "shale1-".to_owned() + &"0123456789abcdef".repeat(2),
+            }],
+            ..StatusReport::default()
+        };
+        let text = show(&status);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(text.starts_with("health"), "{text}");
+        let health = text.lines().next().unwrap();
+        let places = ["DAMAGED in 1 place", "is incomplete", "nearly full (91 %)"].map(|part| health.find(part));
+        assert!(places.is_sorted() && places.iter().all(Option::is_some), "{text}");
+        assert!(text.contains("is paused at 1 GiB of 3 GiB, found nothing so far"), "{text}");
+        assert!(text.contains("vm, byte 4096") && text.contains("2 damages were acknowledged"), "{text}");
+        assert!(text.contains("stored                ~0 B"), "{text}");
+        status.exact = true;
+        assert!(!show(&status).contains('~'));
     }
 
     #[test]
-    fn durations_are_rounded_to_what_one_says() {
-        let shown = [0, 119, 120, 7199, 7200, 172_800].map(show_seconds);
-        assert_eq!(shown, ["0 s", "119 s", "2 min", "119 min", "2 h", "2 days"]);
+    fn the_last_scrub_is_told_in_a_line() {
+        assert_eq!(scrub_words(&ScrubLine::default()), "never");
+        let scrub = ScrubLine { started_unix_s: 60, finished_unix_s: 360, found: 1, ..ScrubLine::default() };
+        assert_eq!(scrub_words(&scrub), "ended 1970-01-01 00:06 UTC, after 5 min, found 1 damage");
     }
 }

@@ -183,7 +183,7 @@ pub enum Request {
     ShrinkEnd,
     /// Makes everything durable and takes a checkpoint.
     Checkpoint,
-    /// An administrator knows what repairs have lost.
+    /// An administrator knows what is damaged, and what repairs have lost.
     Acknowledge,
     /// Cleans for a while: [`Reply::Cleaned`].
     Clean {

@@ -1,0 +1,327 @@
+//! `shale list`: volumes, with `-r` their snapshots; as a table for people, or as bare columns for scripts.
+
+use std::collections::BTreeMap;
+
+use surface::{Error, ErrorKind, Result};
+use units::{did_you_mean, format_size};
+
+use super::status::status;
+use super::{incomplete, streams};
+use crate::cli::ListArgs;
+use crate::control::{Reply, Request};
+use crate::exit::Outcome;
+use crate::model::{SnapshotReport, VolumeReport, ratio, show_ratio};
+use crate::names::volume_of;
+use crate::output::{Output, tabbed, table};
+use crate::session::Session;
+use crate::times::show_moment;
+
+/// What there is to be shown of a volume or a snapshot, beside its properties in force.
+pub const COLUMNS: [&str; 15] = [
+    "name",
+    "type",
+    "id",
+    "size",
+    "data",
+    "stored",
+    "ratio",
+    "saved",
+    "unique",
+    "shared",
+    "clients",
+    "created",
+    "origin",
+    "incomplete",
+    "scheduled",
+];
+/// Without `-o`: both fit 80 columns with names of some 20 letters.
+const USUAL: [&str; 6] = ["name", "size", "data", "stored", "ratio", "clients"];
+const USUAL_RECURSIVE: [&str; 6] = ["name", "created", "data", "stored", "ratio", "unique"];
+
+/// A line of the list.
+struct Row<'a> {
+    volume: &'a VolumeReport,
+    snapshot: Option<&'a SnapshotReport>,
+    /// In force for the volume, if they were asked for.
+    properties: Option<&'a BTreeMap<String, String>>,
+}
+
+/// Lists the volumes.
+pub fn run(args: ListArgs, output: &Output) -> Outcome {
+    let columns = match &args.columns {
+        Some(names) => columns(names)?,
+        None if args.wants_snapshots() => USUAL_RECURSIVE.map(str::to_owned).to_vec(),
+        None => USUAL.map(str::to_owned).to_vec(),
+    };
+    let wants_properties = columns.iter().any(|column| !COLUMNS.contains(&column.as_str()));
+    let (volumes, properties, receives, pool) = Session::with(&args.pool, &args.access, output, |session| {
+        if args.sync {
+            session.done(Request::Checkpoint)?;
+        }
+        let volumes = wanted(session, &args)?;
+        let mut properties = BTreeMap::new();
+        for volume in volumes.iter().filter(|_| wants_properties) {
+            properties.insert(volume.name.clone(), in_force(session, &volume.name)?);
+        }
+        Ok((volumes, properties, streams::receives(session)?, status(session)?))
+    })?;
+    output.result(&volumes, || {
+        let rows = rows(&volumes, &properties, &args);
+        if args.bare {
+            let cells = |row: &Row<'_>| columns.iter().map(|column| row.exact(column)).collect();
+            return tabbed(&rows.iter().map(cells).collect::<Vec<_>>());
+        }
+        let mut lines = vec![columns.iter().map(|column| column.to_uppercase()).collect::<Vec<_>>()];
+        lines.extend(rows.iter().map(|row| columns.iter().map(|column| row.shown(column)).collect()));
+        let mut text = table(&lines);
+        if args.columns.is_some() || args.volume.is_some() {
+            return text;
+        }
+        for r in receives {
+            let (come, expected) = (format_size(r.received_bytes), format_size(r.expected_bytes));
+            text += &format!("being received: {}@{}, {come} of {expected}\n", r.volume, r.snapshot);
+        }
+        for title in pool.incomplete.iter().filter(|title| args.recursive || !title.contains('@')) {
+            text += &format!("{}\n", incomplete::words(title));
+        }
+        if pool.unlisted_allocated_bytes > 0 {
+            // Else a clone whose origin was destroyed seems to have nothing.
+            let (data, stored) = (format_size(pool.unlisted_allocated_bytes), format_size(pool.unlisted_bytes));
+            text +=
+                &format!("in destroyed volumes, for clones or until it has come back: {data}, stored in {stored}\n");
+        }
+        text
+    });
+    Ok(())
+}
+
+/// The columns that were asked for: those of the list, and properties.
+fn columns(names: &[String]) -> Result<Vec<String>> {
+    let known = || COLUMNS.into_iter().chain(policy::KEYS.iter().map(|key| key.name));
+    for name in names {
+        if !known().any(|known| known == name) {
+            let text = format!(
+                "there is no column '{name}'; there are {}{}",
+                known().collect::<Vec<_>>().join(", "),
+                did_you_mean(name, known())
+            );
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+    }
+    Ok(names.to_vec())
+}
+
+/// The volumes that were asked for, with those of their snapshots that were.
+fn wanted(session: &Session, args: &ListArgs) -> Outcome<Vec<VolumeReport>> {
+    let mut volumes = volumes(session)?;
+    let of = args.volume.as_deref().map(volume_of);
+    if let Some(name) = of {
+        volumes.retain(|volume| volume.name == name);
+    }
+    if args.wants_snapshots() || volumes.is_empty() && of.is_some() {
+        // Of a volume that there is not, this says so.
+        let snapshots = match session.call(Request::Snapshots { volume: of.map(str::to_owned) })? {
+            Reply::Snapshots(snapshots) => snapshots,
+            other => return Err(other.unexpected().into()),
+        };
+        for volume in &mut volumes {
+            volume.snapshots = Some(snapshots.iter().filter(|s| s.volume == volume.name).cloned().collect());
+        }
+    }
+    if let Some((_, name)) = args.volume.as_deref().and_then(|title| title.split_once('@')) {
+        for volume in &mut volumes {
+            let snapshots = volume.snapshots.get_or_insert_default();
+            let names: Vec<_> = snapshots.iter().map(|snapshot| snapshot.name.clone()).collect();
+            snapshots.retain(|snapshot| snapshot.name == name);
+            if snapshots.is_empty() {
+                let meant = did_you_mean(name, names.iter().map(String::as_str));
+                let text = format!("volume '{}' has no snapshot '{name}'{meant}", volume.name);
+                return Err(Error::new(ErrorKind::NotFound, text).into());
+            }
+        }
+    }
+    Ok(volumes)
+}
+
+fn in_force(session: &Session, volume: &str) -> Outcome<BTreeMap<String, String>> {
+    match session.call(Request::Get { volume: Some(volume.to_owned()) })? {
+        Reply::Properties(properties) => Ok(properties.into_iter().map(|p| (p.key, p.value)).collect()),
+        other => Err(other.unexpected().into()),
+    }
+}
+
+/// The volumes of a pool.
+pub fn volumes(session: &Session) -> Outcome<Vec<VolumeReport>> {
+    match session.call(Request::List)? {
+        Reply::Volumes(volumes) => Ok(volumes),
+        other => Err(other.unexpected().into()),
+    }
+}
+
+fn rows<'a>(
+    volumes: &'a [VolumeReport],
+    properties: &'a BTreeMap<String, BTreeMap<String, String>>,
+    args: &ListArgs,
+) -> Vec<Row<'a>> {
+    let is_snapshot = args.volume.as_ref().is_some_and(|title| title.contains('@'));
+    let mut rows = Vec::new();
+    for volume in volumes {
+        let properties = properties.get(&volume.name);
+        let of_volume = (!is_snapshot).then_some(Row { volume, snapshot: None, properties });
+        rows.extend(of_volume);
+        let snapshots = volume.snapshots.iter().flatten();
+        rows.extend(snapshots.map(|snapshot| Row { volume, snapshot: Some(snapshot), properties }));
+    }
+    rows
+}
+
+/// The value of a column: what people read and scripts parse differ.
+enum Value {
+    None,
+    Text(String),
+    Bytes(u64),
+    /// Estimated between checkpoints.
+    AboutBytes(u64),
+    Ratio(Option<f64>),
+    Percent(Option<f64>),
+    Count(u64),
+    Moment(u64),
+    Flag(bool),
+}
+
+impl Row<'_> {
+    fn value(&self, column: &str) -> Value {
+        let v = self.volume;
+        let (data, stored) = match self.snapshot {
+            Some(s) => (s.data_bytes, s.unique_bytes + s.shared_bytes),
+            None => (v.allocated_bytes, v.stored_bytes),
+        };
+        let held = ratio(data, stored).filter(|_| data > 0);
+        match (column, self.snapshot) {
+            ("name", Some(s)) => Value::Text(format!("{}@{}", v.name, s.name)),
+            ("name", None) => Value::Text(v.name.clone()),
+            ("type", snapshot) => Value::Text(if snapshot.is_some() { "snapshot" } else { "volume" }.to_owned()),
+            ("id", None) => Value::Count(v.id),
+            ("size", snapshot) => Value::Bytes(snapshot.map_or(v.size_bytes, |s| s.size_bytes)),
+            ("data", _) => Value::AboutBytes(data),
+            ("stored", _) => Value::AboutBytes(stored),
+            ("ratio", _) => Value::Ratio(held),
+            ("saved", _) => Value::Percent(held.map(|ratio| 100.0 * (1.0 - 1.0 / ratio))),
+            ("unique", Some(s)) => Value::AboutBytes(s.unique_bytes),
+            ("shared", Some(s)) => Value::AboutBytes(s.shared_bytes),
+            ("clients", snapshot) => Value::Count(snapshot.map_or(v.clients, |s| s.clients) as u64),
+            ("created", snapshot) => Value::Moment(snapshot.map_or(v.created_unix_s, |s| s.created_unix_s)),
+            ("origin", None) => v.origin.clone().map_or(Value::None, Value::Text),
+            ("incomplete", snapshot) => Value::Flag(snapshot.map_or(v.incomplete, |s| s.incomplete)),
+            ("scheduled", Some(s)) => Value::Flag(s.scheduled),
+            (property, None) => {
+                let value = self.properties.and_then(|properties| properties.get(property));
+                value.cloned().map_or(Value::None, Value::Text)
+            }
+            _ => Value::None,
+        }
+    }
+
+    /// As people read it.
+    fn shown(&self, column: &str) -> String {
+        let about = if self.volume.exact { "" } else { "~" };
+        match self.value(column) {
+            Value::None | Value::Ratio(None) | Value::Percent(None) => "-".to_owned(),
+            Value::Text(text) => text,
+            Value::Bytes(bytes) => format_size(bytes),
+            Value::AboutBytes(bytes) => format!("{about}{}", format_size(bytes)),
+            Value::Ratio(ratio) => format!("{about}{}", show_ratio(ratio)),
+            Value::Percent(Some(percent)) => format!("{about}{percent:.1} %"),
+            Value::Count(count) => count.to_string(),
+            Value::Moment(unix_s) => show_moment(unix_s),
+            Value::Flag(flag) => if flag { "yes" } else { "no" }.to_owned(),
+        }
+    }
+
+    /// As scripts parse it: bytes, seconds since 1970, numbers without units.
+    fn exact(&self, column: &str) -> String {
+        match self.value(column) {
+            Value::None | Value::Ratio(None) | Value::Percent(None) => "-".to_owned(),
+            Value::Text(text) => text,
+            Value::Bytes(number) | Value::AboutBytes(number) | Value::Count(number) | Value::Moment(number) => {
+                number.to_string()
+            }
+            Value::Ratio(Some(number)) | Value::Percent(Some(number)) => format!("{number:.4}"),
+            Value::Flag(flag) => if flag { "yes" } else { "no" }.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn volume() -> VolumeReport {
+        VolumeReport {
+            id: 7,
+            name: "vm".to_owned(),
+            size_bytes: 10 << 30,
+            allocated_bytes: 3 << 20,
+            stored_bytes: 1 << 20,
+            ratio: Some(3.0),
+            created_unix_s: 1_795_219_200,
+            clients: 1,
+            properties: BTreeMap::new(),
+            origin: None,
+            incomplete: false,
+            exact: false,
+            snapshots: None,
+        }
+    }
+
+    #[test]
+    fn estimates_are_marked_for_people_and_bare_for_scripts() {
+        let mut volume = volume();
+        let row = |volume| Row { volume, snapshot: None, properties: None };
+        assert_eq!(USUAL.map(|column| row(&volume).shown(column)), ["vm", "10 GiB", "~3 MiB", "~1 MiB", "~3.00x", "1"]);
+        let exact = ["vm", "10737418240", "3145728", "1048576", "3.0000", "1"];
+        assert_eq!(USUAL.map(|column| row(&volume).exact(column)), exact);
+        volume.exact = true;
+        assert!(COLUMNS.iter().all(|column| !row(&volume).shown(column).contains('~')));
+        assert_eq!(row(&volume).shown("created"), "2026-11-21 00:00");
+        assert_eq!((row(&volume).shown("unique"), row(&volume).exact("origin")), ("-".to_owned(), "-".to_owned()));
+    }
+
+    #[test]
+    fn a_snapshot_has_its_own_data_and_ratio() {
+        let mut volume = volume();
+        volume.exact = true;
+        let snapshot = SnapshotReport {
+            volume: "vm".to_owned(),
+            name: "s".to_owned(),
+            size_bytes: 1 << 30,
+            created_unix_s: 0,
+            scheduled: true,
+            unique_bytes: 1 << 20,
+            shared_bytes: 3 << 20,
+            data_bytes: 8 << 20,
+            clients: 0,
+            incomplete: false,
+        };
+        let row = Row { volume: &volume, snapshot: Some(&snapshot), properties: None };
+        let shown = USUAL_RECURSIVE.map(|column| row.shown(column));
+        assert_eq!(shown, ["vm@s", "1970-01-01 00:00", "8 MiB", "4 MiB", "2.00x", "1 MiB"]);
+        assert_eq!(
+            (row.shown("saved"), row.shown("scheduled"), row.shown("id")),
+            ("50.0 %".into(), "yes".into(), "-".into())
+        );
+    }
+
+    #[test]
+    fn a_column_that_there_is_not_is_named_with_those_that_there_are() {
+        let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert_eq!(columns(&names(&["name", "compression"])).unwrap().len(), 2);
+        let error = columns(&names(&["rati"])).unwrap_err();
+        assert!(
+            error.to_string().ends_with("did you mean 'ratio'?") && error.to_string().contains("unique"),
+            "{error}"
+        );
+    }
+}

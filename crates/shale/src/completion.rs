@@ -1,0 +1,239 @@
+//! What a shell offers when a word is to be completed: commands and flags come from the one definition
+//! of them ([`crate::cli`]); volumes, snapshots, properties and their values from here.
+//!
+//! The script that `shale completions` prints calls the binary for each completion. Names are asked of
+//! the pool's server. A pool that is not served is not opened for it: that would replay its log.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use clap::builder::ValueParser;
+use clap::{Arg, Command};
+use clap_complete::CompleteEnv;
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use clap_complete::env::{EnvCompleter, Fish, Zsh};
+
+use crate::cli;
+use crate::commands::COLUMNS;
+use crate::control::{Client, Reply, Request};
+use crate::pool_dir::PoolDir;
+
+/// Tells the binary that a shell calls it, and which one.
+const VARIABLE: &str = "SHALE_COMPLETE";
+
+/// Answers a shell that asks for completions. `false`: none does, this is a command to be run.
+pub fn answer() -> bool {
+    let here = std::env::current_dir().ok();
+    let asked = CompleteEnv::with_factory(|| equipped(cli::command()))
+        .var(VARIABLE)
+        .try_complete(std::env::args_os(), here.as_deref());
+    asked.unwrap_or_else(|error| {
+        drop(error.print());
+        true
+    })
+}
+
+/// The script for bash. Where words end is its own matter: bash would divide `KEY=VALUE` and `VOLUME@SNAPSHOT`, and replaces
+/// what is behind the last of these marks only.
+const BASH: &str = r#"# Completion of shale: source it, or put it where bash-completion looks.
+_shale() {
+    local line=${COMP_LINE:0:COMP_POINT} current behind i
+    local -a words
+    read -ra words <<<"$line"
+    [[ -z $line || $line == *[[:space:]] ]] && words+=("")
+    current=${words[${#words[@]} - 1]}
+    local IFS=$'\n'
+    COMPREPLY=($(_CLAP_IFS=$'\n' _CLAP_COMPLETE_INDEX=$((${#words[@]} - 1)) _CLAP_COMPLETE_COMP_TYPE=9 \
+        _CLAP_COMPLETE_SPACE=false VARIABLE=bash shale -- "${words[@]}" 2>/dev/null))
+    behind=${current##*[=@:]}
+    for i in "${!COMPREPLY[@]}"; do
+        COMPREPLY[i]=${COMPREPLY[i]#"${current%"$behind"}"}
+    done
+    [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[=@/] ]] && compopt -o nospace
+    return 0
+}
+complete -o bashdefault -F _shale shale
+"#;
+
+/// The script for a shell.
+///
+/// # Errors
+/// With the shells that there are scripts for.
+pub fn script(shell: clap_complete::Shell) -> Result<String, String> {
+    let shell: &dyn EnvCompleter = match shell {
+        clap_complete::Shell::Bash => return Ok(BASH.replace("VARIABLE", VARIABLE)),
+        clap_complete::Shell::Zsh => &Zsh,
+        clap_complete::Shell::Fish => &Fish,
+        other => return Err(format!("there are completions for bash, zsh and fish, and none for {other}")),
+    };
+    let mut script = Vec::new();
+    shell.write_registration(VARIABLE, "shale", "shale", "shale", &mut script).map_err(|error| error.to_string())?;
+    String::from_utf8(script).map_err(|error| error.to_string())
+}
+
+/// What a word can be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Volume,
+    Snapshot,
+    VolumeOrSnapshot,
+    /// A volume and an `@`, behind which a new name comes.
+    NewSnapshot,
+    KeyValue,
+    VolumeOrKeyValue,
+    VolumeOrKey,
+    Column,
+}
+
+/// What an argument of a command takes, by their names; `None`: the shell's own guess, mostly files.
+fn kind_of(command: &str, argument: &str) -> Option<Kind> {
+    Some(match (command, argument) {
+        ("create" | "import" | "receive", "volume") | ("clone", "volume") => return None,
+        ("snapshot", "snapshot") => Kind::NewSnapshot,
+        ("list" | "destroy" | "export" | "explain", "volume") | ("rename", "old") | ("diff", "to") => {
+            Kind::VolumeOrSnapshot
+        }
+        (_, "volume") => Kind::Volume,
+        (_, "snapshot") | ("diff" | "send", "from") => Kind::Snapshot,
+        (_, "properties") => Kind::KeyValue,
+        ("set", "words") => Kind::VolumeOrKeyValue,
+        ("get", "words") => Kind::VolumeOrKey,
+        ("list", "columns") => Kind::Column,
+        _ => return None,
+    })
+}
+
+/// The definition of the commands, with what their arguments take.
+fn equipped(command: Command) -> Command {
+    command.mut_subcommands(|command| {
+        let name = command.get_name().to_owned();
+        command.mut_args(move |argument| match kind_of(&name, argument.get_id().as_str()) {
+            Some(kind) => equip(argument, kind),
+            None => argument,
+        })
+    })
+}
+
+fn equip(argument: Arg, kind: Kind) -> Arg {
+    let complete = move |current: &OsStr| {
+        let Some(current) = current.to_str() else { return Vec::new() };
+        let found = candidates(kind, current, &|| named_in(&words()));
+        found.into_iter().map(CompletionCandidate::new).collect()
+    };
+    // What the parser refuses, such as half a name, is not offered otherwise.
+    argument.value_parser(ValueParser::string()).add(ArgValueCompleter::new(complete))
+}
+
+/// The words that are on the command line already.
+fn words() -> Vec<OsString> {
+    std::env::args_os().skip_while(|word| word != "--").skip(1).collect()
+}
+
+/// Volumes and snapshots by name.
+#[derive(Debug, Default)]
+struct Names {
+    volumes: Vec<String>,
+    snapshots: Vec<String>,
+}
+
+/// The names in the pool that the command line names, if it is served.
+fn named_in(words: &[OsString]) -> Names {
+    let pool = words.iter().skip(1).map(PathBuf::from).map(|path| PoolDir::new(&path).control_path());
+    let Some(socket) = pool.into_iter().find(|socket| socket.exists()) else { return Names::default() };
+    let Ok(client) = Client::connect(&socket) else { return Names::default() };
+    let volumes = match client.call(&Request::List) {
+        Ok(Reply::Volumes(volumes)) => volumes.into_iter().map(|volume| volume.name).collect(),
+        _ => Vec::new(),
+    };
+    let snapshots = match client.call(&Request::Snapshots { volume: None }) {
+        Ok(Reply::Snapshots(snapshots)) => {
+            snapshots.into_iter().map(|snapshot| format!("{}@{}", snapshot.volume, snapshot.name)).collect()
+        }
+        _ => Vec::new(),
+    };
+    Names { volumes, snapshots }
+}
+
+/// What begins as `current` does. Names are only asked for where they can be meant.
+fn candidates(kind: Kind, current: &str, names: &dyn Fn() -> Names) -> Vec<String> {
+    let all = match kind {
+        Kind::Volume => names().volumes,
+        Kind::Snapshot => names().snapshots,
+        Kind::VolumeOrSnapshot => {
+            let Names { mut volumes, snapshots } = names();
+            volumes.extend(snapshots);
+            volumes
+        }
+        Kind::NewSnapshot => names().volumes.into_iter().map(|volume| volume + "@").collect(),
+        Kind::KeyValue => pairs(current),
+        Kind::VolumeOrKeyValue => {
+            let mut all = pairs(current);
+            if !current.contains('=') {
+                all.extend(names().volumes);
+            }
+            all
+        }
+        Kind::VolumeOrKey => {
+            let mut all = names().volumes;
+            all.extend(policy::KEYS.iter().map(|key| key.name.to_owned()));
+            all
+        }
+        // Those before the last comma are not told.
+        Kind::Column => COLUMNS.into_iter().chain(policy::KEYS.iter().map(|key| key.name)).map(str::to_owned).collect(),
+    };
+    all.into_iter().filter(|candidate| candidate.starts_with(current)).collect()
+}
+
+/// `key=`, or `key=value` once the key is there.
+fn pairs(current: &str) -> Vec<String> {
+    match current.split_once('=') {
+        Some((key, _)) => policy::values(key).into_iter().map(|value| format!("{key}={value}")).collect(),
+        None => policy::KEYS.iter().map(|key| format!("{}=", key.name)).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn some() -> Names {
+        let own = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();
+        Names { volumes: own(&["vm", "web"]), snapshots: own(&["vm@monday"]) }
+    }
+
+    #[test]
+    fn words_are_completed_by_what_they_can_be() {
+        let found = |kind, current| candidates(kind, current, &some);
+        assert_eq!(found(Kind::Volume, "v"), ["vm"]);
+        assert_eq!(found(Kind::VolumeOrSnapshot, "vm"), ["vm", "vm@monday"]);
+        assert_eq!(found(Kind::NewSnapshot, "w"), ["web@"]);
+        assert_eq!(found(Kind::VolumeOrKeyValue, "mo"), ["mode="]);
+        assert_eq!(found(Kind::VolumeOrKeyValue, "w"), ["web"]);
+        assert_eq!(found(Kind::KeyValue, "mode=a"), ["mode=archive"]);
+        assert_eq!(found(Kind::KeyValue, "compression=zstd-1").len(), 11);
+        assert_eq!(found(Kind::VolumeOrKey, "quo"), ["quota"]);
+        assert_eq!(found(Kind::Column, "sto"), ["stored"]);
+    }
+
+    #[test]
+    fn the_arguments_that_are_completed_exist() {
+        let root = equipped(cli::command());
+        let equipped = |command: &Command| {
+            let is_known = |arg: &&Arg| kind_of(command.get_name(), arg.get_id().as_str()).is_some();
+            command.get_arguments().filter(is_known).count()
+        };
+        let total: usize = root.get_subcommands().map(equipped).sum();
+        assert!(total >= 20, "{total}");
+    }
+
+    #[test]
+    fn there_are_scripts_for_three_shells() {
+        for shell in [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish] {
+            let script = script(shell).unwrap();
+            assert!(script.contains(VARIABLE) && script.contains("shale"), "{script}");
+        }
+        assert!(script(clap_complete::Shell::Elvish).unwrap_err().contains("bash, zsh and fish"));
+    }
+}
