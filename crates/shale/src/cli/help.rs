@@ -26,7 +26,7 @@ pub fn fitted(command: Command, columns: usize) -> Command {
     let columns = columns.clamp(COLUMNS_MIN, COLUMNS_MAX);
     let template = format!(
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{}\nOptions:\n{{options}}{{after-help}}",
-        hard(&groups(&command))
+        hard(&reflow(&groups(&command), columns))
     );
     let fit = |command: Command| {
         let text = command.get_after_long_help().map(ToString::to_string);

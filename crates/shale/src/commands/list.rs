@@ -279,7 +279,9 @@ mod tests {
     #[test]
     fn estimates_are_marked_for_people_and_bare_for_scripts() {
         let mut volume = volume();
-        let row = |volume| Row { volume, snapshot: None, properties: None };
+        fn row(volume: &VolumeReport) -> Row<'_> {
+            Row { volume, snapshot: None, properties: None }
+        }
         assert_eq!(USUAL.map(|column| row(&volume).shown(column)), ["vm", "10 GiB", "~3 MiB", "~1 MiB", "~3.00x", "1"]);
         let exact = ["vm", "10737418240", "3145728", "1048576", "3.0000", "1"];
         assert_eq!(USUAL.map(|column| row(&volume).exact(column)), exact);

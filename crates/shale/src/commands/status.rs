@@ -55,7 +55,7 @@ fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
             format!("{} for volumes (not used yet), {} for cleaning", size(s.reserved_bytes), size(s.kept_bytes)),
         ),
         ("last scrub", scrub_words(&s.scrub)),
-        ("promise", "what was flushed survives the server's death and power cuts".to_owned()),
+        ("promise", "what was flushed survives a crash and a power cut".to_owned()),
     ];
     for damage in &s.damages {
         lines.push(("DAMAGED", damage.clone()));
