@@ -131,8 +131,8 @@ def examples_of(t, command):
 def commands(t):
     """All commands of the binary."""
     text = t.run(BINARY, "--help", quiet=True).stdout
-    block = re.search(r"^Commands:\n((?:  .*\n)+)", text, re.MULTILINE).group(1)
-    return [name for name in re.findall(r"^  (\w+)", block, re.MULTILINE) if name != "help"]
+    groups = text[text.index("\nUsage:"):text.index("\nOptions:")]
+    return re.findall(r"^  ([a-z]+)  ", groups, re.MULTILINE)
 
 
 class Served:

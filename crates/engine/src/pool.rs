@@ -398,7 +398,6 @@ impl Pool {
             reserved_bytes: core.reserved_unmet.load(Ordering::Relaxed),
             kept_bytes: core.geometry.reserve_extents() * extent_bytes,
             available_bytes: core.available_bytes(),
-            usable_bytes: core.usable_bytes(),
             is_full: core.is_full(),
             is_exact: core.buffer.bytes() == 0 && all.iter().all(|object| object.is_exact()),
             map_bytes: core.env.store.occupied_bytes(),

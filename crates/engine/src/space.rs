@@ -173,18 +173,12 @@ impl Core {
         extents.saturating_sub(taken)
     }
 
-    /// Bytes that data can take in an empty pool: without what is kept for cleaning and for overwriting.
-    pub(crate) fn usable_bytes(&self) -> u64 {
-        let extents = u64::from(self.geometry.extents_usable())
-            .saturating_sub(1 + self.geometry.reserve_extents() + self.overwrite_extents());
-        extents * self.bytes_per_extent()
-    }
-
     /// Bytes that new data, for which nothing is reserved, still finds room for once all that is dead has been cleaned, as far as the
     /// storage below has room.
     pub(crate) fn available_bytes(&self) -> u64 {
         let free = self.extents_free.load(Ordering::Acquire) + self.log.ahead() as u64;
-        let lacking_below = free.saturating_sub(self.extents_left());
+        let left_below = self.free_bytes_below(free) / u64::from(self.geometry.extent_bytes);
+        let lacking_below = free.saturating_sub(left_below);
         let reserved = self.reserved_unmet.load(Ordering::Relaxed).div_ceil(self.geometry.usable_bytes_min());
         let promised = self.overwrite_extents() + reserved + lacking_below;
         self.extents_winnable(0).saturating_sub(promised) * self.bytes_per_extent()

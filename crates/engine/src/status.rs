@@ -104,8 +104,6 @@ pub struct PoolStatus {
     pub kept_bytes: u64,
     /// Bytes, as stored, for which new data finds room, if all that is dead is cleaned, counted cautiously.
     pub available_bytes: u64,
-    /// Of them, what is available in an empty pool.
-    pub usable_bytes: u64,
     /// Whether a write was refused for want of room, and nothing has changed since.
     pub is_full: bool,
     /// Whether live and dead bytes are exact: nothing has changed them since the last checkpoint.

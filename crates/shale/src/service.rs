@@ -343,8 +343,10 @@ impl Service {
             catalogue_bytes: status.catalogue_bytes,
             catalogue_extents: status.catalogue_extents,
             health: String::new(),
-            used_percent: 100.0
-                - health::percent(status.available_bytes.saturating_add(status.reserved_bytes), status.usable_bytes),
+            used_percent: health::percent(
+                status.live_bytes,
+                status.live_bytes.saturating_add(status.available_bytes).saturating_add(status.reserved_bytes),
+            ),
             available_bytes: status.available_bytes,
             reserved_bytes: status.reserved_bytes,
             kept_bytes: status.kept_bytes,

@@ -15,7 +15,10 @@ const HARD_SPACE: char = '\u{a0}';
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Pools", &["init", "status", "serve", "grow", "shrink"]),
     ("Volumes", &["create", "list", "get", "set", "resize", "destroy", "rename"]),
-    ("Snapshots and clones", &["snapshot", "clone", "rollback", "promote", "diff", "hold", "release", "bookmark"]),
+    (
+        "Snapshots and clones",
+        &["snapshot", "clone", "rollback", "promote", "diff", "bookmark", "bookmarks", "hold", "release", "holds"],
+    ),
     ("Data in and out", &["import", "export", "send", "receive"]),
     ("Health and upkeep", &["check", "scrub", "salvage", "clean", "recompress"]),
     ("Compression", &["estimate", "explain", "calibrate", "trace"]),

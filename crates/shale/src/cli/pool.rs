@@ -52,7 +52,7 @@ acknowledged with --acknowledge. A ~ stands before what is estimated: exact agai
 
 JSON fields (bytes, counts, or as named; counters begin when the pool is opened):
   health                                   ok, scrubbing, nearly-full, incomplete, full, recovered-with-loss, damaged or failed: the worst
-  used_percent, available_bytes            how full the pool is; what new data can take, as stored, if all that is dead is cleaned
+  used_percent, available_bytes            what is stored, of what could be; what new data can take, as stored, if all that is dead is cleaned
   reserved_bytes, kept_bytes               kept for volumes with a reservation, and not used yet; kept for cleaning
   full                                     whether new data was refused last
   exact                                    whether allocated, stored and dead bytes are exact, or estimated

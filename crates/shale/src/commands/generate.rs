@@ -72,6 +72,7 @@ fn with_sections(page: &str) -> String {
         if text.is_empty() { String::new() } else { format!(".SH {title}\n.nf\n{text}\n.fi\n") }
     };
     let (_, codes) = EXIT_CODES_HELP.split_once('\n').unwrap_or_default();
+    let codes = help::reflow(codes, MAN_COLUMNS);
     let codes: Vec<_> = codes.lines().map(|line| line.replace('-', "\\-")).collect();
     let codes: Vec<_> = codes.iter().map(String::as_str).collect();
     let sections = [("EXAMPLES", &examples[..]), ("NOTES", &notes), ("EXIT STATUS", &codes)];
