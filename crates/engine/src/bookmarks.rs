@@ -1,8 +1,8 @@
 //! Bookmarks: what is remembered of a snapshot when it has gone, so that the difference from it can still be sent. A bookmark is an object without
-//! records that nobody looks from: it keeps nothing, and costs a descriptor. It has the snapshot's identity, its size, and where it lies: the
+//! records that makes no point: it keeps nothing, and costs a descriptor. It has the snapshot's identity, its size, and where it lies: the
 //! epoch *e* of the timeline *t*.
 //!
-//! **What has changed since**, as a later snapshot *s* sees it, follows from epochs alone. If *e* lies on the way down from *s*, whoever looked from
+//! **What has changed since**, as a later snapshot *s* sees it, follows from epochs alone. If *e* lies on the way down from *s*, a look from
 //! *e* saw the lower part of what *s* sees. So:
 //! 1. A block that *s* finds in an epoch behind *e*, or in a clone of *t*, may have changed: it is sent.
 //! 2. A block that *s* finds at *e* or below has not changed: nothing is written to a past epoch, and while *s* is there, what it finds is not

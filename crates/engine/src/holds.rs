@@ -35,11 +35,6 @@ fn tags(own: &Properties) -> impl Iterator<Item = (&str, u64)> {
     own.iter().filter_map(|(key, value)| Some((key.strip_prefix(HOLD_PREFIX)?, value.parse().unwrap_or(0))))
 }
 
-/// The tags of a snapshot.
-pub(crate) fn tags_of(snapshot: &Object) -> Vec<String> {
-    tags(&snapshot.descriptor.read().properties).map(|(tag, _)| tag.to_owned()).collect()
-}
-
 fn check_tag(tag: &str) -> Result<()> {
     check_name(tag).map_err(|error| error.context("the tag of a hold"))?;
     if tag.len() <= TAG_BYTES_MAX {

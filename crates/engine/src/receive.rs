@@ -228,15 +228,15 @@ impl Receiver {
         let volume = objects.named(&self.volume).map_err(|error| {
             error.context(format_args!("the stream is the difference from '{}' and needs the volume", begin.parent))
         })?;
-        if let Some(here) = self
-            .pool
-            .snapshot_with_identity(begin.to, Some(&self.volume))
-            .filter(|here| here.split('@').next() == Some(self.volume.as_str()))
-        {
-            return Err(Error::new(ErrorKind::Exists, format!("the snapshot of the stream is here already: '{here}'")));
+        let title = format!("{}@{}", self.volume, begin.snapshot);
+        if self.pool.snapshot_identity(&title).is_ok_and(|here| here == begin.to) {
+            return Err(Error::new(
+                ErrorKind::Exists,
+                format!("the snapshot of the stream is here already: '{title}'"),
+            ));
         }
         let newest = self.pool.fitting(&volume, from, &begin.parent)?;
-        self.pool.check_free(&format!("{}@{}", self.volume, begin.snapshot))?;
+        self.pool.check_free(&title)?;
         self.pool.check_unchanged(&volume, &newest)?;
         Ok(Some((volume, newest)))
     }

@@ -20,7 +20,7 @@ use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, GroupIndex, ObjectId};
 use super::records::Figures;
 use super::report::{DamagedRange, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
 use crate::history::TITLE_BYTES_MAX;
-use crate::holds::tags_of;
+use crate::holds::HOLD_PREFIX;
 use crate::map::Level;
 use crate::objects::Object;
 use crate::options::Properties;
@@ -179,10 +179,6 @@ impl Rebuild<'_> {
                 self.report.notes.push(format!("'{name}@{was}' is too long a name: it is called '{}' now", told.name));
             }
             self.into.take_snapshot(&name, &own, scheduled)?;
-            // What is kept stays kept; a bookmark tells nothing of a pool in which no epoch is what it was.
-            for tag in tags_of(snapshot) {
-                self.into.hold(&told.name, &tag)?;
-            }
             self.dress(&told.name, snapshot, None);
             self.titles.insert(snapshot.id, told.name.clone());
             self.report.volumes.push(told);
@@ -400,7 +396,10 @@ impl Rebuild<'_> {
                 descriptor.created_unix_s = created_unix_s;
             }
             if properties.is_none() {
-                descriptor.properties = properties::of_moment(&old.descriptor.read().properties);
+                // What is held stays held. A bookmark tells nothing of a pool in which no epoch is what it was.
+                let was = old.descriptor.read().properties.clone();
+                descriptor.properties = properties::of_moment(&was);
+                descriptor.properties.extend(was.into_iter().filter(|(key, _)| key.starts_with(HOLD_PREFIX)));
             }
             // A clone has got those of the volume that it came from, too.
             if let Some(own) = properties {

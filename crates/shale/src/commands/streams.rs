@@ -315,7 +315,7 @@ pub fn receive(args: ReceiveArgs, output: &Output) -> Outcome {
     let started = Instant::now();
     Session::with(&args.pool, &args.access, output, |session| {
         let Some(first) = source.chunk()? else {
-            let text = format!("{} is empty: whoever was to send the stream has failed", source.name);
+            let text = format!("{} is empty: the sender of the stream has failed", source.name);
             return Err(Error::new(ErrorKind::Io, text).into());
         };
         let (head, _) = stream_sets::parts(&first)?;

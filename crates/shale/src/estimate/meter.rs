@@ -33,7 +33,7 @@ pub fn slow_every(samples: usize, all: usize) -> usize {
 pub struct RuleOf {
     /// The codec that it names.
     pub codec: Codec,
-    /// Nobody has set it: it is believed only where the data agrees.
+    /// It is a default, which is believed only where the data agrees.
     pub is_default: bool,
 }
 
