@@ -17,7 +17,7 @@ from harness import data, test
 from harness.pool import BINARY, READY_SECONDS_MAX, ROOT
 
 # Commands whose examples are the steps of one story.
-SEQUENCES = {"promote"}
+SEQUENCES = {"promote", "blob"}
 
 # What must hold before an example, beside what `make_world` makes. The first pattern that is found in the example counts.
 BEFORE = [
@@ -259,3 +259,13 @@ def readme_first_ten_minutes(t):
             shell(t, line.replace("$disk", device or "$disk").replace(" ...", ""))
     shell(t, lines[-1])
     t.expect(Path(t.dir / "debian.img.gz").stat().st_size > 1000, "nothing was exported")
+
+
+@test(seconds_max=600)
+def readme_blobs(t):
+    """the README's blob in a directory, typed word by word"""
+    make_world(t)
+    t.run("cp", t.dir / "small", t.dir / "books.tar")
+    for line in blocks((ROOT / "README.md").read_text(), "Blobs: the same in an object store"):
+        shell(t, line)
+    t.equal((t.dir / "copy.tar").read_bytes(), (t.dir / "small").read_bytes(), "what came back")

@@ -60,6 +60,9 @@ pub enum Error {
     /// The store breaks what the protocol assumes of it.
     #[error("{0}")]
     StoreLies(String),
+    /// The stream of bytes that was to be stored failed.
+    #[error("the data cannot be read: {0}")]
+    Source(#[source] std::io::Error),
     /// The system's generator of random numbers failed.
     #[error("the system's random numbers cannot be read: {0}")]
     Entropy(#[source] std::io::Error),

@@ -5,39 +5,57 @@
 //! From the bottom: a [`Frame`] is up to 128 KiB of data, raw or compressed; an [`Extent`] is a run of frames in one pack; a
 //! [`Layout`] says which extents make up a version, and the record of a version carries it.
 
+mod blob;
 pub mod canary;
 mod clone;
 mod commit;
+mod connect;
+mod counted;
+mod credentials;
 mod error;
 mod expire;
 mod extent;
+mod fetch;
+mod frame;
 mod gc;
 mod layout;
 mod life;
 mod log;
 mod names;
 mod ops;
+mod pack;
 mod probe;
+mod read;
 mod record;
 mod rm;
+mod survey;
+mod tree;
+mod upload;
 mod walk;
 mod world;
 
+pub use blob::{Blob, Entry, bytes};
 pub use clone::{Place as BlobPlace, clone_blob, drop_dead_pins};
 pub use commit::{Boxed, CommitOptions, Committed, Committer, Fold, Folder};
+pub use connect::{At, Connection, Location, ParseLocationError};
+pub use counted::Requests;
 pub use error::Error;
 pub use expire::{ExpireRule, expire};
 pub use extent::{
-    EXTENT_FRAMES_MAX, Extent, FRAME_BYTES, Frame, NODE_BYTES_MAX, NodeHash, NodeRef, PackRef, Piece, Place, Session,
-    Span,
+    EXTENT_FRAMES_MAX, Extent, FRAME_BYTES, Frame, LEVEL_MAX, NODE_BYTES_MAX, NodeHash, NodeRef, PackRef, Piece, Place,
+    Session, Span,
 };
+pub use frame::{Choice, ENCODING_KEYS, Encoded, Encoder, Encoding, Framer, frame_checksum};
 pub use gc::{GcOptions, GcReport, gc};
 pub use layout::{LAYOUT_BYTES_MAX, Layout, Run};
 pub use life::{Hint, Life};
 pub use log::Log;
 pub use names::{BlobKey, Inc, Nonce, OpId};
 pub use ops::{Op, Patch, What};
+pub use pack::{PACK_BYTES, PACK_BYTES_MAX, PACK_BYTES_MIN, PackBuilder, PackReport, verify_pack};
 pub use probe::probe;
 pub use record::{Done, OpKind, Origin, Pin, Record};
 pub use rm::{Removed, remove, sweep_removed};
+pub use survey::{Damage, Usage, Verified};
+pub use upload::{Tally, UploadOptions};
 pub use world::World;

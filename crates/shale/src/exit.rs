@@ -26,12 +26,15 @@ Exit codes:
    10  read-only: a snapshot never changes
    11  conflict: a stream does not fit the volume that is to receive it
    12  salvage or check --repair is done, but something is lost: see its report
+   13  unknown: the object store did not tell whether a commit was done
   130  interrupted by a signal
 With --json an error is printed on stdout as {\"error\":{\"kind\":...,\"message\":...}}, with the kind
-internal, invalid, not-found, in-use, full, corrupt, io, exists, unsupported, read-only, conflict or interrupted.";
+internal, invalid, not-found, in-use, full, corrupt, io, exists, unsupported, read-only, conflict, unknown or interrupted.";
 
 /// Exit code of a salvage or a repair that lost something.
 const LOSSY_CODE: u8 = 12;
+/// Exit code of a commit whose outcome is not known.
+const UNKNOWN_CODE: u8 = 13;
 
 /// Why a command failed.
 #[derive(Debug)]
@@ -42,6 +45,8 @@ pub enum Failure {
     Internal(String),
     /// A signal stopped the command; the message says what was left behind.
     Interrupted(String),
+    /// The store did not tell whether something was done; the message says how to ask later.
+    Unknown(String),
     /// Everything was said already (a report on stdout): only the exit code is left.
     Reported(ErrorKind),
     /// Salvage or a repair has said what is lost: only the exit code is left.
@@ -73,6 +78,7 @@ impl Failure {
             Self::Error(error) => Self::Error(error.context(what)),
             Self::Internal(message) => Self::Internal(format!("{what}: {message}")),
             Self::Interrupted(message) => Self::Interrupted(format!("{what}: {message}")),
+            Self::Unknown(message) => Self::Unknown(format!("{what}: {message}")),
             Self::Reported(kind) => Self::Reported(kind),
             Self::Lossy => Self::Lossy,
         }
@@ -99,6 +105,7 @@ impl Failure {
             Self::Reported(kind) => code_of(*kind),
             Self::Internal(_) => 1,
             Self::Lossy => LOSSY_CODE,
+            Self::Unknown(_) => UNKNOWN_CODE,
             Self::Interrupted(_) => 130,
         }
     }
@@ -109,6 +116,7 @@ impl Failure {
             Self::Reported(kind) => kind.name(),
             Self::Internal(_) => "internal",
             Self::Lossy => "corrupt",
+            Self::Unknown(_) => "unknown",
             Self::Interrupted(_) => "interrupted",
         }
     }
@@ -127,7 +135,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Error(error) => error.fmt(f),
-            Self::Internal(message) | Self::Interrupted(message) => f.write_str(message),
+            Self::Internal(message) | Self::Interrupted(message) | Self::Unknown(message) => f.write_str(message),
             Self::Reported(kind) => f.write_str(kind.name()),
             Self::Lossy => f.write_str("something is lost"),
         }
@@ -232,7 +240,7 @@ mod tests {
 
     #[test]
     fn codes_are_distinct_and_documented() {
-        let mut seen = std::collections::BTreeSet::from([0, 1, LOSSY_CODE, 130]);
+        let mut seen = std::collections::BTreeSet::from([0, 1, LOSSY_CODE, UNKNOWN_CODE, 130]);
         assert!(EXIT_CODES_HELP.contains(&format!("\n{LOSSY_CODE:>5}  ")));
         for kind in ALL {
             assert!(seen.insert(code_of(kind)), "{kind:?} shares its code");

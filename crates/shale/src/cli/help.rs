@@ -19,7 +19,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
         "Snapshots and clones",
         &["snapshot", "clone", "rollback", "promote", "diff", "bookmark", "bookmarks", "hold", "release", "holds"],
     ),
-    ("Data in and out", &["import", "export", "send", "receive"]),
+    ("Data in and out", &["import", "export", "send", "receive", "blob"]),
     ("Health and upkeep", &["check", "scrub", "salvage", "clean", "recompress"]),
     ("Compression", &["estimate", "explain", "calibrate", "trace"]),
 ];

@@ -1,5 +1,6 @@
 //! The one definition of commands and flags: help, completions and man pages come from it. Owns no behaviour.
 
+mod blob;
 pub mod help;
 mod history;
 mod kept;
@@ -10,6 +11,10 @@ mod streams;
 mod transfer;
 mod volume;
 
+pub use blob::{
+    BlobArgs, BlobAtArgs, BlobCommand, BlobDiffArgs, BlobGetArgs, BlobLogArgs, BlobPutArgs, BlobTagArgs, BlobUpload,
+    BlobWriteArgs,
+};
 pub use history::{CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};
 pub use kept::{BookmarkArgs, BookmarksArgs, HoldArgs, HoldsArgs, ReleaseArgs};
 pub use policy::{CalibrateArgs, ExplainArgs, RecompressArgs, TraceArgs, TraceFormat};
@@ -139,6 +144,8 @@ pub enum Command {
     Calibrate(CalibrateArgs),
     /// Follow the choices of compression=auto, unit by unit
     Trace(TraceArgs),
+    /// Work with versioned, compressed files in an object store
+    Blob(BlobArgs),
     /// Print a completion script for a shell
     #[command(hide = true)]
     Completions {

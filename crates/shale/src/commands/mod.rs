@@ -1,5 +1,6 @@
 //! What each command does: asks the pool through a [`Session`], and says what came of it.
 
+mod blob;
 mod calibrate;
 mod check;
 mod clean;
@@ -41,6 +42,7 @@ use crate::output::Output;
 pub fn run(mut command: Command, output: &Output) -> Outcome {
     spelled_out::spell_out(&mut command, output);
     match command {
+        Command::Blob(args) => blob::run(args, output),
         Command::Init(args) => init::run(args, output),
         Command::Create(args) => volume::create(args, output),
         Command::Set(args) => properties::set(args, output),

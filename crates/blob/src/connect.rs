@@ -1,0 +1,299 @@
+//! From a URL to a store: `s3://bucket/key`, `gs://`, `az://`, `file://`, `memory://`. Owns the two clients of each store and their
+//! settings. The client for *commits* never repeats a request by itself, because a repeated conditional request that had an effect
+//! answers that the object exists; the one for *data* does, and has a limit on silence instead of one on the whole time, because a
+//! healthy transfer may be slow.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use env::{SystemClock, SystemEntropy};
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::local::LocalFileSystem;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{ClientOptions, ObjectStore, RetryConfig};
+
+use crate::counted::{Counted, Requests};
+use crate::credentials::{self, ProfileProvider};
+use crate::error::Error;
+use crate::names::BlobKey;
+use crate::world::World;
+
+/// How long a connection may take to come about.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a transfer may be silent before it is given up and repeated.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a commit's request may take: it is a few KiB, and asking again is cheap.
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often the data client repeats a request by itself.
+const DATA_RETRIES: usize = 4;
+
+/// Which version is meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum At {
+    /// The newest.
+    Newest,
+    /// The one of this number.
+    Number(u64),
+    /// The one that this tag names.
+    Tag(String),
+}
+
+/// A blob's URL, and the version that stands behind an `@`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Location {
+    /// `s3`, `gs`, `az`, `file` or `memory`.
+    scheme: String,
+    /// Bucket or container; empty for `file` and `memory`.
+    bucket: String,
+    key: Path,
+    at: At,
+}
+
+/// Text that is no blob's URL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParseLocationError(String);
+
+impl std::fmt::Display for ParseLocationError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{}; a blob is s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY, file:///DIRECTORY or memory://KEY, and @VERSION or @TAG behind it",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for ParseLocationError {}
+
+impl FromStr for Location {
+    type Err = ParseLocationError;
+
+    fn from_str(text: &str) -> Result<Self, ParseLocationError> {
+        let wrong = |what: &str| ParseLocationError(format!("'{text}' {what}"));
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong("has no scheme"))?;
+        // Keys may contain an @: only one in the last part of the key names a version.
+        let (rest, at) = match rest.rsplit_once('@') {
+            Some((rest, at)) if !at.contains('/') => (rest, Some(at)),
+            _ => (rest, None),
+        };
+        let at = match at {
+            None => At::Newest,
+            Some("") => return Err(wrong("has no version behind the @")),
+            Some(number) if number.bytes().all(|byte| byte.is_ascii_digit()) => {
+                At::Number(number.parse().map_err(|_| wrong("has a number of a version that is too large"))?)
+            }
+            Some(tag) => At::Tag(tag.to_owned()),
+        };
+        let (bucket, key) = match scheme {
+            "s3" | "gs" | "az" => rest.split_once('/').ok_or_else(|| wrong("has no key behind the bucket"))?,
+            "file" | "memory" => ("", rest),
+            _ => return Err(wrong("is of a scheme that is not known")),
+        };
+        let absolute;
+        let key = if scheme == "file" && !key.starts_with('/') {
+            let here = std::env::current_dir().map_err(|_| wrong("is relative, and there is no current directory"))?;
+            absolute = format!("{}/{key}", here.display());
+            &absolute
+        } else {
+            key
+        };
+        let key = Path::parse(key).map_err(|error| wrong(&format!("has a bad key: {error}")))?;
+        if key.parts().next().is_none() || (bucket.is_empty() && !matches!(scheme, "file" | "memory")) {
+            return Err(wrong("has no key"));
+        }
+        Ok(Self { scheme: scheme.to_owned(), bucket: bucket.to_owned(), key, at })
+    }
+}
+
+impl std::fmt::Display for Location {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.scheme.as_str() {
+            "file" => write!(f, "file:///{}", self.key),
+            "memory" => write!(f, "memory://{}", self.key),
+            scheme => write!(f, "{scheme}://{}/{}", self.bucket, self.key),
+        }
+    }
+}
+
+impl Location {
+    /// Returns the blob's key in its store.
+    pub fn key(&self) -> BlobKey {
+        BlobKey::new(self.key.clone())
+    }
+
+    /// Returns the version that it names.
+    pub const fn at(&self) -> &At {
+        &self.at
+    }
+
+    /// Returns the last part of the key, by which rules for types of files go.
+    pub fn name(&self) -> &str {
+        self.key.filename().unwrap_or("")
+    }
+
+    /// Tells whether another location is in the same store.
+    pub fn shares_store(&self, other: &Self) -> bool {
+        self.scheme == other.scheme && self.bucket == other.bucket
+    }
+}
+
+/// A store as a blob works with it.
+#[derive(Debug, Clone)]
+pub struct Connection {
+    pub(crate) world: World,
+    pub(crate) data: Arc<dyn ObjectStore>,
+    requests: Arc<Requests>,
+}
+
+impl Connection {
+    /// Connects to the store of a location. Settings and credentials come from where the store's own tools look for them: for S3 the
+    /// variables `AWS_*`, the profile that `AWS_PROFILE` names, a web identity, or the instance; see docs/BLOB-GUIDE.md.
+    ///
+    /// # Errors
+    /// When settings are missing or contradict each other. Nothing is sent yet.
+    pub fn open(location: &Location) -> Result<Self, Error> {
+        let failed = |error| Error::store(format!("connecting to {location}"), error);
+        let mut profile = None;
+        let (commit, data): (Arc<dyn ObjectStore>, Arc<dyn ObjectStore>) = match location.scheme.as_str() {
+            "file" => {
+                // What is acknowledged is on the disk.
+                let store: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new().with_fsync(true));
+                (store.clone(), store)
+            }
+            "memory" => {
+                let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+                (store.clone(), store)
+            }
+            "gs" => {
+                install_cryptography();
+                let builder = |options, retry| {
+                    let builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(&location.bucket);
+                    builder.with_client_options(options).with_retry(retry).build().map_err(failed)
+                };
+                (Arc::new(builder(commit_options(), no_retry())?), Arc::new(builder(data_options(), retry())?))
+            }
+            "az" => {
+                install_cryptography();
+                let builder = |options, retry| {
+                    let builder = MicrosoftAzureBuilder::from_env().with_container_name(&location.bucket);
+                    builder.with_client_options(options).with_retry(retry).build().map_err(failed)
+                };
+                (Arc::new(builder(commit_options(), no_retry())?), Arc::new(builder(data_options(), retry())?))
+            }
+            _ => {
+                install_cryptography();
+                profile = credentials::from_profile().map_err(Error::Refused)?;
+                let builder = |options, retry| {
+                    let mut builder = s3(&location.bucket).with_client_options(options).with_retry(retry);
+                    if let Some(credentials) = &profile {
+                        builder = builder.with_credentials(credentials.clone());
+                    }
+                    builder.build().map_err(failed)
+                };
+                (Arc::new(builder(commit_options(), no_retry())?), Arc::new(builder(data_options(), retry())?))
+            }
+        };
+        Ok(Self::with_profile(commit, data, profile))
+    }
+
+    /// Takes stores that are open already. The one for commits must not repeat conditional requests by itself.
+    pub fn new(commit: Arc<dyn ObjectStore>, data: Arc<dyn ObjectStore>) -> Self {
+        Self::with_profile(commit, data, None)
+    }
+
+    fn with_profile(
+        commit: Arc<dyn ObjectStore>,
+        data: Arc<dyn ObjectStore>,
+        profile: Option<Arc<ProfileProvider>>,
+    ) -> Self {
+        let requests = Arc::<Requests>::default();
+        let counted =
+            |store| -> Arc<dyn ObjectStore> { Arc::new(Counted::new(store, requests.clone(), profile.clone())) };
+        let world =
+            World { store: counted(commit), clock: Arc::new(SystemClock::default()), entropy: Arc::new(SystemEntropy) };
+        Self { world, data: counted(data), requests }
+    }
+
+    /// Returns the counts of requests so far.
+    pub const fn requests(&self) -> &Arc<Requests> {
+        &self.requests
+    }
+}
+
+fn s3(bucket: &str) -> AmazonS3Builder {
+    let builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+    let endpoint =
+        ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"].iter().find_map(|name| std::env::var(name).ok());
+    let plain = endpoint.as_deref().and_then(|endpoint| endpoint.strip_prefix("http://"));
+    let host = plain.map(|rest| rest.split(['/', ':']).next().unwrap_or(rest));
+    let is_local = host.is_some_and(|host| host == "localhost" || host.starts_with("127."));
+    // Summing up each payload for the signature costs up to 60 % of a transfer. TLS protects the bytes, and a loopback needs none.
+    let builder = if plain.is_none() || is_local { builder.with_unsigned_payload(true) } else { builder };
+    match endpoint {
+        Some(endpoint) => builder.with_endpoint(endpoint),
+        None => builder,
+    }
+}
+
+fn allow_http() -> bool {
+    let names = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"];
+    names.iter().any(|name| std::env::var(name).is_ok_and(|value| value.starts_with("http://")))
+}
+
+fn data_options() -> ClientOptions {
+    let options = ClientOptions::new().with_timeout_disabled().with_read_timeout(SILENCE_TIMEOUT);
+    options.with_connect_timeout(CONNECT_TIMEOUT).with_allow_http(allow_http())
+}
+
+fn commit_options() -> ClientOptions {
+    let options = ClientOptions::new().with_timeout(COMMIT_TIMEOUT).with_connect_timeout(CONNECT_TIMEOUT);
+    options.with_allow_http(allow_http())
+}
+
+fn no_retry() -> RetryConfig {
+    RetryConfig { max_retries: 0, ..RetryConfig::default() }
+}
+
+fn retry() -> RetryConfig {
+    RetryConfig { max_retries: DATA_RETRIES, ..RetryConfig::default() }
+}
+
+/// Chooses ring for TLS. Another choice that the process has made already stays.
+fn install_cryptography() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_name_a_store_a_key_and_a_version() {
+        for (text, shown, at) in [
+            ("s3://b/k", "s3://b/k", At::Newest),
+            ("s3://b/a@b/k@7", "s3://b/a@b/k", At::Number(7)),
+            ("gs://b/k/l@v1", "gs://b/k/l", At::Tag("v1".into())),
+            ("file:///tmp/x", "file:///tmp/x", At::Newest),
+            ("memory://k@3", "memory://k", At::Number(3)),
+        ] {
+            let location: Location = text.parse().unwrap();
+            assert_eq!((location.to_string().as_str(), location.at()), (shown, &at), "{text}");
+        }
+        for text in [
+            "b/k",
+            "s3://b",
+            "s3:///k",
+            "ftp://b/k",
+            "s3://b/k@",
+            "s3://b/",
+            "s3://b/k@99999999999999999999",
+            "file:///",
+        ] {
+            assert!(text.parse::<Location>().is_err(), "{text}");
+        }
+    }
+}

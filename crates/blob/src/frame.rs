@@ -1,0 +1,312 @@
+//! From data to frames: which codec each frame gets, and its stored bytes. Owns what the policy remembers between the frames of an
+//! upload. A frame that does not shrink keeps the caller's bytes: they are not copied.
+//!
+//! An upload has several *lanes*, one for each thread that compresses. Each has the policy's memory of a region and its own
+//! table of what was learned, because neighbouring frames are usually alike, and a lock for each frame would cost more than it
+//! saves.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use codec::{Codec, CodecId, UNIT_BYTES_MAX, Workspace};
+use env::Clock;
+use format::{FragmentIdentity, fragment_checksum};
+use parking_lot::Mutex;
+use policy::{
+    Attempt, Attempts, Auto, Compression, PlainTable, Planner, Pressure, PropertyError, Region, RuleChoice, Rules,
+    Settings, TEST_CREDIT_NS, dst_limit_permille, is_zero, test_credit_earned,
+};
+use units::{BLOCK_BYTES, BlockIndex, Epoch, ObjectId};
+
+use crate::extent::{FRAME_BYTES, Frame};
+
+/// Returns the checksum of a frame's stored bytes: those of object 0, epoch 0, block 0, so that a pool gives it another identity
+/// without summing the bytes again. `raw_len` is the frame's length in data.
+pub fn frame_checksum(codec: CodecId, raw_len: u32, stored: &[u8]) -> u32 {
+    let count = raw_len.div_ceil(BLOCK_BYTES as u32) as u8;
+    let identity =
+        FragmentIdentity { object: ObjectId(0), epoch: Epoch(0), first: BlockIndex(0), count, codec: codec.0 };
+    fragment_checksum(&identity, stored)
+}
+
+/// How data is to be stored: the properties of a pool that make sense for a blob.
+#[derive(Debug, Clone, Default)]
+pub struct Encoding {
+    settings: Settings,
+    rules: Rules,
+}
+
+/// What holds for the frames of one upload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Choice {
+    /// One codec for all.
+    Fixed(Codec),
+    /// Frame by frame.
+    Auto(Auto),
+}
+
+/// Properties that a blob's upload knows, for messages. Beside them there are `rule.TYPE`.
+pub const ENCODING_KEYS: [&str; 4] = ["compression", "mode", "candidates", "min-saving"];
+
+impl Encoding {
+    /// Reads properties: `compression`, `mode`, `candidates`, `min-saving` and `rule.TYPE`, with a pool's values and defaults.
+    ///
+    /// # Errors
+    /// When a name is none of these, or a value is not allowed.
+    pub fn parse(properties: &BTreeMap<String, String>) -> Result<Self, PropertyError> {
+        let known = |key: &str| ENCODING_KEYS.contains(&key) || key.starts_with(policy::RULE_PREFIX);
+        if let Some(key) = properties.keys().find(|key| !known(key)) {
+            return Err(PropertyError::UnknownKey(key.clone()));
+        }
+        let resolved = policy::resolve(&BTreeMap::new(), properties)?;
+        Ok(Self { settings: resolved.settings, rules: resolved.rules })
+    }
+
+    /// Decides for an upload by the name of its file and its first bytes, as far as the rules know them.
+    pub fn choose(&self, name: &str, head: &[u8]) -> Choice {
+        let by_rule = || match self.rules.find(name, head, self.settings.mode)?.choice {
+            RuleChoice::Codec(codec) => Some(codec),
+            RuleChoice::Auto => None,
+        };
+        match self.settings.compression {
+            Compression::Fixed(codec) => Choice::Fixed(codec),
+            Compression::Auto => by_rule().map_or(Choice::Auto(self.settings.auto()), Choice::Fixed),
+        }
+    }
+
+    /// Returns the least saving for which a frame is compressed, in thousandths.
+    pub const fn min_saving_permille(&self) -> u32 {
+        self.settings.min_saving_permille
+    }
+}
+
+/// A frame with its bytes.
+#[derive(Debug, Clone)]
+pub struct Encoded {
+    /// How it is stored.
+    pub frame: Frame,
+    /// Bytes of data, at most [`FRAME_BYTES`].
+    pub raw_len: u32,
+    /// What is stored; the caller's own bytes if the frame is raw.
+    pub stored: Bytes,
+}
+
+/// Compresses the frames of one upload, on as many threads as call it.
+pub struct Encoder {
+    choice: Choice,
+    min_saving_permille: u32,
+    clock: Arc<dyn Clock>,
+    idle: Mutex<Vec<Lane>>,
+}
+
+impl std::fmt::Debug for Encoder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Encoder").field("choice", &self.choice).finish_non_exhaustive()
+    }
+}
+
+/// What one thread works with.
+struct Lane {
+    workspace: Workspace,
+    table: PlainTable,
+    region: Region,
+    credit_ns: i64,
+    kept: Vec<u8>,
+    tried: Vec<u8>,
+}
+
+impl Lane {
+    fn new() -> Self {
+        Self {
+            workspace: Workspace::new(),
+            table: PlainTable::default(),
+            region: Region::default(),
+            credit_ns: TEST_CREDIT_NS,
+            kept: vec![0; UNIT_BYTES_MAX],
+            tried: vec![0; UNIT_BYTES_MAX],
+        }
+    }
+}
+
+impl Encoder {
+    /// Makes an encoder for one upload.
+    pub fn new(choice: Choice, min_saving_permille: u32, clock: Arc<dyn Clock>) -> Self {
+        Self { choice, min_saving_permille, clock, idle: Mutex::default() }
+    }
+
+    /// Encodes frames in order. Takes CPU time: 0.3 to 50 ms a frame, by codec.
+    pub fn encode(&self, frames: Vec<Bytes>) -> Vec<Encoded> {
+        // The guard must not live on: other threads take lanes of their own meanwhile.
+        let idle = self.idle.lock().pop();
+        let mut lane = idle.unwrap_or_else(Lane::new);
+        let encoded = frames.into_iter().map(|raw| self.encode_one(&mut lane, raw)).collect();
+        self.idle.lock().push(lane);
+        encoded
+    }
+
+    fn encode_one(&self, lane: &mut Lane, raw: Bytes) -> Encoded {
+        debug_assert!(!raw.is_empty() && raw.len() <= FRAME_BYTES as usize);
+        let raw_len = raw.len() as u32;
+        if is_zero(&raw) {
+            return Encoded { frame: Frame::ZERO, raw_len, stored: Bytes::new() };
+        }
+        let limit = dst_limit_permille(raw.len(), self.min_saving_permille).min(raw.len() - 1);
+        let packed = match self.choice {
+            Choice::Fixed(codec) => {
+                let len = lane.workspace.compress(codec, &raw, &mut lane.kept[..limit]);
+                len.map(|len| (codec.id(), len))
+            }
+            Choice::Auto(auto) => self.decide(lane, auto, &raw, limit),
+        };
+        let (codec, stored) = match packed {
+            Some((codec, len)) => (codec, Bytes::copy_from_slice(&lane.kept[..len])),
+            None => (CodecId::RAW, raw),
+        };
+        let crc = frame_checksum(codec, raw_len, &stored);
+        Encoded { frame: Frame { stored: stored.len() as u32, codec, crc }, raw_len, stored }
+    }
+
+    fn decide(&self, lane: &mut Lane, auto: Auto, raw: &[u8], limit: usize) -> Option<(CodecId, usize)> {
+        let Lane { workspace, table, region, credit_ns, kept, tried } = lane;
+        let mut attempts = LaneAttempts { workspace, clock: &*self.clock, raw, limit, tried, kept };
+        let mut planner = Planner::new(auto, 1.0, Pressure::default(), table);
+        let stored = planner.store(raw, *region, *credit_ns, false, &mut attempts);
+        *region = stored.region;
+        *credit_ns -= stored.test_ns as i64;
+        *credit_ns += test_credit_earned(*credit_ns, stored.cpu_ns.saturating_sub(stored.test_ns));
+        (stored.codec != CodecId::RAW).then_some((stored.codec, stored.bytes))
+    }
+}
+
+/// Compresses one frame for the policy.
+struct LaneAttempts<'a> {
+    workspace: &'a mut Workspace,
+    clock: &'a dyn Clock,
+    raw: &'a [u8],
+    limit: usize,
+    tried: &'a mut Vec<u8>,
+    kept: &'a mut Vec<u8>,
+}
+
+impl Attempts for LaneAttempts<'_> {
+    fn attempt(&mut self, codec: Codec, timed: bool) -> Attempt {
+        let began = if timed { self.clock.thread_cpu_ns() } else { 0 };
+        let stored = self.workspace.compress(codec, self.raw, &mut self.tried[..self.limit]);
+        Attempt { stored, cpu_ns: timed.then(|| self.clock.thread_cpu_ns() - began) }
+    }
+    fn keep(&mut self) {
+        std::mem::swap(self.tried, self.kept);
+    }
+}
+
+/// Cuts a stream of bytes into frames, counted from its start. Whole frames within one piece are slices of it; only frames that
+/// lie across pieces are gathered.
+#[derive(Debug, Default)]
+pub struct Framer {
+    pending: Vec<u8>,
+}
+
+impl Framer {
+    /// Takes the next piece and hands out the frames that are full.
+    pub fn push(&mut self, mut piece: Bytes, full: &mut Vec<Bytes>) {
+        let frame = FRAME_BYTES as usize;
+        if !self.pending.is_empty() {
+            let wanted = (frame - self.pending.len()).min(piece.len());
+            self.pending.extend_from_slice(&piece.split_to(wanted));
+            if self.pending.len() == frame {
+                full.push(std::mem::take(&mut self.pending).into());
+            }
+        }
+        while piece.len() >= frame {
+            full.push(piece.split_to(frame));
+        }
+        if !piece.is_empty() {
+            self.pending.reserve_exact(frame);
+            self.pending.extend_from_slice(&piece);
+        }
+    }
+
+    /// Returns the last frame, which may be shorter; `None` if the stream ended with a full one.
+    pub fn finish(&mut self) -> Option<Bytes> {
+        (!self.pending.is_empty()).then(|| std::mem::take(&mut self.pending).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use env::SystemClock;
+
+    use super::*;
+
+    fn encoder(pairs: &[(&str, &str)]) -> Encoder {
+        let properties = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let encoding = Encoding::parse(&properties).unwrap();
+        Encoder::new(encoding.choose("", &[]), encoding.min_saving_permille(), Arc::new(SystemClock::default()))
+    }
+
+    fn random(len: usize) -> Bytes {
+        let mut state = 0x9e37_79b9_7f4a_7c15u64;
+        let next = |_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) as u8
+        };
+        (0..len).map(next).collect::<Vec<u8>>().into()
+    }
+
+    fn text(len: usize) -> Bytes {
+        let mut all = Vec::new();
+        for line in 0.. {
+            all.extend_from_slice(
+                format!("line {line} of a text that repeats itself, {}\n", line * 7919 % 1013).as_bytes(),
+            );
+            if all.len() >= len {
+                break;
+            }
+        }
+        all.truncate(len);
+        all.into()
+    }
+
+    #[test]
+    fn random_frames_are_the_callers_own_bytes_and_text_shrinks() {
+        for pairs in [&[][..], &[("mode", "archive")], &[("compression", "lzo")], &[("compression", "bzip2-9")]] {
+            let encoder = encoder(pairs);
+            let (noise, words) = (random(FRAME_BYTES as usize), text(FRAME_BYTES as usize));
+            let encoded = encoder.encode(vec![noise.clone(), words.clone(), Bytes::from(vec![0; 9])]);
+            assert_eq!(encoded[0].frame.codec, CodecId::RAW, "{pairs:?}");
+            assert_eq!(encoded[0].stored.as_ptr(), noise.as_ptr(), "not copied: {pairs:?}");
+            assert!(encoded[1].stored.len() < words.len() / 2, "{pairs:?}");
+            let mut back = vec![0; words.len()];
+            Workspace::new().decompress(encoded[1].frame.codec, &encoded[1].stored, &mut back).unwrap();
+            assert_eq!(back, words, "{pairs:?}");
+            assert_eq!(frame_checksum(encoded[1].frame.codec, FRAME_BYTES, &encoded[1].stored), encoded[1].frame.crc);
+            assert!(encoded[2].frame.is_zero());
+        }
+    }
+
+    #[test]
+    fn rules_go_by_name_and_only_what_fits_a_blob_is_known() {
+        let parse = |key: &str, value: &str| Encoding::parse(&[(key.to_owned(), value.to_owned())].into());
+        let encoding = parse("rule.nc", "gzip-1").unwrap();
+        assert_eq!(encoding.choose("data.nc", &[]), Choice::Fixed("gzip-1".parse().unwrap()));
+        assert!(matches!(encoding.choose("data.unknown", &[]), Choice::Auto(_)));
+        assert!(parse("quota", "1G").is_err() && parse("mode", "slow").is_err());
+    }
+
+    #[test]
+    fn frames_are_cut_from_the_start_wherever_the_pieces_end() {
+        let all = random(3 * FRAME_BYTES as usize + 77);
+        for step in [1000, FRAME_BYTES as usize, 300_001] {
+            let (mut framer, mut frames) = (Framer::default(), Vec::new());
+            for piece in all.chunks(step) {
+                framer.push(Bytes::copy_from_slice(piece), &mut frames);
+            }
+            frames.extend(framer.finish());
+            assert_eq!(frames.iter().map(Bytes::len).collect::<Vec<_>>(), [131_072, 131_072, 131_072, 77], "{step}");
+            assert_eq!(frames.concat(), all, "{step}");
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Looking at versions as a whole: what they take, what differs between two, and whether every byte is as it was written. Owns no state.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use codec::CodecId;
+use futures_util::StreamExt;
+
+use crate::blob::Blob;
+use crate::error::Error;
+use crate::extent::{FRAME_BYTES, Piece};
+use crate::layout::Layout;
+use crate::record::{OpKind, Record};
+use crate::tree::Tree;
+use crate::upload::Tally;
+
+/// Bytes of a version whose extents are in memory at once: 1 MiB of them, when every frame is raw.
+const WINDOW_BYTES: u64 = 16 << 30;
+/// Bytes that a verification reads at once, and how many of these reads are under way.
+const VERIFY_BYTES: u64 = 8 << 20;
+const VERIFY_AT_ONCE: usize = 3;
+/// Damaged ranges that are listed; the rest is of no use to a reader, and a lost pack makes thousands.
+const DAMAGE_MAX: usize = 1000;
+
+/// What a version takes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes that have frames; the others are holes.
+    pub data: u64,
+    /// Bytes of the frames as they are stored, also of those of which only a part shows.
+    pub stored: u64,
+    /// Extents.
+    pub extents: u64,
+    /// By codec: frames, and bytes as they are stored.
+    pub codecs: BTreeMap<CodecId, (u64, u64)>,
+}
+
+/// A range that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    /// Byte of the blob.
+    pub at: u64,
+    /// Bytes.
+    pub len: u64,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// What a verification found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Frames that were read, verified and decoded, and those that could not be.
+    pub frames: u64,
+    /// Bytes of them as they are stored.
+    pub stored: u64,
+    /// What could not be read, at most 1000 ranges.
+    pub damaged: Vec<Damage>,
+}
+
+impl OpKind {
+    /// Returns its name, for logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Append => "append",
+            Self::Write => "write",
+            Self::Put => "put",
+            Self::Resize => "resize",
+            Self::Rewrite => "rewrite",
+            Self::Restore => "restore",
+            Self::Tag => "tag",
+            Self::Untag => "untag",
+            Self::Pin => "pin",
+            Self::Unpin => "unpin",
+            Self::Expire => "expire",
+            Self::Fence => "fence",
+            Self::Close => "close",
+        }
+    }
+}
+
+impl Blob {
+    /// Counts what a version takes. Reads its nodes and no data.
+    ///
+    /// # Errors
+    /// When a node cannot be read.
+    pub async fn usage(&self, version: &Record) -> Result<Usage, Error> {
+        let mut usage = Usage::default();
+        let mut from = 0;
+        while from < version.size {
+            let to = version.size.min(from + WINDOW_BYTES);
+            for piece in self.reader.tree.extents(version, from, to).await? {
+                let Piece::Extent(extent) = piece else { continue };
+                usage.data += extent.len;
+                usage.extents += 1;
+                for frame in &extent.frames {
+                    usage.stored += u64::from(frame.stored);
+                    let codec = usage.codecs.entry(frame.codec).or_default();
+                    *codec = (codec.0 + 1, codec.1 + u64::from(frame.stored));
+                }
+            }
+            from = to;
+        }
+        Ok(usage)
+    }
+
+    /// Reads every frame of a version that shows, verifies its checksum and decodes it. `tally.raw` tells how far it is.
+    ///
+    /// # Errors
+    /// When the store fails. Damage is no error; it is reported.
+    pub async fn verify(&self, version: &Record, tally: &Tally) -> Result<Verified, Error> {
+        let mut verified = Verified::default();
+        let windows = (0..version.size).step_by(VERIFY_BYTES as usize);
+        let reads = windows.map(|from| async move {
+            let to = version.size.min(from + VERIFY_BYTES);
+            let read = self.reader.read(version, from, to).await;
+            (from..to, read.map(|_| ()))
+        });
+        let mut reads = futures_util::stream::iter(reads).buffered(VERIFY_AT_ONCE);
+        while let Some((window, read)) = reads.next().await {
+            match read {
+                Ok(()) => self.count(version, &window, &mut verified).await?,
+                Err(Error::Damaged { .. }) => self.narrow(version, &window, &mut verified).await?,
+                Err(error) if is_missing(&error) => self.narrow(version, &window, &mut verified).await?,
+                Err(error) => return Err(error),
+            }
+            tally.raw.store(window.end, std::sync::atomic::Ordering::Relaxed);
+        }
+        Ok(verified)
+    }
+
+    async fn count(&self, version: &Record, window: &Range<u64>, verified: &mut Verified) -> Result<(), Error> {
+        for piece in self.reader.tree.extents(version, window.start, window.end).await? {
+            if let Piece::Extent(extent) = piece {
+                verified.frames += extent.frames.len() as u64;
+                verified.stored += extent.stored_len();
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds the frames of a window that cannot be read.
+    async fn narrow(&self, version: &Record, window: &Range<u64>, verified: &mut Verified) -> Result<(), Error> {
+        let extents = match self.reader.tree.extents(version, window.start, window.end).await {
+            Ok(extents) => extents,
+            // A node is damaged: which frames it named nobody can tell.
+            Err(error @ Error::Damaged { .. }) => {
+                add(verified, window.clone(), &error);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        for piece in &extents {
+            let Piece::Extent(extent) = piece else { continue };
+            verified.frames += extent.frames.len() as u64;
+            verified.stored += extent.stored_len();
+            let mut at = extent.start;
+            while at < piece.end() {
+                // To the end of the frame that `at` is in.
+                let position = u64::from(extent.skip) + (at - extent.start);
+                let left = u64::from(FRAME_BYTES) - position % u64::from(FRAME_BYTES);
+                let end = piece.end().min(at + left);
+                match self.reader.read(version, at, end).await {
+                    Ok(_) => {}
+                    Err(error @ Error::Damaged { .. }) => add(verified, at..end, &error),
+                    Err(error) if is_missing(&error) => add(verified, at..end, &error),
+                    Err(error) => return Err(error),
+                }
+                at = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the ranges that differ between two versions of the blob. What they share is not looked at, and no data is read: a
+    /// range that was written anew counts as different, also if by the same bytes.
+    ///
+    /// # Errors
+    /// When a node cannot be read.
+    pub async fn diff(&self, a: &Record, b: &Record) -> Result<Vec<Range<u64>>, Error> {
+        let (mut left, mut right) = (a.layout.pieces().to_vec(), b.layout.pieces().to_vec());
+        let mut changed: Vec<Range<u64>> = Vec::new();
+        let (small, large) = (a.size.min(b.size), a.size.max(b.size));
+        if small < large {
+            changed.push(small..large);
+        }
+        while !left.is_empty() || !right.is_empty() {
+            let mut cuts: Vec<u64> = left.iter().chain(&right).flat_map(|piece| [piece.start(), piece.end()]).collect();
+            cuts.sort_unstable();
+            cuts.dedup();
+            let (layout_a, layout_b) = (Layout::of(left), Layout::of(right));
+            let at =
+                |layout: &Layout, from, to| layout.overlapping(from, to).first().and_then(|piece| piece.clip(from, to));
+            (left, right) = (Vec::new(), Vec::new());
+            for cut in cuts.windows(2) {
+                let (from, to) = (cut[0], cut[1]);
+                let (one, other) = (at(&layout_a, from, to), at(&layout_b, from, to));
+                if one == other {
+                    continue;
+                }
+                if one.iter().chain(&other).any(|piece| piece.level() > 0) {
+                    left.extend(one);
+                    right.extend(other);
+                } else {
+                    changed.push(from..to);
+                }
+            }
+            left = open_spans(&self.reader.tree, a, left).await?;
+            right = open_spans(&self.reader.tree, b, right).await?;
+        }
+        Ok(joined(changed))
+    }
+}
+
+fn is_missing(error: &Error) -> bool {
+    matches!(error, Error::Store { source: object_store::Error::NotFound { .. }, .. })
+}
+
+fn add(verified: &mut Verified, range: Range<u64>, error: &Error) {
+    let what = error.to_string();
+    let is_full = verified.damaged.len() == DAMAGE_MAX;
+    match verified.damaged.last_mut() {
+        Some(last) if last.at + last.len == range.start && last.what == what => last.len += range.end - range.start,
+        _ if !is_full => verified.damaged.push(Damage { at: range.start, len: range.end - range.start, what }),
+        _ => {}
+    }
+}
+
+async fn open_spans(tree: &Tree, record: &Record, pieces: Vec<Piece>) -> Result<Vec<Piece>, Error> {
+    let mut opened = Vec::new();
+    for piece in pieces {
+        match piece {
+            Piece::Span(span) => opened.extend(tree.open(record, &span).await?),
+            piece => opened.push(piece),
+        }
+    }
+    Ok(opened)
+}
+
+/// Sorts ranges and joins those that touch.
+fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_by_key(|range| range.start);
+    let mut joined: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    joined
+}

@@ -1,0 +1,378 @@
+//! Uploading: a stream of bytes becomes frames, packs and a run of pieces. Owns the session of one upload, and how many requests are
+//! under way.
+//!
+//! 1. The stream is cut into frames; a batch of them is compressed by a thread of its own, as many batches at once as there are
+//!    lanes.
+//! 2. Batches are packed in order. A pack that has reached its size is sent while the next one fills.
+//! 3. At the end, a run of many extents is folded into nodes, which ride in the last pack; a run of one small frame stays in the
+//!    record, and there is no pack at all.
+//! 4. The run is handed out when every pack is acknowledged. What a broken upload leaves is garbage that `gc` removes.
+//!
+//! Memory: the packs under way and the one that fills, and a batch for each lane.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use futures_util::stream::FuturesOrdered;
+use futures_util::{Stream, StreamExt};
+use object_store::{ObjectStoreExt, PutPayload};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use crate::error::Error;
+use crate::extent::{EXTENT_FRAMES_MAX, Extent, FRAME_BYTES, PackRef, Piece, Place, Session};
+use crate::fetch::Fetcher;
+use crate::frame::{Encoded, Encoder, Encoding, Framer};
+use crate::layout::{Layout, Run};
+use crate::names;
+use crate::pack::{PACK_BYTES, PACK_BYTES_MAX, PackBuilder};
+use crate::tree;
+
+/// Frames of a batch: 1 MiB, a few milliseconds of work, so that handing it over costs nothing beside it.
+const BATCH_FRAMES: usize = 8;
+/// Bytes up to which an upload of one frame stays in the record.
+const INLINE_BYTES_MAX: usize = 4 << 10;
+/// Encoded bytes of a run's pieces from which on they are folded into nodes: a quarter of a record's list.
+const RUN_BYTES_MAX: usize = 2 << 10;
+/// Frames of zeroes in a row that end an extent: fewer cost less as entries of it.
+const ZERO_FRAMES_MIN: usize = 5;
+/// Uploads under way at first, and at most.
+const UPLOADS_FIRST: f64 = 4.0;
+const UPLOADS_MAX: f64 = 64.0;
+/// How often a pack is sent: with the pauses in between about half a minute.
+const TRIES: u32 = 12;
+
+/// How far an upload or a read is, for a progress bar. Each field only grows.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Bytes of data taken from the source.
+    pub raw: AtomicU64,
+    /// Bytes of data that were encoded.
+    pub encoded_raw: AtomicU64,
+    /// Bytes that they take as they are stored.
+    pub encoded: AtomicU64,
+    /// Bytes of packs acknowledged.
+    pub stored: AtomicU64,
+    /// Packs acknowledged.
+    pub packs: AtomicU64,
+    /// Whether everything is uploaded and the commit has begun: from then on the outcome is the store's.
+    pub committing: AtomicBool,
+}
+
+/// How to upload.
+#[derive(Debug, Clone)]
+pub struct UploadOptions {
+    /// Which codecs.
+    pub encoding: Encoding,
+    /// Name of the file that the bytes come from, for the rules; empty if there is none.
+    pub name: String,
+    /// Target of a pack's stored bytes, from 4 to 64 MiB.
+    pub pack_bytes: u32,
+    /// Memory for packs under way and the one that fills, in bytes.
+    pub memory_bytes: u64,
+    /// Threads that compress.
+    pub lanes: usize,
+    /// Where to tell how far it is.
+    pub tally: Arc<Tally>,
+}
+
+impl Default for UploadOptions {
+    /// `compression=auto` and `mode=balanced`, packs of 16 MiB, 128 MiB of memory, and as many threads as there are processors.
+    fn default() -> Self {
+        Self {
+            encoding: Encoding::default(),
+            name: String::new(),
+            pack_bytes: PACK_BYTES,
+            memory_bytes: 128 << 20,
+            lanes: std::thread::available_parallelism().map_or(2, std::num::NonZero::get),
+            tally: Arc::default(),
+        }
+    }
+}
+
+/// What an upload brought.
+#[derive(Debug)]
+pub(crate) struct Uploaded {
+    pub(crate) run: Run,
+    /// `born` of the session; `u64::MAX` if no pack was written.
+    pub(crate) born: u64,
+    pub(crate) stored: u64,
+}
+
+/// Lets a number of uploads go at once: one more for each round without trouble, half as many after an error.
+#[derive(Debug)]
+pub(crate) struct Lights {
+    state: Mutex<(f64, usize)>,
+    free: Notify,
+    max: f64,
+}
+
+impl Lights {
+    pub(crate) fn new(max: f64) -> Self {
+        let max = max.clamp(1.0, UPLOADS_MAX);
+        Self { state: Mutex::new((UPLOADS_FIRST.min(max), 0)), free: Notify::new(), max }
+    }
+
+    pub(crate) async fn enter(&self) {
+        loop {
+            let freed = self.free.notified();
+            {
+                let mut state = self.state.lock();
+                if (state.1 as f64) < state.0.floor() {
+                    state.1 += 1;
+                    return;
+                }
+            }
+            freed.await;
+        }
+    }
+
+    pub(crate) fn leave(&self) {
+        let mut state = self.state.lock();
+        state.1 -= 1;
+        state.0 = (state.0 + 1.0 / state.0).min(self.max);
+        drop(state);
+        self.free.notify_waiters();
+    }
+
+    pub(crate) fn slow_down(&self) {
+        let mut state = self.state.lock();
+        state.0 = (state.0 / 2.0).max(1.0);
+    }
+}
+
+/// Puts frames into packs and packs into the store.
+struct Packer {
+    fetcher: Fetcher,
+    lights: Arc<Lights>,
+    sending: JoinSet<Result<(), Error>>,
+    tally: Arc<Tally>,
+    target: u32,
+    session: Session,
+    born: u64,
+    number: u32,
+    pack: PackBuilder,
+    extent: Option<Extent>,
+    zeroes: usize,
+    pieces: Vec<Piece>,
+    len: u64,
+    stored: u64,
+}
+
+impl Packer {
+    const fn name(&self) -> PackRef {
+        PackRef { origin: 0, born: self.born, session: self.session, number: self.number }
+    }
+
+    async fn push(&mut self, encoded: Encoded) -> Result<(), Error> {
+        let raw_len = encoded.raw_len;
+        self.tally.encoded_raw.fetch_add(raw_len.into(), Ordering::Relaxed);
+        self.tally.encoded.fetch_add(encoded.frame.stored.into(), Ordering::Relaxed);
+        if encoded.frame.is_zero() {
+            // Ranges without a piece read as zeroes.
+            self.zeroes += 1;
+            if self.zeroes == ZERO_FRAMES_MIN {
+                self.end_extent(ZERO_FRAMES_MIN - 1);
+            }
+            if self.zeroes >= ZERO_FRAMES_MIN || self.extent.is_none() {
+                self.len += u64::from(raw_len);
+                return Ok(());
+            }
+        } else {
+            self.zeroes = 0;
+            if self.pack.offset() + encoded.frame.stored > self.target && !self.pack.is_empty() {
+                self.end_extent(0);
+                self.send().await;
+            }
+        }
+        let (start, name, offset) = (self.len, self.name(), self.pack.offset());
+        let extent = self.extent.get_or_insert_with(|| Extent {
+            start,
+            len: 0,
+            skip: 0,
+            tail: FRAME_BYTES,
+            place: Place::Pack { pack: name, offset },
+            frames: Vec::new(),
+        });
+        extent.frames.push(encoded.frame);
+        extent.len += u64::from(raw_len);
+        extent.tail = raw_len;
+        let is_full = extent.frames.len() == EXTENT_FRAMES_MAX;
+        self.pack.push_frame(&encoded);
+        self.stored += u64::from(encoded.frame.stored);
+        self.len += u64::from(raw_len);
+        if is_full {
+            self.end_extent(0);
+        }
+        Ok(())
+    }
+
+    /// Ends the extent, without its last frames, which are zeroes.
+    fn end_extent(&mut self, zeroes: usize) {
+        let Some(mut extent) = self.extent.take() else { return };
+        let kept = extent.frames.len().saturating_sub(zeroes);
+        if kept < extent.frames.len() {
+            extent.frames.truncate(kept);
+            extent.len = kept as u64 * u64::from(FRAME_BYTES);
+            extent.tail = FRAME_BYTES;
+        }
+        if !extent.frames.is_empty() {
+            self.pieces.push(Piece::Extent(extent));
+        }
+    }
+
+    /// Sends the pack once there may be one more upload.
+    async fn send(&mut self) {
+        let name = self.name();
+        let payload = std::mem::take(&mut self.pack).finish();
+        self.number += 1;
+        self.lights.enter().await;
+        let (fetcher, lights, tally) = (self.fetcher.clone(), self.lights.clone(), self.tally.clone());
+        self.sending.spawn(async move {
+            let sent = send(&fetcher, &lights, &name, payload, &tally).await;
+            lights.leave();
+            sent
+        });
+    }
+}
+
+async fn send(
+    fetcher: &Fetcher,
+    lights: &Lights,
+    name: &PackRef,
+    payload: PutPayload,
+    tally: &Tally,
+) -> Result<(), Error> {
+    let path = fetcher.key.pack(fetcher.inc, name);
+    let mut tries = 0;
+    loop {
+        // The name is this session's alone, so sending the same bytes again does no harm.
+        let Err(error) = fetcher.data.put(&path, payload.clone()).await else {
+            tally.stored.fetch_add(payload.content_length() as u64, Ordering::Relaxed);
+            tally.packs.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        };
+        tries += 1;
+        if tries == TRIES {
+            return Err(Error::store(format!("writing {path}"), error));
+        }
+        lights.slow_down();
+        fetcher.world.pause(tries).await;
+    }
+}
+
+/// Uploads a stream under a new session that is born at record `born`.
+pub(crate) async fn upload(
+    fetcher: &Fetcher,
+    born: u64,
+    options: &UploadOptions,
+    source: impl Stream<Item = std::io::Result<Bytes>>,
+) -> Result<Uploaded, Error> {
+    let target = options.pack_bytes.clamp(1 << 20, PACK_BYTES_MAX);
+    let session = Session(names::random(&*fetcher.world.entropy)?);
+    let most = (options.memory_bytes / u64::from(target)).saturating_sub(1) as f64;
+    let mut packer = Packer {
+        fetcher: fetcher.clone(),
+        lights: Arc::new(Lights::new(most)),
+        sending: JoinSet::new(),
+        tally: options.tally.clone(),
+        target,
+        session,
+        born,
+        number: 0,
+        pack: PackBuilder::default(),
+        extent: None,
+        zeroes: 0,
+        pieces: Vec::new(),
+        len: 0,
+        stored: 0,
+    };
+    pack_all(&mut packer, options, source).await?;
+    packer.end_extent(packer.zeroes.min(ZERO_FRAMES_MIN - 1));
+    let len = packer.len;
+    if let Some(inline) = inline(&packer) {
+        return Ok(Uploaded { run: Run { pieces: vec![inline], len }, born: u64::MAX, stored: packer.stored });
+    }
+    let mut pieces = std::mem::take(&mut packer.pieces);
+    if Layout::of(pieces.clone()).encoded_bytes() > RUN_BYTES_MAX {
+        let name = packer.name();
+        let pack = &mut packer.pack;
+        pieces = tree::fold(pieces, RUN_BYTES_MAX, &mut |node| pack.push_node(name, node));
+    }
+    if !packer.pack.is_empty() {
+        packer.send().await;
+    }
+    while let Some(sent) = packer.sending.join_next().await {
+        sent.map_err(|_| Error::Refused("the upload was given up".into()))??;
+    }
+    let born = if packer.number == 0 { u64::MAX } else { born };
+    Ok(Uploaded { run: Run { pieces, len }, born, stored: packer.stored })
+}
+
+/// Returns an upload that fits in a record as an extent in it.
+fn inline(packer: &Packer) -> Option<Piece> {
+    let [Piece::Extent(extent)] = packer.pieces.as_slice() else { return None };
+    if packer.number > 0 || extent.frames.len() > 1 || extent.stored_len() > INLINE_BYTES_MAX as u64 {
+        return None;
+    }
+    let stored = packer.pack.last_part()?;
+    Some(Piece::Extent(Extent { place: Place::Inline(Bytes::copy_from_slice(&stored)), ..extent.clone() }))
+}
+
+/// Steps 1 and 2.
+async fn pack_all(
+    packer: &mut Packer,
+    options: &UploadOptions,
+    source: impl Stream<Item = std::io::Result<Bytes>>,
+) -> Result<(), Error> {
+    let mut source = std::pin::pin!(source.fuse());
+    let (mut framer, mut frames) = (Framer::default(), Vec::new());
+    let mut encoder: Option<Arc<Encoder>> = None;
+    let mut batches = FuturesOrdered::new();
+    let mut ended = false;
+    loop {
+        while !ended && batches.len() < options.lanes.max(1) {
+            while frames.len() < BATCH_FRAMES && !ended {
+                match source.next().await {
+                    Some(piece) => {
+                        let piece = piece.map_err(Error::Source)?;
+                        options.tally.raw.fetch_add(piece.len() as u64, Ordering::Relaxed);
+                        framer.push(piece, &mut frames);
+                    }
+                    None => {
+                        ended = true;
+                        frames.extend(framer.finish());
+                    }
+                }
+            }
+            let rest = frames.split_off(frames.len().min(BATCH_FRAMES));
+            let batch = std::mem::replace(&mut frames, rest);
+            let Some(first) = batch.first() else { break };
+            let encoder = encoder.get_or_insert_with(|| {
+                let head = &first[..first.len().min(policy::HEAD_BYTES)];
+                let choice = options.encoding.choose(&options.name, head);
+                let clock = packer.fetcher.world.clock.clone();
+                Arc::new(Encoder::new(choice, options.encoding.min_saving_permille(), clock))
+            });
+            let encoder = encoder.clone();
+            batches.push_back(tokio::task::spawn_blocking(move || encoder.encode(batch)));
+            // The source may have handed out more than one batch.
+            ended = ended && frames.is_empty();
+        }
+        let Some(batch) = batches.next().await else {
+            if ended && frames.is_empty() {
+                return Ok(());
+            }
+            continue;
+        };
+        for encoded in batch.map_err(|_| Error::Refused("the upload was given up".into()))? {
+            packer.push(encoded).await?;
+        }
+        // A pack that could not be sent ends the upload now and not after all the others.
+        while let Some(sent) = packer.sending.try_join_next() {
+            sent.map_err(|_| Error::Refused("the upload was given up".into()))??;
+        }
+    }
+}

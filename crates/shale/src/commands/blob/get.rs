@@ -1,0 +1,134 @@
+//! `shale blob get`: a version, or a range of it, comes down.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
+use std::time::Instant;
+
+use futures_util::StreamExt;
+use serde::Serialize;
+use surface::{Error, ErrorKind};
+use units::format_size;
+
+use super::{Context, failure};
+use crate::cli::BlobGetArgs;
+use crate::exit::{Failure, Outcome, path_error};
+use crate::progress::Progress;
+use crate::system;
+
+/// What was done, for scripts.
+#[derive(Debug, Serialize)]
+struct Summary {
+    blob: String,
+    version: u64,
+    offset: u64,
+    bytes: u64,
+    requests: u64,
+    fetched_bytes: u64,
+    seconds: f64,
+    bytes_per_second: u64,
+}
+
+/// Copies a version to a file.
+pub async fn run(args: BlobGetArgs, context: &Context<'_>) -> Outcome {
+    let started = Instant::now();
+    let (connection, blob) = context.open(&args.blob).await?;
+    let version = context.until_interrupted(blob.version(args.blob.at())).await?;
+    let (from, to) = args.range.unwrap_or((0, None));
+    let to = to.unwrap_or(version.size).min(version.size);
+    if from > to {
+        let why = format!("version {} has {} bytes: there is nothing at {from}", version.seq, version.size);
+        return Err(Error::new(ErrorKind::Invalid, why).into());
+    }
+    let is_stdout = args.file == Path::new("-");
+    let mut file = if is_stdout { stdout()? } else { create(&args.file, args.force)? };
+    let progress = Progress::new(context.output, "get", Some(to - from));
+    let copied = copy(&blob, &version, (from, to), &mut file, is_stdout, &progress, context).await;
+    let finished = copied.and_then(|()| {
+        if is_stdout {
+            return Ok(());
+        }
+        let end = file.set_len(to - from).and_then(|()| file.sync_all());
+        end.map_err(|error| path_error("cannot write", &args.file, error).into())
+    });
+    progress.finish();
+    if let Err(failure) = finished {
+        // A file that is there looks whole.
+        let removed = !is_stdout && !args.force && std::fs::remove_file(&args.file).is_ok();
+        let left = if removed || is_stdout { "" } else { "; the file is not complete" };
+        return Err(failure.context(format_args!("get {} to {}{left}", args.blob, args.file.display())));
+    }
+    if is_stdout {
+        return Ok(());
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    let requests = connection.requests();
+    let summary = Summary {
+        blob: args.blob.to_string(),
+        version: version.seq,
+        offset: from,
+        bytes: to - from,
+        requests: requests.all(),
+        fetched_bytes: requests.bytes_down.load(std::sync::atomic::Ordering::Relaxed),
+        seconds,
+        bytes_per_second: ((to - from) as f64 / seconds.max(1e-9)) as u64,
+    };
+    context.output.done(&summary, || {
+        format!(
+            "{} version {} to {}: {} ({} fetched), {} requests, {seconds:.1} s, {}/s\n",
+            summary.blob,
+            summary.version,
+            args.file.display(),
+            format_size(summary.bytes),
+            format_size(summary.fetched_bytes),
+            summary.requests,
+            format_size(summary.bytes_per_second),
+        )
+    });
+    Ok(())
+}
+
+async fn copy(
+    blob: &::blob::Blob,
+    version: &::blob::Record,
+    (from, to): (u64, u64),
+    file: &mut File,
+    is_stdout: bool,
+    progress: &Progress,
+    context: &Context<'_>,
+) -> Outcome {
+    let mut stream = std::pin::pin!(blob.stream(version, from, to));
+    let mut done = 0;
+    loop {
+        let next = tokio::select! {
+            next = stream.next() => next,
+            () = context.interruption() => return Err(Failure::Interrupted("interrupted".to_owned())),
+        };
+        let Some(chunk) = next else { return Ok(()) };
+        let chunk = chunk.map_err(failure)?;
+        done += chunk.len() as u64;
+        // A file gets holes where there are zeroes; a pipe can't have any.
+        let wrote = if !is_stdout && policy::is_zero(&chunk) {
+            file.seek(SeekFrom::Current(chunk.len() as i64)).map(|_| ())
+        } else {
+            file.write_all(&chunk)
+        };
+        wrote.map_err(|error| Error::from_io("cannot write", error))?;
+        progress.set(done);
+    }
+}
+
+fn stdout() -> Outcome<File> {
+    system::stdout().map_err(|error| Error::from_io("cannot write to stdout", error).into())
+}
+
+fn create(path: &Path, force: bool) -> Outcome<File> {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    if force {
+        options.create(true).truncate(true)
+    } else {
+        options.create_new(true)
+    };
+    options.open(path).map_err(|error| path_error("cannot create", path, error).into())
+}

@@ -1,0 +1,94 @@
+//! `shale blob`: blobs in an object store. Owns the runtime that their library needs, what an interruption leaves, and how its errors
+//! become exit codes. The engine takes no part.
+
+mod get;
+mod look;
+mod put;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ::blob::{Blob, Connection, Error as BlobError, Location};
+use surface::{Error, ErrorKind};
+
+use crate::cli::{BlobArgs, BlobCommand};
+use crate::exit::{Failure, Outcome, kind_of};
+use crate::output::Output;
+use crate::system::Termination;
+
+/// How often a wait looks whether a signal came.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Threads of the runtime: they only move bytes, compressing has threads of its own.
+const RUNTIME_THREADS: usize = 2;
+
+/// What every command on a blob has.
+struct Context<'a> {
+    output: &'a Output,
+    interrupted: Arc<AtomicBool>,
+}
+
+/// Runs a command.
+pub fn run(args: BlobArgs, output: &Output) -> Outcome {
+    let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
+    let interrupted = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(RUNTIME_THREADS).enable_all().build();
+    let runtime = runtime.map_err(|error| Error::from_io("cannot start threads", error))?;
+    let context = Context { output, interrupted };
+    let done = runtime.block_on(async {
+        match args.command {
+            BlobCommand::Put(args) => put::put(args, &context).await,
+            BlobCommand::Append(args) => put::append(args, &context).await,
+            BlobCommand::Write(args) => put::write(args, &context).await,
+            BlobCommand::Get(args) => get::run(args, &context).await,
+            BlobCommand::Log(args) => look::log(args, &context).await,
+            BlobCommand::Stat(args) => look::stat(args, &context).await,
+            BlobCommand::Tag(args) => look::tag(args, &context).await,
+            BlobCommand::Diff(args) => look::diff(args, &context).await,
+            BlobCommand::Verify(args) => look::verify(args, &context).await,
+        }
+    });
+    // A thread that waits for stdin would keep the process.
+    runtime.shutdown_background();
+    done
+}
+
+impl Context<'_> {
+    /// Waits for a signal.
+    async fn interruption(&self) {
+        while !self.interrupted.load(Ordering::SeqCst) {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Does something that leaves nothing behind when a signal ends it.
+    async fn until_interrupted<T>(&self, what: impl Future<Output = Result<T, BlobError>>) -> Outcome<T> {
+        tokio::select! {
+            done = what => done.map_err(failure),
+            () = self.interruption() => Err(Failure::Interrupted("interrupted; nothing was changed".to_owned())),
+        }
+    }
+
+    async fn open(&self, location: &Location) -> Outcome<(Connection, Blob)> {
+        let connection = Connection::open(location).map_err(failure)?;
+        let blob = self.until_interrupted(Blob::open(&connection, location.key())).await?;
+        Ok((connection, blob))
+    }
+}
+
+/// Tells what a library's error is for a script.
+fn failure(error: BlobError) -> Failure {
+    let kind = match &error {
+        BlobError::Unknown { .. } => return Failure::Unknown(error.to_string()),
+        BlobError::Source(error) => kind_of(error),
+        BlobError::Store { .. } | BlobError::StoreLies(_) | BlobError::Entropy(_) => ErrorKind::Io,
+        BlobError::Damaged { .. } => ErrorKind::Corrupt,
+        BlobError::Missing(_) | BlobError::Removed | BlobError::NoVersion(_) | BlobError::Expired(_) => {
+            ErrorKind::NotFound
+        }
+        BlobError::Exists(_) => ErrorKind::Exists,
+        BlobError::Fenced { .. } => ErrorKind::Conflict,
+        BlobError::Refused(_) => ErrorKind::Invalid,
+    };
+    Failure::Error(Error::new(kind, error.to_string()))
+}

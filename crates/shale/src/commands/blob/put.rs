@@ -1,0 +1,216 @@
+//! `shale blob put`, `append` and `write`: a file goes up and becomes a version.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use ::blob::{Blob, Committed, Connection, Encoding, Location, Tally, UploadOptions};
+use bytes::Bytes;
+use futures_util::Stream;
+use serde::Serialize;
+use surface::{Error, ErrorKind};
+use units::format_size;
+
+use super::{Context, LOOK_EVERY, failure};
+use crate::cli::{BlobPutArgs, BlobUpload, BlobWriteArgs};
+use crate::exit::{Failure, Outcome, path_error};
+use crate::progress::Progress;
+
+/// Bytes of a read of the file: whole frames, so that none is copied.
+const READ_BYTES: usize = 1 << 20;
+/// Reads that may wait for the uploader: the disk works while it compresses.
+const READS_AHEAD: usize = 4;
+/// The smallest and the largest pack, as the library takes them.
+const PACK_BYTES: std::ops::RangeInclusive<u32> = 4 << 20..=64 << 20;
+
+/// What was done, for scripts.
+#[derive(Debug, Serialize)]
+struct Summary {
+    blob: String,
+    version: u64,
+    offset: u64,
+    bytes: u64,
+    stored_bytes: u64,
+    ratio: Option<f64>,
+    requests: u64,
+    seconds: f64,
+    bytes_per_second: u64,
+}
+
+/// Where the bytes go.
+enum How {
+    Put,
+    Append,
+    Write(u64),
+}
+
+/// Stores a file as the newest version.
+pub async fn put(args: BlobPutArgs, context: &Context<'_>) -> Outcome {
+    run(&args.blob, &args.file, args.upload, How::Put, context).await
+}
+
+/// Puts a file behind the end.
+pub async fn append(args: BlobPutArgs, context: &Context<'_>) -> Outcome {
+    run(&args.blob, &args.file, args.upload, How::Append, context).await
+}
+
+/// Puts a file over what is at a place.
+pub async fn write(args: BlobWriteArgs, context: &Context<'_>) -> Outcome {
+    run(&args.blob, &args.file, args.upload, How::Write(args.at), context).await
+}
+
+async fn run(location: &Location, file: &Path, upload: BlobUpload, how: How, context: &Context<'_>) -> Outcome {
+    let started = Instant::now();
+    if *location.at() != ::blob::At::Newest {
+        return Err(
+            Error::new(ErrorKind::Invalid, "a version never changes: leave out the @ and what is behind it").into()
+        );
+    }
+    if !PACK_BYTES.contains(&upload.pack) {
+        return Err(Error::new(ErrorKind::Invalid, "--pack must be from 4M to 64M").into());
+    }
+    let properties: BTreeMap<String, String> = upload.properties.into_iter().collect();
+    let encoding = Encoding::parse(&properties).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
+    let (input, total): (Box<dyn Read + Send>, Option<u64>) = if file == Path::new("-") {
+        (Box::new(std::io::stdin()), None)
+    } else {
+        let opened = std::fs::File::open(file).map_err(|error| path_error("cannot open", file, error))?;
+        let about = opened.metadata().map_err(|error| path_error("cannot read", file, error))?;
+        (Box::new(opened), about.is_file().then_some(about.len()))
+    };
+    let tally = Arc::new(Tally::default());
+    let name =
+        if file == Path::new("-") { location.name() } else { file.file_name().and_then(|n| n.to_str()).unwrap_or("") };
+    let options = UploadOptions {
+        encoding,
+        name: name.to_owned(),
+        pack_bytes: upload.pack,
+        memory_bytes: upload.memory,
+        tally: tally.clone(),
+        ..UploadOptions::default()
+    };
+    let connection = Connection::open(location).map_err(failure)?;
+    let blob = context.until_interrupted(Blob::open_or_create(&connection, location.key())).await?;
+    let word = match how {
+        How::Put => "put",
+        How::Append => "append",
+        How::Write(_) => "write",
+    };
+    let progress = Progress::new(context.output, word, total);
+    let source = chunks(input);
+    let work = async {
+        match how {
+            How::Put => blob.put(source, &upload.message, &options).await,
+            How::Append => blob.append(source, &upload.message, &options).await,
+            How::Write(at) => blob.write(at, source, &upload.message, &options).await,
+        }
+    };
+    let committed = tokio::select! {
+        done = work => done.map_err(failure),
+        () = interruption(context, &tally) => Err(Failure::Interrupted(left(&tally))),
+        () = show(&progress, &tally, &connection) => Err(Failure::Internal("the progress bar ended".to_owned())),
+    };
+    progress.finish();
+    let committed =
+        committed.map_err(|failure| failure.context(format_args!("{word} {} to {location}", file.display())))?;
+    report(location, &committed, &tally, &connection, started, context);
+    Ok(())
+}
+
+/// Waits for a signal that comes before the commit: that one is not given up half-way, it takes a moment only.
+async fn interruption(context: &Context<'_>, tally: &Tally) {
+    loop {
+        context.interruption().await;
+        if !tally.committing.load(Ordering::SeqCst) {
+            return;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+fn left(tally: &Tally) -> String {
+    let packs = tally.packs.load(Ordering::Relaxed);
+    if packs == 0 {
+        return "interrupted; nothing was changed".to_owned();
+    }
+    let stored = format_size(tally.stored.load(Ordering::Relaxed));
+    format!(
+        "interrupted; the blob is as it was, and {packs} uploaded objects ({stored}) are left in the store as garbage"
+    )
+}
+
+/// Shows how far it is, without an end.
+async fn show(progress: &Progress, tally: &Tally, connection: &Connection) {
+    loop {
+        let raw = tally.raw.load(Ordering::Relaxed);
+        progress.set(raw);
+        let encoded = tally.encoded.load(Ordering::Relaxed);
+        let ratio = tally.encoded_raw.load(Ordering::Relaxed) as f64 / encoded.max(1) as f64;
+        let requests = connection.requests().all();
+        progress.say(if encoded == 0 { format!("{requests} req") } else { format!("{ratio:.2}x {requests} req") });
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+fn report(
+    location: &Location,
+    committed: &Committed,
+    tally: &Tally,
+    connection: &Connection,
+    started: Instant,
+    context: &Context<'_>,
+) {
+    let seconds = started.elapsed().as_secs_f64();
+    let stored_bytes = tally.encoded.load(Ordering::Relaxed);
+    let summary = Summary {
+        blob: location.to_string(),
+        version: committed.seq,
+        offset: committed.at,
+        bytes: committed.len,
+        stored_bytes,
+        ratio: (stored_bytes > 0).then(|| committed.len as f64 / stored_bytes as f64),
+        requests: connection.requests().all(),
+        seconds,
+        bytes_per_second: (committed.len as f64 / seconds.max(1e-9)) as u64,
+    };
+    context.output.done(&summary, || {
+        format!(
+            "{location} version {}: {} at {}, stored in {} ({}), {} requests, {seconds:.1} s, {}/s\n",
+            summary.version,
+            format_size(summary.bytes),
+            summary.offset,
+            format_size(stored_bytes),
+            summary.ratio.map_or_else(|| "all zeroes".to_owned(), |ratio| format!("ratio {ratio:.2}")),
+            summary.requests,
+            format_size(summary.bytes_per_second),
+        )
+    });
+}
+
+/// Reads a file in a thread of its own, because reading waits.
+fn chunks(mut input: Box<dyn Read + Send>) -> impl Stream<Item = std::io::Result<Bytes>> {
+    let (sender, receiver) = tokio::sync::mpsc::channel(READS_AHEAD);
+    tokio::task::spawn_blocking(move || {
+        loop {
+            let chunk = read_full(&mut *input);
+            let is_last = !matches!(&chunk, Ok(chunk) if chunk.len() == READ_BYTES);
+            if chunk.as_ref().is_ok_and(Bytes::is_empty) || sender.blocking_send(chunk).is_err() || is_last {
+                return;
+            }
+        }
+    });
+    futures_util::stream::unfold(receiver, |mut receiver| async move {
+        let chunk = receiver.recv().await?;
+        Some((chunk, receiver))
+    })
+}
+
+/// Reads as many bytes as a chunk has, or to the end.
+fn read_full(input: &mut dyn Read) -> std::io::Result<Bytes> {
+    let mut chunk = Vec::with_capacity(READ_BYTES);
+    input.take(READ_BYTES as u64).read_to_end(&mut chunk)?;
+    Ok(chunk.into())
+}
