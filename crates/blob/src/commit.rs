@@ -181,7 +181,8 @@ impl Committer {
     /// Commits an operation that an earlier process may have committed: every record behind `born` is read for it, first.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit).
+    /// As [`commit`](Self::commit), and [`Error::Unknown`] also where `commit` would say that the operation cannot be done: the earlier
+    /// process may have seen a newer record than this one. Only that it is fenced, expired or removed is final.
     pub async fn resume(&self, op: Op, born: u64) -> Result<Committed, Error> {
         self.commit_with(op, Some(born)).await
     }
@@ -205,13 +206,13 @@ impl Committer {
         let result = tokio::time::timeout(self.options.timeout, lead).await;
         match result {
             Ok(Ok(committed)) => Ok(committed),
-            Ok(Err(error)) => self.gave_up(id, Some(error)).await,
-            Err(_) => self.gave_up(id, None).await,
+            Ok(Err(error)) => self.gave_up(id, Some(error), look_behind.is_some()).await,
+            Err(_) => self.gave_up(id, None, look_behind.is_some()).await,
         }
     }
 
     /// Answers an operation that its caller does not lead or await any longer.
-    async fn gave_up(&self, op: OpId, error: Option<Error>) -> Result<Committed, Error> {
+    async fn gave_up(&self, op: OpId, error: Option<Error>, resumed: bool) -> Result<Committed, Error> {
         self.queue.lock().retain(|waiting| waiting.op.id != op);
         let state = self.state.lock().await;
         if let Some(committed) = state.orphans.get(&op) {
@@ -221,6 +222,9 @@ impl Committer {
             && undecided.record.find(op).is_some()
         {
             return Err(Error::Unknown { seq: undecided.record.seq, op });
+        }
+        if resumed && !matches!(error, Some(Error::Fenced { .. } | Error::Expired(_) | Error::Removed)) {
+            return Err(Error::Unknown { seq: state.head.seq + 1, op });
         }
         Err(error.unwrap_or_else(|| {
             Error::Refused(
@@ -325,7 +329,12 @@ impl Committer {
             match waiting.op.apply(&base, &mut next) {
                 Err(error) => {
                     next = before;
-                    let _ = waiting.answer.send(Err(error));
+                    // An earlier process may have tried it on a record that this one has not seen: then only a reason that no later
+                    // record takes away is final.
+                    let stays = matches!(error, Error::Fenced { .. } | Error::Expired(_) | Error::Removed);
+                    let unknown = Error::Unknown { seq: next.seq, op: waiting.op.id };
+                    let _ =
+                        waiting.answer.send(Err(if stays || waiting.look_behind.is_none() { error } else { unknown }));
                 }
                 Ok(done) => {
                     next.ops.push(done);
@@ -426,7 +435,7 @@ impl Committer {
         if mine {
             state.fold = None;
             state.losses = 0;
-            if state.head.seq % HINT_EVERY == 0 {
+            if state.head.seq.is_multiple_of(HINT_EVERY) {
                 self.log.leave_hint(state.head.seq).await;
             }
             return Ok(());

@@ -131,7 +131,10 @@ fn apply(bytes: &mut Vec<u8>, asked: &Asked, at: u64, versions: &[Vec<u8>]) -> R
             }
             bytes.extend_from_slice(data);
         }
-        Asked::Write(_, data) => {
+        Asked::Write(asked, data) => {
+            if *asked != at as u64 {
+                return Err(format!("a write at {asked} was done at {at}"));
+            }
             bytes.resize(bytes.len().max(at + data.len()), 0);
             bytes[at..at + data.len()].copy_from_slice(data);
         }
