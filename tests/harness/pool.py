@@ -1,5 +1,6 @@
 """The binary under test: a pool, and a server of it. Owns the spelling of the command line, and nothing of what it means."""
 
+import contextlib
 import json
 import os
 import select
@@ -70,7 +71,7 @@ class Pool:
 class Server:
     """`shale serve` as a child process, ready when the constructor returns, stopped at the end of the test."""
 
-    def __init__(self, pool, mount=False, memory=None, volumes=(), nbd=()):
+    def __init__(self, pool, mount=False, memory=None, volumes=(), nbd=(), standby=None):
         self.pool, self.t = pool, pool.t
         self.socket = pool.t.dir / f"{pool.path.name}.nbd.sock"
         self.mount_dir = pool.t.dir / f"{pool.path.name}.mnt" if mount else None
@@ -78,12 +79,16 @@ class Server:
         for address in nbd:
             words += ["--nbd", address]
         if self.mount_dir:
-            self.mount_dir.mkdir(exist_ok=True)
+            # Not looked at: a mount whose server was killed answers nothing.
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self.mount_dir)
             words += ["--mount", self.mount_dir]
         for volume in volumes:
             words += ["--volume", volume]
         if memory:
             words += ["--memory", memory]
+        if standby:
+            words += ["--standby", standby]
         words = [str(BINARY), *map(str, words)]
         self.t.log(f"$ {' '.join(words)} &")
         began = time.monotonic()
@@ -138,11 +143,11 @@ class Server:
         if self.mount_dir:
             self.t.expect(str(self.mount_dir) not in mounts_under(self.t.dir), f"{self.mount_dir} is still mounted after SIGTERM")
 
-    def kill(self):
-        """kill -9, and the mount that it leaves is taken away."""
+    def kill(self, leaves_mount=False):
+        """kill -9; the mount that it leaves is taken away, or left to the next server."""
         self.process.kill()
         self.process.wait()
-        if self.mount_dir:
+        if self.mount_dir and not leaves_mount:
             self.t.run("umount", "--lazy", self.mount_dir, status=None)
 
     def end(self):

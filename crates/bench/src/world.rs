@@ -194,7 +194,7 @@ fn pool_options(memory_bytes: u64) -> PoolOptions {
 
 fn environment(disk: Arc<TimedDisk>, store: FjallStore) -> PoolEnv {
     let store = Arc::new(store);
-    PoolEnv { disk, store, clock: Arc::new(SystemClock::default()), entropy: Arc::new(SystemEntropy) }
+    PoolEnv { disk, store, clock: Arc::new(SystemClock::default()), entropy: Arc::new(SystemEntropy), standby: None }
 }
 
 /// How long a file system that is mounted with `discard` takes to give the space of removed files back. It does so in the background

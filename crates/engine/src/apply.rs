@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use format::{Entry, FragmentEntry, FragmentRef, Move};
 use parking_lot::Mutex;
-use units::{BlockIndex, BlockMask, Epoch, GROUP_BLOCKS, GroupIndex};
+use units::{BlockIndex, BlockMask, Epoch, GROUP_BLOCKS, GroupIndex, Seq};
 
 use crate::canary::Canary;
 use crate::catalogue::Catalogue;
@@ -91,6 +91,12 @@ impl Sink for Applier {
         }
         if !deaths.is_empty() {
             self.deaths.lock().enter(&deaths);
+        }
+    }
+
+    fn reached(&self, seq: Seq) {
+        if let Some(ring) = self.buffer.standby() {
+            ring.log_reached(seq);
         }
     }
 

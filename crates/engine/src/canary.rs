@@ -48,6 +48,10 @@ canaries! {
     OriginTakesDictionaries = "origin-takes-dictionaries", "An origin of which only dictionaries are left goes, although its clones need them.";
     BookmarkKeeps = "bookmark-keeps", "A bookmark keeps what its snapshot saw.";
     BookmarkTrustsHoles = "bookmark-trusts-holes", "A difference from a bookmark leaves out holes of which no record is left.";
+    StandbyRecordBeforePayload = "standby-record-before-payload", "A standby record counts before its blocks are there.";
+    StandbyReplayedTwice = "standby-replayed-twice", "What was replayed stays, and is replayed again by the next opening.";
+    StandbyReplayOverNewer = "standby-replay-over-newer", "What was left is replayed newest first.";
+    StandbyForgetsDiscards = "standby-forgets-discards", "Discards are not kept in standby memory.";
     CatalogueNotKept = "catalogue-not-kept", "The extents of the catalogue are freed like any others.";
 }
 

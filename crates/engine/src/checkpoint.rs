@@ -240,6 +240,9 @@ impl Core {
             stays
         });
         state.deltas.append(&mut merged.deltas);
+        if let Some(ring) = self.buffer.standby() {
+            ring.goes_with(captured.position.incarnation);
+        }
         let committed = self
             .env
             .store

@@ -36,6 +36,7 @@ use crate::options::{PoolEnv, PoolOptions};
 use crate::rewrites::Rewrites;
 use crate::samples::Sampling;
 use crate::scrub::Scrubbing;
+use crate::standby_open::StandbyFacts;
 use crate::status::Problem;
 use crate::unit_cache::UnitCache;
 use crate::walked::Walked;
@@ -175,6 +176,8 @@ pub(crate) struct Core {
     pub aging: Mutex<(u64, u64)>,
     /// How much of the log had come since the last checkpoint when that last changed, and when it was.
     pub resting: Mutex<(u64, u64)>,
+    /// What was made of the standby memory when the pool was opened.
+    pub standby: Mutex<StandbyFacts>,
     failed: Mutex<Option<String>>,
     has_failed: AtomicBool,
     /// What is written to has been deleted: it is gone when the pool lets go of it.
@@ -249,6 +252,7 @@ impl Core {
             full_at: AtomicU64::new(u64::MAX),
             aging: Mutex::new((0, 0)),
             resting: Mutex::new((0, 0)),
+            standby: Mutex::default(),
             readers: RwLock::new(()),
             failed: Mutex::new(None),
             has_failed: AtomicBool::new(false),
@@ -364,14 +368,15 @@ impl Core {
         let room = self.room_before(self.geometry.reserve_extents());
         let limit = usize::try_from(room / ROOM_DIVISOR).unwrap_or(usize::MAX).max(BUFFER_BYTES_MIN);
         let timely = self.chooser.meter.timely_bytes(self.options.workers).max(BUFFER_TIMELY_MIN);
-        limit.min(timely).min(self.shares.write_buffer)
+        let standby = self.buffer.standby().map_or(usize::MAX, |ring| ring.limit());
+        limit.min(timely).min(self.shares.write_buffer).min(standby)
     }
 
     /// Waits until the write buffer has room, or drains it if nobody else does.
     pub(crate) fn throttle(&self) -> Result<()> {
         let mut limit = self.buffer_limit();
         let mut mark = limit;
-        while self.buffer.bytes() > mark {
+        while self.buffer.held() > mark {
             self.check_failed()?;
             if self.is_inline() {
                 self.drain(u64::MAX)?;
@@ -383,7 +388,7 @@ impl Core {
             limit = self.buffer_limit();
             mark = room_mark(limit);
         }
-        if self.buffer.bytes() > limit / 2 {
+        if self.buffer.held() > limit / 2 {
             self.workers.wake();
             return Ok(());
         }

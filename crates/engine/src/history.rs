@@ -67,7 +67,7 @@ impl Pool {
         }
         // Steps 2 and 3.
         let _gate = object.gate.write();
-        core.drain_all()?;
+        core.leave_behind()?;
         // Step 4. The snapshot comes first: so the epoch that the volume leaves is never without somebody who looks at it.
         let head = object.descriptor.read().clone();
         let snapshot = ObjectDescriptor {
@@ -184,7 +184,7 @@ impl Pool {
         self.destroy_in_steps(&newer)?;
         let _gate = volume.gate.write();
         // What is dirty belongs to the past that is given up; what is under way must not end up behind it.
-        core.drain_all()?;
+        core.leave_behind()?;
         let head = volume.descriptor.read().clone();
         let epoch = next_epoch(&head)?;
         let mut cuts = cuts_that_stay(&head, &[])?;

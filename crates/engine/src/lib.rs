@@ -110,6 +110,10 @@ mod shrink;
 mod sort;
 mod sorted;
 mod space;
+mod standby;
+mod standby_open;
+#[cfg(test)]
+mod standby_tests;
 mod status;
 mod superblock_io;
 mod survivors;
@@ -149,7 +153,7 @@ pub use shrink::ShrinkReport;
 pub use sort::SortReport;
 pub use status::{
     CheckReport, CleanReport, PROBLEMS_LISTED_MAX, PoolStatus, Problem, Property, PropertySource, SnapshotStatus,
-    SnapshotUsage, VolumeStatus,
+    SnapshotUsage, StandbyStatus, VolumeStatus,
 };
 pub use trace::TraceRecord;
 pub use volume::Volume;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use env::{Clock, Disk, Entropy, MapStore};
+use env::{Clock, Disk, Entropy, MapStore, Standby};
 
 /// Properties as a user writes them: key to value.
 pub type Properties = BTreeMap<String, String>;
@@ -19,6 +19,9 @@ pub struct PoolEnv {
     pub clock: Arc<dyn Clock>,
     /// Randomness, for identifiers.
     pub entropy: Arc<dyn Entropy>,
+    /// Memory that outlives the process: what was acknowledged is there until the log has it. `None`: the death of the process takes what was
+    /// not flushed along.
+    pub standby: Option<Arc<dyn Standby>>,
 }
 
 /// What a new pool is made with.
@@ -81,6 +84,8 @@ pub struct PoolOptions {
     pub accept_loss: bool,
     /// How dictionaries are trained.
     pub training: Training,
+    /// Most bytes of standby memory to make; 0: none. What an earlier process left there is taken over in any case.
+    pub standby_bytes_max: usize,
 }
 
 impl Default for PoolOptions {
@@ -94,6 +99,7 @@ impl Default for PoolOptions {
             repair: false,
             accept_loss: false,
             training: Training::default(),
+            standby_bytes_max: 0,
         }
     }
 }

@@ -38,7 +38,7 @@ use crate::status::{PoolStatus, Problem, Property, VolumeStatus};
 use crate::volume::Volume;
 use crate::workers::Workers;
 use crate::write_buffer::WriteBuffer;
-use crate::{loss, mend, mend_identities, opening, properties, recovery, superblock_io};
+use crate::{loss, mend, mend_identities, opening, properties, recovery, standby_open, superblock_io};
 
 /// Fewest extents of a pool: the superblock's, the reserve, and some to work with.
 pub(crate) const EXTENTS_MIN: u32 = 16;
@@ -177,11 +177,15 @@ impl Pool {
         counters.recovered_batches.set(replayed.batches);
         counters.recovered_bytes.set(replayed.bytes_read);
         let mut position = replayed.position;
+        let left = standby_open::find(&env, &superblock.pool, position.incarnation, position.next_seq);
         let is_orderly = recovery::ended_at(&*env.store, position.incarnation, position.next_seq)?;
         losses.tell_end(replayed.torn, position.next_seq, is_orderly);
         // Whatever lies behind the end of the log never happened.
         position.incarnation += 1;
         position.incarnation_first_seq = position.next_seq;
+        if let Ok(Some(left)) = &left {
+            left.goes_with(position.incarnation);
+        }
         applier.catalogue.enter(position.incarnation, position.incarnation_first_seq, is_orderly);
         let sink: Arc<dyn Sink> = applier.clone();
         let meter = Arc::new(Meter::new(env.clock.clone(), options.workers));
@@ -231,6 +235,7 @@ impl Pool {
         core.give_back_at_open();
         core.counters.recovery_ns.set(core.env.clock.now_ns().saturating_sub(began));
         Workers::start(&core)?;
+        core.take_over_standby(left)?;
         Ok(Self { core })
     }
 
@@ -242,6 +247,7 @@ impl Pool {
         let done = self.core.flush().and_then(|()| self.core.take_last_checkpoint());
         self.core.workers.stop(&self.core.log);
         self.core.close();
+        self.core.end_standby(done.is_ok());
         self.core.end_log();
         done
     }
@@ -422,6 +428,7 @@ impl Pool {
             catalogue_bytes: if pins.as_of.is_some() { pins.bytes } else { 0 },
             catalogue_extents,
             damages: core.damages.lock().clone(),
+            standby: core.standby_status(),
             failed: core.failure(),
         }
     }
@@ -549,6 +556,10 @@ fn check_size(size_bytes: u64) -> Result<()> {
 
 impl Drop for Core {
     fn drop(&mut self) {
+        // What goes now without having been drained is for the next opening.
+        if let Some(ring) = self.buffer.standby() {
+            ring.freeze();
+        }
         self.workers.stop(&self.log);
     }
 }

@@ -87,8 +87,8 @@ impl Core {
     }
 
     fn cut_pieces(&self, object: &Object, size_bytes: u64) -> Result<()> {
-        // What is dirty now must come before the holes in the log.
-        self.drain_all()?;
+        // What is dirty now must come before the holes in the log, and never behind them.
+        self.leave_behind()?;
         let first = BlockIndex::containing(size_bytes).0;
         let mut end = object.size_bytes().div_ceil(BLOCK_BYTES as u64);
         let mut pace = Pace::default();

@@ -279,7 +279,7 @@ impl Receiver {
                     // A clone that was promoted: while it stands there, nobody expects records of any other epoch. So the gate is held until
                     // it does not any more.
                     gate = Some(volume.gate.write());
-                    core.drain_all()?;
+                    core.leave_behind()?;
                     head = volume.descriptor.read().clone();
                     head.epoch = next_epoch(&head)?;
                     entries.push(Entry::Object(head.clone()));
@@ -374,6 +374,7 @@ impl Receiver {
         core.drain_all()?;
         let _admin = core.admin.lock();
         let _gates = (volume.gate.write(), partial.gate.write());
+        core.leave_behind()?;
         let (descriptor, head) = (partial.descriptor.read().clone(), volume.descriptor.read().clone());
         let (ObjectState::Partial, Some(origin), Some(receive)) =
             (descriptor.state, descriptor.origin, descriptor.receive.clone())

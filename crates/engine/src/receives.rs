@@ -116,7 +116,7 @@ impl Pool {
         }
         let _gates = (volume.gate.write(), partial.gate.write());
         // What is dirty belongs to the epoch in force.
-        core.drain_all()?;
+        core.leave_behind()?;
         let head = volume.descriptor.read().clone();
         if head.cuts.len() >= CUTS_MAX {
             let text = format!(

@@ -268,7 +268,8 @@ impl Core {
             let mut bytes = 0;
             for run in runs {
                 let len = u64::from(run.count) * BLOCK_BYTES as u64;
-                if !self.buffer.insert_if(key, run, version) {
+                // What is sorted is in the log, and needs no room in standby memory.
+                if !self.buffer.insert_if(key, run, version).unwrap_or(false) {
                     break;
                 }
                 // Its own insertion, and nobody else's, is expected.

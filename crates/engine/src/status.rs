@@ -65,6 +65,21 @@ pub struct SnapshotUsage {
     pub data_bytes: u64,
 }
 
+/// What becomes of acknowledged writes when the process dies, and what became of those of the last one that did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StandbyStatus {
+    /// Where acknowledged writes are until the log has them; `None`: the death of the process loses those that were not flushed.
+    pub place: Option<String>,
+    /// Bytes of that memory.
+    pub bytes: u64,
+    /// Writes and discards that were replayed from it when the pool was opened.
+    pub replayed: u64,
+    /// Bytes that these had written.
+    pub replayed_bytes: u64,
+    /// What was found there and not replayed, and why there is no such memory although it was asked for.
+    pub notes: Vec<String>,
+}
+
 /// Figures of a pool. Sizes in bytes; counters since the pool was opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PoolStatus {
@@ -130,6 +145,8 @@ pub struct PoolStatus {
     pub flushes: u64,
     /// See `flushes`.
     pub syncs: u64,
+    /// Memory that outlives the process.
+    pub standby: StandbyStatus,
     /// What the last open had to replay: batches, and bytes of log read for it.
     pub recovered_batches: u64,
     /// See `recovered_batches`.

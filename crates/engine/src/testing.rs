@@ -16,6 +16,7 @@ pub(crate) fn env_on(machine: &Machine, disk: Arc<dyn Disk>) -> PoolEnv {
         store: machine.store.handle(),
         clock: Arc::clone(&machine.clock) as _,
         entropy: Arc::clone(&machine.entropy) as _,
+        standby: Some(machine.standby.handle()),
     }
 }
 

@@ -125,8 +125,7 @@ impl Volume {
             self.core.throttle()?;
             let kept = kept_blocks(first, &data, keep_zeroes);
             let is_copied = 2 * (kept.count() as usize) < blocks;
-            self.write_group(first, data, kept, (!is_copied).then_some(blocks));
-            return Ok(());
+            return self.write_group(first, data, kept, (!is_copied).then_some(blocks));
         }
         let is_large = data.len() > PINNED_BYTES_MAX;
         let mut kept: SmallVec<[BlockMask; 9]> = SmallVec::new();
@@ -139,13 +138,13 @@ impl Volume {
             self.core.throttle()?;
             let data = data.slice(range);
             let kept = kept.get(index).copied().unwrap_or_else(|| kept_blocks(at, &data, keep_zeroes));
-            self.write_group(at, data, kept, pinned);
+            self.write_group(at, data, kept, pinned)?;
         }
         Ok(())
     }
 
     /// Whole blocks of one group, of which `kept` stay blocks; `pinned`: how many the buffer has that they lie in, unless they are to be copied.
-    fn write_group(&self, first: BlockIndex, data: Bytes, kept: BlockMask, pinned: Option<usize>) {
+    fn write_group(&self, first: BlockIndex, data: Bytes, kept: BlockMask, pinned: Option<usize>) -> Result<()> {
         let key = self.key(first.group());
         let start = first.in_group();
         let end = start + (data.len() / BLOCK_BYTES) as u32;
@@ -155,8 +154,7 @@ impl Volume {
         };
         if kept == BlockMask::run(start, end - start) {
             // By far the most frequent case: nothing is sliced, and so no reference is counted.
-            self.core.buffer.insert(key, run_of(start, end - start, data));
-            return;
+            return self.core.put(key, run_of(start, end - start, data));
         }
         let mut from = start;
         while from < end {
@@ -168,9 +166,10 @@ impl Volume {
             } else {
                 DirtyRun::hole(from as u8, (to - from) as u8)
             };
-            self.core.buffer.insert(key, run);
+            self.core.put(key, run)?;
             from = to;
         }
+        Ok(())
     }
 
     /// A part of one block: reads the rest of it, and tries again if somebody wrote nearby meanwhile. A large hole, which goes past the write
@@ -188,8 +187,10 @@ impl Volume {
             content[skip..skip + data.len()].copy_from_slice(data);
             let (first, hole) = (block.in_group() as u8, !keep_zeroes && policy::is_zero(&content));
             let run = if hole { DirtyRun::hole(first, 1) } else { DirtyRun::of(first, 1, Bytes::from(content)) };
-            if self.core.buffer.insert_if(key, run, version) {
-                return Ok(());
+            match self.core.buffer.insert_if(key, run, version) {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(_) => self.core.make_standby_room()?,
             }
         }
     }
@@ -245,7 +246,8 @@ impl Volume {
             };
             at = self.core.punch_piece(&self.object, (at, to), &mut pace)?;
         }
-        Ok(())
+        // What was written before the hole must not be replayed over it.
+        if self.core.buffer.standby().is_some() { self.core.leave_behind() } else { Ok(()) }
     }
 
     /// Makes blocks `from..to` holes, by way of the write buffer.
@@ -254,7 +256,7 @@ impl Volume {
         while at < to {
             let count = (GROUP_BLOCKS as u64 - u64::from(at.in_group())).min(to.0 - at.0);
             self.core.throttle()?;
-            self.core.buffer.insert(self.key(at.group()), DirtyRun::hole(at.in_group() as u8, count as u8));
+            self.core.put(self.key(at.group()), DirtyRun::hole(at.in_group() as u8, count as u8))?;
             at = BlockIndex(at.0 + count);
         }
         Ok(())
@@ -334,7 +336,7 @@ impl BlockDevice for Volume {
     }
 
     fn write_would_wait(&self) -> bool {
-        self.core.buffer.bytes() >= self.core.buffer_limit() || self.core.is_braking()
+        self.core.buffer.held() >= self.core.buffer_limit() || self.core.is_braking()
     }
 
     fn flush(&self) -> Result<()> {

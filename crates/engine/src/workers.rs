@@ -162,7 +162,7 @@ impl Workers {
 
     /// Lets waiting writers go on if there is room again.
     fn tell_room(&self, core: &Core) {
-        if core.buffer.bytes() <= room_mark(core.buffer_limit()) {
+        if core.buffer.held() <= room_mark(core.buffer_limit()) {
             self.room.notify_all();
         }
     }
@@ -178,7 +178,7 @@ impl Workers {
     /// When the workers cannot drain it.
     pub(crate) fn wait_for_room(&self, buffer: &WriteBuffer, bytes: usize) -> Result<()> {
         let mut state = self.state.lock();
-        if buffer.bytes() <= bytes {
+        if buffer.held() <= bytes {
             return Ok(());
         }
         if let Some((kind, text)) = &state.error {
@@ -211,7 +211,7 @@ fn work(core: &Weak<Core>) {
     let mut keep_off = env::KeepOff::default();
     while let Some(core) = core.upgrade() {
         let workers = &core.workers;
-        let pressed = core.buffer.bytes() > core.buffer_limit() / 4;
+        let pressed = core.buffer.held() > core.buffer_limit() / 4;
         let wakes = {
             let state = workers.state.lock();
             if state.stop {

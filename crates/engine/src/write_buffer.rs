@@ -15,8 +15,8 @@
 
 use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -25,6 +25,7 @@ use units::{BLOCK_BYTES, BlockMask, GroupIndex, ObjectId};
 use crate::canary::Canary;
 use crate::hash::{FastHash, MULTIPLIER};
 use crate::sorted::Sorted;
+use crate::standby::{Kept, Ring};
 
 /// Shards of the buffer: enough that two cores rarely meet, few enough to walk.
 const SHARDS: usize = 256;
@@ -44,7 +45,7 @@ const ENTRIES_PER_LOCK: usize = 16;
 
 /// Takes a lock that nobody holds for long. The lock itself gives up the core after a few looks, and gets it back when all others have had their turn:
 /// of eight writers on two cores one write in two hundred took a hundred times as long for that.
-fn briefly<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn briefly<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     for _ in 0..LOOKS_MAX {
         if let Some(guard) = mutex.try_lock() {
             return guard;
@@ -80,17 +81,19 @@ pub(crate) struct DirtyRun {
     pub pinned: u16,
     /// Set if nobody has written it: it is on its way to a better place.
     pub sorted: Option<Sorted>,
+    /// Its record in the standby memory, if there is one.
+    pub kept: Option<Arc<Kept>>,
 }
 
 impl DirtyRun {
     /// Blocks that become holes.
     pub(crate) fn hole(first: u8, count: u8) -> Self {
-        Self { first, count, data: None, pinned: 0, sorted: None }
+        Self { first, count, data: None, pinned: 0, sorted: None, kept: None }
     }
 
     /// Blocks that become `data`, a buffer of their own.
     pub(crate) fn of(first: u8, count: u8, data: Bytes) -> Self {
-        Self { first, count, data: Some(data), pinned: count.into(), sorted: None }
+        Self { first, count, data: Some(data), pinned: count.into(), sorted: None, kept: None }
     }
 
     pub(crate) fn mask(&self) -> BlockMask {
@@ -106,7 +109,7 @@ impl DirtyRun {
         let is_copied = usize::from(count) * PINNED_TIMES_MAX < usize::from(self.pinned);
         let of = |data: &Bytes| if is_copied { Bytes::copy_from_slice(&data[range]) } else { data.slice(range) };
         let pinned = if is_copied { count.into() } else { self.pinned };
-        Self { first, count, data: self.data.as_ref().map(of), pinned, sorted: self.sorted }
+        Self { first, count, data: self.data.as_ref().map(of), pinned, sorted: self.sorted, kept: self.kept.clone() }
     }
 }
 
@@ -228,6 +231,8 @@ pub(crate) struct WriteBuffer {
     bytes: AtomicUsize,
     /// Groups that hold something.
     groups: AtomicUsize,
+    /// Where what comes is kept once more, for the death of the process.
+    standby: OnceLock<Arc<Ring>>,
 }
 
 impl WriteBuffer {
@@ -238,6 +243,7 @@ impl WriteBuffer {
             changed: Condvar::new(),
             bytes: AtomicUsize::new(0),
             groups: AtomicUsize::new(0),
+            standby: OnceLock::new(),
         }
     }
 
@@ -254,6 +260,23 @@ impl WriteBuffer {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// The standby memory, if there is one.
+    pub(crate) fn standby(&self) -> Option<&Arc<Ring>> {
+        self.standby.get()
+    }
+
+    /// From now on all that comes is kept in the standby memory as well.
+    pub(crate) fn begin_standby(&self, ring: Arc<Ring>) {
+        // There is one opening, and it does this once.
+        let _ = self.standby.set(ring);
+    }
+
+    /// Bytes that count against its limit: its own, or those of the standby memory, where what was overwritten takes room until all that is older
+    /// has been drained.
+    pub(crate) fn held(&self) -> usize {
+        self.bytes().max(self.standby().map_or(0, |ring| ring.used()))
+    }
+
     /// Bytes of data that it holds of an object, in flight included. What is drained while this counts is in the object's figures by then.
     pub(crate) fn data_bytes_of(&self, object: ObjectId) -> usize {
         self.shards.iter().filter_map(|shard| shard.lock().data.get(&object).copied()).sum()
@@ -264,9 +287,22 @@ impl WriteBuffer {
         self.groups.load(Ordering::Relaxed)
     }
 
-    /// Lays a run over a group.
-    pub(crate) fn insert(&self, key: GroupKey, run: DirtyRun) {
-        self.insert_into(&mut self.shard(key), key, run);
+    /// Lays a run over a group. It comes back if the standby memory has no room for it.
+    pub(crate) fn insert(&self, key: GroupKey, mut run: DirtyRun) -> Result<(), DirtyRun> {
+        let mut shard = self.shard(key);
+        if !self.keep(key, &mut run) {
+            return Err(run);
+        }
+        self.insert_into(&mut shard, key, run);
+        Ok(())
+    }
+
+    /// Keeps a run in the standby memory, unless its content is in the log already. `false`: there is no room.
+    fn keep(&self, key: GroupKey, run: &mut DirtyRun) -> bool {
+        let is_forgotten = run.data.is_none() && Canary::StandbyForgetsDiscards.is_planted();
+        let Some(ring) = self.standby().filter(|_| run.sorted.is_none() && !is_forgotten) else { return true };
+        run.kept = ring.keep(key, run);
+        run.kept.is_some()
     }
 
     /// Number that changes with every insertion near `key`; see [`insert_if`](Self::insert_if).
@@ -274,15 +310,19 @@ impl WriteBuffer {
         self.shard(key).version
     }
 
-    /// Inserts only if nothing was inserted near `key` since [`version`](Self::version) returned `version`.
-    pub(crate) fn insert_if(&self, key: GroupKey, run: DirtyRun, version: u64) -> bool {
+    /// Inserts only if nothing was inserted near `key` since [`version`](Self::version) returned `version`; whether it did. The run comes back if the
+    /// standby memory has no room for it.
+    pub(crate) fn insert_if(&self, key: GroupKey, mut run: DirtyRun, version: u64) -> Result<bool, DirtyRun> {
         let mut shard = self.shard(key);
         let is_planted = run.sorted.is_some() && Canary::SortDropsANewerWrite.is_planted();
         let unchanged = shard.version == version || is_planted;
         if unchanged {
+            if !self.keep(key, &mut run) {
+                return Err(run);
+            }
             self.insert_into(&mut shard, key, run);
         }
-        unchanged
+        Ok(unchanged)
     }
 
     fn insert_into(&self, shard: &mut Shard, key: GroupKey, run: DirtyRun) {

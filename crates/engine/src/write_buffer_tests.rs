@@ -20,9 +20,9 @@ fn content(buffer: &WriteBuffer, key: GroupKey) -> Vec<(u8, Option<u8>)> {
 #[test]
 fn newer_runs_cover_older_ones_and_bytes_are_counted_once() {
     let buffer = WriteBuffer::new();
-    buffer.insert(KEY, run(0, 8, 1));
-    buffer.insert(KEY, run(2, 2, 2));
-    buffer.insert(KEY, DirtyRun::hole(3, 3));
+    buffer.insert(KEY, run(0, 8, 1)).unwrap();
+    buffer.insert(KEY, run(2, 2, 2)).unwrap();
+    buffer.insert(KEY, DirtyRun::hole(3, 3)).unwrap();
     let expected = [Some(1), Some(1), Some(2), None, None, None, Some(1), Some(1)];
     assert_eq!(content(&buffer, KEY), expected.into_iter().enumerate().map(|(i, b)| (i as u8, b)).collect::<Vec<_>>());
     assert_eq!(buffer.bytes(), 5 * BLOCK_BYTES + GROUP_OVERHEAD_BYTES);
@@ -32,10 +32,10 @@ fn newer_runs_cover_older_ones_and_bytes_are_counted_once() {
 #[test]
 fn a_group_in_flight_is_readable_and_not_taken_twice() {
     let buffer = WriteBuffer::new();
-    buffer.insert(KEY, run(0, 2, 1));
+    buffer.insert(KEY, run(0, 2, 1)).unwrap();
     let first = buffer.take(usize::MAX, u64::MAX);
     assert_eq!(first.len(), 1);
-    buffer.insert(KEY, run(1, 1, 2));
+    buffer.insert(KEY, run(1, 1, 2)).unwrap();
     assert_eq!(content(&buffer, KEY), [(0, Some(1)), (1, Some(2))]);
     assert!(buffer.take(usize::MAX, u64::MAX).is_empty());
     buffer.completed(&first);
@@ -50,13 +50,13 @@ fn a_group_in_flight_is_readable_and_not_taken_twice() {
 fn what_was_put_off_comes_back_in_the_order_of_its_generations() {
     let buffer = WriteBuffer::new();
     let other = GroupKey { group: GroupIndex(1), ..KEY };
-    buffer.insert(KEY, run(0, 1, 1));
+    buffer.insert(KEY, run(0, 1, 1)).unwrap();
     let first = buffer.take(usize::MAX, u64::MAX);
-    buffer.insert(other, run(0, 1, 1));
+    buffer.insert(other, run(0, 1, 1)).unwrap();
     let second = buffer.take(usize::MAX, u64::MAX);
-    buffer.insert(KEY, run(0, 1, 2));
+    buffer.insert(KEY, run(0, 1, 2)).unwrap();
     let generation = buffer.begin_flush();
-    buffer.insert(other, run(0, 1, 2));
+    buffer.insert(other, run(0, 1, 2)).unwrap();
     // Both are in flight; the one that the flush does not wait for comes back last.
     assert!(buffer.take(usize::MAX, u64::MAX).is_empty());
     buffer.completed(&first);
@@ -70,9 +70,9 @@ fn what_was_put_off_comes_back_in_the_order_of_its_generations() {
 #[test]
 fn a_failed_batch_goes_back_below_newer_writes() {
     let buffer = WriteBuffer::new();
-    buffer.insert(KEY, run(0, 4, 1));
+    buffer.insert(KEY, run(0, 4, 1)).unwrap();
     let taken = buffer.take(usize::MAX, u64::MAX);
-    buffer.insert(KEY, run(1, 1, 2));
+    buffer.insert(KEY, run(1, 1, 2)).unwrap();
     buffer.failed(&taken);
     assert_eq!(content(&buffer, KEY), [(0, Some(1)), (1, Some(2)), (2, Some(1)), (3, Some(1))]);
     assert_eq!(buffer.data_bytes_of(KEY.object), 4 * BLOCK_BYTES);
@@ -90,9 +90,9 @@ fn a_failed_batch_goes_back_below_newer_writes() {
 fn a_flush_waits_for_what_came_before_it_only() {
     let buffer = WriteBuffer::new();
     let other = GroupKey { object: ObjectId(2), group: GroupIndex(9) };
-    buffer.insert(KEY, run(0, 1, 1));
+    buffer.insert(KEY, run(0, 1, 1)).unwrap();
     let generation = buffer.begin_flush();
-    buffer.insert(other, run(0, 1, 2));
+    buffer.insert(other, run(0, 1, 2)).unwrap();
     let taken = buffer.take(usize::MAX, generation);
     assert_eq!(taken.len(), 1);
     assert!(!buffer.is_drained(generation));
@@ -104,10 +104,10 @@ fn a_flush_waits_for_what_came_before_it_only() {
 fn read_modify_write_notices_what_came_between() {
     let buffer = WriteBuffer::new();
     let version = buffer.version(KEY);
-    buffer.insert(KEY, run(0, 1, 1));
-    assert!(!buffer.insert_if(KEY, run(0, 1, 2), version));
+    buffer.insert(KEY, run(0, 1, 1)).unwrap();
+    assert!(!buffer.insert_if(KEY, run(0, 1, 2), version).unwrap());
     let version = buffer.version(KEY);
-    assert!(buffer.insert_if(KEY, run(0, 1, 3), version));
+    assert!(buffer.insert_if(KEY, run(0, 1, 3), version).unwrap());
     assert_eq!(content(&buffer, KEY), [(0, Some(3))]);
 }
 

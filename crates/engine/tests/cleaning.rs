@@ -34,6 +34,7 @@ fn tight(rng: &mut Rng) -> Shape {
         request_bytes_max: 64 << 10,
         history: false,
         dictionaries: false,
+        standby: false,
     }
 }
 

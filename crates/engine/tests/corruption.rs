@@ -79,6 +79,7 @@ fn prepare_with_tail(seed: u64, tail_ops: u64) -> Result<World, Failure> {
         // What a damaged place concerns shall be one volume.
         history: false,
         dictionaries: false,
+        standby: false,
         ..Shape::small(rng)
     })?;
     let work = |world: &mut World, ops: u64| -> Result<(), Failure> {

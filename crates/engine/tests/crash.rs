@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use bytes::Bytes;
 use common::limits::{EXTENTS_WITH_ROOM_TO_OVERWRITE, refusals, room_bytes};
 use common::machine_env::env;
@@ -74,6 +76,84 @@ fn random_crashes() {
     let (quotas, reservations) = refusals();
     println!("{quotas} times refused by a quota, {reservations} times by reservations");
     campaign.demand(quotas >= 200 && reservations >= 200, "200 refusals by quotas and by reservations");
+}
+
+/// The program dies at every kind of moment, in the midst of a record as well, and the machine lives on: what was acknowledged is there, flushed or
+/// not. Now and then the power fails instead, and what was flushed is.
+fn random_deaths_of(seed: u64) -> Result<(Tally, u64), Failure> {
+    let mut world = World::new(seed, Shape::with_standby)?;
+    world.machine.power.number_standby(true);
+    for _ in 0..GENERATIONS {
+        let within = *world.rng.pick(&[10, 60, 300]);
+        world.plan_crash(within);
+        world.run_until_dark(OPS_MAX, World::step)?;
+        if world.rng.percent(15) {
+            world.crash()?
+        } else {
+            world.die()?
+        }
+        match world.rng.below(12) {
+            0 => world.restart()?,
+            1 => world.reopen()?,
+            _ => {}
+        }
+    }
+    world.verify_check()?;
+    Ok((world.tally(), world.replayed))
+}
+
+#[test]
+fn random_deaths() {
+    let campaign = Campaign { binary: "crash", test: "random_deaths", seeds: 600, soaks: true };
+    let replayed = AtomicU64::new(0);
+    let total = campaign.run(|seed| {
+        let (tally, records) = random_deaths_of(seed)?;
+        replayed.fetch_add(records, Ordering::Relaxed);
+        Ok(tally)
+    });
+    println!("{} records replayed", replayed.load(Ordering::Relaxed));
+    campaign.demand(total.crashes >= 6_000, "at least 6000 deaths");
+    campaign.demand(replayed.into_inner() >= 6_000, "at least 6000 records replayed");
+}
+
+/// What was replayed is never replayed again: what was written and flushed since stays.
+#[test]
+fn what_was_replayed_stays_replayed() {
+    let campaign = Campaign { binary: "crash", test: "what_was_replayed_stays_replayed", seeds: 200, soaks: false };
+    campaign.run(|seed| {
+        let mut world = World::new(seed, Shape::with_standby)?;
+        for _ in 0..3 {
+            world.run_until_dark(20, World::step)?;
+            world.die()?;
+            // Little that would take the place of what was left.
+            world.run_until_dark(6, World::step)?;
+            for volume in world.model.names() {
+                world.apply(&Op::Flush { volume })?;
+            }
+            world.die()?;
+        }
+        Ok(world.tally())
+    });
+}
+
+/// A discard is as good as a write: nothing of what was there before comes back.
+#[test]
+fn discards_outlive_the_program() {
+    let campaign = Campaign { binary: "crash", test: "discards_outlive_the_program", seeds: 200, soaks: false };
+    campaign.run(|seed| {
+        let mut world = World::new(seed, Shape::with_standby)?;
+        for _ in 0..4 {
+            world.run_until_dark(10, World::step)?;
+            let Some(volume) = world.model.names().first().cloned() else { continue };
+            world.apply(&Op::Flush { volume: volume.clone() })?;
+            let size = world.model.size_bytes(&volume);
+            let offset = world.rng.below(size / 4096) * 4096;
+            let len = (size - offset).min(world.rng.between(1, 40) * 4096);
+            world.apply(&Op::Discard { volume, offset, len })?;
+            world.die()?;
+        }
+        Ok(world.tally())
+    });
 }
 
 /// The operations of a short workload, the same for every point at which it is interrupted.

@@ -392,6 +392,7 @@ const OPTIONS: PoolOptions = PoolOptions {
     repair: false,
     accept_loss: false,
     training: engine::Training::USUAL,
+    standby_bytes_max: 0,
 };
 
 fn new_pool(machine: &Machine, extent_bytes: u32) -> Pool {

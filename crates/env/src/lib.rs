@@ -23,6 +23,7 @@ mod lock;
 mod map_store;
 mod rapl;
 mod read_ring;
+mod standby;
 pub mod testing;
 mod uring;
 
@@ -40,3 +41,4 @@ pub use lock::{PoolLock, try_hold};
 pub use map_store::{MapBatch, MapError, MapStore, ScanStep};
 pub use rapl::Rapl;
 pub use read_ring::{EndedRead, ReadRing};
+pub use standby::{FileStandby, STANDBY_DIR, Standby, StandbyMemory};

@@ -18,7 +18,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use surface::{Error, ErrorKind, Result};
 
 use crate::options::MountOptions;
-use crate::stack::mountinfo;
+use crate::stack::{mountinfo, unescaped};
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
@@ -89,11 +89,31 @@ pub(crate) fn is_ours(dir: &Path) -> bool {
     mount_id(dir).is_ok_and(|id| file_system_of(id.mount, &mountinfo()) == Some(FILE_SYSTEM))
 }
 
+/// What a mount of ours at `dir` was made of: the `source` of its options. `None`: `dir` shows no mount of ours.
+pub(crate) fn source_of(dir: &Path) -> Option<String> {
+    let id = mount_id(dir).ok()?;
+    let mountinfo = mountinfo();
+    if file_system_of(id.mount, &mountinfo) != Some(FILE_SYSTEM) {
+        return None;
+    }
+    let line = mount_line(id.mount, &mountinfo)?;
+    line.split_once(" - ")?.1.split(' ').nth(1).map(unescaped)
+}
+
+/// How the helper writes a source.
+pub(crate) fn helper_source(source: &str) -> String {
+    // A comma separates options.
+    source.chars().filter(|c| !matches!(c, ',' | '\\')).collect()
+}
+
+fn mount_line(mount: u64, mountinfo: &str) -> Option<&str> {
+    let mount = mount.to_string();
+    mountinfo.lines().find(|line| line.split(' ').next() == Some(mount.as_str()))
+}
+
 /// The type of a mount's file system; proc(5) has the fields.
 fn file_system_of(mount: u64, mountinfo: &str) -> Option<&str> {
-    let mount = mount.to_string();
-    let line = mountinfo.lines().find(|line| line.split(' ').next() == Some(mount.as_str()))?;
-    line.split_once(" - ")?.1.split(' ').next()
+    mount_line(mount, mountinfo)?.split_once(" - ")?.1.split(' ').next()
 }
 
 /// Ends the connection of a mount, wherever it is by now: requests under way and all that follow fail.
@@ -123,8 +143,7 @@ fn mount_with_helper(dir: &Path, options: &MountOptions, can_clone: bool) -> Res
     let about = |what: &str| format!("cannot mount {} with {HELPER}: {what}", dir.display());
     let (ours, theirs) = UnixStream::pair().map_err(|error| Error::from_io(about("no socket"), error))?;
     let mut names = String::from("default_permissions,nodev,nosuid,noexec,subtype=shale,fsname=");
-    // A comma separates options.
-    names.extend(options.source.chars().filter(|c| !matches!(c, ',' | '\\')));
+    names.push_str(&helper_source(&options.source));
     if options.allow_other {
         names.push_str(",allow_other");
     }

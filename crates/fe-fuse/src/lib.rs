@@ -52,6 +52,7 @@
 //! `stat` of the file must come first.
 
 mod complaints;
+mod dead;
 mod directory;
 mod errno;
 mod file_io;

@@ -14,6 +14,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::mount::UnmountFlags;
 use surface::{DeviceSet, Error, ErrorKind, Result};
 
+use crate::dead;
 use crate::directory::DeviceDirectory;
 use crate::kernel_mount::{self, MountId, Unmounted};
 use crate::options::{MountOptions, THREADS_MAX};
@@ -89,6 +90,10 @@ pub fn mount(devices: Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) ->
         let kind = if error.kind() == io::ErrorKind::NotFound { ErrorKind::NotFound } else { ErrorKind::Io };
         Error::with_source(kind, about("no such directory: make it first"), error)
     })?;
+    // What a server of the same pool left when it was killed is of no use to anyone.
+    if options.replaces_dead {
+        dead::take_away(&dir, &options.source);
+    }
     // Before it is asked for anything: a server that hangs would not answer.
     if kernel_mount::is_ours(&dir) {
         let message = format!(

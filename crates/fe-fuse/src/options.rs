@@ -38,6 +38,9 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// What `mount` and `df` show as the source, for instance the path of the pool.
     pub source: String,
+    /// A mount of the same source at the same place whose server is dead is taken away first. For callers that know that no other
+    /// server of the source lives.
+    pub replaces_dead: bool,
     /// The wall clock, for modification times only.
     pub now: fn() -> SystemTime,
 }
@@ -49,6 +52,7 @@ impl Default for MountOptions {
             reads_waiting: READS_WAITING_DEFAULT,
             allow_other: false,
             source: "shale".to_owned(),
+            replaces_dead: false,
             now: wall_clock,
         }
     }

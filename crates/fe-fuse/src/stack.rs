@@ -97,7 +97,7 @@ fn is_loop_below(device: &Path, dir: &Path) -> bool {
 }
 
 /// A path as mountinfo writes it: blanks, tabs, line feeds and backslashes stand as three octal digits.
-fn unescaped(text: &str) -> String {
+pub(crate) fn unescaped(text: &str) -> String {
     let mut parts = text.split('\\');
     let mut path = parts.next().unwrap_or_default().to_owned();
     for part in parts {

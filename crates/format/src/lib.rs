@@ -22,6 +22,7 @@ mod recompress;
 mod record;
 mod scrub;
 mod sort;
+mod standby;
 mod stream;
 mod stream_set;
 mod stream_token;
@@ -54,6 +55,10 @@ pub use recompress::{KEY_RECOMPRESS, RecompressState};
 pub use record::{FragmentRef, Fragments, Record};
 pub use scrub::{ScrubDamage, ScrubState};
 pub use sort::{KEY_SORT, SortState};
+pub use standby::{
+    STANDBY_ALIGN, STANDBY_COMMIT_OFFSET, STANDBY_HEADER_BYTES, STANDBY_INCARNATION_OFFSET, STANDBY_RING_OFFSET,
+    STANDBY_SEQ_OFFSET, STANDBY_TAIL_OFFSET, StandbyHeader, StandbyKind, StandbyRecord,
+};
 pub use stream::{
     STREAM_BODY_BYTES_MAX, STREAM_HEAD_BYTES, STREAM_MAGIC, STREAM_VERSION, StreamBegin, StreamChunk, StreamData,
     StreamEnd, StreamHead, StreamReader, StreamWriter, stream_checksum,

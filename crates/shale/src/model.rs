@@ -279,6 +279,16 @@ pub struct StatusReport {
     pub recovered_batches: u64,
     pub recovered_bytes: u64,
     pub recovery_ms: f64,
+    #[serde(default)]
+    pub standby: Option<String>,
+    #[serde(default)]
+    pub standby_bytes: u64,
+    #[serde(default)]
+    pub replayed_writes: u64,
+    #[serde(default)]
+    pub replayed_bytes: u64,
+    #[serde(default)]
+    pub standby_notes: Vec<String>,
     pub cleaned_extents: u64,
     pub moved_bytes: u64,
     pub cleaning_ms: f64,

@@ -404,7 +404,9 @@ impl Disk for DiskHandle {
         let state = &mut *state;
         match fault {
             Some(Fault::Crash) => {
-                state.write(offset, data, false);
+                // A program may die in the middle of a write, with the power on.
+                let kept = if state.rng.coin() { len } else { state.rng.index(len / SECTOR) * SECTOR };
+                state.write(offset, &data[..kept], false);
                 return Err(power_lost());
             }
             Some(Fault::NoSpace) => return Err(no_space("write", offset, len as u64)),

@@ -21,6 +21,7 @@ mod power;
 mod ring;
 mod rng;
 mod space;
+mod standby;
 mod store;
 mod table;
 
@@ -35,5 +36,6 @@ pub use power::{Fault, Generation, Point, PointKind, Power, is_power_loss};
 pub use ring::SimRing;
 pub use rng::Rng;
 pub use space::SimSpace;
+pub use standby::{SimStandby, StandbyHandle};
 pub use store::{SimStore, StoreHandle};
 pub use table::{Observed, TableOp};

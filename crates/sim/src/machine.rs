@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Power, Rng, SimClock, SimDisk, SimEntropy, SimStore};
+use crate::{Power, Rng, SimClock, SimDisk, SimEntropy, SimStandby, SimStore};
 
 /// The parts of a simulated machine. They outlive the program under test, which gets handles.
 #[derive(Debug)]
@@ -13,6 +13,8 @@ pub struct Machine {
     pub disk: Arc<SimDisk>,
     /// The map store.
     pub store: Arc<SimStore>,
+    /// Memory that outlives the program.
+    pub standby: Arc<SimStandby>,
     /// The clock.
     pub clock: Arc<SimClock>,
     /// The source of identifiers.
@@ -28,6 +30,7 @@ impl Machine {
         Self {
             disk: Arc::new(SimDisk::new(Arc::clone(&power), disk_bytes, rng.next_u64())),
             store: Arc::new(SimStore::new(Arc::clone(&power))),
+            standby: Arc::new(SimStandby::new(Arc::clone(&power))),
             clock: Arc::new(SimClock::default()),
             entropy: Arc::new(SimEntropy::new(rng.next_u64())),
             power,
@@ -46,6 +49,7 @@ impl Machine {
         let _stopped = self.power.stopped();
         self.disk.settle(&mut self.rng);
         self.store.settle(&mut self.rng);
+        self.standby.settle(&mut self.rng);
         self.power.start();
     }
 
@@ -64,6 +68,7 @@ impl Machine {
         Self {
             disk: Arc::new(self.disk.duplicate(Arc::clone(&power))),
             store: Arc::new(self.store.duplicate(Arc::clone(&power))),
+            standby: Arc::new(SimStandby::new(Arc::clone(&power))),
             clock: Arc::new(SimClock::default()),
             entropy: Arc::new(SimEntropy::new(seed)),
             power,

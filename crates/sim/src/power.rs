@@ -30,6 +30,8 @@ pub enum PointKind {
     Persist,
     /// A get or scan of the store; numbered only if asked for.
     Lookup,
+    /// A use of standby memory; numbered only if asked for.
+    Keep,
 }
 
 /// What goes wrong at a point.
@@ -85,6 +87,7 @@ struct State {
     next: u64,
     plan: BTreeMap<u64, Fault>,
     numbers_reads: bool,
+    numbers_standby: bool,
     fired: Vec<(Point, Fault)>,
     trace: VecDeque<Point>,
 }
@@ -141,6 +144,11 @@ impl Power {
         self.state.lock().numbers_reads = yes;
     }
 
+    /// Whether uses of standby memory are numbered points too (they are not at first): a program can die at them.
+    pub fn number_standby(&self, yes: bool) {
+        self.state.lock().numbers_standby = yes;
+    }
+
     /// The number that the next point will have.
     pub fn next_point(&self) -> u64 {
         self.state.lock().next
@@ -191,6 +199,9 @@ impl Power {
             return Verdict::Dead;
         }
         if matches!(kind, PointKind::Read | PointKind::Lookup) && !state.numbers_reads {
+            return Verdict::Proceed;
+        }
+        if kind == PointKind::Keep && !state.numbers_standby {
             return Verdict::Proceed;
         }
         let point = Point { number: state.next, kind, offset, len };

@@ -46,6 +46,8 @@ pub(crate) use self::writers::Wrote;
 pub(crate) trait Sink: Send + Sync {
     /// The batch is written: its entries hold from now on. `payload` is where its payloads begin in the data file.
     fn apply(&self, entries: &[Entry], payload: u64);
+    /// All batches before `seq` are applied.
+    fn reached(&self, seq: Seq);
     /// Everything of a drain is applied.
     fn completed(&self, taken: &[Taken]);
     /// A drain failed.
@@ -421,6 +423,7 @@ impl Log {
             state.streams.applied(flight.place, flight.end);
             self.sink.apply(&flight.entries, flight.payload);
             state.applied_seq = Seq(flight.seq.0 + 1);
+            self.sink.reached(state.applied_seq);
             self.sink.completed(&flight.taken);
         }
         self.settled.notify_all();

@@ -35,6 +35,11 @@ impl Log {
         self.state.lock().bytes_since_checkpoint
     }
 
+    /// The incarnation under which the log goes on.
+    pub(crate) fn incarnation(&self) -> u64 {
+        self.state.lock().incarnation
+    }
+
     /// Number that changes whenever a batch is applied.
     pub(crate) fn applied_seq(&self) -> Seq {
         self.state.lock().applied_seq

@@ -61,20 +61,27 @@ impl World {
         Ok(if self.machine.power.is_lost() { Ended::Dark } else { ended })
     }
 
+    /// Judges a request that a program that dies in standby memory does not answer any more: there, nothing fails.
+    fn judge_answer(&mut self, op: &Op, result: Result<(), Error>, may_be_full: bool) -> Result<Ended, Failure> {
+        let ended = self.judge(op, result, may_be_full)?;
+        let is_dead = self.shape.standby && self.machine.power.is_lost();
+        Ok(if ended == Ended::Well && is_dead { Ended::Dark } else { ended })
+    }
+
     fn perform(&mut self, op: &Op) -> Result<Ended, Failure> {
         match op {
             Op::Write { volume, offset, len, kind, seed, fua } => {
                 let mut data = vec![0; *len as usize];
                 fill_content(&mut Rng::new(*seed), *kind, &mut data);
                 let result = self.device(volume)?.write(*offset, Bytes::from(data.clone()), WriteOptions { fua: *fua });
-                let ended = self.judge(op, result, true)?;
+                let ended = self.judge_answer(op, result, true)?;
                 self.model.write(volume, *offset, &data, outcome(ended, *fua));
                 Ok(ended)
             }
             Op::Zero { volume, offset, len, no_hole, fua } => {
                 let options = ZeroOptions { fua: *fua, no_hole: *no_hole };
                 let result = self.device(volume)?.write_zeroes(*offset, *len, options);
-                let ended = self.judge(op, result, true)?;
+                let ended = self.judge_answer(op, result, true)?;
                 self.model.zero(volume, *offset, *len, outcome(ended, *fua));
                 Ok(ended)
             }
@@ -84,7 +91,7 @@ impl World {
                 let size = self.model.size_bytes(volume);
                 let end = offset + len;
                 let whole = offset.is_multiple_of(4096) && (end.is_multiple_of(4096) || end == size);
-                let ended = self.judge(op, result, !whole)?;
+                let ended = self.judge_answer(op, result, !whole)?;
                 self.model.zero(volume, *offset, *len, outcome(ended, false));
                 Ok(ended)
             }

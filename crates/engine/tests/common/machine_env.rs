@@ -12,5 +12,6 @@ pub fn env(machine: &Machine) -> PoolEnv {
         store: machine.store.handle(),
         clock: Arc::clone(&machine.clock) as _,
         entropy: Arc::clone(&machine.entropy) as _,
+        standby: Some(machine.standby.handle()),
     }
 }

@@ -40,6 +40,8 @@ pub struct Shape {
     pub history: bool,
     /// Whether units are small and dictionaries trained from whatever there is.
     pub dictionaries: bool,
+    /// Whether there is standby memory: the death of the program loses nothing then that was acknowledged.
+    pub standby: bool,
 }
 
 impl Shape {
@@ -64,6 +66,7 @@ impl Shape {
             request_bytes_max: *rng.pick(&[96 << 10, 400 << 10]),
             history: true,
             dictionaries: false,
+            standby: false,
         }
     }
 
@@ -82,12 +85,18 @@ impl Shape {
             request_bytes_max: 3 << 20,
             history: true,
             dictionaries: false,
+            standby: false,
         }
     }
 
     /// A shape in which dictionaries come and go.
     pub fn with_dictionaries(rng: &mut Rng) -> Self {
         Self { dictionaries: true, ..Self::small(rng) }
+    }
+
+    /// A shape with standby memory.
+    pub fn with_standby(rng: &mut Rng) -> Self {
+        Self { standby: true, ..Self::small(rng) }
     }
 
     /// A shape for long runs without crashes.
@@ -137,6 +146,8 @@ pub struct World {
     pub resized: bool,
     /// Extents that are left in use while the pool is made smaller.
     pub mark: Option<u64>,
+    /// Records that were replayed from standby memory.
+    pub replayed: u64,
 }
 
 impl World {
@@ -169,6 +180,7 @@ impl World {
             history: VecDeque::new(),
             resized: false,
             mark: None,
+            replayed: 0,
         }
     }
 
@@ -197,6 +209,7 @@ impl World {
             settled_bytes_max: self.shape.settled_bytes_max,
             age_limit_ms: self.shape.age_limit_ms,
             training: if self.shape.dictionaries { EAGER } else { Training::default() },
+            standby_bytes_max: if self.shape.standby { usize::MAX } else { 0 },
             ..PoolOptions::default()
         }
     }
@@ -252,8 +265,47 @@ impl World {
         self.abandon();
         self.machine.power.clear_plan();
         self.machine.restart();
-        self.model.crashed();
+        // Of a disk that failed, less may be there than the program knew.
+        if !self.shape.standby || self.disturbed.is_some() {
+            self.model.crashed();
+        }
         self.open()?;
+        self.verify()
+    }
+
+    /// The program dies (if it has not yet) and is started anew, and perhaps dies again while it opens the pool; the machine lives on. Everything that
+    /// was acknowledged is there.
+    pub fn die(&mut self) -> Result<(), Failure> {
+        let mut again = 3;
+        loop {
+            self.machine.power.cut();
+            self.abandon();
+            self.machine.power.clear_plan();
+            self.machine.restart();
+            self.crashes += 1;
+            if !self.shape.standby {
+                self.model.crashed();
+            }
+            if again > 0 && self.rng.percent(25) {
+                again -= 1;
+                self.plan_crash(60);
+            }
+            let opened = Pool::open(self.env(), self.pool_options());
+            if self.machine.power.is_lost() {
+                drop(opened);
+                continue;
+            }
+            self.machine.power.clear_plan();
+            self.pool = Some(opened.map_err(|e| self.fail(format!("open after the program died: {e}")))?);
+            self.disturbed = None;
+            self.mark = None;
+            break;
+        }
+        let status = self.pool().status().standby;
+        if !status.notes.is_empty() {
+            return Err(self.fail(format!("standby memory after the program died: {:?}", status.notes)));
+        }
+        self.replayed += status.replayed;
         self.verify()
     }
 
@@ -342,6 +394,7 @@ impl World {
             op_number: self.op_number,
             resized: self.resized,
             mark: None,
+            replayed: 0,
             history: self.history.clone(),
         }
     }

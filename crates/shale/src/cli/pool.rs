@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::{Access, MEMORY_DEFAULT, Pacing};
 use crate::names;
+use crate::pool_dir::{ServeStandby, parse_standby};
 
 /// See [`super::Command::Init`].
 #[derive(Debug, Args)]
@@ -87,6 +88,9 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   checkpoints, light_checkpoints           checkpoints taken in full; those that only free space
   flushes, syncs
   recovered_batches, recovered_bytes, recovery_ms    what the last open had to replay
+  standby, standby_bytes                   where acknowledged writes survive the server's death, or null; size of that file
+  replayed_writes, replayed_bytes          what the last open brought from there to the log
+  standby_notes                            what was found there and not used, why there is no such file: list of texts
   memory_budget_bytes, memory_resident_bytes
   failed                                   null, or why writes are refused")]
 pub struct StatusArgs {
@@ -116,7 +120,11 @@ Examples:
 Once everything answers, the addresses are printed on stdout, the last line being 'ready'. SIGTERM, SIGINT or
 SIGHUP stops the server in order, and everything is durable then. It does not wait for those who have files of the mount
 open; file systems on loop devices on these are synced, and lose their device. A second SIGINT or SIGTERM, at least a
-second after the first, stops it at once, which is as safe as a power cut: nothing that was flushed is lost.")]
+second after the first, stops it at once: nothing that was acknowledged is lost, as long as the machine lives.
+
+The death of the server, kill -9 included, loses no acknowledged write: each is also kept in a file in --standby, which
+takes about a quarter of --memory there, until the log has it; whatever opens the pool next brings it to the log. With
+'off' only flushed writes survive, as with a loss of power.")]
 pub struct ServeArgs {
     /// Directory of the pool
     pub pool: PathBuf,
@@ -135,6 +143,9 @@ pub struct ServeArgs {
     /// Memory for buffers and caches
     #[arg(long, value_name = "SIZE", default_value = MEMORY_DEFAULT, value_parser = names::size)]
     pub memory: u64,
+    /// Where acknowledged writes are kept until the log has them: a directory on a file system in memory, or 'off'
+    #[arg(long, value_name = "DIR|off", default_value = env::STANDBY_DIR, value_parser = parse_standby)]
+    pub standby: ServeStandby,
     /// Seconds to wait for another command that has the pool open
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     pub wait: u32,

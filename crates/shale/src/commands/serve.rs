@@ -70,7 +70,9 @@ pub fn run(args: ServeArgs, output: &Output) -> Outcome {
     let access = Access { memory: args.memory, wait: args.wait };
     let lock = pool_dir::lock_alone(&dir, &access)?;
     let how = Opening::usual(args.memory);
-    let pool = pool_dir::open_locked(&dir, lock, how, output)?;
+    let pool = pool_dir::open_to_serve(&dir, lock, how, &args.standby, output)?;
+    let standby = pool.service.pool().status().standby;
+    output.note(&format!("shale: acknowledged writes {}", pool_dir::promise(standby.place.as_deref(), standby.bytes)));
     let served = serve(&args, &dir, &pool, &listen, ready_fd, (send, events), output);
     let closed = pool.close();
     served?;
@@ -256,6 +258,8 @@ impl FrontEnds {
         let options = MountOptions {
             allow_other: args.allow_other,
             source: service.facts().pool.display().to_string(),
+            // We have the pool's lock.
+            replaces_dead: true,
             ..MountOptions::default()
         };
         let mount = fe_fuse::mount(devices, dir, &options)?;

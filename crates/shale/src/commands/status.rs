@@ -35,6 +35,14 @@ pub fn status(session: &Session) -> Outcome<StatusReport> {
     }
 }
 
+/// The promise in force: see the first lines of RELIABILITY.md.
+fn promise_words(s: &StatusReport) -> &'static str {
+    match s.standby {
+        Some(_) => "acknowledged survives the server's death, flushed a power cut",
+        None => "what was flushed survives a crash and a power cut",
+    }
+}
+
 /// What is looked at first: how the pool fares, what room it has, and what it promises.
 fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
     let size = format_size;
@@ -55,7 +63,7 @@ fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
             format!("{} for volumes (not used yet), {} for cleaning", size(s.reserved_bytes), size(s.kept_bytes)),
         ),
         ("last scrub", scrub_words(&s.scrub)),
-        ("promise", "what was flushed survives a crash and a power cut".to_owned()),
+        ("promise", promise_words(s).to_owned()),
     ];
     for damage in &s.damages {
         lines.push(("DAMAGED", damage.clone()));
@@ -178,6 +186,7 @@ fn show(s: &StatusReport) -> String {
         ),
         ("memory", format!("{} resident, budget {}", size(s.memory_resident_bytes), size(s.memory_budget_bytes))),
     ]);
+    lines.extend(s.standby_notes.iter().map(|note| ("STANDBY", note.clone())));
     for r in &s.receives {
         let (come, expected) = (size(r.received_bytes), size(r.expected_bytes));
         lines.push((

@@ -7,6 +7,7 @@
 //! | `control.sock` | the server's, while there is one |
 //! | `map/` | the map store |
 //! | `data` | the log, unless it was put elsewhere |
+//! | `standby` | the directory of the server's standby memory, if it is not the usual one |
 //! | `reserve` | room for the map when the file system is full |
 //! | `salvage.tmp/` | the temporary store of a salvage into this pool |
 //!
@@ -19,6 +20,7 @@ mod init;
 mod mend;
 mod open;
 mod reserve;
+mod standby;
 mod wait;
 
 pub use belongs::refuse_part_of_pool;
@@ -26,8 +28,10 @@ pub use config::{Config, State};
 pub use init::{InitOptions, Made, Overwrite, Unfinished, begin, init};
 pub use mend::mend_description;
 pub use open::{
-    MEMORY_BYTES_MIN, OpenPool, Opening, busy, environment, lock_alone, lock_for_reading, open_locked, store_error,
+    MEMORY_BYTES_MIN, OpenPool, Opening, busy, environment, lock_alone, lock_for_reading, open_locked, open_to_serve,
+    store_error,
 };
+pub use standby::{ServeStandby, parse_standby, promise};
 pub use wait::wait_for;
 
 use std::os::unix::ffi::OsStrExt;

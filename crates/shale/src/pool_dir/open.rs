@@ -7,7 +7,8 @@ use engine::{Pool, PoolEnv, PoolOptions};
 use env::{FileDisk, FjallOptions, FjallStore, MapError, PoolLock, SystemClock, SystemEntropy};
 use surface::{Error, ErrorKind, Result};
 
-use super::{Config, PoolDir, wait_for};
+use super::standby::tell_standby;
+use super::{Config, PoolDir, ServeStandby, wait_for};
 use crate::cli::Access;
 use crate::control::Client;
 use crate::exit::{kind_of, path_error};
@@ -116,12 +117,37 @@ pub fn open_locked(dir: &PoolDir, lock: Arc<PoolLock>, how: Opening, output: &Ou
     open_with(dir, &dir.ready_config()?, lock, how, output)
 }
 
+/// As [`open_locked`], for a server, which keeps what it acknowledges in standby memory.
+///
+/// # Errors
+/// As [`open_locked`], and when the directory for that cannot be used.
+pub fn open_to_serve(
+    dir: &PoolDir,
+    lock: Arc<PoolLock>,
+    how: Opening,
+    standby: &ServeStandby,
+    output: &Output,
+) -> Result<OpenPool> {
+    open_in(dir, &dir.ready_config()?, lock, how, Some(standby), output)
+}
+
 /// As [`open_locked`], whatever the state of the pool whose description is given.
 pub(super) fn open_with(
     dir: &PoolDir,
     config: &Config,
     lock: Arc<PoolLock>,
     how: Opening,
+    output: &Output,
+) -> Result<OpenPool> {
+    open_in(dir, config, lock, how, None, output)
+}
+
+fn open_in(
+    dir: &PoolDir,
+    config: &Config,
+    lock: Arc<PoolLock>,
+    how: Opening,
+    standby: Option<&ServeStandby>,
     output: &Output,
 ) -> Result<OpenPool> {
     let memory_bytes = how.memory_bytes;
@@ -153,12 +179,14 @@ pub(super) fn open_with(
     for file in made {
         output.warn(&format!("{} was lost or damaged: it was made again", file.display()));
     }
-    let environment = environment(disk, store);
+    let mut environment = environment(disk, store);
+    environment.standby = Some(Arc::new(dir.standby(standby, output)?));
     let options = PoolOptions {
         memory_bytes: memory_bytes - store_bytes,
         workers: std::thread::available_parallelism().map_or(2, std::num::NonZero::get),
         repair: how.repair,
         accept_loss: how.accept_loss,
+        standby_bytes_max: if matches!(standby, Some(ServeStandby::In(_))) { usize::MAX } else { 0 },
         ..PoolOptions::default()
     };
     let pool = Pool::open(environment, options).map_err(|error| match store_damage(&error) {
@@ -166,6 +194,7 @@ pub(super) fn open_with(
         None if error.kind() == ErrorKind::NotFound => foreign_data(dir, &data, &error),
         None => error,
     })?;
+    tell_standby(&pool.status().standby, output);
     dir.keep_reserve();
     if let Some(end) = pool.torn_end() {
         output.warn(&format!("the pool was not closed in order: {end}"));
@@ -181,6 +210,7 @@ pub fn environment(disk: FileDisk, store: FjallStore) -> PoolEnv {
         store: Arc::new(store),
         clock: Arc::new(SystemClock::default()),
         entropy: Arc::new(SystemEntropy),
+        standby: None,
     }
 }
 

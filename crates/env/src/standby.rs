@@ -1,0 +1,390 @@
+//! Memory that outlives the process and not the machine: a file on a file system in memory (`/dev/shm`), mapped. Owns the file, who
+//! may have it, and how its bytes are reached; knows nothing of what they mean.
+//!
+//! - The name says whose it is, so that two pools have two files. The file is readable by its owner alone, and locked while it is mapped.
+//! - A file of another user, or one that is not a plain file, is not taken: anyone may put something into `/dev/shm`.
+//! - All of its space is allocated when it is made: a page that the file system could not give later would end the process.
+#![allow(unsafe_code)]
+
+use std::fs::{File, OpenOptions};
+use std::io::{Error, ErrorKind, Result};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{FallocateFlags, OFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::lock::try_hold;
+
+/// Where such files are by default.
+pub const STANDBY_DIR: &str = "/dev/shm";
+/// Where the kernel tells which boot this is.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// `f_type` of tmpfs and ramfs (linux/magic.h).
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+const RAMFS_MAGIC: u64 = 0x8584_58f6;
+
+/// A place for standby memory of pools.
+pub trait Standby: Send + Sync {
+    /// Where it is, for people.
+    fn place(&self, pool: &[u8; 16]) -> String;
+
+    /// A number of this boot of the machine: what another boot left is not from the memory of this one.
+    ///
+    /// # Errors
+    /// When the system does not tell.
+    fn boot(&self) -> Result<[u8; 16]>;
+
+    /// What another process left for this pool, if anything; it is held from now on.
+    ///
+    /// # Errors
+    /// When there is something, and it cannot be used: of another user, in use, of a wrong kind.
+    fn left(&self, pool: &[u8; 16]) -> Result<Option<Arc<dyn StandbyMemory>>>;
+
+    /// Makes new memory of so many bytes, all zeroes.
+    ///
+    /// # Errors
+    /// When there is no room, or something is there already.
+    fn make(&self, pool: &[u8; 16], bytes: usize) -> Result<Arc<dyn StandbyMemory>>;
+
+    /// Removes what is there for this pool.
+    ///
+    /// # Errors
+    /// When it stays.
+    fn remove(&self, pool: &[u8; 16]) -> Result<()>;
+}
+
+/// Standby memory. Ranges that lie outside of it are a bug of the caller: nothing is read or written then.
+///
+/// Bytes that two threads write at the same time, or one writes and one reads, are unspecified: who uses it keeps their ranges apart.
+pub trait StandbyMemory: Send + Sync {
+    /// Bytes.
+    fn len(&self) -> usize;
+
+    /// Whether it has none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies bytes into it.
+    fn write(&self, at: usize, bytes: &[u8]);
+
+    /// Copies bytes out of it; `false`: they are not there.
+    fn read(&self, at: usize, bytes: &mut [u8]) -> bool;
+
+    /// Stores a word at a multiple of eight bytes, behind all that was written before.
+    fn store(&self, at: usize, word: u64);
+
+    /// Loads a word from a multiple of eight bytes; 0 outside.
+    fn load(&self, at: usize) -> u64;
+}
+
+/// Standby memory in files.
+#[derive(Debug, Clone)]
+pub struct FileStandby {
+    /// Where new files are made.
+    dir: PathBuf,
+    /// Where an earlier process may have left one, if that is elsewhere.
+    earlier: Option<PathBuf>,
+    /// The owner of the pool, whose files are as good as ours.
+    owner: u32,
+}
+
+impl FileStandby {
+    /// Files in that directory, of pools whose directory belongs to `owner`.
+    pub fn new(dir: &Path, owner: u32) -> Self {
+        Self { dir: dir.to_owned(), earlier: None, owner }
+    }
+
+    /// The same; an earlier process may have left its file in another directory.
+    pub fn or_left_in(self, earlier: &Path) -> Self {
+        Self { earlier: Some(earlier.to_owned()).filter(|earlier| *earlier != self.dir), ..self }
+    }
+
+    /// Whether the directory is on a file system in memory.
+    ///
+    /// # Errors
+    /// When it cannot be asked.
+    pub fn is_in_memory(&self) -> Result<bool> {
+        let kind = rustix::fs::statfs(&self.dir)?.f_type as u64;
+        Ok(kind == TMPFS_MAGIC || kind == RAMFS_MAGIC)
+    }
+
+    fn path(&self, pool: &[u8; 16]) -> PathBuf {
+        self.dir.join(file_name(pool))
+    }
+
+    /// Where a file of the pool may be, the likeliest place first.
+    fn paths(&self, pool: &[u8; 16]) -> impl Iterator<Item = PathBuf> {
+        let earlier = self.earlier.as_ref().map(|dir| dir.join(file_name(pool)));
+        earlier.into_iter().chain([self.path(pool)])
+    }
+
+    fn open(&self, path: &Path) -> Result<Option<Arc<dyn StandbyMemory>>> {
+        // A pipe in its place must not make anyone wait.
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+        let told = |error: Error| Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let file = match OpenOptions::new().read(true).write(true).custom_flags(flags as i32).open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(told(error)),
+        };
+        self.check(path, &file)?;
+        let metadata = file.metadata()?;
+        let len = usize::try_from(metadata.len()).map_err(|_| ErrorKind::OutOfMemory)?;
+        // A file with holes was not allocated to its end: a page that is missing would have to be found now.
+        if len == 0 || metadata.blocks() * 512 < metadata.len() {
+            return Err(Error::new(ErrorKind::InvalidData, format!("{}: it was never finished", path.display())));
+        }
+        Ok(Some(Arc::new(Mapping::of(file, len).map_err(told)?)))
+    }
+
+    /// Whether a file is one that a server of this pool made.
+    fn check(&self, path: &Path, file: &File) -> Result<()> {
+        let metadata = file.metadata()?;
+        let own = rustix::process::geteuid().as_raw();
+        let why = if !metadata.is_file() {
+            "it is no file"
+        } else if metadata.uid() != own && metadata.uid() != self.owner {
+            "it belongs to another user"
+        } else if metadata.mode() & 0o077 != 0 {
+            "others may write or read it"
+        } else if !try_hold(file)? {
+            "another process has it"
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::PermissionDenied, format!("{}: {why}", path.display())))
+    }
+}
+
+impl Standby for FileStandby {
+    fn place(&self, pool: &[u8; 16]) -> String {
+        self.path(pool).display().to_string()
+    }
+
+    fn boot(&self) -> Result<[u8; 16]> {
+        let text = std::fs::read_to_string(BOOT_ID)?;
+        let digits: Vec<u8> = text.bytes().filter_map(|byte| char::from(byte).to_digit(16)).map(|d| d as u8).collect();
+        let mut boot = [0; 16];
+        if digits.len() != 2 * boot.len() {
+            return Err(Error::new(ErrorKind::InvalidData, format!("{BOOT_ID} holds '{}'", text.trim())));
+        }
+        for (byte, pair) in boot.iter_mut().zip(digits.chunks(2)) {
+            *byte = pair[0] << 4 | pair[1];
+        }
+        Ok(boot)
+    }
+
+    fn left(&self, pool: &[u8; 16]) -> Result<Option<Arc<dyn StandbyMemory>>> {
+        self.paths(pool).find_map(|path| self.open(&path).transpose()).transpose()
+    }
+
+    fn make(&self, pool: &[u8; 16], bytes: usize) -> Result<Arc<dyn StandbyMemory>> {
+        let path = self.path(pool);
+        let told = |error: Error| Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path).map_err(told)?;
+        let made = || {
+            if !try_hold(&file)? {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes as u64)?;
+            Mapping::of(file.try_clone()?, bytes)
+        };
+        match made() {
+            Ok(mapping) => Ok(Arc::new(mapping)),
+            Err(error) => {
+                // It is ours, and of no use; what stays is refused by the next one, and told.
+                let _ = std::fs::remove_file(&path);
+                Err(told(error))
+            }
+        }
+    }
+
+    fn remove(&self, pool: &[u8; 16]) -> Result<()> {
+        for path in self.paths(pool) {
+            match std::fs::remove_file(path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn file_name(pool: &[u8; 16]) -> String {
+    let id: String = pool.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("shale-{id}.standby")
+}
+
+/// A file that is mapped as a whole, and locked.
+struct Mapping {
+    memory: NonNull<u8>,
+    len: usize,
+    /// Holds the lock.
+    file: File,
+}
+
+// SAFETY: the memory is shared with other processes anyway; it is reached by copies and by atomic words only, and no reference to it is made.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn of(file: File, len: usize) -> Result<Self> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at a place that the system chooses touches nothing else.
+        let memory = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, &file, 0) }?;
+        let memory = NonNull::new(memory.cast()).ok_or(ErrorKind::OutOfMemory)?;
+        Ok(Self { memory, len, file })
+    }
+
+    /// The address of `len` bytes at `at`, if they are within.
+    fn at(&self, at: usize, len: usize) -> Option<*mut u8> {
+        let is_within = at.checked_add(len).is_some_and(|end| end <= self.len);
+        debug_assert!(is_within, "{len} bytes at {at} of {}", self.len);
+        // SAFETY: within the mapping.
+        is_within.then(|| unsafe { self.memory.as_ptr().add(at) })
+    }
+
+    fn word(&self, at: usize) -> Option<&AtomicU64> {
+        debug_assert!(at.is_multiple_of(8), "a word at {at}");
+        let word = self.at(at, 8).filter(|_| at.is_multiple_of(8))?;
+        // SAFETY: within the mapping, which begins with a page, and aligned; words are reached through this alone.
+        Some(unsafe { AtomicU64::from_ptr(word.cast()) })
+    }
+}
+
+impl StandbyMemory for Mapping {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) {
+        if let Some(to) = self.at(at, bytes.len()) {
+            // SAFETY: within the mapping, to which no reference exists.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
+        }
+    }
+
+    fn read(&self, at: usize, bytes: &mut [u8]) -> bool {
+        let Some(from) = self.at(at, bytes.len()) else { return false };
+        // SAFETY: within the mapping, to which no reference exists.
+        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) }
+        true
+    }
+
+    fn store(&self, at: usize, word: u64) {
+        if let Some(there) = self.word(at) {
+            there.store(word, Ordering::Release);
+        }
+    }
+
+    fn load(&self, at: usize) -> u64 {
+        self.word(at).map_or(0, |there| there.load(Ordering::Acquire))
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `of`, and nothing refers to it.
+        let _ = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), self.len) };
+        crate::lock::release(&self.file);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+    use crate::testing::TempDir;
+
+    const POOL: [u8; 16] = [0xab; 16];
+
+    fn standby(dir: &TempDir) -> FileStandby {
+        FileStandby::new(dir.path(), rustix::process::geteuid().as_raw())
+    }
+
+    fn refusal(standby: &FileStandby) -> String {
+        standby.left(&POOL).map(|left| left.is_some()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_one_process_writes_the_next_one_reads() {
+        let dir = TempDir::new("standby");
+        let standby = standby(&dir);
+        assert!(standby.left(&POOL).unwrap().is_none());
+        let memory = standby.make(&POOL, 1 << 16).unwrap();
+        memory.write(100, b"payload");
+        memory.store(8, 77);
+        assert!(refusal(&standby).contains("another process has it"));
+        assert!(standby.make(&POOL, 1 << 16).is_err(), "it is there");
+        drop(memory);
+        let left = standby.left(&POOL).unwrap().unwrap();
+        let mut bytes = [0; 7];
+        assert!(left.read(100, &mut bytes));
+        assert_eq!((&bytes, left.load(8), left.len()), (b"payload", 77, 1 << 16));
+        drop(left);
+        assert_ne!(standby.path(&POOL), standby.path(&[1; 16]), "two pools have two files");
+        // The next server may have been told another directory.
+        let other = TempDir::new("standby-other");
+        let moved = FileStandby::new(other.path(), 0).or_left_in(dir.path());
+        assert_eq!(moved.left(&POOL).unwrap().unwrap().load(8), 77);
+        moved.remove(&POOL).unwrap();
+        standby.remove(&POOL).unwrap();
+        assert!(standby.left(&POOL).unwrap().is_none());
+        assert_eq!(standby.boot().unwrap(), standby.boot().unwrap());
+    }
+
+    #[test]
+    fn what_is_not_ours_is_not_taken() {
+        let dir = TempDir::new("standby-foreign");
+        let standby = standby(&dir);
+        drop(standby.make(&POOL, 4096).unwrap());
+        let path = standby.path(&POOL);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660)).unwrap();
+        assert!(refusal(&standby).contains("others may"));
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(12345), None).unwrap();
+            assert!(refusal(&standby).contains("another user"));
+            let of_that_user = FileStandby::new(dir.path(), 12345);
+            assert!(of_that_user.left(&POOL).unwrap().is_some(), "the pool's owner left it");
+        }
+        let elsewhere = dir.path().join("elsewhere");
+        std::fs::rename(&path, &elsewhere).unwrap();
+        symlink(&elsewhere, &path).unwrap();
+        assert!(standby.left(&POOL).is_err(), "a link is not followed");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert!(standby.left(&POOL).is_err());
+        std::fs::remove_dir(&path).unwrap();
+        // One that was not allocated when its maker died.
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).unwrap();
+        assert!(refusal(&standby).contains("never finished"));
+        file.set_len(1 << 20).unwrap();
+        assert!(refusal(&standby).contains("never finished"));
+    }
+
+    #[test]
+    fn without_room_there_is_none_and_nothing_is_left() {
+        let dir = TempDir::new("standby-full");
+        let standby = standby(&dir);
+        assert!(standby.make(&POOL, 1 << 55).is_err());
+        assert!(standby.left(&POOL).unwrap().is_none());
+    }
+
+    #[test]
+    fn memory_is_told_from_disks() {
+        let standby = FileStandby::new(Path::new("/proc"), 0);
+        assert!(!standby.is_in_memory().unwrap());
+        let shm = FileStandby::new(Path::new(STANDBY_DIR), 0);
+        if let Ok(in_memory) = shm.is_in_memory() {
+            assert!(in_memory, "{STANDBY_DIR}");
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! The standby file: writes and discards that were acknowledged and that the log does not have yet, in memory that outlives the
+//! process and not the machine. Owns its layout; `standby` in the engine has the order in which it is written and why that holds.
+//!
+//! A header, three words that change, and from [`STANDBY_RING_OFFSET`] on a ring of records. A record's *position* counts bytes of
+//! the ring from the file's beginning on and never repeats: its place is the position modulo the ring's length.
+
+use units::{BLOCK_BYTES, BlockIndex, ObjectId};
+
+use crate::FormatError;
+use crate::crc::{crc32c, crc32c_append};
+use crate::cursor::{Cursor, put_uint, seal, unseal};
+
+const WHAT: &str = "header of a standby file";
+/// The first eight bytes of a standby file.
+const MAGIC: &[u8; 8] = b"ShaleSb\x01";
+/// Bytes of the header: magic 8, pool 16, boot 16, session 8, incarnation 8, ring 8, crc32c 4.
+pub const STANDBY_HEADER_BYTES: usize = 8 + 16 + 16 + 8 + 8 + 8 + 4;
+/// Where the word lies that says which records are still needed: those from this position on.
+pub const STANDBY_TAIL_OFFSET: usize = 256;
+/// Where the word lies that says how far the log was: the number of the first batch that was not applied.
+pub const STANDBY_SEQ_OFFSET: usize = 320;
+/// Where the word lies that names the newest incarnation of the log that the file goes with.
+pub const STANDBY_INCARNATION_OFFSET: usize = 384;
+/// Where the ring begins.
+pub const STANDBY_RING_OFFSET: usize = 4096;
+/// Records begin at multiples of this: a cache line, and the length of a record without blocks.
+pub const STANDBY_ALIGN: usize = 64;
+/// Where in a record the word lies that makes it count, and how many bytes stand before it.
+pub const STANDBY_COMMIT_OFFSET: usize = 48;
+/// Blocks of one record at most: a group.
+const BLOCKS_MAX: u32 = units::GROUP_BLOCKS as u32;
+
+/// What a standby file belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StandbyHeader {
+    /// Identifier of the pool.
+    pub pool: [u8; 16],
+    /// Identifier of the machine's boot.
+    pub boot: [u8; 16],
+    /// A number of this file alone.
+    pub session: u64,
+    /// The incarnation of the log under which the file was begun.
+    pub incarnation: u64,
+    /// Bytes of the ring, a multiple of [`STANDBY_ALIGN`].
+    pub ring_bytes: u64,
+}
+
+impl StandbyHeader {
+    /// Encodes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend_from_slice(&self.pool);
+        out.extend_from_slice(&self.boot);
+        for field in [self.session, self.incarnation, self.ring_bytes] {
+            put_uint(&mut out, field, 8);
+        }
+        seal(&mut out);
+        out
+    }
+
+    /// Decodes and checks.
+    ///
+    /// # Errors
+    /// When magic, checksum, length or the ring's length do not hold.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut cursor = Cursor::new(WHAT, unseal(WHAT, bytes)?);
+        if cursor.bytes(MAGIC.len())? != MAGIC {
+            return Err(cursor.fail("the magic number is missing".to_owned()));
+        }
+        let mut header = Self { pool: [0; 16], boot: [0; 16], session: 0, incarnation: 0, ring_bytes: 0 };
+        header.pool.copy_from_slice(cursor.bytes(16)?);
+        header.boot.copy_from_slice(cursor.bytes(16)?);
+        header.session = cursor.u64()?;
+        header.incarnation = cursor.u64()?;
+        header.ring_bytes = cursor.u64()?;
+        if header.ring_bytes == 0 || !header.ring_bytes.is_multiple_of(STANDBY_ALIGN as u64) {
+            return Err(cursor.fail(format!("a ring of {} bytes", header.ring_bytes)));
+        }
+        cursor.end()?;
+        Ok(header)
+    }
+}
+
+/// What a record says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StandbyKind {
+    /// Blocks that were written; their bytes follow the record.
+    Data,
+    /// Blocks that became holes.
+    Hole,
+    /// Nothing: the next record begins where the ring does.
+    Pad,
+}
+
+/// A record, as far as it stands before its blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StandbyRecord {
+    /// Its position.
+    pub position: u64,
+    /// What it says.
+    pub kind: StandbyKind,
+    /// The volume.
+    pub object: ObjectId,
+    /// First block.
+    pub first: BlockIndex,
+    /// Blocks: 1 to a group's; of a pad, its length in units of [`STANDBY_ALIGN`].
+    pub count: u32,
+}
+
+impl StandbyRecord {
+    /// Bytes of payload behind it.
+    pub fn payload_bytes(&self) -> usize {
+        match self.kind {
+            StandbyKind::Data => self.count as usize * BLOCK_BYTES,
+            StandbyKind::Hole | StandbyKind::Pad => 0,
+        }
+    }
+
+    /// Bytes that it takes in the ring.
+    pub fn bytes(&self) -> usize {
+        match self.kind {
+            StandbyKind::Pad => self.count as usize * STANDBY_ALIGN,
+            StandbyKind::Data | StandbyKind::Hole => STANDBY_ALIGN + self.payload_bytes(),
+        }
+    }
+
+    /// Encodes what stands before the word that makes it count: position 8, session 8, object 8, block 8, count 4, kind 4, crc32c 4,
+    /// zeroes 4; then that word, which says that it does not count yet.
+    pub fn encode(&self, session: u64) -> [u8; STANDBY_COMMIT_OFFSET + 8] {
+        let mut out = [0; STANDBY_COMMIT_OFFSET + 8];
+        for (index, field) in [self.position, session, self.object.0, self.first.0].into_iter().enumerate() {
+            out[index * 8..index * 8 + 8].copy_from_slice(&field.to_le_bytes());
+        }
+        let kind: u32 = match self.kind {
+            StandbyKind::Data => 1,
+            StandbyKind::Hole => 2,
+            StandbyKind::Pad => 3,
+        };
+        out[32..36].copy_from_slice(&self.count.to_le_bytes());
+        out[36..40].copy_from_slice(&kind.to_le_bytes());
+        let sum = crc32c(&out[..40]);
+        out[40..44].copy_from_slice(&sum.to_le_bytes());
+        out
+    }
+
+    /// Decodes what stands at a place of the ring: a record only if it is the one of that position and session.
+    pub fn decode(bytes: &[u8; STANDBY_COMMIT_OFFSET], position: u64, session: u64) -> Option<Self> {
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+        let half = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+        if word(0) != position || word(8) != session || half(40) != crc32c(&bytes[..40]) {
+            return None;
+        }
+        let kind = match half(36) {
+            1 => StandbyKind::Data,
+            2 => StandbyKind::Hole,
+            3 => StandbyKind::Pad,
+            _ => return None,
+        };
+        let (object, first, count) = (ObjectId(word(16)), BlockIndex(word(24)), half(32));
+        let is_whole = kind == StandbyKind::Pad || count <= BLOCKS_MAX;
+        (count > 0 && is_whole).then_some(Self { position, kind, object, first, count })
+    }
+
+    /// The word that makes it count, with this payload. Never 0.
+    pub fn commit(&self, session: u64, payload: &[u8]) -> u64 {
+        // Without the record's own checksum: with it, the sum would be the same for all records.
+        let head = crc32c(&self.encode(session)[..40]);
+        1 << 32 | u64::from(crc32c_append(head, payload))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_round_trips_and_notices_damage() {
+        let header =
+            StandbyHeader { pool: [7; 16], boot: [9; 16], session: 1 << 60, incarnation: 12, ring_bytes: 1 << 20 };
+        let bytes = header.encode();
+        assert_eq!(bytes.len(), STANDBY_HEADER_BYTES);
+        assert_eq!(StandbyHeader::decode(&bytes).unwrap(), header);
+        crate::cursor::expect_every_bit_to_count(&bytes, |bytes| StandbyHeader::decode(bytes).is_err());
+        assert!(StandbyHeader::decode(&StandbyHeader { ring_bytes: 100, ..header }.encode()).is_err());
+        assert!(STANDBY_HEADER_BYTES <= STANDBY_TAIL_OFFSET);
+    }
+
+    #[test]
+    fn a_record_round_trips_and_notices_damage_and_other_places() {
+        for (kind, count, bytes) in [(StandbyKind::Data, 3, 64 + 3 * 4096), (StandbyKind::Hole, 32, 64)] {
+            let (object, first) = (ObjectId(5), BlockIndex(77));
+            let record = StandbyRecord { position: 640, kind, object, first, count };
+            assert_eq!(record.bytes(), bytes);
+            let encoded = record.encode(11);
+            let head: [u8; STANDBY_COMMIT_OFFSET] = std::array::from_fn(|i| encoded[i]);
+            assert_eq!(StandbyRecord::decode(&head, 640, 11), Some(record));
+            assert_eq!(StandbyRecord::decode(&head, 704, 11), None);
+            assert_eq!(StandbyRecord::decode(&head, 640, 12), None);
+            crate::cursor::expect_every_bit_to_count(&head[..44], |changed| {
+                let mut whole = head;
+                whole[..44].copy_from_slice(changed);
+                StandbyRecord::decode(&whole, 640, 11).is_none()
+            });
+            let payload = vec![1; record.payload_bytes()];
+            let mut other = payload.clone();
+            if let Some(last) = other.last_mut() {
+                *last = 2;
+                assert_ne!(record.commit(11, &payload), record.commit(11, &other));
+            }
+            assert_ne!(record.commit(11, &payload), record.commit(12, &payload));
+            assert_ne!(record.commit(11, &payload), 0);
+        }
+    }
+
+    #[test]
+    fn a_record_of_more_than_a_group_is_none() {
+        let record = StandbyRecord {
+            position: 0,
+            kind: StandbyKind::Data,
+            object: ObjectId(1),
+            first: BlockIndex(0),
+            count: BLOCKS_MAX + 1,
+        };
+        let encoded = record.encode(1);
+        assert_eq!(StandbyRecord::decode(&std::array::from_fn(|i| encoded[i]), 0, 1), None);
+    }
+}

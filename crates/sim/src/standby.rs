@@ -1,0 +1,175 @@
+//! Memory that outlives the program and not the machine. A program that dies between two stores leaves what it has stored by then; a copy that
+//! it dies in has happened in part. After a loss of power it is gone, or is still there with another boot's number, as a file on a disk would be.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use env::{Standby, StandbyMemory};
+use parking_lot::Mutex;
+
+use crate::Rng;
+use crate::power::{Fault, Generation, PointKind, Power, Verdict, power_lost};
+
+type Bytes = Arc<Mutex<Vec<u8>>>;
+
+#[derive(Debug, Default)]
+struct State {
+    boot: u64,
+    files: BTreeMap<[u8; 16], Bytes>,
+    /// Most bytes of a file.
+    bytes_max: Option<usize>,
+}
+
+/// The place of standby memory of a simulated machine; the engine gets a [`StandbyHandle`] of it.
+#[derive(Debug)]
+pub struct SimStandby {
+    state: Mutex<State>,
+    power: Arc<Power>,
+}
+
+/// The place as one generation of its user sees it.
+#[derive(Debug)]
+pub struct StandbyHandle {
+    standby: Arc<SimStandby>,
+    generation: Generation,
+}
+
+#[derive(Debug)]
+struct Memory {
+    bytes: Bytes,
+    power: Arc<Power>,
+    generation: Generation,
+}
+
+impl SimStandby {
+    /// A place without any.
+    pub fn new(power: Arc<Power>) -> Self {
+        Self { state: Mutex::default(), power }
+    }
+
+    /// A handle for whoever starts now.
+    pub fn handle(self: &Arc<Self>) -> Arc<StandbyHandle> {
+        Arc::new(StandbyHandle { standby: Arc::clone(self), generation: self.power.generation() })
+    }
+
+    /// Bounds the bytes of new files.
+    pub fn limit(&self, bytes: usize) {
+        self.state.lock().bytes_max = Some(bytes);
+    }
+
+    /// The bytes that there are for a pool.
+    pub fn peek(&self, pool: &[u8; 16]) -> Option<Vec<u8>> {
+        self.state.lock().files.get(pool).map(|bytes| bytes.lock().clone())
+    }
+
+    /// The pools that something is there for.
+    pub fn pools(&self) -> Vec<[u8; 16]> {
+        self.state.lock().files.keys().copied().collect()
+    }
+
+    /// Puts bytes there, past all faults.
+    pub fn poke(&self, pool: &[u8; 16], bytes: Vec<u8>) {
+        self.state.lock().files.insert(*pool, Arc::new(Mutex::new(bytes)));
+    }
+
+    /// The machine is started anew: every second time something is still there, as if the place were on a disk.
+    pub(crate) fn settle(&self, rng: &mut Rng) {
+        let mut state = self.state.lock();
+        state.boot += 1;
+        if rng.coin() {
+            state.files.clear();
+        }
+    }
+}
+
+impl Standby for StandbyHandle {
+    fn place(&self, _: &[u8; 16]) -> String {
+        "simulated standby memory".to_owned()
+    }
+
+    fn boot(&self) -> io::Result<[u8; 16]> {
+        let boot = self.standby.state.lock().boot.to_le_bytes();
+        Ok(std::array::from_fn(|i| boot[i % 8]))
+    }
+
+    fn left(&self, pool: &[u8; 16]) -> io::Result<Option<Arc<dyn StandbyMemory>>> {
+        self.check()?;
+        let found = self.standby.state.lock().files.get(pool).cloned();
+        Ok(found.map(|bytes| self.memory(bytes)))
+    }
+
+    fn make(&self, pool: &[u8; 16], bytes: usize) -> io::Result<Arc<dyn StandbyMemory>> {
+        self.check()?;
+        let mut state = self.standby.state.lock();
+        if state.bytes_max.is_some_and(|most| bytes > most) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        if state.files.contains_key(pool) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let made: Bytes = Arc::new(Mutex::new(vec![0; bytes]));
+        state.files.insert(*pool, Arc::clone(&made));
+        Ok(self.memory(made))
+    }
+
+    fn remove(&self, pool: &[u8; 16]) -> io::Result<()> {
+        let _running = self.standby.power.running();
+        self.check()?;
+        self.standby.state.lock().files.remove(pool);
+        Ok(())
+    }
+}
+
+impl StandbyHandle {
+    fn check(&self) -> io::Result<()> {
+        match self.standby.power.point(self.generation, PointKind::Keep, 0, 0) {
+            Verdict::Dead | Verdict::Fail(Fault::Crash) => Err(power_lost()),
+            Verdict::Proceed | Verdict::Fail(_) => Ok(()),
+        }
+    }
+
+    fn memory(&self, bytes: Bytes) -> Arc<dyn StandbyMemory> {
+        Arc::new(Memory { bytes, power: Arc::clone(&self.standby.power), generation: self.generation })
+    }
+}
+
+impl StandbyMemory for Memory {
+    fn len(&self) -> usize {
+        self.bytes.lock().len()
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) {
+        let _running = self.power.running();
+        let len = match self.power.point(self.generation, PointKind::Keep, at as u64, bytes.len() as u64) {
+            Verdict::Dead => return,
+            // It dies in the middle.
+            Verdict::Fail(Fault::Crash) => bytes.len() / 2,
+            Verdict::Proceed | Verdict::Fail(_) => bytes.len(),
+        };
+        self.bytes.lock()[at..at + len].copy_from_slice(&bytes[..len]);
+    }
+
+    fn read(&self, at: usize, bytes: &mut [u8]) -> bool {
+        let held = self.bytes.lock();
+        let Some(found) = held.get(at..at + bytes.len()) else { return false };
+        bytes.copy_from_slice(found);
+        true
+    }
+
+    fn store(&self, at: usize, word: u64) {
+        let _running = self.power.running();
+        assert!(at.is_multiple_of(8), "a word at {at}");
+        match self.power.point(self.generation, PointKind::Keep, at as u64, 8) {
+            Verdict::Dead | Verdict::Fail(Fault::Crash) => {}
+            Verdict::Proceed | Verdict::Fail(_) => {
+                self.bytes.lock()[at..at + 8].copy_from_slice(&word.to_le_bytes());
+            }
+        }
+    }
+
+    fn load(&self, at: usize) -> u64 {
+        let held = self.bytes.lock();
+        held.get(at..at + 8).map_or(0, |word| u64::from_le_bytes(std::array::from_fn(|i| word[i])))
+    }
+}
