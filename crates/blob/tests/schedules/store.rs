@@ -29,6 +29,8 @@ struct Inner {
     /// Percent of requests with a fault.
     faults: u64,
     requests: u64,
+    /// Looks whether there is an object, and creates it some time later: what the protocol cannot live with.
+    racy: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -83,8 +85,15 @@ impl Inner {
 
 impl LyingStore {
     pub fn new(seed: u64, faults: u64) -> Self {
-        let inner = Inner { objects: BTreeMap::new(), rng: Rng::new(seed), faults, requests: 0 };
+        let inner = Inner { objects: BTreeMap::new(), rng: Rng::new(seed), faults, requests: 0, racy: false };
         Self(Arc::new(Mutex::new(inner)))
+    }
+
+    /// A store without faults that looks first, and then creates.
+    pub fn racy(seed: u64) -> Self {
+        let store = Self::new(seed, 0);
+        store.0.lock().racy = true;
+        store
     }
 
     /// The truth.
@@ -125,6 +134,14 @@ impl ObjectStore for LyingStore {
         let create = matches!(options.mode, PutMode::Create);
         let bytes = Bytes::from(payload);
         self.delay().await;
+        let looks = self.0.lock().racy && create;
+        if looks {
+            if self.0.lock().objects.contains_key(path) {
+                return Err(conflict(path));
+            }
+            self.delay().await;
+        }
+        let create = create && !looks;
         let fate = self.0.lock().fate(&[
             || Fate::LostBefore,
             || Fate::LostAfter,

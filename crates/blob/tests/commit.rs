@@ -1,0 +1,81 @@
+//! What a process sees of the log: operations that wait are carried by one record, requests are few, and a store that does not create
+//! atomically is refused.
+#![allow(clippy::panic)]
+
+#[allow(dead_code, reason = "the schedules use all of it")]
+#[path = "schedules/store.rs"]
+mod store;
+
+use std::sync::Arc;
+
+use blob::{BlobKey, CommitOptions, Committer, Error, Log, Op, OpId, Run, What, World, probe};
+use futures_util::future::join_all;
+use object_store::ObjectStore;
+use object_store::path::Path;
+use sim::{SimClock, SimEntropy};
+use store::LyingStore;
+
+fn world(store: Arc<dyn ObjectStore>, seed: u64) -> World {
+    World { store, clock: Arc::new(SimClock::default()), entropy: Arc::new(SimEntropy::new(seed)) }
+}
+
+fn hole(id: u128, len: u64) -> Op {
+    // An append of zeroes: it needs no pack.
+    let what = What::Append(Run { pieces: Vec::new(), len });
+    Op { id: OpId(id), born: u64::MAX, raw: len, stored: 0, message: String::new(), what }
+}
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.unwrap_or_else(|error| panic!("{error}")).block_on(future)
+}
+
+#[test]
+fn operations_that_wait_are_carried_by_one_record() {
+    run(async {
+        let store = LyingStore::new(1, 0);
+        let (log, head) = Log::open_or_create(world(Arc::new(store), 2), BlobKey::new(Path::from("a"))).await.unwrap();
+        let committer = Committer::new(log, head, CommitOptions::default());
+        let all = join_all((1..=100).map(|id| committer.commit(hole(id, 10)))).await;
+        let mut offsets: Vec<u64> = all.iter().map(|done| done.as_ref().unwrap().at).collect();
+        offsets.sort_unstable();
+        assert_eq!(offsets, (0..100).map(|append| append * 10).collect::<Vec<_>>());
+        // The first goes alone, or with those that were there; the rest waits for it and goes together.
+        assert!(committer.head().await.seq <= 2, "{} records for 100 appends", committer.head().await.seq);
+        assert_eq!(committer.head().await.size, 1_000);
+    });
+}
+
+#[test]
+fn a_commit_is_one_request_and_an_open_four() {
+    run(async {
+        let store = LyingStore::new(1, 0);
+        let world = world(Arc::new(store.clone()), 2);
+        let key = BlobKey::new(Path::from("a"));
+        let (log, head) = Log::open_or_create(world.clone(), key.clone()).await.unwrap();
+        let committer = Committer::new(log, head, CommitOptions::default());
+        for id in 1..=15 {
+            let before = store.requests();
+            committer.commit(hole(id, 1)).await.unwrap();
+            assert_eq!(store.requests() - before, 1, "commit {id}");
+        }
+        // The sixteenth leaves a hint.
+        let before = store.requests();
+        committer.commit(hole(16, 1)).await.unwrap();
+        assert_eq!(store.requests() - before, 2);
+        let before = store.requests();
+        let (_, head) = Log::open(world, key).await.unwrap();
+        assert_eq!((head.seq, store.requests() - before), (16, 4), "hint, next life, record, next record");
+    });
+}
+
+#[test]
+fn a_store_that_creates_atomically_is_taken_and_one_that_looks_first_is_not() {
+    run(async {
+        let good = world(Arc::new(LyingStore::new(3, 0)), 4);
+        probe(&[good], &Path::from("probe")).await.unwrap();
+        let racy = world(Arc::new(LyingStore::racy(5)), 6);
+        let refused = probe(&[racy], &Path::from("probe")).await;
+        assert!(matches!(refused, Err(Error::StoreLies(_))), "{refused:?}");
+    });
+}
