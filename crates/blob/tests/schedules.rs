@@ -8,6 +8,7 @@
 mod client;
 #[path = "schedules/history.rs"]
 mod history;
+#[allow(dead_code, reason = "other tests use the rest of it")]
 #[path = "schedules/store.rs"]
 mod store;
 
