@@ -59,9 +59,9 @@ pub(crate) fn library_error(dir: &Path, error: &fjall::Error) -> MapError {
         Error::Storage(LsmError::Io(e)) | Error::Io(e) if is_full(e) => return full(dir, e),
         Error::Storage(LsmError::Io(e)) | Error::Io(e) => {
             // The library looks for no file that its lists do not name, and reads nothing beyond a file's end or at
-            // impossible places, unless a name or a length is damaged.
-            use ErrorKind::{InvalidData, InvalidInput, NotFound, UnexpectedEof};
-            matches!(e.kind(), InvalidData | InvalidInput | NotFound | UnexpectedEof)
+            // impossible places, unless a name or a length is damaged; and makes no file that is there, unless another one is gone.
+            use ErrorKind::{AlreadyExists, InvalidData, InvalidInput, NotFound, UnexpectedEof};
+            matches!(e.kind(), AlreadyExists | InvalidData | InvalidInput | NotFound | UnexpectedEof)
         }
         Error::Poisoned | Error::Locked | Error::KeyspaceDeleted => false,
         _ => true,

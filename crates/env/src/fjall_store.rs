@@ -213,6 +213,9 @@ impl FjallStore {
                 message: format!("{}/version is gone, but {durable} commits were durable in it", lsm.display()),
             });
         }
+        // Nothing is in it, so nothing is lost with it; the library would take the store for damaged.
+        let lock = lsm.join("lock");
+        std::fs::File::options().append(true).create(true).open(&lock).map_err(|e| failed(&lock, e))?;
         let cut = cut_torn_tail(&lsm)?;
         let opened =
             open_database(&lsm, options).map_err(|e| library_error(dir, &e)).and_then(|(database, keyspace)| {
