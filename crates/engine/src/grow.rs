@@ -10,7 +10,7 @@ use surface::{Error, ErrorKind, Result};
 use units::format_size;
 
 use crate::pool::Pool;
-use crate::superblock_io;
+use crate::{superblock_copies, superblock_io};
 
 impl Pool {
     /// Makes the pool `capacity_bytes` large, rounded down to whole extents; it cannot become smaller. Durable on return, and of use at
@@ -26,6 +26,9 @@ impl Pool {
         let extent_bytes = u64::from(core.geometry.extent_bytes);
         let now = u64::from(core.geometry.extents()) * extent_bytes;
         let capacity_bytes = capacity_bytes / extent_bytes * extent_bytes;
+        // A device keeps room for the copy of the superblock at its end, if that does not make the pool smaller.
+        let with_end = superblock_copies::capacity_with_end(&*core.env.disk, capacity_bytes) / extent_bytes * extent_bytes;
+        let capacity_bytes = if with_end >= now { with_end } else { capacity_bytes };
         if capacity_bytes == now {
             return Ok(());
         }
@@ -49,6 +52,8 @@ impl Pool {
         superblock.capacity_bytes = capacity_bytes;
         superblock.generation += 1;
         superblock_io::write(&*core.env.disk, &superblock).inspect_err(|error| core.fail(error))?;
+        superblock_copies::write(&*core.env.disk, &*core.env.store, &superblock)
+            .inspect_err(|error| core.fail(error))?;
         core.geometry.grow(extents);
         {
             let mut all = core.extents.lock();

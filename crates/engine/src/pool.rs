@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use env::MapBatch;
 use format::{
-    CatalogueRef, Checkpoint, Entry, FORMAT_VERSION, INCOMPAT_COMPACT_RECORDS, KEY_CHECKPOINT, KEY_LEARNED,
+    CatalogueRef, Checkpoint, Entry, FORMAT_VERSION, INCOMPAT_COMPACT_RECORDS, KEY_CHECKPOINT, KEY_LEARNED, KEY_SUPERBLOCK,
     ObjectDescriptor, Superblock,
 };
 use parking_lot::Mutex;
@@ -38,7 +38,7 @@ use crate::status::{PoolStatus, Problem, Property, VolumeStatus};
 use crate::volume::Volume;
 use crate::workers::Workers;
 use crate::write_buffer::WriteBuffer;
-use crate::{loss, mend, mend_identities, opening, properties, recovery, standby_open, superblock_io};
+use crate::{loss, mend, mend_identities, opening, properties, recovery, standby_open, superblock_copies, superblock_io};
 
 /// Fewest extents of a pool: the superblock's, the reserve, and some to work with.
 pub(crate) const EXTENTS_MIN: u32 = 16;
@@ -110,11 +110,6 @@ impl Pool {
             properties: options.properties.clone(),
             catalogue: CatalogueRef::default(),
         };
-        let mut batch = MapBatch::default();
-        batch.put(KEY_CHECKPOINT, checkpoint.encode());
-        env.store.commit(batch).map_err(store_error)?;
-        env.store.persist().map_err(store_error)?;
-        // The superblock comes last: without it there is no pool, and formatting can be done again.
         let superblock = Superblock {
             version: FORMAT_VERSION,
             features_incompat: INCOMPAT_COMPACT_RECORDS,
@@ -126,8 +121,15 @@ impl Pool {
             created_unix_s: env.clock.unix_s(),
             generation: 1,
         };
+        let mut batch = MapBatch::default();
+        batch.put(KEY_CHECKPOINT, checkpoint.encode());
+        batch.put(KEY_SUPERBLOCK, superblock.encode());
+        env.store.commit(batch).map_err(store_error)?;
+        env.store.persist().map_err(store_error)?;
+        // The superblock comes last: without it there is no pool, and formatting can be done again.
         opening::write_note(&*env.disk, pool, 0)?;
-        superblock_io::write(&*env.disk, &superblock)
+        superblock_io::write(&*env.disk, &superblock)?;
+        superblock_copies::write_end(&*env.disk, &superblock)
     }
 
     /// Opens a pool: verifies the superblock, loads the last checkpoint, applies the log behind it, takes a checkpoint, and
@@ -138,11 +140,12 @@ impl Pool {
     /// [`ErrorKind::Corrupt`] for damage, and whatever the storage fails with.
     pub fn open(env: PoolEnv, options: PoolOptions) -> Result<Self> {
         let began = env.clock.now_ns();
-        let superblock = superblock_io::choose(&superblock_io::read_copies(&*env.disk)?)?;
+        let (superblock, beginning) = superblock_copies::find(&env, options.repair)?;
         let geometry = Geometry::new(superblock.extent_bytes, superblock.capacity_bytes);
         opening::check(&*env.store, &*env.disk, superblock.pool)?;
         let cut_off = superblock_io::find_end(&*env.disk, &superblock, options.repair)?;
         let mut mended = if options.repair { mend::mend(&env, &superblock, &geometry)? } else { Vec::new() };
+        mended.extend(beginning);
         let cut = loss::Cut::of(&env, cut_off)?;
         let loaded = recovery::load(&*env.store, &superblock.pool, &geometry)?;
         let checkpoint = loaded.checkpoint;
@@ -221,6 +224,7 @@ impl Pool {
         core.look_below();
         // Nothing has been written to the map until here, but for what was mended.
         superblock_io::bring_up_to_date(&*core.env.disk, &superblock)?;
+        superblock_copies::bring_up_to_date(&core.env)?;
         core.take_checkpoint()?;
         // Only now: until here another opening could have got the same number, and nothing may be written under it.
         core.mark_opening();

@@ -20,7 +20,7 @@ use units::{ExtentIndex, format_size};
 use crate::cleaner::{CleanMark, Round, Rule};
 use crate::core::Core;
 use crate::pool::{EXTENTS_MIN, Pool};
-use crate::superblock_io;
+use crate::{superblock_copies, superblock_io};
 
 /// How long a mark stays when nobody goes on.
 const PATIENCE_NS: u64 = 60_000_000_000;
@@ -142,7 +142,9 @@ impl Pool {
         core.log.backing.loses(ExtentIndex(extents), gone as usize);
         *shrinking = None;
         // Space that is not given back now is only that; the pool does not look there any more.
-        let _ = core.env.disk.shrink(capacity_bytes);
+        let _ = core.env.disk.shrink(superblock_copies::bytes_with_end(capacity_bytes));
+        superblock_copies::write(&*core.env.disk, &*core.env.store, &superblock)
+            .inspect_err(|error| core.fail(error))?;
         Ok(true)
     }
 }

@@ -6,6 +6,8 @@ use units::{Epoch, ExtentIndex, GroupIndex, ObjectId};
 pub const KEY_CHECKPOINT: &[u8] = b"C";
 /// The state of scrubbing.
 pub const KEY_SCRUB: &[u8] = b"S";
+/// A copy of the superblock.
+pub const KEY_SUPERBLOCK: &[u8] = b"B";
 const TABLE_DELTA: u8 = b'D';
 const TABLE_DOUBT: u8 = b'Q';
 const TABLE_OBJECT: u8 = b'O';

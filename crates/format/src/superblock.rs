@@ -7,6 +7,9 @@ use crate::record::LOCATION_BYTES;
 pub const SUPERBLOCK_BYTES: usize = 4096;
 /// Where the copies lie, in bytes. Both are in extent 0, which holds but the note of the newest opening beside them.
 pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 16384];
+/// From the copy at the end to the end of the data file, whose length is rounded down to whole blocks. What partitioning tools (34 sectors), and
+/// most other things that write to the end of a device, leave alone.
+pub const SUPERBLOCK_TAIL_BYTES: u64 = 64 << 10;
 /// The first eight bytes of a superblock.
 pub const SUPERBLOCK_MAGIC: &[u8; 8] = b"ShalePl\x01";
 /// Version of the format that this code writes.
@@ -60,6 +63,12 @@ pub struct Superblock {
     pub created_unix_s: u64,
     /// Raised by each rewrite; the higher copy counts.
     pub generation: u64,
+}
+
+/// Where the copy at the end lies in a data file of so many bytes, if it is long enough; only if that is behind what the pool uses there is one.
+pub const fn superblock_end_offset(file_bytes: u64) -> Option<u64> {
+    let block = SUPERBLOCK_BYTES as u64;
+    (file_bytes / block * block).checked_sub(SUPERBLOCK_TAIL_BYTES)
 }
 
 /// Most bytes that a pool with extents of so many bytes can have: what the numbers of extents reach, and the places in records.

@@ -80,6 +80,16 @@ pub fn size(text: &str) -> std::result::Result<u64, String> {
     units::parse_size(text).map_err(|error| error.to_string())
 }
 
+/// The first sixteen digits of a pool's id, for clap; more of them, as `status` has it, are as good.
+///
+/// # Errors
+/// A message that says what is allowed.
+pub fn pool_prefix(text: &str) -> std::result::Result<[u8; 8], String> {
+    let digits = text.get(..16).filter(|_| text.len() <= 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    let number = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    number.map(u64::to_be_bytes).ok_or_else(|| "a pool's id has 16 to 32 hexadecimal digits".to_owned())
+}
+
 /// Slowest pace of work that goes through a whole pool: with less it would rest for minutes between two slices.
 const RATE_MIN: u64 = 64 << 10;
 

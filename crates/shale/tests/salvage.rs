@@ -98,6 +98,28 @@ fn what_cannot_be_read_is_listed_and_changes_the_exit_code() {
     }
 }
 
+/// A partitioning tool on the wrong disk writes 34 sectors.
+#[test]
+fn a_partition_table_over_the_beginning_is_named_and_costs_nothing() {
+    let (dir, expected) = pool_with_history();
+    let data = OpenOptions::new().write(true).open(dir.pool().join("data")).unwrap();
+    let mut table = vec![0; 34 * 512];
+    table[510..512].copy_from_slice(b"\x55\xaa");
+    table[512..520].copy_from_slice(b"EFI PART");
+    data.write_all_at(&table, 0).unwrap();
+    let before = std::fs::read(dir.pool().join("data")).unwrap();
+    on(&dir, "list", &[]).code(6).says("a GPT partition table").says("check --repair");
+    let new = dir.join("new");
+    run(["salvage", path(&dir.pool()), "--into", path(&new), "--capacity", "256M"]).ok();
+    assert!(before == std::fs::read(dir.pool().join("data")).unwrap(), "the old pool must not change");
+    on(&dir, "check", &["--repair"]).ok();
+    on(&dir, "check", &[]).ok();
+    for (volume, content) in &expected {
+        assert!(export(&new, volume, &dir.join("out")) == *content, "{volume} salvaged");
+        assert!(export(&dir.pool(), volume, &dir.join("out")) == *content, "{volume}");
+    }
+}
+
 #[test]
 fn what_is_no_pool_and_what_is_in_use_is_refused() {
     let dir = Dir::with_pool("64M");

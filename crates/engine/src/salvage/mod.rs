@@ -1,6 +1,6 @@
 //! Salvage: the volumes, snapshots and clones of a pool whose map is lost, from its log alone, into another pool.
 //!
-//! 1. The superblock tells the geometry; one good copy suffices.
+//! 1. The superblock tells the geometry; one good copy suffices, and if there is none, the log does ([`identity`]).
 //! 2. All extents are read, once ([`scan`]). What their batches say of data goes, as facts, into a temporary store on disk
 //!    ([`records`]), so that memory is bounded however large the pool is; what they say of objects is kept ([`told`]).
 //! 3. Batches of openings that were over never happened. Of the facts of each block the newest counts, by the number of the batch
@@ -21,6 +21,7 @@
 
 mod extent;
 mod facts;
+mod identity;
 mod lost;
 mod rebuild;
 mod records;
@@ -40,14 +41,15 @@ pub(crate) use records::{counts, is_doubtful};
 pub(crate) use scan::Scan;
 pub(crate) use told::{Table, Told};
 
+pub use identity::PoolPrefix;
 pub use report::{DamagedRange, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
 
+use self::identity::Identity;
 use self::records::Facts;
 use self::view::ReadOnlyDisk;
 use crate::geometry::Geometry;
 use crate::options::{PoolEnv, PoolOptions};
 use crate::pool::Pool;
-use crate::superblock_io;
 
 /// Takes in what the batches in an extent tell of objects. What cannot be read tells nothing.
 pub(crate) fn read_told(
@@ -86,9 +88,10 @@ impl Pool {
     /// Bytes that the pool on `disk` may use, if there is one that can be salvaged.
     ///
     /// # Errors
-    /// [`surface::ErrorKind::NotFound`], [`surface::ErrorKind::Corrupt`], [`surface::ErrorKind::Unsupported`].
-    pub fn capacity_of(disk: &dyn Disk) -> Result<u64> {
-        Ok(superblock_io::choose(&superblock_io::read_copies(disk)?)?.capacity_bytes)
+    /// [`surface::ErrorKind::NotFound`], [`surface::ErrorKind::Corrupt`], [`surface::ErrorKind::Unsupported`]; [`surface::ErrorKind::Conflict`] if there
+    /// are several and none is named.
+    pub fn capacity_of(disk: &dyn Disk, id: Option<PoolPrefix>) -> Result<u64> {
+        Ok(identity::find(disk, id)?.superblock.capacity_bytes)
     }
 
     /// Rebuilds in this pool what can be read of the one on `from.disk`, which is not changed. `from.store` is an empty store for
@@ -103,9 +106,23 @@ impl Pool {
         options: &PoolOptions,
         progress: SalvageProgress<'_>,
     ) -> Result<SalvageReport> {
+        self.salvage_of(None, from, options, progress)
+    }
+
+    /// As [`salvage`](Self::salvage), of the pool that `id` names.
+    ///
+    /// # Errors
+    /// The same, and [`surface::ErrorKind::Conflict`] if there are several pools and none is named.
+    pub fn salvage_of(
+        &self,
+        id: Option<PoolPrefix>,
+        from: &PoolEnv,
+        options: &PoolOptions,
+        progress: SalvageProgress<'_>,
+    ) -> Result<SalvageReport> {
         let env = PoolEnv { disk: Arc::new(ReadOnlyDisk(from.disk.clone())), ..from.clone() };
         // Step 1.
-        let superblock = superblock_io::choose(&superblock_io::read_copies(&*env.disk)?)?;
+        let Identity { superblock, told_by } = identity::find(&*env.disk, id)?;
         let geometry = Geometry::new(superblock.extent_bytes, superblock.capacity_bytes);
         let mut id = [0; 8];
         id.copy_from_slice(&superblock.pool[..8]);
@@ -121,6 +138,7 @@ impl Pool {
         // Step 4 comes before step 3, which leaves out what nobody needs.
         let told = scan.told.table(Seq(u64::MAX));
         let mut report = SalvageReport::new(&geometry, &scan, &told);
+        report.notes.extend(told_by);
         let (mut table, mut lost) = lost::complete(told, &scan);
         facts.spread(&scan, |object| lost::chain(&table, object))?;
         let objects = table.objects.len() as u64;

@@ -21,6 +21,9 @@ room for the data, and for a temporary index of about 100 bytes for each piece o
 Exit code 12 if anything is known to be lost: see the report. Interrupted, it removes NEW; after a crash NEW is no pool, and
 the same command begins anew.
 
+If the beginning of the data is lost (a new partition table, a new file system), the copy of the superblock at its end is used,
+or the log tells what pool it is of; the report says so.
+
 What cannot be read is left out (it reads as zeroes) and listed. Data of volumes of which no description is found becomes
 volumes named lost-N. Not certain is only what was discarded or taken back long ago: if the log has forgotten that, but not the
 data, it shows again; uncertain_bytes says how much that can be at most.
@@ -40,6 +43,9 @@ pub struct SalvageArgs {
     /// Bytes of data that the new pool may hold [default: the block device's size, or 80 % of the free space]
     #[arg(long, value_name = "SIZE", value_parser = names::size)]
     pub capacity: Option<u64>,
+    /// The pool that is meant, if the beginning of the data is lost and its log tells of several: the first 16 digits of its id
+    #[arg(long, value_name = "ID", value_parser = names::pool_prefix)]
+    pub id: Option<[u8; 8]>,
     /// Property of the new pool, which the old one's does not replace; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use engine::{PoolOptions, SalvageReport, SalvageStep};
+use engine::{PoolOptions, PoolPrefix, SalvageReport, SalvageStep};
 use env::{FileDisk, FjallOptions, FjallStore, MapError, PoolLock};
 use serde::Serialize;
 use surface::{Error, ErrorKind, Result};
@@ -111,7 +111,7 @@ pub fn run(args: SalvageArgs, output: &Output) -> Outcome {
     let started = Instant::now();
     // Step 1.
     let (disk, old_lock) = open_old(&args.pool, &args.access)?;
-    engine::Pool::capacity_of(&disk)?;
+    engine::Pool::capacity_of(&disk, args.id)?;
     // Step 2.
     let dir = PoolDir::new(&args.into);
     let options = InitOptions {
@@ -123,7 +123,7 @@ pub fn run(args: SalvageArgs, output: &Output) -> Outcome {
     };
     let new = pool_dir::begin(&dir, &options)?;
     // Step 3.
-    let filled = fill(&new, disk, memory_bytes, &interrupted, output);
+    let filled = fill(&new, (disk, args.id), memory_bytes, &interrupted, output);
     drop(old_lock);
     // Step 4.
     let report = match filled {
@@ -178,14 +178,14 @@ fn give_up(new: Unfinished, failure: Failure) -> Failure {
 /// Fills the new pool, and makes it durable.
 fn fill(
     new: &Unfinished,
-    disk: FileDisk,
+    old: (FileDisk, Option<PoolPrefix>),
     memory_bytes: u64,
     interrupted: &AtomicBool,
     output: &Output,
 ) -> Outcome<SalvageReport> {
     let pool = new.open(Opening::usual(memory_bytes), output)?;
     let temporary = new.dir().salvage_path();
-    let report = salvage(pool.service.pool(), disk, &temporary, memory_bytes, interrupted, output);
+    let report = salvage(pool.service.pool(), old, &temporary, memory_bytes, interrupted, output);
     drop(std::fs::remove_dir_all(&temporary));
     let closed = pool.close();
     // Salvage itself ends with an error then, but that is not the reason.
@@ -197,7 +197,7 @@ fn fill(
 
 fn salvage(
     into: &engine::Pool,
-    disk: FileDisk,
+    (disk, id): (FileDisk, Option<PoolPrefix>),
     temporary: &Path,
     memory_bytes: u64,
     interrupted: &AtomicBool,
@@ -209,7 +209,7 @@ fn salvage(
     let env = pool_dir::environment(disk, store);
     let options = PoolOptions { memory_bytes: memory_bytes / 2, workers: 0, ..PoolOptions::default() };
     let mut at: Option<(SalvageStep, Progress)> = None;
-    into.salvage(&env, &options, &mut |step, done, total| {
+    into.salvage_of(id, &env, &options, &mut |step, done, total| {
         if at.as_ref().is_none_or(|(now, _)| *now != step) {
             let what = match step {
                 SalvageStep::Scan => "reading the log",

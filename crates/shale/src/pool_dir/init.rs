@@ -350,7 +350,17 @@ fn capacity(target: &Target, path: &Path, options: &InitOptions) -> Result<(u64,
             Err(Error::new(ErrorKind::Invalid, message))
         }
         (Some(wanted), _) => Ok((whole_extents(wanted), None)),
-        (None, Target::BlockDevice { bytes }) => Ok((whole_extents(*bytes), Some("the size of the device".to_owned()))),
+        (None, Target::BlockDevice { bytes }) => {
+            // With room for the copy of the superblock at its end, unless the device is too small to be a pool then.
+            let with_end = format::superblock_end_offset(*bytes).map(whole_extents);
+            let is_pool = |bytes: &u64| {
+                let (capacity_bytes, extent_bytes) = (*bytes, options.extent_bytes);
+                let properties = Properties::new();
+                Pool::check_format(&FormatOptions { capacity_bytes, extent_bytes, properties }).is_ok()
+            };
+            let capacity = with_end.filter(is_pool).unwrap_or_else(|| whole_extents(*bytes));
+            Ok((capacity, Some("the size of the device".to_owned())))
+        }
         (None, Target::File { bytes }) if *bytes > 0 => {
             Ok((whole_extents(*bytes), Some("the size of the file".to_owned())))
         }
