@@ -16,7 +16,7 @@
 
 use std::sync::Arc;
 
-use format::{Entry, FragmentEntry, FragmentRef, Move};
+use format::{BATCH_ALIGN, Entry, FragmentEntry, FragmentRef, Move};
 use parking_lot::Mutex;
 use units::{BlockIndex, BlockMask, Epoch, GROUP_BLOCKS, GroupIndex, Seq};
 
@@ -24,6 +24,7 @@ use crate::canary::Canary;
 use crate::catalogue::Catalogue;
 use crate::deaths::{Death, Deaths};
 use crate::geometry::Geometry;
+use crate::inventory::Inventories;
 use crate::log::Sink;
 use crate::map::Map;
 use crate::objects::{Object, Objects};
@@ -40,10 +41,11 @@ pub(crate) struct Applier {
     pub catalogue: Arc<Catalogue>,
     pub deaths: Mutex<Deaths>,
     pub geometry: Geometry,
+    pub inventories: Inventories,
 }
 
 impl Sink for Applier {
-    fn apply(&self, entries: &[Entry], payload: u64) {
+    fn apply(&self, seq: Seq, entries: &[Entry], payload: u64) {
         let overlay = self.map.active();
         // A batch without payloads may end where its extent does.
         self.catalogue.note(entries, self.geometry.extent_at(payload.saturating_sub(1)));
@@ -92,6 +94,9 @@ impl Sink for Applier {
         if !deaths.is_empty() {
             self.deaths.lock().enter(&deaths);
         }
+        let end = location.next_multiple_of(BATCH_ALIGN as u64);
+        let extent = self.geometry.extent_at(location.saturating_sub(1));
+        self.inventories.note(extent, (end - self.geometry.start(extent)) as u32, seq);
     }
 
     fn reached(&self, seq: Seq) {

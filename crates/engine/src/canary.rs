@@ -53,6 +53,7 @@ canaries! {
     StandbyReplayOverNewer = "standby-replay-over-newer", "What was left is replayed newest first.";
     StandbyForgetsDiscards = "standby-forgets-discards", "Discards are not kept in standby memory.";
     CatalogueNotKept = "catalogue-not-kept", "The extents of the catalogue are freed like any others.";
+    InventoryNotWritten = "inventory-not-written", "Checkpoints leave the inventory of extents as it was.";
 }
 
 impl Canary {

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use format::{
-    Checkpoint, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Reap, delta_key, encode_usage_page, object_key,
+    Checkpoint, Filled, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Reap, delta_key, encode_usage_page, object_key,
     usage_key,
 };
 use surface::Result;
@@ -36,9 +36,11 @@ use crate::catalogue::Pins;
 use crate::core::Core;
 use crate::extents::ExtentPlan;
 use crate::fold::Folding;
+use crate::inventory::Stand;
 use crate::log::Position;
 use crate::map::store_error;
 use crate::merge::Merged;
+use crate::objects::Object;
 use crate::recovery::write_over;
 use crate::timeline::Timelines;
 
@@ -72,6 +74,8 @@ pub(crate) struct Captured {
     pub reaping: Vec<(ObjectId, Reap, u64)>,
     /// Extents that had been cleaned, and become free with this checkpoint.
     evacuated: u64,
+    /// How far extents are filled.
+    filled: BTreeMap<ExtentIndex, Filled>,
 }
 
 impl Captured {
@@ -193,6 +197,7 @@ impl Core {
         let mut timelines = Arc::default();
         let mut reaping = Vec::new();
         let mut pins = Pins::default();
+        let mut filled = BTreeMap::new();
         let position = self.log.position(ExtentIndex(self.geometry.extents_usable()), self.wants_short_list(), || {
             next_object = self.objects.next_id();
             properties = self.objects.pool_properties();
@@ -205,11 +210,12 @@ impl Core {
             timelines = self.objects.timelines();
             reaping = self.objects.reaping();
             pins = self.catalogue.pins();
+            filled = self.applier.inventories.capture();
             self.map.freeze();
         });
         self.catalogue.enter(position.incarnation, position.incarnation_first_seq, false);
         pins.incarnations = self.catalogue.pins().incarnations;
-        Captured { position, next_object, objects, properties, pins, descriptors, timelines, reaping, evacuated }
+        Captured { position, next_object, objects, properties, pins, descriptors, timelines, reaping, evacuated, filled }
     }
 
     /// Whether extents that are kept for the catalogue alone stand in the way now.
@@ -257,6 +263,7 @@ impl Core {
         if kind == Kind::Full {
             state.last_full = state.number;
         }
+        self.inventory_holds(&captured.position);
         self.note_opening(captured.position.incarnation)?;
         // Before anything is appended: the log, or a catalogue that moves to the open extent, may come there at once.
         write_over(&*self.env.disk, &std::mem::take(&mut *self.unreadable.lock()));
@@ -291,7 +298,7 @@ impl Core {
         self.put_descriptors(captured, &mut merged);
         let position = &captured.position;
         let usage = std::mem::take(&mut merged.usage);
-        let (plan, live_bytes) = {
+        let (plan, live_bytes, used) = {
             let mut extents = self.extents.lock();
             let pinned = captured.pins.extents();
             let target = self.list_target();
@@ -314,7 +321,8 @@ impl Core {
                 }
             }
             let live_bytes = extents.live_bytes_after(&plan.usage);
-            (plan, live_bytes)
+            let used = extents.used_after(&plan);
+            (plan, live_bytes, used)
         };
         // Every object that was captured has a descriptor in the store: it came there when it was new, or comes with this batch.
         let gone = merged.reaped.iter().filter(|reaped| reaped.is_gone).count();
@@ -343,6 +351,17 @@ impl Core {
         // Nothing depends on it; if this checkpoint fails, the next change brings it again.
         if let Some(learned) = self.chooser.costs.encode_if_changed() {
             merged.batch.put(KEY_LEARNED, learned);
+        }
+        let blocks = |object: Arc<Object>| {
+            let change = merged.objects.get(&object.id).map_or(0, |change| change.0);
+            (object.id, object.settled().0.saturating_add_signed(change))
+        };
+        let objects = self.objects.all().into_iter().map(blocks).filter(|(_, blocks)| *blocks > 0).collect();
+        let is_closed = self.closes.load(Ordering::Relaxed);
+        let pinned = captured.pins.extents().into_iter().collect();
+        let stand = Stand { number, position, filled: &captured.filled, objects, pinned, used, is_closed };
+        if !Canary::InventoryNotWritten.is_planted() {
+            self.write_inventory(stand).inspect_err(|error| self.fail(error))?;
         }
         Ok((merged, plan))
     }

@@ -109,6 +109,8 @@ pub(crate) struct Core {
     pub unpunched: Mutex<BTreeSet<ExtentIndex>>,
     /// The pool is being closed, and what it has for the log shall go back.
     pub ends: AtomicBool,
+    /// The pool is being closed.
+    pub closes: AtomicBool,
     pub below: Below,
     pub noted: Noted,
     /// What could not be read behind the end of the log, until the first checkpoint is durable.
@@ -213,6 +215,7 @@ impl Core {
             live_bytes: AtomicU64::new(parts.extents.live_bytes()),
             unpunched: Mutex::default(),
             ends: AtomicBool::new(false),
+            closes: AtomicBool::new(false),
             below: Below::default(),
             noted: Noted::default(),
             unreadable: Mutex::new(parts.unreadable),

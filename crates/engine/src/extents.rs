@@ -258,6 +258,15 @@ impl Extents {
         ExtentPlan { usage, listed, passed, freed, idle, pinned }
     }
 
+    /// Extents that hold something once a plan takes effect, what the log has open not counted.
+    pub(crate) fn used_after(&self, plan: &ExtentPlan) -> Vec<ExtentIndex> {
+        let passed: BTreeSet<_> = plan.passed.iter().copied().collect();
+        let gone: BTreeSet<_> = plan.freed.iter().chain(&plan.listed).copied().collect();
+        let all = self.state.iter().enumerate().skip(1).map(|(index, state)| (ExtentIndex(index as u32), *state));
+        let used = all.filter(|(extent, state)| *state == State::Used || passed.contains(extent));
+        used.map(|(extent, _)| extent).filter(|extent| !gone.contains(extent)).collect()
+    }
+
     /// Live bytes of one extent once `usage` takes effect.
     fn live_after(&self, extent: ExtentIndex, usage: &UsageChanges) -> u32 {
         let change = usage.get(&extent).copied().unwrap_or(0);

@@ -51,6 +51,7 @@ mod hash;
 mod history;
 mod history_usage;
 mod holds;
+mod inventory;
 #[cfg(test)]
 mod late_moves_tests;
 mod log;
@@ -148,7 +149,7 @@ pub use pool::Pool;
 pub use receive::{ReceiveReport, Receiver};
 pub use receives::ReceiveStatus;
 pub use recompress::RecompressReport;
-pub use salvage::{DamagedRange, PoolPrefix, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
+pub use salvage::{Completeness, DamagedRange, PoolPrefix, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
 pub use scrub::ScrubReport;
 pub use send::Sender;
 pub use shrink::ShrinkReport;

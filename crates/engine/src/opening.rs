@@ -47,7 +47,7 @@ pub(crate) fn write_note(disk: &dyn Disk, pool: [u8; 16], incarnation: u64) -> R
 }
 
 /// The newest opening by the data file, if it tells.
-fn read_note(disk: &dyn Disk, pool: [u8; 16]) -> Option<u64> {
+pub(crate) fn read_note(disk: &dyn Disk, pool: [u8; 16]) -> Option<u64> {
     let mut buf = AlignedBuf::new(BATCH_ALIGN);
     let copies = OPENING_NOTE_OFFSETS.map(|offset| {
         disk.read_at(offset, &mut buf, BATCH_ALIGN).ok()?;

@@ -233,6 +233,7 @@ struct End {
 
 /// A batch that counts: what it says, and where its payloads begin in the data file.
 struct Taken {
+    seq: Seq,
     entries: Vec<Entry>,
     /// Where it begins.
     begins: u64,
@@ -325,13 +326,13 @@ impl Replay<'_> {
                     None => break why,
                 },
             };
-            applier.apply(&taken.entries, taken.payload);
+            applier.apply(taken.seq, &taken.entries, taken.payload);
             if Canary::DoubleApply.is_planted() && again.is_none() {
                 again = Some(taken);
             }
         };
         if let Some(again) = again {
-            applier.apply(&again.entries, again.payload);
+            applier.apply(again.seq, &again.entries, again.payload);
         }
         let end = self.end();
         if let Some(newer) = end.newer {
@@ -420,7 +421,7 @@ impl Replay<'_> {
         tail.look(self.source, id, Some(batch.header.stream));
         self.next = Seq(self.next.0 + 1);
         self.batches += 1;
-        Ok(Taken { entries: batch.entries, begins, payload: begins + batch.header_bytes as u64, damaged })
+        Ok(Taken { seq: batch.header.seq, entries: batch.entries, begins, payload: begins + batch.header_bytes as u64, damaged })
     }
 
     /// Takes the bytes of an extent, and looks at what stands at byte `at` of it.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use env::{AlignedBuf, Disk, DiskLayer};
 use format::{
-    BATCH_ALIGN, INCOMPAT_COMPACT_RECORDS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock, SuperblockError,
+    BATCH_ALIGN, COMPAT_INVENTORY, INCOMPAT_COMPACT_RECORDS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock, SuperblockError,
 };
 use surface::{Error, ErrorKind, Result};
 
@@ -68,6 +68,20 @@ pub(crate) fn bring_up_to_date(disk: &dyn Disk, superblock: &Superblock) -> Resu
         [Ok(copy), Err(_)] | [Err(_), Ok(copy)] if copy == wanted => Ok(()),
         _ => write(disk, &wanted),
     }
+}
+
+/// Makes both copies say, durably, that there is an inventory of extents, which they do not in a pool of an older program. To be called when there is one.
+///
+/// # Errors
+/// What the storage fails with.
+pub(crate) fn mark_inventory(disk: &dyn Disk) -> Result<()> {
+    let mut superblock = choose(&read_copies(disk)?)?;
+    if superblock.features_compat & COMPAT_INVENTORY != 0 {
+        return Ok(());
+    }
+    superblock.features_compat |= COMPAT_INVENTORY;
+    superblock.generation += 1;
+    write(disk, &superblock)
 }
 
 /// Makes sure that the storage is as large as the superblock says: growing makes it larger first, shrinking cuts it off last, so a

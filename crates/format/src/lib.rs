@@ -13,6 +13,7 @@ mod delta;
 mod descriptor;
 mod dictionary;
 mod incarnations;
+mod inventory;
 mod keys;
 mod learned;
 mod losses;
@@ -42,6 +43,9 @@ pub use delta::{DeltaWriter, decode_delta};
 pub use descriptor::{ObjectDescriptor, ObjectState, Origin, Reap};
 pub use dictionary::{DICTIONARY_FRAME_BYTES, decode_dictionary, dictionary_content_bytes, encode_dictionary};
 pub use incarnations::{INCARNATIONS_MAX, Incarnation, Incarnations, KEY_END, LogEnd};
+pub use inventory::{
+    ExtentEntry, Filled, INVENTORY_HEAD_BYTES, INVENTORY_HEADER_BYTES, Inventory, InventoryHeader, inventory_places,
+};
 pub use keys::{
     KEY_CHECKPOINT, KEY_SCRUB, KEY_SUPERBLOCK, RecordKey, delta_key, delta_key_range, doubt_key, doubt_key_range, object_key,
     object_key_range, parse_delta_key, parse_doubt_key, parse_object_key, parse_record_key, parse_usage_key,
@@ -66,6 +70,6 @@ pub use stream::{
 pub use stream_set::{STREAM_SET_VERSION, StreamSetBegin, StreamSetEnd};
 pub use stream_token::ResumeToken;
 pub use superblock::{
-    FORMAT_VERSION, INCOMPAT_COMPACT_RECORDS, INCOMPAT_KNOWN, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS, SUPERBLOCK_TAIL_BYTES,
+    COMPAT_INVENTORY,     FORMAT_VERSION, INCOMPAT_COMPACT_RECORDS, INCOMPAT_KNOWN, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS, SUPERBLOCK_TAIL_BYTES,
     Superblock, SuperblockError, capacity_bytes_max, superblock_end_offset,
 };

@@ -45,7 +45,7 @@ pub(crate) use self::writers::Wrote;
 /// What becomes of batches. Called under the log's lock, in the log's order.
 pub(crate) trait Sink: Send + Sync {
     /// The batch is written: its entries hold from now on. `payload` is where its payloads begin in the data file.
-    fn apply(&self, entries: &[Entry], payload: u64);
+    fn apply(&self, seq: Seq, entries: &[Entry], payload: u64);
     /// All batches before `seq` are applied.
     fn reached(&self, seq: Seq);
     /// Everything of a drain is applied.
@@ -421,7 +421,7 @@ impl Log {
             }
             let Some(flight) = state.flights.pop_front() else { break };
             state.streams.applied(flight.place, flight.end);
-            self.sink.apply(&flight.entries, flight.payload);
+            self.sink.apply(Seq(flight.seq.0), &flight.entries, flight.payload);
             state.applied_seq = Seq(flight.seq.0 + 1);
             self.sink.reached(state.applied_seq);
             self.sink.completed(&flight.taken);

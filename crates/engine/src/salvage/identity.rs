@@ -19,8 +19,6 @@ use crate::superblock_io::{choose, read_copies};
 const PLACES_MAX: u64 = 64 << 10;
 /// Batches that are enough to go by.
 const BATCHES_ENOUGH: u64 = 4096;
-/// Header of a batch that is read whole: larger ones are passed over.
-const HEADER_BYTES_MAX: usize = 1 << 20;
 
 /// First bytes of a pool's identifier, as batches name it.
 pub type PoolPrefix = [u8; 8];
@@ -106,7 +104,7 @@ fn hex(bytes: &[u8]) -> String {
 fn survey(disk: &dyn Disk, size: u64) -> BTreeMap<(PoolPrefix, u32), u64> {
     let mut pools = BTreeMap::new();
     let (mut step, mut places, mut found) = (u64::from(EXTENT_BYTES_MAX), 0, 0);
-    let mut buf = AlignedBuf::new(HEADER_BYTES_MAX);
+    let mut buf = AlignedBuf::new(EXTENT_BYTES_MAX as usize);
     while step >= u64::from(EXTENT_BYTES_MIN) {
         // Even multiples were looked at with the step before.
         let stride = if step == u64::from(EXTENT_BYTES_MAX) { step } else { 2 * step };
@@ -131,14 +129,15 @@ fn read_header(disk: &dyn Disk, at: u64, size: u64, buf: &mut AlignedBuf) -> Opt
         return None;
     }
     let header_bytes = u32::from_le_bytes([buf[8], buf[9], buf[10], buf[11]]) as usize;
-    let len = header_bytes.next_multiple_of(BATCH_ALIGN).min(buf.len());
-    if at + len as u64 > size {
+    let len = header_bytes.checked_next_multiple_of(BATCH_ALIGN)?;
+    if len > buf.len() || at + len as u64 > size {
         return None;
     }
     if len > BATCH_ALIGN {
         disk.read_at(at, buf, len).ok()?;
     }
-    let header = decode_batch(&buf[..len]).ok()?.header;
+    // Of the payloads nothing is looked at: what stands in their place does not matter.
+    let header = decode_batch(buf).ok()?.header;
     // The first batch of an extent lies at its start.
     let mut sizes = (EXTENT_BYTES_MIN.ilog2()..=EXTENT_BYTES_MAX.ilog2()).map(|log| 1u32 << log);
     let is_its = |extent_bytes: &u32| u64::from(header.extent.0) * u64::from(*extent_bytes) == at;

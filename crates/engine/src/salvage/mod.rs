@@ -19,6 +19,7 @@
 //!
 //! The pool that is salvaged is only read.
 
+mod complete;
 mod extent;
 mod facts;
 mod identity;
@@ -30,26 +31,35 @@ mod scan;
 mod told;
 mod view;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use env::{AlignedBuf, Disk};
-use surface::Result;
-use units::{ExtentIndex, Seq};
+use format::COMPAT_INVENTORY;
+use surface::{Error, Result};
+use units::{ExtentIndex, ObjectId, Seq};
 
 pub(crate) use facts::{Doubt, Fact, Rank, Resolved, resolve};
 pub(crate) use records::{counts, is_doubtful};
 pub(crate) use scan::Scan;
 pub(crate) use told::{Table, Told};
 
+pub use complete::Completeness;
 pub use identity::PoolPrefix;
 pub use report::{DamagedRange, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
 
+use self::complete::Expected;
 use self::identity::Identity;
-use self::records::Facts;
+use self::records::{Facts, Figures};
 use self::view::ReadOnlyDisk;
 use crate::geometry::Geometry;
 use crate::options::{PoolEnv, PoolOptions};
 use crate::pool::Pool;
+use crate::superblock_io::WithoutEnd;
+use crate::{inventory, opening};
+
+/// More blocks than any volume has.
+const UNBOUNDED: u64 = 1 << 48;
 
 /// Takes in what the batches in an extent tell of objects. What cannot be read tells nothing.
 pub(crate) fn read_told(
@@ -82,6 +92,20 @@ pub(crate) fn is_whole(disk: &dyn Disk, geometry: &Geometry, pool: u64, extent: 
     let end = present.map(|located| located.at + located.batch.batch_bytes).max().unwrap_or(0);
     let rest = found.iter().map(|located| located.at).filter(|at| *at >= end).min().unwrap_or(len);
     buf[end..rest].iter().all(|byte| *byte == 0)
+}
+
+/// Enters how many blocks each object had that may be missing.
+fn miss(figures: &mut BTreeMap<ObjectId, Figures>, table: &Table, expected: &Expected) {
+    match (expected.completeness, expected.objects()) {
+        (Completeness::Complete | Completeness::NotKept, _) => {}
+        (Completeness::Incomplete, Some(objects)) if !expected.misses_objects => {
+            for (object, blocks) in objects {
+                figures.entry(*object).or_default().missing = *blocks;
+            }
+        }
+        // No more than a volume has room for.
+        _ => table.objects.keys().for_each(|object| figures.entry(*object).or_default().missing = UNBOUNDED),
+    }
 }
 
 impl Pool {
@@ -120,31 +144,38 @@ impl Pool {
         options: &PoolOptions,
         progress: SalvageProgress<'_>,
     ) -> Result<SalvageReport> {
-        let env = PoolEnv { disk: Arc::new(ReadOnlyDisk(from.disk.clone())), ..from.clone() };
+        let env = PoolEnv { disk: Arc::new(ReadOnlyDisk(Arc::new(WithoutEnd(from.disk.clone())))), ..from.clone() };
         // Step 1.
         let Identity { superblock, told_by } = identity::find(&*env.disk, id)?;
+        let is_kept = told_by.is_some() || superblock.features_compat & COMPAT_INVENTORY != 0;
         let geometry = Geometry::new(superblock.extent_bytes, superblock.capacity_bytes);
         let mut id = [0; 8];
         id.copy_from_slice(&superblock.pool[..8]);
         // Step 2.
         let (mut scan, mut facts) = (Scan::default(), Facts::new(&*env.store));
+        let pool = u64::from_le_bytes(id);
+        scan.expected = Expected::by(inventory::read(&*env.disk, pool, geometry.extent_bytes), is_kept);
         scan.read_all(
             &*env.disk,
             &geometry,
-            u64::from_le_bytes(id),
+            pool,
             &mut |fact| facts.put(&fact),
             &mut |done, total| progress(SalvageStep::Scan, done, total),
         )?;
+        scan.finish(opening::read_note(&*env.disk, superblock.pool).unwrap_or(0));
         // Step 4 comes before step 3, which leaves out what nobody needs.
         let told = scan.told.table(Seq(u64::MAX));
         let mut report = SalvageReport::new(&geometry, &scan, &told);
         report.notes.extend(told_by);
+        let length = env.disk.size_bytes().map_err(|e| Error::from_io("the size of the data cannot be told", e))?;
+        report.note_length(length, &geometry);
         let (mut table, mut lost) = lost::complete(told, &scan);
         facts.spread(&scan, |object| lost::chain(&table, object))?;
         let objects = table.objects.len() as u64;
-        let figures = facts.resolve(&scan, &table, &mut |object| {
+        let mut figures = facts.resolve(&scan, &table, &mut |object| {
             progress(SalvageStep::Map, table.objects.range(..=object).count() as u64, objects)
         })?;
+        miss(&mut figures, &table, &scan.expected);
         report.uncertain_bytes = figures.values().map(|f| f.uncertain * units::BLOCK_BYTES as u64).sum();
         // Steps 5 and 6.
         let mut old = view::view(env.clone(), &superblock, &table, options)?;

@@ -17,6 +17,7 @@ use format::{Entry, ObjectDescriptor};
 use surface::{Allocation, BlockDevice, Error, ErrorKind, Result, WriteOptions};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, GroupIndex, ObjectId};
 
+use super::UNBOUNDED;
 use super::records::Figures;
 use super::report::{DamagedRange, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
 use crate::history::TITLE_BYTES_MAX;
@@ -30,6 +31,8 @@ use crate::volume::Volume;
 
 /// Bytes copied in one go.
 const COPY_BYTES: u64 = 1 << 20;
+/// Runs of holes and data that are looked at in one go.
+const RUNS_MAX: usize = 1000;
 /// Ranges that are listed of a volume.
 const RANGES_MAX: usize = 1000;
 /// Records with damage that are remembered: beyond that, later moments do not list what they share.
@@ -274,6 +277,7 @@ impl Rebuild<'_> {
         self.done_bytes += size_bytes;
         (self.progress)(SalvageStep::Copy, self.done_bytes, self.total_bytes)?;
         self.damages(object, &mut told)?;
+        told.missing_bytes_max = self.missing_max(&source)?;
         Ok(told)
     }
 
@@ -375,6 +379,30 @@ impl Rebuild<'_> {
             }
         }
         Ok(())
+    }
+
+    /// See [`SalvagedVolume::missing_bytes_max`]: no more than it and what it came from had, nor than reads as zeroes, unless it may be another volume.
+    fn missing_max(&self, source: &Volume) -> Result<u64> {
+        let (object, size) = (&source.object, source.size_bytes());
+        let objects: BTreeSet<_> = object.levels().iter().map(|level| level.object).collect();
+        let missing = |object: &ObjectId| self.figures.get(object).map_or(0, |figures| figures.missing);
+        let blocks = objects.iter().map(missing).fold(0, u64::saturating_add);
+        if blocks == 0 || blocks >= UNBOUNDED {
+            return Ok(if blocks == 0 { 0 } else { size });
+        }
+        let (mut holes, mut at) = (0, 0);
+        while at < size {
+            let runs = source.allocation(at, size - at, RUNS_MAX)?;
+            let before = at;
+            for run in runs {
+                holes += if run.allocation == Allocation::Hole { run.length } else { 0 };
+                at += run.length;
+            }
+            if at == before {
+                return Ok(size);
+            }
+        }
+        Ok(blocks.saturating_mul(BLOCK).min(holes))
     }
 
     /// Gives what was made the time at which it was made first, and the properties that it had: those of a snapshot, or of a volume. That this fails

@@ -28,6 +28,8 @@ pub(crate) struct Figures {
     /// Blocks that may not be what they were, because something is forgotten: a discard, or that something was taken back or
     /// never happened.
     pub uncertain: u64,
+    /// Blocks that it had in all epochs, if some of them may be gone.
+    pub missing: u64,
 }
 
 /// Blocks of a group that are dead if what is doubtful is right.
@@ -126,7 +128,7 @@ impl<'a> Facts<'a> {
     ) -> Result<BTreeMap<ObjectId, Figures>> {
         self.flush()?;
         let is_doubtful = |fact: &Fact| is_doubtful(scan, table.objects.get(&fact.key.object), fact);
-        let doubt = Doubt { certain_from: scan.certain_from(Seq(0)), is_doubtful: &is_doubtful };
+        let doubt = Doubt { certain_from: scan.certain_by_inventory(), is_doubtful: &is_doubtful };
         let mut figures: BTreeMap<ObjectId, Figures> = BTreeMap::new();
         let mut hiding = Hiding::default();
         let mut open: Vec<Fact> = Vec::new();

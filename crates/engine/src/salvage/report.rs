@@ -3,6 +3,7 @@
 use surface::Result;
 use units::format_size;
 
+use super::complete::{Completeness, Short};
 use super::scan::{Place, Scan};
 use super::told::Table;
 use crate::geometry::Geometry;
@@ -50,6 +51,8 @@ pub struct SalvagedVolume {
     /// Of a volume: bytes, those of its snapshots and of what it came from included, that may not be what they were; see
     /// [`SalvageReport::uncertain_bytes`].
     pub uncertain_bytes: u64,
+    /// Bytes at most that had data which is gone: they read as zeroes now, or as what is older. Beside those that are damaged or uncertain.
+    pub missing_bytes_max: u64,
 }
 
 /// What salvage found, copied and could not read.
@@ -71,6 +74,12 @@ pub struct SalvageReport {
     /// Bytes in all that may not be what they were: data so old that a later discard may be forgotten, and should read as zeroes; and what
     /// a rollback or a crash may have taken back so many of them ago that this is forgotten.
     pub uncertain_bytes: u64,
+    /// Whether anything is missing from the log.
+    pub completeness: Completeness,
+    /// Bytes of the log that should be there, by the inventory, and are not.
+    pub missing_bytes: u64,
+    /// The data is shorter than the pool.
+    pub is_cut_off: bool,
     /// What else is to be known, as sentences.
     pub notes: Vec<String>,
 }
@@ -85,6 +94,8 @@ impl SalvageReport {
             has_catalogue: told.as_of.is_some() && !told.is_outdated,
             log_damaged_bytes: bytes(&damaged),
             unreadable_bytes: bytes(&scan.unreadable),
+            completeness: scan.expected.completeness,
+            missing_bytes: scan.expected.missing_bytes,
             ..Self::default()
         };
         if told.as_of.is_none() {
@@ -112,15 +123,82 @@ impl SalvageReport {
             let (bytes, at) = (format_size(place.bytes), place.location);
             report.notes.push(format!("{bytes} at byte {at} of the data file cannot be read"));
         }
+        report.note_completeness(geometry, scan);
         if scan.places_more > 0 {
             report.notes.push(format!("{} more places like these", scan.places_more));
         }
         report
     }
 
-    /// Whether anything is known to be lost. What is only uncertain does not count.
+    /// Tells what is missing, and what cannot be known.
+    fn note_completeness(&mut self, geometry: &Geometry, scan: &Scan) {
+        let expected = &scan.expected;
+        for Short { extent, has, wants } in &expected.short {
+            let (at, has) = (geometry.start(*extent), format_size(u64::from(*has)));
+            self.notes.push(match wants {
+                Some(wants) => format!(
+                    "extent {} at byte {at} of the data file: {has} of {} that it should hold are there",
+                    extent.0,
+                    format_size(u64::from(*wants))
+                ),
+                None => format!("extent {} at byte {at} of the data file is empty, and should hold something", extent.0),
+            });
+        }
+        if expected.short_more > 0 {
+            self.notes.push(format!("{} more extents do not hold what they should", expected.short_more));
+        }
+        if expected.misses_recent {
+            let text = "batches of the log that were durable are missing behind the last checkpoint: what they held is lost, and how much \
+                        that is cannot be known";
+            self.notes.push(text.to_owned());
+        }
+        if expected.misses_objects && !expected.misses_recent {
+            let text = "with these extents, changes of names, sizes, snapshots and clones may be lost: what is listed may be older than it was";
+            self.notes.push(text.to_owned());
+        }
+        if expected.unknown > 0 {
+            self.notes.push(format!(
+                "{} extents were filled by an older program: that a part of one is missing at its end cannot be known",
+                expected.unknown
+            ));
+        }
+        match expected.completeness {
+            Completeness::Damaged => {
+                let text = "the inventory of extents at the beginning of the data is damaged: whether anything is missing cannot be known";
+                self.notes.push(text.to_owned());
+            }
+            Completeness::NotKept => {
+                let text = "no inventory of extents was kept (the pool was last written by an older program, or has too many extents for one): \
+                            whether whole parts of the data are missing cannot be known";
+                self.notes.push(text.to_owned());
+            }
+            Completeness::Complete | Completeness::Incomplete if !expected.is_closed() => {
+                let text = format!(
+                    "the pool was not closed: of what was written behind batch {} the end may be missing, which cannot be known",
+                    expected.until.0
+                );
+                self.notes.push(text);
+            }
+            Completeness::Complete | Completeness::Incomplete => {}
+        }
+    }
+
+    /// The data has so many bytes.
+    pub(crate) fn note_length(&mut self, has: u64, geometry: &Geometry) {
+        let needs = u64::from(geometry.extents()) * u64::from(geometry.extent_bytes);
+        if has < needs {
+            self.is_cut_off = true;
+            let text = format!("the data has {has} bytes, the pool uses {needs}: its end has been cut off");
+            self.notes.push(text);
+        }
+    }
+
+    /// Whether anything is lost, or may be lost by what is damaged or missing. What is only uncertain does not count, nor what cannot be known of a
+    /// pool of which no inventory was kept.
     pub fn is_lossy(&self) -> bool {
         !self.has_catalogue
+            || matches!(self.completeness, Completeness::Incomplete | Completeness::Damaged)
+            || self.is_cut_off && self.completeness != Completeness::Complete
             || self.log_damaged_bytes > 0
             || self.unreadable_bytes > 0
             || self.volumes.iter().any(|volume| volume.is_lost || volume.damaged_bytes > 0)

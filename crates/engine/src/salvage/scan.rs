@@ -17,6 +17,7 @@ use units::{BlockIndex, BlockMask, Epoch, ExtentIndex, GROUP_BLOCKS, GroupIndex,
 
 use super::extent::{self, Gap};
 use super::facts::{Fact, Rank, only_blocks};
+use super::complete::{Completeness, Expected};
 use super::told::Told;
 use crate::extent_scan::{self, Stored};
 use crate::geometry::Geometry;
@@ -83,6 +84,8 @@ pub(crate) struct Scan {
     pub places_more: u64,
     pub batches: u64,
     stretches: Vec<Stretch>,
+    /// What the inventory says, and what was found short of it.
+    pub expected: Expected,
 }
 
 /// Where facts go.
@@ -146,6 +149,7 @@ impl Scan {
             let Gap { at, bytes, before, incarnation } = gap;
             self.remember(Place { location: start + at as u64, bytes: bytes as u64, before, incarnation }, false);
         }
+        self.expected.look(extent, geometry.extent_bytes, &found);
         for located in found {
             let header = &located.batch.header;
             self.batches += 1;
@@ -272,6 +276,33 @@ impl Scan {
             to = to.max(stretch.1);
         }
         if to < until { until } else { from }
+    }
+
+    /// Whether all batches from one number up to another, which does not count, are there.
+    fn has_all(&self, from: Seq, to: Seq) -> bool {
+        let clip = |s: &Stretch| (s.from, s.to.min(self.told.openings.end_of(s.incarnation)));
+        let mut stretches: Vec<_> = self.stretches.iter().map(clip).filter(|(from, to)| from < to).collect();
+        stretches.sort_unstable();
+        let reach = |need: Seq, stretch: &(Seq, Seq)| if stretch.0 <= need { need.max(stretch.1) } else { need };
+        stretches.iter().fold(from, reach) >= to
+    }
+
+    /// All extents have been read: what is missing is known. `noted` is the newest opening by the data file's own note.
+    pub(crate) fn finish(&mut self, noted: u64) {
+        let mut expected = std::mem::take(&mut self.expected);
+        let newest = self.told.openings.newest().max(noted);
+        expected.finish(newest, self.durable_before, |from, to| self.has_all(from, to));
+        self.durable_before = self.durable_before.max(expected.until);
+        self.expected = expected;
+    }
+
+    /// As [`certain_from`](Self::certain_from), as far as the inventory tells what should be there.
+    pub(crate) fn certain_by_inventory(&self) -> Seq {
+        match self.expected.completeness {
+            Completeness::Complete | Completeness::Incomplete => self.certain_from(self.durable_before),
+            Completeness::Damaged => Seq(u64::MAX),
+            Completeness::NotKept => self.certain_from(Seq(0)),
+        }
     }
 
     /// Gaps that no crash can have left: before them lies what was durable, and so did what is missing.

@@ -40,6 +40,11 @@ impl Openings {
         }
     }
 
+    /// The newest opening that left a trace.
+    pub(crate) fn newest(&self) -> u64 {
+        self.first.last_key_value().map_or(0, |(number, _)| *number)
+    }
+
     /// The sequence number at which an opening was over: that and all above never happened in it.
     pub(crate) fn end_of(&self, incarnation: u64) -> Seq {
         let later = self.first.range(incarnation.saturating_add(1)..);

@@ -19,6 +19,7 @@ use crate::core::{Core, Parts, Shares};
 use crate::counters::Counters;
 use crate::extents::Extents;
 use crate::geometry::Geometry;
+use crate::inventory::Inventories;
 use crate::log::{Log, Position, Sink};
 use crate::map::Map;
 use crate::objects::Objects;
@@ -82,6 +83,7 @@ pub(crate) fn view(env: PoolEnv, superblock: &Superblock, table: &Table, options
         catalogue: Arc::new(Catalogue::default()),
         deaths: Mutex::default(),
         geometry: geometry.clone(),
+        inventories: Inventories::default(),
     });
     let (counters, buffers) = (Arc::new(Counters::default()), Arc::new(BufferPool::default()));
     let meter = Arc::new(Meter::new(env.clock.clone(), options.workers));

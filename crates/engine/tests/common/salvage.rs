@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, SalvageReport};
+use engine::{Completeness, FormatOptions, Pool, PoolEnv, PoolOptions, SalvageReport};
 use sim::Machine;
 use surface::{BlockDevice, Error};
 
@@ -51,6 +51,10 @@ impl World {
         let salvaged = salvage(&copy, self.shape.capacity_bytes.next_multiple_of(4096), seed)
             .map_err(|e| self.fail(format!("salvage: {e}")))?;
         let report = &salvaged.report;
+        // Whatever a crash leaves, nothing is missing.
+        if report.completeness != Completeness::Complete || report.missing_bytes > 0 {
+            return Err(self.fail(format!("salvage misses something: {report:?}")));
+        }
         if !had_catalogue || self.model.is_in_doubt() {
             return Ok(0);
         }

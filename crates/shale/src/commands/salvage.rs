@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use engine::{PoolOptions, PoolPrefix, SalvageReport, SalvageStep};
+use engine::{Completeness, PoolOptions, PoolPrefix, SalvageReport, SalvageStep};
 use env::{FileDisk, FjallOptions, FjallStore, MapError, PoolLock};
 use serde::Serialize;
 use surface::{Error, ErrorKind, Result};
@@ -33,6 +33,8 @@ struct Summary {
     unreadable_bytes: u64,
     uncertain_bytes: u64,
     lossy: bool,
+    completeness: &'static str,
+    missing_bytes: u64,
     seconds: f64,
     notes: Vec<String>,
     volumes: Vec<Volume>,
@@ -47,6 +49,7 @@ struct Volume {
     damaged: Vec<Range>,
     lost: bool,
     uncertain_bytes: u64,
+    missing_bytes_max: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -71,6 +74,7 @@ impl Summary {
                 .collect(),
             lost: v.is_lost,
             uncertain_bytes: v.uncertain_bytes,
+            missing_bytes_max: v.missing_bytes_max,
         });
         Self {
             into: into.display().to_string(),
@@ -81,6 +85,13 @@ impl Summary {
             unreadable_bytes: report.unreadable_bytes,
             uncertain_bytes: report.uncertain_bytes,
             lossy,
+            completeness: match report.completeness {
+                Completeness::Complete => "complete",
+                Completeness::Incomplete => "incomplete",
+                Completeness::Damaged => "damaged",
+                Completeness::NotKept => "unknown",
+            },
+            missing_bytes: report.missing_bytes,
             seconds,
             notes: report.notes,
             volumes: volumes.collect(),
@@ -237,6 +248,12 @@ fn show(summary: &Summary) -> String {
         if volume.lost {
             text.push_str(", its name and size are not known");
         }
+        if volume.missing_bytes_max > 0 {
+            text.push_str(&format!(", up to {} MAY BE MISSING", format_size(volume.missing_bytes_max)));
+        }
+        if summary.lossy && volume.uncertain_bytes > 0 {
+            text.push_str(&format!(", up to {} may be older than what was written", format_size(volume.uncertain_bytes)));
+        }
         text.push('\n');
         for range in &volume.damaged {
             text.push_str(&format!("  {} at byte {}: {}\n", format_size(range.length), range.offset, range.detail));
@@ -257,7 +274,12 @@ fn show(summary: &Summary) -> String {
         summary.into,
         summary.batches,
         summary.seconds,
-        if summary.lossy { "SOMETHING IS LOST" } else { "nothing is lost" }
+        match summary.completeness {
+            _ if summary.lossy && summary.completeness != "damaged" => "SOMETHING IS LOST",
+            _ if summary.lossy => "SOMETHING MAY BE LOST",
+            "complete" => "nothing is lost",
+            _ => "nothing is known to be lost",
+        }
     ));
     text
 }

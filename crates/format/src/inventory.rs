@@ -1,0 +1,288 @@
+//! The inventory: which extents hold something as of a checkpoint, and how far each is filled. With it the data file alone tells whether something is
+//! missing. Two copies in extent 0, written in turn, each before the checkpoint that it belongs to is durable.
+//!
+//! The header is one sector, so that a crash leaves the old one or the new one. A body that does not match its header was torn by one, or damaged.
+
+use units::{ExtentIndex, ObjectId, Seq};
+
+use crate::batch::STREAMS;
+use crate::cursor::{Cursor, put_uint, seal, unseal};
+use crate::{BATCH_ALIGN, FormatError};
+
+const WHAT: &str = "inventory";
+/// The first eight bytes of a header.
+const MAGIC: &[u8; 8] = b"ShaleIv\x01";
+/// Bytes of a header with its checksum, fewer than a sector.
+pub const INVENTORY_HEADER_BYTES: usize = 8 + 16 + 3 * 8 + 5 * 4 + STREAMS * 16 + 4;
+/// Bytes from a header to its body.
+pub const INVENTORY_HEAD_BYTES: usize = BATCH_ALIGN;
+/// Bytes for each extent.
+const EXTENT_BYTES: usize = 4;
+/// Bytes for each object.
+const OBJECT_BYTES: usize = 16;
+/// Bit of `flags`: the pool was closed with this checkpoint, and the log ends there.
+const CLOSED: u32 = 1 << 0;
+/// Bit of `flags`: there was no room for the body.
+const TOO_LARGE: u32 = 1 << 1;
+/// Bit of `flags`: there was no room for the objects.
+const NO_OBJECTS: u32 = 1 << 2;
+/// Bits of an extent's entry that hold how far it is filled, in blocks of 4 KiB.
+const FILL_BITS: u32 = 13;
+/// In place of that: what the extent holds is older than the inventory, so that it is not known.
+const FILL_UNKNOWN: u32 = (1 << FILL_BITS) - 1;
+/// What numbers of batches are reduced by: 0 is none.
+const SEQ_MODULUS: u64 = (1 << (32 - FILL_BITS)) - 1;
+
+/// Where the copies lie in extent 0, and how many bytes each may have: beside the copies of the superblock, or behind them.
+pub const fn inventory_places(extent_bytes: u32) -> [(u64, usize); 2] {
+    const BEHIND: u64 = 32 << 10;
+    if (extent_bytes as u64) <= BEHIND {
+        return [(8 << 10, 8 << 10), (24 << 10, 8 << 10)];
+    }
+    let bytes = (extent_bytes as u64 - BEHIND) / 2 / BATCH_ALIGN as u64 * BATCH_ALIGN as u64;
+    [(BEHIND, bytes as usize), (BEHIND + bytes, bytes as usize)]
+}
+
+/// How far an extent is filled, and the number of the last batch in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Filled {
+    /// Bytes.
+    pub end: u32,
+    /// The last batch before it.
+    pub last: Seq,
+}
+
+/// What is known of an extent, in four bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ExtentEntry(pub u32);
+
+impl ExtentEntry {
+    /// Nothing that is needed is in it, or the log has it open.
+    pub const UNUSED: Self = Self(0);
+    /// It holds something, and how much is not known.
+    pub const UNKNOWN: Self = Self(FILL_UNKNOWN);
+
+    /// Filled like that.
+    pub fn of(filled: Filled) -> Self {
+        let seq = (filled.last.0 % SEQ_MODULUS + 1) as u32;
+        Self(filled.end / BATCH_ALIGN as u32 | seq << FILL_BITS)
+    }
+
+    /// Bytes that are filled; `None`: not known.
+    pub fn end(self) -> Option<u32> {
+        let fill = self.0 & FILL_UNKNOWN;
+        (fill != FILL_UNKNOWN).then_some(fill * BATCH_ALIGN as u32)
+    }
+}
+
+/// The inventory of a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inventory {
+    /// Identifier of the pool.
+    pub pool: [u8; 16],
+    /// Number of the checkpoint.
+    pub number: u64,
+    /// Its incarnation.
+    pub incarnation: u64,
+    /// All batches before it are accounted for, and were durable.
+    pub next_seq: Seq,
+    /// The log ends there.
+    pub is_closed: bool,
+    /// What the log has open in each stream. A last batch of 0 is not known.
+    pub open: [Option<(ExtentIndex, Filled)>; STREAMS],
+    /// By number of the extent; `None`: there was no room for them.
+    pub extents: Option<Vec<ExtentEntry>>,
+    /// Those of them, and of the open ones, that hold the catalogue or entries since.
+    pub pinned: Vec<ExtentIndex>,
+    /// Objects that hold something, and how many blocks of data in all their epochs; `None`: there was no room.
+    pub objects: Option<Vec<(ObjectId, u64)>>,
+}
+
+/// The header of an inventory, which says what its body is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InventoryHeader {
+    /// All but the body.
+    pub inventory: Inventory,
+    extents: u32,
+    pinned: u32,
+    objects: u32,
+    body_crc: u32,
+}
+
+impl InventoryHeader {
+    /// Bytes of the body.
+    pub const fn body_bytes(&self) -> usize {
+        (self.extents as usize + self.pinned as usize) * EXTENT_BYTES + self.objects as usize * OBJECT_BYTES
+    }
+
+    /// Decodes and checks.
+    ///
+    /// # Errors
+    /// When magic, checksum or lengths do not hold.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let bytes = bytes.get(..INVENTORY_HEADER_BYTES).unwrap_or_default();
+        let mut cursor = Cursor::new(WHAT, unseal(WHAT, bytes)?);
+        if cursor.bytes(MAGIC.len())? != MAGIC {
+            return Err(cursor.fail("the magic number is missing"));
+        }
+        let mut pool = [0; 16];
+        pool.copy_from_slice(cursor.bytes(16)?);
+        let (number, incarnation, next_seq) = (cursor.u64()?, cursor.u64()?, Seq(cursor.u64()?));
+        let (flags, extents, pinned) = (cursor.u32()?, cursor.u32()?, cursor.u32()?);
+        let (objects, body_crc) = (cursor.u32()?, cursor.u32()?);
+        let mut open = [None; STREAMS];
+        for slot in &mut open {
+            let (extent, end, last) = (ExtentIndex(cursor.u32()?), cursor.u32()?, Seq(cursor.u64()?));
+            *slot = (extent.0 != 0).then_some((extent, Filled { end, last }));
+        }
+        cursor.end()?;
+        if flags & !(CLOSED | TOO_LARGE | NO_OBJECTS) != 0 {
+            return Err(cursor.fail(format!("flags {flags:#x}")));
+        }
+        let inventory = Inventory {
+            pool,
+            number,
+            incarnation,
+            next_seq,
+            is_closed: flags & CLOSED != 0,
+            open,
+            extents: (flags & TOO_LARGE == 0).then(Vec::new),
+            pinned: Vec::new(),
+            objects: (flags & NO_OBJECTS == 0).then(Vec::new),
+        };
+        Ok(Self { inventory, extents, pinned, objects, body_crc })
+    }
+
+    /// The inventory with its body.
+    ///
+    /// # Errors
+    /// When that is not the one that belongs to the header.
+    pub fn with_body(mut self, body: &[u8]) -> Result<Inventory, FormatError> {
+        let body = body.get(..self.body_bytes()).unwrap_or_default();
+        if body.len() != self.body_bytes() || crate::crc::crc32c(body) != self.body_crc {
+            return Err(FormatError::new(WHAT, "checksum of the body does not match"));
+        }
+        let mut cursor = Cursor::new(WHAT, body);
+        if let Some(entries) = &mut self.inventory.extents {
+            for _ in 0..self.extents {
+                entries.push(ExtentEntry(cursor.u32()?));
+            }
+        }
+        for _ in 0..self.pinned {
+            self.inventory.pinned.push(ExtentIndex(cursor.u32()?));
+        }
+        if let Some(known) = &mut self.inventory.objects {
+            for _ in 0..self.objects {
+                known.push((ObjectId(cursor.u64()?), cursor.u64()?));
+            }
+        }
+        Ok(self.inventory)
+    }
+}
+
+impl Inventory {
+    /// Encodes the header, zeroes up to [`INVENTORY_HEAD_BYTES`], and the body: entries of extents 4 each, pinned extents 4 each, objects 16 each. What does not fit in `room`
+    /// bytes is left out, and the flags say so.
+    pub fn encode(&self, room: usize) -> Vec<u8> {
+        let room = room.saturating_sub(INVENTORY_HEAD_BYTES);
+        let bytes = |extents: &[ExtentEntry]| (extents.len() + self.pinned.len()) * EXTENT_BYTES;
+        let extents = self.extents.as_deref().filter(|extents| bytes(extents) <= room);
+        let left = room - extents.map_or(0, bytes);
+        let pinned = if extents.is_some() { self.pinned.as_slice() } else { &[] };
+        let fits = |objects: &&[(ObjectId, u64)]| objects.len() * OBJECT_BYTES <= left;
+        let objects = self.objects.as_deref().filter(fits).filter(|_| extents.is_some());
+        let mut body = Vec::new();
+        extents.unwrap_or_default().iter().for_each(|entry| put_uint(&mut body, entry.0.into(), 4));
+        pinned.iter().for_each(|extent| put_uint(&mut body, extent.0.into(), 4));
+        for (object, blocks) in objects.unwrap_or_default() {
+            put_uint(&mut body, object.0, 8);
+            put_uint(&mut body, *blocks, 8);
+        }
+        let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
+        let flags =
+            flag(self.is_closed, CLOSED) | flag(extents.is_none(), TOO_LARGE) | flag(objects.is_none(), NO_OBJECTS);
+        let mut out = MAGIC.to_vec();
+        out.extend_from_slice(&self.pool);
+        for number in [self.number, self.incarnation, self.next_seq.0] {
+            put_uint(&mut out, number, 8);
+        }
+        let counts = (extents.unwrap_or_default().len() as u64, objects.unwrap_or_default().len() as u64);
+        for number in [flags.into(), counts.0, pinned.len() as u64, counts.1, crate::crc::crc32c(&body).into()] {
+            put_uint(&mut out, number, 4);
+        }
+        for slot in self.open {
+            let (extent, filled) = slot.unwrap_or((ExtentIndex(0), Filled { end: 0, last: Seq(0) }));
+            put_uint(&mut out, extent.0.into(), 4);
+            put_uint(&mut out, filled.end.into(), 4);
+            put_uint(&mut out, filled.last.0, 8);
+        }
+        seal(&mut out);
+        out.resize(INVENTORY_HEAD_BYTES, 0);
+        out.append(&mut body);
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const _: () = assert!(INVENTORY_HEADER_BYTES <= 512);
+
+    fn sample() -> Inventory {
+        let filled = Filled { end: 8192, last: Seq(77) };
+        Inventory {
+            pool: [3; 16],
+            number: 9,
+            incarnation: 4,
+            next_seq: Seq(80),
+            is_closed: true,
+            open: [None, Some((ExtentIndex(2), filled))],
+            extents: Some(vec![ExtentEntry::UNUSED, ExtentEntry::of(filled), ExtentEntry::UNKNOWN]),
+            pinned: vec![ExtentIndex(2), ExtentIndex(700)],
+            objects: Some(vec![(ObjectId(5), 1 << 40)]),
+        }
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Inventory, FormatError> {
+        InventoryHeader::decode(bytes)?.with_body(&bytes[INVENTORY_HEAD_BYTES..])
+    }
+
+    #[test]
+    fn an_inventory_round_trips_and_says_what_had_no_room() {
+        let all = sample();
+        let bytes = all.encode(1 << 20);
+        assert_eq!(decode(&bytes).unwrap(), all);
+        let objects = bytes.len() - 1;
+        assert_eq!(decode(&all.encode(objects)).unwrap(), Inventory { objects: None, ..all.clone() });
+        let none = Inventory { objects: None, extents: None, pinned: Vec::new(), ..all.clone() };
+        assert_eq!(decode(&all.encode(4096)).unwrap(), none);
+        let header = &bytes[..INVENTORY_HEADER_BYTES];
+        crate::cursor::expect_every_bit_to_count(header, |bytes| InventoryHeader::decode(bytes).is_err());
+        let body = &bytes[INVENTORY_HEAD_BYTES..];
+        let header = InventoryHeader::decode(header).unwrap();
+        crate::cursor::expect_every_bit_to_count(body, |body| header.clone().with_body(body).is_err());
+    }
+
+    #[test]
+    fn entries_say_how_far_and_tell_uses_of_an_extent_apart() {
+        let of = |end, last| ExtentEntry::of(Filled { end, last: Seq(last) });
+        assert_eq!(of(16 << 20, u64::MAX).end(), Some(16 << 20));
+        assert_eq!((ExtentEntry::UNKNOWN.end(), ExtentEntry::UNUSED.end()), (None, Some(0)));
+        assert_ne!(of(8192, 5), of(8192, 6));
+        assert_ne!(of(4096, SEQ_MODULUS - 1), ExtentEntry::UNKNOWN);
+    }
+
+    #[test]
+    fn the_places_lie_in_extent_0_beside_the_superblock_and_the_note() {
+        for log in units::EXTENT_BYTES_MIN.ilog2()..=units::EXTENT_BYTES_MAX.ilog2() {
+            let extent = 1 << log;
+            let taken = crate::SUPERBLOCK_OFFSETS.into_iter().chain(crate::OPENING_NOTE_OFFSETS);
+            let mut ranges: Vec<_> = taken.map(|at| (at, at + 4096)).collect();
+            ranges.extend(inventory_places(extent).map(|(at, bytes)| (at, at + bytes as u64)));
+            ranges.sort_unstable();
+            assert!(ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{ranges:?}");
+            assert!(ranges.last().unwrap().1 <= u64::from(extent));
+        }
+    }
+}
