@@ -215,7 +215,18 @@ impl Core {
         });
         self.catalogue.enter(position.incarnation, position.incarnation_first_seq, false);
         pins.incarnations = self.catalogue.pins().incarnations;
-        Captured { position, next_object, objects, properties, pins, descriptors, timelines, reaping, evacuated, filled }
+        Captured {
+            position,
+            next_object,
+            objects,
+            properties,
+            pins,
+            descriptors,
+            timelines,
+            reaping,
+            evacuated,
+            filled,
+        }
     }
 
     /// Whether extents that are kept for the catalogue alone stand in the way now.

@@ -66,6 +66,7 @@ impl Core {
 
     /// The last checkpoint of a pool that is being closed.
     pub(crate) fn take_last_checkpoint(&self) -> Result<()> {
+        self.closes.store(true, Ordering::Relaxed);
         if self.occupies_too_much(self.log.ahead() as u64) {
             self.ends.store(true, Ordering::Relaxed);
         }

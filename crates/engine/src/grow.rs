@@ -27,7 +27,8 @@ impl Pool {
         let now = u64::from(core.geometry.extents()) * extent_bytes;
         let capacity_bytes = capacity_bytes / extent_bytes * extent_bytes;
         // A device keeps room for the copy of the superblock at its end, if that does not make the pool smaller.
-        let with_end = superblock_copies::capacity_with_end(&*core.env.disk, capacity_bytes) / extent_bytes * extent_bytes;
+        let with_end =
+            superblock_copies::capacity_with_end(&*core.env.disk, capacity_bytes) / extent_bytes * extent_bytes;
         let capacity_bytes = if with_end >= now { with_end } else { capacity_bytes };
         if capacity_bytes == now {
             return Ok(());

@@ -18,13 +18,15 @@ use std::collections::BTreeMap;
 
 use env::{AlignedBuf, Disk};
 use format::{
-    BATCH_ALIGN, Checkpoint, ExtentEntry, Filled, INVENTORY_HEAD_BYTES, Inventory, InventoryHeader, inventory_places,
+    BATCH_ALIGN, Checkpoint, ExtentEntry, Filled, INVENTORY_HEAD_BYTES, Inventory, InventoryHeader, Superblock,
+    inventory_places,
 };
 use parking_lot::Mutex;
 use surface::{Error, Result};
 use units::{ExtentIndex, ObjectId, Seq};
 
 use crate::core::Core;
+use crate::geometry::Geometry;
 use crate::log::Position;
 
 /// What a copy is.
@@ -72,7 +74,9 @@ fn read_copy(disk: &dyn Disk, pool: u64, offset: u64, room: usize) -> Option<Cop
 ///
 /// # Errors
 /// Those of the storage.
-pub(crate) fn write_first(disk: &dyn Disk, pool: [u8; 16], extent_bytes: u32, extents: u32) -> std::io::Result<()> {
+pub(crate) fn write_first(disk: &dyn Disk, superblock: &Superblock) -> Result<()> {
+    let Superblock { pool, extent_bytes, capacity_bytes, .. } = *superblock;
+    let extents = Geometry::new(extent_bytes, capacity_bytes).extents();
     let inventory = Inventory {
         pool,
         number: 0,
@@ -84,7 +88,9 @@ pub(crate) fn write_first(disk: &dyn Disk, pool: [u8; 16], extent_bytes: u32, ex
         pinned: Vec::new(),
         objects: Some(Vec::new()),
     };
-    inventory_places(extent_bytes).into_iter().try_for_each(|(offset, room)| write_at(disk, offset, &inventory.encode(room)))
+    let write = |(offset, room)| write_at(disk, offset, &inventory.encode(room));
+    let written = inventory_places(extent_bytes).into_iter().try_for_each(write);
+    written.map_err(|e| Error::from_io("writing the inventory of extents failed", e))
 }
 
 fn write_at(disk: &dyn Disk, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
@@ -114,8 +120,10 @@ pub(crate) struct Inventories {
 
 impl Inventories {
     /// Takes over what the copy says that belongs to the checkpoint that is loaded. The other one is written next.
-    pub(crate) fn load(disk: &dyn Disk, checkpoint: &Checkpoint, pool: u64, extent_bytes: u32) -> Self {
-        let mut state = State::default();
+    pub(crate) fn load(disk: &dyn Disk, checkpoint: &Checkpoint, extent_bytes: u32) -> Self {
+        let (mut state, mut id) = (State::default(), [0; 8]);
+        id.copy_from_slice(&checkpoint.pool[..8]);
+        let pool = u64::from_le_bytes(id);
         let copies = read(disk, pool, extent_bytes);
         state.is_bare = copies.iter().all(|copy| *copy == Copy::Damaged);
         state.next = usize::from(copies[1].age() < copies[0].age());

@@ -149,7 +149,9 @@ pub use pool::Pool;
 pub use receive::{ReceiveReport, Receiver};
 pub use receives::ReceiveStatus;
 pub use recompress::RecompressReport;
-pub use salvage::{Completeness, DamagedRange, PoolPrefix, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
+pub use salvage::{
+    Completeness, DamagedRange, PoolPrefix, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume,
+};
 pub use scrub::ScrubReport;
 pub use send::Sender;
 pub use shrink::ShrinkReport;

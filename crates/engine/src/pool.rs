@@ -1,12 +1,11 @@
 //! A pool as its users see it: made, opened, closed; its volumes, properties and figures.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use env::MapBatch;
 use format::{
-    COMPAT_INVENTORY, CatalogueRef, Checkpoint, Entry, FORMAT_VERSION, INCOMPAT_COMPACT_RECORDS, KEY_CHECKPOINT, KEY_LEARNED, KEY_SUPERBLOCK,
-    ObjectDescriptor, Superblock,
+    COMPAT_INVENTORY, CatalogueRef, Checkpoint, Entry, FORMAT_VERSION, INCOMPAT_COMPACT_RECORDS, KEY_CHECKPOINT,
+    KEY_LEARNED, KEY_SUPERBLOCK, ObjectDescriptor, Superblock,
 };
 use parking_lot::Mutex;
 use policy::Owner;
@@ -128,9 +127,7 @@ impl Pool {
         env.store.commit(batch).map_err(store_error)?;
         env.store.persist().map_err(store_error)?;
         // The superblock comes last: without it there is no pool, and formatting can be done again.
-        let extents = Geometry::new(options.extent_bytes, options.capacity_bytes).extents();
-        inventory::write_first(&*env.disk, pool, options.extent_bytes, extents)
-            .map_err(|e| Error::from_io("writing the inventory of extents failed", e))?;
+        inventory::write_first(&*env.disk, &superblock)?;
         opening::write_note(&*env.disk, pool, 0)?;
         superblock_io::write(&*env.disk, &superblock)?;
         superblock_copies::write_end(&*env.disk, &superblock)
@@ -156,9 +153,6 @@ impl Pool {
         let shares = Shares::of(options.memory_bytes);
         let objects = Arc::new(Objects::new(checkpoint.properties.clone(), checkpoint.next_object));
         objects.load(&loaded.objects)?;
-        let mut number = [0; 8];
-        number.copy_from_slice(&superblock.pool[..8]);
-        let pool_number = u64::from_le_bytes(number);
         let applier = Arc::new(Applier {
             map: Arc::new(Map::new(env.store.clone(), shares.groups, Arc::new(loaded.deltas.settled))),
             objects,
@@ -166,7 +160,7 @@ impl Pool {
             catalogue: Arc::new(Catalogue::new(Pins::of(&checkpoint.catalogue))),
             deaths: Mutex::new(Deaths::new(shares.deaths)),
             geometry: geometry.clone(),
-            inventories: Inventories::load(&*env.disk, &checkpoint, pool_number, geometry.extent_bytes),
+            inventories: Inventories::load(&*env.disk, &checkpoint, geometry.extent_bytes),
         });
         let mut extents = Extents::new(&geometry, loaded.usage, checkpoint.number);
         extents.pin(applier.catalogue.pins().extents());
@@ -233,7 +227,6 @@ impl Pool {
         // Nothing has been written to the map until here, but for what was mended.
         superblock_io::bring_up_to_date(&*core.env.disk, &superblock)?;
         core.take_checkpoint()?;
-        superblock_io::mark_inventory(&*core.env.disk)?;
         superblock_copies::bring_up_to_date(&core.env)?;
         // Only now: until here another opening could have got the same number, and nothing may be written under it.
         core.mark_opening();
@@ -257,7 +250,6 @@ impl Pool {
     /// # Errors
     /// When something could not be made durable; the pool is closed all the same.
     pub fn close(self) -> Result<()> {
-        self.core.closes.store(true, Ordering::Relaxed);
         let done = self.core.flush().and_then(|()| self.core.take_last_checkpoint());
         self.core.workers.stop(&self.core.log);
         self.core.close();

@@ -331,9 +331,7 @@ impl Replay<'_> {
                 again = Some(taken);
             }
         };
-        if let Some(again) = again {
-            applier.apply(again.seq, &again.entries, again.payload);
-        }
+        again.into_iter().for_each(|again| applier.apply(again.seq, &again.entries, again.payload));
         let end = self.end();
         if let Some(newer) = end.newer {
             return Err(older_map(self.id.incarnation, newer));

@@ -22,7 +22,7 @@ use crate::geometry::Geometry;
 use crate::map::store_error;
 use crate::options::PoolEnv;
 use crate::status::Problem;
-use crate::superblock_io::{choose, read_copies};
+use crate::superblock_io::{choose, mark_inventory, read_copies};
 
 /// Extents in which batches of the pool are looked for. The catalogue's are the first of them; one batch is enough.
 const EXTENTS_TRIED_MAX: usize = 64;
@@ -90,11 +90,13 @@ pub(crate) fn write(disk: &dyn Disk, store: &dyn MapStore, superblock: &Superblo
     store.commit(batch).and_then(|()| store.persist()).map_err(store_error)
 }
 
-/// Step 2. One that is right is not written.
+/// Step 2, and says in the first copies that there is an inventory of extents: the first checkpoint of the opening is durable by now. What is right is
+/// not written.
 ///
 /// # Errors
 /// As [`write`].
 pub(crate) fn bring_up_to_date(env: &PoolEnv) -> Result<()> {
+    mark_inventory(&*env.disk)?;
     let superblock = choose(&read_copies(&*env.disk)?)?;
     let is_due = match read_end(&*env.disk).filter(|(offset, _)| *offset >= superblock.capacity_bytes) {
         Some((_, copy)) => copy.as_ref() != Ok(&superblock),
@@ -135,7 +137,10 @@ pub(crate) fn find(env: &PoolEnv, repair: bool) -> Result<(Superblock, Option<Pr
     let what = format!("the pool's beginning is gone ({error}{there}); {place} has the superblock");
     if repair {
         let detail = format!("{what}: both copies at the beginning are written anew");
-        return Ok((superblock, Some(Problem { kind: "superblock", volume: None, offset: None, detail, repaired: true })));
+        return Ok((
+            superblock,
+            Some(Problem { kind: "superblock", volume: None, offset: None, detail, repaired: true }),
+        ));
     }
     let advice = "nothing has been changed; `check --repair` writes the pool's beginning anew, over what is there now; `salvage` makes another pool of \
                   the data and changes nothing";

@@ -47,9 +47,9 @@ pub use inventory::{
     ExtentEntry, Filled, INVENTORY_HEAD_BYTES, INVENTORY_HEADER_BYTES, Inventory, InventoryHeader, inventory_places,
 };
 pub use keys::{
-    KEY_CHECKPOINT, KEY_SCRUB, KEY_SUPERBLOCK, RecordKey, delta_key, delta_key_range, doubt_key, doubt_key_range, object_key,
-    object_key_range, parse_delta_key, parse_doubt_key, parse_object_key, parse_record_key, parse_usage_key,
-    record_key, record_key_range, usage_key, usage_key_range,
+    KEY_CHECKPOINT, KEY_SCRUB, KEY_SUPERBLOCK, RecordKey, delta_key, delta_key_range, doubt_key, doubt_key_range,
+    object_key, object_key_range, parse_delta_key, parse_doubt_key, parse_object_key, parse_record_key,
+    parse_usage_key, record_key, record_key_range, usage_key, usage_key_range,
 };
 pub use learned::{KEY_LEARNED, decode_learned, encode_learned};
 pub use losses::{KEY_LOSSES, LOSS_TEXT_BYTES_MAX, LOSSES_MAX, LossNote, decode_losses, encode_losses};
@@ -70,6 +70,6 @@ pub use stream::{
 pub use stream_set::{STREAM_SET_VERSION, StreamSetBegin, StreamSetEnd};
 pub use stream_token::ResumeToken;
 pub use superblock::{
-    COMPAT_INVENTORY,     FORMAT_VERSION, INCOMPAT_COMPACT_RECORDS, INCOMPAT_KNOWN, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS, SUPERBLOCK_TAIL_BYTES,
-    Superblock, SuperblockError, capacity_bytes_max, superblock_end_offset,
+    COMPAT_INVENTORY, FORMAT_VERSION, INCOMPAT_COMPACT_RECORDS, INCOMPAT_KNOWN, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC,
+    SUPERBLOCK_OFFSETS, SUPERBLOCK_TAIL_BYTES, Superblock, SuperblockError, capacity_bytes_max, superblock_end_offset,
 };

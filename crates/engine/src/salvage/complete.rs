@@ -111,7 +111,9 @@ impl Expected {
         let entry = entries.get(extent.0 as usize).copied().unwrap_or_default();
         let open = inventory.open.iter().flatten().find(|(open, _)| *open == extent).map(|(_, filled)| *filled);
         let (wants, is_last): (Option<u32>, &dyn Fn(Filled) -> bool) = match (&open, entry) {
-            (Some(open), _) => (Some(open.end), &|filled| filled == *open || open.last == Seq(0) && filled.end == open.end),
+            (Some(open), _) => {
+                (Some(open.end), &|filled| filled == *open || open.last == Seq(0) && filled.end == open.end)
+            }
             (None, ExtentEntry::UNUSED) => return,
             (None, ExtentEntry::UNKNOWN) => (None, &|_| true),
             (None, entry) => (entry.end(), &move |filled| ExtentEntry::of(filled) == entry),

@@ -155,13 +155,9 @@ impl Pool {
         let (mut scan, mut facts) = (Scan::default(), Facts::new(&*env.store));
         let pool = u64::from_le_bytes(id);
         scan.expected = Expected::by(inventory::read(&*env.disk, pool, geometry.extent_bytes), is_kept);
-        scan.read_all(
-            &*env.disk,
-            &geometry,
-            pool,
-            &mut |fact| facts.put(&fact),
-            &mut |done, total| progress(SalvageStep::Scan, done, total),
-        )?;
+        scan.read_all(&*env.disk, &geometry, pool, &mut |fact| facts.put(&fact), &mut |done, total| {
+            progress(SalvageStep::Scan, done, total)
+        })?;
         scan.finish(opening::read_note(&*env.disk, superblock.pool).unwrap_or(0));
         // Step 4 comes before step 3, which leaves out what nobody needs.
         let told = scan.told.table(Seq(u64::MAX));

@@ -141,7 +141,9 @@ impl SalvageReport {
                     extent.0,
                     format_size(u64::from(*wants))
                 ),
-                None => format!("extent {} at byte {at} of the data file is empty, and should hold something", extent.0),
+                None => {
+                    format!("extent {} at byte {at} of the data file is empty, and should hold something", extent.0)
+                }
             });
         }
         if expected.short_more > 0 {

@@ -15,9 +15,9 @@ use format::{Batch, BatchHeader, Entry, FragmentEntry, FragmentRef, RecordKey};
 use surface::Result;
 use units::{BlockIndex, BlockMask, Epoch, ExtentIndex, GROUP_BLOCKS, GroupIndex, ObjectId, Seq};
 
+use super::complete::{Completeness, Expected};
 use super::extent::{self, Gap};
 use super::facts::{Fact, Rank, only_blocks};
-use super::complete::{Completeness, Expected};
 use super::told::Told;
 use crate::extent_scan::{self, Stored};
 use crate::geometry::Geometry;

@@ -252,7 +252,10 @@ fn show(summary: &Summary) -> String {
             text.push_str(&format!(", up to {} MAY BE MISSING", format_size(volume.missing_bytes_max)));
         }
         if summary.lossy && volume.uncertain_bytes > 0 {
-            text.push_str(&format!(", up to {} may be older than what was written", format_size(volume.uncertain_bytes)));
+            text.push_str(&format!(
+                ", up to {} may be older than what was written",
+                format_size(volume.uncertain_bytes)
+            ));
         }
         text.push('\n');
         for range in &volume.damaged {
