@@ -420,9 +420,15 @@ fn values_of_the_store() {
         let anatomy = Anatomy::of(&base);
         let mut rng = Rng::new(seed);
         // Where scrubbing goes on is no loss: a damaged state means that it begins anew. Where the log ended, recovery sees itself. Without what
-        // the map knows of the note of openings, older data is not told.
-        let harmless =
-            [format::KEY_SCRUB, format::KEY_RECOMPRESS, format::KEY_SORT, format::KEY_END, format::KEY_NOTED];
+        // the map knows of the note of openings, older data is not told. The copy of the superblock is put right by each opening.
+        let harmless = [
+            format::KEY_SCRUB,
+            format::KEY_RECOMPRESS,
+            format::KEY_SORT,
+            format::KEY_END,
+            format::KEY_NOTED,
+            format::KEY_SUPERBLOCK,
+        ];
         for key in anatomy.keys.iter().filter(|key| !harmless.contains(&key.as_slice())) {
             let len = base.machine.store.dump().iter().find(|(k, _)| k == key).map_or(0, |(_, v)| v.len());
             let (byte, bit) = (rng.index(len), rng.below(8) as u8);

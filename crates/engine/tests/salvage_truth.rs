@@ -243,5 +243,5 @@ fn no_damage_is_passed_over_and_no_bound_is_exceeded() {
     campaign_of.run(campaign);
     let [compared, wrong, spared, excused] = [&COMPARED, &WRONG, &SPARED, &EXCUSED].map(|n| n.load(Ordering::Relaxed));
     println!("{compared} damages compared: {wrong} took something, {spared} nothing; {excused} took the end of a log");
-    campaign_of.demand(compared >= 2000 && wrong >= 500 && spared >= 200, "2000 damages, 500 with losses, 200 without");
+    campaign_of.demand(compared >= 2000 && wrong >= 300 && spared >= 200, "2000 damages, 300 with losses, 200 without");
 }
