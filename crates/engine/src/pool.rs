@@ -1,6 +1,7 @@
 //! A pool as its users see it: made, opened, closed; its volumes, properties and figures.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use env::MapBatch;
 use format::{

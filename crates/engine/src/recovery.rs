@@ -419,7 +419,13 @@ impl Replay<'_> {
         tail.look(self.source, id, Some(batch.header.stream));
         self.next = Seq(self.next.0 + 1);
         self.batches += 1;
-        Ok(Taken { seq: batch.header.seq, entries: batch.entries, begins, payload: begins + batch.header_bytes as u64, damaged })
+        Ok(Taken {
+            seq: batch.header.seq,
+            entries: batch.entries,
+            begins,
+            payload: begins + batch.header_bytes as u64,
+            damaged,
+        })
     }
 
     /// Takes the bytes of an extent, and looks at what stands at byte `at` of it.

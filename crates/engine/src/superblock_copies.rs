@@ -144,7 +144,9 @@ pub(crate) fn find(env: &PoolEnv, repair: bool) -> Result<(Superblock, Option<Pr
     }
     let advice = "nothing has been changed; `check --repair` writes the pool's beginning anew, over what is there now; `salvage` makes another pool of \
                   the data and changes nothing";
-    Err(Error::new(ErrorKind::Corrupt, format!("{what}; {advice}")))
+    // What cannot be read is not damaged for certain.
+    let kind = if error.kind() == ErrorKind::Io { ErrorKind::Io } else { ErrorKind::Corrupt };
+    Err(Error::new(kind, format!("{what}; {advice}")))
 }
 
 /// What is at the beginning of the data, to be put behind another text.
