@@ -39,7 +39,9 @@ use crate::status::{PoolStatus, Problem, Property, VolumeStatus};
 use crate::volume::Volume;
 use crate::workers::Workers;
 use crate::write_buffer::WriteBuffer;
-use crate::{loss, mend, mend_identities, opening, properties, recovery, standby_open, superblock_copies, superblock_io};
+use crate::{
+    loss, mend, mend_identities, opening, properties, recovery, standby_open, superblock_copies, superblock_io,
+};
 
 /// Fewest extents of a pool: the superblock's, the reserve, and some to work with.
 pub(crate) const EXTENTS_MIN: u32 = 16;
