@@ -412,6 +412,7 @@ impl Committer {
     async fn settle(&self, state: &mut State, winner: Arc<Record>, read: bool) -> Result<(), Error> {
         let Some(undecided) = state.undecided.take() else { return Ok(()) };
         let mine = winner.nonce == undecided.record.nonce;
+        #[allow(clippy::nonminimal_bool, reason = "without the canaries both sides are false")]
         let disowned =
             (crate::canary!("412-taken-as-loss") && read) || (crate::canary!("new-nonce-forgets-old") && !mine);
         let mut lost = Vec::new();

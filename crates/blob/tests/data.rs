@@ -1,5 +1,6 @@
 //! Data through the whole library, on a store in memory and on a directory: every version byte for byte, also after folds; damage is
 //! found and named; requests are those of the design.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Arc;
 

@@ -25,13 +25,13 @@ fn no_more_than_a_page_with_a_change_is_read_while_checkpoints_wait() {
     [10, GROUPS - 10].into_iter().for_each(|group| write(group, 2));
     pool.snapshot("v", "b").unwrap();
     let mut sender = pool.send("v@b", Some("a")).unwrap();
-    let all = sender.gather(GroupIndex(10), false).unwrap();
-    assert_eq!((all.wanted.len(), all.next), (2, None));
+    let all = sender.gather(GroupIndex(10), GroupIndex(10), false).unwrap();
+    assert_eq!((all.wanted.len(), all.next), (2, sender.compared.end()));
     sender.pages = Pages::default();
-    let one = sender.gather(GroupIndex(10), true).unwrap();
+    let one = sender.gather(GroupIndex(10), GroupIndex(10), true).unwrap();
     assert_eq!(one.wanted.len(), 1);
-    let next = one.next.unwrap();
+    let next = one.next;
     assert!(next.0 > 10 && next.0 < GROUPS - 10, "{next:?}");
-    let rest = sender.gather(next, false).unwrap();
-    assert_eq!((rest.wanted.len(), rest.next), (1, None));
+    let rest = sender.gather(next, next, false).unwrap();
+    assert_eq!((rest.wanted.len(), rest.next), (1, sender.compared.end()));
 }

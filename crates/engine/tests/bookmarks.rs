@@ -342,7 +342,8 @@ fn a_held_snapshot_stays_until_it_is_released() {
     let source = open(&machines[0]);
     let tags: Vec<_> = source.holds(None).unwrap().into_iter().map(|hold| (hold.snapshot, hold.tag)).collect();
     assert_eq!(tags, [("b".to_owned(), "audit".to_owned()), ("b".to_owned(), "offsite".to_owned())], "HARNESS");
-    let attempts: [(&str, &dyn Fn() -> Result<(), Error>); 3] = [
+    type Attempt<'a> = (&'a str, &'a dyn Fn() -> Result<(), Error>);
+    let attempts: [Attempt<'_>; 3] = [
         ("destroy", &|| source.destroy("v@b", false)),
         ("destroy -r", &|| source.destroy("v", true)),
         ("rollback -r", &|| source.rollback("v@a", true)),

@@ -93,7 +93,7 @@ impl Killed {
         for step in 1..=STEPS {
             let name = *rng.pick(&["a", "a", "a", "b"]);
             match step {
-                12 => drop(pool.take_snapshot("a", "s", false).unwrap()),
+                12 => pool.take_snapshot("a", "s", false).unwrap(),
                 16 => drop(pool.create_volume("c", BLOCKS * BLOCK as u64, &Properties::new()).unwrap()),
                 8 | 20 => {
                     pool.volume(name).unwrap().discard(0, 2 * BLOCK as u64).unwrap();

@@ -162,7 +162,8 @@ impl DeviceDirectory {
         };
         let files = self.files.clone();
         // Named now: a process that opens a file for another program, as losetup does, may be gone when its name is wanted.
-        let client = NamedClient::new(format!("file in the mount, {}", process_name(request.pid, Some(request.uid))));
+        let client =
+            NamedClient::shared(format!("file in the mount, {}", process_name(request.pid, Some(request.uid))));
         let lane = if flags & libc::O_TRUNC == 0 { &self.opens } else { &self.emptyings };
         lane.run(0, move || {
             answer.result(files.open(node, flags, &client).map(|handle| reply::opened(handle, OPEN_FLAGS)));

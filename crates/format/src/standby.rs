@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(StandbyHeader::decode(&bytes).unwrap(), header);
         crate::cursor::expect_every_bit_to_count(&bytes, |bytes| StandbyHeader::decode(bytes).is_err());
         assert!(StandbyHeader::decode(&StandbyHeader { ring_bytes: 100, ..header }.encode()).is_err());
-        assert!(STANDBY_HEADER_BYTES <= STANDBY_TAIL_OFFSET);
+        const { assert!(STANDBY_HEADER_BYTES <= STANDBY_TAIL_OFFSET) };
     }
 
     #[test]

@@ -13,7 +13,7 @@ const SHARE: f64 = 0.02;
 /// Where the units begin that are to be tried of a file, and are whole: one in the middle of each of as many stretches.
 pub fn rule_units(file_bytes: u64, unit_bytes: u64) -> impl Iterator<Item = u64> {
     let units = file_bytes / unit_bytes.max(1);
-    let count = file_bytes.div_ceil(RULE_REGION_BYTES).max(RULE_UNITS_MIN).min(RULE_UNITS_MAX).min(units);
+    let count = file_bytes.div_ceil(RULE_REGION_BYTES).clamp(RULE_UNITS_MIN, RULE_UNITS_MAX).min(units);
     (0..count).map(move |index| (2 * index + 1) * units / (2 * count) * unit_bytes)
 }
 

@@ -11,10 +11,13 @@ const NAMED_MAX: usize = 3;
 /// A client that has a device open: the device, the client's number, and the client.
 pub type Open = (DeviceId, u64, Arc<dyn Client>);
 
-/// Who has what open.
+/// A client's number, and the client.
+type Holder = (u64, Arc<dyn Client>);
+
+/// The clients that have devices open.
 #[derive(Default)]
 pub struct Clients {
-    open: BTreeMap<DeviceId, Vec<(u64, Arc<dyn Client>)>>,
+    open: BTreeMap<DeviceId, Vec<Holder>>,
     /// The next one's number.
     next: u64,
 }
@@ -90,10 +93,10 @@ mod tests {
     #[test]
     fn a_message_names_a_few() {
         let (mut clients, id) = (Clients::default(), DeviceId(7));
-        let first = clients.add(id, &NamedClient::new("a"));
+        let first = clients.add(id, &NamedClient::shared("a"));
         assert_eq!(clients.words(id), "open by 1 client: a");
         for name in ["b", "c", "d", "e"] {
-            clients.add(id, &NamedClient::new(name));
+            clients.add(id, &NamedClient::shared(name));
         }
         assert_eq!(clients.words(id), "open by 5 clients: a; b; c; and 2 more");
         clients.remove(id, first);

@@ -24,7 +24,7 @@ fn is_unserved(error: &Error) -> bool {
 
 /// What opens a volume in a pool that no server has: only this process can.
 fn this_command() -> Arc<dyn surface::Client> {
-    NamedClient::new("this command")
+    NamedClient::shared("this command")
 }
 
 /// A pool that answers requests.

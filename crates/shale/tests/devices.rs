@@ -18,7 +18,7 @@ use surface::{BlockDevice, Client, ErrorKind, NamedClient, WriteOptions};
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn a_client() -> Arc<dyn Client> {
-    NamedClient::new("a test")
+    NamedClient::shared("a test")
 }
 
 /// A pool in this process with a volume `v` of 1 MiB that holds noise, and its snapshots.

@@ -226,7 +226,7 @@ fn schedules_take_and_remove_their_own() {
     assert_eq!(scheduled().collect::<Vec<_>>(), [policy::scheduled_name(now)]);
     // While a client reads it, it stays; then it makes room.
     let client =
-        devices.open(&format!("v@{}", policy::scheduled_name(now)), &surface::NamedClient::new("a reader")).unwrap();
+        devices.open(&format!("v@{}", policy::scheduled_name(now)), &surface::NamedClient::shared("a reader")).unwrap();
     schedules::run(pool, devices, now + 3600, &|| false);
     schedules::run(pool, devices, now + 7200, &|| false);
     let third = policy::scheduled_name(now + 7200);

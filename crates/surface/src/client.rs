@@ -26,8 +26,8 @@ pub trait Client: Send + Sync {
 pub struct NamedClient(String);
 
 impl NamedClient {
-    /// A client of that name.
-    pub fn new(name: impl Into<String>) -> Arc<dyn Client> {
+    /// Returns a client of that name.
+    pub fn shared(name: impl Into<String>) -> Arc<dyn Client> {
         Arc::new(Self(name.into()))
     }
 }

@@ -12,7 +12,7 @@ use super::store::LyingStore;
 #[derive(Debug, Clone)]
 pub enum Asked {
     Append(Vec<u8>),
-    Write(u64, Vec<u8>),
+    Write(#[allow(dead_code, reason = "shown when a schedule fails")] u64, Vec<u8>),
     Put(Vec<u8>),
     Resize(u64),
     Restore,

@@ -16,7 +16,7 @@ pub(super) struct Caller {
 
 impl Caller {
     /// Of a connection.
-    pub(super) fn new(stream: Arc<UnixStream>) -> Arc<dyn Client> {
+    pub(super) fn of(stream: Arc<UnixStream>) -> Arc<dyn Client> {
         Arc::new(Self { stream })
     }
 }
@@ -53,7 +53,7 @@ mod tests {
     #[test]
     fn a_command_is_gone_when_its_end_is_closed_and_not_before() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let caller = Caller::new(Arc::new(ours));
+        let caller = Caller::of(Arc::new(ours));
         assert!(!caller.is_gone());
         assert!(caller.name().starts_with(&format!("command, process {} (", std::process::id())), "{}", caller.name());
         (&theirs).write_all(b"a request that nobody has read").unwrap();

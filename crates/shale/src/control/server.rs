@@ -250,7 +250,7 @@ enum Agreed {
 fn converse(stream: &Arc<UnixStream>, number: u64, shared: &Shared) -> IoResult<()> {
     let mut reader = BufReader::new(&**stream);
     let mut writer = &**stream;
-    let caller = Caller::new(Arc::clone(stream));
+    let caller = Caller::of(Arc::clone(stream));
     while let Some(line) = read_line(&mut reader)? {
         let mut agreed = None;
         let reply = decode_request(&line).and_then(|request| match request {

@@ -55,7 +55,7 @@ impl Tree {
         let _with_others = self.lock_of(node).read();
         let inode = self.file(node)?;
         if end > inode.size {
-            self.tidy_end(&mut *self.state.lock(), &inode)?;
+            self.tidy_end(&mut self.state.lock(), &inode)?;
         }
         self.space.write(inode.data, offset, data)?;
         // Data before the size that shows it.
