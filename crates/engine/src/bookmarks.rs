@@ -20,7 +20,8 @@ use units::ObjectId;
 use crate::core::Core;
 use crate::history::check_title;
 use crate::map::Level;
-use crate::objects::{Object, check_name};
+use crate::names::check_name;
+use crate::objects::Object;
 use crate::pool::Pool;
 
 /// A bookmark.

@@ -6,7 +6,8 @@ use format::{Entry, ObjectDescriptor};
 use surface::{Error, ErrorKind, Result};
 
 use crate::history::titles;
-use crate::objects::{Object, check_name};
+use crate::names::check_name;
+use crate::objects::Object;
 use crate::options::Properties;
 use crate::pool::Pool;
 

@@ -23,7 +23,8 @@ use surface::{Error, ErrorKind, Result};
 use units::{Epoch, GROUP_BYTES, GroupIndex, ObjectId};
 
 use crate::history::{check_title, next_epoch};
-use crate::objects::{Object, check_name};
+use crate::names::check_name;
+use crate::objects::Object;
 use crate::options::Properties;
 use crate::pool::Pool;
 use crate::properties;
