@@ -193,7 +193,7 @@ fn random_data_costs_a_few_early_ends_and_in_performance_nothing() {
     let run = Run::all(Mode::Balanced, &data);
     assert_eq!(run.stored, run.raw);
     let tried = run.whys.get("check").copied().unwrap_or(0);
-    assert!((200..320).contains(&tried), "{:?}", run.whys);
+    assert!((60..200).contains(&tried), "{:?}", run.whys);
     let run = Run::all(Mode::Performance, &data);
     assert_eq!(run.stored, run.raw);
     assert!(run.whys["random-run"] > 700, "{:?}", run.whys);
@@ -335,7 +335,8 @@ fn without_a_budget_the_newest_dictionary_helps() {
         false,
         &mut unit,
     );
-    assert!(unit.attempts <= 1, "random data is no occasion to compare dictionaries");
+    // One for each codec that tests what looks random.
+    assert!(unit.attempts <= 2, "random data is no occasion to compare dictionaries: {}", unit.attempts);
 }
 
 /// A credit that does not pay for a candidate that takes a hundred times as long tests the others.

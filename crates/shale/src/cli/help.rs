@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn rows_go_on_under_their_text() {
         let text = "JSON fields: a, b,\n  c, d\n\n  name      one two three four\n            five\n    3  not found\nto be\ncontinued";
-        let expected = "JSON fields: a, b,\n  c, d\n\n  name      one two\n            three four\n            five\n    3  not found\nto be continued";
+        let expected = "JSON fields: a, b, c,\n  d\n\n  name      one two\n            three four\n            five\n    3  not found\nto be continued";
         assert_eq!(reflow(text, 22), expected);
     }
 }

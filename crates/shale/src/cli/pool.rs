@@ -65,7 +65,7 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   capacity_bytes, extent_bytes, extents_free, extents_total
   volumes, logical_bytes                   number and summed sizes of the volumes
   allocated_bytes, stored_bytes            logical bytes that hold data; live bytes that they take
-  unlisted_allocated_bytes, unlisted_bytes of these two, what destroyed volumes hold for clones, or until it has come back
+  unlisted_allocated_bytes, unlisted_bytes  of these two, what destroyed volumes hold for clones, or until it has come back
   reaping                                  things destroyed whose space is still coming back
   dictionaries, dictionary_bytes           trained dictionaries of volumes, and what they take of stored_bytes
   dead_bytes, free_bytes, map_bytes        not yet reclaimed; free, in the pool and below it; taken by the map

@@ -122,7 +122,7 @@ pub struct GetArgs {
 #[command(after_long_help = "\
 Examples:
   shale list /srv/pool
-  shale list /srv/pool -r                              snapshots too, with their times and what they keep
+  shale list /srv/pool -r                              snapshots too: times, what each keeps
   shale list /srv/pool vm -r                           one volume
   shale list /srv/pool -o name,stored,compression      these columns
   shale list /srv/pool -H -o name,stored               for scripts: exact bytes, tabs, no headers

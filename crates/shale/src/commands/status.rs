@@ -238,7 +238,7 @@ mod tests {
             "no space below",
             "'vm' is incomplete",
             "RECOVERED WITH LOSS",
-            "on 2026-11-26: batch 27",
+            "on 2026-11-26 00:00 UTC: batch 27",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
@@ -271,10 +271,12 @@ mod tests {
         let text = show(&status);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(text.starts_with("health"), "{text}");
-        let health = text.lines().next().unwrap();
+        // Lines that are wrapped say what one line would.
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let health = words(text.split("capacity").next().unwrap());
         let places = ["DAMAGED in 1 place", "is incomplete", "nearly full (91 %)"].map(|part| health.find(part));
         assert!(places.is_sorted() && places.iter().all(Option::is_some), "{text}");
-        assert!(text.contains("is paused at 1 GiB of 3 GiB, found nothing so far"), "{text}");
+        assert!(words(&text).contains("is paused at 1 GiB of 3 GiB, found nothing so far"), "{text}");
         assert!(text.contains("vm, byte 4096") && text.contains("2 damages were acknowledged"), "{text}");
         assert!(text.contains("stored                ~0 B"), "{text}");
         status.exact = true;
