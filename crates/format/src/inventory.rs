@@ -65,7 +65,7 @@ impl ExtentEntry {
     /// Filled like that.
     pub fn of(filled: Filled) -> Self {
         let seq = (filled.last.0 % SEQ_MODULUS + 1) as u32;
-        Self(filled.end / BATCH_ALIGN as u32 | seq << FILL_BITS)
+        Self((filled.end / BATCH_ALIGN as u32) | (seq << FILL_BITS))
     }
 
     /// Bytes that are filled; `None`: not known.
