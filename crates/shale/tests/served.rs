@@ -310,14 +310,14 @@ fn a_log_that_is_damaged_where_it_was_durable_is_opened_only_by_repair() {
     }
     server.signal(libc::SIGKILL);
     server.child.wait().unwrap();
-    // The noise lies in the log as it is: damage all that lies in the middle of it, headers included.
+    // The noise lies in the log as it is: damage what follows one in the middle, headers included.
     let data = std::fs::File::options().read(true).write(true).open(dir.pool().join("data")).unwrap();
     let mut head = vec![0; 16 << 20];
     data.read_exact_at(&mut head, 0).unwrap();
     let places: Vec<u64> =
         (0..head.len() as u64 - 64).filter(|at| head[*at as usize..].starts_with(&bytes[..32])).collect();
     assert!(places.len() > 60, "only {} of 64 writes were found in the log", places.len());
-    data.write_all_at(&vec![0x55; 128 << 10], places[places.len() / 2]).unwrap();
+    data.write_all_at(&vec![0x55; 128 << 10], places[places.len() / 2] + bytes.len() as u64).unwrap();
     drop(data);
 
     for command in ["list", "check", "serve"] {

@@ -87,7 +87,8 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   read_bytes, read_disk_bytes              read by clients; read from the data file
   checkpoints, light_checkpoints           checkpoints taken in full; those that only free space
   flushes, syncs
-  recovered_batches, recovered_bytes, recovery_ms    what the last open had to replay
+  recovered_batches, recovered_bytes       what the last open had to replay
+  recovery_ms                              how long that took
   standby, standby_bytes                   where acknowledged writes survive the server's death, or null; size of that file
   replayed_writes, replayed_bytes          what the last open brought from there to the log
   standby_notes                            what was found there and not used, why there is no such file: list of texts
