@@ -77,7 +77,7 @@ impl DeviceSet for Devices {
         let name = (*found).to_owned();
         Ok(DeviceInfo { id, name, size_bytes: 1 << 20, allocated_bytes: 0, created_unix_s: 0, read_only: false })
     }
-    fn open(&self, id: DeviceId) -> Result<Arc<dyn BlockDevice>> {
+    fn open(&self, id: DeviceId, _caller: &Arc<dyn surface::Client>) -> Result<Arc<dyn BlockDevice>> {
         self.look(id)?;
         // The last of three is always in use.
         if id.0 == 2 { Err(Error::new(ErrorKind::InUse, "busy")) } else { Ok(Arc::new(Nothing)) }
@@ -93,7 +93,7 @@ struct Outcome {
 }
 
 fn run(devices: &Devices, full: bool, input: &[u8], piece: usize) -> Outcome {
-    let mut handshake = Handshake::new(devices, full.then(|| "full".to_owned()));
+    let mut handshake = Handshake::new(devices, surface::NamedClient::shared("fuzzer"), full.then(|| "full".to_owned()));
     let mut outcome = Outcome { sent: Vec::new(), consumed: 0, end: None };
     let mut available = 0;
     loop {
