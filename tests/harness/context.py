@@ -9,7 +9,6 @@ import hashlib
 import os
 import shlex
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -158,11 +157,3 @@ def tree_digest(directory):
             elif path.is_file():
                 found[relative] = digest(path)
     return found
-
-
-def main_log_to(path):
-    """Sends everything that this process and its children write to a file."""
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    sys.stdout.flush()
-    os.dup2(file, 1)
-    os.dup2(file, 2)

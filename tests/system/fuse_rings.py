@@ -1,5 +1,7 @@
 """The FUSE door over io_uring: what holds of the mount otherwise holds there, too."""
 
+import contextlib
+import subprocess
 from pathlib import Path
 
 from harness import registry, test
@@ -13,16 +15,27 @@ AGAIN = ["fuse_ext4_direct_loop", "fuse_xfs_round_trip", "fuse_fstrim_gives_spac
          "fuse_rename_below_a_file_system", "crash_kill_records", "crash_kill_fio"]
 
 
-def over_rings(t, function):
-    """Runs a test with FUSE over io_uring allowed, and afterwards as it was."""
+@contextlib.contextmanager
+def allowed():
+    """While it lasts, FUSE over io_uring is allowed on this machine, if its kernel has it; afterwards all is as it was."""
     if not SWITCH.exists():
-        t.run("modprobe", "fuse", status=None)
+        subprocess.run(["modprobe", "fuse"], capture_output=True, check=False)
+    if not SWITCH.exists():
+        yield
+        return
+    before = SWITCH.read_text().strip()
+    SWITCH.write_text("Y")
+    try:
+        yield
+    finally:
+        SWITCH.write_text(before)
+
+
+def over_rings(t, function):
+    """Runs a test whose servers must get their requests over io_uring."""
     if not SWITCH.exists():
         t.note("not run: this kernel has no FUSE over io_uring (Linux 6.14 has)")
         return
-    before = SWITCH.read_text().strip()
-    t.defer(lambda: SWITCH.write_text(before))
-    SWITCH.write_text("Y")
     t.over_io_uring = True
     function(t)
 
@@ -35,8 +48,9 @@ def register(name):
         over_rings(t, found.function)
 
     again.__name__, again.__doc__ = f"rings_{name}", f"over io_uring: {found.summary}"
-    test(seconds_max=found.seconds_max)(again)
+    test(seconds_max=found.seconds_max, group="rings")(again)
 
 
+registry.GROUPS["rings"] = allowed
 for one in AGAIN:
     register(one)
