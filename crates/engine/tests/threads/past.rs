@@ -243,5 +243,5 @@ fn run(seed: u64) -> Tally {
 #[test]
 fn threads_and_the_past() {
     let test = "threads::past::threads_and_the_past";
-    Campaign { binary: "model", test, seeds: 4, soaks: true }.run(|seed| Ok(run(seed)));
+    Campaign { file: "model", test, seeds: 4, soaks: true }.run(|seed| Ok(run(seed)));
 }

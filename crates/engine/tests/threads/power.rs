@@ -436,5 +436,5 @@ fn run(seed: u64) -> Tally {
 #[test]
 fn threads_and_the_power() {
     let test = "threads::power::threads_and_the_power";
-    Campaign { binary: "model", test, seeds: 4, soaks: true }.run(|seed| Ok(run(seed)));
+    Campaign { file: "model", test, seeds: 4, soaks: true }.run(|seed| Ok(run(seed)));
 }

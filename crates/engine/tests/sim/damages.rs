@@ -1,0 +1,193 @@
+//! What is damaged is known until it is mended or acknowledged, over restarts; and how far a scrub is counts data.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use crate::common::lz4_pool::{EXTENT, Lz4Pool};
+use bytes::Bytes;
+use engine::{DamageReport, Properties};
+use sim::ContentKind;
+use surface::{BlockDevice, WriteOptions};
+
+const CAPACITY: u64 = 64 << 20;
+const BYTES: usize = 1 << 20;
+const BLOCK: usize = 4096;
+
+/// Flips a bit of the block `index`, which is stored as it is.
+fn damage(made: &Lz4Pool, data: &[u8], index: usize) {
+    let mut disk = vec![0; CAPACITY as usize];
+    made.machine.disk.peek(0, &mut disk);
+    let wanted = &data[index * BLOCK..index * BLOCK + 64];
+    let at = disk.windows(64).position(|bytes| bytes == wanted).unwrap();
+    made.machine.disk.flip_bit(at as u64, 3);
+    made.pool().drop_caches();
+}
+
+/// A pool with a volume `v` of noise, of which two blocks far from each other are damaged.
+fn damaged() -> (Lz4Pool, Vec<u8>) {
+    let made = Lz4Pool::new(CAPACITY);
+    let data = made.fill("v", ContentKind::Random, BYTES);
+    damage(&made, &data, 7);
+    damage(&made, &data, 200);
+    (made, data)
+}
+
+fn restart(made: &mut Lz4Pool) {
+    made.pool.take().unwrap().close().unwrap();
+    made.open();
+}
+
+fn read(made: &Lz4Pool, index: usize) -> bool {
+    let mut block = vec![0; BLOCK];
+    made.pool().volume("v").unwrap().read((index * BLOCK) as u64, &mut block).is_ok()
+}
+
+fn overwrite(made: &Lz4Pool, from: usize, blocks: usize) {
+    let volume = made.pool().volume("v").unwrap();
+    volume.write((from * BLOCK) as u64, Bytes::from(vec![7; blocks * BLOCK]), WriteOptions::default()).unwrap();
+    made.pool().checkpoint().unwrap();
+}
+
+fn places(report: &DamageReport) -> Vec<u64> {
+    let mut places: Vec<_> = report.damages.iter().map(|damage| damage.offset.unwrap() / BLOCK as u64).collect();
+    places.sort_unstable();
+    places
+}
+
+#[test]
+fn what_a_reader_meets_is_known_until_it_is_overwritten() {
+    let (mut made, _) = damaged();
+    assert_eq!(made.pool().damage_report().damages, [], "nobody has met it");
+    assert!(!made.pool().suspects_damage());
+    assert!(!read(&made, 7));
+    assert!(made.pool().suspects_damage());
+    assert_eq!(places(&made.pool().damage_report()).len(), 1);
+    restart(&mut made);
+    let known = places(&made.pool().damage_report());
+    assert_eq!(known.len(), 1, "a restart forgets nothing");
+    assert!(made.pool().damage_report().damages[0].detail.contains("checksum"));
+    // All of the unit: a part of it would leave the rest unreadable.
+    overwrite(&made, 0, 32);
+    assert_eq!(made.pool().damage_report().damages, []);
+    restart(&mut made);
+    assert_eq!(made.pool().damage_report().damages, []);
+}
+
+#[test]
+fn half_of_a_damaged_unit_that_is_overwritten_leaves_the_other_half_damaged() {
+    let (made, _) = damaged();
+    assert!(!read(&made, 7));
+    let first = places(&made.pool().damage_report())[0];
+    overwrite(&made, first as usize, 1);
+    let left = made.pool().damage_report();
+    assert_eq!(places(&left), [first + 1], "{left:?}");
+}
+
+#[test]
+fn what_a_scrub_found_stays_while_the_next_one_has_not_come_there() {
+    let (mut made, _) = damaged();
+    let found = made.pool().scrub(u64::MAX, true).unwrap();
+    assert_eq!((found.found, found.unacknowledged, found.is_finished), (2, 2, true));
+    let report = made.pool().damage_report();
+    assert_eq!((report.damages.len(), report.found, report.finished_unix_s > 0), (2, 2, true));
+    // Begun anew, and interrupted at once.
+    let begun = made.pool().scrub(EXTENT, true).unwrap();
+    assert!(!begun.is_finished && begun.damages.len() == 2, "{begun:?}");
+    assert_eq!(made.pool().damage_report().damages.len(), 2);
+    restart(&mut made);
+    let report = made.pool().damage_report();
+    assert_eq!((report.damages.len(), report.finished_unix_s), (2, 0));
+    made.pool().destroy("v", false).unwrap();
+    made.pool().checkpoint().unwrap();
+    while !made.pool().damage_report().damages.is_empty() {
+        assert!(made.pool().status().reaping > 0, "{:?}", made.pool().damage_report());
+        made.pool().checkpoint().unwrap();
+    }
+    let end = made.pool().scrub(u64::MAX, false).unwrap();
+    assert!(end.is_finished && end.unacknowledged == 0, "{end:?}");
+}
+
+#[test]
+fn what_was_acknowledged_raises_no_alarm_and_new_damage_does() {
+    let (mut made, data) = damaged();
+    made.pool().scrub(u64::MAX, true).unwrap();
+    assert_eq!(made.pool().acknowledge_damage().unwrap(), 2);
+    restart(&mut made);
+    let report = made.pool().damage_report();
+    assert_eq!((report.damages.len(), report.acknowledged), (0, 2));
+    damage(&made, &data, 100);
+    let again = made.pool().scrub(u64::MAX, true).unwrap();
+    assert_eq!((again.found, again.damages.len(), again.unacknowledged), (3, 3, 1), "{again:?}");
+    let report = made.pool().damage_report();
+    assert_eq!((report.damages.len(), report.acknowledged), (1, 2));
+}
+
+#[test]
+fn check_tells_what_it_found_to_those_who_ask_later() {
+    let (mut made, _) = damaged();
+    let report = made.pool().check(false, &mut |_, _| ()).unwrap();
+    assert_eq!(report.problems_left, 2);
+    restart(&mut made);
+    assert_eq!(made.pool().damage_report().damages.len(), 2);
+}
+
+#[test]
+fn a_scrub_counts_data_and_not_capacity() {
+    let made = Lz4Pool::new(CAPACITY);
+    made.fill("v", ContentKind::Random, BYTES);
+    let mut slice = made.pool().scrub(EXTENT, true).unwrap();
+    let mut before = 0;
+    loop {
+        assert!(slice.bytes_done >= before && slice.bytes_done <= slice.bytes_total, "{slice:?}");
+        assert!((BYTES as u64..2 * BYTES as u64).contains(&slice.bytes_total), "{slice:?}");
+        before = slice.bytes_done;
+        if slice.is_finished {
+            break;
+        }
+        slice = made.pool().scrub(EXTENT, false).unwrap();
+    }
+    assert_eq!(slice.bytes_done, slice.bytes_total);
+    let report = made.pool().damage_report();
+    assert_eq!((report.bytes_done, report.bytes_total), (slice.bytes_done, slice.bytes_total));
+}
+
+#[test]
+fn recompressing_counts_data_and_not_capacity() {
+    let made = Lz4Pool::new(CAPACITY);
+    made.fill("v", ContentKind::Text, BYTES);
+    let slice = made.pool().recompress("v", Some("archive"), EXTENT, true).unwrap();
+    assert!(slice.bytes_total < 2 * BYTES as u64 && slice.bytes_done > 0, "{slice:?}");
+    let end = made.pool().recompress("v", Some("archive"), u64::MAX, false).unwrap();
+    assert!(end.is_finished && end.bytes_done == end.bytes_total, "{end:?}");
+}
+
+#[test]
+fn what_is_available_is_what_can_be_written() {
+    let made = Lz4Pool::new(CAPACITY);
+    let empty = made.pool().status();
+    assert!((CAPACITY * 8 / 10..CAPACITY).contains(&empty.available_bytes), "{empty:?}");
+    assert!(empty.is_exact && !empty.is_full);
+    made.pool().create_volume("r", 8 << 20, &Properties::from([("reservation".to_owned(), "8M".to_owned())])).unwrap();
+    let reserved = made.pool().status();
+    assert_eq!(reserved.reserved_bytes, 8 << 20);
+    assert!(empty.available_bytes - reserved.available_bytes >= 8 << 20);
+    made.pool().create_volume("w", CAPACITY, &Properties::new()).unwrap();
+    let volume = made.pool().volume("w").unwrap();
+    let mut rng = sim::Rng::new(3);
+    let mut block = vec![0; 128 << 10];
+    let mut written = 0;
+    loop {
+        sim::fill_content(&mut rng, ContentKind::Random, &mut block);
+        if volume.write(written, Bytes::copy_from_slice(&block), WriteOptions::default()).is_err() {
+            break;
+        }
+        written += block.len() as u64;
+    }
+    let full = made.pool().status();
+    assert!(full.is_full, "{full:?}");
+    // In these small extents headers and tails take a tenth and more.
+    let told = reserved.available_bytes;
+    assert!(written >= told * 8 / 10 && written <= told * 11 / 10, "{written} of {told}");
+    assert!(full.available_bytes < told / 10, "{full:?}");
+    made.pool().destroy("w", false).unwrap();
+    made.pool().checkpoint().unwrap();
+    assert!(!made.pool().status().is_full);
+}

@@ -1,0 +1,37 @@
+//! The engine on simulated machines: against the model, through crashes, on media and file systems that fail.
+//! One binary, so that the harness is compiled once, and the tests share the processors to the end.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod amplification;
+mod auto;
+mod below;
+mod bookmarks;
+mod cleaning;
+mod cold;
+mod combined_damage;
+mod common;
+mod concerned;
+mod corruption;
+mod crash;
+mod damages;
+mod dictionaries;
+mod dictionary_crashes;
+mod faults;
+mod figures;
+mod folding;
+mod history;
+mod incomplete;
+mod limits;
+mod loss;
+mod mend;
+mod mend_identities;
+mod mend_lossy;
+mod model;
+mod reading;
+mod receive_limits;
+mod recompress;
+mod salvage;
+mod salvage_truth;
+mod send;
+mod shrink;
+mod sort;

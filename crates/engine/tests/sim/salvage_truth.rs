@@ -1,0 +1,245 @@
+//! Salvage without its map, of a data file that was cut off, or of which parts are zeroed, swapped, older, foreign or noise: what comes out wrong is never more
+//! than the report says, and nothing is passed over. What is whole is said to be whole.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::common::salvage::{Salvaged, salvage};
+use crate::common::{Campaign, Ended, Failure, Shape, Tally, World};
+use engine::Completeness;
+use sim::{Machine, Rng};
+use surface::BlockDevice;
+
+/// Damages that were compared, those that took something, and those that the report had to name.
+static COMPARED: AtomicU64 = AtomicU64::new(0);
+static WRONG: AtomicU64 = AtomicU64::new(0);
+static SPARED: AtomicU64 = AtomicU64::new(0);
+static EXCUSED: AtomicU64 = AtomicU64::new(0);
+
+/// Damages of each pool.
+const ROUNDS: u64 = 10;
+
+fn work(world: &mut World, ops: u64) -> Result<(), Failure> {
+    for _ in 0..ops {
+        if world.step()? == Ended::Full {
+            world.relieve()?;
+        }
+    }
+    Ok(())
+}
+
+/// The numbers of the batches on a disk, and before which of them some batch knows all to be durable.
+fn batches(machine: &Machine, extent_bytes: u64, extents: u64) -> (BTreeSet<u64>, u64) {
+    let mut bytes = vec![0; extent_bytes as usize];
+    let (mut numbers, mut durable_before) = (BTreeSet::new(), 0);
+    for extent in 1..extents {
+        machine.disk.peek(extent * extent_bytes, &mut bytes);
+        for at in (0..bytes.len()).step_by(4096) {
+            let header = format::decode_batch(&bytes[at..]).map(|batch| batch.header);
+            if let Ok(header) = header.as_ref().map_err(drop)
+                && u64::from(header.extent.0) == extent
+            {
+                numbers.insert(header.seq.0);
+                durable_before = durable_before.max(header.durable_before.0);
+            }
+        }
+    }
+    (numbers, durable_before)
+}
+
+/// Damages a disk: what was done. `older` has the disk as it was earlier, `other` that of another pool.
+fn damage(machine: &Machine, older: &Machine, other: &Machine, shape: &Shape, rng: &mut Rng) -> String {
+    let extent = u64::from(shape.extent_bytes);
+    let extents = shape.capacity_bytes / extent;
+    let mut bytes = vec![0; extent as usize];
+    let (at, second) = ((1 + rng.below(extents - 1)) * extent, (1 + rng.below(extents - 1)) * extent);
+    match rng.below(9) {
+        0 => {
+            let end = (extent + rng.below(shape.capacity_bytes - extent)) / 4096 * 4096;
+            let rest = vec![0; (shape.capacity_bytes / 4096 * 4096 - end) as usize];
+            machine.disk.poke(end, &rest);
+            machine.disk.become_file(end);
+            format!("cut off at {end}")
+        }
+        1 | 2 => {
+            let count = (1 + rng.below(3)).min(extents - at / extent);
+            machine.disk.poke(at, &vec![0; (count * extent) as usize]);
+            format!("{count} extents zeroed at {at}")
+        }
+        3 => {
+            let from = rng.below(extent / 4096) * 4096;
+            machine.disk.poke(at + from, &vec![0; (extent - from) as usize]);
+            format!("zeroed from {} to the end of the extent", at + from)
+        }
+        4 => {
+            let from = rng.below(extent / 4096) * 4096;
+            machine.disk.poke(at + from, &[0; 4096]);
+            format!("a block zeroed at {}", at + from)
+        }
+        5 => {
+            let mut others = bytes.clone();
+            machine.disk.peek(at, &mut bytes);
+            machine.disk.peek(second, &mut others);
+            machine.disk.poke(at, &others);
+            machine.disk.poke(second, &bytes);
+            format!("extents at {at} and {second} swapped")
+        }
+        6 => {
+            older.disk.peek(at, &mut bytes);
+            machine.disk.poke(at, &bytes);
+            format!("an older extent at {at}")
+        }
+        7 => {
+            other.disk.peek(at, &mut bytes);
+            machine.disk.poke(at, &bytes);
+            format!("the extent of another pool at {at}")
+        }
+        _ => {
+            rng.fill(&mut bytes);
+            machine.disk.poke(at, &bytes);
+            format!("noise at {at}")
+        }
+    }
+}
+
+/// Blocks of each volume and snapshot that are not what they must be: those that show what was discarded, and all.
+fn wrong_blocks(world: &World, salvaged: &Salvaged) -> Result<BTreeMap<String, Option<(u64, u64)>>, Failure> {
+    let mut model = world.model.clone();
+    let mut wrong = BTreeMap::new();
+    for name in model.all_names() {
+        let told = salvaged.report.volumes.iter().find(|told| told.name == name);
+        let size = model.size_bytes(&name);
+        let Some(told) = told.filter(|told| told.size_bytes == size) else {
+            wrong.insert(name, None);
+            continue;
+        };
+        let device = salvaged.pool.volume(&name).map_err(|e| world.fail(e))?;
+        let (mut discarded, mut all) = (0, 0);
+        let mut at = 0;
+        while at < size {
+            let runs = device.allocation(at, size - at, 64).map_err(|e| world.fail(e))?;
+            for run in runs {
+                if run.allocation == surface::Allocation::Hole && model.check_zeroes(&name, at, run.length).is_ok() {
+                    at += run.length;
+                    continue;
+                }
+                for offset in (at..at + run.length).step_by(4096) {
+                    let mut buf = vec![0xee; (size - offset).min(4096) as usize];
+                    device.read(offset, &mut buf).map_err(|e| world.fail(e))?;
+                    let is_told = told.damaged.iter().any(|d| (d.offset..d.offset + d.length).contains(&offset));
+                    if is_told || model.check_read(&name, offset, &buf).is_ok() {
+                        continue;
+                    }
+                    let was_discarded = model.check_zeroes(&name, offset, buf.len() as u64).is_ok();
+                    discarded += u64::from(was_discarded);
+                    all += 1;
+                    if buf.iter().any(|byte| *byte != 0) && !model.is_known(offset / 4096, &buf) {
+                        return Err(world.fail(format!("'{name}' at {offset} holds what was never written there")));
+                    }
+                }
+                at += run.length;
+            }
+        }
+        wrong.insert(name, Some((discarded, all)));
+    }
+    Ok(wrong)
+}
+
+fn compare(world: &World, salvaged: &Salvaged, what: &str) -> Result<bool, Failure> {
+    let report = &salvaged.report;
+    let wrong = wrong_blocks(world, salvaged)?;
+    let fail = |text: String| Err(world.fail(format!("{what}: {text}: {report:?}")));
+    for (name, found) in &wrong {
+        let Some((discarded, all)) = found else {
+            if !report.is_lossy() {
+                return fail(format!("'{name}' is not there, or has another size, and nothing is said"));
+            }
+            continue;
+        };
+        let volume = name.split('@').next().unwrap_or_default();
+        let of = |name: &str| report.volumes.iter().find(|told| told.name == name);
+        let uncertain = of(volume).map_or(0, |told| told.uncertain_bytes);
+        let missing = of(name).map_or(0, |told| told.missing_bytes_max);
+        if !report.is_lossy() && all > discarded {
+            return fail(format!("{} blocks of '{name}' are wrong, and nothing is said", all - discarded));
+        }
+        // Of a volume that is not known, nothing is told but that.
+        if report.has_catalogue && all * 4096 > uncertain + missing {
+            return fail(format!("{all} blocks of '{name}' are wrong, more than {uncertain} and {missing} bytes"));
+        }
+    }
+    Ok(wrong.values().any(|found| found.is_none_or(|(_, all)| all > 0)))
+}
+
+fn campaign(seed: u64) -> Result<Tally, Failure> {
+    let mut world = World::new(seed, Shape::small)?;
+    work(&mut world, 20 + seed % 60)?;
+    let older = world.machine.duplicate(seed);
+    work(&mut world, 20 + seed % 40)?;
+    if world.pool().flush().is_err() {
+        return Ok(world.tally());
+    }
+    world.model.flushed_all();
+    let is_closed = world.rng.coin();
+    if is_closed {
+        let Some(pool) = world.pool.take() else { return Ok(world.tally()) };
+        if pool.close().is_err() {
+            return Ok(world.tally());
+        }
+    }
+    world.abandon();
+    world.machine.restart();
+    if world.model.is_in_doubt() {
+        return Ok(world.tally());
+    }
+    let other = World::new(seed ^ (1 << 40), |_| world.shape.clone())?;
+    let bytes = world.shape.capacity_bytes.next_multiple_of(4096);
+    let extent_bytes = u64::from(world.shape.extent_bytes);
+    let extents = world.shape.capacity_bytes / extent_bytes;
+    let (before, _) = batches(&world.machine, extent_bytes, extents);
+    let catalogue = salvage(&world.machine.duplicate(1), bytes, seed).map_err(|e| world.fail(e))?;
+    if catalogue.report.has_catalogue {
+        if catalogue.report.completeness != Completeness::Complete || catalogue.report.is_lossy() {
+            return Err(world.fail(format!("a pool that is whole: {:?}", catalogue.report)));
+        }
+        compare(&world, &catalogue, "undamaged")?;
+    }
+    for round in 0..ROUNDS {
+        let copy = world.fork(seed ^ round);
+        let mut rng = Rng::new(seed * 31 + round);
+        let mut what = Vec::new();
+        for _ in 0..1 + rng.below(2) {
+            what.push(damage(&copy.machine, &older, &other.machine, &world.shape, &mut rng));
+            if what[what.len() - 1].starts_with("cut off") {
+                break;
+            }
+        }
+        let salvaged = salvage(&copy.machine, bytes, seed).map_err(|e| world.fail(format!("{what:?}: {e}")))?;
+        // What was written last, and no later batch knows to be durable, looks as if the process had died before it was written.
+        let (after, durable_before) = batches(&copy.machine, extent_bytes, extents);
+        if !is_closed && before.difference(&after).any(|number| *number >= durable_before) {
+            EXCUSED.fetch_add(1, Ordering::Relaxed);
+            continue;
+        }
+        let is_wrong = compare(&world, &salvaged, &format!("{what:?}, closed {is_closed}"))?;
+        COMPARED.fetch_add(1, Ordering::Relaxed);
+        WRONG.fetch_add(u64::from(is_wrong), Ordering::Relaxed);
+        SPARED.fetch_add(u64::from(!salvaged.report.is_lossy()), Ordering::Relaxed);
+    }
+    Ok(Tally { ops: world.op_number, crashes: 0, fulls: world.fulls, faults: 0 })
+}
+
+#[test]
+fn no_damage_is_passed_over_and_no_bound_is_exceeded() {
+    let campaign_of = Campaign {
+        file: "salvage_truth",
+        test: "no_damage_is_passed_over_and_no_bound_is_exceeded",
+        seeds: 300,
+        soaks: true,
+    };
+    campaign_of.run(campaign);
+    let [compared, wrong, spared, excused] = [&COMPARED, &WRONG, &SPARED, &EXCUSED].map(|n| n.load(Ordering::Relaxed));
+    println!("{compared} damages compared: {wrong} took something, {spared} nothing; {excused} took the end of a log");
+    campaign_of.demand(compared >= 2000 && wrong >= 300 && spared >= 200, "2000 damages, 300 with losses, 200 without");
+}
