@@ -1,15 +1,13 @@
 //! Streams by command: between pools that are served and not, through files and pipes; broken off, damaged and resumed.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod support;
-
 use std::fs::File;
 use std::process::{Command, Stdio};
 
+use crate::support::{Dir, Ran, SHALE, Server, content, noise, on, path, real_data, run, run_with_stdin};
 use serde_json::Value;
 use shale::control::Client;
 use shale::volume_io::VolumeIo;
-use support::{Dir, Ran, SHALE, Server, content, noise, on, path, real_data, run, run_with_stdin};
 
 /// A pool with a volume of real data and two snapshots, a few blocks of which differ.
 fn source() -> Dir {

@@ -1,17 +1,15 @@
 //! Who has which volume open, and what that keeps others from: in one process, as the doors of a server are.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod support;
-
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
 
+use crate::support::{Dir, noise};
 use shale::control::{Reply, Request};
 use shale::devices::{Devices, GonePatience};
 use shale::output::Output;
 use shale::pool_dir::{self, OpenPool, Opening, PoolDir};
 use shale::stream_io::{LocalSource, SendWish, StreamSource};
-use support::{Dir, noise};
 use surface::{BlockDevice, Client, ErrorKind, NamedClient, WriteOptions};
 
 /// Nothing in these tests takes this long.

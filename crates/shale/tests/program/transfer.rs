@@ -1,17 +1,15 @@
 //! Import and export: what goes in comes out, byte for byte, whatever it is and whichever way it goes.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod support;
-
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-use shale::control::{Client, Reply, Request};
-use support::{
+use crate::support::{
     Dir, Ran, SHALE, Server, content, imported_noise, noise, on, padded, path, real_data, run, run_with_stdin, signal,
 };
+use shale::control::{Client, Reply, Request};
 
 /// A file with real data, holes, noise, zeroes that are no hole, and an odd end.
 fn sparse_file(dir: &Dir) -> (std::path::PathBuf, Vec<u8>) {
@@ -159,7 +157,7 @@ fn interrupted_import(dir: &Dir) {
     let (child, stdin) = begun_import(dir, &noise(4 << 20));
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    let ran = support::Ran::of(child.wait_with_output().unwrap());
+    let ran = crate::support::Ran::of(child.wait_with_output().unwrap());
     ran.code(130).says("interrupted").says("removed");
     drop(stdin);
     assert_eq!(on(dir, "list", &["--json"]).ok().json(), serde_json::json!([]));
@@ -328,7 +326,7 @@ fn a_reader_that_goes_away_ends_the_export() {
         .spawn()
         .unwrap();
     drop(child.stdout.take());
-    let ran = support::Ran::of(child.wait_with_output().unwrap());
+    let ran = crate::support::Ran::of(child.wait_with_output().unwrap());
     ran.code(7).says("output");
     on(&dir, "check", &[]).ok();
 }

@@ -1,12 +1,10 @@
 //! Snapshots and clones by command: on a pool that nobody serves, and through its server, with the same answers.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod support;
-
 use std::os::unix::fs::FileExt;
 
+use crate::support::{Dir, Server, noise, on, path};
 use serde_json::{Value, json};
-use support::{Dir, Server, noise, on, path};
 
 /// Bytes that do not compress, other ones for each seed.
 fn noise_of(seed: u8, length: usize) -> Vec<u8> {

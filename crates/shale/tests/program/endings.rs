@@ -1,8 +1,6 @@
 //! How commands end when something around them goes wrong: with which exit code, what they say, and what they leave.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod support;
-
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
@@ -11,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::json;
 use shale::control::{Client, Reply, Request};
 
-use support::{
+use crate::support::{
     Dir, Ran, SHALE, Server, content, imported_noise, noise, on, path, real_data, run, run_with_stdin, signal,
 };
 

@@ -1,11 +1,9 @@
 //! What an administrator sees: health, lists for people and for scripts, help, completions, and what a mistyped word was meant to be.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod support;
-
 use std::process::Command;
 
-use support::{Dir, Ran, SHALE, Server, imported_noise, noise, on, path, run};
+use crate::support::{Dir, Ran, SHALE, Server, imported_noise, noise, on, path, run};
 
 /// Turns over a bit of what is stored of the noise at `offset`.
 fn damage(dir: &Dir, bytes: usize, offset: usize) {

@@ -1,5 +1,4 @@
 //! Running the real binary on pools in directories of their own, on a real disk.
-#![allow(dead_code)] // each test file uses a part of it
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::panic)]
 
 use std::ffi::OsStr;

@@ -1,8 +1,6 @@
 //! The server: its life, its doors, and the commands that go through it.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod support;
-
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
@@ -11,10 +9,10 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::{Dir, Ran, SHALE, Server, content, imported_noise, noise, on, padded, path, run};
 use serde_json::{Value, json};
 use shale::control::Client;
 use shale::volume_io::VolumeIo;
-use support::{Dir, Ran, SHALE, Server, content, imported_noise, noise, on, padded, path, run};
 
 #[test]
 fn a_served_pool_is_cleaned_and_scrubbed() {
@@ -59,7 +57,7 @@ fn scrubbing_is_paused_by_a_signal_and_goes_on() {
     const SLICE: u64 = 8 << 20;
     let dir = Dir::with_pool("128M");
     let image = dir.join("image");
-    std::fs::write(&image, support::noise(4 * SLICE as usize)).unwrap();
+    std::fs::write(&image, crate::support::noise(4 * SLICE as usize)).unwrap();
     on(&dir, "import", &["v", path(&image)]).ok();
     for served in [false, true] {
         let server = served.then(|| Server::start(&dir, &[]));
@@ -84,7 +82,7 @@ fn scrubbing_is_paused_by_a_signal_and_goes_on() {
         }
         let pid = rustix::process::Pid::from_child(&child);
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-        support::Ran::of(child.wait_with_output().unwrap()).code(130).says("scrubbing is paused at ");
+        crate::support::Ran::of(child.wait_with_output().unwrap()).code(130).says("scrubbing is paused at ");
 
         let paused = on(&dir, "scrub", &["--report", "--json"]).ok().json();
         assert_eq!(paused["finished"], false, "{paused}");
@@ -223,7 +221,7 @@ fn the_server_takes_few_huge_pages() {
     let dir = Dir::with_pool("512M");
     let server = Server::start(&dir, &[]);
     let file = dir.join("data");
-    std::fs::write(&file, support::real_data(48 << 20).repeat(2)).unwrap();
+    std::fs::write(&file, crate::support::real_data(48 << 20).repeat(2)).unwrap();
     on(&dir, "import", &["v", path(&file)]).ok();
     on(&dir, "export", &["v", path(&dir.join("back"))]).ok();
     on(&dir, "scrub", &[]).ok();
@@ -761,7 +759,7 @@ fn a_trace_follows_what_is_written() {
     on(&dir, "set", &["compression=auto"]).ok();
     let server = Server::start(&dir, &[]);
     let image = dir.join("image");
-    std::fs::write(&image, padded(support::real_data(2 << 20))).unwrap();
+    std::fs::write(&image, padded(crate::support::real_data(2 << 20))).unwrap();
     let mut trace = Command::new(SHALE);
     let mut trace = trace.args(["trace", path(&dir.pool()), "--limit", "20"]).stdout(Stdio::piped()).spawn().unwrap();
     // The trace is on when its header is there.

@@ -2,11 +2,9 @@
 //! `check --repair` mends, with all that was flushed; otherwise the message names the file or its directory, and `salvage` works.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod support;
-
 use std::path::{Path, PathBuf};
 
-use support::{Dir, Ran, Server, noise, on, padded, path, real_data, run};
+use crate::support::{Dir, Ran, Server, noise, on, padded, path, real_data, run};
 
 /// Files below a directory, but for the data.
 fn files(root: &Path) -> Vec<PathBuf> {

@@ -1,16 +1,14 @@
 //! `shale salvage`: the real binary on real files, with the map gone.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod support;
-
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::{Dir, Ran, SHALE, halt, on, padded, path, real_data, run, signal};
 use serde_json::Value;
-use support::{Dir, Ran, SHALE, halt, on, padded, path, real_data, run, signal};
 
 /// Imports bytes into a volume.
 fn import(dir: &Dir, volume: &str, bytes: &[u8], words: &[&str]) {

@@ -1,11 +1,9 @@
 //! Making pools: what is refused, what is left behind, and what an interrupted `init` leaves.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod support;
-
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use support::{Dir, Ran, Server, content, imported_noise, noise, on, padded, path, run};
+use crate::support::{Dir, Ran, Server, content, imported_noise, noise, on, padded, path, run};
 
 /// After a failure that came too late for the old pool, `init` can be done again.
 #[test]
@@ -40,7 +38,7 @@ fn a_refused_overwrite_leaves_the_old_pool() {
     for data in ["data", "fresh"] {
         let data = dir.pool().join(data);
         let output = std::process::Command::new("sh")
-            .args(["-c", limited, support::SHALE, "init", path(&dir.pool()), "--data", path(&data)])
+            .args(["-c", limited, crate::support::SHALE, "init", path(&dir.pool()), "--data", path(&data)])
             .args(["--capacity", "4G", "--force"])
             .output()
             .unwrap();
@@ -122,7 +120,7 @@ fn data_that_lies_elsewhere_is_found_from_anywhere() {
     let dir = Dir::new();
     let data = dir.join("log");
     // A relative path, from another directory than the pool's.
-    let output = std::process::Command::new(support::SHALE)
+    let output = std::process::Command::new(crate::support::SHALE)
         .args(["init", path(&dir.pool()), "--data", "log", "--capacity", "64M"])
         .current_dir(dir.path())
         .output()
@@ -178,7 +176,7 @@ fn a_failed_init_removes_nothing_that_is_not_its_own() {
     for round in 0..4 {
         let data = dir.join(&format!("data{round}"));
         let begin = |pool: &str| {
-            let mut command = std::process::Command::new(support::SHALE);
+            let mut command = std::process::Command::new(crate::support::SHALE);
             command.args(["init", path(&dir.join(pool)), "--data", path(&data), "--capacity", "64M"]);
             command.stderr(std::process::Stdio::null()).stdout(std::process::Stdio::null()).spawn().unwrap()
         };
@@ -262,7 +260,7 @@ fn a_pool_may_lie_where_the_path_is_no_utf8() {
 fn a_pool_gives_back_what_it_does_not_hold() {
     let dir = Dir::with_pool("128M");
     let occupied = || std::os::unix::fs::MetadataExt::blocks(&dir.pool().join("data").metadata().unwrap()) * 512;
-    support::imported_noise(&dir, "source", 96 << 20);
+    crate::support::imported_noise(&dir, "source", 96 << 20);
     assert!(occupied() > 96 << 20);
     on(&dir, "destroy", &["v"]).ok();
     // Until all is gone that belonged to it, which goes over several checkpoints.

@@ -1,11 +1,9 @@
 //! What a running server sees to by itself.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod support;
-
 use std::io::{BufRead, BufReader};
 
-use support::{Dir, Server, on};
+use crate::support::{Dir, Server, on};
 
 /// `capable(CAP_SYS_RESOURCE)`, as the kernel counts capabilities.
 const CAP_SYS_RESOURCE: u32 = 24;

@@ -1,14 +1,12 @@
 //! Every command on a pool that nobody serves: what it does, what it says, and its exit codes.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
+use crate::support::{Dir, Ran, SHALE, on, path, run};
 use serde_json::{Value, json};
-use support::{Dir, Ran, SHALE, on, path, run};
 
 #[test]
 fn help_version_and_usage() {
@@ -192,7 +190,7 @@ fn a_lock_that_is_held_is_respected_and_waited_for() {
 fn check_finds_what_is_wrong_and_reads_refuse_it() {
     let dir = Dir::with_pool("64M");
     let source = dir.join("source");
-    std::fs::write(&source, support::real_data(8 << 20)).unwrap();
+    std::fs::write(&source, crate::support::real_data(8 << 20)).unwrap();
     on(&dir, "import", &["v", path(&source)]).ok();
     let report = on(&dir, "check", &["--json"]).ok().json();
     assert_eq!(report["clean"], true);
@@ -354,7 +352,7 @@ fn quiet_commands_say_nothing_of_what_was_done() {
 fn a_data_file_that_was_cut_off_is_told_before_anything_is_written() {
     let dir = Dir::with_pool("64M");
     let (source, data) = (dir.join("source"), dir.pool().join("data"));
-    std::fs::write(&source, support::real_data(8 << 20)).unwrap();
+    std::fs::write(&source, crate::support::real_data(8 << 20)).unwrap();
     on(&dir, "import", &["v", path(&source)]).ok();
     on(&dir, "import", &["w", path(&source)]).ok();
     std::fs::File::options().write(true).open(&data).unwrap().set_len(4 << 20).unwrap();
@@ -400,7 +398,7 @@ fn explain_tells_how_data_is_stored() {
         format!("{n}: the quick brown fox has written {} bytes to block {}\n", n * 37 % 991, n * 7919 % 65_537)
     };
     let mut data = (0..).flat_map(|n| line(n).into_bytes()).take(1 << 20).collect::<Vec<u8>>();
-    data.extend(support::noise(1 << 20));
+    data.extend(crate::support::noise(1 << 20));
     std::fs::write(&image, &data).unwrap();
     on(&dir, "import", &["v", path(&image)]).ok();
     let regions = on(&dir, "explain", &["v", "--json"]).ok().json();
@@ -420,12 +418,12 @@ fn explain_tells_how_data_is_stored() {
     on(&dir, "explain", &["w"]).code(3).says("'w'");
 
     let stored = || on(&dir, "list", &["--sync", "--json"]).ok().json()[0]["stored_bytes"].as_u64().unwrap();
-    let (before, held) = (stored(), support::content(&dir, "v"));
+    let (before, held) = (stored(), crate::support::content(&dir, "v"));
     let done = on(&dir, "recompress", &["v", "--mode", "archive", "--json"]).ok().json();
     assert_eq!((&done["finished"], &done["mode"]), (&json!(true), &json!("archive")));
     assert!(done["after_bytes"].as_u64().unwrap() <= done["before_bytes"].as_u64().unwrap(), "{done}");
     assert!(stored() <= before);
-    assert_eq!(support::content(&dir, "v"), held);
+    assert_eq!(crate::support::content(&dir, "v"), held);
     assert!(on(&dir, "recompress", &["v", "--report"]).ok().stdout.contains("with --mode archive"));
     on(&dir, "recompress", &["v", "--mode", "best"]).code(2).says("archive");
     on(&dir, "trace", &["--limit", "1"]).code(2).says("serve");
@@ -435,7 +433,7 @@ fn explain_tells_how_data_is_stored() {
 fn data_that_is_gone_is_told_with_the_file_and_the_way_out() {
     let dir = Dir::with_pool("64M");
     let data = dir.pool().join("data");
-    let foreign = support::noise(1 << 20);
+    let foreign = crate::support::noise(1 << 20);
     for bytes in [&b""[..], b"x", &foreign] {
         std::fs::write(&data, bytes).unwrap();
         on(&dir, "list", &[]).code(6).says(path(&data)).says("from a copy");
@@ -471,7 +469,7 @@ fn what_is_named_twice_is_estimated_once() {
     let dir = Dir::new();
     std::fs::create_dir(dir.join("sub")).unwrap();
     for name in ["a", "sub/b"] {
-        std::fs::write(dir.join(name), support::real_data(1 << 20)).unwrap();
+        std::fs::write(dir.join(name), crate::support::real_data(1 << 20)).unwrap();
     }
     let (all, sub, file) = (dir.path(), dir.join("sub"), dir.join("a"));
     let report = run(["estimate", path(all), path(&sub), path(&file), path(&file), "--json"]).ok().json();

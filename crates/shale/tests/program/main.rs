@@ -1,0 +1,16 @@
+//! The program as a user starts it: its commands, what they say, and how they end.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod administrator;
+mod cli;
+mod devices;
+mod endings;
+mod history;
+mod init;
+mod metadata_damage;
+mod salvage;
+mod served;
+mod streams;
+mod support;
+mod transfer;
+mod upkeep;
