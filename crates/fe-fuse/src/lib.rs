@@ -52,13 +52,11 @@
 //! `stat` of the file must come first.
 
 mod complaints;
-mod dead;
 mod directory;
 mod errno;
 mod file_io;
 mod filesystem;
 mod handles;
-mod kernel_mount;
 mod lane;
 mod mount;
 mod nodes;

@@ -9,14 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
+use fuse::mount::{self as kernel_mount, How, MountId, Unmounted};
 use fuse::{Session, SessionOptions, Transport, become_io_flusher};
 use parking_lot::{Condvar, Mutex};
 use rustix::mount::UnmountFlags;
 use surface::{DeviceSet, Error, ErrorKind, Result};
 
-use crate::dead;
 use crate::directory::DeviceDirectory;
-use crate::kernel_mount::{self, MountId, Unmounted};
 use crate::options::{MountOptions, THREADS_MAX};
 use crate::stack::Stack;
 
@@ -92,7 +91,7 @@ pub fn mount(devices: Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) ->
     })?;
     // What a server of the same pool left when it was killed is of no use to anyone.
     if options.replaces_dead {
-        dead::take_away(&dir, &options.source);
+        kernel_mount::take_away_dead(&dir, &options.source);
     }
     // Before it is asked for anything: a server that hangs would not answer.
     if kernel_mount::is_ours(&dir) {
@@ -158,7 +157,13 @@ fn begin_over(
     let about = |what: &str, error| Error::from_io(format!("mount at {}: {what}", dir.display()), error);
     let directory = DeviceDirectory::new(devices.clone(), options, transport == Transport::Rings)
         .map_err(|error| about("cannot start its threads", error))?;
-    let connection = kernel_mount::mount(dir, options)?;
+    let how = How {
+        source: &options.source,
+        allow_other: options.allow_other,
+        allow_exec: false,
+        allow_suid_and_devices: false,
+    };
+    let connection = kernel_mount::mount(dir, &how)?;
     let session_options = SessionOptions { transport, threads: options.threads, can_clone: connection.can_clone };
     // Which users may enter is decided by the kernel alone, from the options of the mount.
     Session::begin(connection.device, Arc::new(directory), session_options).map_err(|error| {

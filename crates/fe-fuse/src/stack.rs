@@ -11,13 +11,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use fuse::mount::{mountinfo, unescaped};
 use rustix::fs::{Mode, OFlags};
 
 /// Every block device by name, partitions too.
 const SYSFS_BLOCK: &str = "/sys/class/block";
-
-/// The mounts of this process's namespace; proc(5) has its fields.
-const MOUNTINFO: &str = "/proc/self/mountinfo";
 
 /// Block devices and file systems that lie on the files of a mount.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -82,11 +80,6 @@ impl Stack {
     }
 }
 
-/// The mounts that this process sees, one in a line; nothing if they cannot be read.
-pub(crate) fn mountinfo() -> String {
-    String::from_utf8_lossy(&fs::read(MOUNTINFO).unwrap_or_default()).into_owned()
-}
-
 fn names_in(dir: &Path) -> impl Iterator<Item = String> {
     fs::read_dir(dir).into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().into_string().ok())
 }
@@ -94,26 +87,6 @@ fn names_in(dir: &Path) -> impl Iterator<Item = String> {
 fn is_loop_below(device: &Path, dir: &Path) -> bool {
     fs::read_to_string(device.join("loop/backing_file"))
         .is_ok_and(|file| Path::new(file.trim_end_matches('\n')).starts_with(dir))
-}
-
-/// A path as mountinfo writes it: blanks, tabs, line feeds and backslashes stand as three octal digits.
-pub(crate) fn unescaped(text: &str) -> String {
-    let mut parts = text.split('\\');
-    let mut path = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let code = part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match code {
-            Some(code) => {
-                path.push(char::from(code));
-                path.push_str(&part[3..]);
-            }
-            None => {
-                path.push('\\');
-                path.push_str(part);
-            }
-        }
-    }
-    path
 }
 
 #[cfg(test)]
@@ -165,12 +138,5 @@ mod tests {
         let failed = stack.sync();
         assert_eq!(failed.len(), 2, "{failed:?}");
         assert!(failed[0].starts_with("/absent: ") && failed[1].starts_with("/dev/absent: "), "{failed:?}");
-    }
-
-    #[test]
-    fn paths_are_unescaped() {
-        assert_eq!(unescaped("/a\\040b\\134c"), "/a b\\c");
-        assert_eq!(unescaped("/plain"), "/plain");
-        assert_eq!(unescaped("/odd\\9"), "/odd\\9");
     }
 }

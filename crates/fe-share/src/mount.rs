@@ -2,28 +2,21 @@
 //!
 //! A mount ends when it is unmounted, from here or from a shell. The tree is closed after the last request was answered.
 
-use std::ffi::CString;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use fuse::mount::{self as kernel_mount, How};
 use fuse::{Session, SessionOptions, Transport};
 use parking_lot::{Condvar, Mutex};
-use rustix::fs::{Mode, OFlags};
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::UnmountFlags;
 use share::Tree;
 use surface::{Error, ErrorKind, Result};
 
 use crate::held::Held;
 use crate::served::Served;
-
-const DEVICE: &str = "/dev/fuse";
-
-/// The type of the file system, as `mount` shows it.
-const FILE_SYSTEM: &str = "fuse.shale";
 
 /// How a share is mounted.
 #[derive(Debug, Clone)]
@@ -87,7 +80,7 @@ pub fn mount(tree: Arc<Tree>, dir: &Path, options: &MountOptions) -> Result<Moun
         }
         result => result,
     };
-    let session = session.map_err(|error| about("cannot be mounted", error))?;
+    let session = session?;
     let _ = served.notifier.set(session.notifier());
     let end = Arc::new(End::default());
     let committing = {
@@ -125,23 +118,18 @@ impl End {
     }
 }
 
-fn begin(
-    served: &Arc<Served>,
-    dir: &Path,
-    options: &MountOptions,
-    transport: Transport,
-) -> io::Result<Session<Served>> {
-    let device = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    let mode = rustix::fs::stat(dir)?.st_mode;
-    let data =
-        format!("fd={},rootmode={mode:o},user_id=0,group_id=0,default_permissions,allow_other", device.as_raw_fd());
-    let data = CString::new(data)?;
-    let flags =
-        if options.allow_suid_and_devices { MountFlags::empty() } else { MountFlags::NODEV | MountFlags::NOSUID };
-    rustix::mount::mount(options.source.as_str(), dir, FILE_SYSTEM, flags, data.as_c_str())?;
-    let session_options = SessionOptions { transport, threads: options.threads, can_clone: true };
-    Session::begin(device, served.clone(), session_options).inspect_err(|_| {
-        let _ = rustix::mount::unmount(dir, UnmountFlags::DETACH);
+fn begin(served: &Arc<Served>, dir: &Path, options: &MountOptions, transport: Transport) -> Result<Session<Served>> {
+    let how = How {
+        source: &options.source,
+        allow_other: true,
+        allow_exec: true,
+        allow_suid_and_devices: options.allow_suid_and_devices,
+    };
+    let connection = kernel_mount::mount(dir, &how)?;
+    let session_options = SessionOptions { transport, threads: options.threads, can_clone: connection.can_clone };
+    Session::begin(connection.device, served.clone(), session_options).map_err(|error| {
+        let _ = kernel_mount::unmount(dir, UnmountFlags::DETACH);
+        Error::from_io(format!("share at {}: cannot be served", dir.display()), error)
     })
 }
 
@@ -156,11 +144,7 @@ impl Mount {
     /// # Errors
     /// [`ErrorKind::InUse`] if a file is open or a process is in it; [`ErrorKind::Io`] if the tree could not be closed.
     pub fn unmount(self) -> Result<()> {
-        rustix::mount::unmount(&self.dir, UnmountFlags::NOFOLLOW).map_err(|errno| {
-            let kind = if errno == rustix::io::Errno::BUSY { ErrorKind::InUse } else { ErrorKind::Io };
-            let message = format!("share at {}: cannot be unmounted", self.dir.display());
-            Error::with_source(kind, message, io::Error::from(errno))
-        })?;
+        kernel_mount::unmount(&self.dir, UnmountFlags::empty())?;
         self.wait()
     }
 

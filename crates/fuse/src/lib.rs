@@ -1,6 +1,6 @@
 //! The FUSE protocol of the Linux kernel: decoding requests, encoding replies, and the two transports that carry them.
 //!
-//! Owns the bytes of the protocol (`wire`), the connection to the kernel (`Session`), and the rule that
+//! Owns the bytes of the protocol (`wire`), the connection to the kernel (`Session`), how it is mounted and unmounted (`mount`), and the rule that
 //! each request gets exactly one answer ([`Answer`]). Knows no file system: a [`FileSystem`] gives the
 //! meaning. One decoder and one trait serve `/dev/fuse` and the rings of io_uring alike.
 //!
@@ -17,6 +17,7 @@
 mod answer;
 mod device;
 mod io_flusher;
+pub mod mount;
 mod notify;
 mod ring;
 mod session;

@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
-use crate::kernel_mount;
+use super::kernel as kernel_mount;
 
 /// Mounts that may lie on one another: each start of a server that did not look left one.
 const LAYERS_MAX: usize = 16;
@@ -22,7 +22,7 @@ const LAYERS_MAX: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Takes dead mounts of this source off `dir`.
-pub(crate) fn take_away(dir: &Path, source: &str) {
+pub fn take_away(dir: &Path, source: &str) {
     for _ in 0..LAYERS_MAX {
         let is_of_source =
             kernel_mount::source_of(dir).is_some_and(|s| s == source || s == kernel_mount::helper_source(source));

@@ -17,26 +17,44 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use surface::{Error, ErrorKind, Result};
 
-use crate::options::MountOptions;
-use crate::stack::{mountinfo, unescaped};
+use super::mountinfo::{mountinfo, unescaped};
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
 /// The type of our file systems, as the kernel lists them; the helper puts it together from `subtype`.
 const FILE_SYSTEM: &str = "fuse.shale";
 
+/// How a file system of ours is mounted.
+#[derive(Debug, Clone, Copy)]
+pub struct How<'a> {
+    /// What `mount` and `df` show as the source.
+    pub source: &'a str,
+    /// Users other than the one who serves may enter.
+    pub allow_other: bool,
+    /// Programs in it can be run.
+    pub allow_exec: bool,
+    /// Set-user-id programs and device nodes in it count as such. Only root may ask for it.
+    pub allow_suid_and_devices: bool,
+}
+
 /// A connection to the kernel whose mount is at its place.
-pub(crate) struct Connection {
-    pub(crate) device: OwnedFd,
+#[derive(Debug)]
+pub struct Connection {
+    /// The connection.
+    pub device: OwnedFd,
     /// Whether further descriptors of the same connection can be opened, one for each thread.
-    pub(crate) can_clone: bool,
+    pub can_clone: bool,
 }
 
 /// Mounts at `dir`, which must be an absolute path without symbolic links.
-pub(crate) fn mount(dir: &Path, options: &MountOptions) -> Result<Connection> {
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] if this kernel or user cannot mount; [`ErrorKind::NotFound`], [`ErrorKind::Invalid`] and
+/// [`ErrorKind::InUse`] for `dir`; [`ErrorKind::Io`] if the kernel fails.
+pub fn mount(dir: &Path, how: &How<'_>) -> Result<Connection> {
     let device = match rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
         Ok(device) => device,
-        Err(Errno::ACCESS | Errno::PERM) => return mount_with_helper(dir, options, false),
+        Err(Errno::ACCESS | Errno::PERM) => return mount_with_helper(dir, how, false),
         Err(errno) => {
             let message = format!("cannot open {DEVICE} to mount {}: load the kernel module fuse", dir.display());
             return Err(Error::with_source(ErrorKind::Unsupported, message, io::Error::from(errno)));
@@ -48,13 +66,15 @@ pub(crate) fn mount(dir: &Path, options: &MountOptions) -> Result<Connection> {
         device.as_raw_fd(),
         rustix::process::getuid().as_raw(),
         rustix::process::getgid().as_raw(),
-        if options.allow_other { ",allow_other" } else { "" },
+        if how.allow_other { ",allow_other" } else { "" },
     );
     let data = CString::new(data).map_err(|error| Error::with_source(ErrorKind::Invalid, "mount options", error))?;
-    let flags = MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOEXEC;
-    match rustix::mount::mount(options.source.as_str(), dir, FILE_SYSTEM, flags, data.as_c_str()) {
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::NODEV | MountFlags::NOSUID, !how.allow_suid_and_devices);
+    flags.set(MountFlags::NOEXEC, !how.allow_exec);
+    match rustix::mount::mount(how.source, dir, FILE_SYSTEM, flags, data.as_c_str()) {
         Ok(()) => Ok(Connection { device, can_clone: true }),
-        Err(Errno::PERM) => mount_with_helper(dir, options, true),
+        Err(Errno::PERM) => mount_with_helper(dir, how, true),
         Err(errno) => Err(failed(dir, "the kernel refuses to mount", errno)),
     }
 }
@@ -64,33 +84,38 @@ const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
 /// Tells apart the mounts that may be at `dir` one after another, or on top of each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct MountId {
+pub struct MountId {
     mount: u64,
     device_minor: u32,
 }
 
 /// Who has unmounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unmounted {
+pub enum Unmounted {
+    /// The kernel, for root.
     ByKernel,
+    /// The helper, for other users.
     ByHelper,
 }
 
 /// Which mount `dir` shows now. Does not ask the file system, so that it works when nobody serves it.
-pub(crate) fn mount_id(dir: &Path) -> Result<MountId> {
+///
+/// # Errors
+/// Those of looking at `dir`.
+pub fn mount_id(dir: &Path) -> Result<MountId> {
     let statx = rustix::fs::statx(rustix::fs::CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::MNT_ID)
         .map_err(|errno| failed(dir, "cannot look at the mount", errno))?;
     Ok(MountId { mount: statx.stx_mnt_id, device_minor: statx.stx_dev_minor })
 }
 
 /// Whether `dir` shows a mount of a server of ours, which may be dead or hang: the file system is not asked.
-pub(crate) fn is_ours(dir: &Path) -> bool {
+pub fn is_ours(dir: &Path) -> bool {
     // What cannot be told here is told by the attempt to mount.
     mount_id(dir).is_ok_and(|id| file_system_of(id.mount, &mountinfo()) == Some(FILE_SYSTEM))
 }
 
 /// What a mount of ours at `dir` was made of: the `source` of its options. `None`: `dir` shows no mount of ours.
-pub(crate) fn source_of(dir: &Path) -> Option<String> {
+pub fn source_of(dir: &Path) -> Option<String> {
     let id = mount_id(dir).ok()?;
     let mountinfo = mountinfo();
     if file_system_of(id.mount, &mountinfo) != Some(FILE_SYSTEM) {
@@ -101,7 +126,7 @@ pub(crate) fn source_of(dir: &Path) -> Option<String> {
 }
 
 /// How the helper writes a source.
-pub(crate) fn helper_source(source: &str) -> String {
+pub fn helper_source(source: &str) -> String {
     // A comma separates options.
     source.chars().filter(|c| !matches!(c, ',' | '\\')).collect()
 }
@@ -117,7 +142,10 @@ fn file_system_of(mount: u64, mountinfo: &str) -> Option<&str> {
 }
 
 /// Ends the connection of a mount, wherever it is by now: requests under way and all that follow fail.
-pub(crate) fn abort(id: MountId) -> Result<()> {
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] where the kernel has no such file, or does not let us write it.
+pub fn abort(id: MountId) -> Result<()> {
     let path = format!("{CONNECTIONS}/{}/abort", id.device_minor);
     std::fs::write(&path, b"1").map_err(|error| {
         let message =
@@ -128,7 +156,10 @@ pub(crate) fn abort(id: MountId) -> Result<()> {
 
 /// Unmounts `dir`. What [`UnmountFlags`] says of a busy mount holds for root; for others a busy mount is either left alone, or
 /// detached if `flags` say so.
-pub(crate) fn unmount(dir: &Path, flags: UnmountFlags) -> Result<Unmounted> {
+///
+/// # Errors
+/// [`ErrorKind::InUse`] if it is busy, others of the kernel or the helper.
+pub fn unmount(dir: &Path, flags: UnmountFlags) -> Result<Unmounted> {
     match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(Unmounted::ByKernel),
         Err(Errno::BUSY) => Err(busy(dir)),
@@ -139,12 +170,14 @@ pub(crate) fn unmount(dir: &Path, flags: UnmountFlags) -> Result<Unmounted> {
     }
 }
 
-fn mount_with_helper(dir: &Path, options: &MountOptions, can_clone: bool) -> Result<Connection> {
+fn mount_with_helper(dir: &Path, how: &How<'_>, can_clone: bool) -> Result<Connection> {
     let about = |what: &str| format!("cannot mount {} with {HELPER}: {what}", dir.display());
     let (ours, theirs) = UnixStream::pair().map_err(|error| Error::from_io(about("no socket"), error))?;
-    let mut names = String::from("default_permissions,nodev,nosuid,noexec,subtype=shale,fsname=");
-    names.push_str(&helper_source(&options.source));
-    if options.allow_other {
+    let mut names = String::from("default_permissions,nodev,nosuid,");
+    names.push_str(if how.allow_exec { "" } else { "noexec," });
+    names.push_str("subtype=shale,fsname=");
+    names.push_str(&helper_source(how.source));
+    if how.allow_other {
         names.push_str(",allow_other");
     }
     // The helper passes the descriptor back over the socket that the variable names: its standard input.
