@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test system kernel-nbd soak bench bench-adaptive bench-codecs bench-space peers fuzz lint deny completions man install clean
+.PHONY: help setup build demo test system kernel-nbd posix soak bench bench-adaptive bench-codecs bench-space peers fuzz lint deny completions man install clean
 
 # Under sudo, rustup's cargo is in the home of the user who called it, and sudo's secure_path hides it. What root builds in that
 # user's checkout is given back to the user, so that the next `make build` without sudo can go on.
@@ -57,6 +57,10 @@ system: build ## Only the system tests (real binary, real clients); ARGS='--only
 
 kernel-nbd: build ## The kernel's own NBD client: file systems, trim, kill -9, growing (needs the nbd module and nbd-client)
 	tests/kernel-nbd target/release/shale
+
+posix: ## pjdfstest, whole, on a share and on ext4, and fsx for SECONDS=120 (installs both: minutes)
+	@tools/setup build posix
+	tests/posix $(if $(filter-out undefined environment,$(origin SECONDS)),$(SECONDS),120)
 
 soak: build ## Crash simulation and fuzzing for SECONDS=600, 50 kill -9 rounds, a full pool overwritten 20 times
 	@tools/setup build soak
