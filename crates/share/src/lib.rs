@@ -6,13 +6,19 @@
 
 mod acl;
 mod backend;
+#[doc(hidden)]
+pub mod canary;
 mod failure;
 mod inode;
+mod journal;
+mod log;
 mod names;
+mod overlay;
 mod store;
 mod tree;
 
 pub use failure::{Failure, Result};
 pub use inode::{Inode, Time};
+pub use journal::{JOURNAL_BYTES_MAX, Journal, Left, answering};
 pub use names::{COOKIE_DOT, COOKIE_DOT_DOT, NAME_BYTES_MAX};
 pub use tree::{Caller, Listed, Options, SetAttributes, TimeToSet, Tree, Written};

@@ -54,6 +54,11 @@ pub(crate) fn encode(inode: u64, kind: u32, name: &[u8]) -> Vec<u8> {
     [&inode.to_le_bytes()[..], &kind.to_le_bytes(), name].concat()
 }
 
+/// The name in an entry's value.
+pub(crate) fn name_of(bytes: &[u8]) -> &[u8] {
+    bytes.get(12..).unwrap_or_default()
+}
+
 pub(crate) fn decode(bytes: &[u8]) -> Result<Named> {
     let parts = || {
         let (inode, rest) = bytes.split_first_chunk()?;

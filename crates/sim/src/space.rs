@@ -87,6 +87,15 @@ impl SimSpace {
         Arc::new(Self { inner: Mutex::new(Inner { blocks, ..Inner::default() }) })
     }
 
+    /// What is there now, as a snapshot has it.
+    pub fn snapshot(&self) -> Arc<Self> {
+        let inner = self.inner.lock();
+        let blocks = inner.blocks.iter().filter(|(_, history)| history.now().is_some());
+        let durable = |history: &History| History { durable: history.now().clone(), later: Vec::new() };
+        let blocks = blocks.map(|(&key, history)| (key, durable(history))).collect();
+        Arc::new(Self { inner: Mutex::new(Inner { blocks, ..Inner::default() }) })
+    }
+
     /// Blocks that hold data in files of these numbers.
     pub fn allocated_blocks(&self, files: Range<u64>) -> usize {
         let inner = self.inner.lock();

@@ -62,7 +62,7 @@ impl Tree {
             {
                 let mut access = Acl::parse(&bytes)?;
                 access.set_mode_bits(mode);
-                state.set_xattr(node, acl::ACCESS, &access.encode())?;
+                state.set_xattr(node, acl::ACCESS, &access.encode());
             }
         }
         inode.uid = wanted.uid.unwrap_or(inode.uid);
@@ -93,7 +93,7 @@ impl Tree {
     /// Cuts or extends a file.
     fn set_size(&self, node: u64, size: u64) -> Result<()> {
         let _alone = self.lock_of(node).write();
-        let mut state = self.change()?;
+        let mut state = self.change_in_part()?;
         let mut inode = state.inode(node)?;
         match inode.kind() {
             libc::S_IFREG => {}
@@ -103,23 +103,29 @@ impl Tree {
         if size > FILE_BYTES_MAX {
             return Err(Failure::new(libc::EFBIG));
         }
-        let before = inode.size;
+        let (before, data) = (inode.size, inode.data);
+        if size == before {
+            return Ok(());
+        }
         if size > before {
-            self.tidy_end(&mut state, &inode)?;
+            self.tidy_end(&mut state, data, before)?;
         }
         inode.size = size;
-        if size < before && size == 0 {
+        if size == 0 {
             // The content goes once this is durable; what is written from now on lies elsewhere.
-            state.trim(inode.data, 0)?;
+            state.trim(data, 0);
             inode.data = state.allocate();
         }
-        let data = inode.data;
         state.put(node, inode);
         if size < before && size > 0 {
             // What is cut off must read as zeroes before the file can grow again, and must not go before the cut is durable.
-            state.trim(data, size)?;
+            state.note_trim(data, size);
             drop(state);
-            self.commit()?;
+            self.sync()?;
+            self.space.discard(data, size..u64::MAX)?;
+            let mut state = self.change_in_part()?;
+            state.must_flush_first = true;
+            state.trim_done(data);
         }
         Ok(())
     }

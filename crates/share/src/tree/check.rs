@@ -13,7 +13,7 @@ impl Tree {
     /// # Errors
     /// Those of reading it.
     pub fn check(&self) -> Result<Vec<String>> {
-        let state = self.state.lock();
+        let state = self.state.read();
         let inodes: HashMap<u64, _> = state.all_inodes()?.into_iter().collect();
         let orphans = state.orphans()?;
         let mut wrong = Vec::new();
@@ -75,11 +75,19 @@ impl Tree {
         Ok(wrong)
     }
 
+    /// How many inodes there are, for checks that none is left behind.
+    ///
+    /// # Errors
+    /// Those of reading the namespace.
+    pub fn inode_count(&self) -> Result<u64> {
+        Ok(self.state.read().all_inodes()?.len() as u64)
+    }
+
     /// How many extended attributes there are, for checks that none is left behind.
     ///
     /// # Errors
     /// Those of reading the namespace.
     pub fn xattr_count(&self) -> Result<u64> {
-        self.state.lock().xattr_count()
+        self.state.read().xattr_count()
     }
 }

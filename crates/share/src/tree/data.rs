@@ -6,7 +6,6 @@ use surface::Allocation;
 use super::attributes::{FILE_BYTES_MAX, kill_privileges};
 use super::{Tree, xattr};
 use crate::failure::{Failure, Result};
-use crate::inode::Inode;
 use crate::store::State;
 
 /// Bytes that a copy within the share has in memory.
@@ -20,11 +19,11 @@ pub struct Written {
 }
 
 impl Tree {
-    /// The inode of a file with content.
-    fn file(&self, node: u64) -> Result<Inode> {
-        let inode = self.state.lock().inode(node)?;
-        match inode.kind() {
-            libc::S_IFREG => Ok(inode),
+    /// Where the content of a file lies, and its size.
+    fn file(&self, node: u64) -> Result<(u64, u64)> {
+        let (kind, data, size) = self.state.read().look_at(node, |inode| (inode.kind(), inode.data, inode.size))?;
+        match kind {
+            libc::S_IFREG => Ok((data, size)),
             libc::S_IFDIR => Err(Failure::new(libc::EISDIR)),
             _ => Err(Failure::new(libc::EINVAL)),
         }
@@ -36,10 +35,10 @@ impl Tree {
     /// `EISDIR`, those of the space.
     pub fn read(&self, node: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let _with_others = self.lock_of(node).read();
-        let inode = self.file(node)?;
-        let length = usize::try_from(inode.size.saturating_sub(offset).min(buf.len() as u64)).unwrap_or(0);
+        let (data, size) = self.file(node)?;
+        let length = usize::try_from(size.saturating_sub(offset).min(buf.len() as u64)).unwrap_or(0);
         if length > 0 {
-            self.space.read(inode.data, offset, &mut buf[..length])?;
+            self.space.read(data, offset, &mut buf[..length])?;
         }
         Ok(length)
     }
@@ -48,33 +47,38 @@ impl Tree {
     ///
     /// # Errors
     /// `EFBIG`, `EISDIR`, those of the space.
-    pub fn write(&self, node: u64, offset: u64, data: Bytes, kill_suid_sgid: bool) -> Result<Written> {
-        let end = offset.checked_add(data.len() as u64).filter(|&end| end <= FILE_BYTES_MAX);
+    pub fn write(&self, node: u64, offset: u64, bytes: Bytes, kill_suid_sgid: bool) -> Result<Written> {
+        let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= FILE_BYTES_MAX);
         let end = end.ok_or(Failure::new(libc::EFBIG))?;
         // Where the data lies does not change meanwhile, and the file is not cut.
         let _with_others = self.lock_of(node).read();
-        let inode = self.file(node)?;
-        if end > inode.size {
-            self.tidy_end(&mut self.state.lock(), &inode)?;
+        let (data, size) = self.file(node)?;
+        if end > size && self.state.read().may_have_loose_end(data) {
+            self.tidy_end(&mut self.state.write(), data, size)?;
         }
-        self.space.write(inode.data, offset, data)?;
+        let (length, now) = (bytes.len() as u64, self.now());
+        self.space.write(data, offset, bytes)?;
         // Data before the size that shows it.
-        let now = self.now();
         let mut state = self.change()?;
         let mut inode = state.inode(node)?;
-        inode.size = inode.size.max(end);
+        if end > inode.size {
+            inode.size = end;
+            state.must_flush_first = true;
+        }
         (inode.modified, inode.changed) = (now, now);
         let changed_mode = kill_suid_sgid && kill_privileges(&mut inode);
         xattr::drop_capability(&mut state, node, &mut inode)?;
         state.put(node, inode);
+        state.result = length;
         Ok(Written { changed_mode })
     }
 
     /// Makes sure that bytes behind the end read as zeroes before they come within the file: a loss of power may have left data
     /// there whose size it took.
-    pub(super) fn tidy_end(&self, state: &mut State, inode: &Inode) -> Result<()> {
-        if state.has_loose_end(inode.data) {
-            self.space.discard(inode.data, inode.size..u64::MAX)?;
+    pub(super) fn tidy_end(&self, state: &mut State, data: u64, size: u64) -> Result<()> {
+        if state.has_loose_end(data) {
+            self.space.discard(data, size..u64::MAX)?;
+            state.must_flush_first = true;
         }
         Ok(())
     }
@@ -97,15 +101,15 @@ impl Tree {
         let end = offset.checked_add(length).filter(|&end| end <= FILE_BYTES_MAX);
         let end = end.ok_or(Failure::new(libc::EFBIG))?;
         let _alone = self.lock_of(node).write();
-        let inode = self.file(node)?;
-        if clears && offset < inode.size {
-            self.space.discard(inode.data, offset..end.min(inode.size))?;
+        let (data, size) = self.file(node)?;
+        if clears && offset < size {
+            self.space.discard(data, offset..end.min(size))?;
         }
         let now = self.now();
         let mut state = self.change()?;
         let mut inode = state.inode(node)?;
         if !keeps_size && end > inode.size {
-            self.tidy_end(&mut state, &inode)?;
+            self.tidy_end(&mut state, data, size)?;
             inode.size = end;
         }
         if clears || !keeps_size {
@@ -122,16 +126,16 @@ impl Tree {
     /// `ENXIO` behind the end, and if there is no data behind `offset`.
     pub fn seek(&self, node: u64, offset: u64, wanted: Allocation) -> Result<u64> {
         let _with_others = self.lock_of(node).read();
-        let inode = self.file(node)?;
+        let (data, size) = self.file(node)?;
         let none = Failure::new(libc::ENXIO);
-        if offset >= inode.size {
+        if offset >= size {
             return Err(none);
         }
         let mut at = offset;
-        while at < inode.size {
+        while at < size {
             let before = at;
             // Two runs are enough: one of them is of the kind, unless the answer is cut short.
-            for run in self.space.allocation(inode.data, at, inode.size - at, 2)? {
+            for run in self.space.allocation(data, at, size - at, 2)? {
                 if run.allocation == wanted {
                     return Ok(at);
                 }
@@ -141,7 +145,7 @@ impl Tree {
                 return Err(Failure::damaged(format_args!("the allocation of inode {node} cannot be told at {at}")));
             }
         }
-        if wanted == Allocation::Hole { Ok(inode.size) } else { Err(none) }
+        if wanted == Allocation::Hole { Ok(size) } else { Err(none) }
     }
 
     /// Copies a range within the share; returns how many bytes there were.
@@ -149,7 +153,7 @@ impl Tree {
     /// # Errors
     /// As [`Self::read`] and [`Self::write`]; `EINVAL` for ranges of one file that overlap.
     pub fn copy_range(&self, node: u64, offset: u64, to: u64, to_offset: u64, length: u64) -> Result<u64> {
-        let size = self.file(node)?.size;
+        let (_, size) = self.file(node)?;
         let length = length.min(size.saturating_sub(offset));
         let overlap = offset < to_offset.saturating_add(length) && to_offset < offset.saturating_add(length);
         if node == to && overlap {

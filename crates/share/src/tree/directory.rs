@@ -23,7 +23,7 @@ pub struct Listed {
 ///
 /// # Errors
 /// `ENOTDIR`; `ENOENT` for one that was removed.
-pub(super) fn living_directory(state: &mut State, node: u64) -> Result<Inode> {
+pub(super) fn living_directory(state: &State, node: u64) -> Result<Inode> {
     let inode = state.inode(node)?;
     match (inode.is_directory(), inode.links) {
         (false, _) => Err(Failure::new(libc::ENOTDIR)),
@@ -38,7 +38,7 @@ impl Tree {
     /// # Errors
     /// `ESTALE` if it is not there.
     pub fn inode(&self, node: u64) -> Result<Inode> {
-        self.state.lock().inode(node)
+        self.state.read().inode(node)
     }
 
     /// The node of a name, `.` and `..` among them.
@@ -46,7 +46,7 @@ impl Tree {
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`.
     pub fn lookup(&self, directory: u64, name: &[u8]) -> Result<(u64, Inode)> {
-        let mut state = self.state.lock();
+        let state = self.state.read();
         let inode = state.inode(directory)?;
         if name == b"." {
             return Ok((directory, inode));
@@ -70,7 +70,7 @@ impl Tree {
     /// # Errors
     /// `ENOTDIR`, `ESTALE`.
     pub fn list(&self, directory: u64, after: u64, mut wants_more: impl FnMut(Listed, Inode) -> bool) -> Result<()> {
-        let mut state = self.state.lock();
+        let state = self.state.read();
         let inode = state.inode(directory)?;
         if !inode.is_directory() {
             return Err(Failure::new(libc::ENOTDIR));
@@ -115,7 +115,7 @@ impl Tree {
     /// # Errors
     /// `EINVAL` if it is none.
     pub fn read_link(&self, node: u64) -> Result<Vec<u8>> {
-        let inode = self.state.lock().inode(node)?;
+        let inode = self.state.read().inode(node)?;
         if inode.kind() == libc::S_IFLNK { Ok(inode.target.into()) } else { Err(Failure::new(libc::EINVAL)) }
     }
 }

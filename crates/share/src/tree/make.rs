@@ -67,7 +67,7 @@ impl Tree {
         }
         let now = self.now();
         let mut state = self.change()?;
-        let mut parent = living_directory(&mut state, directory)?;
+        let mut parent = living_directory(&state, directory)?;
         if let Some(name) = name
             && state.find(directory, name)?.is_some()
         {
@@ -106,9 +106,10 @@ impl Tree {
                 (parent.modified, parent.changed) = (now, now);
                 state.put(directory, parent);
             }
-            None => state.set_orphan(number, true)?,
+            None => state.set_orphan(number, true),
         }
         state.put(number, inode.clone());
+        state.result = number;
         Ok((number, inode))
     }
 
@@ -127,15 +128,15 @@ impl Tree {
         if inode.links >= LINKS_MAX {
             return Err(Failure::new(libc::EMLINK));
         }
-        let mut parent = living_directory(&mut state, directory)?;
+        let mut parent = living_directory(&state, directory)?;
         if state.find(directory, name)?.is_some() {
             return Err(Failure::new(libc::EEXIST));
         }
         state.add_entry(directory, name, node, inode.kind())?;
         if inode.links == 0 {
-            state.set_orphan(node, false)?;
+            state.set_orphan(node, false);
         }
-        inode.links += 1;
+        inode.links += u32::from(!crate::canary!("link-not-counted"));
         inode.changed = now;
         state.put(node, inode.clone());
         (parent.modified, parent.changed) = (now, now);
@@ -165,11 +166,11 @@ fn inherit_acl(
     access.restrict(inode.mode);
     inode.mode = inode.mode & !0o777 | access.mode_bits();
     if !access.is_minimal() {
-        state.set_xattr(number, acl::ACCESS, &access.encode())?;
+        state.set_xattr(number, acl::ACCESS, &access.encode());
         inode.flags.set(Flags::ACCESS_ACL, true);
     }
     if inode.is_directory() {
-        state.set_xattr(number, acl::DEFAULT, &bytes)?;
+        state.set_xattr(number, acl::DEFAULT, &bytes);
         inode.flags.set(Flags::DEFAULT_ACL, true);
     }
     Ok(())

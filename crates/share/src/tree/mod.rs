@@ -4,18 +4,24 @@
 //! # Order
 //!
 //! 1. Data is written before the size that shows it is changed.
-//! 2. A commit flushes the data first, and so never makes a size durable whose data is not.
+//! 2. Data is durable before a commit, or a record of the log, makes a size durable that shows it.
 //! 3. Data that no name shows any more is discarded after the commit that says so is durable (`trim`).
-//! 4. A file that has lost its last name while it is open is an orphan from the same commit on, and goes when the
+//! 4. A file that has lost its last name while it is open is an orphan from the same change on, and goes when the
 //!    kernel has forgotten it, or when the share is opened again.
 //!
-//! After a loss of power the tree is as some commit left it, at least the one of the last `fsync`, and no file
+//! After a loss of power the tree is as it was at some moment, at least that of the last `fsync`, and no file
 //! ever shows bytes of another.
+//!
+//! # Durability
+//!
+//! Changes go into an overlay in memory (`overlay`), and from there into the database from time to time, while reads and
+//! changes go on (`store`). `fsync` does not wait for that: it appends what has changed since the last record to a log in the space (`log`), and one turn serves
+//! all that wait. Where the mount outlives the program, a journal in memory keeps what is not durable yet (`journal`).
 //!
 //! # Locks
 //!
 //! An inode's own lock comes first (shared for reads and writes, exclusive for what changes where its data lies or ends),
-//! then `committing`, then the namespace's. A commit holds the namespace until it is durable.
+//! then the log's, then `committing`, then the namespace's, which is never held while something becomes durable.
 
 mod attributes;
 mod check;
@@ -23,20 +29,25 @@ mod commit;
 mod data;
 mod directory;
 mod make;
+mod open;
 mod remove;
 mod rename;
 mod xattr;
 
+use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
-use redb::{Builder, Database};
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+use redb::Database;
 use surface::{Capacity, ObjectSpace};
 
-use crate::backend::{Backend, ROOT};
-use crate::failure::{Failure, Result};
-use crate::inode::{Inode, Time};
+use crate::backend::ROOT;
+use crate::failure::Result;
+use crate::inode::Time;
+use crate::journal::{self, Journal};
+use crate::log::Log;
 use crate::store::State;
 
 pub use attributes::{SetAttributes, TimeToSet};
@@ -68,91 +79,63 @@ pub struct Caller {
 pub struct Tree {
     space: Arc<dyn ObjectSpace>,
     database: Database,
-    state: Mutex<State>,
+    state: RwLock<State>,
     /// Held by the thread that commits, and by those that wait for it.
     committing: Mutex<()>,
-    /// The last change that is durable.
+    /// The last change that a commit made durable.
     committed: AtomicU64,
+    log: Mutex<Turn>,
+    /// Requests for durability until now.
+    syncs: AtomicU64,
+    /// Something could not be made durable.
+    has_failed: AtomicBool,
+    journal: Option<Arc<dyn Journal>>,
+    /// Requests that the program before this one has carried out, and what came of them.
+    done: HashMap<u64, u64>,
     inode_locks: [RwLock<()>; INODE_LOCKS],
     options: Options,
+}
+
+/// Who writes the log.
+struct Turn {
+    log: Log,
+    /// The last request for durability that was served.
+    served: u64,
+}
+
+/// The namespace while an operation changes it.
+struct Change<'a> {
+    tree: &'a Tree,
+    state: RwLockWriteGuard<'a, State>,
+    request: u64,
+    /// What comes of the operation: the number of a new inode, or of bytes.
+    result: u64,
+}
+
+impl Deref for Change<'_> {
+    type Target = State;
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Change<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        if let Some(record) = self.state.end_operation(self.request, self.result) {
+            self.tree.keep(self.state.commit_number(), &record);
+        }
+    }
 }
 
 impl Tree {
     /// The root directory's number.
     pub const ROOT: u64 = ROOT;
-
-    /// Makes an empty tree in an empty space. `secret`: a random number.
-    ///
-    /// # Errors
-    /// `EEXIST` if there is one; those of the space.
-    pub fn create(space: Arc<dyn ObjectSpace>, secret: u64, options: Options) -> Result<Self> {
-        if Backend::open(space.clone())?.is_some() {
-            return Err(Failure::new(libc::EEXIST));
-        }
-        let database = Self::database(Backend::create(space.clone())?, options)?;
-        let mut state = State::create(&database, secret)?;
-        let now = (options.now)();
-        let root = Inode {
-            mode: libc::S_IFDIR | 0o755,
-            uid: 0,
-            gid: 0,
-            links: 2,
-            device: 0,
-            size: 0,
-            data: 0,
-            parent: ROOT,
-            accessed: now,
-            modified: now,
-            changed: now,
-            born: now,
-            target: Box::default(),
-            flags: crate::inode::Flags::default(),
-        };
-        state.put(ROOT, root);
-        let tree = Self::new(space, database, state, options);
-        tree.commit()?;
-        Ok(tree)
-    }
-
-    /// Opens the tree of a space: reaps orphans, carries out trims, and discards data of files that a loss of power took.
-    ///
-    /// # Errors
-    /// `ENOENT` if there is none; `EIO` if it is damaged; those of the space.
-    pub fn open(space: Arc<dyn ObjectSpace>, options: Options) -> Result<Self> {
-        let backend = Backend::open(space.clone())?.ok_or(Failure::new(libc::ENOENT))?;
-        let database = Self::database(backend, options)?;
-        let mut state = State::open(&database)?;
-        let lost = state.lost_numbers()?;
-        if !lost.is_empty() {
-            space.discard_files(lost)?;
-        }
-        for (data, from) in state.open_trims()? {
-            space.discard(data, from..u64::MAX)?;
-            state.trim_done(data)?;
-        }
-        for orphan in state.orphans()? {
-            remove::reap(&mut state, orphan)?;
-        }
-        let tree = Self::new(space, database, state, options);
-        tree.commit()?;
-        Ok(tree)
-    }
-
-    fn database(backend: Backend, options: Options) -> Result<Database> {
-        Ok(Builder::new().set_cache_size(options.cache_bytes).create_with_backend(backend)?)
-    }
-
-    fn new(space: Arc<dyn ObjectSpace>, database: Database, state: State, options: Options) -> Self {
-        Self {
-            space,
-            database,
-            state: Mutex::new(state),
-            committing: Mutex::default(),
-            committed: AtomicU64::new(0),
-            inode_locks: [const { RwLock::new(()) }; INODE_LOCKS],
-            options,
-        }
-    }
 
     fn now(&self) -> Time {
         (self.options.now)()
@@ -162,15 +145,31 @@ impl Tree {
         &self.inode_locks[node as usize % INODE_LOCKS]
     }
 
-    /// The namespace, for a change: with room for it until the next commit.
-    fn change(&self) -> Result<MutexGuard<'_, State>> {
-        let state = self.state.lock();
-        if !state.must_commit() {
-            return Ok(state);
+    /// The namespace, for the change that an operation makes.
+    fn change(&self) -> Result<Change<'_>> {
+        let mut change = self.change_in_part()?;
+        change.request = journal::request();
+        Ok(change)
+    }
+
+    /// The namespace, for a change behind which another one belongs to the same operation.
+    fn change_in_part(&self) -> Result<Change<'_>> {
+        loop {
+            self.check_health()?;
+            let state = self.state.write();
+            if !state.must_commit() {
+                return Ok(Change { tree: self, state, request: 0, result: 0 });
+            }
+            let wanted = state.changes;
+            drop(state);
+            self.commit_up_to(wanted, false)?;
         }
-        drop(state);
-        self.commit()?;
-        Ok(self.state.lock())
+    }
+
+    fn keep(&self, commit: u64, record: &[u8]) {
+        if let Some(journal) = &self.journal {
+            journal.keep(commit, record);
+        }
     }
 
     /// How much the share holds, and how much of that is free.

@@ -30,7 +30,7 @@ impl Tree {
         }
         let now = self.now();
         let mut state = self.change()?;
-        let mut parent = living_directory(&mut state, directory)?;
+        let mut parent = living_directory(&state, directory)?;
         let (cookie, named) = state.find(directory, name)?.ok_or(Failure::new(libc::ENOENT))?;
         let inode = state.inode(named.inode)?;
         match (is_directory, inode.is_directory()) {
@@ -39,11 +39,11 @@ impl Tree {
             (true, true) if !state.is_empty(named.inode)? => return Err(Failure::new(libc::ENOTEMPTY)),
             _ => {}
         }
-        state.remove_entry(directory, cookie)?;
+        state.remove_entry(directory, cookie);
         parent.links -= u32::from(is_directory);
         (parent.modified, parent.changed) = (now, now);
         state.put(directory, parent);
-        lose_name(&mut state, named.inode, inode, now)?;
+        lose_name(&mut state, named.inode, inode, now);
         Ok(named.inode)
     }
 
@@ -52,6 +52,10 @@ impl Tree {
     /// # Errors
     /// Those of the namespace.
     pub fn forget(&self, node: u64) -> Result<()> {
+        // Most that is forgotten has a name.
+        if !matches!(self.state.read().look_at(node, |inode| inode.links), Ok(0)) {
+            return Ok(());
+        }
         let mut state = self.change()?;
         match state.inode(node) {
             Ok(inode) if inode.links == 0 => reap(&mut state, node),
@@ -61,25 +65,25 @@ impl Tree {
 }
 
 /// An inode has one name less; a directory is empty and has none then.
-pub(super) fn lose_name(state: &mut State, node: u64, mut inode: Inode, now: Time) -> Result<()> {
+pub(super) fn lose_name(state: &mut State, node: u64, mut inode: Inode, now: Time) {
     inode.links = if inode.is_directory() { 0 } else { inode.links.saturating_sub(1) };
     inode.changed = now;
     if inode.links == 0 {
-        state.set_orphan(node, true)?;
+        state.set_orphan(node, true);
     }
     state.put(node, inode);
-    Ok(())
 }
 
 /// Removes an orphan with all that belongs to it.
 pub(super) fn reap(state: &mut State, node: u64) -> Result<()> {
     let inode = state.inode(node)?;
     for name in state.xattr_names(node)? {
-        state.remove_xattr(node, &name)?;
+        state.remove_xattr(node, &name);
     }
     if inode.data != 0 {
-        state.trim(inode.data, 0)?;
+        state.trim(inode.data, 0);
     }
-    state.set_orphan(node, false)?;
-    state.remove_inode(node)
+    state.set_orphan(node, false);
+    state.remove_inode(node);
+    Ok(())
 }

@@ -30,8 +30,8 @@ impl Tree {
         names::check(new_name)?;
         let now = self.now();
         let mut state = self.change()?;
-        living_directory(&mut state, from)?;
-        living_directory(&mut state, to)?;
+        living_directory(&state, from)?;
+        living_directory(&state, to)?;
         let old = Place { directory: from, name };
         let new = Place { directory: to, name: new_name };
         let (old_cookie, moved) = state.find(from, name)?.ok_or(Failure::new(libc::ENOENT))?;
@@ -40,7 +40,7 @@ impl Tree {
         if no_replace && there.is_some() {
             return Err(Failure::new(libc::EEXIST));
         }
-        if moved_inode.is_directory() && is_within(&mut state, to, moved.inode)? {
+        if moved_inode.is_directory() && is_within(&state, to, moved.inode)? {
             return Err(Failure::new(libc::EINVAL));
         }
         if exchange {
@@ -60,21 +60,25 @@ impl Tree {
                     (true, true) if !state.is_empty(other.inode)? => return Err(Failure::new(libc::ENOTEMPTY)),
                     _ => {}
                 }
-                state.set_entry(to, *cookie, new_name, moved.inode, moved.kind)?;
+                state.set_entry(to, *cookie, new_name, moved.inode, moved.kind);
                 if other_inode.is_directory() {
                     change_directory(&mut state, to, now, |directory| directory.links -= 1)?;
                 }
-                remove::lose_name(&mut state, other.inode, other_inode, now)?;
+                remove::lose_name(&mut state, other.inode, other_inode, now);
             }
             None => state.add_entry(to, new_name, moved.inode, moved.kind)?,
         }
         if flags & libc::RENAME_WHITEOUT != 0 {
             let whiteout = self.whiteout(&mut state, &moved_inode, now);
-            state.set_entry(from, old_cookie, name, whiteout, libc::S_IFCHR)?;
+            state.set_entry(from, old_cookie, name, whiteout, libc::S_IFCHR);
         } else {
-            state.remove_entry(from, old_cookie)?;
+            state.remove_entry(from, old_cookie);
         }
         move_inode(&mut state, moved.inode, from, to, now)?;
+        #[cfg(feature = "canaries")]
+        if crate::canary!("rename-not-logged") {
+            state.forget_unlogged_names();
+        }
         change_directory(&mut state, from, now, |_| {})?;
         change_directory(&mut state, to, now, |_| {})
     }
@@ -102,7 +106,7 @@ impl Tree {
 }
 
 /// Whether `directory` is `ancestor` or lies below it.
-fn is_within(state: &mut State, mut directory: u64, ancestor: u64) -> Result<bool> {
+fn is_within(state: &State, mut directory: u64, ancestor: u64) -> Result<bool> {
     loop {
         if directory == ancestor {
             return Ok(true);
@@ -145,8 +149,8 @@ fn exchange_names(
     if other_is_directory && is_within(state, old.directory, other.inode)? {
         return Err(Failure::new(libc::EINVAL));
     }
-    state.set_entry(new.directory, new_cookie, new.name, moved.inode, moved.kind)?;
-    state.set_entry(old.directory, old_cookie, old.name, other.inode, other.kind)?;
+    state.set_entry(new.directory, new_cookie, new.name, moved.inode, moved.kind);
+    state.set_entry(old.directory, old_cookie, old.name, other.inode, other.kind);
     move_inode(state, moved.inode, old.directory, new.directory, now)?;
     move_inode(state, other.inode, new.directory, old.directory, now)?;
     change_directory(state, old.directory, now, |_| {})?;

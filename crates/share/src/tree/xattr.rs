@@ -16,7 +16,7 @@ const VALUE_BYTES_MAX: usize = 64 << 10;
 pub(super) fn drop_capability(state: &mut State, node: u64, inode: &mut Inode) -> Result<bool> {
     let has = inode.flags.has(Flags::CAPABILITY);
     if has {
-        state.remove_xattr(node, CAPABILITY)?;
+        state.remove_xattr(node, CAPABILITY);
         inode.flags.set(Flags::CAPABILITY, false);
     }
     Ok(has)
@@ -43,7 +43,7 @@ impl Tree {
     /// `ENODATA`, `EOPNOTSUPP` for a name that is not kept.
     pub fn xattr(&self, node: u64, name: &[u8]) -> Result<Vec<u8>> {
         check(name)?;
-        let mut state = self.state.lock();
+        let state = self.state.read();
         let inode = state.inode(node)?;
         let absent = Failure::new(libc::ENODATA);
         let flag = match name {
@@ -63,7 +63,7 @@ impl Tree {
     /// # Errors
     /// `ESTALE`.
     pub fn xattr_names(&self, node: u64) -> Result<Vec<Vec<u8>>> {
-        let mut state = self.state.lock();
+        let state = self.state.read();
         state.inode(node)?;
         state.xattr_names(node)
     }
@@ -110,9 +110,9 @@ impl Tree {
             _ => {}
         }
         if keep {
-            state.set_xattr(node, name, value)?;
+            state.set_xattr(node, name, value);
         } else if is_there {
-            state.remove_xattr(node, name)?;
+            state.remove_xattr(node, name);
         }
         inode.changed = now;
         state.put(node, inode);
@@ -128,9 +128,10 @@ impl Tree {
         let now = self.now();
         let mut state = self.change()?;
         let mut inode = state.inode(node)?;
-        if !state.remove_xattr(node, name)? {
+        if state.xattr(node, name)?.is_none() {
             return Err(Failure::new(libc::ENODATA));
         }
+        state.remove_xattr(node, name);
         match name {
             acl::ACCESS => inode.flags.set(Flags::ACCESS_ACL, false),
             acl::DEFAULT => inode.flags.set(Flags::DEFAULT_ACL, false),

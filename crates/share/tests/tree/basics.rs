@@ -80,7 +80,7 @@ fn emptying_a_file_keeps_its_content_until_that_is_durable_and_frees_it_then() {
     assert!(space.allocated_blocks(node..node + 1) == 2, "the old content went before that was durable");
     let before = Tree::open(space.after_power_loss(&mut Rng::new(3)), OPTIONS).unwrap();
     assert_eq!(content(&before, node), vec![b'o'; 8192]);
-    tree.sync().unwrap();
+    tree.commit().unwrap();
     assert_eq!(space.allocated_blocks(node..node + 1), 0);
     assert_eq!(content(&tree, node), b"new");
 }
@@ -96,7 +96,7 @@ fn a_removed_file_lives_while_it_is_held_and_leaves_nothing() {
     assert_eq!(tree.inode(node).unwrap().links, 0);
     tree.forget(node).unwrap();
     assert_eq!(tree.inode(node).unwrap_err().errno(), libc::ESTALE);
-    tree.sync().unwrap();
+    tree.commit().unwrap();
     assert_eq!((space.allocated_blocks(node..node + 1), tree.xattr_count().unwrap()), (0, 0));
 }
 

@@ -26,30 +26,38 @@ fn random_operations_agree_with_the_model() {
     }
 }
 
-#[test]
-fn a_loss_of_power_leaves_what_some_commit_left() {
+/// Runs of one half of the seeds: two tests, so that two cores have something to do. Returns the losses of power in
+/// the middle of an operation.
+pub fn lose_power(seeds: impl Iterator<Item = u64>) -> u64 {
     let mut losses = 0;
-    for seed in 0..runs(250) {
+    for seed in seeds {
         let mut run = Run::new(seed);
         // It goes on after each loss, and can lose power again.
         for _ in 0..4 {
             let calls = run.rng.below(60);
             run.space.fail_after(calls);
-            for _ in 0..120 {
-                if !run.step() {
-                    break;
-                }
-            }
-            if run.space.is_off() {
-                losses += 1;
-                run.recover();
-            } else {
-                // Power goes between two operations.
-                run.recover();
-            }
+            let _went = (0..120).take_while(|_| run.step()).count();
+            // Else power goes between two operations.
+            losses += u64::from(run.space.is_off());
+            run.recover();
         }
     }
-    assert!(losses > runs(250), "{losses} losses in the middle of an operation");
+    losses
+}
+
+/// Seeds of each half: with four losses each, played out five times, at least 10,000 points in all.
+const SEEDS: u64 = 300;
+
+#[test]
+fn a_loss_of_power_leaves_what_was_synced_even() {
+    let losses = lose_power((0..runs(SEEDS)).map(|seed| 2 * seed));
+    assert!(losses > runs(SEEDS), "{losses} losses in the middle of an operation");
+}
+
+#[test]
+fn a_loss_of_power_leaves_what_was_synced_odd() {
+    let losses = lose_power((0..runs(SEEDS)).map(|seed| 2 * seed + 1));
+    assert!(losses > runs(SEEDS), "{losses} losses in the middle of an operation");
 }
 
 #[test]

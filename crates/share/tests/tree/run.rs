@@ -11,6 +11,9 @@ use crate::model::{BLOCK, Model, Outcome};
 
 pub const OPTIONS: Options = Options { now: || Time { seconds: 1_800_000_000, nanoseconds: 5 }, cache_bytes: 1 << 20 };
 
+/// Ways in which each loss of power is played out.
+pub const OUTCOMES: usize = 5;
+
 const CALLER: Caller = Caller { uid: 1000, gid: 100 };
 
 /// A tree under test, its model, and the states that a loss of power may leave.
@@ -23,6 +26,11 @@ pub struct Run {
     pub durable: Model,
     /// Contents that blocks have had since, by node and block.
     pub later: BTreeMap<(u64, usize), BTreeSet<Vec<u8>>>,
+    /// Blocks that a write has reached since behind the end that the file had.
+    grown: BTreeSet<(u64, usize)>,
+    seed: u64,
+    /// The highest number that was ever given out.
+    highest: u64,
 }
 
 /// Whether both say the same; the error if they agree on one. `None`: power is off.
@@ -34,7 +42,7 @@ fn agree<T>(real: share::Result<T>, model: Outcome<()>, space: &SimSpace, what: 
         (Ok(value), Ok(())) => Some(Ok(value)),
         (Err(failure), Err(errno)) if failure.errno() == errno => Some(Err(errno)),
         (real, model) => {
-            panic!("{what}: the tree says {:?}, the model {model:?}", real.map(|_| ()).map_err(Failure::errno))
+            panic!("HARNESS: {what}: the tree says {:?}, the model {model:?}", real.map(|_| ()).map_err(Failure::errno))
         }
     }
 }
@@ -44,7 +52,17 @@ impl Run {
         let space = SimSpace::new();
         let tree = Tree::create(space.clone(), seed, OPTIONS).unwrap();
         let model = Model::new(Tree::ROOT);
-        Self { space, tree, durable: model.clone(), model, rng: Rng::new(seed), later: BTreeMap::new() }
+        Self {
+            space,
+            tree,
+            durable: model.clone(),
+            model,
+            rng: Rng::new(seed),
+            later: BTreeMap::new(),
+            grown: BTreeSet::new(),
+            seed,
+            highest: 0,
+        }
     }
 
     fn directory(&mut self) -> u64 {
@@ -76,6 +94,13 @@ impl Run {
         bytes
     }
 
+    /// Notes that a write ends at `end` of a file that has `before` bytes.
+    fn note_growth(&mut self, node: u64, before: usize, end: usize) {
+        if end > before {
+            self.grown.extend((before / BLOCK..=(end - 1) / BLOCK).map(|block| (node, block)));
+        }
+    }
+
     /// Notes what blocks of a file hold now.
     fn note_blocks(&mut self, node: u64) {
         let content = &self.model.nodes[&node].content;
@@ -89,6 +114,7 @@ impl Run {
     fn committed(&mut self) {
         self.durable = self.model.clone();
         self.later.clear();
+        self.grown.clear();
     }
 
     /// One operation; `false` if power has gone.
@@ -105,10 +131,17 @@ impl Run {
             80..84 => self.chmod(),
             84..90 => self.forget(),
             90..93 => self.copy(),
-            93..96 => self.nameless(),
+            93 => self.nameless(),
+            94 => self.snapshot(),
+            95 => self.commit(),
             _ => self.sync(),
         };
         done.is_some()
+    }
+
+    fn given_out(&mut self, node: u64) {
+        assert!(node > self.highest, "HARNESS: number {node} is given out after {}", self.highest);
+        self.highest = node;
     }
 
     fn make(&mut self) -> Option<()> {
@@ -124,7 +157,8 @@ impl Run {
         if let Ok((node, inode)) = agree(made, may, &self.space, "make")? {
             let mut new = Model::node(inode.mode, CALLER.uid, directory);
             new.target = target.to_vec();
-            assert!(self.model.nodes.insert(node, new).is_none(), "a number is used twice");
+            self.given_out(node);
+            self.model.nodes.insert(node, new);
             self.model.name(directory, &name, node);
         }
         Some(())
@@ -135,6 +169,7 @@ impl Run {
         let may = if self.model.links(directory) > 0 { Ok(()) } else { Err(libc::ENOENT) };
         let made = self.tree.make_nameless(directory, CALLER, 0o600, 0);
         if let Ok((node, inode)) = agree(made, may, &self.space, "make without a name")? {
+            self.given_out(node);
             self.model.nodes.insert(node, Model::node(inode.mode, CALLER.uid, directory));
         }
         Some(())
@@ -150,6 +185,7 @@ impl Run {
         let before = content.clone();
         content.resize(content.len().max(offset + bytes.len()), 0);
         content[offset..offset + bytes.len()].copy_from_slice(&bytes);
+        self.note_growth(node, before.len(), offset + bytes.len());
         self.note_blocks(node);
         let written = self.tree.write(node, offset as u64, Bytes::from(bytes), false);
         if self.space.is_off() {
@@ -284,6 +320,9 @@ impl Run {
             content.resize(content.len().max(to_offset as usize + piece.len()), 0);
             content[to_offset as usize..to_offset as usize + piece.len()].copy_from_slice(&piece);
         }
+        if !piece.is_empty() {
+            self.note_growth(to, before.len(), to_offset as usize + piece.len());
+        }
         self.note_blocks(to);
         let done = self.tree.copy_range(from, offset, to, to_offset, length);
         if self.space.is_off() {
@@ -304,47 +343,97 @@ impl Run {
         Some(())
     }
 
+    /// What happens by itself now and then.
+    fn commit(&mut self) -> Option<()> {
+        let committed = self.tree.commit();
+        if self.space.is_off() {
+            return None;
+        }
+        committed.unwrap();
+        self.committed();
+        Some(())
+    }
+
+    /// A snapshot has all that was done before it.
+    fn snapshot(&mut self) -> Option<()> {
+        let taken = self.tree.snapshot(|| self.space.snapshot());
+        if self.space.is_off() {
+            return None;
+        }
+        let tree = Tree::open(taken.unwrap(), OPTIONS).unwrap();
+        if let Err(difference) = compare(&tree, &self.model.reopened(), |_, _, _| false) {
+            panic!("HARNESS: seed {}: in a snapshot {difference}", self.seed);
+        }
+        self.committed();
+        Some(())
+    }
+
     /// Everything in the tree is as in the model.
     pub fn compare(&self) {
         if let Err(difference) = compare(&self.tree, &self.model, |_, _, _| false) {
-            panic!("{difference}");
+            panic!("HARNESS: {difference}");
         }
     }
 
-    /// Power comes back: the tree must be as some commit left it, and goes on from there.
+    /// Power comes back: the tree must be as it was at some moment since the last `fsync`, and goes on from there.
     pub fn recover(&mut self) {
+        // What was not flushed may have arrived or not in many ways.
+        for _ in 0..OUTCOMES - 1 {
+            let space = self.space.after_power_loss(&mut self.rng);
+            self.opened(&space);
+        }
         let space = self.space.after_power_loss(&mut self.rng);
-        let tree = Tree::open(space.clone(), OPTIONS).unwrap();
-        assert_eq!(tree.check().unwrap(), Vec::<String>::new());
-        let may_be = |node: u64, block: usize, bytes: &[u8]| {
-            let versions = self.later.get(&(node, block));
-            versions.is_some_and(|versions| versions.iter().any(|version| version.starts_with(bytes)))
-        };
-        let (durable, attempted) = (self.durable.reopened(), self.model.reopened());
-        let as_durable = compare(&tree, &durable, may_be);
-        let state = match (as_durable, compare(&tree, &attempted, may_be)) {
-            (Ok(()), _) => durable,
-            (Err(_), Ok(())) => attempted,
-            (Err(first), Err(second)) => panic!("neither the last commit ({first}) nor the next one ({second})"),
-        };
-        self.model = state;
+        (self.tree, self.model) = self.opened(&space);
+        self.space = space;
         // What blocks hold now is one of the contents that they may.
         let files: Vec<u64> = self.model.nodes.keys().copied().collect();
         for node in files {
             let length = self.model.nodes[&node].content.len();
             let mut content = vec![0; length];
             if length > 0 {
-                assert_eq!(tree.read(node, 0, &mut content).unwrap(), length);
+                assert_eq!(self.tree.read(node, 0, &mut content).unwrap(), length);
             }
             self.model.nodes.get_mut(&node).unwrap().content = content;
         }
-        (self.space, self.tree) = (space, tree);
         self.committed();
+    }
+
+    /// Opens what a loss of power has left, and finds the state that it is in.
+    fn opened(&self, space: &Arc<SimSpace>) -> (Tree, Model) {
+        let seed = self.seed;
+        let tree = Tree::open(space.clone(), OPTIONS).unwrap();
+        let wrong = tree.check().unwrap();
+        assert!(wrong.is_empty(), "HARNESS: seed {seed}: {wrong:?}");
+        let may_be = |node: u64, block: usize, bytes: &[u8]| {
+            let versions = self.later.get(&(node, block));
+            if versions.is_some_and(|versions| versions.iter().any(|version| version.starts_with(bytes))) {
+                return true;
+            }
+            // Data that was overwritten may be there still, whatever has become of the names. A size that shows new data is another matter.
+            let before = self.durable.nodes.get(&node).map(|node| &node.content[..]).unwrap_or_default();
+            let before = before.chunks(BLOCK).nth(block).unwrap_or_default();
+            let old = bytes.iter().zip(before.iter().chain(std::iter::repeat(&0))).all(|(is, was)| is == was);
+            old && !self.grown.contains(&(node, block)) && !before.is_empty()
+        };
+        let (durable, attempted) = (self.durable.reopened(), self.model.reopened());
+        let as_durable = compare(&tree, &durable, may_be);
+        let state = match (as_durable, compare(&tree, &attempted, may_be)) {
+            (Ok(()), _) => durable,
+            (Err(_), Ok(())) => attempted,
+            (Err(first), Err(second)) => {
+                panic!("HARNESS: seed {seed}: neither what was durable ({first}) nor what was to be ({second})")
+            }
+        };
+        (tree, state)
     }
 }
 
 /// Whether a tree is as the model says; a block of a file may also be what `may_be` says.
 fn compare(tree: &Tree, model: &Model, may_be: impl Fn(u64, usize, &[u8]) -> bool) -> Result<(), String> {
+    let count = tree.inode_count().unwrap();
+    if count != model.nodes.len() as u64 {
+        return Err(format!("there are {count} inodes, not {}", model.nodes.len()));
+    }
     for (&number, node) in &model.nodes {
         let inode = tree.inode(number).map_err(|failure| format!("inode {number}: {failure:?}"))?;
         let (links, is) = (model.links(number), (inode.mode, inode.uid, inode.links));

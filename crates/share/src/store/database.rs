@@ -1,0 +1,121 @@
+//! The namespace's database: its tables, the facts in it, and how a commit is written.
+
+use std::sync::Arc;
+
+use redb::{Database, ReadOnlyTable, ReadableDatabase, TableDefinition};
+
+use super::FIRST_NUMBER;
+use crate::failure::{Failure, Result};
+use crate::overlay::{Overlay, Table};
+
+type Bytes = &'static [u8];
+
+const TABLES: [TableDefinition<'_, Bytes, Bytes>; 5] = [
+    TableDefinition::new("inode"),
+    TableDefinition::new("entry"),
+    TableDefinition::new("xattr"),
+    TableDefinition::new("orphan"),
+    TableDefinition::new("trim"),
+];
+const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+
+/// The database as of a commit.
+pub(super) struct Base {
+    tables: [ReadOnlyTable<Bytes, Bytes>; 5],
+}
+
+impl Base {
+    pub(super) fn read(database: &Database) -> Result<Self> {
+        let transaction = database.begin_read()?;
+        let open = |table: Table| transaction.open_table(TABLES[table as usize]);
+        let [inodes, entries, xattrs, orphans, trims] = Table::ALL;
+        Ok(Self { tables: [open(inodes)?, open(entries)?, open(xattrs)?, open(orphans)?, open(trims)?] })
+    }
+
+    pub(super) fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok(self.tables[table as usize].get(key)?.map(|value| value.value().to_vec()))
+    }
+
+    pub(super) fn range(&self, table: Table, from: &[u8], to: &[u8]) -> Result<redb::Range<'_, Bytes, Bytes>> {
+        Ok(self.tables[table as usize].range::<&[u8]>(from..to)?)
+    }
+}
+
+/// Facts of the table `meta`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Meta {
+    pub(crate) secret: u64,
+    pub(crate) used: u64,
+    pub(crate) reserved: u64,
+    pub(crate) clean: bool,
+    /// Number of the commit that wrote this.
+    pub(crate) commit: u64,
+    /// Number of the opening.
+    pub(crate) session: u64,
+    /// Number of the opening whose journal is in the database, 0 for none.
+    pub(crate) replayed: u64,
+}
+
+/// What a commit writes.
+pub(crate) struct Frozen {
+    pub(super) overlay: Arc<Overlay>,
+    pub(super) meta: Meta,
+    /// What has to be discarded when it is durable.
+    pub(crate) trims: Vec<(u64, u64)>,
+    /// The last change in it.
+    pub(crate) changes: u64,
+}
+
+impl Frozen {
+    /// Writes it into the database. Durable when it returns.
+    pub(crate) fn commit(&self, database: &Database) -> Result<()> {
+        let mut transaction = database.begin_write()?;
+        // Opening it after a loss of power, and opening a snapshot, then reads no more than its head. And all that was written before is
+        // durable before the head of the database shows this state: data before the sizes that show it.
+        transaction.set_quick_repair(true);
+        for table in Table::ALL {
+            let mut written = transaction.open_table(TABLES[table as usize])?;
+            for (key, value) in self.overlay.table(table) {
+                match value {
+                    Some(value) => drop(written.insert(&key[..], &value[..])?),
+                    None => drop(written.remove(&key[..])?),
+                }
+            }
+        }
+        {
+            let Meta { secret, used, reserved, clean, commit, session, replayed } = self.meta;
+            let mut meta = transaction.open_table(META)?;
+            let facts = [("secret", secret), ("used", used), ("reserved", reserved), ("clean", u64::from(clean))];
+            let more = [("commit", commit), ("session", session), ("replayed", replayed)];
+            for (name, value) in facts.into_iter().chain(more) {
+                meta.insert(name, value)?;
+            }
+        }
+        Ok(transaction.commit()?)
+    }
+}
+
+/// The facts of a database.
+pub(crate) fn meta(database: &Database) -> Result<Meta> {
+    let table = database.begin_read()?.open_table(META)?;
+    let fact = |name| -> Result<u64> {
+        let value = table.get(name)?.map(|value| value.value());
+        value.ok_or_else(|| Failure::damaged(format_args!("its table of facts has no '{name}'")))
+    };
+    Ok(Meta {
+        secret: fact("secret")?,
+        used: fact("used")?,
+        reserved: fact("reserved")?,
+        clean: fact("clean")? != 0,
+        commit: fact("commit")?,
+        session: fact("session")?,
+        replayed: fact("replayed")?,
+    })
+}
+
+/// Makes the tables of a new database, and its facts. Durable when it returns.
+pub(crate) fn create(database: &Database, secret: u64) -> Result<()> {
+    let (used, reserved) = (FIRST_NUMBER, FIRST_NUMBER);
+    let meta = Meta { secret, used, reserved, clean: true, commit: 0, session: 0, replayed: 0 };
+    Frozen { overlay: Arc::default(), meta, trims: Vec::new(), changes: 0 }.commit(database)
+}

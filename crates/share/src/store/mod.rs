@@ -1,0 +1,397 @@
+//! The namespace as its users see it: the database as of its last commit, and all changes since over it. Owns what is cached.
+//!
+//! # Tables
+//!
+//! | name | key | value |
+//! | --- | --- | --- |
+//! | `inode` | number | record (`inode.rs`) |
+//! | `entry` | directory, cookie (`names.rs`) | inode, type, name |
+//! | `xattr` | inode, name | value |
+//! | `orphan` | inode without a name that is still open | nothing |
+//! | `trim` | file of the object space | first byte that is to be discarded 8, once this is durable |
+//! | `meta` | `secret`, `used`, `reserved`, `clean`, `commit`, `session`, `replayed` | number |
+//!
+//! Numbers in keys are 8 bytes, big-endian; in values little-endian.
+//!
+//! # Layers
+//!
+//! A look-up asks the *active* overlay, which takes changes, then the *frozen* one, which a commit is writing into the
+//! database, then the database as of the commit before. So neither readers nor writers wait for a commit.
+//!
+//! # Numbers
+//!
+//! Inodes and files of the object space have numbers from one sequence, and none is ever used twice. A commit
+//! writes `used`, the next number, and `reserved`, a number up to which may be used before the next commit. After a loss of power
+//! numbers from `used` to `reserved` may have been given out and lost: their data is discarded, and the sequence goes on behind them.
+
+mod database;
+mod tables;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use redb::Database;
+
+use self::database::{Base, Meta};
+pub(crate) use self::database::{Frozen, create, meta};
+use crate::failure::{Failure, Result};
+use crate::inode::Inode;
+use crate::overlay::{self, Key, Merged, Overlay, Table, Value};
+
+/// Numbers that may be used between two commits; a commit comes before they run out.
+const RESERVE: u64 = 1 << 16;
+
+/// The first number that is given out. Those below are the root's, the log's, and kept.
+pub(crate) const FIRST_NUMBER: u64 = 16;
+
+/// Inodes that the cache holds, some 250 bytes each.
+const CACHED_MAX: usize = 1 << 16;
+
+/// What changes may take in memory before a commit comes, about. While it is written, as much may come again.
+const OVERLAY_BYTES: usize = 32 << 20;
+
+/// The largest record of the log. More is committed: that costs less than to write it twice.
+const RECORD_BYTES_MAX: usize = 1 << 20;
+
+/// Changes that are remembered for the next record of the log. More would not fit.
+const UNLOGGED_MAX: usize = 1 << 14;
+
+/// Keys that have changed since the last record of the log.
+#[derive(Default)]
+struct Unlogged {
+    keys: Vec<(Table, Key)>,
+    /// There were too many to remember: only a commit makes them durable.
+    is_too_much: bool,
+}
+
+impl Unlogged {
+    fn add(&mut self, table: Table, key: &[u8]) {
+        if self.keys.len() < UNLOGGED_MAX {
+            self.keys.push((table, key.into()));
+        } else {
+            self.is_too_much = true;
+        }
+    }
+}
+
+/// What the log is to take.
+pub(crate) enum ToLog {
+    /// The database or the log has all changes.
+    Nothing,
+    /// A record.
+    Record {
+        commit: u64,
+        body: Vec<u8>,
+        /// It takes for durable what may not be: a flush must come first.
+        must_flush_first: bool,
+    },
+    /// More than a record holds: a commit must come.
+    TooMuch,
+}
+
+/// The namespace.
+pub(crate) struct State {
+    base: Base,
+    active: Overlay,
+    frozen: Option<Arc<Overlay>>,
+    unlogged: Unlogged,
+    unlogged_frozen: Unlogged,
+    cache: Mutex<HashMap<u64, Inode>>,
+    next: u64,
+    reserved: u64,
+    reserved_by_commit: u64,
+    meta: Meta,
+    /// Changes since the share was opened; the last one's number.
+    pub(crate) changes: u64,
+    /// Trims that the next commit makes due.
+    trims: Vec<(u64, u64)>,
+    /// A change takes for durable what no flush may have made so: data that a size shows, or that something was discarded.
+    pub(crate) must_flush_first: bool,
+    /// Keys that the operation under way has changed, if there is a journal.
+    touched: Vec<(Table, Key)>,
+    pub(crate) keeps_journal: bool,
+    /// Bytes of records that went to the journal for the next commit.
+    pub(crate) journal_bytes: usize,
+    /// Files of smaller numbers may have data behind their ends, because the session before did not end in order.
+    loose_below: u64,
+    /// Files whose end has been seen to since.
+    tidied: HashSet<u64>,
+}
+
+impl State {
+    /// The namespace as of the last commit, for a new session. Nothing may be given out before a commit.
+    pub(crate) fn open(database: &Database) -> Result<Self> {
+        let meta = database::meta(database)?;
+        Ok(Self {
+            base: Base::read(database)?,
+            active: Overlay::default(),
+            frozen: None,
+            unlogged: Unlogged::default(),
+            unlogged_frozen: Unlogged::default(),
+            cache: Mutex::default(),
+            next: meta.used,
+            reserved: meta.used,
+            reserved_by_commit: 0,
+            meta: Meta { commit: meta.commit + 1, ..meta },
+            // What opening changes is to be committed.
+            changes: 1,
+            trims: Vec::new(),
+            must_flush_first: false,
+            touched: Vec::new(),
+            keeps_journal: false,
+            journal_bytes: 0,
+            loose_below: 0,
+            tidied: HashSet::new(),
+        })
+    }
+
+    /// Takes changes from the record of a log or a journal, of the commit `commit`, with the next number as of then.
+    pub(crate) fn replay(&mut self, commit: u64, next: u64, changes: &[u8]) -> Result<()> {
+        self.next = self.next.max(next);
+        // Numbers of commits are not used twice.
+        self.meta.commit = self.meta.commit.max(commit + 1);
+        overlay::apply(changes, |table, key, value| self.set(table, key, value))
+    }
+
+    /// Begins a session when all is replayed: returns the numbers that the one before may have given out and lost.
+    /// `replayed`: the session whose journal was replayed.
+    pub(crate) fn begin_session(&mut self, replayed: u64) -> Result<std::ops::Range<u64>> {
+        self.meta.session += 1;
+        self.meta.replayed = replayed;
+        // What the last session wanted to have discarded, and maybe did not.
+        self.trims = self.open_trims()?;
+        if self.meta.clean {
+            return Ok(0..0);
+        }
+        let lost = self.next..self.meta.reserved;
+        if !crate::canary!("number-reused") {
+            self.next = self.meta.reserved;
+        }
+        self.reserved = self.next;
+        self.loose_below = self.next;
+        Ok(lost)
+    }
+
+    /// Number of this opening of the share.
+    pub(crate) fn session(&self) -> u64 {
+        self.meta.session
+    }
+
+    /// Number of the commit that the next changes belong to.
+    pub(crate) fn commit_number(&self) -> u64 {
+        self.meta.commit
+    }
+
+    /// Whether a commit must come before the next change.
+    pub(crate) fn must_commit(&self) -> bool {
+        self.reserved.saturating_sub(self.next) < 8
+            || self.active.bytes() >= OVERLAY_BYTES
+            || self.journal_bytes >= crate::journal::JOURNAL_BYTES
+    }
+
+    /// A number that was never used.
+    pub(crate) fn allocate(&mut self) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        number
+    }
+
+    // Keys and values.
+
+    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let changed = self.active.get(table, key);
+        let changed = changed.or_else(|| self.frozen.as_ref().and_then(|frozen| frozen.get(table, key)));
+        match changed {
+            Some(value) => Ok(value.as_ref().map(|value| value.to_vec())),
+            None => self.base.get(table, key),
+        }
+    }
+
+    fn set(&mut self, table: Table, key: &[u8], value: Value) {
+        self.active.set(table, key, value);
+        self.unlogged.add(table, key);
+        if self.keeps_journal {
+            self.touched.push((table, key.into()));
+        }
+        self.changes += 1;
+    }
+
+    fn put_value(&mut self, table: Table, key: &[u8], value: &[u8]) {
+        self.set(table, key, Some(value.into()));
+    }
+
+    /// Keys and values from `from` up to `to`, as long as `each` wants more.
+    fn range(
+        &self,
+        table: Table,
+        from: &[u8],
+        to: &[u8],
+        mut each: impl FnMut(&[u8], &[u8]) -> Result<bool>,
+    ) -> Result<()> {
+        let mut changes = Merged::new(&self.active, self.frozen.as_deref(), table, from, to).peekable();
+        let mut stored = self.base.range(table, from, to)?;
+        let mut next_stored = stored.next().transpose()?;
+        loop {
+            let key = next_stored.as_ref().map(|(key, _)| key.value());
+            let takes_change = match (changes.peek(), key) {
+                (None, None) => return Ok(()),
+                (Some((changed, _)), Some(key)) => ***changed <= *key,
+                (changed, _) => changed.is_some(),
+            };
+            if !takes_change {
+                if let Some((key, value)) = &next_stored
+                    && !each(key.value(), value.value())?
+                {
+                    return Ok(());
+                }
+                next_stored = stored.next().transpose()?;
+                continue;
+            }
+            let Some((changed, value)) = changes.next() else { return Ok(()) };
+            if key.is_some_and(|key| *key == **changed) {
+                next_stored = stored.next().transpose()?;
+            }
+            if let Some(value) = value
+                && !each(changed, value)?
+            {
+                return Ok(());
+            }
+        }
+    }
+
+    fn all(&self, table: Table, mut each: impl FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
+        // No key begins with so many of these: numbers stay below 2^63.
+        self.range(table, &[], &[0xff; 9], |key, value| each(key, value).map(|()| true))
+    }
+
+    // Inodes.
+
+    /// # Errors
+    /// `ESTALE` if there is no such inode.
+    pub(crate) fn inode(&self, number: u64) -> Result<Inode> {
+        self.look_at(number, Inode::clone)
+    }
+
+    /// What `look` takes from an inode.
+    ///
+    /// # Errors
+    /// `ESTALE` if there is no such inode.
+    pub(crate) fn look_at<T>(&self, number: u64, look: impl FnOnce(&Inode) -> T) -> Result<T> {
+        if let Some(inode) = self.cache.lock().get(&number) {
+            return Ok(look(inode));
+        }
+        let bytes = self.get(Table::Inodes, &number.to_be_bytes())?.ok_or(Failure::new(libc::ESTALE))?;
+        let inode = Inode::decode(number, &bytes)?;
+        let looked = look(&inode);
+        self.remember(number, inode);
+        Ok(looked)
+    }
+
+    fn remember(&self, number: u64, inode: Inode) {
+        let mut cache = self.cache.lock();
+        if cache.len() >= CACHED_MAX {
+            cache.clear();
+        }
+        cache.insert(number, inode);
+    }
+
+    pub(crate) fn put(&mut self, number: u64, inode: Inode) {
+        self.put_value(Table::Inodes, &number.to_be_bytes(), &inode.encode());
+        self.remember(number, inode);
+    }
+
+    pub(crate) fn remove_inode(&mut self, number: u64) {
+        self.cache.lock().remove(&number);
+        self.set(Table::Inodes, &number.to_be_bytes(), None);
+    }
+
+    // Durability.
+
+    /// A canary: names that have changed do not go into the log.
+    #[cfg(feature = "canaries")]
+    pub(crate) fn forget_unlogged_names(&mut self) {
+        self.unlogged.keys.retain(|(table, _)| *table != Table::Entries);
+    }
+
+    /// The record for the journal of what the operation that ends has changed; `None` if it was nothing. `request` and `result`: what was asked for, and
+    /// what came of it.
+    pub(crate) fn end_operation(&mut self, request: u64, result: u64) -> Option<Vec<u8>> {
+        if self.touched.is_empty() {
+            return None;
+        }
+        let mut record = journal_record(request, result, self.next);
+        for (table, key) in std::mem::take(&mut self.touched) {
+            if let Some(value) = self.active.get(table, &key) {
+                overlay::encode(&mut record, table, &key, value);
+            }
+        }
+        self.journal_bytes += record.len();
+        Some(record)
+    }
+
+    /// What makes all changes until now durable.
+    pub(crate) fn take_for_log(&mut self) -> ToLog {
+        let must_flush_first = std::mem::take(&mut self.must_flush_first);
+        let (frozen, active) = (std::mem::take(&mut self.unlogged_frozen), std::mem::take(&mut self.unlogged));
+        if frozen.is_too_much || active.is_too_much {
+            return ToLog::TooMuch;
+        }
+        let mut keys = frozen.keys;
+        keys.extend(active.keys);
+        keys.sort_unstable();
+        keys.dedup();
+        if keys.is_empty() {
+            return ToLog::Nothing;
+        }
+        let mut body = self.next.to_le_bytes().to_vec();
+        for (table, key) in keys {
+            let changed = self.active.get(table, &key);
+            let changed = changed.or_else(|| self.frozen.as_ref().and_then(|frozen| frozen.get(table, &key)));
+            if let Some(value) = changed {
+                overlay::encode(&mut body, table, &key, value);
+            }
+            if body.len() > RECORD_BYTES_MAX {
+                return ToLog::TooMuch;
+            }
+        }
+        ToLog::Record { commit: self.meta.commit, body, must_flush_first }
+    }
+
+    /// Gives a commit what it is to write. `is_last`: the session ends with it.
+    ///
+    /// # Errors
+    /// `EIO` if the commit before this one failed.
+    pub(crate) fn freeze(&mut self, is_last: bool) -> Result<Frozen> {
+        if self.frozen.is_some() {
+            return Err(Failure::new(libc::EIO));
+        }
+        let overlay = Arc::new(std::mem::take(&mut self.active));
+        self.frozen = Some(overlay.clone());
+        self.unlogged_frozen = std::mem::take(&mut self.unlogged);
+        self.reserved_by_commit = self.next + RESERVE;
+        let meta = Meta { used: self.next, reserved: self.reserved_by_commit, clean: is_last, ..self.meta };
+        self.meta.commit += 1;
+        self.journal_bytes = 0;
+        Ok(Frozen { overlay, meta, trims: std::mem::take(&mut self.trims), changes: self.changes })
+    }
+
+    /// Goes on when what was frozen is durable.
+    pub(crate) fn thaw(&mut self, database: &Database) -> Result<()> {
+        self.base = Base::read(database)?;
+        self.frozen = None;
+        self.unlogged_frozen = Unlogged::default();
+        self.reserved = self.reserved_by_commit;
+        Ok(())
+    }
+}
+
+/// The head of a record for the journal: request 8, result 8, next number 8; changes follow.
+pub(crate) fn journal_record(request: u64, result: u64, next: u64) -> Vec<u8> {
+    [request.to_le_bytes(), result.to_le_bytes(), next.to_le_bytes()].concat()
+}
+
+/// The number that a key begins with.
+fn number(key: &[u8]) -> u64 {
+    key.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
+}

@@ -1,0 +1,181 @@
+//! Making and opening a tree.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use parking_lot::{Mutex, RwLock};
+use redb::{Builder, Database};
+use surface::ObjectSpace;
+
+use super::{INODE_LOCKS, Options, Tree, Turn, remove};
+use crate::backend::{Backend, ROOT};
+use crate::failure::{Failure, Result};
+use crate::inode::{Flags, Inode};
+use crate::journal::{Journal, Left};
+use crate::log::Log;
+use crate::store::{self, State};
+
+impl Tree {
+    /// Makes an empty tree in an empty space. `secret`: a random number.
+    ///
+    /// # Errors
+    /// `EEXIST` if there is one; those of the space.
+    pub fn create(space: Arc<dyn ObjectSpace>, secret: u64, options: Options) -> Result<Self> {
+        if Backend::open(space.clone())?.is_some() {
+            return Err(Failure::new(libc::EEXIST));
+        }
+        let database = database(Backend::create(space.clone())?, options)?;
+        store::create(&database, secret)?;
+        let mut state = State::open(&database)?;
+        state.begin_session(0)?;
+        let now = (options.now)();
+        let root = Inode {
+            mode: libc::S_IFDIR | 0o755,
+            uid: 0,
+            gid: 0,
+            links: 2,
+            device: 0,
+            size: 0,
+            data: 0,
+            parent: ROOT,
+            accessed: now,
+            modified: now,
+            changed: now,
+            born: now,
+            target: Box::default(),
+            flags: Flags::default(),
+        };
+        state.put(ROOT, root);
+        let tree = Self::new(space, database, state, options);
+        tree.commit()?;
+        Ok(tree)
+    }
+
+    /// Opens the tree of a space: brings back what the log has, reaps orphans, discards what was to be discarded, and data of
+    /// files that a loss of power took.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is none; `EIO` if it is damaged; those of the space.
+    pub fn open(space: Arc<dyn ObjectSpace>, options: Options) -> Result<Self> {
+        let (database, mut state) = Self::begin(&space, options)?;
+        let meta = store::meta(&database)?;
+        // Of the commit that comes next, and of the one behind it, if that was under way.
+        for commit in [meta.commit + 1, meta.commit + 2] {
+            for body in Log::left(&*space, meta.session, commit)? {
+                let (next, changes) = split_number(&body)?;
+                state.replay(commit, next, changes)?;
+            }
+        }
+        discard_lost(&*space, state.begin_session(0)?)?;
+        if !crate::canary!("orphan-not-reaped") {
+            for orphan in state.orphans()? {
+                remove::reap(&mut state, orphan)?;
+            }
+        }
+        let tree = Self::new(space, database, state, options);
+        tree.commit()?;
+        Ok(tree)
+    }
+
+    /// Opens the tree of a space for a mount that has outlived the program that served it: as its users saw it, with what that
+    /// program's journal has. Files without a name are kept, for they may be open.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; `ESTALE` if the tree has changed since by another way, so that what the kernel has cached is not true any more.
+    pub fn take_over(space: Arc<dyn ObjectSpace>, options: Options, left: &Left) -> Result<Self> {
+        let (database, mut state) = Self::begin(&space, options)?;
+        let meta = store::meta(&database)?;
+        let mut done = HashMap::new();
+        let is_of_session = meta.session == left.session;
+        if !is_of_session && meta.replayed != left.session {
+            return Err(Failure::new(libc::ESTALE));
+        }
+        for commit in left.commits() {
+            for record in left.records.iter().filter(|(of, _)| *of == commit).map(|(_, record)| record) {
+                let (request, rest) = split_number(record)?;
+                let (result, rest) = split_number(rest)?;
+                let (next, changes) = split_number(rest)?;
+                if request != 0 {
+                    done.insert(request, result);
+                }
+                // What the database has is not needed, nor what a program before this one had replayed.
+                if is_of_session && commit > meta.commit {
+                    state.replay(commit, next, changes)?;
+                }
+            }
+        }
+        discard_lost(&*space, state.begin_session(left.session)?)?;
+        let mut tree = Self::new(space, database, state, options);
+        tree.done = done;
+        tree.commit()?;
+        Ok(tree)
+    }
+
+    fn begin(space: &Arc<dyn ObjectSpace>, options: Options) -> Result<(Database, State)> {
+        let backend = Backend::open(space.clone())?.ok_or(Failure::new(libc::ENOENT))?;
+        let database = database(backend, options)?;
+        let state = State::open(&database)?;
+        Ok((database, state))
+    }
+
+    fn new(space: Arc<dyn ObjectSpace>, database: Database, state: State, options: Options) -> Self {
+        let log = Log::new(space.clone(), state.session());
+        Self {
+            space,
+            database,
+            state: RwLock::new(state),
+            committing: Mutex::default(),
+            committed: AtomicU64::new(0),
+            log: Mutex::new(Turn { log, served: 0 }),
+            syncs: AtomicU64::new(0),
+            has_failed: AtomicBool::new(false),
+            journal: None,
+            done: HashMap::new(),
+            inode_locks: [const { RwLock::new(()) }; INODE_LOCKS],
+            options,
+        }
+    }
+
+    /// Has all changes kept by a journal from now on, which begins with the requests that the one before knew to be done.
+    pub fn keep_journal(&mut self, journal: Arc<dyn Journal>) {
+        let state = self.state.get_mut();
+        state.keeps_journal = true;
+        // Only those can come again that the program before did not answer: a few at a time, and the latest.
+        for (&request, &result) in &self.done {
+            journal.keep(state.commit_number(), &store::journal_record(request, result, 0));
+        }
+        self.journal = Some(journal);
+    }
+
+    /// Number of this opening of the tree, which a journal of it must name.
+    pub fn session(&self) -> u64 {
+        self.state.read().session()
+    }
+
+    /// What came of a request that the program before this one carried out; `None` if it did not.
+    pub fn was_done(&self, request: u64) -> Option<u64> {
+        if crate::canary!("resent-done-again") {
+            return None;
+        }
+        self.done.get(&request).copied()
+    }
+}
+
+fn database(backend: Backend, options: Options) -> Result<Database> {
+    Ok(Builder::new().set_cache_size(options.cache_bytes).create_with_backend(backend)?)
+}
+
+fn discard_lost(space: &dyn ObjectSpace, lost: std::ops::Range<u64>) -> Result<()> {
+    if !lost.is_empty() {
+        space.discard_files(lost)?;
+    }
+    Ok(())
+}
+
+/// A number, and what is behind it.
+fn split_number(bytes: &[u8]) -> Result<(u64, &[u8])> {
+    let damaged = || Failure::damaged(format_args!("a record of changes is too short"));
+    let (number, rest) = bytes.split_first_chunk().ok_or_else(damaged)?;
+    Ok((u64::from_le_bytes(*number), rest))
+}
