@@ -114,7 +114,8 @@ pub struct Server {
     pub child: Child,
     /// What it printed until it was ready.
     pub said: String,
-    pub stdout: BufReader<std::process::ChildStdout>,
+    /// Held open, so that the server can go on printing.
+    _stdout: BufReader<std::process::ChildStdout>,
 }
 
 impl Server {
@@ -144,7 +145,7 @@ impl Server {
                 break;
             }
         }
-        Self { child, said, stdout }
+        Self { child, said, _stdout: stdout }
     }
 
     pub fn signal(&self, number: i32) {
