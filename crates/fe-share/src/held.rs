@@ -7,18 +7,28 @@ use parking_lot::Mutex;
 
 /// Counts of look-ups, some 20 bytes for each node that the kernel has cached.
 #[derive(Default)]
-pub(crate) struct Held(Mutex<HashMap<u64, u64>>);
+pub(crate) struct Held {
+    counts: Mutex<HashMap<u64, u64>>,
+    /// The kernel was told of nodes by another program as well, whose counts are not known.
+    is_taken_over: bool,
+}
 
 impl Held {
+    /// For a mount that another program has served. The kernel takes back all look-ups of a node at once, when it drops it; so
+    /// the last that is known of here is taken for the last.
+    pub(crate) fn taken_over() -> Self {
+        Self { counts: Mutex::default(), is_taken_over: true }
+    }
+
     /// The kernel is told of a node once more.
     pub(crate) fn told(&self, node: u64) {
-        *self.0.lock().entry(node).or_default() += 1;
+        *self.counts.lock().entry(node).or_default() += 1;
     }
 
     /// The kernel takes so many look-ups back. Returns whether it refers to the node no more.
     pub(crate) fn forget(&self, node: u64, lookups: u64) -> bool {
-        let mut counts = self.0.lock();
-        let Some(count) = counts.get_mut(&node) else { return false };
+        let mut counts = self.counts.lock();
+        let Some(count) = counts.get_mut(&node) else { return self.is_taken_over };
         *count = count.saturating_sub(lookups);
         if *count > 0 {
             return false;
@@ -40,5 +50,8 @@ mod tests {
         assert!(!held.forget(5, 1) && !held.forget(6, 1));
         assert!(held.forget(5, 1));
         assert!(!held.forget(5, 1));
+        let held = Held::taken_over();
+        held.told(5);
+        assert!(held.forget(5, 3) && held.forget(6, 1));
     }
 }

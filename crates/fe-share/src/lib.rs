@@ -20,7 +20,8 @@
 //! some seconds ([`MountOptions::commit_every`]).
 
 mod held;
+mod kept;
 mod mount;
 mod served;
 
-pub use mount::{Mount, MountOptions, mount};
+pub use mount::{KeptBy, KeptMount, Mount, MountOptions, mount, resume};

@@ -1,21 +1,27 @@
 //! The life of a share's mount. Owns the thread that serves it and the one that commits from time to time.
 //!
 //! A mount ends when it is unmounted, from here or from a shell. The tree is closed after the last request was answered.
+//! One that a keeper holds goes on when the program dies: requests wait for the next one, which resumes it.
 
+use std::ffi::OsString;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use fuse::keep::Keeper;
 use fuse::mount::{self as kernel_mount, How};
 use fuse::{Session, SessionOptions, Transport};
 use parking_lot::{Condvar, Mutex};
 use rustix::mount::UnmountFlags;
-use share::Tree;
+use share::{Left, Tree};
 use surface::{Error, ErrorKind, Result};
 
 use crate::held::Held;
+use crate::kept::{self, KeptJournal};
 use crate::served::Served;
 
 /// How a share is mounted.
@@ -29,6 +35,16 @@ pub struct MountOptions {
     pub source: String,
     /// After how long changes become durable that no `fsync` has asked for.
     pub commit_every: Duration,
+    /// Who holds the mount, so that it outlives this program. Requests come through the device then, not over rings.
+    pub kept_by: Option<KeptBy>,
+}
+
+/// A keeper, and the name that the mount has there.
+#[derive(Debug, Clone)]
+#[allow(missing_docs, reason = "it is said above")]
+pub struct KeptBy {
+    pub keeper: Arc<Keeper>,
+    pub name: String,
 }
 
 impl Default for MountOptions {
@@ -38,6 +54,7 @@ impl Default for MountOptions {
             allow_suid_and_devices: false,
             source: "shale".to_owned(),
             commit_every: Duration::from_secs(5),
+            kept_by: None,
         }
     }
 }
@@ -72,7 +89,7 @@ pub fn mount(tree: Arc<Tree>, dir: &Path, options: &MountOptions) -> Result<Moun
     };
     let dir_path = dir.canonicalize().map_err(|error| about("no such directory: make it first", error))?;
     let served = Arc::new(Served { tree: tree.clone(), held: Held::default(), notifier: OnceLock::new() });
-    let first = Transport::best();
+    let first = if options.kept_by.is_some() { Transport::Device } else { Transport::best() };
     let session = match begin(&served, &dir_path, options, first) {
         Err(error) if first == Transport::Rings => {
             log::warn!("{}: FUSE over io_uring fails ({error}); served without", dir.display());
@@ -81,24 +98,119 @@ pub fn mount(tree: Arc<Tree>, dir: &Path, options: &MountOptions) -> Result<Moun
         result => result,
     };
     let session = session?;
+    if let Some(kept_by) = &options.kept_by
+        && let Err(error) = keep(&tree, &session, &dir_path, kept_by)
+    {
+        log::warn!("{}: the mount will not outlive its server: {error}", dir.display());
+    }
+    start(session, served, dir_path, options)
+}
+
+/// Goes on with a mount that has outlived its server. `tree` must be [taken over](Tree::take_over) with what the mount [left](KeptMount::left).
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] if the kernel cannot send requests again (before Linux 6.9), [`ErrorKind::Io`] if the connection or the keeper fails.
+pub fn resume(tree: Arc<Tree>, mount: KeptMount, options: &MountOptions) -> Result<Mount> {
+    let KeptMount { dir, devices, kept_by, .. } = mount;
+    let about = |error: io::Error| {
+        let unsupported = error.kind() == io::ErrorKind::InvalidInput;
+        let kind = if unsupported { ErrorKind::Unsupported } else { ErrorKind::Io };
+        Error::with_source(kind, format!("share at {}: its mount cannot be taken over", dir.display()), error)
+    };
+    let served = Arc::new(Served { tree: tree.clone(), held: Held::taken_over(), notifier: OnceLock::new() });
+    let session = Session::take_over(devices, served.clone()).map_err(about)?;
+    // Before anything is done that might have to be known to the next program.
+    keep(&tree, &session, &dir, &kept_by).map_err(about)?;
+    start(session, served, dir, options)
+}
+
+/// Has a keeper hold a mount, and a journal of the tree's changes.
+fn keep(tree: &Tree, session: &Session<Served>, dir: &Path, kept_by: &KeptBy) -> io::Result<()> {
+    // The journal has what comes from now on.
+    tree.commit().map_err(|failure| io::Error::from_raw_os_error(failure.errno()))?;
+    let journal = Arc::new(KeptJournal::new(tree.session())?);
+    tree.keep_journal(journal.clone());
+    let devices = session.descriptors();
+    // The keeper looks at the first for the end of the connection; the memory comes last.
+    let mut descriptors: Vec<BorrowedFd<'_>> = devices.iter().map(|device| device.as_fd()).collect();
+    descriptors.push(journal.memory());
+    kept_by.keeper.put(&kept_by.name, dir.as_os_str().as_bytes(), &descriptors)
+}
+
+/// A mount that has outlived its server, as its keeper has it.
+pub struct KeptMount {
+    dir: PathBuf,
+    devices: Vec<OwnedFd>,
+    memory: OwnedFd,
+    kept_by: KeptBy,
+}
+
+impl KeptMount {
+    /// The mount that a keeper has under a name; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if the keeper fails.
+    pub fn find(kept_by: &KeptBy) -> Result<Option<Self>> {
+        let failed = |error| Error::from_io("the keeper of mounts fails", error);
+        let entries = kept_by.keeper.entries().map_err(failed)?;
+        let Some(entry) = entries.into_iter().find(|entry| entry.name == kept_by.name) else { return Ok(None) };
+        let mut devices = entry.descriptors;
+        let Some(memory) = devices.pop() else { return Ok(None) };
+        let dir = PathBuf::from(OsString::from_vec(entry.bytes));
+        Ok(Some(Self { dir, devices, memory, kept_by: kept_by.clone() }))
+    }
+
+    /// Where it is.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What its server had acknowledged and not made durable.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if that cannot be read.
+    pub fn left(&self) -> Result<Left> {
+        kept::left(&self.memory).map_err(|error| {
+            Error::from_io(format!("share at {}: the journal of its server", self.dir.display()), error)
+        })
+    }
+
+    /// Ends it: whoever has a file open gets errors.
+    pub fn give_up(self) {
+        let _ = self.kept_by.keeper.drop_entry(&self.kept_by.name);
+        drop((self.devices, self.memory));
+        if kernel_mount::is_ours(&self.dir)
+            && let Err(error) = kernel_mount::unmount(&self.dir, UnmountFlags::DETACH)
+        {
+            log::warn!("{error}");
+        }
+    }
+}
+
+/// Serves a connection.
+fn start(session: Session<Served>, served: Arc<Served>, dir: PathBuf, options: &MountOptions) -> Result<Mount> {
+    let about = |error| Error::from_io(format!("share at {}: cannot start a thread", dir.display()), error);
     let _ = served.notifier.set(session.notifier());
+    let tree = served.tree.clone();
     let end = Arc::new(End::default());
     let committing = {
         let (tree, end, every) = (tree.clone(), end.clone(), options.commit_every);
         thread::Builder::new().name("share-commit".to_owned()).spawn(move || end.commit_until(&tree, every))
     };
-    let committing = committing.map_err(|error| about("cannot start a thread", error))?;
+    let committing = committing.map_err(about)?;
+    let kept_by = options.kept_by.clone();
     let serve = move || {
         let result = session.run();
         *end.has_come.lock() = true;
         end.changed.notify_all();
         let _ = committing.join();
         let closed = tree.close().map_err(|failure| io::Error::from_raw_os_error(failure.errno()));
+        // Nobody is to go on with it. A keeper that has gone has nothing left to drop.
+        let _ = kept_by.map(|kept_by| kept_by.keeper.drop_entry(&kept_by.name));
         result.and(closed)
     };
-    let serving = thread::Builder::new().name("share-serve".to_owned()).spawn(serve);
-    let serving = serving.map_err(|error| about("cannot start a thread", error))?;
-    Ok(Mount { dir: dir_path, serving })
+    let serving = thread::Builder::new().name("share-serve".to_owned()).spawn(serve).map_err(about)?;
+    Ok(Mount { dir, serving })
 }
 
 impl End {

@@ -109,6 +109,18 @@ impl FileSystem for Served {
     fn ended(&self) {}
 
     fn serve<A: Answer>(&self, request: &Request<'_>, answer: A) {
+        // The program that served the mount before this one has done it, and could not say so any more.
+        if request.is_resent()
+            && let Some(result) = self.tree.was_done(request.number())
+        {
+            return self.answer_done(request, result, answer);
+        }
+        share::answering(request.number(), || self.do_and_answer(request, answer));
+    }
+}
+
+impl Served {
+    fn do_and_answer<A: Answer>(&self, request: &Request<'_>, answer: A) {
         let node = request.node;
         let caller = Caller { uid: request.uid, gid: request.gid };
         let tree = &self.tree;
@@ -138,14 +150,9 @@ impl FileSystem for Served {
                 let mode = libc::S_IFDIR | mode & 0o7777;
                 self.answer_made(tree.make(node, name, caller, mode, umask, 0), answer);
             }
-            Operation::TemporaryFile { mode, umask, .. } => match tree.make_nameless(node, caller, mode, umask) {
-                Ok((node, inode)) => {
-                    self.held.told(node);
-                    let opened = reply::opened(0, reply::OpenFlags::KEEP_CACHE);
-                    answer.bytes(&[reply::entry(&entry(node, &inode)), opened].concat());
-                }
-                Err(failure) => answer.fail(errno(failure)),
-            },
+            Operation::TemporaryFile { mode, umask, .. } => {
+                self.answer_nameless(tree.make_nameless(node, caller, mode, umask), answer);
+            }
             Operation::Unlink { name } => finish(tree.unlink(node, name), answer),
             Operation::RemoveDirectory { name } => finish(tree.remove_directory(node, name), answer),
             Operation::Rename { name, new_directory, new_name, flags } => {
@@ -252,6 +259,37 @@ impl Served {
                 });
             }
             Err(failure) => answer.fail(errno(failure)),
+        }
+    }
+
+    fn answer_nameless(&self, made: share::Result<(u64, Inode)>, answer: impl Answer) {
+        match made {
+            Ok((node, inode)) => {
+                self.held.told(node);
+                let opened = reply::opened(0, reply::OpenFlags::KEEP_CACHE);
+                answer.bytes(&[reply::entry(&entry(node, &inode)), opened].concat());
+            }
+            Err(failure) => answer.fail(errno(failure)),
+        }
+    }
+
+    /// Answers what was done already. `result`: what came of it.
+    fn answer_done(&self, request: &Request<'_>, result: u64, answer: impl Answer) {
+        let made = || self.tree.inode(result).map(|inode| (result, inode));
+        match request.operation {
+            Operation::MakeNode { .. }
+            | Operation::MakeDirectory { .. }
+            | Operation::SymLink { .. }
+            | Operation::Link { .. } => self.answer_made(made(), answer),
+            Operation::TemporaryFile { .. } => self.answer_nameless(made(), answer),
+            // At most the largest request.
+            Operation::Write { .. } => answer.written(u32::try_from(result).unwrap_or(u32::MAX)),
+            Operation::SetAttributes(_) => {
+                let inode = self.tree.inode(request.node);
+                let attributes = inode.map(|inode| reply::attributes(&attributes(request.node, &inode), TTL));
+                answer.result(attributes.map_err(errno));
+            }
+            _ => answer.done(),
         }
     }
 

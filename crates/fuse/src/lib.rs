@@ -17,6 +17,7 @@
 mod answer;
 mod device;
 mod io_flusher;
+pub mod keep;
 pub mod mount;
 mod notify;
 mod ring;

@@ -83,8 +83,9 @@ pub struct SessionOptions {
 /// A connection that is agreed upon.
 pub struct Session<F> {
     file_system: Arc<F>,
-    device: Arc<OwnedFd>,
-    options: SessionOptions,
+    /// The connection, once for each thread that takes requests.
+    devices: Vec<Arc<OwnedFd>>,
+    threads: usize,
     rings: Option<Rings<F>>,
 }
 
@@ -129,12 +130,35 @@ impl<F: FileSystem> Session<F> {
             Transport::Rings => Some(Rings::begin(file_system.clone(), device.clone())?),
             Transport::Device => None,
         };
-        Ok(Self { file_system, device, options, rings })
+        let mut devices = vec![device];
+        for _ in 1..options.threads.max(1) {
+            // Without a descriptor of its own a thread shares the first, which is slower and right.
+            let can_clone = options.can_clone && rings.is_none();
+            devices.extend(can_clone.then(|| device::clone_of(&devices[0]).ok()).flatten().map(Arc::new));
+        }
+        Ok(Self { file_system, devices, threads: options.threads.max(1), rings })
+    }
+
+    /// Goes on with a connection that another program has agreed upon and served, through the same descriptors: requests that it took and did not
+    /// answer come again, marked as [resent](Request::is_resent).
+    ///
+    /// # Errors
+    /// If the kernel cannot send requests again (before Linux 6.9), or there are no descriptors.
+    pub fn take_over(devices: Vec<OwnedFd>, file_system: Arc<F>) -> io::Result<Self> {
+        let devices: Vec<Arc<OwnedFd>> = devices.into_iter().map(Arc::new).collect();
+        let first = devices.first().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        Notifier(first.clone()).resend()?;
+        Ok(Self { file_system, threads: devices.len(), devices, rings: None })
+    }
+
+    /// The descriptors of the connection, all of which must stay open if it is to outlive this program.
+    pub fn descriptors(&self) -> Vec<Arc<OwnedFd>> {
+        self.devices.clone()
     }
 
     /// Tells the kernel what to drop from its caches.
     pub fn notifier(&self) -> Notifier {
-        Notifier(self.device.clone())
+        Notifier(self.devices[0].clone())
     }
 
     /// Serves until the connection ends, on this thread and others.
@@ -144,7 +168,7 @@ impl<F: FileSystem> Session<F> {
     pub fn run(self) -> io::Result<()> {
         become_io_flusher();
         let result = match &self.rings {
-            Some(rings) => rings.serve_device(&self.device),
+            Some(rings) => rings.serve_device(&self.devices[0]),
             None => self.serve_device(),
         };
         if let Some(rings) = self.rings {
@@ -156,10 +180,9 @@ impl<F: FileSystem> Session<F> {
 
     fn serve_device(&self) -> io::Result<()> {
         let mut threads: Vec<JoinHandle<io::Result<()>>> = Vec::new();
-        for number in 1..self.options.threads.max(1) {
-            // Without a descriptor of its own a thread shares ours, which is slower and right.
-            let own = self.options.can_clone.then(|| device::clone_of(&self.device).ok()).flatten();
-            let mut reader = Reader::new(own.map_or_else(|| self.device.clone(), Arc::new));
+        for number in 1..self.threads {
+            let device = self.devices.get(number).unwrap_or(&self.devices[0]);
+            let mut reader = Reader::new(device.clone());
             let file_system = self.file_system.clone();
             let started = thread::Builder::new().name(format!("fuse-{number}")).spawn(move || {
                 become_io_flusher();
@@ -171,7 +194,7 @@ impl<F: FileSystem> Session<F> {
                 Err(error) => log::warn!("a thread that takes requests cannot be started: {error}"),
             }
         }
-        let mut result = Reader::new(self.device.clone()).serve(&*self.file_system);
+        let mut result = Reader::new(self.devices[0].clone()).serve(&*self.file_system);
         for thread in threads {
             let ended =
                 thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread that takes requests panicked")));

@@ -35,9 +35,23 @@ pub fn plant(name: Option<&'static str>) {
     PLANTED.set(name);
 }
 
+/// The bug of all threads.
+#[cfg(feature = "canaries")]
+static EVERYWHERE: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+
+/// Plants a bug in this process, once and for all.
+#[cfg(feature = "canaries")]
+pub fn plant_everywhere(name: String) {
+    let _ = EVERYWHERE.set(name);
+}
+
 /// Tells whether the bug of this name is planted.
 #[cfg(feature = "canaries")]
 #[doc(hidden)]
 pub fn is_planted(name: &str) -> bool {
-    PLANTED.get() == Some(name)
+    PLANTED.get() == Some(name) || EVERYWHERE.get().is_some_and(|planted| planted == name)
 }
+
+/// What is done when a change has gone to the journal and is not answered yet.
+#[cfg(feature = "canaries")]
+pub static AFTER_KEEPING: std::sync::OnceLock<fn()> = std::sync::OnceLock::new();

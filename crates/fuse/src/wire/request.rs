@@ -39,6 +39,11 @@ impl<'a> Request<'a> {
         self.unique & RESENT != 0
     }
 
+    /// Its number, whether it comes for the first or the second time.
+    pub const fn number(&self) -> u64 {
+        self.unique & !RESENT
+    }
+
     /// Supplementary groups of the caller as far as the kernel sends them: for a new file, the group of the
     /// directory if the caller is in it. Nothing if it sends none.
     pub fn supplementary_groups(&self) -> impl Iterator<Item = u32> + 'a {

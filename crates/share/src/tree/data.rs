@@ -6,6 +6,7 @@ use surface::Allocation;
 use super::attributes::{FILE_BYTES_MAX, kill_privileges};
 use super::{Tree, xattr};
 use crate::failure::{Failure, Result};
+use crate::journal;
 use crate::store::State;
 
 /// Bytes that a copy within the share has in memory.
@@ -159,6 +160,11 @@ impl Tree {
         if node == to && overlap {
             return Err(Failure::new(libc::EINVAL));
         }
+        // Not kept as a request that was done: each piece is part of it, and copying again does no harm.
+        journal::answering(0, || self.copy(node, offset, to, to_offset, length))
+    }
+
+    fn copy(&self, node: u64, offset: u64, to: u64, to_offset: u64, length: u64) -> Result<u64> {
         let mut done = 0;
         while done < length {
             let mut piece = vec![0; usize::try_from(COPY_BYTES.min(length - done)).unwrap_or(0)];

@@ -141,6 +141,7 @@ impl Tree {
         state.put(node, inode.clone());
         (parent.modified, parent.changed) = (now, now);
         state.put(directory, parent);
+        state.result = node;
         Ok(inode)
     }
 }

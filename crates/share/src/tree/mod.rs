@@ -36,8 +36,8 @@ mod xattr;
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use redb::Database;
@@ -89,7 +89,7 @@ pub struct Tree {
     syncs: AtomicU64,
     /// Something could not be made durable.
     has_failed: AtomicBool,
-    journal: Option<Arc<dyn Journal>>,
+    journal: OnceLock<Arc<dyn Journal>>,
     /// Requests that the program before this one has carried out, and what came of them.
     done: HashMap<u64, u64>,
     inode_locks: [RwLock<()>; INODE_LOCKS],
@@ -167,8 +167,12 @@ impl Tree {
     }
 
     fn keep(&self, commit: u64, record: &[u8]) {
-        if let Some(journal) = &self.journal {
+        if let Some(journal) = self.journal.get() {
             journal.keep(commit, record);
+            #[cfg(feature = "canaries")]
+            if let Some(after) = crate::canary::AFTER_KEEPING.get() {
+                after();
+            }
         }
     }
 

@@ -1,8 +1,8 @@
 //! Making and opening a tree.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 use redb::{Builder, Database};
@@ -130,7 +130,7 @@ impl Tree {
             log: Mutex::new(Turn { log, served: 0 }),
             syncs: AtomicU64::new(0),
             has_failed: AtomicBool::new(false),
-            journal: None,
+            journal: OnceLock::new(),
             done: HashMap::new(),
             inode_locks: [const { RwLock::new(()) }; INODE_LOCKS],
             options,
@@ -138,14 +138,14 @@ impl Tree {
     }
 
     /// Has all changes kept by a journal from now on, which begins with the requests that the one before knew to be done.
-    pub fn keep_journal(&mut self, journal: Arc<dyn Journal>) {
-        let state = self.state.get_mut();
+    pub fn keep_journal(&self, journal: Arc<dyn Journal>) {
+        let mut state = self.state.write();
         state.keeps_journal = true;
         // Only those can come again that the program before did not answer: a few at a time, and the latest.
         for (&request, &result) in &self.done {
             journal.keep(state.commit_number(), &store::journal_record(request, result, 0));
         }
-        self.journal = Some(journal);
+        let _ = self.journal.set(journal);
     }
 
     /// Number of this opening of the tree, which a journal of it must name.

@@ -1,0 +1,7 @@
+//! A mounted share whose server is killed, and which goes on with the next one. Needs root, /dev/fuse and Linux 6.9.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods, missing_docs)]
+
+mod load;
+mod resent;
+mod server;
+mod space;

@@ -1,0 +1,150 @@
+//! The programs of these tests: the test binary itself, started again with a role.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fe_share::{KeptBy, KeptMount, MountOptions};
+use fuse::keep::{Keeper, run_keeper};
+use rustix::process::{Pid, Signal, getpid, kill_process};
+use share::{Options, Time, Tree};
+
+use crate::space::FileSpace;
+
+fn now() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    Time { seconds: since.as_secs().cast_signed(), nanoseconds: since.subsec_nanos() }
+}
+
+pub const OPTIONS: Options = Options { now, cache_bytes: 4 << 20 };
+
+const ROLE: &str = "KEPT_ROLE";
+const STATE: &str = "KEPT_STATE";
+const CANARY: &str = "KEPT_CANARY";
+
+/// The test binary as a program of that role.
+fn program(role: &str, state: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "server::program_of_a_role", "--nocapture", "--test-threads=1"]);
+    command.env(ROLE, role).env(STATE, state);
+    command
+}
+
+/// Kills this process if it is told to, when a change is done and not answered.
+fn die_if_told() {
+    let state = PathBuf::from(std::env::var_os(STATE).unwrap());
+    if fs::remove_file(state.join("die")).is_ok() {
+        kill_process(getpid(), Signal::KILL).unwrap();
+    }
+}
+
+fn serve(state: &Path) {
+    if let Ok(name) = std::env::var(CANARY) {
+        share::canary::plant_everywhere(name);
+    }
+    share::canary::AFTER_KEEPING.set(die_if_told).unwrap();
+    let socket = state.join("keeper");
+    let keeper = Keeper::connect(&socket).unwrap();
+    let keeper = keeper.unwrap_or_else(|| Keeper::start(&socket, &mut program("keep", state)).unwrap());
+    let kept_by = KeptBy { keeper: Arc::new(keeper), name: "share".to_owned() };
+    let commit_every = Duration::from_millis(200);
+    let options = MountOptions { kept_by: Some(kept_by.clone()), commit_every, ..MountOptions::default() };
+    let space = Arc::new(FileSpace(state.join("space")));
+    let mount = match KeptMount::find(&kept_by).unwrap() {
+        Some(kept) => {
+            let tree = Tree::take_over(space, OPTIONS, &kept.left().unwrap()).unwrap();
+            fe_share::resume(Arc::new(tree), kept, &options).unwrap()
+        }
+        None => {
+            let tree = Tree::create(space, 7, OPTIONS).unwrap();
+            fe_share::mount(Arc::new(tree), &state.join("mnt"), &options).unwrap()
+        }
+    };
+    println!("ready");
+    mount.wait().unwrap();
+}
+
+/// No test of its own.
+#[test]
+fn program_of_a_role() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let state = PathBuf::from(std::env::var_os(STATE).unwrap());
+    match role.as_str() {
+        "keep" => run_keeper(std::io::stdin().as_fd().try_clone_to_owned().unwrap()).unwrap(),
+        _ => serve(&state),
+    }
+    std::process::exit(0);
+}
+
+/// A share whose server can be killed.
+pub struct Share {
+    state: PathBuf,
+    server: Option<Child>,
+    pub canary: Option<&'static str>,
+}
+
+impl Share {
+    pub fn new(name: &str) -> Self {
+        let state = PathBuf::from(format!("/dev/shm/shale-kept-{}-{name}", std::process::id()));
+        fs::create_dir_all(state.join("space")).unwrap();
+        fs::create_dir_all(state.join("mnt")).unwrap();
+        let mut share = Self { state, server: None, canary: None };
+        share.start();
+        share
+    }
+
+    pub fn dir(&self) -> PathBuf {
+        self.state.join("mnt")
+    }
+
+    /// Starts a server, and waits until it serves.
+    pub fn start(&mut self) {
+        let mut command = program("serve", &self.state);
+        command.envs(self.canary.map(|name| (CANARY, name)));
+        let mut server = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().ends_with("ready")), "the server does not start");
+        self.server = Some(server);
+    }
+
+    pub fn kill(&mut self) {
+        let mut server = self.server.take().unwrap();
+        kill_process(Pid::from_child(&server), Signal::KILL).unwrap();
+        server.wait().unwrap();
+    }
+
+    /// The next change kills the server when it is done and not answered.
+    pub fn die_at_next_change(&self) {
+        fs::write(self.state.join("die"), b"").unwrap();
+    }
+
+    /// Waits until it has died of that.
+    pub fn wait_for_death(&mut self) {
+        let status = self.server.take().unwrap().wait().unwrap();
+        assert_eq!(status.signal(), Some(libc::SIGKILL));
+    }
+
+    /// Unmounts, waits for the end of the server, and checks the tree.
+    pub fn finish(mut self) {
+        rustix::mount::unmount(self.dir(), rustix::mount::UnmountFlags::empty()).unwrap();
+        assert!(self.server.take().unwrap().wait().unwrap().success());
+        let tree = Tree::open(Arc::new(FileSpace(self.state.join("space"))), OPTIONS).unwrap();
+        assert_eq!(tree.check().unwrap(), Vec::<String>::new());
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.dir(), rustix::mount::UnmountFlags::DETACH);
+        if let Some(mut server) = self.server.take() {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+        let _ = fs::remove_dir_all(&self.state);
+    }
+}
