@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test system kernel-nbd posix soak bench bench-adaptive bench-codecs bench-space peers fuzz lint deny completions man install clean
+.PHONY: help setup build demo test system kernel-nbd posix soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd fuzz lint deny completions man install clean
 
 # Under sudo, rustup's cargo is in the home of the user who called it, and sudo's secure_path hides it. What root builds in that
 # user's checkout is given back to the user, so that the next `make build` without sudo can go on.
@@ -97,6 +97,15 @@ peers: build ## Measure against btrfs, nbdkit and qcow2 on the same disk (CORPUS
 	corpus=$$(tools/bench-corpus '$(CORPUS)') && \
 	    tools/with-fuse-rings --or-without cargo run --release --locked --package bench -- peers --corpus "$$corpus" $(ARGS)
 	tools/performance-table
+
+# QUICK=1 makes a run of minutes, which goes to target/papers.
+paper-sandforce: build ## Throughput and wear by how compressible data is, as in the SandForce article; papers/sandforce (QUICK=1: minutes)
+	@tools/setup build paper
+	tools/paper/sandforce $(ARGS)
+
+paper-zbd: build ## Mail, file server, TPC-C and TPC-H on Shale and natively, as in the ZBD paper; papers/zbd (QUICK=1: minutes; ARGS='--only tpcc')
+	@tools/setup build paper
+	tools/paper/zbd $(ARGS)
 
 fuzz: ## Each fuzz target for FUZZ_SECONDS=60
 	@tools/setup build fuzz

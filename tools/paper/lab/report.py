@@ -1,0 +1,156 @@
+"""The report of a run: CSV of what was measured, plots as SVG, and index.html with how and on what it ran."""
+
+import csv
+import datetime
+import html
+import os
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+STYLE = """body{font:15px/1.5 sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#222}table{border-collapse:collapse;margin:1em 0}
+td,th{border:1px solid #ccc;padding:.25em .6em;text-align:right;vertical-align:top}td:first-child,th:first-child{text-align:left}td.words{text-align:left}
+img{max-width:100%}code{background:#f3f3f3;padding:0 .2em}.quick{background:#fff3cd;padding:.6em 1em}"""
+COLOURS = ["#777777", "#2f6f8f", "#c0672f", "#4f8f3f", "#8f4f8f", "#b0902f", "#3f8f8f", "#af3f5f", "#5f5faf"]
+
+
+def mean(values):
+    """Of numbers; None of none."""
+    return statistics.fmean(values) if values else None
+
+
+def deviation(values):
+    """Of a sample; 0 of one."""
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def number(value):
+    """A number as people read it."""
+    if not isinstance(value, float):
+        return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
+
+
+class Report:
+    """Collects rows, notes and figures, and writes them to `out`."""
+
+    def __init__(self, name, about, out, lab):
+        self.name, self.about, self.out, self.lab = name, about, out, lab
+        self.rows = {}
+        self.parts = []
+        self.notes = []
+        self.began = datetime.datetime.now(datetime.timezone.utc)
+        self.load_before = os.getloadavg()[0]
+
+    def note(self, text):
+        """Something that whoever reads the figures must know."""
+        if text not in self.notes:
+            self.notes.append(text)
+            self.lab.say(text)
+
+    def row(self, table, **fields):
+        """A measurement: a line of TABLE.csv."""
+        self.rows.setdefault(table, []).append(fields)
+
+    def select(self, table, **wanted):
+        """The rows of a table in which these fields have these values."""
+        return [r for r in self.rows.get(table, []) if all(r.get(k) == v for k, v in wanted.items())]
+
+    def values(self, table, field, **wanted):
+        """That field of the selected rows, those that have it."""
+        return [r[field] for r in self.select(table, **wanted) if r.get(field) is not None]
+
+    def heading(self, text):
+        """Begins a section."""
+        self.parts.append(f"<h2>{html.escape(text)}</h2>")
+
+    def text(self, text):
+        """A paragraph."""
+        self.parts.append(f"<p>{html.escape(text)}</p>")
+
+    def table(self, columns, rows):
+        """A table; texts are left-aligned, numbers shortened, None is a dash."""
+        cells = "".join(f"<th>{html.escape(c)}</th>" for c in columns)
+        lines = []
+        for row in rows:
+            lines.append("<tr>" + "".join(f"<td{' class=words' if isinstance(c, str) and len(c) > 12 else ''}>{html.escape('–' if c is None else number(c))}</td>"
+                                          for c in row) + "</tr>")
+        self.parts.append(f"<table><tr>{cells}</tr>{''.join(lines)}</table>")
+
+    def claims(self, rows):
+        """Claim by claim: (what, theirs, ours, held or not, why)."""
+        self.heading("Claim by claim")
+        self.table(["claim", "theirs", "ours", "held", "why"], rows)
+
+    def _plot(self, name, title, draw, size=(8, 4.2)):
+        import matplotlib
+        matplotlib.use("svg")
+        matplotlib.rcParams.update({"svg.hashsalt": "shale", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
+        from matplotlib import pyplot
+        figure, axes = pyplot.subplots(figsize=size, layout="constrained")
+        draw(axes)
+        axes.set_title(title)
+        self.out.mkdir(parents=True, exist_ok=True)
+        figure.savefig(self.out / f"{name}.svg", metadata={"Date": None})
+        pyplot.close(figure)
+        self.parts.append(f'<p><img src="{name}.svg" alt="{html.escape(title)}"></p>')
+
+    def bars(self, name, title, groups, series, value, unit):
+        """Bars of each group, side by side for each series; value(group, series) gives a list of measurements: mean, with the deviation as error bar."""
+        def draw(axes):
+            width = 0.84 / len(series)
+            for index, key in enumerate(series):
+                measured = [value(g, key) for g in groups]
+                places = [i - 0.42 + width * (index + 0.5) for i in range(len(groups))]
+                axes.bar(places, [mean(m) or 0 for m in measured], width, yerr=[deviation(m) for m in measured] if any(len(m) > 1 for m in measured) else None,
+                         label=str(key), color=COLOURS[index % len(COLOURS)], error_kw={"linewidth": 0.8})
+            axes.set_xticks(range(len(groups)), [str(g) for g in groups])
+            axes.set_ylabel(unit)
+            axes.legend(fontsize=8, ncols=min(len(series), 5), loc="upper center", bbox_to_anchor=(0.5, -0.1), frameon=False)
+        self._plot(name, title, draw)
+
+    def lines(self, name, title, curves, across, up, logarithmic=False, points=False):
+        """Curves: {label: [(x, y)]}; as points where `points`."""
+        def draw(axes):
+            for index, (label, curve) in enumerate(curves.items()):
+                axes.plot([x for x, _ in curve], [y for _, y in curve], "." if points else "o-", markersize=1.5 if points else 3.5, linewidth=1.2,
+                          label=label, color=COLOURS[index % len(COLOURS)])
+            if logarithmic:
+                axes.set_xscale("log", base=2)
+            axes.set_xlabel(across)
+            axes.set_ylabel(up)
+            axes.set_ylim(bottom=0)
+            axes.legend(fontsize=8, frameon=False)
+        self._plot(name, title, draw)
+
+    def _ran_on(self):
+        shale = subprocess.run([self.lab.shale, "--version"], capture_output=True, text=True).stdout.strip()
+        cpu = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), platform.machine())
+        memory = next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
+        place = subprocess.run(["findmnt", "-no", "FSTYPE,SOURCE", "--target", self.out.parent if self.out.parent.exists() else "."], capture_output=True, text=True).stdout.split()
+        build = "debug" if "/debug/" in self.lab.shale else "release" if "/release/" in self.lab.shale else "unknown build"
+        return [("command", shlex.join(["make", f"paper-{self.name}"] + (["QUICK=1"] if self.lab.quick else [])) + (f" (ARGS='{shlex.join(sys.argv[1:])}')" if sys.argv[1:] else "")),
+                ("when", f"{self.began:%Y-%m-%d %H:%M} UTC, {(datetime.datetime.now(datetime.timezone.utc) - self.began).total_seconds() / 60:.0f} minutes"),
+                ("shale", f"{shale} ({build})"), ("processors", f"{os.cpu_count()} x {cpu}"), ("memory", f"{memory / (1 << 20):.1f} GiB"),
+                ("disk", " on ".join(place)), ("kernel", platform.release()), ("load before", f"{self.load_before:.1f}: anything near 1 and above disturbs the figures")]
+
+    def write(self):
+        """CSV and index.html."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        for table, rows in self.rows.items():
+            columns = list(dict.fromkeys(k for r in rows for k in r))
+            with open(self.out / f"{table}.csv", "w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, columns, lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(rows)
+        quick = '<p class="quick">A quick run: it shows that the command works. Its figures are no evidence.</p>' if self.lab.quick else ""
+        about = "".join(f"<p>{html.escape(' '.join(p.split()))}</p>" for p in self.about.strip().split("\n\n")[1:])
+        facts = "".join(f"<tr><td>{html.escape(k)}</td><td class=words>{html.escape(v)}</td></tr>" for k, v in self._ran_on())
+        notes = "".join(f"<li>{html.escape(n)}</li>" for n in self.notes)
+        data = " ".join(f'<a href="{t}.csv">{t}.csv</a>' for t in self.rows)
+        title = html.escape(self.about.strip().splitlines()[0])
+        (self.out / "index.html").write_text(f'<!doctype html><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>{quick}{about}'
+                                             f"<h2>How and on what it ran</h2><table>{facts}</table><ul>{notes}</ul><p>Data: {data}</p>{''.join(self.parts)}\n", encoding="utf-8")
