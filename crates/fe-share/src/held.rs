@@ -1,5 +1,6 @@
-//! What the kernel refers to: how often it was told of each node. A node that has no name any more goes when the kernel has
-//! forgotten it; with opens that need no message there is no other sign that it is closed.
+//! What the kernel refers to: how often it was told of each node. A node that has no name any more
+//! goes when the kernel has forgotten it; with opens that need no message there is no other sign
+//! that it is closed.
 
 use std::collections::HashMap;
 
@@ -14,8 +15,8 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// For a mount that another program has served. The kernel takes back all look-ups of a node at once, when it drops it; so
-    /// the last that is known of here is taken for the last.
+    /// For a mount that another program has served. The kernel takes back all look-ups of a node at
+    /// once, when it drops it; so the last that is known of here is taken for the last.
     pub(crate) fn taken_over() -> Self {
         Self { counts: Mutex::default(), is_taken_over: true }
     }

@@ -1,10 +1,11 @@
 //! Memory that outlives the program: the journal of a tree whose mount a keeper holds.
 //!
-//! A file without a name, in memory. Header: magic 8, session of the tree 8. Then two halves; records of commit N are in half N % 2. A record is
-//! its commit 8, its length 8, its bytes, up to a multiple of 16. All numbers are little-endian.
+//! A file without a name, in memory. Header: magic 8, session of the tree 8. Then two halves;
+//! records of commit N are in half N % 2. A record is its commit 8, its length 8, its bytes, up to
+//! a multiple of 16. All numbers are little-endian.
 //!
-//! The program may be killed at any point of a write. So the bytes of a record are there, and zeroes behind them, before its head is, whose 16
-//! bytes lie in one page and are written whole.
+//! The program may be killed at any point of a write. So the bytes of a record are there, and
+//! zeroes behind them, before its head is, whose 16 bytes lie in one page and are written whole.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +18,8 @@ const MAGIC: [u8; 8] = *b"SHLJRNL1";
 const HEADER_BYTES: u64 = 4096;
 const HEAD_BYTES: usize = 16;
 
-/// What a half holds: the records of a commit, and what surrounds each, at most half as much again as the smallest record.
+/// What a half holds: the records of a commit, and what surrounds each, at most half as much again
+/// as the smallest record.
 const HALF_BYTES: u64 = 2 * JOURNAL_BYTES_MAX as u64;
 
 /// A journal that is written.
@@ -48,7 +50,7 @@ impl KeptJournal {
         let mut halves = self.halves.lock();
         let half = &mut halves[(commit % 2) as usize];
         if half.0 != commit {
-            // What is there is of a commit that nothing needs any more.
+            // The half has records of a commit that nothing needs any more.
             write(&self.memory, begin(commit), &[0; HEAD_BYTES])?;
             *half = (commit, 0);
         }
@@ -147,7 +149,8 @@ mod tests {
         assert_eq!(commits, [6, 5, 5]);
     }
 
-    /// The program is killed between any two writes: the record that it was about to keep is there whole or not at all.
+    /// The program is killed between any two writes: the record that it was about to keep is there
+    /// whole or not at all.
     #[test]
     fn a_record_that_was_not_finished_is_not_there() {
         let journal = KeptJournal::new(1).unwrap();

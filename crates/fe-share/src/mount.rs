@@ -175,7 +175,7 @@ impl KeptMount {
         })
     }
 
-    /// Ends it: whoever has a file open gets errors.
+    /// Ends it: programs that have a file open get errors.
     pub fn give_up(self) {
         let _ = self.kept_by.keeper.drop_entry(&self.kept_by.name);
         drop((self.devices, self.memory));
@@ -205,7 +205,7 @@ fn start(session: Session<Served>, served: Arc<Served>, dir: PathBuf, options: &
         end.changed.notify_all();
         let _ = committing.join();
         let closed = tree.close().map_err(|failure| io::Error::from_raw_os_error(failure.errno()));
-        // Nobody is to go on with it. A keeper that has gone has nothing left to drop.
+        // No server is to go on with it. A keeper that has gone has nothing left to drop.
         let _ = kept_by.map(|kept_by| kept_by.keeper.drop_entry(&kept_by.name));
         result.and(closed)
     };

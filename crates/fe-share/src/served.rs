@@ -273,7 +273,7 @@ impl Served {
         }
     }
 
-    /// Answers what was done already. `result`: what came of it.
+    /// Answers a request that was done already. `result`: what came of it.
     fn answer_done(&self, request: &Request<'_>, result: u64, answer: impl Answer) {
         let made = || self.tree.inode(result).map(|inode| (result, inode));
         match request.operation {

@@ -9,7 +9,8 @@ use crate::wire::reply;
 pub enum WriteData<'a> {
     /// It came with the request.
     Here(&'a [u8]),
-    /// So many bytes lie where the answer has them: [`Answer::data`]. A thread that has more time can copy them.
+    /// So many bytes lie where the answer has them: [`Answer::data`]. A thread that has more time
+    /// can copy them.
     InAnswer(usize),
 }
 
@@ -36,8 +37,8 @@ pub trait Answer: Send + Sized + 'static {
     /// The request is done; the reply has that payload.
     fn bytes(self, payload: &[u8]);
 
-    /// Reads up to `wanted` bytes with `how` straight into the reply, and answers. If `how` returns `None`, the
-    /// answer comes back: the read is to be done elsewhere.
+    /// Reads up to `wanted` bytes with `how` straight into the reply, and answers. If `how` returns
+    /// `None`, the answer comes back: the read is to be done elsewhere.
     fn fill(self, wanted: usize, how: impl FnOnce(&mut [u8]) -> Result<Option<usize>, Errno>) -> Option<Self>;
 
     /// The data of a write whose request says [`WriteData::InAnswer`].

@@ -1,4 +1,5 @@
-//! Requests through `/dev/fuse`: a read takes one, a write answers it. Owns the buffers of the reader threads.
+//! Requests through `/dev/fuse`: a read takes one, a write answers it. Owns the buffers of the
+//! reader threads.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -15,16 +16,18 @@ use crate::wire::request::{self, Operation};
 use crate::wire::{IN_HEADER_BYTES, reply};
 use crate::{REQUEST_BYTES_MAX, wire};
 
-/// What the kernel wants to have room for when the device is read: the largest write and its headers.
+/// What the kernel wants to have room for when the device is read: the largest write and its
+/// headers.
 const READ_BYTES: usize = REQUEST_BYTES_MAX as usize + 8192;
 
 thread_local! {
-    /// Where a read is put before it goes to the kernel. It grows to the largest request (1 MiB) and is used again,
-    /// so that no read pays for allocation and zeroing.
+    /// Where a read is put before it goes to the kernel. It grows to the largest request (1 MiB)
+    /// and is used again, so that no read pays for allocation and zeroing.
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The answer to a request that came through a descriptor of the device, which takes the reply as well.
+/// The answer to a request that came through a descriptor of the device, which takes the reply as
+/// well.
 pub(crate) struct DeviceAnswer {
     device: Arc<OwnedFd>,
     unique: u64,
@@ -88,8 +91,8 @@ impl Answer for DeviceAnswer {
     }
 }
 
-/// One more descriptor of the same connection: readers of different descriptors do not contend for one queue of
-/// requests under way.
+/// One more descriptor of the same connection: readers of different descriptors do not contend for
+/// one queue of requests under way.
 #[allow(unsafe_code)]
 pub(crate) fn clone_of(device: &OwnedFd) -> io::Result<OwnedFd> {
     /// `FUSE_DEV_IOC_CLONE`.

@@ -11,8 +11,9 @@ use crate::wire::notify;
 pub struct Notifier(pub(crate) Arc<OwnedFd>);
 
 impl Notifier {
-    /// Drops the attributes of a node and its pages from `offset` on; a negative `offset` leaves the pages. Dirty
-    /// pages of shared mappings come as writes before it returns, so a thread that serves writes must be free.
+    /// Drops the attributes of a node and its pages from `offset` on; a negative `offset` leaves
+    /// the pages. Dirty pages of shared mappings come as writes before it returns, so a thread that
+    /// serves writes must be free.
     ///
     /// # Errors
     /// Of the connection. A node that the kernel does not know is none.

@@ -1,7 +1,7 @@
 //! A connection to the kernel: agreed upon, served, and ended. Owns the threads that take requests.
 //!
-//! A connection ends when the kernel drops it (an unmount, an abort). All reader threads see that, end, and then
-//! [`FileSystem::ended`] is called once.
+//! A connection ends when the kernel drops it (an unmount, an abort). All reader threads see that,
+//! end, and then [`FileSystem::ended`] is called once.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,8 +26,8 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Bounds that are told to the kernel.
     fn limits(&self) -> Limits;
 
-    /// Answers a request, at once or later from another thread. Called by several threads. Operations without an
-    /// answer never come here.
+    /// Answers a request, at once or later from another thread. Called by several threads.
+    /// Operations without an answer never come here.
     fn serve<A: Answer>(&self, request: &Request<'_>, answer: A);
 
     /// The kernel forgets a node that it was told of so many times.
@@ -41,7 +41,8 @@ pub trait FileSystem: Send + Sync + 'static {
 pub(crate) fn dispatch<F: FileSystem>(file_system: &F, decoded: Result<Request<'_>, Malformed>, answer: impl Answer) {
     match decoded {
         Ok(request) => match request.operation {
-            // `ENOSYS` tells the kernel not to send interruptions any more; requests are never given up half done.
+            // `ENOSYS` tells the kernel not to send interruptions any more; requests are never
+            // given up half done.
             Operation::Interrupt | Operation::Unknown => answer.fail(Errno::ENOSYS),
             Operation::Destroy => answer.done(),
             _ => file_system.serve(&request, answer),
@@ -72,7 +73,8 @@ impl Transport {
 /// How a connection is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// How requests come. If the kernel refuses [`Transport::Rings`] after all, the connection is lost.
+    /// How requests come. If the kernel refuses [`Transport::Rings`] after all, the connection is
+    /// lost.
     pub transport: Transport,
     /// Threads that take requests from the device, at least 1.
     pub threads: usize,
@@ -89,7 +91,8 @@ pub struct Session<F> {
     rings: Option<Rings<F>>,
 }
 
-/// What every connection takes if it is offered: they change the layout of messages that [`crate::wire`] reads, or cost nothing.
+/// What every connection takes if it is offered: they change the layout of messages that
+/// [`crate::wire`] reads, or cost nothing.
 const ALWAYS: Capabilities = Capabilities::ASYNC_READ
     .with(Capabilities::BIG_WRITES)
     .with(Capabilities::MAX_PAGES)
@@ -101,7 +104,8 @@ impl<F: FileSystem> Session<F> {
     /// Answers `FUSE_INIT` on the device of a new mount, and makes ready to serve.
     ///
     /// # Errors
-    /// If the kernel's protocol is another one, or the connection or a thread fails. The connection is of no use then.
+    /// If the kernel's protocol is another one, or the connection or a thread fails. The connection
+    /// is of no use then.
     pub fn begin(device: OwnedFd, file_system: Arc<F>, options: SessionOptions) -> io::Result<Self> {
         let device = Arc::new(device);
         let mut reader = Reader::new(device.clone());
@@ -139,8 +143,9 @@ impl<F: FileSystem> Session<F> {
         Ok(Self { file_system, devices, threads: options.threads.max(1), rings })
     }
 
-    /// Goes on with a connection that another program has agreed upon and served, through the same descriptors: requests that it took and did not
-    /// answer come again, marked as [resent](Request::is_resent).
+    /// Goes on with a connection that another program has agreed upon and served, through the same
+    /// descriptors: requests that it took and did not answer come again, marked as
+    /// [resent](Request::is_resent).
     ///
     /// # Errors
     /// If the kernel cannot send requests again (before Linux 6.9), or there are no descriptors.
@@ -151,7 +156,8 @@ impl<F: FileSystem> Session<F> {
         Ok(Self { file_system, threads: devices.len(), devices, rings: None })
     }
 
-    /// The descriptors of the connection, all of which must stay open if it is to outlive this program.
+    /// The descriptors of the connection, all of which must stay open if it is to outlive this
+    /// program.
     pub fn descriptors(&self) -> Vec<Arc<OwnedFd>> {
         self.devices.clone()
     }

@@ -52,6 +52,6 @@ pub fn is_planted(name: &str) -> bool {
     PLANTED.get() == Some(name) || EVERYWHERE.get().is_some_and(|planted| planted == name)
 }
 
-/// What is done when a change has gone to the journal and is not answered yet.
+/// Called when a change has gone to the journal and is not answered yet.
 #[cfg(feature = "canaries")]
 pub static AFTER_KEEPING: std::sync::OnceLock<fn()> = std::sync::OnceLock::new();

@@ -1,4 +1,5 @@
-//! Changes that a server did and could not answer any more: the kernel sends them again, and they must not be done twice.
+//! Changes that a server did and could not answer any more: the kernel sends them again, and they
+//! must not be done twice.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

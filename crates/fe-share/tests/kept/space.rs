@@ -1,4 +1,5 @@
-//! An object space in files, which outlives the program that uses it, as a pool with standby memory does.
+//! An object space in files, which outlives the program that uses it, as a pool with standby memory
+//! does.
 
 use std::fs::{self, File};
 use std::io;

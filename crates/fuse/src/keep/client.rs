@@ -48,8 +48,8 @@ impl Keeper {
         }
     }
 
-    /// Starts a keeper with its socket at `path`: `program` must call [`super::run_keeper`] with its standard input. There must be none
-    /// there that lives.
+    /// Starts a keeper with its socket at `path`: `program` must call [`super::run_keeper`] with
+    /// its standard input. There must be none there that lives.
     ///
     /// # Errors
     /// Of the socket or the program.

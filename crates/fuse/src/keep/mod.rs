@@ -1,16 +1,20 @@
 //! Mounts that outlive the program that serves them.
 //!
-//! The kernel ends a connection when its last descriptor is closed. A *keeper*, a process that does nothing else, holds the descriptors of
-//! `/dev/fuse`; when the server is killed, whoever uses the mount waits. The next server takes the descriptors from the keeper, skips what was agreed
-//! upon already ([`crate::Session::take_over`]), and asks for the requests again that the killed one took and did not answer (Linux 6.9).
+//! The kernel ends a connection when its last descriptor is closed. A *keeper*, a process that does
+//! nothing else, holds the descriptors of `/dev/fuse`; when the server is killed, users of the
+//! mount wait. The next server takes the descriptors from the keeper, skips what was agreed upon
+//! already ([`crate::Session::take_over`]), and asks for the requests again that the killed one
+//! took and did not answer (Linux 6.9).
 //!
-//! A keeper has entries: a name, some bytes that mean something to the server, and descriptors. It ends when it has none, and when
-//! the connections of its entries have ended while no server is there.
+//! A keeper has entries: a name, some bytes that mean something to the server, and descriptors. It
+//! ends when it has none, and when the connections of its entries have ended while no server is
+//! there.
 //!
 //! # Messages
 //!
-//! Over a socket that keeps their bounds, each with at most [`DESCRIPTORS_MAX`] descriptors: kind 1, length of the name 1, name, bytes.
-//! `PUT` and `DROP` are answered with `DONE`, `LIST` with an `ENTRY` for each entry and `DONE`.
+//! Over a socket that keeps their bounds, each with at most [`DESCRIPTORS_MAX`] descriptors: kind
+//! 1, length of the name 1, name, bytes. `PUT` and `DROP` are answered with `DONE`, `LIST` with an
+//! `ENTRY` for each entry and `DONE`.
 
 mod client;
 mod process;

@@ -1,6 +1,7 @@
 //! The keeper itself.
 //!
-//! While a server is there it sleeps in the socket alone: to watch the connections as well would wake it for each of their requests.
+//! While a server is there it sleeps in the socket alone: to watch the connections as well would
+//! wake it for each of their requests.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,7 +18,8 @@ const FIRST: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 /// Servers at a time: the one that is there, and one that is about to take its place.
 const SERVERS_MAX: usize = 4;
 
-/// Keeps what servers give to it, until nothing is left. `listener`: a socket that servers connect to.
+/// Keeps what servers give to it, until nothing is left. `listener`: a socket that servers connect
+/// to.
 ///
 /// # Errors
 /// Of the socket.

@@ -1,9 +1,12 @@
-//! Mounts whose server was killed: the kernel keeps them, and answers ENOTCONN to whatever is asked of them.
+//! Mounts whose server was killed: the kernel keeps them, and answers ENOTCONN to whatever is asked
+//! of them.
 //!
 //! One is taken away only if all of this holds; else mounting is refused, as it is over a live one:
-//! 1. the directory shows a mount of ours, and of the same source, which is the pool: the caller has the pool alone;
-//! 2. the kernel says at once that the other end is gone. It is asked for what no cache answers, by a thread of its own: a server
-//!    that lives and hangs would not answer, and must not be waited for.
+//! 1. the directory shows a mount of ours, and of the same source, which is the pool: the caller
+//!    has the pool alone;
+//! 2. the kernel says at once that the other end is gone. It is asked for what no cache answers, by
+//!    a thread of its own: a server that lives and hangs would not answer, and must not be waited
+//!    for.
 
 use std::path::Path;
 use std::sync::mpsc;

@@ -1,6 +1,8 @@
-//! How a connection to the kernel is made and taken away: mount(2) and umount2(2) for root, `fusermount3` for others.
+//! How a connection to the kernel is made and taken away: mount(2) and umount2(2) for root,
+//! `fusermount3` for others.
 //!
-//! A session never unmounts by path when it ends: the mount may be gone by then, and the path show another file system.
+//! A session never unmounts by path when it ends: the mount may be gone by then, and the path show
+//! another file system.
 
 use std::ffi::CString;
 use std::io::{self, IoSliceMut};
@@ -21,7 +23,8 @@ use super::mountinfo::{mountinfo, unescaped};
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
-/// The type of our file systems, as the kernel lists them; the helper puts it together from `subtype`.
+/// The type of our file systems, as the kernel lists them; the helper puts it together from
+/// `subtype`.
 const FILE_SYSTEM: &str = "fuse.shale";
 
 /// How a file system of ours is mounted.
@@ -49,8 +52,9 @@ pub struct Connection {
 /// Mounts at `dir`, which must be an absolute path without symbolic links.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] if this kernel or user cannot mount; [`ErrorKind::NotFound`], [`ErrorKind::Invalid`] and
-/// [`ErrorKind::InUse`] for `dir`; [`ErrorKind::Io`] if the kernel fails.
+/// [`ErrorKind::Unsupported`] if this kernel or user cannot mount; [`ErrorKind::NotFound`],
+/// [`ErrorKind::Invalid`] and [`ErrorKind::InUse`] for `dir`; [`ErrorKind::Io`] if the kernel
+/// fails.
 pub fn mount(dir: &Path, how: &How<'_>) -> Result<Connection> {
     let device = match rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
         Ok(device) => device,
@@ -79,7 +83,8 @@ pub fn mount(dir: &Path, how: &How<'_>) -> Result<Connection> {
     }
 }
 
-/// Where the kernel lists connections, by the minor number of their file system's device (Documentation/filesystems/fuse).
+/// Where the kernel lists connections, by the minor number of their file system's device
+/// (Documentation/filesystems/fuse).
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
 /// Tells apart the mounts that may be at `dir` one after another, or on top of each other.
@@ -98,7 +103,8 @@ pub enum Unmounted {
     ByHelper,
 }
 
-/// Which mount `dir` shows now. Does not ask the file system, so that it works when nobody serves it.
+/// Which mount `dir` shows now. Does not ask the file system, so that it works when nobody serves
+/// it.
 ///
 /// # Errors
 /// Those of looking at `dir`.
@@ -108,13 +114,15 @@ pub fn mount_id(dir: &Path) -> Result<MountId> {
     Ok(MountId { mount: statx.stx_mnt_id, device_minor: statx.stx_dev_minor })
 }
 
-/// Whether `dir` shows a mount of a server of ours, which may be dead or hang: the file system is not asked.
+/// Whether `dir` shows a mount of a server of ours, which may be dead or hang: the file system is
+/// not asked.
 pub fn is_ours(dir: &Path) -> bool {
     // What cannot be told here is told by the attempt to mount.
     mount_id(dir).is_ok_and(|id| file_system_of(id.mount, &mountinfo()) == Some(FILE_SYSTEM))
 }
 
-/// What a mount of ours at `dir` was made of: the `source` of its options. `None`: `dir` shows no mount of ours.
+/// What a mount of ours at `dir` was made of: the `source` of its options. `None`: `dir` shows no
+/// mount of ours.
 pub fn source_of(dir: &Path) -> Option<String> {
     let id = mount_id(dir).ok()?;
     let mountinfo = mountinfo();
@@ -141,7 +149,8 @@ fn file_system_of(mount: u64, mountinfo: &str) -> Option<&str> {
     mount_line(mount, mountinfo)?.split_once(" - ")?.1.split(' ').next()
 }
 
-/// Ends the connection of a mount, wherever it is by now: requests under way and all that follow fail.
+/// Ends the connection of a mount, wherever it is by now: requests under way and all that follow
+/// fail.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] where the kernel has no such file, or does not let us write it.
@@ -154,8 +163,8 @@ pub fn abort(id: MountId) -> Result<()> {
     })
 }
 
-/// Unmounts `dir`. What [`UnmountFlags`] says of a busy mount holds for root; for others a busy mount is either left alone, or
-/// detached if `flags` say so.
+/// Unmounts `dir`. What [`UnmountFlags`] says of a busy mount holds for root; for others a busy
+/// mount is either left alone, or detached if `flags` say so.
 ///
 /// # Errors
 /// [`ErrorKind::InUse`] if it is busy, others of the kernel or the helper.
@@ -180,7 +189,8 @@ fn mount_with_helper(dir: &Path, how: &How<'_>, can_clone: bool) -> Result<Conne
     if how.allow_other {
         names.push_str(",allow_other");
     }
-    // The helper passes the descriptor back over the socket that the variable names: its standard input.
+    // The helper passes the descriptor back over the socket that the variable names: its standard
+    // input.
     let child = Command::new(HELPER)
         .arg("-o")
         .arg(names)

@@ -8,7 +8,8 @@ pub fn mountinfo() -> String {
     String::from_utf8_lossy(&std::fs::read(MOUNTINFO).unwrap_or_default()).into_owned()
 }
 
-/// A path as mountinfo writes it: blanks, tabs, line feeds and backslashes stand as three octal digits.
+/// A path as mountinfo writes it: blanks, tabs, line feeds and backslashes stand as three octal
+/// digits.
 pub fn unescaped(text: &str) -> String {
     let mut parts = text.split('\\');
     let mut path = parts.next().unwrap_or_default().to_owned();

@@ -1,5 +1,5 @@
-//! Bytes of the FUSE protocol as far as they pass through a ring: `include/uapi/linux/fuse.h` of Linux 6.14 and later (protocol 7.42). All
-//! numbers are of the machine's byte order.
+//! Bytes of the FUSE protocol as far as they pass through a ring: `include/uapi/linux/fuse.h` of
+//! Linux 6.14 and later (protocol 7.42). All numbers are of the machine's byte order.
 
 use crate::wire::{IN_HEADER_BYTES, OUT_HEADER_BYTES, u32_at, u64_at};
 
@@ -64,8 +64,8 @@ pub(super) fn asked(header: &[u8]) -> Asked {
     }
 }
 
-/// Copies of the request's header and of its first argument, which are a reply's place later; `None` if its lengths contradict
-/// each other.
+/// Copies of the request's header and of its first argument, which are a reply's place later;
+/// `None` if its lengths contradict each other.
 pub(super) fn parts(header: &[u8], payload_bytes: usize) -> Option<([u8; IN_HEADER_BYTES], Vec<u8>)> {
     let total = u32_at(header, 0) as usize;
     let first = total.checked_sub(IN_HEADER_BYTES)?.checked_sub(payload_bytes)?;

@@ -1,8 +1,9 @@
-//! The entries of a queue: memory that the kernel puts a request in, and from which it takes the answer. Owns that memory, and the rule of who may
-//! touch it.
+//! The entries of a queue: memory that the kernel puts a request in, and from which it takes the
+//! answer. Owns that memory, and the rule of who may touch it.
 //!
-//! An entry belongs to the kernel from the moment at which it is registered, or an answer in it committed, until the kernel says that there is a
-//! request in it. Then there is one [`Taken`] for it, which is the only way to its memory, until that is answered.
+//! An entry belongs to the kernel from the moment at which it is registered, or an answer in it
+//! committed, until the kernel says that there is a request in it. Then there is one [`Taken`] for
+//! it, which is the only way to its memory, until that is answered.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -33,7 +34,8 @@ pub(super) struct Memory {
     is_given_back: AtomicBool,
 }
 
-// SAFETY: it is memory, and no thread's own; who may touch which part is the rule at the head of this file.
+// SAFETY: it is memory, and no thread's own; who may touch which part is the rule at the head of
+// this file.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -82,13 +84,15 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // If the kernel may still write there, the addresses must never mean anything else.
         if self.is_given_back.load(Ordering::Acquire) {
-            // SAFETY: nobody refers to it: what is taken keeps the queue that owns it, and the kernel is done with it.
+            // SAFETY: nobody refers to it: what is taken keeps the queue that owns it, and the
+            // kernel is done with it.
             let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.entries * ENTRY_BYTES) };
         }
     }
 }
 
-/// A request that was taken from the kernel and waits for its answer. One that is dropped is answered with `EIO`.
+/// A request that was taken from the kernel and waits for its answer. One that is dropped is
+/// answered with `EIO`.
 pub(super) struct Taken {
     queue: Arc<Queue>,
     index: usize,
@@ -114,7 +118,8 @@ impl Taken {
 
     /// `struct fuse_uring_req_header`.
     pub(super) fn header(&self) -> &[u8] {
-        // SAFETY: the entry is ours as long as this is here, and what is borrowed mutably borrows this mutably.
+        // SAFETY: the entry is ours as long as this is here, and what is borrowed mutably borrows
+        // this mutably.
         unsafe { std::slice::from_raw_parts(self.queue.memory().header(self.index), abi::REQUEST_HEADER_BYTES) }
     }
 
@@ -198,7 +203,7 @@ mod tests {
 
     /// A request in an entry of a queue that no kernel knows.
     fn taken(queue: &Arc<Queue>, index: usize, unique: u64) -> Taken {
-        // SAFETY: nobody else has the entry.
+        // SAFETY: the entry has no other owner.
         let mut taken = unsafe { Taken::new(queue.clone(), index) };
         taken.asked = Asked { opcode: crate::wire::opcode::READ, unique, commit_id: unique, payload_bytes: 0 };
         taken
@@ -206,7 +211,7 @@ mod tests {
 
     /// Error, number and bytes of the answer in an entry.
     fn answer(queue: &Queue, index: usize) -> (i32, u64, Vec<u8>) {
-        // SAFETY: nobody has the entry any more.
+        // SAFETY: the entry has no owner any more.
         let (header, payload) = unsafe {
             (
                 std::slice::from_raw_parts(queue.memory().header(index), abi::REQUEST_HEADER_BYTES),

@@ -1,23 +1,27 @@
-//! Requests of the kernel through rings in memory, one for each CPU (FUSE over io_uring, Linux 6.14 and later, where an
-//! administrator allows it): one call takes requests and returns answers, data goes straight between the kernel and
-//! the place that it is read to, and a request is served on the CPU that asks. Without rings, each request is a read and a write of
-//! `/dev/fuse`, and wakes a thread that may be on another CPU.
+//! Requests of the kernel through rings in memory, one for each CPU (FUSE over io_uring, Linux 6.14
+//! and later, where an administrator allows it): one call takes requests and returns answers, data
+//! goes straight between the kernel and the place that it is read to, and a request is served on
+//! the CPU that asks. Without rings, each request is a read and a write of `/dev/fuse`, and wakes a
+//! thread that may be on another CPU.
 //!
-//! Messages without an answer (forgotten nodes) and interruptions still come through `/dev/fuse`: one thread reads it.
+//! Messages without an answer (forgotten nodes) and interruptions still come through `/dev/fuse`:
+//! one thread reads it.
 //!
 //! # The life of a request
 //!
-//! 1. The kernel puts it into an entry of the queue of the CPU that asks (`queue`, `entry`); if all entries are in use
-//!    it waits in the kernel.
-//! 2. The queue's thread has the file system serve it: at once, or from another thread, so that it never waits for a disk.
-//! 3. The answer is written into the entry, a read's data directly by the thread that reads; **a write is acknowledged,
-//!    a flush confirmed, when the entry goes back to the kernel**.
+//! 1. The kernel puts it into an entry of the queue of the CPU that asks (`queue`, `entry`); if all
+//!    entries are in use it waits in the kernel.
+//! 2. The queue's thread has the file system serve it: at once, or from another thread, so that it
+//!    never waits for a disk.
+//! 3. The answer is written into the entry, a read's data directly by the thread that reads; **a
+//!    write is acknowledged, a flush confirmed, when the entry goes back to the kernel**.
 //!
 //! # The end
 //!
-//! When the kernel ends the connection it takes back the entries that it has, and refuses those that are answered later; a
-//! queue's thread ends when all entries are accounted for, and only then its memory goes. A connection from which the
-//! server must part first (a queue that fails) ends when all its descriptors are closed.
+//! When the kernel ends the connection it takes back the entries that it has, and refuses those
+//! that are answered later; a queue's thread ends when all entries are accounted for, and only then
+//! its memory goes. A connection from which the server must part first (a queue that fails) ends
+//! when all its descriptors are closed.
 
 mod abi;
 mod entry;
@@ -46,14 +50,17 @@ const ENABLED: &str = "/sys/module/fuse/parameters/enable_uring";
 /// CPUs that the machine may have, each of which needs a queue.
 const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";
 
-/// Requests that one queue may have under way: when all of them wait for a disk, so does whatever else comes from that CPU, and a loop device's
-/// come from one CPU at a time. Each has room for 1 MiB, which is memory only as far as it was ever used: the kernel takes the one that it used last.
+/// Requests that one queue may have under way: when all of them wait for a disk, so does whatever
+/// else comes from that CPU, and a loop device's come from one CPU at a time. Each has room for 1
+/// MiB, which is memory only as far as it was ever used: the kernel takes the one that it used
+/// last.
 const QUEUE_ENTRIES: usize = 32;
 
 /// Queues that are worth it: each is a thread.
 const QUEUES_MAX: usize = 256;
 
-/// Whether the kernel has rings and lets us use them. The last word has the kernel when it is asked.
+/// Whether the kernel has rings and lets us use them. The last word has the kernel when it is
+/// asked.
 pub(crate) fn is_offered() -> bool {
     let enabled = std::fs::read_to_string(ENABLED).is_ok_and(|text| text.trim() == "Y");
     enabled && queues().is_some() && queue::make(QUEUE_ENTRIES).is_ok()
@@ -65,7 +72,8 @@ fn queues() -> Option<usize> {
     cpus(possible.trim()).filter(|&number| number <= QUEUES_MAX)
 }
 
-/// How many CPUs a list as `0-3` or `0` has; `None` for one with gaps, which the kernel's numbers of queues do not know either.
+/// How many CPUs a list as `0-3` or `0` has; `None` for one with gaps, which the kernel's numbers
+/// of queues do not know either.
 fn cpus(list: &str) -> Option<usize> {
     let last = list.strip_prefix("0-").or((list == "0").then_some("0"))?;
     last.parse::<usize>().ok()?.checked_add(1)
@@ -88,7 +96,8 @@ impl<F: FileSystem> Rings<F> {
     /// Gives the kernel a queue for each CPU. The kernel keeps all requests until it has them.
     ///
     /// # Errors
-    /// If the kernel does not take them, or a thread cannot be started. The connection is of no use then.
+    /// If the kernel does not take them, or a thread cannot be started. The connection is of no use
+    /// then.
     pub(crate) fn begin(file_system: Arc<F>, device: Arc<OwnedFd>) -> io::Result<Self> {
         let unknown = || io::Error::other("FUSE over io_uring: the number of CPUs cannot be told");
         let count = queues().ok_or_else(unknown)?;
@@ -122,7 +131,8 @@ impl<F: FileSystem> Rings<F> {
         Reader::new(device.clone()).serve_until(&*self.shared.file_system, &self.shared.end)
     }
 
-    /// Waits for the end of all threads, once the connection has ended. `has_failed`: the kernel has not ended it.
+    /// Waits for the end of all threads, once the connection has ended. `has_failed`: the kernel
+    /// has not ended it.
     pub(crate) fn finish(self, has_failed: bool) {
         if has_failed {
             self.shared.end_all();
@@ -143,7 +153,8 @@ impl<F: FileSystem> Shared<F> {
             log::error!("a request of the kernel contradicts itself: operation {}", asked.opcode);
             return taken.fail(Errno::EIO);
         };
-        // The reply goes where the arguments lie, so they are taken out first; only a write's data stays.
+        // The reply goes where the arguments lie, so they are taken out first; only a write's data
+        // stays.
         let is_write = asked.opcode == opcode::WRITE;
         let rest = if is_write { Vec::new() } else { taken.payload().to_vec() };
         let data_in_answer = is_write.then_some(asked.payload_bytes);
@@ -151,7 +162,8 @@ impl<F: FileSystem> Shared<F> {
         dispatch(&*self.file_system, decoded, taken);
     }
 
-    /// Ends the mount though the kernel has not: the threads end, and with the last descriptor so does the connection.
+    /// Ends the mount though the kernel has not: the threads end, and with the last descriptor so
+    /// does the connection.
     fn end_all(&self) {
         self.queues.iter().for_each(|queue| queue.end());
         let _ = rustix::io::retry_on_intr(|| rustix::io::write(&self.end, &1_u64.to_ne_bytes()));

@@ -1,14 +1,18 @@
-//! A queue of a ring: requests of one CPU, and the thread that takes and answers them. Owns the entries, and which of them wait to go back.
+//! A queue of a ring: requests of one CPU, and the thread that takes and answers them. Owns the
+//! entries, and which of them wait to go back.
 //!
-//! The thread is not bound to that CPU: bound, it serves a lone caller that keeps its CPU busy 40 % slower, and callers on all CPUs at most as
-//! fast (measured on 2 cores).
+//! The thread is not bound to that CPU: bound, it serves a lone caller that keeps its CPU busy 40 %
+//! slower, and callers on all CPUs at most as fast (measured on 2 cores).
 //!
 //! # One turn of the thread
 //!
-//! 1. What has been answered, by this thread or another, goes back to the kernel, all in one call; if there is nothing to do, that call waits.
-//! 2. The kernel has put requests into entries: each is served at once, or handed to other threads, which answer it.
+//! 1. What has been answered, by this thread or another, goes back to the kernel, all in one call;
+//!    if there is nothing to do, that call waits.
+//! 2. The kernel has put requests into entries: each is served at once, or handed to other threads,
+//!    which answer it.
 //!
-//! A thread that answers while this one waits wakes it through an eventfd, which is one more thing that the ring reads.
+//! A thread that answers while this one waits wakes it through an eventfd, which is one more thing
+//! that the ring reads.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -88,7 +92,8 @@ impl Queue {
         }
     }
 
-    /// Serves requests until the kernel has ended. `begun` is told once whether the kernel took the entries.
+    /// Serves requests until the kernel has ended. `begun` is told once whether the kernel took the
+    /// entries.
     pub(super) fn serve(
         self: &Arc<Self>,
         device: &OwnedFd,
@@ -138,7 +143,8 @@ struct Turn {
 
 /// A ring as a queue needs it.
 pub(super) fn make(entries: usize) -> io::Result<Submissions> {
-    // One more for the eventfd; twice as many may end at a time. Tasks of the kernel for this thread are done when it asks: it asks after each request.
+    // One more for the eventfd; twice as many may end at a time. Tasks of the kernel for this
+    // thread are done when it asks: it asks after each request.
     let entries = u32::try_from(entries + 1).unwrap_or(u32::MAX).next_power_of_two();
     IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_clamp().build(entries)
 }
@@ -159,8 +165,9 @@ impl Turn {
                     .build()
                     .user_data(index as u64);
                 let command = with_length(command, places.len() as u32);
-                // SAFETY: the descriptor lives as long as this thread serves, the memory until the kernel has ended or for ever, and the
-                // list of places is read before `submit` returns.
+                // SAFETY: the descriptor lives as long as this thread serves, the memory until the
+                // kernel has ended or for ever, and the list of places is read before `submit`
+                // returns.
                 unsafe { submissions.push(&command) }.map_err(io::Error::other)?;
             }
         }
@@ -169,8 +176,9 @@ impl Turn {
             return Err(io::Error::other("the kernel took less than all entries of a queue"));
         }
         drop(places);
-        // What the kernel refuses ends at once. A request that is there already is not lost here: what the kernel has to do for this thread (DEFER_TASKRUN) is
-        // done when it waits, and not by the call above.
+        // What the kernel refuses ends at once. A request that is there already is not lost here:
+        // what the kernel has to do for this thread (DEFER_TASKRUN) is done when it waits, and not
+        // by the call above.
         let refused = ring.completion().find(|ended| ended.result() < 0);
         if let Some(refused) = refused {
             return Err(io::Error::from_raw_os_error(-refused.result()));
@@ -210,7 +218,8 @@ impl Turn {
         }
         let mut submissions = self.ring.submission();
         for command in self.next.drain(..) {
-            // SAFETY: as in `begin`; the count and the eventfd live as long as the ring, which is dropped before them.
+            // SAFETY: as in `begin`; the count and the eventfd live as long as the ring, which is
+            // dropped before them.
             unsafe { submissions.push(&command) }.map_err(io::Error::other)?;
         }
         drop(submissions);
@@ -224,7 +233,8 @@ impl Turn {
     /// Step 2: serves what has come; whether the thread is to end.
     ///
     /// # Errors
-    /// If the kernel did not take an answer although the connection lives: whoever waits for it would do so for ever.
+    /// If the kernel did not take an answer although the connection lives: whoever waits for it
+    /// would do so for ever.
     fn take(&mut self, serve: impl Fn(Taken)) -> io::Result<bool> {
         let mut failed = Ok(());
         self.requests.clear();

@@ -1,7 +1,8 @@
 //! A reader over the arguments of a request.
 //!
-//! `/dev/fuse` gives the arguments as one piece. A ring gives the fixed structure in a place of its own and the
-//! rest as the payload. The reader takes from the first piece as long as it has bytes, then from the second.
+//! `/dev/fuse` gives the arguments as one piece. A ring gives the fixed structure in a place of its
+//! own and the rest as the payload. The reader takes from the first piece as long as it has bytes,
+//! then from the second.
 
 use super::request::Malformed;
 use super::{u32_at, u64_at};

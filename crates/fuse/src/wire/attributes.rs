@@ -1,8 +1,10 @@
-//! What the kernel is told of a file: `struct fuse_attr`, `struct fuse_entry_out`, `struct fuse_kstatfs`.
+//! What the kernel is told of a file: `struct fuse_attr`, `struct fuse_entry_out`, `struct
+//! fuse_kstatfs`.
 
 use std::time::Duration;
 
-/// A point in time: seconds since 1970, which may be negative, and nanoseconds from there on, 0 to 999,999,999.
+/// A point in time: seconds since 1970, which may be negative, and nanoseconds from there on, 0 to
+/// 999,999,999.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time {
     /// Seconds since 1970.
@@ -18,7 +20,8 @@ impl Time {
         Self { seconds: (ns / 1_000_000_000).cast_signed(), nanoseconds: (ns % 1_000_000_000) as u32 }
     }
 
-    /// Nanoseconds since 1970; 0 for an earlier time, the largest number for one after the year 2554.
+    /// Nanoseconds since 1970; 0 for an earlier time, the largest number for one after the year
+    /// 2554.
     pub fn unix_ns(self) -> u64 {
         u64::try_from(self.seconds)
             .map_or(0, |seconds| seconds.saturating_mul(1_000_000_000).saturating_add(u64::from(self.nanoseconds)))
@@ -74,8 +77,8 @@ impl Attributes {
 /// A name that was found: which file it is, and how long the kernel may believe it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// The node that the kernel names the file by from now on; 0 says that there is no such name, which the
-    /// kernel may believe for `name_valid`.
+    /// The node that the kernel names the file by from now on; 0 says that there is no such name,
+    /// which the kernel may believe for `name_valid`.
     pub node: u64,
     /// Tells apart files that have the same node number one after the other.
     pub generation: u64,

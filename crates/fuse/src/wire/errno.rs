@@ -7,7 +7,8 @@ use std::fmt;
 pub struct Errno(i32);
 
 impl Errno {
-    /// The error of that number; `EIO` for one that the kernel does not take (it takes 1 to 511 from a file system).
+    /// The error of that number; `EIO` for one that the kernel does not take (it takes 1 to 511
+    /// from a file system).
     pub const fn new(code: i32) -> Self {
         if code > 0 && code < 512 { Self(code) } else { Self::EIO }
     }

@@ -8,7 +8,8 @@ const MAJOR: u32 = 7;
 /// What this crate speaks: up to Linux 6.18.
 const MINOR: u32 = 45;
 
-/// The oldest kernel's that is served: Linux 5.4, which sends structures of the length that they have since.
+/// The oldest kernel's that is served: Linux 5.4, which sends structures of the length that they
+/// have since.
 const MINOR_MIN: u32 = 31;
 
 /// Bytes of `struct fuse_init_out`.
@@ -29,8 +30,8 @@ macro_rules! capabilities {
 capabilities! {
     /// Reads of one file may be under way together.
     ASYNC_READ = 0,
-    /// `O_TRUNC` comes with the open. **Never together with an open that is answered with `ENOSYS`**: the kernel
-    /// then believes that the open has emptied the file.
+    /// `O_TRUNC` comes with the open. **Never together with an open that is answered with
+    /// `ENOSYS`**: the kernel then believes that the open has emptied the file.
     ATOMIC_O_TRUNC = 3,
     /// `.` and `..` can be looked up, for file handles.
     EXPORT_SUPPORT = 4,
@@ -110,7 +111,8 @@ pub struct Limits {
     pub background_max: u16,
 }
 
-/// Reads `struct fuse_init_in`: what the kernel offers and its read-ahead in bytes; `None` if its protocol is too old or another one.
+/// Reads `struct fuse_init_in`: what the kernel offers and its read-ahead in bytes; `None` if its
+/// protocol is too old or another one.
 pub fn offered(arguments: &[u8]) -> Option<(Capabilities, u32)> {
     let (major, minor) = (u32_at(arguments, 0), u32_at(arguments, 4));
     if major != MAJOR || minor < MINOR_MIN {

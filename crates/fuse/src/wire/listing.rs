@@ -1,4 +1,5 @@
-//! Listings of directories: `struct fuse_dirent` and `struct fuse_direntplus`, one after the other, each padded to 8 bytes.
+//! Listings of directories: `struct fuse_dirent` and `struct fuse_direntplus`, one after the other,
+//! each padded to 8 bytes.
 
 use super::attributes::{ENTRY_BYTES, Entry};
 
@@ -18,8 +19,8 @@ impl Listing {
         Self { out: Vec::new(), bytes_max: bytes_max as usize }
     }
 
-    /// Adds a name. `next`: the offset from which the listing goes on behind it. `mode`: type of the file, as
-    /// `st_mode`. Returns `false`, and adds nothing, if there is no room for it.
+    /// Adds a name. `next`: the offset from which the listing goes on behind it. `mode`: type of
+    /// the file, as `st_mode`. Returns `false`, and adds nothing, if there is no room for it.
     #[must_use]
     pub fn add(&mut self, inode: u64, next: u64, mode: u32, name: &[u8]) -> bool {
         if !self.has_room(DIRENT_BYTES + name.len()) {
@@ -53,7 +54,8 @@ impl Listing {
     }
 }
 
-/// A [`Listing`] with attributes. The kernel counts each name in it as looked up, unless its entry has node 0.
+/// A [`Listing`] with attributes. The kernel counts each name in it as looked up, unless its entry
+/// has node 0.
 #[derive(Debug)]
 pub struct ListingPlus(Listing);
 

@@ -1,5 +1,5 @@
-//! The bytes of the protocol, `include/uapi/linux/fuse.h`: no I/O, no state. All numbers are in the byte order
-//! of the machine. Every length that the kernel sends is checked before it is used.
+//! The bytes of the protocol, `include/uapi/linux/fuse.h`: no I/O, no state. All numbers are in the
+//! byte order of the machine. Every length that the kernel sends is checked before it is used.
 
 pub mod attributes;
 pub mod errno;

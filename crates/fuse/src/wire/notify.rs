@@ -1,4 +1,5 @@
-//! Messages that a server sends without being asked: a header with number 0 whose error is the code of the message.
+//! Messages that a server sends without being asked: a header with number 0 whose error is the code
+//! of the message.
 
 /// `FUSE_NOTIFY_INVAL_INODE`.
 const INVAL_INODE: i32 = 2;
@@ -11,8 +12,9 @@ fn message(code: i32, payload: &[u8]) -> Vec<u8> {
     [&super::reply::header(0, code, payload.len())[..], payload].concat()
 }
 
-/// The kernel is to drop the attributes of a node, and the pages of a range: `length` 0 is all from `offset` on; a
-/// negative `offset` leaves pages alone. Dirty pages of shared mappings are written first.
+/// The kernel is to drop the attributes of a node, and the pages of a range: `length` 0 is all from
+/// `offset` on; a negative `offset` leaves pages alone. Dirty pages of shared mappings are written
+/// first.
 pub fn inval_inode(node: u64, offset: i64, length: i64) -> Vec<u8> {
     message(INVAL_INODE, &[node.to_ne_bytes(), offset.to_ne_bytes(), length.to_ne_bytes()].concat())
 }

@@ -34,7 +34,8 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Whether the kernel sends it for the second time, so that it may have been carried out already.
+    /// Whether the kernel sends it for the second time, so that it may have been carried out
+    /// already.
     pub const fn is_resent(&self) -> bool {
         self.unique & RESENT != 0
     }
@@ -44,10 +45,11 @@ impl<'a> Request<'a> {
         self.unique & !RESENT
     }
 
-    /// Supplementary groups of the caller as far as the kernel sends them: for a new file, the group of the
-    /// directory if the caller is in it. Nothing if it sends none.
+    /// Supplementary groups of the caller as far as the kernel sends them: for a new file, the
+    /// group of the directory if the caller is in it. Nothing if it sends none.
     pub fn supplementary_groups(&self) -> impl Iterator<Item = u32> + 'a {
-        // `struct fuse_ext_header` (size, type), `nr_groups`, then the groups; sizes are multiples of 8.
+        // `struct fuse_ext_header` (size, type), `nr_groups`, then the groups; sizes are multiples
+        // of 8.
         let mut left = self.extensions;
         let mut groups: &[u8] = &[];
         while left.len() >= 8 {
@@ -261,9 +263,9 @@ pub fn forgotten(pairs: &[u8]) -> impl Iterator<Item = (u64, u64)> {
     pairs.chunks_exact(16).map(|pair| (u64_at(pair, 0), u64_at(pair, 8)))
 }
 
-/// Reads a request. `header`: `struct fuse_in_header`. `first` and `rest`: the arguments, in one piece (`rest` is
-/// empty) or as a ring has them. `data_in_answer`: a write's data is not in `rest`, but so many bytes of it lie
-/// where the answer has them.
+/// Reads a request. `header`: `struct fuse_in_header`. `first` and `rest`: the arguments, in one
+/// piece (`rest` is empty) or as a ring has them. `data_in_answer`: a write's data is not in
+/// `rest`, but so many bytes of it lie where the answer has them.
 ///
 /// # Errors
 /// [`Malformed`] if a length or a name does not fit in what is there.
@@ -362,7 +364,8 @@ fn operation<'a>(code: u32, args: &mut Args<'a>, data_in_answer: Option<usize>) 
             }
         }
         opcode::SETXATTR => {
-            // `struct fuse_setxattr_in` as `FUSE_SETXATTR_EXT` has it, which every session asks for.
+            // `struct fuse_setxattr_in` as `FUSE_SETXATTR_EXT` has it, which every session asks
+            // for.
             const CLEARS_SGID: u32 = 1;
             let fixed = args.fixed(16)?;
             let (size, flags, clears_sgid) = (fixed.u32(0), fixed.i32(4), fixed.u32(8) & CLEARS_SGID != 0);

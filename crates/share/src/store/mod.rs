@@ -376,7 +376,7 @@ impl State {
         Ok(Frozen { overlay, meta, trims: std::mem::take(&mut self.trims), changes: self.changes })
     }
 
-    /// Goes on when what was frozen is durable.
+    /// Goes on when the frozen changes are durable.
     pub(crate) fn thaw(&mut self, database: &Database) -> Result<()> {
         self.base = Base::read(database)?;
         self.frozen = None;

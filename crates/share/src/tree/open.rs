@@ -173,7 +173,7 @@ fn discard_lost(space: &dyn ObjectSpace, lost: std::ops::Range<u64>) -> Result<(
     Ok(())
 }
 
-/// A number, and what is behind it.
+/// A number, and the bytes behind it.
 fn split_number(bytes: &[u8]) -> Result<(u64, &[u8])> {
     let damaged = || Failure::damaged(format_args!("a record of changes is too short"));
     let (number, rest) = bytes.split_first_chunk().ok_or_else(damaged)?;
