@@ -50,13 +50,13 @@ BEFORE = [
 
 # Paths of the examples, longest first, and where they are here.
 PATHS = {"/mnt/shale": "mnt", "/srv/pool": "pool", "/srv/new": "new", "/backup": "backup", "/home": "home", "/mnt/vm": "fs",
-         "/run": "run", "/big": "big"}
+         "/run": "run", "/big": "big", "/srv/blobs": "blobs"}
 
 
 def translated(t, text):
     """An example with the paths of this test."""
     for path, name in PATHS.items():
-        text = re.sub(rf"(?<![\w/.]){re.escape(path)}(?![\w-])", str(t.dir / name), text)
+        text = re.sub(rf"(?:(?<=file://)|(?<![\w/.])){re.escape(path)}(?![\w-])", str(t.dir / name), text)
     return text
 
 
