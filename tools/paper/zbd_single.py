@@ -47,7 +47,7 @@ def block_cost(lab, how):
     lab.report.text("CPU time of importing and exporting mail in units of 4 KiB without dictionaries, less that with compression off; the paper measured the library alone.")
     lab.report.table(["codec", "compress, us", "decompress, us", "saved, %", "theirs"],
                      [[r["codec"], r["compress_us"], r["decompress_us"], r["saving_percent"], ", ".join(map(str, THEIRS[r["codec"]])) if r["codec"] in THEIRS else None]
-                      for r in lab.report.rows["block"]])
+                      for r in lab.report.table_of("block")])
 
 
 def size_of(paths):
@@ -80,7 +80,7 @@ def on_btrfs(lab, option, files, limit):
     image, mnt = lab.work / "btrfs.img", lab.work / "btrfs"
     with open(image, "wb") as file:
         file.truncate(limit * 2 + (1 << 30))
-    subprocess.run(["mkfs.btrfs", "-q", "-f", image], check=True)
+    subprocess.run(["mkfs.btrfs", "-q", "-f", image], check=True, stderr=subprocess.DEVNULL)
     mnt.mkdir(exist_ok=True)
     subprocess.run(["mount", "-o", f"loop,compress-force={option}", image, mnt], check=True)
     try:
@@ -119,7 +119,7 @@ def savings_by_kind(lab, how):
                 stored[f"shale {setup.name}"] = stored_on(lab, disk, setup, files, max(limit, original))
         lab.report.row("kinds", kind=name, files=len(files), bytes=original, **{c: round(100 * (1 - stored[c] / original), 1) for c in columns if c in stored})
     lab.report.heading("Savings by kind of file, % (table II)")
-    lab.report.table(["kind", "MB", *columns], [[r["kind"], round(r["bytes"] / 1e6), *[r.get(c) for c in columns]] for r in lab.report.rows.get("kinds", [])])
+    lab.report.table(["kind", "MB", *columns], [[r["kind"], round(r["bytes"] / 1e6), *[r.get(c) for c in columns]] for r in lab.report.table_of("kinds")])
 
 
 def output_bytes(*command):
@@ -130,13 +130,13 @@ def output_bytes(*command):
 def claims(lab):
     """What the paper says of these, with what was measured."""
     rows = []
-    for row in lab.report.rows.get("block", []):
+    for row in lab.report.table_of("block"):
         if row["codec"] in THEIRS:
             theirs = THEIRS[row["codec"]]
             rows.append([f"{row['codec']}: a block of 4 KiB takes so many us to compress and decompress, and saves so much", f"{theirs[0]}, {theirs[1]} us, {theirs[2]} %",
                          f"{row['compress_us']}, {row['decompress_us']} us, {row['saving_percent']} %", "yes" if row["compress_us"] < theirs[0] else "no",
                          "processors of today and other implementations; the saving is that of other mail"])
-    kinds = lab.report.rows.get("kinds", [])
+    kinds = lab.report.table_of("kinds")
     if kinds:
         better = [r["kind"] for r in kinds if r.get("shale zlib") is not None and r["shale zlib"] >= r["gzip -r"] - 3]
         rows.append(["zlib in blocks saves about what gzip saves file by file", "within 3 points for most kinds", f"{len(better)} of {len(kinds)} kinds: {', '.join(better)}",

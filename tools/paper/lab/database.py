@@ -14,8 +14,8 @@ STOP_SECONDS = 600
 class Database:
     """A server while it is used; its data is on the place, it runs within the place's limits."""
 
-    def __init__(self, place, cache):
-        self.place, self.cache = place, cache
+    def __init__(self, place, cache, settings=()):
+        self.place, self.cache, self.settings = place, cache, settings
         self.data = place.path / self.name
         self.socket_directory = place.directory / "sockets"
         self.server = None
@@ -57,7 +57,7 @@ class Database:
     def cold(self):
         """Restarts it with nothing in any cache."""
         self.stop()
-        self.place.drop_caches()
+        self.place.cold()
         self.start()
 
     def sql(self, text):
@@ -72,8 +72,8 @@ class PostgreSQL(Database):
     """PostgreSQL as Debian packages it."""
     name, user, stop_signal, page = "postgresql", "postgres", signal.SIGINT, "8K"
 
-    def __init__(self, place, cache):
-        super().__init__(place, cache)
+    def __init__(self, place, cache, settings=()):
+        super().__init__(place, cache, settings)
         found = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
         if not found:
             raise SystemExit("PostgreSQL is not installed: tools/setup paper")
@@ -83,7 +83,7 @@ class PostgreSQL(Database):
         self.place.run([self.bin / "initdb", "-D", self.data, "--auth=trust", "--no-instructions", "--no-locale", "--encoding=UTF8", "-U", "postgres"], user=self.user)
         with open(self.data / "postgresql.conf", "a", encoding="ascii") as file:
             file.write(f"listen_addresses=''\nunix_socket_directories='{self.socket_directory}'\nshared_buffers={self.cache >> 20}MB\nmax_wal_size=512MB\njit=off\nautovacuum=off\n"
-                       "max_parallel_workers_per_gather=0\nwork_mem=16MB\nmaintenance_work_mem=48MB\n")
+                       "max_parallel_workers_per_gather=0\nwork_mem=16MB\nmaintenance_work_mem=48MB\n" + "".join(f"{line}\n" for line in self.settings))
 
     def _command(self):
         return [self.bin / "postgres", "-D", self.data]
@@ -113,7 +113,7 @@ class MariaDB(Database):
     def _command(self):
         return ["/usr/sbin/mariadbd", "--no-defaults", f"--datadir={self.data}", f"--socket={self.socket_directory}/mariadb", "--skip-networking", "--skip-log-bin",
                 f"--innodb-buffer-pool-size={self.cache}", "--innodb-log-file-size=256M", "--innodb-flush-log-at-trx-commit=1", "--character-set-server=latin1",
-                "--innodb-lock-wait-timeout=300", f"--pid-file={self.socket_directory}/pid", "--tmpdir=" + str(self.socket_directory)]
+                "--innodb-lock-wait-timeout=300", "--innodb-buffer-pool-load-at-startup=OFF", f"--pid-file={self.socket_directory}/pid", "--tmpdir=" + str(self.socket_directory), *(f"--{line}" for line in self.settings)]
 
     def _ping(self):
         return ["mariadb-admin", "--no-defaults", f"--socket={self.socket_directory}/mariadb", "-uroot", "ping"]

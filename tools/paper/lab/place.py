@@ -15,6 +15,8 @@ SERVER_PART = 4
 SERVER_MEMORY_MIN = 64 << 20
 SERVER_MEMORY_DEFAULT = 512 << 20
 STOP_SECONDS = 300
+# A setting of the whole kernel; it holds for what is mounted from then on.
+RINGS = Path("/sys/module/fuse/parameters/enable_uring")
 # Longer than any single program of a load takes: one that takes longer hangs, and would hang all night.
 STUCK_SECONDS = 1800
 STUCK_SECONDS_QUICK = 240
@@ -50,12 +52,13 @@ class Place:
     cpus        on which load and server may run; None: all. Threads of the kernel (loop devices, writing back) are not held to them
     properties  of the volume, beside those of the set-up
     door        fuse: a file of the mount behind a loop device; nbd: the kernel's client, where it has one
+    rings       FUSE over io_uring, where the kernel has it
     capacity    of the pool, extent: its extents, server_memory: instead of the part of `memory`
     """
 
-    def __init__(self, lab, disk, setup, *, size, memory=None, cpus=None, properties=None, door="fuse", capacity=None, extent=None, server_memory=None):
+    def __init__(self, lab, disk, setup, *, size, memory=None, cpus=None, properties=None, door="fuse", rings=False, capacity=None, extent=None, server_memory=None):
         self.lab, self.disk, self.setup, self.size = lab, disk, setup, size
-        self.cpus, self.door, self.extent = cpus, door, extent
+        self.cpus, self.door, self.extent, self.rings = cpus, door, extent, rings
         self.capacity = capacity or size + size // 4 + (256 << 20)
         self.properties = {**setup.properties, **(properties or {})}
         self.uses_shale = setup.compression is not None
@@ -87,31 +90,49 @@ class Place:
         self.server_group = groups.group("server", None, self.disk.io_max())
         if not self.uses_shale:
             if self.disk.device:
-                self._format(self.disk.device)
-                self._mount(self.disk.device, self.path)
+                self._format(self.disk.device, self.size)
+                self._mount(self.disk.device, self.path, self.stack)
             return
         base = self.directory
         if self.disk.device:
             base = self.directory / "disk"
             base.mkdir()
-            self._format(self.disk.device)
-            self._mount(self.disk.device, base)
+            # Room for the map and its journal beside the data.
+            self._format(self.disk.device, size_of_pool(self.capacity))
+            self._mount(self.disk.device, base, self.stack)
         self.pool = base / "pool"
         extent = ["--extent", str(self.extent)] if self.extent else []
         self.shale("init", self.pool, "--capacity", self.capacity, *extent, "-o", f"compression={self.setup.compression}")
         self.shale("create", self.pool, "vol", "--size", self.size, *[a for k, v in self.properties.items() for a in ("-o", f"{k}={v}")])
+        (self.directory / "volumes").mkdir()
+        self.up = contextlib.ExitStack()
+        self.stack.callback(lambda: self.up.close())
+        self._come_up(is_new=True)
+
+    def _come_up(self, is_new):
+        """Serves the pool and mounts what is on the volume; `up` takes that back."""
         self._serve()
         device = self._attach()
-        self._format(device)
-        self._mount(device, self.path)
+        if is_new:
+            self._format(device, self.size)
+        self._mount(device, self.path, self.up)
 
-    def _format(self, device):
-        subprocess.run(["mkfs.ext4", "-q", "-F", "-E", "discard,lazy_itable_init=0,lazy_journal_init=0", device, f"{self.size >> 10}k"] if device != self.disk.device
-                       else ["mkfs.ext4", "-q", "-F", device], check=True)
+    def cold(self):
+        """Nothing is in any cache: neither the kernel's nor the server's, which is another one afterwards."""
+        self.sync()
+        if self.uses_shale:
+            self.up.close()
+        Path("/proc/sys/vm/drop_caches").write_text("3")
+        if self.uses_shale:
+            self._come_up(is_new=False)
 
-    def _mount(self, device, path):
+    @staticmethod
+    def _format(device, size):
+        subprocess.run(["mkfs.ext4", "-q", "-F", "-E", "discard,lazy_itable_init=0,lazy_journal_init=0", device, f"{size >> 10}k"], check=True)
+
+    def _mount(self, device, path, stack):
         subprocess.run(["mount", "-o", "discard,noatime", device, path], check=True)
-        self.stack.callback(self._unmount, path)
+        stack.callback(self._unmount, path)
 
     @staticmethod
     def _unmount(path):
@@ -120,14 +141,17 @@ class Place:
             subprocess.run(["umount", "--lazy", path], check=False)
 
     def _serve(self):
+        if self.rings:
+            before = RINGS.read_text().strip()
+            RINGS.write_text("Y")
+            self.up.callback(RINGS.write_text, before)
         doors = ["--mount", self.directory / "volumes"] if self.door == "fuse" else []
-        (self.directory / "volumes").mkdir()
         reader, writer = os.pipe()
         command = [self.lab.shale, "--quiet", "serve", self.pool, *doors, "--nbd", f"unix:{self.directory}/nbd.sock", "--memory", self.server_memory, "--ready-fd", writer]
-        self.log = open(self.directory / "server.log", "wb")
+        self.log = open(self.directory / "server.log", "ab")
         self.server = self.spawn(command, group=self.server_group, pass_fds=[writer], stdout=self.log, stderr=self.log)
         os.close(writer)
-        self.stack.callback(self._stop)
+        self.up.callback(self._stop)
         with os.fdopen(reader) as ready:
             if ready.readline().strip() != "ready":
                 raise SystemExit("the server did not come up: " + (self.directory / "server.log").read_text()[-2000:])
@@ -151,10 +175,10 @@ class Place:
             if device is None:
                 raise SystemExit("this kernel has no free NBD device: modprobe nbd, or use the door fuse")
             subprocess.run(["nbd-client", "-unix", self.directory / "nbd.sock", f"/dev/{device.name}", "-N", "vol", "-C", "4"], check=True, capture_output=True)
-            self.stack.callback(lambda: subprocess.run(["nbd-client", "-d", f"/dev/{device.name}"], check=False, capture_output=True))
+            self.up.callback(lambda: subprocess.run(["nbd-client", "-d", f"/dev/{device.name}"], check=False, capture_output=True))
             return f"/dev/{device.name}"
         device = subprocess.run(["losetup", "--find", "--show", "--direct-io=on", self.directory / "volumes/vol"], check=True, capture_output=True, text=True).stdout.strip()
-        self.stack.callback(lambda: subprocess.run(["losetup", "--detach", device], check=False))
+        self.up.callback(lambda: subprocess.run(["losetup", "--detach", device], check=False))
         return device
 
     def shale(self, *arguments):
@@ -168,10 +192,22 @@ class Place:
         """The pool's state, or {} without Shale."""
         return json.loads(self.shale("status", self.pool, "--json", *(["--sync"] if sync else []))) if self.uses_shale else {}
 
+    def hold_to(self, cpus):
+        """From now on, the server and what is started run on so many CPUs."""
+        self.cpus = cpus
+        if self.server:
+            for thread in Path(f"/proc/{self.server.pid}/task").iterdir():
+                # A thread may have ended meanwhile.
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setaffinity(int(thread.name), self._cpus())
+
+    def _cpus(self):
+        return sorted(os.sched_getaffinity(0))[:self.cpus]
+
     def spawn(self, command, group=None, user=None, **how):
         """Starts a program within the limits of the load, or of another group."""
         group = group or self.load
-        cpus = sorted(os.sched_getaffinity(0))[:self.cpus]
+        cpus = self._cpus()
 
         def before():
             group.enter()
@@ -211,6 +247,11 @@ class Place:
     def meter(self):
         """Measures what happens within it: see Meter."""
         return Meter(self)
+
+
+def size_of_pool(capacity):
+    """Bytes of the file system in which a pool of a capacity is."""
+    return capacity + capacity // 16 + (1 << 30)
 
 
 class Meter:

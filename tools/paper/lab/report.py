@@ -34,6 +34,16 @@ def number(value):
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
 
 
+def value(text):
+    """A field of a CSV as what it was."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
 class Report:
     """Collects rows, notes and figures, and writes them to `out`."""
 
@@ -41,6 +51,9 @@ class Report:
         self.name, self.about, self.out, self.lab = name, about, out, lab
         self.rows = {}
         self.parts = []
+        self.kept = {}
+        self.part = None
+        self.order = []
         self.notes = []
         self.began = datetime.datetime.now(datetime.timezone.utc)
         self.load_before = os.getloadavg()[0]
@@ -55,13 +68,37 @@ class Report:
         """A measurement: a line of TABLE.csv."""
         self.rows.setdefault(table, []).append(fields)
 
+    def table_of(self, table):
+        """All rows of a table: of this run, or else of an earlier one that measured its part."""
+        return self.rows.get(table) or self.kept.get(table, [])
+
     def select(self, table, **wanted):
         """The rows of a table in which these fields have these values."""
-        return [r for r in self.rows.get(table, []) if all(r.get(k) == v for k, v in wanted.items())]
+        return [r for r in self.table_of(table) if all(r.get(k) == v for k, v in wanted.items())]
 
     def values(self, table, field, **wanted):
         """That field of the selected rows, those that have it."""
         return [r[field] for r in self.select(table, **wanted) if r.get(field) is not None]
+
+    def in_parts(self, order):
+        """The command measures in parts of these names, which may be run apart (--only): the page keeps what the others found before, and `select` finds their rows."""
+        self.order = order
+        for file in sorted(self.out.glob("*.csv")) if self.out.is_dir() else []:
+            with open(file, newline="", encoding="utf-8") as rows:
+                self.kept[file.stem] = [{k: value(v) for k, v in r.items() if v != ""} for r in csv.DictReader(rows)]
+
+    def begin(self, part):
+        """What is said from now on belongs to this part; `None`: to no part, at the end."""
+        self._end_part()
+        self.part = part
+
+    def _end_part(self):
+        if self.part:
+            self.out.mkdir(parents=True, exist_ok=True)
+            stamp = f"<p>Measured {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC{' (quick)' if self.lab.quick else ''}.</p>"
+            (self.out / f"part-{self.part}.html").write_text("\n".join(self.parts + [stamp]) + "\n", encoding="utf-8")
+            self.parts = []
+        self.part = None
 
     def heading(self, text):
         """Begins a section."""
@@ -139,6 +176,7 @@ class Report:
 
     def write(self):
         """CSV and index.html."""
+        self._end_part()
         self.out.mkdir(parents=True, exist_ok=True)
         for table, rows in self.rows.items():
             columns = list(dict.fromkeys(k for r in rows for k in r))
@@ -150,7 +188,9 @@ class Report:
         about = "".join(f"<p>{html.escape(' '.join(p.split()))}</p>" for p in self.about.strip().split("\n\n")[1:])
         facts = "".join(f"<tr><td>{html.escape(k)}</td><td class=words>{html.escape(v)}</td></tr>" for k, v in self._ran_on())
         notes = "".join(f"<li>{html.escape(n)}</li>" for n in self.notes)
-        data = " ".join(f'<a href="{t}.csv">{t}.csv</a>' for t in self.rows)
+        data = " ".join(f'<a href="{t}.csv">{t}.csv</a>' for t in sorted(self.rows.keys() | self.kept.keys()))
+        found = [self.out / f"part-{name}.html" for name in self.order]
+        body = "".join(f.read_text(encoding="utf-8") for f in found if f.exists()) + "".join(self.parts)
         title = html.escape(self.about.strip().splitlines()[0])
         (self.out / "index.html").write_text(f'<!doctype html><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>{quick}{about}'
-                                             f"<h2>How and on what it ran</h2><table>{facts}</table><ul>{notes}</ul><p>Data: {data}</p>{''.join(self.parts)}\n", encoding="utf-8")
+                                             f"<h2>How and on what it ran</h2><table>{facts}</table><ul>{notes}</ul><p>Data: {data}</p>{body}\n", encoding="utf-8")

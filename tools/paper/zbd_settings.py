@@ -1,0 +1,113 @@
+"""What hurts databases on Shale, and what helps: TPC-C on PostgreSQL with one thing changed at a time, and the time of a commit layer by layer."""
+
+import tpcc
+from lab import data, output
+from lab.database import MariaDB, PostgreSQL
+from lab.place import RINGS
+from lab.report import mean
+from zbd_databases import HERE, create, transact, use
+from zbd_files import build
+
+# (name, of which database, its settings, properties of the volume, how it is served)
+VARIANTS = [
+    ("as it comes", PostgreSQL, [], {"unit": "32K"}, {}),
+    ("unit=8K", PostgreSQL, [], {"unit": "8K"}, {}),
+    ("unit=4K", PostgreSQL, [], {"unit": "4K"}, {}),
+    ("unit=8K, io_uring", PostgreSQL, [], {"unit": "8K"}, {"rings": True}),
+    ("unit=8K, NBD", PostgreSQL, [], {"unit": "8K"}, {"door": "nbd"}),
+    ("unit=8K, wal_compression", PostgreSQL, ["wal_compression=lz4"], {"unit": "8K"}, {}),
+    ("unit=8K, no recycled log", PostgreSQL, ["wal_recycle=off", "wal_init_zero=off"], {"unit": "8K"}, {}),
+    ("unit=8K, open_datasync", PostgreSQL, ["wal_sync_method=open_datasync"], {"unit": "8K"}, {}),
+    ("unit=8K, compression=off", PostgreSQL, [], {"unit": "8K", "compression": "off"}, {}),
+    ("as it comes", MariaDB, [], {"unit": "32K"}, {}),
+    ("unit=16K", MariaDB, [], {"unit": "16K"}, {}),
+    ("unit=16K, O_DIRECT", MariaDB, ["innodb-flush-method=O_DIRECT"], {"unit": "16K"}, {}),
+    ("unit=16K, fsync", MariaDB, ["innodb-flush-method=fsync"], {"unit": "16K"}, {}),
+]
+QUICK = {("as it comes", PostgreSQL), ("unit=8K, wal_compression", PostgreSQL), ("unit=16K", MariaDB)}
+
+
+def possible(lab, how):
+    """Whether this machine has what a variant needs; says so if not."""
+    if how.get("rings") and not RINGS.exists():
+        lab.report.note("This kernel has no FUSE over io_uring: that variant is left out.")
+        return False
+    if how.get("door") == "nbd" and "nbd" not in output("ls", "/sys/block"):
+        lab.report.note("This kernel is no NBD client (module nbd): that variant is left out.")
+        return False
+    return True
+
+
+def settings(lab, how):
+    """One thing changed at a time, with one client and with several."""
+    tables = lab.work / "tpcc-settings"
+    tables.mkdir()
+    tpcc.write(tables, how["warehouses"], how["items"])
+    report = lab.report
+    for disk in lab.disks(*(d for d in how["disks"] if d != "cloud")):
+        for name, kind, lines, properties, served in VARIANTS:
+            if lab.quick and (name, kind) not in QUICK or not possible(lab, served):
+                continue
+            for setup in lab.setups("zstd-1") + (lab.setups("native") if name == "as it comes" else []):
+                measure(lab, how, tables, disk, setup, name, kind, lines, properties if setup.compression else {}, served)
+    report.heading("What helps databases")
+    for disk in dict.fromkeys(r["disk"] for r in report.table_of("settings")):
+        for kind in (PostgreSQL, MariaDB):
+            rows = report.select("settings", disk=disk, database=kind.name)
+            native = {r["clients"]: r["per_s"] for r in rows if r["setup"] == "native"}
+            report.table(["database, disk", "variant", "clients", "transactions/s", "of native", "load's CPU, s", "server's CPU, s", "disk written, MB"],
+                         [[f"{kind.name}, {disk}", r["variant"] if r["setup"] != "native" else "native", r["clients"], r["per_s"],
+                           round(r["per_s"] / native[r["clients"]], 2) if r["clients"] in native else None, r["load_cpu_s"], r["server_cpu_s"], round(r["disk_written_bytes"] / 1e6)] for r in rows])
+    commits(lab, how)
+
+
+def measure(lab, how, tables, disk, setup, name, kind, lines, properties, served):
+    """One variant on one disk."""
+    with lab.place(disk, setup, size=how["size"], memory=how["db_memory"], properties=properties, **(served if setup.compression else {})) as place, \
+            kind(place, how["db_memory"] // 4, lines) as database:
+        create(database, tpcc.SCHEMA)
+        for table in tpcc.SCHEMA:
+            database.load(table, tables / f"{table}.tsv", "false", "\\t")
+        database.sql(use(database) + "".join(f"{i};" for i in tpcc.INDEXES))
+        database.sql((HERE / f"tpcc-{kind.name}.sql").read_text())
+        database.analyse()
+        for clients in how["clients"]:
+            database.cold()
+            with place.meter() as meter:
+                told = transact(lab, database, how, clients)
+            lab.report.row("settings", disk=disk.name, setup=setup.name, variant=name, database=kind.name, clients=clients, **told, **meter.figures())
+
+
+def commits(lab, how):
+    """The time of a durable write of 8 KiB, layer by layer."""
+    report = lab.report
+    for disk in lab.disks(*(d for d in how["disks"] if d != "cloud")):
+        for setup in lab.setups("native", "off", "zstd-1"):
+            with lab.place(disk, setup, size=how["size"], memory=how["db_memory"], properties={"unit": "8K"} if setup.compression else {}) as place:
+                layers = {"ext4": place.path / "sync"}
+                if place.uses_shale:
+                    # The file of the mount itself: without loop device and without ext4 on it. Its volume is another one.
+                    place.shale("create", place.pool, "bare", "--size", "256M")
+                    layers["file of the mount"] = place.directory / "volumes/bare"
+                    layers["ext4 below the pool"] = place.pool.parent / "sync"
+                for layer, path in layers.items():
+                    done, median, slow = place.run([build(lab, "commit"), path, data.mail(), 1 if lab.quick else 5]).split()
+                    report.row("commits", disk=disk.name, setup=setup.name, layer=layer, commits=int(done), median_us=float(median), p99_us=float(slow))
+    report.heading("The time of a commit, layer by layer")
+    report.text("Microseconds from write to the end of fdatasync, 8 KiB, one at a time.")
+    rows = report.table_of("commits")
+    report.table(["disk", "set-up", "layer", "median, us", "99 %, us"], [[r["disk"], r["setup"], r["layer"], r["median_us"], r["p99_us"]] for r in rows])
+
+
+def claims(lab, how):
+    """What the changes brought, of native with one client."""
+    rows, report = [], lab.report
+    for disk in dict.fromkeys(r["disk"] for r in report.table_of("settings")):
+        native = mean(report.values("settings", "per_s", disk=disk, setup="native", database="postgresql", clients=how["clients"][0]))
+        ours = {r["variant"]: r["per_s"] for r in report.select("settings", disk=disk, setup="zstd-1", database="postgresql", clients=how["clients"][0])}
+        if native and ours:
+            best = max(ours, key=ours.get)
+            rows.append([f"Settings win back what a commit costs: PostgreSQL, {how['clients'][0]} clients, {disk}, of native", None,
+                         f"{ours.get('as it comes', 0) / native:.2f} as it comes; best {ours[best] / native:.2f}: {best}", "yes" if ours[best] / native >= 0.95 else "no",
+                         "the table of commits tells what each layer adds"])
+    return rows
