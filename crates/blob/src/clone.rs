@@ -8,7 +8,7 @@ use crate::layout::Layout;
 use crate::life::{self, Life};
 use crate::log::Log;
 use crate::names::{BlobKey, OpId};
-use crate::ops::{Op, What};
+use crate::ops::What;
 use crate::record::{ORIGINS_MAX, Origin, Record};
 use crate::world::World;
 
@@ -61,7 +61,7 @@ pub async fn clone_blob(
             }
             Err(Error::Exists(_)) => {
                 for (place, pin) in pins {
-                    commit(place.committer, What::Unpin(pin)).await?;
+                    place.committer.change(What::Unpin(pin)).await?;
                 }
             }
             Err(error) => return Err(error),
@@ -94,7 +94,7 @@ async fn pin_everywhere<'a>(
             version = held.version;
         }
         let what = What::Pin { version, holder: location.to_string(), life };
-        pins.push((*place, commit(place.committer, what).await?));
+        pins.push((*place, place.committer.change(what).await?.0));
         holder = *place;
     }
     Ok(pins)
@@ -120,13 +120,7 @@ async fn adopt(clone: &Committer, source: Place<'_>, record: &Record) -> Result<
         piece
     });
     let layout = Layout::of(pieces.collect());
-    commit(clone, What::Adopt { origins, size: record.size, layout }).await.map(|_| ())
-}
-
-async fn commit(committer: &Committer, what: What) -> Result<OpId, Error> {
-    let id = OpId::random(&*committer.log().world.entropy)?;
-    let op = Op { id, born: u64::MAX, raw: 0, stored: 0, message: String::new(), what };
-    committer.commit(op).await.map(|_| id)
+    clone.change(What::Adopt { origins, size: record.size, layout }).await.map(|_| ())
 }
 
 /// Takes away pins whose holders are gone, and returns how many. `find` tells where a holder's life log is; holders that it does not know
@@ -147,7 +141,7 @@ pub async fn drop_dead_pins(
             Life::Born(_) => life::read(&world, &key, pin.life + 1).await?.is_some(),
         };
         if gone {
-            match commit(committer, What::Unpin(pin.op)).await {
+            match committer.change(What::Unpin(pin.op)).await {
                 Ok(_) => dropped += 1,
                 // Another collector was first.
                 Err(Error::Refused(_)) => {}

@@ -28,7 +28,7 @@ use crate::error::Error;
 use crate::layout::LAYOUT_BYTES_MAX;
 use crate::log::Log;
 use crate::names::{self, Nonce, OpId};
-use crate::ops::{Op, Patch};
+use crate::ops::{Op, Patch, What};
 use crate::record::{OPS_MAX, Record};
 use crate::world::Created;
 
@@ -176,6 +176,15 @@ impl Committer {
     /// A call with the same operation goes on where this one gave up. All other errors: it was not committed, and will not be.
     pub async fn commit(&self, op: Op) -> Result<Committed, Error> {
         self.commit_with(op, None).await
+    }
+
+    /// Commits an operation that brings no data, under a new name; returns that, too.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    pub(crate) async fn change(&self, what: What) -> Result<(OpId, Committed), Error> {
+        let id = OpId::random(&*self.log.world.entropy)?;
+        self.commit(Op::without_data(id, what)).await.map(|committed| (id, committed))
     }
 
     /// Commits an operation that an earlier process may have committed: every record behind `born` is read for it, first.

@@ -1,16 +1,15 @@
-//! Giving up old versions. Owns which ranges a rule means; the record that says so is made by `ops`, and what only these versions
-//! named is deleted by GC.
+//! Giving up old versions. Owns which ranges a rule means; the record that says so is made by
+//! `ops`, and what only these versions named is deleted by GC.
 
 use std::time::Duration;
 
 use crate::commit::{Committed, Committer};
 use crate::error::Error;
-use crate::names::OpId;
-use crate::ops::{Op, What};
+use crate::ops::What;
 use crate::record::Record;
 
-/// Which versions to give up. A version must be meant by every rule that is set. The newest version, and those that a tag or a pin
-/// names, are always kept.
+/// Which versions to give up. A version must be meant by every rule that is set. The newest
+/// version, and those that a tag or a pin names, are always kept.
 #[derive(Debug, Clone, Default)]
 pub struct ExpireRule {
     /// Keep so many of the newest versions.
@@ -26,14 +25,13 @@ pub struct ExpireRule {
 /// # Errors
 /// When the store fails; [`Error::Refused`] when the rule is empty.
 pub async fn expire(committer: &Committer, rule: &ExpireRule) -> Result<Option<Committed>, Error> {
-    let log = committer.log();
     let head = committer.refresh().await?;
     if rule.keep_last.is_none() && rule.older_than.is_none() && rule.version.is_none() {
         return Err(Error::Refused("say which versions to give up: a number to keep, an age, or a version".into()));
     }
     let mut last = behind_newest(committer, &head, rule.keep_last.unwrap_or(1).max(1)).await?;
     if let Some(age) = rule.older_than {
-        last = last.min(older_than(committer, &head, age).await?);
+        last = last.min(committer.log().older_than(&head, 0, age).await?);
     }
     let (first, last) = match rule.version {
         Some(version) if version == 0 || version > head.seq => return Err(Error::NoVersion(version)),
@@ -48,15 +46,7 @@ pub async fn expire(committer: &Committer, rule: &ExpireRule) -> Result<Option<C
     if after.expired == head.expired {
         return Ok(None);
     }
-    let op = Op {
-        id: OpId::random(&*log.world.entropy)?,
-        born: u64::MAX,
-        raw: 0,
-        stored: 0,
-        message: String::new(),
-        what: What::Expire(vec![(first, last)]),
-    };
-    committer.commit(op).await.map(Some)
+    committer.change(What::Expire(vec![(first, last)])).await.map(|(_, committed)| Some(committed))
 }
 
 /// Returns the number in front of the oldest of the `keep` newest versions.
@@ -72,16 +62,4 @@ async fn behind_newest(committer: &Committer, head: &Record, keep: u64) -> Resul
         seq -= 1;
     }
     Ok(0)
-}
-
-/// Returns the newest record that is older than `age`, by bisection: the times of a log rise, or nearly so.
-async fn older_than(committer: &Committer, head: &Record, age: Duration) -> Result<u64, Error> {
-    let log = committer.log();
-    let before = log.world.clock.unix_s().saturating_sub(age.as_secs());
-    let (mut old, mut young) = (0, head.seq + 1);
-    while young - old > 1 {
-        let middle = old + (young - old) / 2;
-        if log.known(middle).await?.unix_s < before { old = middle } else { young = middle }
-    }
-    Ok(old)
 }

@@ -1,23 +1,27 @@
-//! Garbage collection: deletes packs that no live version names. It takes no lock, trusts no clock, and runs beside any number of
-//! writers and other collectors. The steps:
+//! Garbage collection: deletes packs that no live version names. It takes no lock, trusts no clock,
+//! and runs beside any number of writers and other collectors. The steps:
 //!
-//! 1. *Mark*: with record `h` in hand, list the packs, and strike off those that a live version names and those whose session was born at or
-//!    after a record `b`, chosen so that honest uploads have the time they need.
+//! 1. *Mark*: with record `h` in hand, list the packs that may be dead (`swept` says which sessions
+//!    these are), and strike off those that a live version names and those whose session was born
+//!    at or after a record `b`, chosen so that honest uploads have the time they need.
 //! 2. *Fence*: commit a record `f` that says that sessions born before `b` may commit no more.
 //! 3. *Look again*: strike off what the records from `h + 1` to `f` name.
-//! 4. *Sweep*: delete the rest; then bury the expired records, which leaves their operations and their keys.
+//! 4. *Sweep*: delete the rest; then bury the expired records, which leaves their operations and
+//!    their keys.
 //!
-//! A commit behind `f` was made by a writer that has read the fence, so it names no pack of an older session for the first time; one in front of `f`
-//! was read in step 3. A version that was dead at `h` stays dead, because every record carries which versions are expired, and a tag, a pin
-//! or a restore is refused by the record that it is built on. So no record can ever name again what step 4 deletes. The clock only
-//! decides how long an upload may take before it has to begin again.
+//! A commit behind `f` was made by a writer that has read the fence, so it names no pack of an
+//! older session for the first time; one in front of `f` was read in step 3. A version that was
+//! dead at `h` stays dead, because every record carries which versions are expired, and a tag, a
+//! pin or a restore is refused by the record that it is built on. So no record can ever name again
+//! what step 4 deletes. The clock only decides how long an upload may take before it has to begin
+//! again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
 use codec::Workspace;
-use futures_util::TryStreamExt;
+use futures_util::{StreamExt, TryStreamExt};
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
 
@@ -25,43 +29,59 @@ use crate::commit::Committer;
 use crate::error::Error;
 use crate::extent::{PackRef, Session};
 use crate::log::Log;
-use crate::names::OpId;
-use crate::ops::{Op, What};
+use crate::ops::What;
 use crate::record::Record;
+use crate::swept::Swept;
 use crate::walk::Named;
 use crate::world::READ_TRIES;
 
 /// Records that one run buries: each costs a read and a write, and the next run goes on.
 const BURIALS_MAX: usize = 1000;
+/// Objects that are deleted with one request, where the store can do that: what S3 takes.
+const BULK: usize = 1000;
+/// Requests per second that deletions and burials take, unless told otherwise.
+pub(crate) const PER_SECOND: u32 = 100;
 
 /// How to collect.
 #[derive(Debug, Clone)]
 pub struct GcOptions {
-    /// Uploads that began longer ago, by the clocks of the writers, are fenced and have to begin again.
+    /// Uploads that began longer ago, by the clocks of the writers, are fenced and have to begin
+    /// again.
     pub upload_max: Duration,
+    /// Versions that were given up a shorter time ago, by these clocks, can still be read to the
+    /// end.
+    pub grace: Duration,
+    /// Look at every pack and every version, not only at those that are new since the last run.
+    pub full: bool,
     /// Only tell what would be deleted.
     pub dry_run: bool,
-    /// Requests per second that deletions and burials may take: they must not starve what users wait for.
+    /// Requests per second that deletions and burials may take: they must not starve what users
+    /// wait for.
     pub requests_per_s: u32,
 }
 
 impl Default for GcOptions {
-    /// Uploads of a day, 100 requests per second.
+    /// Uploads and grace of a day, 100 requests per second.
     fn default() -> Self {
-        Self { upload_max: Duration::from_secs(24 * 3600), dry_run: false, requests_per_s: 100 }
+        let day = Duration::from_secs(24 * 3600);
+        Self { upload_max: day, grace: day, full: false, dry_run: false, requests_per_s: PER_SECOND }
     }
 }
 
 /// What a run did, or would do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GcReport {
-    /// Packs that were listed.
+    /// Whether every pack was looked at, not only those that are new or lost a version since the
+    /// last run.
+    pub full: bool,
+    /// Packs that were looked at.
     pub packs: u64,
     /// Packs deleted, or to be deleted in a dry run.
     pub deleted: u64,
     /// Bytes of these.
     pub bytes: u64,
-    /// Packs that the store would not delete: an object lock, or a policy. The next run tries again.
+    /// Packs that the store would not delete: an object lock, or a policy. The next run tries
+    /// again.
     pub refused: u64,
     /// The first refusal, as the store words it.
     pub refusal: Option<String>,
@@ -74,42 +94,35 @@ pub struct GcReport {
 /// Collects garbage of a blob.
 ///
 /// # Errors
-/// When the store fails. Nothing is deleted that a live version names, however often and wherever a run is broken off.
+/// When the store fails. Nothing is deleted that a live version names, however often and wherever a
+/// run is broken off.
 pub async fn gc(committer: &Committer, options: &GcOptions) -> Result<GcReport, Error> {
     let log = committer.log();
     let head = committer.refresh().await?;
-    let mut named = Named::default();
-    for seq in head.live() {
-        let record = log.known(seq).await?;
-        if !record.tombstone {
-            named.add(log, &record).await?;
-        }
-    }
-    let born = fence_for(log, &head, options.upload_max).await?;
-    let listed = list_packs(log).await?;
-    let mut report = GcReport { packs: listed.len() as u64, ..GcReport::default() };
+    let swept = if options.full { None } else { Swept::read(log).await?.filter(|swept| !swept.is_full_due()) };
+    let kept = Kept::of(log, &head, options.grace).await?;
+    let mut named = Named::by(log, kept.versions(&head)).await?;
+    let born = log.older_than(&head, head.fence, options.upload_max).await?;
+    let dead = kept.dead(&head, swept.map_or(0, |swept| swept.buried));
+    let listed = candidates(log, swept, &dead).await?;
+    let mut report = GcReport { full: swept.is_none(), packs: listed.len() as u64, ..GcReport::default() };
     let mut garbage = listed;
     garbage.retain(|pack, _| pack.born < born && !named.packs.contains(pack));
-    let dead = dead_versions(&head);
-    if options.dry_run || (garbage.is_empty() && dead.is_empty()) {
+    if options.dry_run {
         (report.deleted, report.bytes) = (garbage.len() as u64, garbage.values().map(|(_, bytes)| bytes).sum());
         return Ok(report);
     }
+    if garbage.is_empty() && dead.is_empty() {
+        Swept::next(swept, born, 0).write(log).await;
+        return Ok(report);
+    }
     if !crate::canary!("gc-without-fence") {
-        let op = Op {
-            id: OpId::random(&*log.world.entropy)?,
-            born: u64::MAX,
-            raw: 0,
-            stored: 0,
-            message: String::new(),
-            what: What::Fence(born),
-        };
-        let fence = committer.commit(op).await?.seq;
+        let fence = committer.change(What::Fence(born)).await?.1.seq;
         report.fence = Some(fence);
         for seq in head.seq + 1..=fence {
             let record = log.known(seq).await?;
             if record.tombstone {
-                // Another collector is ahead of this one; the next run finds what is left.
+                // Another collector is ahead of this one; the next run finds the rest.
                 return Ok(report);
             }
             if !crate::canary!("gc-without-second-look") {
@@ -118,57 +131,98 @@ pub async fn gc(committer: &Committer, options: &GcOptions) -> Result<GcReport, 
         }
         garbage.retain(|pack, _| !named.packs.contains(pack));
     }
+    let deleted = sweep(log, garbage.into_values(), options.requests_per_s).await;
+    (report.deleted, report.bytes) = (deleted.deleted, deleted.bytes);
+    (report.refused, report.refusal) = (deleted.refused, deleted.refusal);
+    if report.refused > 0 {
+        return Ok(report);
+    }
     let pace = Duration::from_secs(1) / options.requests_per_s.max(1);
-    for (path, bytes) in garbage.values() {
-        match delete(log, path).await {
-            Ok(()) => {
-                report.deleted += 1;
-                report.bytes += bytes;
-            }
-            Err(error) => {
-                report.refused += 1;
-                report.refusal.get_or_insert_with(|| error.to_string());
-            }
-        }
+    for seq in dead.iter().take(BURIALS_MAX) {
+        report.buried += u64::from(bury(log, *seq).await?);
         tokio::time::sleep(pace).await;
     }
-    if report.refused == 0 {
-        for seq in dead.into_iter().rev().take(BURIALS_MAX) {
-            report.buried += u64::from(bury(log, seq).await?);
-            tokio::time::sleep(pace).await;
-        }
+    if dead.len() <= BURIALS_MAX {
+        Swept::next(swept, born, dead.last().copied().unwrap_or(0)).write(log).await;
     }
     Ok(report)
 }
 
-/// Returns the versions behind which nothing is left to keep, oldest first.
-fn dead_versions(head: &Record) -> Vec<u64> {
-    let all = head.expired.iter().flat_map(|(first, last)| *first..=*last);
-    all.filter(|seq| !head.is_live(*seq)).collect()
+/// Which versions are kept: those that live, and those that lived until a short time ago.
+struct Kept {
+    /// The newest record that is older than the grace.
+    then: std::sync::Arc<Record>,
 }
 
-/// Returns the number of the newest record that is older than an upload may take, by the wall clocks of their writers, or the fence that
-/// there is already. The times need not rise: any number is safe.
-async fn fence_for(log: &Log, head: &Record, upload_max: Duration) -> Result<u64, Error> {
-    let before = log.world.clock.unix_s().saturating_sub(upload_max.as_secs());
-    if head.unix_s <= before {
-        return Ok(head.seq);
+impl Kept {
+    async fn of(log: &Log, head: &std::sync::Arc<Record>, grace: Duration) -> Result<Self, Error> {
+        if grace.is_zero() {
+            return Ok(Self { then: head.clone() });
+        }
+        let mut seq = log.older_than(head, 0, grace).await?;
+        loop {
+            let then = log.known(seq).await?;
+            // A tombstone does not tell what lived then; an older record keeps more.
+            if !then.tombstone {
+                return Ok(Self { then });
+            }
+            seq -= 1;
+        }
     }
-    let (mut old, mut young) = (head.fence, head.seq);
-    while young - old > 1 {
-        let middle = old + (young - old) / 2;
-        if log.known(middle).await?.unix_s <= before { old = middle } else { young = middle }
+
+    fn has(&self, head: &Record, seq: u64) -> bool {
+        head.is_live(seq) || seq > self.then.seq || self.then.is_live(seq)
     }
-    Ok(old)
+
+    fn versions(&self, head: &Record) -> BTreeSet<u64> {
+        let expired = head.expired.iter().flat_map(|(first, last)| *first..=*last);
+        expired.filter(|seq| self.has(head, *seq)).chain(head.live()).collect()
+    }
+
+    /// Returns the versions behind `after` of which nothing is to be kept, oldest first.
+    fn dead(&self, head: &Record, after: u64) -> Vec<u64> {
+        let ranges = head.expired.iter().filter(|(_, last)| *last > after);
+        let all = ranges.flat_map(|(first, last)| (*first).max(after + 1)..=*last);
+        all.filter(|seq| !self.has(head, *seq)).collect()
+    }
 }
 
-/// Lists the packs of a blob: each with its key and its bytes. Names that are no pack's are left alone.
-pub(crate) async fn list_packs(log: &Log) -> Result<BTreeMap<PackRef, (Path, u64)>, Error> {
-    let prefix = log.key.packs(log.inc);
+/// Lists the packs that may be dead: all of them, or those of sessions since the last sweep and of
+/// versions that died since.
+async fn candidates(log: &Log, swept: Option<Swept>, dead: &[u64]) -> Result<Packs, Error> {
+    let Some(swept) = swept else { return list_packs(log, 0).await };
+    let mut packs = list_packs(log, swept.from).await?;
+    let named = Named::by(log, dead.iter().copied()).await?;
+    let sessions: BTreeSet<_> = named.packs.iter().map(|pack| (pack.born, pack.session)).collect();
+    for (born, session) in sessions.into_iter().filter(|(born, _)| *born < swept.from) {
+        let pack = PackRef { origin: 0, born, session, number: 0 };
+        let mut prefix: Vec<_> = log.key.pack(log.inc, &pack).parts().map(|part| part.as_ref().to_owned()).collect();
+        prefix.pop();
+        packs.extend(list(log, &Path::from_iter(prefix), 0).await?);
+    }
+    Ok(packs)
+}
+
+/// Packs, each with its key and its bytes.
+type Packs = BTreeMap<PackRef, (Path, u64)>;
+
+/// Lists the packs of a blob whose sessions were born at record `from` or later.
+pub(crate) async fn list_packs(log: &Log, from: u64) -> Result<Packs, Error> {
+    list(log, &log.key.packs(log.inc), from).await
+}
+
+/// Lists the packs below a prefix. Names that are no pack's are left alone.
+async fn list(log: &Log, prefix: &Path, from: u64) -> Result<Packs, Error> {
+    let offset = prefix.clone().join(format!("{from:020}"));
     let mut tries = 0;
     loop {
-        let listed = log.world.store.list(Some(&prefix)).try_fold(BTreeMap::new(), |mut packs, meta| async move {
-            if let Some(pack) = parse_pack(&meta.location) {
+        let objects = if from == 0 {
+            log.world.store.list(Some(prefix))
+        } else {
+            log.world.store.list_with_offset(Some(prefix), &offset)
+        };
+        let listed = objects.try_fold(BTreeMap::new(), |mut packs, meta| async move {
+            if let Some(pack) = parse_pack(&meta.location).filter(|pack| pack.born >= from) {
                 packs.insert(pack, (meta.location, meta.size));
             }
             Ok(packs)
@@ -190,8 +244,44 @@ fn parse_pack(path: &Path) -> Option<PackRef> {
     Some(PackRef { origin: 0, born: born.parse().ok()?, session, number })
 }
 
+/// What a sweep did.
+#[derive(Debug, Default)]
+pub(crate) struct Sweep {
+    pub(crate) deleted: u64,
+    pub(crate) bytes: u64,
+    pub(crate) refused: u64,
+    pub(crate) refusal: Option<String>,
+}
+
+/// Deletes objects: many with one request where the store can do that, and one by one what it would
+/// not.
+pub(crate) async fn sweep(log: &Log, objects: impl Iterator<Item = (Path, u64)>, requests_per_s: u32) -> Sweep {
+    let pace = Duration::from_secs(1) / requests_per_s.max(1);
+    let all: Vec<(Path, u64)> = objects.collect();
+    let mut sweep = Sweep::default();
+    for chunk in all.chunks(BULK) {
+        let paths: Vec<_> = chunk.iter().map(|(path, _)| Ok(path.clone())).collect();
+        let answers = log.world.store.delete_stream(futures_util::stream::iter(paths).boxed());
+        let gone: BTreeSet<Path> = answers.filter_map(|answer| async move { answer.ok() }).collect().await;
+        tokio::time::sleep(pace).await;
+        for (path, bytes) in chunk {
+            if !gone.contains(path) {
+                tokio::time::sleep(pace).await;
+                if let Err(error) = delete(log, path).await {
+                    sweep.refused += 1;
+                    sweep.refusal.get_or_insert_with(|| error.to_string());
+                    continue;
+                }
+            }
+            sweep.deleted += 1;
+            sweep.bytes += bytes;
+        }
+    }
+    sweep
+}
+
 /// Deletes an object. One that is gone already is deleted.
-pub(crate) async fn delete(log: &Log, path: &Path) -> Result<(), Error> {
+async fn delete(log: &Log, path: &Path) -> Result<(), Error> {
     let mut tries = 0;
     loop {
         let error = match log.world.store.delete(path).await {
@@ -199,14 +289,16 @@ pub(crate) async fn delete(log: &Log, path: &Path) -> Result<(), Error> {
             Err(error) => error,
         };
         tries += 1;
-        if tries == READ_TRIES {
+        let is_final = matches!(error, object_store::Error::PermissionDenied { .. });
+        if tries == READ_TRIES || is_final {
             return Err(Error::store(format!("deleting {path}"), error));
         }
         log.world.pause(tries).await;
     }
 }
 
-/// Puts a tombstone in the place of a dead version's record, which keeps its key and its operations; tells whether it had not been done.
+/// Puts a tombstone in the place of a dead version's record, which keeps its key and its
+/// operations; tells whether it had not been done.
 async fn bury(log: &Log, seq: u64) -> Result<bool, Error> {
     let record = log.known(seq).await?;
     if record.tombstone {
@@ -220,7 +312,7 @@ async fn bury(log: &Log, seq: u64) -> Result<bool, Error> {
     let mut tombstone = (*record).clone().into_tombstone();
     if crate::canary!("tombstone-without-ops") {
         for done in &mut tombstone.ops {
-            done.op = OpId(1);
+            done.op = crate::names::OpId(1);
         }
     }
     let damaged = |source| Error::Damaged { what: format!("tombstone of {path}"), source };

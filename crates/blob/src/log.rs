@@ -3,6 +3,7 @@
 //! newest record that they know.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use codec::Workspace;
@@ -209,6 +210,21 @@ impl Log {
             }
             newest = self.known(seq).await?;
         }
+    }
+
+    /// Returns the number of the newest record that is older than `age`, by the wall clocks of the writers and by bisection
+    /// from `from` on, which is returned if there is none. Times of a log rise, or nearly so.
+    pub(crate) async fn older_than(&self, head: &Record, from: u64, age: Duration) -> Result<u64, Error> {
+        let before = self.world.clock.unix_s().saturating_sub(age.as_secs());
+        if head.unix_s <= before {
+            return Ok(head.seq);
+        }
+        let (mut old, mut young) = (from, head.seq.max(from));
+        while young - old > 1 {
+            let middle = old + (young - old) / 2;
+            if self.known(middle).await?.unix_s <= before { old = middle } else { young = middle }
+        }
+        Ok(old)
     }
 
     fn lies(&self, seq: u64) -> Error {

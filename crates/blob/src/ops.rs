@@ -119,6 +119,11 @@ impl Patch {
 }
 
 impl Op {
+    /// Makes an operation that brings no data.
+    pub const fn without_data(id: OpId, what: What) -> Self {
+        Self { id, born: u64::MAX, raw: 0, stored: 0, message: String::new(), what }
+    }
+
     /// Applies it to `next`, a record that carries everything over from `base`, the newest one; returns what the record says
     /// about it.
     ///

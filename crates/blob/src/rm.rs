@@ -1,14 +1,16 @@
-//! Removing a blob, in steps of which each may be the last: *close* the log, so that no writer commits any more; say in the life log
-//! that the blob is *gone*, so that the key can be used again; *delete* the packs that no pin holds. A remover that is killed leaves
-//! garbage, never a hole: the next client that meets a closed log takes the second step, and [`sweep_removed`] the third.
+//! Removing a blob, in steps of which each may be the last: *close* the log, so that no writer
+//! commits any more; say in the life log that the blob is *gone*, so that the key can be used
+//! again; *delete* the packs that no pin holds. A remover that is killed leaves garbage, never a
+//! hole: the next client that meets a closed log takes the second step, and [`sweep_removed`] the
+//! third.
 
 use crate::commit::{CommitOptions, Committer};
 use crate::error::Error;
 use crate::gc;
 use crate::life::{self, Life};
 use crate::log::Log;
-use crate::names::{BlobKey, OpId};
-use crate::ops::{Op, What};
+use crate::names::BlobKey;
+use crate::ops::What;
 use crate::walk::Named;
 use crate::world::World;
 
@@ -27,15 +29,7 @@ pub struct Removed {
 /// When the store fails: repeat it, or leave the rest to [`sweep_removed`].
 pub async fn remove(committer: &Committer) -> Result<Removed, Error> {
     let log = committer.log();
-    let op = Op {
-        id: OpId::random(&*log.world.entropy)?,
-        born: u64::MAX,
-        raw: 0,
-        stored: 0,
-        message: String::new(),
-        what: What::Close,
-    };
-    match committer.commit(op).await {
+    match committer.change(What::Close).await {
         Ok(_) | Err(Error::Removed) => {}
         Err(error) => return Err(error),
     }
@@ -43,8 +37,8 @@ pub async fn remove(committer: &Committer) -> Result<Removed, Error> {
     delete_unpinned(committer).await
 }
 
-/// Deletes what removed incarnations of a key have left: packs that a late writer put there, and those whose last pin has been taken
-/// away.
+/// Deletes what removed incarnations of a key have left: packs that a late writer put there, and
+/// those whose last pin has been taken away.
 ///
 /// # Errors
 /// When the store fails.
@@ -74,19 +68,17 @@ pub async fn sweep_removed(world: &World, key: &BlobKey) -> Result<Removed, Erro
 async fn delete_unpinned(committer: &Committer) -> Result<Removed, Error> {
     let log = committer.log();
     let head = committer.refresh().await?;
-    let mut pinned = Named::default();
-    for pin in &head.pins {
-        let record = log.known(pin.version).await?;
-        if !record.tombstone {
-            pinned.add(log, &record).await?;
-        }
-    }
+    let pinned = Named::by(log, head.pins.iter().map(|pin| pin.version)).await?;
     let mut removed = Removed { pinned: pinned.packs.len() as u64, ..Removed::default() };
-    for (pack, (path, _)) in gc::list_packs(log).await? {
-        if !pinned.packs.contains(&pack) || crate::canary!("rm-ignores-pins") {
-            gc::delete(log, &path).await?;
-            removed.deleted += 1;
-        }
+    let mut garbage = gc::list_packs(log, 0).await?;
+    garbage.retain(|pack, _| !pinned.packs.contains(pack) || crate::canary!("rm-ignores-pins"));
+    let swept = gc::sweep(log, garbage.into_values(), gc::PER_SECOND).await;
+    if let Some(refusal) = swept.refusal {
+        return Err(Error::Refused(format!(
+            "the blob is removed, but the store would not delete {} objects ({refusal}); `shale blob gc` tries again",
+            swept.refused
+        )));
     }
+    removed.deleted = swept.deleted;
     Ok(removed)
 }

@@ -21,6 +21,18 @@ pub(crate) struct Named {
 }
 
 impl Named {
+    /// Returns what versions name; those whose records are tombstones name nothing.
+    pub(crate) async fn by(log: &Log, versions: impl IntoIterator<Item = u64>) -> Result<Self, Error> {
+        let mut named = Self::default();
+        for seq in versions {
+            let record = log.known(seq).await?;
+            if !record.tombstone {
+                named.add(log, &record).await?;
+            }
+        }
+        Ok(named)
+    }
+
     /// Adds the packs of the blob itself that a record names. Packs of origins are theirs to delete, and so are the nodes in them, which
     /// cannot name a pack of this blob.
     pub(crate) async fn add(&mut self, log: &Log, record: &Record) -> Result<(), Error> {

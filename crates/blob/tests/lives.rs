@@ -76,7 +76,8 @@ impl Actor {
         let world = self.world.clone();
         let find = move |holder: &str| Some((world.clone(), key(holder)));
         let _ = drop_dead_pins(committer, &find).await;
-        let _ = gc(committer, &GcOptions { upload_max: Duration::ZERO, ..GcOptions::default() }).await;
+        let _ = gc(committer, &GcOptions { upload_max: Duration::ZERO, grace: Duration::ZERO, ..GcOptions::default() })
+            .await;
     }
 
     /// Puts, expires, collects, and in the end may remove the blob.

@@ -33,7 +33,7 @@ impl Client {
         for _ in 0..self.ops {
             if self.collects && self.rng.percent(40) {
                 // A run that is broken off by the store leaves garbage, never a hole: the oracle looks.
-                let options = GcOptions { upload_max: Duration::ZERO, ..GcOptions::default() };
+                let options = GcOptions { upload_max: Duration::ZERO, grace: Duration::ZERO, ..GcOptions::default() };
                 let limit = Duration::from_millis(self.rng.between(500, 100_000));
                 let _ = tokio::time::timeout(limit, gc(&committer, &options)).await;
             } else if self.collects && self.rng.percent(40) {
