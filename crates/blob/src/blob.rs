@@ -69,6 +69,7 @@ impl Blob {
             data: connection.data.clone(),
             key: log.key().clone(),
             inc: log.inc(),
+            cache: connection.cache.clone(),
         };
         let tree = Arc::new(Tree::new(fetcher.clone()));
         let folder = NodeFolder { tree: tree.clone() };
@@ -85,6 +86,10 @@ impl Blob {
     /// Returns what commits operations that were made by hand.
     pub const fn committer(&self) -> &Committer {
         &self.committer
+    }
+
+    pub(crate) const fn fetcher(&self) -> &Fetcher {
+        &self.fetcher
     }
 
     /// Replaces all bytes by those of a stream, as one version.
@@ -146,8 +151,12 @@ impl Blob {
         options: &UploadOptions,
         what: impl FnOnce(crate::layout::Run) -> What,
     ) -> Result<Committed, Error> {
+        let id = match &options.session {
+            Some(session) => session.op(),
+            None => OpId::random(&*self.fetcher.world.entropy)?,
+        };
         let op = Op {
-            id: OpId::random(&*self.fetcher.world.entropy)?,
+            id,
             born: uploaded.born,
             raw: uploaded.run.len,
             stored: uploaded.stored,
@@ -155,7 +164,10 @@ impl Blob {
             what: what(uploaded.run),
         };
         options.tally.committing.store(true, Ordering::SeqCst);
-        self.committer.commit(op).await
+        match &options.session {
+            Some(session) if session.is_resumed() => self.committer.resume(op, session.born()).await,
+            _ => self.committer.commit(op).await,
+        }
     }
 
     /// Gives a version a name, which keeps it.
@@ -163,7 +175,7 @@ impl Blob {
     /// # Errors
     /// [`Error::NoVersion`], [`Error::Expired`].
     pub async fn tag(&self, name: &str, version: u64) -> Result<Committed, Error> {
-        self.commit_small(What::Tag { name: name.to_owned(), version }).await
+        self.committer.change(What::Tag { name: name.to_owned(), version }).await.map(|(_, committed)| committed)
     }
 
     /// Takes a name away.
@@ -171,12 +183,7 @@ impl Blob {
     /// # Errors
     /// [`Error::Refused`] when there is no such tag.
     pub async fn untag(&self, name: &str) -> Result<Committed, Error> {
-        self.commit_small(What::Untag { name: name.to_owned() }).await
-    }
-
-    async fn commit_small(&self, what: What) -> Result<Committed, Error> {
-        let id = OpId::random(&*self.fetcher.world.entropy)?;
-        self.committer.commit(Op { id, born: u64::MAX, raw: 0, stored: 0, message: String::new(), what }).await
+        self.committer.change(What::Untag { name: name.to_owned() }).await.map(|(_, committed)| committed)
     }
 
     /// Looks for newer versions and returns the newest record: 1 request when there is none.

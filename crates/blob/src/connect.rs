@@ -19,6 +19,7 @@ use object_store::{ClientOptions, ObjectStore, RetryConfig};
 use crate::counted::{Counted, Requests};
 use crate::credentials::{self, ProfileProvider};
 use crate::error::Error;
+use crate::fetch::StoredCache;
 use crate::names::BlobKey;
 use crate::world::World;
 
@@ -135,6 +136,17 @@ impl Location {
         self.key.filename().unwrap_or("")
     }
 
+    /// Returns what names the store: its scheme, its endpoint if it is a server, and its bucket.
+    pub fn store_name(&self) -> String {
+        let endpoint = if self.scheme == "s3" { endpoint() } else { None };
+        format!("{}|{}|{}", self.scheme, endpoint.unwrap_or_default(), self.bucket)
+    }
+
+    /// Tells whether the store is a server, and not this machine's own memory or file system, which create objects atomically.
+    pub fn is_remote(&self) -> bool {
+        !matches!(self.scheme.as_str(), "file" | "memory")
+    }
+
     /// Tells whether another location is in the same store.
     pub fn shares_store(&self, other: &Self) -> bool {
         self.scheme == other.scheme && self.bucket == other.bucket
@@ -146,6 +158,7 @@ impl Location {
 pub struct Connection {
     pub(crate) world: World,
     pub(crate) data: Arc<dyn ObjectStore>,
+    pub(crate) cache: Option<Arc<dyn StoredCache>>,
     requests: Arc<Requests>,
 }
 
@@ -215,7 +228,18 @@ impl Connection {
             |store| -> Arc<dyn ObjectStore> { Arc::new(Counted::new(store, requests.clone(), profile.clone())) };
         let world =
             World { store: counted(commit), clock: Arc::new(SystemClock::default()), entropy: Arc::new(SystemEntropy) };
-        Self { world, data: counted(data), requests }
+        Self { world, data: counted(data), cache: None, requests }
+    }
+
+    /// Keeps small parts of packs in a cache outside of memory.
+    #[must_use]
+    pub fn with_cache(self, cache: Arc<dyn StoredCache>) -> Self {
+        Self { cache: Some(cache), ..self }
+    }
+
+    /// Returns the store, the clock and the random numbers, for what is not done through a blob.
+    pub const fn world(&self) -> &World {
+        &self.world
     }
 
     /// Returns the counts of requests so far.
@@ -226,8 +250,7 @@ impl Connection {
 
 fn s3(bucket: &str) -> AmazonS3Builder {
     let builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
-    let endpoint =
-        ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"].iter().find_map(|name| std::env::var(name).ok());
+    let endpoint = endpoint();
     let plain = endpoint.as_deref().and_then(|endpoint| endpoint.strip_prefix("http://"));
     let host = plain.map(|rest| rest.split(['/', ':']).next().unwrap_or(rest));
     let is_local = host.is_some_and(|host| host == "localhost" || host.starts_with("127."));
@@ -237,6 +260,10 @@ fn s3(bucket: &str) -> AmazonS3Builder {
         Some(endpoint) => builder.with_endpoint(endpoint),
         None => builder,
     }
+}
+
+fn endpoint() -> Option<String> {
+    ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"].iter().find_map(|name| std::env::var(name).ok())
 }
 
 fn allow_http() -> bool {

@@ -1,6 +1,7 @@
-//! Reading packs: which object a pack is, how often a request is repeated, and that nothing leaves here unverified. Owns the one rule of
-//! damage: bytes whose checksum does not match are fetched once more, because the link may have turned them over; then the error
-//! names the pack and the place. Nothing is ever replaced by zeroes.
+//! Reading packs: which object a pack is, how often a request is repeated, and that nothing leaves
+//! here unverified. Owns the one rule of damage: bytes whose checksum does not match are fetched
+//! once more, because the link may have turned them over; then the error names the pack and the
+//! place. Nothing is ever replaced by zeroes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,8 +17,22 @@ use crate::names::{BlobKey, Inc};
 use crate::record::Record;
 use crate::world::World;
 
-/// How often a request of data is made: with the pauses in between about 5 s, and the client below repeats those that broke off.
+/// How often a request of data is made: with the pauses in between about 5 s, and the client below
+/// repeats those that broke off.
 const TRIES: u32 = 8;
+
+/// Bytes of a range up to which it is kept in a cache outside: what a few small reads need. A long
+/// read would only drive out the rest.
+const CACHED_BYTES_MAX: u64 = 1 << 20;
+
+/// Keeps parts of packs outside of memory, by name. Packs never change, so nothing is ever taken
+/// back; what comes out is verified as what comes from the store is.
+pub trait StoredCache: Send + Sync + std::fmt::Debug {
+    /// Returns the bytes that were kept under a name.
+    fn get(&self, name: &str) -> Option<Bytes>;
+    /// Keeps bytes; a cache that fails only costs asking again.
+    fn put(&self, name: &str, bytes: &Bytes);
+}
 
 /// Reads the packs of one blob.
 #[derive(Debug, Clone)]
@@ -27,6 +42,7 @@ pub(crate) struct Fetcher {
     pub(crate) data: Arc<dyn ObjectStore>,
     pub(crate) key: BlobKey,
     pub(crate) inc: Inc,
+    pub(crate) cache: Option<Arc<dyn StoredCache>>,
 }
 
 impl Fetcher {
@@ -44,7 +60,21 @@ impl Fetcher {
         Ok(BlobKey::new(Path::from(origin.location.as_str())).pack(origin.inc, pack))
     }
 
-    /// Returns bytes of an object, as many as were asked for.
+    /// Returns bytes of an object, from the cache if they are there.
+    pub(crate) async fn cached(&self, path: &Path, range: Range<u64>) -> Result<Bytes, Error> {
+        let Some(cache) = self.cache.as_ref().filter(|_| range.end - range.start <= CACHED_BYTES_MAX) else {
+            return self.range(path, range).await;
+        };
+        let name = format!("{path}#{}-{}", range.start, range.end);
+        if let Some(bytes) = cache.get(&name).filter(|bytes| bytes.len() as u64 == range.end - range.start) {
+            return Ok(bytes);
+        }
+        let bytes = self.range(path, range).await?;
+        cache.put(&name, &bytes);
+        Ok(bytes)
+    }
+
+    /// Returns bytes of an object, as many as were asked for, from the store.
     pub(crate) async fn range(&self, path: &Path, range: Range<u64>) -> Result<Bytes, Error> {
         let mut tries = 0;
         loop {
@@ -69,8 +99,9 @@ impl Fetcher {
     pub(crate) async fn node(&self, record: &Record, node: &NodeRef) -> Result<Bytes, Error> {
         let path = self.path(record, &node.pack)?;
         let range = u64::from(node.offset)..u64::from(node.offset) + u64::from(node.len);
-        for _ in 0..2 {
-            let bytes = self.range(&path, range.clone()).await?;
+        for is_again in [false, true] {
+            let range = range.clone();
+            let bytes = if is_again { self.range(&path, range).await? } else { self.cached(&path, range).await? };
             if NodeHash::of(&bytes) == node.hash {
                 return Ok(bytes);
             }

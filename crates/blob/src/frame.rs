@@ -75,6 +75,11 @@ impl Encoding {
         }
     }
 
+    /// Returns the codecs that `auto` chooses among, cheapest first.
+    pub fn candidates(&self) -> Vec<Codec> {
+        self.settings.auto().candidates.as_slice().to_vec()
+    }
+
     /// Returns the least saving for which a frame is compressed, in thousandths.
     pub const fn min_saving_permille(&self) -> u32 {
         self.settings.min_saving_permille

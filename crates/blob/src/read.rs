@@ -188,7 +188,7 @@ impl Reader {
         let path = self.fetcher().path(record, &first.pack)?;
         let base = u64::from(first.offset);
         let end = u64::from(last.offset) + u64::from(last.frame.stored);
-        let bytes = self.fetcher().range(&path, base..end).await?;
+        let bytes = self.fetcher().cached(&path, base..end).await?;
         let workspaces = self.workspaces.clone();
         let decode = move || {
             let workspace = workspaces.lock().pop();

@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 
 use crate::blob::Blob;
 use crate::error::Error;
-use crate::extent::{FRAME_BYTES, Piece};
+use crate::extent::{FRAME_BYTES, Frame, Piece};
 use crate::layout::Layout;
 use crate::record::{OpKind, Record};
 use crate::tree::Tree;
@@ -101,6 +101,26 @@ impl Blob {
             from = to;
         }
         Ok(usage)
+    }
+
+    /// Returns the frames of a range that show, in order: where each begins, how much of it shows, and how it is stored. Reads no data.
+    ///
+    /// # Errors
+    /// When a node cannot be read.
+    pub async fn frames(&self, version: &Record, from: u64, to: u64) -> Result<Vec<(u64, u64, Frame)>, Error> {
+        let mut all = Vec::new();
+        for piece in self.reader.tree.extents(version, from, to.min(version.size)).await? {
+            let Piece::Extent(extent) = piece else { continue };
+            let end = extent.start + extent.len;
+            let mut at = extent.start;
+            for (index, frame) in extent.frames.iter().enumerate() {
+                let skip = if index == 0 { u64::from(extent.skip) } else { 0 };
+                let next = end.min(at + u64::from(FRAME_BYTES) - skip);
+                all.push((at, next - at, *frame));
+                at = next;
+            }
+        }
+        Ok(all)
     }
 
     /// Reads every frame of a version that shows, verifies its checksum and decodes it. `tally.raw` tells how far it is.

@@ -1,46 +1,53 @@
-//! Uploading: a stream of bytes becomes frames, packs and a run of pieces. Owns the session of one upload, and how many requests are
-//! under way.
+//! Uploading: a stream of bytes becomes frames, packs and a run of pieces. Owns the session of one
+//! upload, and how many requests are under way.
 //!
-//! 1. The stream is cut into frames; a batch of them is compressed by a thread of its own, as many batches at once as there are
-//!    lanes.
-//! 2. Batches are packed in order. A pack that has reached its size is sent while the next one fills.
-//! 3. At the end, a run of many extents is folded into nodes, which ride in the last pack; a run of one small frame stays in the
-//!    record, and there is no pack at all.
-//! 4. The run is handed out when every pack is acknowledged. What a broken upload leaves is garbage that `gc` removes.
+//! 1. The stream is cut into frames; a batch of them is compressed by a thread of its own, as many
+//!    batches at once as there are lanes.
+//! 2. Batches are packed in order. A pack that has reached its size, or an age, is sent while the
+//!    next one fills.
+//! 3. At the end, a run of many extents is folded into nodes, which ride in the last pack; a run of
+//!    one small frame stays in the record, and there is no pack at all.
+//! 4. The run is handed out when every pack is acknowledged. What a broken upload leaves is garbage
+//!    that `gc` removes.
 //!
 //! Memory: the packs under way and the one that fills, and a batch for each lane.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::FuturesOrdered;
 use futures_util::{Stream, StreamExt};
 use object_store::{ObjectStoreExt, PutPayload};
-use parking_lot::Mutex;
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::extent::{EXTENT_FRAMES_MAX, Extent, FRAME_BYTES, PackRef, Piece, Place, Session};
 use crate::fetch::Fetcher;
 use crate::frame::{Encoded, Encoder, Encoding, Framer};
 use crate::layout::{Layout, Run};
+use crate::lights::Lights;
 use crate::names;
 use crate::pack::{PACK_BYTES, PACK_BYTES_MAX, PackBuilder};
+use crate::session::{DataHash, Finished, Uploading};
 use crate::tree;
 
-/// Frames of a batch: 1 MiB, a few milliseconds of work, so that handing it over costs nothing beside it.
+/// Frames of a batch: 1 MiB, a few milliseconds of work, so that handing it over costs nothing
+/// beside it.
 const BATCH_FRAMES: usize = 8;
 /// Bytes up to which an upload of one frame stays in the record.
 const INLINE_BYTES_MAX: usize = 4 << 10;
-/// Encoded bytes of a run's pieces from which on they are folded into nodes: a quarter of a record's list.
+/// Encoded bytes of a run's pieces from which on they are folded into nodes: a quarter of a
+/// record's list.
 const RUN_BYTES_MAX: usize = 2 << 10;
 /// Frames of zeroes in a row that end an extent: fewer cost less as entries of it.
 const ZERO_FRAMES_MIN: usize = 5;
-/// Uploads under way at first, and at most.
-const UPLOADS_FIRST: f64 = 4.0;
-const UPLOADS_MAX: f64 = 64.0;
+/// Age at which a pack is sent though it is not full: a slow source does not keep what it brought
+/// from the store for longer.
+const PACK_AGE: Duration = Duration::from_secs(2);
 /// How often a pack is sent: with the pauses in between about half a minute.
 const TRIES: u32 = 12;
 
@@ -57,7 +64,8 @@ pub struct Tally {
     pub stored: AtomicU64,
     /// Packs acknowledged.
     pub packs: AtomicU64,
-    /// Whether everything is uploaded and the commit has begun: from then on the outcome is the store's.
+    /// Whether everything is uploaded and the commit has begun: from then on the outcome is the
+    /// store's.
     pub committing: AtomicBool,
 }
 
@@ -76,10 +84,13 @@ pub struct UploadOptions {
     pub lanes: usize,
     /// Where to tell how far it is.
     pub tally: Arc<Tally>,
+    /// The session, if a later process is to go on where this one may be broken off.
+    pub session: Option<Uploading>,
 }
 
 impl Default for UploadOptions {
-    /// `compression=auto` and `mode=balanced`, packs of 16 MiB, 128 MiB of memory, and as many threads as there are processors.
+    /// `compression=auto` and `mode=balanced`, packs of 16 MiB, 128 MiB of memory, and as many
+    /// threads as there are processors.
     fn default() -> Self {
         Self {
             encoding: Encoding::default(),
@@ -88,6 +99,7 @@ impl Default for UploadOptions {
             memory_bytes: 128 << 20,
             lanes: std::thread::available_parallelism().map_or(2, std::num::NonZero::get),
             tally: Arc::default(),
+            session: None,
         }
     }
 }
@@ -99,48 +111,6 @@ pub(crate) struct Uploaded {
     /// `born` of the session; `u64::MAX` if no pack was written.
     pub(crate) born: u64,
     pub(crate) stored: u64,
-}
-
-/// Lets a number of uploads go at once: one more for each round without trouble, half as many after an error.
-#[derive(Debug)]
-pub(crate) struct Lights {
-    state: Mutex<(f64, usize)>,
-    free: Notify,
-    max: f64,
-}
-
-impl Lights {
-    pub(crate) fn new(max: f64) -> Self {
-        let max = max.clamp(1.0, UPLOADS_MAX);
-        Self { state: Mutex::new((UPLOADS_FIRST.min(max), 0)), free: Notify::new(), max }
-    }
-
-    pub(crate) async fn enter(&self) {
-        loop {
-            let freed = self.free.notified();
-            {
-                let mut state = self.state.lock();
-                if (state.1 as f64) < state.0.floor() {
-                    state.1 += 1;
-                    return;
-                }
-            }
-            freed.await;
-        }
-    }
-
-    pub(crate) fn leave(&self) {
-        let mut state = self.state.lock();
-        state.1 -= 1;
-        state.0 = (state.0 + 1.0 / state.0).min(self.max);
-        drop(state);
-        self.free.notify_waiters();
-    }
-
-    pub(crate) fn slow_down(&self) {
-        let mut state = self.state.lock();
-        state.0 = (state.0 / 2.0).max(1.0);
-    }
 }
 
 /// Puts frames into packs and packs into the store.
@@ -159,6 +129,18 @@ struct Packer {
     pieces: Vec<Piece>,
     len: u64,
     stored: u64,
+    resumable: Option<Resumable>,
+}
+
+/// What a packer keeps for a later process.
+struct Resumable {
+    session: Uploading,
+    /// Hashes of frames that are being encoded.
+    coming: VecDeque<u128>,
+    /// Of the data behind the last pack that was sent.
+    hash: DataHash,
+    /// Pieces that were told of.
+    told: usize,
 }
 
 impl Packer {
@@ -166,10 +148,19 @@ impl Packer {
         PackRef { origin: 0, born: self.born, session: self.session, number: self.number }
     }
 
-    async fn push(&mut self, encoded: Encoded) -> Result<(), Error> {
-        let raw_len = encoded.raw_len;
-        self.tally.encoded_raw.fetch_add(raw_len.into(), Ordering::Relaxed);
+    async fn push(&mut self, encoded: Encoded) {
+        self.tally.encoded_raw.fetch_add(encoded.raw_len.into(), Ordering::Relaxed);
         self.tally.encoded.fetch_add(encoded.frame.stored.into(), Ordering::Relaxed);
+        self.place(&encoded).await;
+        if let Some(resumable) = &mut self.resumable
+            && let Some(hash) = resumable.coming.pop_front()
+        {
+            resumable.hash.add(hash);
+        }
+    }
+
+    async fn place(&mut self, encoded: &Encoded) {
+        let raw_len = encoded.raw_len;
         if encoded.frame.is_zero() {
             // Ranges without a piece read as zeroes.
             self.zeroes += 1;
@@ -178,7 +169,7 @@ impl Packer {
             }
             if self.zeroes >= ZERO_FRAMES_MIN || self.extent.is_none() {
                 self.len += u64::from(raw_len);
-                return Ok(());
+                return;
             }
         } else {
             self.zeroes = 0;
@@ -200,13 +191,20 @@ impl Packer {
         extent.len += u64::from(raw_len);
         extent.tail = raw_len;
         let is_full = extent.frames.len() == EXTENT_FRAMES_MAX;
-        self.pack.push_frame(&encoded);
+        self.pack.push_frame(encoded);
         self.stored += u64::from(encoded.frame.stored);
         self.len += u64::from(raw_len);
         if is_full {
             self.end_extent(0);
         }
-        Ok(())
+    }
+
+    /// Sends what there is, though it does not fill a pack.
+    async fn flush(&mut self) {
+        if !self.pack.is_empty() {
+            self.end_extent(self.zeroes.min(ZERO_FRAMES_MIN - 1));
+            self.send().await;
+        }
     }
 
     /// Ends the extent, without its last frames, which are zeroes.
@@ -228,13 +226,49 @@ impl Packer {
         let name = self.name();
         let payload = std::mem::take(&mut self.pack).finish();
         self.number += 1;
+        let finished = self.finished(name.number);
         self.lights.enter().await;
         let (fetcher, lights, tally) = (self.fetcher.clone(), self.lights.clone(), self.tally.clone());
         self.sending.spawn(async move {
             let sent = send(&fetcher, &lights, &name, payload, &tally).await;
             lights.leave();
+            if let (Ok(()), Some((session, finished))) = (&sent, finished) {
+                session.acknowledged(finished);
+            }
             sent
         });
+    }
+}
+
+impl Packer {
+    /// Describes the pack that is about to be sent, for a later process.
+    fn finished(&mut self, number: u32) -> Option<(Uploading, Finished)> {
+        let (to, stored) = (self.len, self.stored);
+        let resumable = self.resumable.as_mut()?;
+        let pieces = Layout::of(self.pieces[resumable.told..].to_vec());
+        resumable.told = self.pieces.len();
+        let hash = std::mem::take(&mut resumable.hash).finish();
+        let number = resumable.session.done().len() as u32 + number;
+        Some((resumable.session.clone(), Finished { number, to, stored, hash, pieces }))
+    }
+
+    /// Tells whether there are packs of an earlier process.
+    fn has_earlier(&self) -> bool {
+        self.resumable.as_ref().is_some_and(|resumable| !resumable.session.done().is_empty())
+    }
+
+    /// Goes on behind what an earlier process has uploaded.
+    fn resume(&mut self, session: Uploading) {
+        for finished in session.done() {
+            self.pieces.extend_from_slice(finished.pieces.pieces());
+            (self.len, self.stored) = (finished.to, finished.stored);
+        }
+        self.tally.raw.fetch_add(self.len, Ordering::Relaxed);
+        self.tally.encoded_raw.fetch_add(self.len, Ordering::Relaxed);
+        self.tally.encoded.fetch_add(self.stored, Ordering::Relaxed);
+        (self.session, self.born) = (session.session(), session.born());
+        let told = self.pieces.len();
+        self.resumable = Some(Resumable { session, coming: VecDeque::new(), hash: DataHash::default(), told });
     }
 }
 
@@ -288,14 +322,19 @@ pub(crate) async fn upload(
         pieces: Vec::new(),
         len: 0,
         stored: 0,
+        resumable: None,
     };
+    if let Some(session) = &options.session {
+        packer.resume(session.clone());
+    }
+    let born = packer.born;
     pack_all(&mut packer, options, source).await?;
     packer.end_extent(packer.zeroes.min(ZERO_FRAMES_MIN - 1));
     let len = packer.len;
     if let Some(inline) = inline(&packer) {
         return Ok(Uploaded { run: Run { pieces: vec![inline], len }, born: u64::MAX, stored: packer.stored });
     }
-    let mut pieces = std::mem::take(&mut packer.pieces);
+    let mut pieces = packer.pieces.clone();
     if Layout::of(pieces.clone()).encoded_bytes() > RUN_BYTES_MAX {
         let name = packer.name();
         let pack = &mut packer.pack;
@@ -307,14 +346,19 @@ pub(crate) async fn upload(
     while let Some(sent) = packer.sending.join_next().await {
         sent.map_err(|_| Error::Refused("the upload was given up".into()))??;
     }
-    let born = if packer.number == 0 { u64::MAX } else { born };
+    let has_packs = packer.number > 0 || packer.has_earlier();
+    let born = if has_packs { born } else { u64::MAX };
     Ok(Uploaded { run: Run { pieces, len }, born, stored: packer.stored })
 }
 
 /// Returns an upload that fits in a record as an extent in it.
 fn inline(packer: &Packer) -> Option<Piece> {
     let [Piece::Extent(extent)] = packer.pieces.as_slice() else { return None };
-    if packer.number > 0 || extent.frames.len() > 1 || extent.stored_len() > INLINE_BYTES_MAX as u64 {
+    if packer.number > 0
+        || packer.has_earlier()
+        || extent.frames.len() > 1
+        || extent.stored_len() > INLINE_BYTES_MAX as u64
+    {
         return None;
     }
     let stored = packer.pack.last_part()?;
@@ -332,47 +376,70 @@ async fn pack_all(
     let mut encoder: Option<Arc<Encoder>> = None;
     let mut batches = FuturesOrdered::new();
     let mut ended = false;
+    // When the pack is to be sent, full or not.
+    let mut due: Option<Instant> = None;
+    let mut is_due = false;
+    let lanes = options.lanes.max(1);
     loop {
-        while !ended && batches.len() < options.lanes.max(1) {
-            while frames.len() < BATCH_FRAMES && !ended {
-                match source.next().await {
-                    Some(piece) => {
-                        let piece = piece.map_err(Error::Source)?;
-                        options.tally.raw.fetch_add(piece.len() as u64, Ordering::Relaxed);
-                        framer.push(piece, &mut frames);
-                    }
-                    None => {
-                        ended = true;
-                        frames.extend(framer.finish());
-                    }
-                }
-            }
+        while batches.len() < lanes && (frames.len() >= BATCH_FRAMES || ((ended || is_due) && !frames.is_empty())) {
             let rest = frames.split_off(frames.len().min(BATCH_FRAMES));
             let batch = std::mem::replace(&mut frames, rest);
-            let Some(first) = batch.first() else { break };
-            let encoder = encoder.get_or_insert_with(|| {
-                let head = &first[..first.len().min(policy::HEAD_BYTES)];
-                let choice = options.encoding.choose(&options.name, head);
-                let clock = packer.fetcher.world.clock.clone();
-                Arc::new(Encoder::new(choice, options.encoding.min_saving_permille(), clock))
-            });
-            let encoder = encoder.clone();
+            let encoder = encoder.get_or_insert_with(|| encoder_for(packer, options, &batch[0])).clone();
+            if let Some(resumable) = &mut packer.resumable {
+                resumable.coming.extend(batch.iter().map(|frame| DataHash::of_frame(frame)));
+            }
             batches.push_back(tokio::task::spawn_blocking(move || encoder.encode(batch)));
-            // The source may have handed out more than one batch.
-            ended = ended && frames.is_empty();
         }
-        let Some(batch) = batches.next().await else {
-            if ended && frames.is_empty() {
+        if frames.is_empty() && batches.is_empty() {
+            if ended {
                 return Ok(());
             }
-            continue;
-        };
-        for encoded in batch.map_err(|_| Error::Refused("the upload was given up".into()))? {
-            packer.push(encoded).await?;
+            if is_due {
+                packer.flush().await;
+                (due, is_due) = (None, false);
+            }
         }
-        // A pack that could not be sent ends the upload now and not after all the others.
-        while let Some(sent) = packer.sending.try_join_next() {
-            sent.map_err(|_| Error::Refused("the upload was given up".into()))??;
+        let something = !frames.is_empty() || !batches.is_empty() || !packer.pack.is_empty();
+        if due.is_none() && something {
+            due = Some(Instant::now() + PACK_AGE);
+        }
+        let wants = !ended && frames.len() < BATCH_FRAMES && batches.len() < lanes;
+        tokio::select! {
+            biased;
+            Some(batch) = batches.next(), if !batches.is_empty() => {
+                let number = packer.number;
+                for encoded in batch.map_err(|_| Error::Refused("the upload was given up".into()))? {
+                    packer.push(encoded).await;
+                }
+                if packer.number > number {
+                    (due, is_due) = (None, false);
+                }
+                // A pack that could not be sent ends the upload now and not after all the others.
+                while let Some(sent) = packer.sending.try_join_next() {
+                    sent.map_err(|_| Error::Refused("the upload was given up".into()))??;
+                }
+            }
+            piece = source.next(), if wants => match piece {
+                Some(piece) => {
+                    let piece = piece.map_err(Error::Source)?;
+                    options.tally.raw.fetch_add(piece.len() as u64, Ordering::Relaxed);
+                    framer.push(piece, &mut frames);
+                }
+                None => {
+                    ended = true;
+                    frames.extend(framer.finish());
+                }
+            },
+            () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() && !is_due => is_due = true,
         }
     }
+}
+
+fn encoder_for(packer: &Packer, options: &UploadOptions, first: &Bytes) -> Arc<Encoder> {
+    // A process that goes on in the middle must choose as the first one did.
+    let resumed = options.session.as_ref().and_then(Uploading::head);
+    let head = resumed.unwrap_or_else(|| first.slice(..first.len().min(policy::HEAD_BYTES)));
+    let choice = options.encoding.choose(&options.name, &head);
+    let clock = packer.fetcher.world.clock.clone();
+    Arc::new(Encoder::new(choice, options.encoding.min_saving_permille(), clock))
 }

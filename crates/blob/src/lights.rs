@@ -1,0 +1,52 @@
+//! How many uploads go at once: additive increase, multiplicative decrease, as links and stores are
+//! shared best.
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// Uploads under way at first, and at most: the most is what one client's connections bear.
+const UPLOADS_FIRST: f64 = 4.0;
+const UPLOADS_MAX: f64 = 64.0;
+
+/// Lets a number of uploads go at once: one more for each round without trouble, half as many after
+/// an error.
+#[derive(Debug)]
+pub(crate) struct Lights {
+    state: Mutex<(f64, usize)>,
+    free: Notify,
+    max: f64,
+}
+
+impl Lights {
+    pub(crate) fn new(max: f64) -> Self {
+        let max = max.clamp(1.0, UPLOADS_MAX);
+        Self { state: Mutex::new((UPLOADS_FIRST.min(max), 0)), free: Notify::new(), max }
+    }
+
+    pub(crate) async fn enter(&self) {
+        loop {
+            let freed = self.free.notified();
+            {
+                let mut state = self.state.lock();
+                if (state.1 as f64) < state.0.floor() {
+                    state.1 += 1;
+                    return;
+                }
+            }
+            freed.await;
+        }
+    }
+
+    pub(crate) fn leave(&self) {
+        let mut state = self.state.lock();
+        state.1 -= 1;
+        state.0 = (state.0 + 1.0 / state.0).min(self.max);
+        drop(state);
+        self.free.notify_waiters();
+    }
+
+    pub(crate) fn slow_down(&self) {
+        let mut state = self.state.lock();
+        state.0 = (state.0 / 2.0).max(1.0);
+    }
+}

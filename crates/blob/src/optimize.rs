@@ -1,0 +1,134 @@
+//! Putting a version's bytes together again: many small appends and writes leave short frames and
+//! clipped ones, which cost requests and space. Owns which ranges are worth it. The content stays
+//! as it is, and other writers go on meanwhile: a range that one of them changed is left alone.
+
+use std::ops::Range;
+
+use futures_util::StreamExt;
+
+use crate::blob::Blob;
+use crate::commit::Committed;
+use crate::error::Error;
+use crate::extent::{FRAME_BYTES, Piece};
+use crate::layout::Layout;
+use crate::names::OpId;
+use crate::ops::{Op, Patch, What};
+use crate::record::Record;
+use crate::upload::{UploadOptions, upload};
+
+/// Bytes that are looked at as one range: what a pack holds, more or less.
+const RANGE_BYTES: u64 = 16 << 20;
+/// Frames that a range may have, as a multiple of those that it needs, before it is put together:
+/// less gains little.
+const FRAMES_EXCESS: u64 = 2;
+/// Ranges of one rewrite: what a record can carry as patches of spans.
+const RANGES_MAX: usize = 64;
+
+/// What an optimisation did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Optimized {
+    /// Ranges that were written anew.
+    pub ranges: u64,
+    /// Bytes of data in them.
+    pub raw: u64,
+    /// Bytes that they took, frames that show only in part included.
+    pub stored_before: u64,
+    /// Bytes that they take now.
+    pub stored_after: u64,
+    /// Records that were committed.
+    pub commits: u64,
+}
+
+/// A range that is worth it, and what it takes now.
+struct Worth {
+    range: Range<u64>,
+    stored: u64,
+}
+
+impl Blob {
+    /// Writes ranges anew that consist of many small or clipped frames, or, with `all`, everything:
+    /// for another `mode`.
+    ///
+    /// # Errors
+    /// When the store fails. Commits until then stay.
+    pub async fn optimize(&self, all: bool, options: &UploadOptions) -> Result<Optimized, Error> {
+        let mut done = Optimized::default();
+        let mut from = 0;
+        loop {
+            let head = self.refresh().await?;
+            let (worth, next) = self.worth(&head, from, all).await?;
+            if !worth.is_empty() {
+                self.rewrite(&head, &worth, options, &mut done).await?;
+            }
+            match next {
+                Some(next) => from = next,
+                None => return Ok(done),
+            }
+        }
+    }
+
+    /// Finds the next ranges, and where to go on.
+    async fn worth(&self, head: &Record, mut from: u64, all: bool) -> Result<(Vec<Worth>, Option<u64>), Error> {
+        let mut worth = Vec::new();
+        while from < head.size && worth.len() < RANGES_MAX {
+            let to = head.size.min(from + RANGE_BYTES);
+            let (mut frames, mut stored, mut shown) = (0, 0, 0);
+            for piece in self.reader.tree.extents(head, from, to).await? {
+                let Piece::Extent(extent) = piece else { continue };
+                frames += extent.frames.len() as u64;
+                stored += extent.stored_len();
+                shown += extent.len;
+            }
+            let needed = shown.div_ceil(u64::from(FRAME_BYTES));
+            if frames > 0 && (all || frames > needed * FRAMES_EXCESS) {
+                worth.push(Worth { range: from..to, stored });
+            }
+            from = to;
+        }
+        Ok((worth, (from < head.size).then_some(from)))
+    }
+
+    async fn rewrite(
+        &self,
+        head: &Record,
+        worth: &[Worth],
+        options: &UploadOptions,
+        done: &mut Optimized,
+    ) -> Result<(), Error> {
+        let windows: Vec<_> = worth.iter().map(|worth| self.stream(head, worth.range.start, worth.range.end)).collect();
+        let source = futures_util::stream::iter(windows).flatten();
+        let source = source.map(|bytes| bytes.map_err(std::io::Error::other));
+        let uploaded = upload(self.fetcher(), head.seq, options, source).await?;
+        let written = Layout::of(uploaded.run.pieces);
+        let mut patches = Vec::with_capacity(worth.len());
+        let mut at = 0;
+        for Worth { range, stored } in worth {
+            let len = range.end - range.start;
+            let clipped = |layout: &Layout, from: u64, to: u64| -> Vec<Piece> {
+                layout.overlapping(from, to).iter().filter_map(|piece| piece.clip(from, to)).collect()
+            };
+            let mut after = clipped(&written, at, at + len);
+            for piece in &mut after {
+                piece.set_start(range.start + (piece.start() - at));
+            }
+            let before = clipped(&head.layout, range.start, range.end);
+            patches.push(Patch { from: range.start, to: range.end, before, after });
+            at += len;
+            done.ranges += 1;
+            done.raw += len;
+            done.stored_before += stored;
+        }
+        let op = Op {
+            id: OpId::random(&*self.fetcher().world.entropy)?,
+            born: uploaded.born,
+            raw: 0,
+            stored: uploaded.stored,
+            message: String::new(),
+            what: What::Rewrite(patches),
+        };
+        done.stored_after += uploaded.stored;
+        let _: Committed = self.committer().commit(op).await?;
+        done.commits += 1;
+        Ok(())
+    }
+}
