@@ -1,8 +1,9 @@
 //! Commands on blobs: `shale blob ...`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use ::blob::Location;
+use ::blob::{Location, OpId};
 use clap::{Args, Subcommand};
 
 use crate::names;
@@ -25,6 +26,14 @@ Examples:
   shale blob log file://blobs/disk
   shale blob stat file://blobs/disk
   shale blob verify file://blobs/disk
+  shale blob explain file://blobs/disk
+  shale blob estimate file://blobs/disk -o mode=archive
+  shale blob clone file://blobs/disk@installed file://blobs/copy
+  shale blob cp file://blobs/disk@installed file://elsewhere/disk -o mode=archive
+  shale blob optimize file://blobs/log
+  shale blob expire file://blobs/log --keep 1
+  shale blob gc file://blobs/log
+  shale blob rm file://blobs/copy
 
 A blob is a sequence of bytes with versions, in an object store: s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY,
 file:///DIRECTORY (file://DIRECTORY from here) or memory://KEY. It needs no server of ours: many clients on many hosts write and append at the same time, each
@@ -61,12 +70,28 @@ pub enum BlobCommand {
     Diff(BlobDiffArgs),
     /// Read a version and verify every checksum
     Verify(BlobAtArgs),
+    /// Show how each region is stored, and why
+    Explain(BlobExplainArgs),
+    /// Estimate what a version would take with other properties
+    Estimate(BlobEstimateArgs),
+    /// Make a blob that begins with another one's version, in the same store and without copying
+    Clone(BlobTwoArgs),
+    /// Copy a version to another blob, in whatever store
+    Cp(BlobCopyArgs),
+    /// Give up old versions
+    Expire(BlobExpireArgs),
+    /// Take back the space that no version needs
+    Gc(BlobGcArgs),
+    /// Put small and clipped pieces together
+    Optimize(BlobOptimizeArgs),
+    /// Remove a blob with all its versions
+    Rm(BlobRmArgs),
 }
 
 /// How to upload.
 #[derive(Debug, Args)]
 pub struct BlobUpload {
-    /// Property of what is written: compression, mode, candidates, min-saving or rule.TYPE, as of a pool; may be repeated
+    /// Property of the written data: compression, mode, candidates, min-saving or rule.TYPE, as of a pool; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
     /// What the log is to say
@@ -83,9 +108,11 @@ pub struct BlobUpload {
 /// See [`BlobCommand::Put`].
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-JSON: {blob, version, offset (where the bytes are), bytes, stored_bytes, ratio, requests, seconds, bytes_per_second}.
+JSON: {blob, version, offset (where the bytes are), bytes, stored_bytes, ratio, resumed_bytes, uploaded_objects, requests,
+  seconds, bytes_per_second}.
 
-If it is interrupted, nothing is changed; objects that were uploaded already are garbage.")]
+If it is interrupted, nothing is changed. The same command on the same file goes on behind what was uploaded (not from stdin); what is
+never taken up is garbage, and gc removes it.")]
 pub struct BlobPutArgs {
     /// URL of the blob; it is made if there is none
     #[arg(value_name = "URL")]
@@ -152,13 +179,16 @@ pub struct BlobLogArgs {
     /// Show also what makes no version
     #[arg(long)]
     pub all: bool,
+    /// Show only the record that carries this operation; exit code 3 if none does
+    #[arg(long, value_name = "OPERATION", value_parser = operation)]
+    pub op: Option<OpId>,
 }
 
 /// See [`BlobCommand::Stat`] and [`BlobCommand::Verify`].
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 JSON of stat: {blob, incarnation, version, newest, live_versions, size_bytes, hole_bytes, data_bytes, stored_bytes, ratio, raw_frames,
-  compressed_frames, extents, codecs, tags, pins}.
+  compressed_frames, extents, codecs, tags, pins, store_probed (when the store was found to create objects atomically)}.
 JSON of verify: {blob, version, size_bytes, frames, stored_bytes, damaged: [{offset, bytes, what}]}; exit code 6 if anything is damaged.")]
 pub struct BlobAtArgs {
     /// URL of the blob, and @VERSION or @TAG
@@ -195,6 +225,179 @@ pub struct BlobDiffArgs {
     pub to: Option<String>,
 }
 
+/// See [`BlobCommand::Explain`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+JSON: [{offset, raw_bytes, stored_bytes, codecs: [{codec, units, raw_bytes, stored_bytes}]}], a region of 4 MiB each; with --region
+  {region: one of these, frame_offset, frame_bytes, bits_per_byte, class, chosen, trials: [{codec, stored_bytes, cpu_us}]}.")]
+pub struct BlobExplainArgs {
+    /// URL of the blob, and @VERSION or @TAG
+    #[arg(value_name = "URL")]
+    pub blob: Location,
+    /// Look closely at the region with this byte: probe it, and try every candidate on it
+    #[arg(long, value_name = "OFFSET", value_parser = names::size)]
+    pub region: Option<u64>,
+    /// Property to assume for what would be chosen now, as of put; may be repeated
+    #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
+    pub properties: Vec<(String, String)>,
+}
+
+/// See [`BlobCommand::Estimate`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+As `shale estimate`, which tells what a file would take before it is stored; this reads a sample of a version.
+
+JSON: as of shale estimate.")]
+pub struct BlobEstimateArgs {
+    /// URL of the blob, and @VERSION or @TAG
+    #[arg(value_name = "URL")]
+    pub blob: Location,
+    /// Property to assume, as of put; may be repeated
+    #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
+    pub properties: Vec<(String, String)>,
+    /// Codecs to compare: a list, all or none
+    #[arg(long, value_name = "LIST", default_value = crate::estimate::CODECS_DEFAULT)]
+    pub codecs: String,
+    /// How much to read and try
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = names::size)]
+    pub sample: u64,
+    /// Draw other samples
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    pub seed: u64,
+}
+
+/// See [`BlobCommand::Clone`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+The version is pinned in the blob that it comes from, so no expiry takes it away while the clone lives.
+
+JSON: {blob, source, version, size_bytes}.")]
+pub struct BlobTwoArgs {
+    /// URL of the blob that there is, and @VERSION or @TAG
+    #[arg(value_name = "FROM")]
+    pub from: Location,
+    /// URL of the new blob
+    #[arg(value_name = "TO")]
+    pub to: Location,
+}
+
+/// See [`BlobCommand::Cp`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+The copy is the newest version of the target, which is made if there is none. It is compressed anew, by the properties given here.
+
+JSON: {blob, source, source_version, version, bytes, stored_bytes}.")]
+pub struct BlobCopyArgs {
+    /// URL of the blob that there is, and @VERSION or @TAG
+    #[arg(value_name = "FROM")]
+    pub from: Location,
+    /// URL of the other blob
+    #[arg(value_name = "TO")]
+    pub to: Location,
+    /// Property of the written data, as of put; may be repeated
+    #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
+    pub properties: Vec<(String, String)>,
+}
+
+/// See [`BlobCommand::Expire`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+A version is given up if all that is said here holds for it. The newest version, and those with a tag or a pin, are always kept.
+Their space comes back with the next gc.
+
+JSON: {blob, expired (whether anything was given up), live_versions}.")]
+pub struct BlobExpireArgs {
+    /// URL of the blob; with @VERSION only that version
+    #[arg(value_name = "URL")]
+    pub blob: Location,
+    /// Keep so many of the newest versions
+    #[arg(long, value_name = "NUMBER")]
+    pub keep: Option<u64>,
+    /// Give up only older versions, such as 30d or 12h
+    #[arg(long, value_name = "AGE", value_parser = age)]
+    pub older_than: Option<Duration>,
+}
+
+/// See [`BlobCommand::Gc`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Objects that no version names are deleted. Uploads that began longer ago than --uploads are fenced first: they find out when
+they commit, and begin again. So nothing that is in use is ever deleted, whatever the clocks of the writers say.
+
+A run lists the sessions that are new since the last one, and those of versions that were given up since; each 16th looks at all.
+
+JSON: {blob, dry_run, full, requests, packs (looked at), deleted, bytes, refused, buried, pins_dropped}.")]
+pub struct BlobGcArgs {
+    /// URL of the blob
+    #[arg(value_name = "URL")]
+    pub blob: Location,
+    /// Only tell what would be deleted
+    #[arg(long)]
+    pub dry_run: bool,
+    /// How long versions that were given up can still be read [default: 1d]
+    #[arg(long, value_name = "AGE", value_parser = age)]
+    pub grace: Option<Duration>,
+    /// Look at every object, not only at those that are new or lost a version since the last run
+    #[arg(long)]
+    pub full: bool,
+    /// How long an upload may take [default: 1d]
+    #[arg(long, value_name = "AGE", value_parser = age)]
+    pub uploads: Option<Duration>,
+}
+
+/// See [`BlobCommand::Optimize`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+The content stays as it is, and other writers go on meanwhile: what one of them changes is left alone.
+
+JSON: {blob, ranges, bytes, stored_before_bytes, stored_after_bytes}.")]
+pub struct BlobOptimizeArgs {
+    /// URL of the blob
+    #[arg(value_name = "URL")]
+    pub blob: Location,
+    /// Write everything anew, for other properties
+    #[arg(long)]
+    pub all: bool,
+    /// Property of the written data, as of put; may be repeated
+    #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
+    pub properties: Vec<(String, String)>,
+}
+
+/// See [`BlobCommand::Rm`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Objects that a clone needs stay until it is removed too; `shale blob gc` on this URL deletes them then.
+
+JSON: {blob, deleted, pinned}.")]
+pub struct BlobRmArgs {
+    /// URL of the blob
+    #[arg(value_name = "URL")]
+    pub blob: Location,
+}
+
+/// Reads `30d`, `12h`, `4w`, `90m` or `10s`.
+fn age(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("'{text}' is no age; one is a number with s, m, h, d or w behind it, such as 30d");
+    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        "w" => 604_800,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
+}
+
+/// Reads the name of an operation, as an error and the log show it.
+fn operation(text: &str) -> Result<OpId, String> {
+    let wrong = || format!("'{text}' is no operation; one has 32 hexadecimal digits");
+    let is_one = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    u128::from_str_radix(text, 16).ok().filter(|_| is_one).map(OpId).ok_or_else(wrong)
+}
+
 /// Reads `A-B`, with sizes.
 fn range(text: &str) -> Result<(u64, Option<u64>), String> {
     let wrong = || format!("'{text}' is no range; one is A-B, A- or -B, with sizes such as 64K");
@@ -223,6 +426,13 @@ mod tests {
         assert_eq!(range("7-"), Ok((7, None)));
         assert_eq!(range("-4K"), Ok((0, Some(4096))));
         assert!(range("5").is_err() && range("9-3").is_err() && range("a-b").is_err());
+    }
+
+    #[test]
+    fn ages_have_units() {
+        assert_eq!(age("30d"), Ok(Duration::from_secs(30 * 86_400)));
+        assert_eq!(age("0s"), Ok(Duration::ZERO));
+        assert!(["5", "d", "", "99999999999999999w", "1é"].into_iter().all(|text| age(text).is_err()));
     }
 
     #[test]

@@ -12,8 +12,9 @@ mod transfer;
 mod volume;
 
 pub use blob::{
-    BlobArgs, BlobAtArgs, BlobCommand, BlobDiffArgs, BlobGetArgs, BlobLogArgs, BlobPutArgs, BlobTagArgs, BlobUpload,
-    BlobWriteArgs,
+    BlobArgs, BlobAtArgs, BlobCommand, BlobCopyArgs, BlobDiffArgs, BlobEstimateArgs, BlobExpireArgs, BlobExplainArgs,
+    BlobGcArgs, BlobGetArgs, BlobLogArgs, BlobOptimizeArgs, BlobPutArgs, BlobRmArgs, BlobTagArgs, BlobTwoArgs,
+    BlobUpload, BlobWriteArgs,
 };
 pub use history::{CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};
 pub use kept::{BookmarkArgs, BookmarksArgs, HoldArgs, HoldsArgs, ReleaseArgs};

@@ -42,17 +42,17 @@ pub fn run(args: ExplainArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-fn saved(raw: u64, stored: u64) -> String {
+pub(super) fn saved(raw: u64, stored: u64) -> String {
     if raw == 0 { "-".to_owned() } else { format!("{:.1} %", 100.0 * (1.0 - stored as f64 / raw as f64)) }
 }
 
-fn codecs_of(region: &Region) -> String {
+pub(super) fn codecs_of(region: &Region) -> String {
     let share = |bytes: u64| 100.0 * bytes as f64 / region.raw_bytes.max(1) as f64;
     let one = |c: &crate::choices::CodecUse| format!("{} {:.0} %", c.codec, share(c.raw_bytes));
     region.codecs.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-fn show(regions: &[Region]) -> String {
+pub(super) fn show(regions: &[Region]) -> String {
     let header = ["OFFSET", "DATA", "STORED", "SAVED", "LAST TEST", "STORED AS"].map(str::to_owned).to_vec();
     let mut rows = vec![header];
     let (mut raw, mut stored) = (0, 0);

@@ -10,7 +10,7 @@ use serde::Serialize;
 use surface::{Error, ErrorKind};
 use units::format_size;
 
-use super::{Context, failure};
+use super::{Context, LOOK_EVERY, failure};
 use crate::cli::BlobGetArgs;
 use crate::exit::{Failure, Outcome, path_error};
 use crate::progress::Progress;
@@ -43,7 +43,14 @@ pub async fn run(args: BlobGetArgs, context: &Context<'_>) -> Outcome {
     let is_stdout = args.file == Path::new("-");
     let mut file = if is_stdout { stdout()? } else { create(&args.file, args.force)? };
     let progress = Progress::new(context.output, "get", Some(to - from));
-    let copied = copy(&blob, &version, (from, to), &mut file, is_stdout, &progress, context).await;
+    let say = async {
+        loop {
+            progress.say(format!("{} req", connection.requests().all()));
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    };
+    let work = copy(&blob, &version, (from, to), &mut file, is_stdout, &progress, context);
+    let copied = tokio::select! { done = work => done, () = say => Ok(()) };
     let finished = copied.and_then(|()| {
         if is_stdout {
             return Ok(());

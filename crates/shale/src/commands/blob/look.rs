@@ -1,4 +1,5 @@
-//! `shale blob log`, `stat`, `tag`, `diff` and `verify`: what versions there are, and what is in them.
+//! `shale blob log`, `stat`, `tag`, `diff` and `verify`: what versions there are, and what is in
+//! them.
 
 use std::sync::atomic::Ordering;
 
@@ -67,11 +68,23 @@ pub async fn log(args: BlobLogArgs, context: &Context<'_>) -> Outcome {
     let mut versions = Vec::new();
     let mut last = head.seq;
     while last > 0 && (versions.len() as u64) < args.number {
-        let first = last.saturating_sub(args.number.min(RECORDS_MAX) - 1).max(1);
+        let chunk = if args.op.is_some() { RECORDS_MAX } else { args.number.clamp(1, RECORDS_MAX) };
+        let first = last.saturating_sub(chunk - 1).max(1);
         let records = context.until_interrupted(blob.records(first, last)).await?;
-        let shown = records.iter().rev().filter(|record| args.all || record.is_version());
+        let wanted = |record: &Record| match args.op {
+            Some(op) => record.find(op).is_some(),
+            None => args.all || record.is_version(),
+        };
+        let shown = records.iter().rev().filter(|record| wanted(record));
         versions.extend(shown.map(|record| line(record, &head)));
         last = first - 1;
+        if args.op.is_some() && !versions.is_empty() {
+            break;
+        }
+    }
+    if let (Some(op), true) = (args.op, versions.is_empty()) {
+        let why = format!("no record has operation {op}: it was not done, or a request is still under way");
+        return Err(surface::Error::new(ErrorKind::NotFound, why).into());
     }
     versions.truncate(usize::try_from(args.number).unwrap_or(usize::MAX));
     let document = LogDocument { blob: args.blob.to_string(), versions };
@@ -140,6 +153,7 @@ struct Stat {
     codecs: Vec<CodecUse>,
     tags: Vec<(String, u64)>,
     pins: Vec<(String, u64)>,
+    store_probed: Option<u64>,
 }
 
 /// Shows what a version takes.
@@ -171,6 +185,7 @@ pub async fn stat(args: BlobAtArgs, context: &Context<'_>) -> Outcome {
             .collect(),
         tags: head.tags.clone(),
         pins: head.pins.iter().map(|pin| (pin.holder.clone(), pin.version)).collect(),
+        store_probed: super::probed::probed_at(&args.blob),
     };
     context.output.result(&stat, || {
         let mut text = format!(
@@ -196,6 +211,9 @@ pub async fn stat(args: BlobAtArgs, context: &Context<'_>) -> Outcome {
         for (holder, version) in &stat.pins {
             text.push_str(&format!("  pin          version {version} for {holder}\n"));
         }
+        if let Some(at) = stat.store_probed {
+            text.push_str(&format!("  store        found to create objects atomically at {} UTC\n", utc(at)));
+        }
         text
     });
     Ok(())
@@ -210,7 +228,7 @@ struct Tagged {
 
 /// Gives a version a name, or takes it away.
 pub async fn tag(args: BlobTagArgs, context: &Context<'_>) -> Outcome {
-    let (_, blob) = context.open(&args.blob).await?;
+    let (_, blob) = context.open_to_write(&args.blob).await?;
     let version = if args.delete {
         blob.untag(&args.tag).await.map_err(failure)?;
         None

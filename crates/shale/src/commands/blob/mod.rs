@@ -1,8 +1,13 @@
-//! `shale blob`: blobs in an object store. Owns the runtime that their library needs, what an interruption leaves, and how its errors
-//! become exit codes. The engine takes no part.
+//! `shale blob`: blobs in an object store. Owns the runtime that their library needs, what an
+//! interruption leaves, and how its errors become exit codes. The engine takes no part.
 
+mod cache;
+mod choices;
 mod get;
+mod journal;
+mod keep;
 mod look;
+mod probed;
 mod put;
 
 use std::sync::Arc;
@@ -46,6 +51,14 @@ pub fn run(args: BlobArgs, output: &Output) -> Outcome {
             BlobCommand::Tag(args) => look::tag(args, &context).await,
             BlobCommand::Diff(args) => look::diff(args, &context).await,
             BlobCommand::Verify(args) => look::verify(args, &context).await,
+            BlobCommand::Explain(args) => choices::explain(args, &context).await,
+            BlobCommand::Estimate(args) => choices::estimate(args, &context).await,
+            BlobCommand::Clone(args) => keep::clone(args, &context).await,
+            BlobCommand::Cp(args) => keep::copy(args, &context).await,
+            BlobCommand::Expire(args) => keep::expire(args, &context).await,
+            BlobCommand::Gc(args) => keep::gc(args, &context).await,
+            BlobCommand::Optimize(args) => keep::optimize(args, &context).await,
+            BlobCommand::Rm(args) => keep::rm(args, &context).await,
         }
     });
     // A thread that waits for stdin would keep the process.
@@ -69,8 +82,25 @@ impl Context<'_> {
         }
     }
 
+    fn connect(&self, location: &Location) -> Outcome<Connection> {
+        Ok(cache::with_cache(Connection::open(location).map_err(failure)?, location))
+    }
+
+    /// Connects to a store that commits can rest on.
+    async fn connect_to_write(&self, location: &Location) -> Outcome<Connection> {
+        let connection = self.connect(location)?;
+        self.until_interrupted(probed::ensure(&connection, location)).await?;
+        Ok(connection)
+    }
+
+    async fn open_to_write(&self, location: &Location) -> Outcome<(Connection, Blob)> {
+        let connection = self.connect_to_write(location).await?;
+        let blob = self.until_interrupted(Blob::open(&connection, location.key())).await?;
+        Ok((connection, blob))
+    }
+
     async fn open(&self, location: &Location) -> Outcome<(Connection, Blob)> {
-        let connection = Connection::open(location).map_err(failure)?;
+        let connection = self.connect(location)?;
         let blob = self.until_interrupted(Blob::open(&connection, location.key())).await?;
         Ok((connection, blob))
     }

@@ -1,7 +1,7 @@
 //! `shale blob put`, `append` and `write`: a file goes up and becomes a version.
 
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use serde::Serialize;
 use surface::{Error, ErrorKind};
 use units::format_size;
 
-use super::{Context, LOOK_EVERY, failure};
+use super::{Context, LOOK_EVERY, failure, journal};
 use crate::cli::{BlobPutArgs, BlobUpload, BlobWriteArgs};
 use crate::exit::{Failure, Outcome, path_error};
 use crate::progress::Progress;
@@ -23,6 +23,9 @@ use crate::progress::Progress;
 const READ_BYTES: usize = 1 << 20;
 /// Reads that may wait for the uploader: the disk works while it compresses.
 const READS_AHEAD: usize = 4;
+/// Packs from which on an upload of a file can be resumed: a shorter one has none that is finished
+/// early.
+const RESUMABLE_PACKS: u64 = 2;
 /// The smallest and the largest pack, as the library takes them.
 const PACK_BYTES: std::ops::RangeInclusive<u32> = 4 << 20..=64 << 20;
 
@@ -35,6 +38,8 @@ struct Summary {
     bytes: u64,
     stored_bytes: u64,
     ratio: Option<f64>,
+    resumed_bytes: u64,
+    uploaded_objects: u64,
     requests: u64,
     seconds: f64,
     bytes_per_second: u64,
@@ -74,17 +79,19 @@ async fn run(location: &Location, file: &Path, upload: BlobUpload, how: How, con
     }
     let properties: BTreeMap<String, String> = upload.properties.into_iter().collect();
     let encoding = Encoding::parse(&properties).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
-    let (input, total): (Box<dyn Read + Send>, Option<u64>) = if file == Path::new("-") {
-        (Box::new(std::io::stdin()), None)
+    let opened = if file == Path::new("-") {
+        None
     } else {
-        let opened = std::fs::File::open(file).map_err(|error| path_error("cannot open", file, error))?;
-        let about = opened.metadata().map_err(|error| path_error("cannot read", file, error))?;
-        (Box::new(opened), about.is_file().then_some(about.len()))
+        Some(std::fs::File::open(file).map_err(|error| path_error("cannot open", file, error))?)
     };
+    let about = opened.as_ref().map(std::fs::File::metadata).transpose();
+    let about = about.map_err(|error| path_error("cannot read", file, error))?;
+    let total = about.filter(std::fs::Metadata::is_file).map(|about| about.len());
     let tally = Arc::new(Tally::default());
     let name =
         if file == Path::new("-") { location.name() } else { file.file_name().and_then(|n| n.to_str()).unwrap_or("") };
-    let options = UploadOptions {
+    let described = format!("{properties:?} {}", upload.message);
+    let mut options = UploadOptions {
         encoding,
         name: name.to_owned(),
         pack_bytes: upload.pack,
@@ -92,12 +99,38 @@ async fn run(location: &Location, file: &Path, upload: BlobUpload, how: How, con
         tally: tally.clone(),
         ..UploadOptions::default()
     };
-    let connection = Connection::open(location).map_err(failure)?;
+    let connection = context.connect_to_write(location).await?;
     let blob = context.until_interrupted(Blob::open_or_create(&connection, location.key())).await?;
     let word = match how {
         How::Put => "put",
         How::Append => "append",
         How::Write(_) => "write",
+    };
+    let mut resumable = None;
+    if let (Some(opened), Some(total)) = (&opened, total)
+        && total >= RESUMABLE_PACKS * u64::from(upload.pack)
+        && let Ok(path) = file.canonicalize()
+    {
+        let place = if let How::Write(at) = how { at.to_string() } else { String::new() };
+        let named =
+            [&location.store_name(), &location.to_string(), &path.display().to_string(), word, &place, &described];
+        resumable = journal::open(&blob, named.join("\n"), opened).await?;
+    }
+    let from = resumable.as_ref().map_or(0, |resumable| resumable.from);
+    if from > 0 {
+        let size = format_size(from);
+        context.output.warn(&format!("going on behind {size} that an interrupted upload of this file has stored"));
+    }
+    options.session = resumable.as_ref().map(|resumable| resumable.uploading.clone());
+    let input: Box<dyn Read + Send> = match opened {
+        None => Box::new(std::io::stdin()),
+        Some(mut opened) => {
+            if total.is_some() {
+                let sought = opened.seek(SeekFrom::Start(from));
+                sought.map_err(|error| path_error("cannot read", file, error))?;
+            }
+            Box::new(opened)
+        }
     };
     let progress = Progress::new(context.output, word, total);
     let source = chunks(input);
@@ -114,13 +147,25 @@ async fn run(location: &Location, file: &Path, upload: BlobUpload, how: How, con
         () = show(&progress, &tally, &connection) => Err(Failure::Internal("the progress bar ended".to_owned())),
     };
     progress.finish();
+    if let Some(resumable) = &resumable
+        && !matches!(&committed, Err(Failure::Interrupted(_) | Failure::Unknown(_)))
+        && !matches!(&committed, Err(Failure::Error(error)) if error.kind() == ErrorKind::Io)
+    {
+        resumable.finish();
+    }
+    let more = if resumable.is_some() { "; the same command goes on from there" } else { "" };
+    let committed = committed.map_err(|failure| match failure {
+        Failure::Interrupted(what) => Failure::Interrupted(what + more),
+        failure => failure,
+    });
     let committed =
         committed.map_err(|failure| failure.context(format_args!("{word} {} to {location}", file.display())))?;
-    report(location, &committed, &tally, &connection, started, context);
+    report(location, &committed, from, &tally, &connection, started, context);
     Ok(())
 }
 
-/// Waits for a signal that comes before the commit: that one is not given up half-way, it takes a moment only.
+/// Waits for a signal that comes before the commit: that one is not given up half-way, it takes a
+/// moment only.
 async fn interruption(context: &Context<'_>, tally: &Tally) {
     loop {
         context.interruption().await;
@@ -131,7 +176,7 @@ async fn interruption(context: &Context<'_>, tally: &Tally) {
     }
 }
 
-fn left(tally: &Tally) -> String {
+pub(super) fn left(tally: &Tally) -> String {
     let packs = tally.packs.load(Ordering::Relaxed);
     if packs == 0 {
         return "interrupted; nothing was changed".to_owned();
@@ -143,7 +188,7 @@ fn left(tally: &Tally) -> String {
 }
 
 /// Shows how far it is, without an end.
-async fn show(progress: &Progress, tally: &Tally, connection: &Connection) {
+pub(super) async fn show(progress: &Progress, tally: &Tally, connection: &Connection) {
     loop {
         let raw = tally.raw.load(Ordering::Relaxed);
         progress.set(raw);
@@ -158,6 +203,7 @@ async fn show(progress: &Progress, tally: &Tally, connection: &Connection) {
 fn report(
     location: &Location,
     committed: &Committed,
+    resumed_bytes: u64,
     tally: &Tally,
     connection: &Connection,
     started: Instant,
@@ -172,6 +218,8 @@ fn report(
         bytes: committed.len,
         stored_bytes,
         ratio: (stored_bytes > 0).then(|| committed.len as f64 / stored_bytes as f64),
+        resumed_bytes,
+        uploaded_objects: tally.packs.load(Ordering::Relaxed),
         requests: connection.requests().all(),
         seconds,
         bytes_per_second: (committed.len as f64 / seconds.max(1e-9)) as u64,

@@ -1,0 +1,290 @@
+//! `shale blob clone`, `cp`, `expire`, `gc`, `optimize` and `rm`: which versions there are to be,
+//! and what they take.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ::blob::{
+    At, Blob, BlobKey, BlobPlace, CommitOptions, Encoding, ExpireRule, GcOptions, Tally, UploadOptions, clone_blob,
+    drop_dead_pins, expire as expire_versions, gc as collect, remove, sweep_removed,
+};
+use futures_util::StreamExt;
+use object_store::path::Path;
+use serde::Serialize;
+use surface::{Error, ErrorKind};
+use units::format_size;
+
+use super::put::{left, show};
+use super::{Context, failure};
+use crate::cli::{BlobCopyArgs, BlobExpireArgs, BlobGcArgs, BlobOptimizeArgs, BlobRmArgs, BlobTwoArgs};
+use crate::exit::{Failure, Outcome};
+use crate::progress::Progress;
+
+#[derive(Debug, Serialize)]
+struct Cloned {
+    blob: String,
+    source: String,
+    version: u64,
+    size_bytes: u64,
+}
+
+fn refuse<T>(why: &str) -> Outcome<T> {
+    Err(Error::new(ErrorKind::Invalid, why).into())
+}
+
+/// Makes a blob that begins with another one's version and shares its objects.
+pub async fn clone(args: BlobTwoArgs, context: &Context<'_>) -> Outcome {
+    if !args.from.shares_store(&args.to) {
+        return refuse(
+            "a clone shares objects, so it must be in the same store; `shale blob cp` copies to another one",
+        );
+    }
+    if *args.to.at() != At::Newest {
+        return refuse("the clone has no versions yet: leave out the @ and what is behind it");
+    }
+    let (connection, source) = context.open_to_write(&args.from).await?;
+    let version = context.until_interrupted(source.version(args.from.at())).await?;
+    let key_of = |key: &BlobKey| key.path().to_string();
+    let mut names = Vec::new();
+    let mut blobs = Vec::new();
+    for origin in &version.origins {
+        let key = BlobKey::new(Path::from(origin.location.as_str()));
+        blobs.push(context.until_interrupted(Blob::open(&connection, key)).await?);
+        names.push(origin.location.clone());
+    }
+    let origins: Vec<BlobPlace<'_>> =
+        blobs.iter().zip(&names).map(|(blob, location)| BlobPlace { committer: blob.committer(), location }).collect();
+    let (from, to) = (key_of(&args.from.key()), key_of(&args.to.key()));
+    let place = BlobPlace { committer: source.committer(), location: &from };
+    let world = connection.world().clone();
+    let options = CommitOptions::default();
+    clone_blob(place, version.seq, &origins, world, args.to.key(), &to, options).await.map_err(failure)?;
+    let cloned = Cloned {
+        blob: args.to.to_string(),
+        source: args.from.to_string(),
+        version: version.seq,
+        size_bytes: version.size,
+    };
+    context.output.done(&cloned, || {
+        let size = format_size(cloned.size_bytes);
+        format!("{} is a clone of {} version {} ({size})\n", cloned.blob, cloned.source, cloned.version)
+    });
+    Ok(())
+}
+
+#[derive(Debug, Serialize)]
+struct Copied {
+    blob: String,
+    source: String,
+    source_version: u64,
+    version: u64,
+    bytes: u64,
+    stored_bytes: u64,
+}
+
+/// Copies a version to another blob, in whatever store.
+pub async fn copy(args: BlobCopyArgs, context: &Context<'_>) -> Outcome {
+    if *args.to.at() != At::Newest {
+        return refuse("the copy becomes the newest version: leave out the @ and what is behind it");
+    }
+    let (_, source) = context.open(&args.from).await?;
+    let version = context.until_interrupted(source.version(args.from.at())).await?;
+    let tally = Arc::new(Tally::default());
+    let options = upload_options(args.properties, args.from.name(), &tally)?;
+    let connection = context.connect_to_write(&args.to).await?;
+    let target = context.until_interrupted(Blob::open_or_create(&connection, args.to.key())).await?;
+    let progress = Progress::new(context.output, "cp", Some(version.size));
+    let stream = source.stream(&version, 0, version.size).map(|bytes| bytes.map_err(std::io::Error::other));
+    let message = format!("copy of {} version {}", args.from, version.seq);
+    let committed = tokio::select! {
+        done = target.put(stream, &message, &options) => done.map_err(failure)?,
+        () = show(&progress, &tally, &connection) => return Err(Failure::Internal("the progress bar ended".to_owned())),
+        () = context.interruption() => return Err(Failure::Interrupted(left(&tally))),
+    };
+    progress.finish();
+    let copied = Copied {
+        blob: args.to.to_string(),
+        source: args.from.to_string(),
+        source_version: version.seq,
+        version: committed.seq,
+        bytes: committed.len,
+        stored_bytes: tally.encoded.load(Ordering::Relaxed),
+    };
+    context.output.done(&copied, || {
+        let (bytes, stored) = (format_size(copied.bytes), format_size(copied.stored_bytes));
+        format!(
+            "{} version {}: {bytes} of {} version {}, stored in {stored}\n",
+            copied.blob, copied.version, copied.source, copied.source_version
+        )
+    });
+    Ok(())
+}
+
+fn upload_options(properties: Vec<(String, String)>, name: &str, tally: &Arc<Tally>) -> Outcome<UploadOptions> {
+    let properties: BTreeMap<String, String> = properties.into_iter().collect();
+    let encoding = Encoding::parse(&properties).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
+    Ok(UploadOptions { encoding, name: name.to_owned(), tally: tally.clone(), ..UploadOptions::default() })
+}
+
+#[derive(Debug, Serialize)]
+struct Expired {
+    blob: String,
+    expired: bool,
+    live_versions: u64,
+}
+
+/// Gives versions up.
+pub async fn expire(args: BlobExpireArgs, context: &Context<'_>) -> Outcome {
+    let (_, blob) = context.open_to_write(&args.blob).await?;
+    let version = match args.blob.at() {
+        At::Newest => None,
+        at => Some(blob.version(at).await.map_err(failure)?.seq),
+    };
+    let rule = ExpireRule { keep_last: args.keep, older_than: args.older_than, version };
+    let done = expire_versions(blob.committer(), &rule).await.map_err(failure)?;
+    let head = blob.refresh().await.map_err(failure)?;
+    let live_versions = head.live().len() as u64;
+    let expired = Expired { blob: args.blob.to_string(), expired: done.is_some(), live_versions };
+    context.output.done(&expired, || {
+        let what = if expired.expired { "versions were given up" } else { "nothing was to be given up" };
+        format!(
+            "{}: {what}, {} numbers are live; `shale blob gc` takes their space back\n",
+            expired.blob, expired.live_versions
+        )
+    });
+    Ok(())
+}
+
+#[derive(Debug, Serialize)]
+struct Collected {
+    blob: String,
+    dry_run: bool,
+    full: bool,
+    requests: u64,
+    packs: u64,
+    deleted: u64,
+    bytes: u64,
+    refused: u64,
+    buried: u64,
+    pins_dropped: u64,
+}
+
+/// Takes back the space that no version needs.
+pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
+    let connection = context.connect_to_write(&args.blob).await?;
+    let world = connection.world().clone();
+    let mut pins_dropped = 0;
+    let mut report = ::blob::GcReport::default();
+    match Blob::open(&connection, args.blob.key()).await {
+        Ok(blob) => {
+            if !args.dry_run {
+                let same_store =
+                    |holder: &str| (!holder.contains("://")).then(|| (world.clone(), BlobKey::new(Path::from(holder))));
+                pins_dropped = drop_dead_pins(blob.committer(), &same_store).await.map_err(failure)?;
+            }
+            let options = GcOptions {
+                upload_max: args.uploads.unwrap_or(GcOptions::default().upload_max),
+                grace: args.grace.unwrap_or(GcOptions::default().grace),
+                full: args.full,
+                dry_run: args.dry_run,
+                ..GcOptions::default()
+            };
+            report = context.until_interrupted(collect(blob.committer(), &options)).await?;
+        }
+        // What removed incarnations left is still there.
+        Err(::blob::Error::Missing(_)) => {}
+        Err(error) => return Err(failure(error)),
+    }
+    if !args.dry_run {
+        report.deleted += sweep_removed(&world, &args.blob.key()).await.map_err(failure)?.deleted;
+    }
+    if let Some(refusal) = &report.refusal {
+        context.output.warn(&format!("the store would not delete {} objects: {refusal}", report.refused));
+    }
+    let collected = Collected {
+        blob: args.blob.to_string(),
+        dry_run: args.dry_run,
+        full: report.full,
+        requests: connection.requests().all(),
+        packs: report.packs,
+        deleted: report.deleted,
+        bytes: report.bytes,
+        refused: report.refused,
+        buried: report.buried,
+        pins_dropped,
+    };
+    context.output.done(&collected, || {
+        let word = if collected.dry_run { "would be deleted" } else { "were deleted" };
+        let size = format_size(collected.bytes);
+        format!("{}: {} of {} objects ({size}) {word}\n", collected.blob, collected.deleted, collected.packs)
+    });
+    Ok(())
+}
+
+#[derive(Debug, Serialize)]
+struct Optimized {
+    blob: String,
+    ranges: u64,
+    bytes: u64,
+    stored_before_bytes: u64,
+    stored_after_bytes: u64,
+}
+
+/// Puts small and clipped frames together.
+pub async fn optimize(args: BlobOptimizeArgs, context: &Context<'_>) -> Outcome {
+    if *args.blob.at() != At::Newest {
+        return refuse("only the newest version is optimised: leave out the @ and what is behind it");
+    }
+    let (connection, blob) = context.open_to_write(&args.blob).await?;
+    let size = blob.version(&At::Newest).await.map_err(failure)?.size;
+    let tally = Arc::new(Tally::default());
+    let options = upload_options(args.properties, args.blob.name(), &tally)?;
+    let progress = Progress::new(context.output, "optimize", Some(size));
+    let done = tokio::select! {
+        done = blob.optimize(args.all, &options) => done.map_err(failure)?,
+        () = show(&progress, &tally, &connection) => return Err(Failure::Internal("the progress bar ended".to_owned())),
+        () = context.interruption() => {
+            return Err(Failure::Interrupted("interrupted; the content is as it was, what was not committed is garbage".to_owned()));
+        }
+    };
+    progress.finish();
+    let optimized = Optimized {
+        blob: args.blob.to_string(),
+        ranges: done.ranges,
+        bytes: done.raw,
+        stored_before_bytes: done.stored_before,
+        stored_after_bytes: done.stored_after,
+    };
+    context.output.done(&optimized, || {
+        let (before, after) = (format_size(optimized.stored_before_bytes), format_size(optimized.stored_after_bytes));
+        let bytes = format_size(optimized.bytes);
+        format!(
+            "{}: {} ranges ({bytes}) written anew, {before} before, {after} now\n",
+            optimized.blob, optimized.ranges
+        )
+    });
+    Ok(())
+}
+
+#[derive(Debug, Serialize)]
+struct Removed {
+    blob: String,
+    deleted: u64,
+    pinned: u64,
+}
+
+/// Removes a blob with all its versions.
+pub async fn rm(args: BlobRmArgs, context: &Context<'_>) -> Outcome {
+    if *args.blob.at() != At::Newest {
+        return refuse("rm removes the whole blob; `shale blob expire` gives up one version");
+    }
+    let (_, blob) = context.open_to_write(&args.blob).await?;
+    let done = remove(blob.committer()).await.map_err(failure)?;
+    let removed = Removed { blob: args.blob.to_string(), deleted: done.deleted, pinned: done.pinned };
+    context.output.done(&removed, || {
+        let pinned = if removed.pinned == 0 { String::new() } else { format!(", {} stay for clones", removed.pinned) };
+        format!("{} is removed: {} objects deleted{pinned}\n", removed.blob, removed.deleted)
+    });
+    Ok(())
+}
