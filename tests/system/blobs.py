@@ -44,9 +44,14 @@ class Store:
         return done.stdout
 
 
+def own_state(t, environment):
+    """The environment with caches and journals in the test's own directory."""
+    return dict(environment, XDG_CACHE_HOME=str(t.dir / "cache"), XDG_STATE_HOME=str(t.dir / "state"))
+
+
 def directory(t):
     """Blobs in a directory."""
-    return Store(t, f"file://{t.dir}/blobs", dict(os.environ))
+    return Store(t, f"file://{t.dir}/blobs", own_state(t, os.environ))
 
 
 def all_versions(store, key):
@@ -187,7 +192,7 @@ def blob_writers_s3(t):
     server = s3_server(t)
     if server is None:
         return
-    store = Store(t, f"s3://{BUCKET}/dir", server.environment())
+    store = Store(t, f"s3://{BUCKET}/dir", own_state(t, server.environment()))
     writers(t, store, "shared", processes=6, rounds=3)
     writers(t, store, "killed", processes=6, rounds=3, kill=0.5)
     writers(t, store, "crashed", processes=5, rounds=3, server=server)
