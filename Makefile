@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test system kernel-nbd posix soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd fuzz lint deny completions man install clean
+.PHONY: help setup build demo test system kernel-nbd posix e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer fuzz lint deny completions man install clean
 
 # Under sudo, rustup's cargo is in the home of the user who called it, and sudo's secure_path hides it. What root builds in that
 # user's checkout is given back to the user, so that the next `make build` without sudo can go on.
@@ -62,6 +62,10 @@ posix: ## pjdfstest, whole, on a share and on ext4, and fsx for SECONDS=120 (ins
 	@tools/setup build posix
 	tests/posix $(if $(filter-out undefined environment,$(origin SECONDS)),$(SECONDS),120)
 
+e2e: build ## Blobs on MinIO, SeaweedFS and Ceph, which it installs (needs Go and root: half an hour); ARGS='--only ceph' selects
+	@tools/setup test
+	SHALE_E2E=1 tests/run --jobs 1 $(if $(ARGS),$(ARGS),--only '^e2e_')
+
 soak: build ## Crash simulation and fuzzing for SECONDS=600, 50 kill -9 rounds, a full pool overwritten 20 times
 	@tools/setup build soak
 	tools/soak $(SECONDS_SOAK)
@@ -106,6 +110,10 @@ paper-sandforce: build ## Throughput and wear by how compressible data is, as in
 paper-zbd: build ## Mail, file server, TPC-C and TPC-H on Shale and natively, as in the ZBD paper; papers/zbd (QUICK=1: minutes; ARGS='--only tpcc')
 	@tools/setup build paper
 	tools/paper/zbd $(ARGS)
+
+paper-blobseer: build ## Concurrent appends and reads of a blob with each compression, as in the BlobSeer paper; papers/blobseer (QUICK=1: minutes)
+	@tools/setup build paper
+	tools/paper/blobseer $(ARGS)
 
 fuzz: ## Each fuzz target for FUZZ_SECONDS=60
 	@tools/setup build fuzz

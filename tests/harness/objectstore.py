@@ -14,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 KEY, SECRET, BUCKET = "test-key", "test-secret", "bucket"
+TOOL = ROOT / "tools" / "objectstore"
 # Exit status of tools/objectstore when there is no Go.
 NO_GO = 3
 
@@ -23,6 +24,48 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def free_ports():
+    """The first of a hundred ports in a row that are free, below those that the kernel hands out by itself."""
+    for first in range(17000, 30000, 100):
+        held = []
+        try:
+            for port in range(first, first + 100):
+                held.append(socket.socket())
+                held[-1].bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        finally:
+            for one in held:
+                one.close()
+        return first
+    raise RuntimeError("no hundred ports in a row are free")
+
+
+class Service:
+    """A server of some kind that tools/objectstore starts and ends: for `make e2e`."""
+
+    def __init__(self, t, kind):
+        self.t, self.kind, self.data, self.port = t, kind, t.dir / kind, free_ports()
+        t.run(TOOL, "install", kind, seconds_max=3600)
+        t.defer(lambda: t.run(TOOL, "stop", self.data))
+        self.settings = {}
+        self.start()
+
+    def start(self):
+        """Starts the parts that are down, and waits until all serve."""
+        out = self.t.out(TOOL, "start", self.kind, self.data, self.port, seconds_max=600)
+        self.settings = dict(line.split("=", 1) for line in out.splitlines())
+
+    def kill(self):
+        """Kills all of its parts, as a crash would."""
+        self.t.run(TOOL, "stop", "-9", self.data, seconds_max=300)
+
+    def environment(self):
+        """The settings of a client."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        return dict(clean, NO_PROXY="127.0.0.1", no_proxy="127.0.0.1", **self.settings)
 
 
 class S3Server:
@@ -73,10 +116,9 @@ class S3Server:
 
 def s3_server(t):
     """A running server; `None` where there is no Go to build it with, which the test's line says."""
-    tool = ROOT / "tools" / "objectstore"
-    done = t.run(tool, "install", status=None, seconds_max=1800)
+    done = t.run(TOOL, "install", status=None, seconds_max=1800)
     if done.returncode == NO_GO:
         t.note("SKIPPED on S3: there is no Go to build versitygw with")
         return None
     t.equal(done.returncode, 0, "exit status of tools/objectstore install")
-    return S3Server(t, t.out(tool, "path"))
+    return S3Server(t, t.out(TOOL, "path"))
