@@ -71,7 +71,7 @@ class Pool:
 class Server:
     """`shale serve` as a child process, ready when the constructor returns, stopped at the end of the test."""
 
-    def __init__(self, pool, mount=False, memory=None, volumes=(), nbd=(), standby=None):
+    def __init__(self, pool, mount=False, memory=None, volumes=(), nbd=(), standby=None, keeps=False):
         self.pool, self.t = pool, pool.t
         self.socket = pool.t.dir / f"{pool.path.name}.nbd.sock"
         self.mount_dir = pool.t.dir / f"{pool.path.name}.mnt" if mount else None
@@ -82,7 +82,8 @@ class Server:
             # Not looked at: a mount whose server was killed answers nothing.
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self.mount_dir)
-            words += ["--mount", self.mount_dir]
+            # What a test kills it cleans up itself, unless the mount is to go on with the next server.
+            words += ["--mount", self.mount_dir, "--keep-mounts", "on" if keeps else "off"]
         for volume in volumes:
             words += ["--volume", volume]
         if memory:

@@ -2,17 +2,18 @@
 //! lanes. Speaks no protocol: requests come through `filesystem`.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fuse::{Attributes, Errno, SetAttributes, Time, TimeToSet};
-use surface::{BlockDevice, DeviceInfo, DeviceSet, Error};
+use surface::{BlockDevice, DeviceInfo, DeviceSet, Error, NamedClient};
 
 use crate::complaints::Complaints;
 use crate::file_io::{self, Failure};
 use crate::handles::Handles;
+use crate::kept::KeptHandles;
 use crate::lane::Lane;
-use crate::nodes::{Node, Nodes, ROOT_INO};
+use crate::nodes::{Node, Nodes, ROOT_INO, device_of};
 use crate::open_file::File;
 use crate::open_files::OpenFiles;
 use crate::options::{CHANGES_WAITING, EMPTYINGS_WAITING, MountOptions, OPENS_WAITING};
@@ -57,6 +58,9 @@ pub(crate) struct DeviceDirectory {
     pub(crate) directory_permissions: u16,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
+    /// Another program has served the mount before: the kernel knows nodes and open directories of
+    /// which this one was not told.
+    pub(crate) is_taken_over: bool,
 }
 
 impl DeviceDirectory {
@@ -69,7 +73,9 @@ impl DeviceDirectory {
                 handles: Handles::default(),
                 complaints: complaints.clone(),
                 now: options.now,
+                kept: OnceLock::new(),
             }),
+            is_taken_over: false,
             devices,
             listings: Handles::default(),
             complaints,
@@ -136,7 +142,38 @@ impl DeviceDirectory {
     }
 
     pub(crate) fn node(&self, ino: u64) -> Result<Arc<Node>, Errno> {
-        self.nodes.get(ino).ok_or(Errno::ESTALE)
+        if let Some(node) = self.nodes.get(ino) {
+            return Ok(node);
+        }
+        let id = device_of(ino).filter(|_| self.is_taken_over).ok_or(Errno::ESTALE)?;
+        let info = self.devices.look(id).map_err(|_| Errno::ESTALE)?;
+        Ok(self.nodes.looked_up(info.id, &info.name, info.created_unix_s))
+    }
+
+    /// The listing of an open directory.
+    pub(crate) fn listing(&self, handle: u64) -> Result<Arc<Vec<DeviceInfo>>, Errno> {
+        match self.listings.get(handle) {
+            Some(listing) => Ok(listing),
+            None if self.is_taken_over => {
+                Ok(Arc::new(self.devices.list().map_err(|error| self.complain(".", "readdir", &error))?))
+            }
+            None => Err(Errno::EBADF),
+        }
+    }
+
+    /// Goes on with the open files of the program that served the mount before this one.
+    pub(crate) fn take_over(&mut self, left: KeptHandles) {
+        self.is_taken_over = true;
+        let client = NamedClient::shared("file in the mount, open since before the server started anew");
+        for opened in left.earlier() {
+            let again = self.node(opened.node).map(|node| (node.name(), self.files.open_again(node, opened, &client)));
+            match again {
+                Ok((_, Ok(()))) => {}
+                Ok((name, Err(error))) => log::error!("{name}: a file that is open cannot be opened again: {error}"),
+                Err(_) => log::warn!("a volume that is open as a file is not there any more"),
+            }
+        }
+        let _ = self.files.kept.set(left);
     }
 
     pub(crate) fn file(&self, fh: u64) -> Result<Arc<File>, Errno> {

@@ -79,7 +79,7 @@ impl FileSystem for DeviceDirectory {
             // close(2) promises nothing about durability.
             Operation::Flush { .. } | Operation::FsyncDirectory { .. } => answer.done(),
             Operation::Release { handle } => {
-                self.files.handles.remove(handle);
+                self.files.close(handle);
                 answer.done();
             }
             Operation::Fsync { handle, .. } => self.serve_fsync(handle, answer),
@@ -91,7 +91,10 @@ impl FileSystem for DeviceDirectory {
                 answer.result(self.open_directory().map(|handle| reply::opened(handle, OpenFlags::default())));
             }
             Operation::ReadDirectory { handle, offset, size, with_attributes } => {
-                let Some(listing) = self.listings.get(handle) else { return answer.fail(Errno::EBADF) };
+                let listing = match self.listing(handle) {
+                    Ok(listing) => listing,
+                    Err(errno) => return answer.fail(errno),
+                };
                 let size = size.min(REQUEST_BYTES_MAX);
                 if with_attributes {
                     answer.bytes(self.list_with_attributes(&listing, offset, size).bytes());
@@ -161,12 +164,19 @@ impl DeviceDirectory {
             Err(errno) => return answer.fail(errno),
         };
         let files = self.files.clone();
+        // The program that served the mount before this one has opened it, and could not say so.
+        if request.is_resent()
+            && let Some(handle) = files.kept.get().and_then(|kept| kept.opened_by(request.number()))
+        {
+            return answer.bytes(&reply::opened(handle, OPEN_FLAGS));
+        }
+        let number = request.number();
         // Named now: a process that opens a file for another program, as losetup does, may be gone when its name is wanted.
         let client =
             NamedClient::shared(format!("file in the mount, {}", process_name(request.pid, Some(request.uid))));
         let lane = if flags & libc::O_TRUNC == 0 { &self.opens } else { &self.emptyings };
         lane.run(0, move || {
-            answer.result(files.open(node, flags, &client).map(|handle| reply::opened(handle, OPEN_FLAGS)));
+            answer.result(files.open(node, flags, &client, number).map(|handle| reply::opened(handle, OPEN_FLAGS)));
         });
     }
 

@@ -1,15 +1,19 @@
 //! Open files and directories by the number that the kernel passes with each request. Owns them; knows nothing of
 //! what they are.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
-
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
 /// Open handles of one kind at a time. The kernel bounds them for each process, not in all; this bounds our memory (some
 /// 100 bytes each) far above what disks need: one handle for each loop device or VM.
-const HANDLES_MAX: usize = 65_536;
+pub(crate) const HANDLES_MAX: usize = 65_536;
+
+/// Numbers that are free before one of them is used again: a request to close a file, which the
+/// kernel sends again because its server was killed, must not close another one.
+const FREE_MIN: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Handles<T> {
@@ -22,12 +26,12 @@ pub(crate) struct Handles<T> {
 #[derive(Debug)]
 struct Slots<T> {
     used: Vec<Option<Arc<T>>>,
-    free: Vec<usize>,
+    free: VecDeque<usize>,
 }
 
 impl<T> Default for Handles<T> {
     fn default() -> Self {
-        let slots = RwLock::new(Slots { used: Vec::new(), free: Vec::new() });
+        let slots = RwLock::new(Slots { used: Vec::new(), free: VecDeque::new() });
         Self { slots, removing: Mutex::default(), removed: Condvar::default() }
     }
 }
@@ -37,7 +41,8 @@ impl<T> Handles<T> {
     pub(crate) fn insert(&self, handle: T) -> Option<u64> {
         let handle = Some(Arc::new(handle));
         let mut slots = self.slots.write();
-        let index = match slots.free.pop() {
+        let may_reuse = slots.free.len() >= FREE_MIN || slots.used.len() >= HANDLES_MAX;
+        let index = match may_reuse.then(|| slots.free.pop_front()).flatten() {
             Some(index) => {
                 slots.used[index] = handle;
                 index
@@ -49,6 +54,21 @@ impl<T> Handles<T> {
             None => return None,
         };
         Some(index as u64)
+    }
+
+    /// Keeps a handle under the number that it had in another program.
+    pub(crate) fn insert_at(&self, number: u64, handle: T) {
+        let Ok(index) = usize::try_from(number) else { return };
+        if index >= HANDLES_MAX {
+            return;
+        }
+        let mut slots = self.slots.write();
+        let free = slots.used.len()..index;
+        slots.free.extend(free);
+        let length = slots.used.len().max(index + 1);
+        slots.used.resize_with(length, || None);
+        slots.free.retain(|&free| free != index);
+        slots.used[index] = Some(Arc::new(handle));
     }
 
     /// The handle of that number.
@@ -74,7 +94,7 @@ impl<T> Handles<T> {
         let Ok(index) = usize::try_from(number) else { return };
         let mut slots = self.slots.write();
         if slots.used.get_mut(index).and_then(Option::take).is_some() {
-            slots.free.push(index);
+            slots.free.push_back(index);
         }
         drop(slots);
         let _telling = self.removing.lock();
@@ -97,10 +117,25 @@ mod tests {
         assert!(handles.get(a).is_none());
         let c = handles.insert('c').unwrap();
         let d = handles.insert('d').unwrap();
-        assert_eq!(c, a);
-        assert_ne!(d, c);
+        assert!(c != a && d != a && d != c);
+        for number in 0..FREE_MIN {
+            let next = handles.insert('x').unwrap();
+            assert_ne!(next, a, "after {number}");
+            handles.remove(next);
+        }
+        assert_eq!(handles.insert('y'), Some(a));
         assert_eq!((*handles.get(b).unwrap(), *handles.get(c).unwrap(), *handles.get(d).unwrap()), ('b', 'c', 'd'));
         assert!(handles.get(99).is_none());
+    }
+
+    #[test]
+    fn handles_of_another_program_keep_their_numbers() {
+        let handles = Handles::default();
+        handles.insert_at(5, 'f');
+        handles.insert_at(2, 'c');
+        assert_eq!((*handles.get(5).unwrap(), *handles.get(2).unwrap()), ('f', 'c'));
+        assert!(handles.get(3).is_none());
+        assert_eq!(handles.insert('g'), Some(6));
     }
 
     #[test]

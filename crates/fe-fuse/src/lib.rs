@@ -57,6 +57,7 @@ mod errno;
 mod file_io;
 mod filesystem;
 mod handles;
+mod kept;
 mod lane;
 mod mount;
 mod nodes;
@@ -67,6 +68,7 @@ mod requests;
 mod stack;
 
 pub use fuse::become_io_flusher;
+pub use fuse::keep::{Keeper, KeptBy, run_keeper};
 pub use mount::{Ended, Mount, WhenBusy, mount};
 pub use options::{MountOptions, READS_WAITING_DEFAULT, REQUEST_BYTES_MAX, THREADS_DEFAULT, THREADS_MAX};
 pub use stack::Stack;

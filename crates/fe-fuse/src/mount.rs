@@ -4,11 +4,15 @@
 //! after an abort through sysfs. All three look alike to the serving threads: they end, the open devices are released, and
 //! whoever [`Ended::wait`]s is told.
 
+use std::ffi::OsString;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
+use fuse::keep::KeptBy;
 use fuse::mount::{self as kernel_mount, How, MountId, Unmounted};
 use fuse::{Session, SessionOptions, Transport, become_io_flusher};
 use parking_lot::{Condvar, Mutex};
@@ -16,6 +20,7 @@ use rustix::mount::UnmountFlags;
 use surface::{DeviceSet, Error, ErrorKind, Result};
 
 use crate::directory::DeviceDirectory;
+use crate::kept::KeptHandles;
 use crate::options::{MountOptions, THREADS_MAX};
 use crate::stack::Stack;
 
@@ -89,6 +94,9 @@ pub fn mount(devices: Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) ->
         let kind = if error.kind() == io::ErrorKind::NotFound { ErrorKind::NotFound } else { ErrorKind::Io };
         Error::with_source(kind, about("no such directory: make it first"), error)
     })?;
+    if let Some(mount) = resume(&devices, &dir, options) {
+        return Ok(mount);
+    }
     // What a server of the same pool left when it was killed is of no use to anyone.
     if options.replaces_dead {
         kernel_mount::take_away_dead(&dir, &options.source);
@@ -106,17 +114,82 @@ pub fn mount(devices: Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) ->
         return Err(Error::new(ErrorKind::Invalid, about("it is not a directory")));
     }
 
-    let (session, transport) = begin(&devices, &dir, options)?;
-    let over_rings = transport == Transport::Rings;
+    let (session, directory, transport) = begin(&devices, &dir, options)?;
+    if let Some(kept_by) = &options.kept_by
+        && session.can_be_taken_over()
+        && let Err(error) = keep(&session, &directory, &dir, kept_by)
+    {
+        log::warn!("{}: the mount will not outlive its server: {error}", dir.display());
+    }
+    start(session, dir, options, transport == Transport::Rings)
+}
+
+/// Has a keeper hold a mount, and the list of its open files.
+fn keep(
+    session: &Session<DeviceDirectory>,
+    directory: &DeviceDirectory,
+    dir: &Path,
+    kept_by: &KeptBy,
+) -> io::Result<()> {
+    let kept = KeptHandles::new()?;
+    let devices = session.descriptors();
+    // The keeper looks at the first for the end of the connection; the memory comes last.
+    let mut descriptors: Vec<BorrowedFd<'_>> = devices.iter().map(|device| device.as_fd()).collect();
+    descriptors.push(kept.memory());
+    kept_by.keeper.put(&kept_by.name, dir.as_os_str().as_bytes(), &descriptors)?;
+    let _ = directory.files.kept.set(kept);
+    Ok(())
+}
+
+/// Goes on with the mount at `dir` if it has outlived its server. One that is elsewhere, or cannot
+/// be taken over, ends.
+fn resume(devices: &Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) -> Option<Mount> {
+    let kept_by = options.kept_by.as_ref()?;
+    let entry = kept_by.entry().inspect_err(|error| log::warn!("the keeper of mounts fails: {error}")).ok()??;
+    let was_at = PathBuf::from(OsString::from_vec(entry.bytes));
+    let taken = (was_at == dir).then(|| take_over(devices, entry.descriptors, options));
+    match taken {
+        Some(Ok(session)) => match start(session, dir.to_owned(), options, false) {
+            Ok(mount) => {
+                log::info!("{}: goes on with the mount that has outlived its server", dir.display());
+                return Some(mount);
+            }
+            Err(error) => log::warn!("{error}"),
+        },
+        Some(Err(error)) => log::warn!("{}: the mount cannot be taken over: {error}", dir.display()),
+        None => log::warn!("{}: a mount that has outlived its server ends here", was_at.display()),
+    }
+    kept_by.give_up();
+    if was_at != dir && kernel_mount::source_of(&was_at).is_some_and(|source| source == options.source) {
+        let _ = kernel_mount::unmount(&was_at, UnmountFlags::DETACH);
+    }
+    None
+}
+
+fn take_over(
+    devices: &Arc<dyn DeviceSet>,
+    mut descriptors: Vec<OwnedFd>,
+    options: &MountOptions,
+) -> io::Result<Session<DeviceDirectory>> {
+    let memory = descriptors.pop().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+    let mut directory = DeviceDirectory::new(devices.clone(), options, false)?;
+    directory.take_over(KeptHandles::left(memory)?);
+    Session::take_over(descriptors, Arc::new(directory))
+}
+
+/// Starts the thread that serves a connection.
+fn start(session: Session<DeviceDirectory>, dir: PathBuf, options: &MountOptions, over_rings: bool) -> Result<Mount> {
     let state = Arc::new(EndedState::default());
     let served = {
-        let state = state.clone();
+        let (state, kept_by) = (state.clone(), options.kept_by.clone());
         let name = format!("fuse {}", dir.display());
-        thread::Builder::new().name(name.chars().take(15).collect()).spawn(move || serve(session, &state))
+        thread::Builder::new()
+            .name(name.chars().take(15).collect())
+            .spawn(move || serve(session, kept_by.as_ref(), &state))
     };
     let started = match served {
         Ok(_thread) => kernel_mount::mount_id(&dir),
-        Err(error) => Err(Error::from_io(about("cannot serve it"), error)),
+        Err(error) => Err(Error::from_io(format!("mount at {}: cannot serve it", dir.display()), error)),
     };
     let id = match started {
         Ok(id) => id,
@@ -133,19 +206,19 @@ fn begin(
     devices: &Arc<dyn DeviceSet>,
     dir: &Path,
     options: &MountOptions,
-) -> Result<(Session<DeviceDirectory>, Transport)> {
+) -> Result<(Session<DeviceDirectory>, Arc<DeviceDirectory>, Transport)> {
     if Transport::best() == Transport::Rings {
         match begin_over(devices, dir, options, Transport::Rings) {
-            Ok(session) => {
+            Ok((session, directory)) => {
                 log::info!("serving volumes as files in {} over io_uring", dir.display());
-                return Ok((session, Transport::Rings));
+                return Ok((session, directory, Transport::Rings));
             }
             Err(error) => log::warn!("{}: {error}; it is served without", dir.display()),
         }
     }
-    let session = begin_over(devices, dir, options, Transport::Device)?;
+    let (session, directory) = begin_over(devices, dir, options, Transport::Device)?;
     log::info!("serving volumes as files in {} with {} threads", dir.display(), options.threads);
-    Ok((session, Transport::Device))
+    Ok((session, directory, Transport::Device))
 }
 
 fn begin_over(
@@ -153,10 +226,11 @@ fn begin_over(
     dir: &Path,
     options: &MountOptions,
     transport: Transport,
-) -> Result<Session<DeviceDirectory>> {
+) -> Result<(Session<DeviceDirectory>, Arc<DeviceDirectory>)> {
     let about = |what: &str, error| Error::from_io(format!("mount at {}: {what}", dir.display()), error);
     let directory = DeviceDirectory::new(devices.clone(), options, transport == Transport::Rings)
         .map_err(|error| about("cannot start its threads", error))?;
+    let directory = Arc::new(directory);
     let how = How {
         source: &options.source,
         allow_other: options.allow_other,
@@ -166,13 +240,14 @@ fn begin_over(
     let connection = kernel_mount::mount(dir, &how)?;
     let session_options = SessionOptions { transport, threads: options.threads, can_clone: connection.can_clone };
     // Which users may enter is decided by the kernel alone, from the options of the mount.
-    Session::begin(connection.device, Arc::new(directory), session_options).map_err(|error| {
+    let session = Session::begin(connection.device, directory.clone(), session_options).map_err(|error| {
         let _ = kernel_mount::unmount(dir, UnmountFlags::DETACH);
         about("cannot serve it", error)
-    })
+    })?;
+    Ok((session, directory))
 }
 
-fn serve(session: Session<DeviceDirectory>, state: &EndedState) {
+fn serve(session: Session<DeviceDirectory>, kept_by: Option<&KeptBy>, state: &EndedState) {
     // The threads that the session starts inherit it.
     become_io_flusher();
     let result =
@@ -180,6 +255,8 @@ fn serve(session: Session<DeviceDirectory>, state: &EndedState) {
     if let Err(message) = &result {
         log::error!("{message}");
     }
+    // No server is to go on with it.
+    kept_by.inspect(|kept_by| kept_by.give_up());
     *state.result.lock() = Some(result);
     state.changed.notify_all();
 }

@@ -17,6 +17,11 @@ pub(crate) const ROOT_INO: u64 = 1;
 /// That of the device with the number 0. A set counts its devices, so that none comes near the end.
 const FIRST_INO: u64 = ROOT_INO + 1;
 
+/// The device of an inode number; `None` for the directory's.
+pub(crate) const fn device_of(ino: u64) -> Option<DeviceId> {
+    if ino < FIRST_INO { None } else { Some(DeviceId(ino - FIRST_INO)) }
+}
+
 /// The inode number of a device.
 pub(crate) const fn ino_of(id: DeviceId) -> u64 {
     id.0.saturating_add(FIRST_INO)

@@ -1,7 +1,7 @@
 //! Which files are open, and opening them: with `O_TRUNC` the device is emptied first. Owns the table of handles. What is done with an open
 //! file is in `open_file`.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use fuse::Errno;
@@ -11,6 +11,7 @@ use crate::complaints::Complaints;
 use crate::directory::unix_ns;
 use crate::file_io;
 use crate::handles::Handles;
+use crate::kept::{KeptHandles, Opened};
 use crate::nodes::Node;
 use crate::open_file::File;
 
@@ -24,12 +25,20 @@ pub(crate) struct OpenFiles {
     pub(crate) handles: Handles<File>,
     pub(crate) complaints: Arc<Complaints>,
     pub(crate) now: fn() -> SystemTime,
+    /// Where open files are noted for the next program, if the mount outlives this one.
+    pub(crate) kept: OnceLock<KeptHandles>,
 }
 
 impl OpenFiles {
     /// Opens the file of a node; the number of its handle. With `O_TRUNC` the device is emptied first, unless somebody else has it open. Waits for
     /// whoever needs the device for himself, and for its emptying.
-    pub(crate) fn open(&self, node: Arc<Node>, flags: i32, client: &Arc<dyn Client>) -> Result<u64, Errno> {
+    pub(crate) fn open(
+        &self,
+        node: Arc<Node>,
+        flags: i32,
+        client: &Arc<dyn Client>,
+        request: u64,
+    ) -> Result<u64, Errno> {
         let fail = |error: Error| self.complaints.failed_unless_gone(&node.name(), "open", &error);
         // The mode of the file does not keep root from it.
         if self.devices.look(node.id).map_err(fail)?.read_only && flags & libc::O_ACCMODE != libc::O_RDONLY {
@@ -38,8 +47,29 @@ impl OpenFiles {
         let was_emptied = flags & libc::O_TRUNC != 0;
         let device =
             if was_emptied { self.empty(&node, client)? } else { self.devices.open(node.id, client).map_err(fail)? };
+        let ino = node.ino();
         let file = File { node, device, complaints: self.complaints.clone(), was_emptied };
-        self.handles.insert(file).ok_or(Errno::ENFILE)
+        let handle = self.handles.insert(file).ok_or(Errno::ENFILE)?;
+        if let Some(kept) = self.kept.get() {
+            kept.opened(Opened { handle, node: ino, request, was_emptied });
+        }
+        Ok(handle)
+    }
+
+    /// Opens a file again that was open when another program served the mount.
+    pub(crate) fn open_again(&self, node: Arc<Node>, opened: Opened, client: &Arc<dyn Client>) -> Result<(), Error> {
+        let device = self.devices.open(node.id, client)?;
+        let was_emptied = opened.was_emptied;
+        let file = File { node, device, complaints: self.complaints.clone(), was_emptied };
+        self.handles.insert_at(opened.handle, file);
+        Ok(())
+    }
+
+    pub(crate) fn close(&self, handle: u64) {
+        if let Some(kept) = self.kept.get() {
+            kept.closed(handle);
+        }
+        self.handles.remove(handle);
     }
 
     /// Empties a device that nobody has open; opens it. Files of this mount are waited for first: to the set of devices, one that is about to be

@@ -2,6 +2,8 @@
 
 use std::time::SystemTime;
 
+use fuse::keep::KeptBy;
+
 /// Threads that take requests from the kernel, and do those that need not wait. Few are better than many: see the
 /// measurement in `lane`. Each that saw a large write keeps a buffer of [`REQUEST_BYTES_MAX`].
 pub const THREADS_DEFAULT: usize = 4;
@@ -41,6 +43,9 @@ pub struct MountOptions {
     /// A mount of the same source at the same place whose server is dead is taken away first. For callers that know that no other
     /// server of the source lives.
     pub replaces_dead: bool,
+    /// Who holds the mount, so that it outlives this program: the next one that mounts goes on with
+    /// it. Nothing does if requests come over rings.
+    pub kept_by: Option<KeptBy>,
     /// The wall clock, for modification times only.
     pub now: fn() -> SystemTime,
 }
@@ -53,6 +58,7 @@ impl Default for MountOptions {
             allow_other: false,
             source: "shale".to_owned(),
             replaces_dead: false,
+            kept_by: None,
             now: wall_clock,
         }
     }

@@ -24,4 +24,5 @@ mod kept;
 mod mount;
 mod served;
 
-pub use mount::{KeptBy, KeptMount, Mount, MountOptions, mount, resume};
+pub use fuse::keep::KeptBy;
+pub use mount::{KeptMount, Mount, MountOptions, mount, resume};

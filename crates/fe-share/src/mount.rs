@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use fuse::keep::Keeper;
+use fuse::keep::KeptBy;
 use fuse::mount::{self as kernel_mount, How};
 use fuse::{Session, SessionOptions, Transport};
 use parking_lot::{Condvar, Mutex};
@@ -35,16 +35,8 @@ pub struct MountOptions {
     pub source: String,
     /// After how long changes become durable that no `fsync` has asked for.
     pub commit_every: Duration,
-    /// Who holds the mount, so that it outlives this program. Requests come through the device then, not over rings.
+    /// Who holds the mount, so that it outlives this program. Nothing does if requests come over rings.
     pub kept_by: Option<KeptBy>,
-}
-
-/// A keeper, and the name that the mount has there.
-#[derive(Debug, Clone)]
-#[allow(missing_docs, reason = "it is said above")]
-pub struct KeptBy {
-    pub keeper: Arc<Keeper>,
-    pub name: String,
 }
 
 impl Default for MountOptions {
@@ -89,7 +81,7 @@ pub fn mount(tree: Arc<Tree>, dir: &Path, options: &MountOptions) -> Result<Moun
     };
     let dir_path = dir.canonicalize().map_err(|error| about("no such directory: make it first", error))?;
     let served = Arc::new(Served { tree: tree.clone(), held: Held::default(), notifier: OnceLock::new() });
-    let first = if options.kept_by.is_some() { Transport::Device } else { Transport::best() };
+    let first = Transport::best();
     let session = match begin(&served, &dir_path, options, first) {
         Err(error) if first == Transport::Rings => {
             log::warn!("{}: FUSE over io_uring fails ({error}); served without", dir.display());
@@ -99,6 +91,7 @@ pub fn mount(tree: Arc<Tree>, dir: &Path, options: &MountOptions) -> Result<Moun
     };
     let session = session?;
     if let Some(kept_by) = &options.kept_by
+        && session.can_be_taken_over()
         && let Err(error) = keep(&tree, &session, &dir_path, kept_by)
     {
         log::warn!("{}: the mount will not outlive its server: {error}", dir.display());
@@ -152,8 +145,7 @@ impl KeptMount {
     /// [`ErrorKind::Io`] if the keeper fails.
     pub fn find(kept_by: &KeptBy) -> Result<Option<Self>> {
         let failed = |error| Error::from_io("the keeper of mounts fails", error);
-        let entries = kept_by.keeper.entries().map_err(failed)?;
-        let Some(entry) = entries.into_iter().find(|entry| entry.name == kept_by.name) else { return Ok(None) };
+        let Some(entry) = kept_by.entry().map_err(failed)? else { return Ok(None) };
         let mut devices = entry.descriptors;
         let Some(memory) = devices.pop() else { return Ok(None) };
         let dir = PathBuf::from(OsString::from_vec(entry.bytes));
@@ -177,7 +169,7 @@ impl KeptMount {
 
     /// Ends it: programs that have a file open get errors.
     pub fn give_up(self) {
-        let _ = self.kept_by.keeper.drop_entry(&self.kept_by.name);
+        self.kept_by.give_up();
         drop((self.devices, self.memory));
         if kernel_mount::is_ours(&self.dir)
             && let Err(error) = kernel_mount::unmount(&self.dir, UnmountFlags::DETACH)
@@ -205,8 +197,8 @@ fn start(session: Session<Served>, served: Arc<Served>, dir: PathBuf, options: &
         end.changed.notify_all();
         let _ = committing.join();
         let closed = tree.close().map_err(|failure| io::Error::from_raw_os_error(failure.errno()));
-        // No server is to go on with it. A keeper that has gone has nothing left to drop.
-        let _ = kept_by.map(|kept_by| kept_by.keeper.drop_entry(&kept_by.name));
+        // No server is to go on with it.
+        kept_by.inspect(KeptBy::give_up);
         result.and(closed)
     };
     let serving = thread::Builder::new().name("share-serve".to_owned()).spawn(serve).map_err(about)?;

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -212,4 +213,139 @@ fn a_busy_share_stays_mounted() {
     let error = share.mount.take().unwrap().unmount().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InUse);
     drop(file);
+}
+
+/// Every byte that a name can have, each in a name of its own, and all lengths.
+#[test]
+fn names_have_any_bytes_and_lengths() {
+    let mut share = Mounted::new("names");
+    let name = |bytes: &[u8]| std::ffi::OsString::from_vec(bytes.to_vec());
+    let mut expected: Vec<std::ffi::OsString> =
+        (1..=255_u8).filter(|byte| !b"/.".contains(byte)).map(|byte| name(&[byte])).collect();
+    expected.extend((2..=255).map(|length| name(&vec![0xff; length])));
+    for name in &expected {
+        File::create_new(share.dir.join(name)).unwrap();
+    }
+    let too_long = File::create_new(share.dir.join(name(&[b'x'; 256]))).unwrap_err();
+    assert_eq!(too_long.raw_os_error(), Some(libc::ENAMETOOLONG));
+    share.again();
+    let mut names: Vec<_> = fs::read_dir(&share.dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    expected.sort();
+    assert!(names == expected);
+    for name in &expected {
+        fs::remove_file(share.dir.join(name)).unwrap();
+    }
+    assert_eq!(fs::read_dir(&share.dir).unwrap().count(), 0);
+}
+
+#[test]
+fn extended_attributes_have_their_limits() {
+    let share = Mounted::new("xattr");
+    let file = share.path("f");
+    fs::write(&file, b"").unwrap();
+    let set = |name: &str, bytes: usize, flags| rustix::fs::setxattr(&file, name, &vec![7; bytes], flags);
+    let (any, create, replace) = (XattrFlags::empty(), XattrFlags::CREATE, XattrFlags::REPLACE);
+    let longest = format!("user.{}", "n".repeat(250));
+    set(&longest, 1, any).unwrap();
+    assert_eq!(set(&format!("{longest}n"), 1, any), Err(rustix::io::Errno::RANGE));
+    set("user.big", 64 << 10, any).unwrap();
+    assert_eq!(set("user.big", (64 << 10) + 1, any), Err(rustix::io::Errno::TOOBIG));
+    assert_eq!(set("user.big", 1, create), Err(rustix::io::Errno::EXIST));
+    assert_eq!(set("user.none", 1, replace), Err(rustix::io::Errno::NODATA));
+    set("user.empty", 0, create).unwrap();
+    let mut value = vec![0; 64 << 10];
+    assert_eq!(rustix::fs::getxattr(&file, "user.big", &mut value[..]), Ok(64 << 10));
+    assert!(value.iter().all(|&byte| byte == 7));
+    assert_eq!(rustix::fs::getxattr(&file, "user.big", &mut value[..100]), Err(rustix::io::Errno::RANGE));
+    assert_eq!(rustix::fs::getxattr(&file, "user.empty", &mut value[..]), Ok(0));
+    for space in ["trusted.t", "security.s"] {
+        set(space, 3, any).unwrap();
+    }
+    assert_eq!(set("other.o", 3, any), Err(rustix::io::Errno::OPNOTSUPP));
+    let listed = rustix::fs::listxattr(&file, &mut value[..]).unwrap();
+    assert_eq!(value[..listed].split(|&byte| byte == 0).filter(|name| !name.is_empty()).count(), 5);
+}
+
+/// ACLs that the kernel checks and the tree inherits, as `setfacl` sets them.
+#[test]
+fn a_default_acl_is_inherited_and_obeyed() {
+    let share = Mounted::new("acl");
+    fs::create_dir(share.path("d")).unwrap();
+    let entry = |tag: u16, permissions: u16, id: u32| {
+        [&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    // The owner, user 65534, the group, the mask, others.
+    let acl: Vec<u8> = [
+        2_u32.to_le_bytes().to_vec(),
+        entry(1, 7, u32::MAX),
+        entry(2, 6, NOBODY),
+        entry(4, 0, u32::MAX),
+        entry(0x10, 7, u32::MAX),
+        entry(0x20, 0, u32::MAX),
+    ]
+    .concat();
+    rustix::fs::setxattr(share.path("d"), "system.posix_acl_default", &acl, XattrFlags::empty()).unwrap();
+    fs::set_permissions(share.path("d"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(share.path("d/f"), b"for that user").unwrap();
+    assert!(as_nobody("test \"$(cat d/f)\" = 'for that user' && echo more >>d/f", &share.dir));
+    assert_eq!(fs::metadata(share.path("d/f")).unwrap().mode() & 0o777, 0o660);
+    fs::create_dir(share.path("d/inner")).unwrap();
+    let mut value = [0; 256];
+    let length = rustix::fs::getxattr(share.path("d/inner"), "system.posix_acl_default", &mut value).unwrap();
+    assert!(value[..length] == acl);
+    fs::set_permissions(share.path("d/f"), fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(!as_nobody("cat d/f >/dev/null 2>&1", &share.dir));
+}
+
+#[test]
+fn space_is_kept_cleared_and_found_as_asked() {
+    use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
+    let share = Mounted::new("space");
+    let file = File::options().create_new(true).read(true).write(true).open(share.path("f")).unwrap();
+    file.write_all_at(&[1; 64 << 10], 0).unwrap();
+    let size = || file.metadata().unwrap().len();
+    fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 1 << 20).unwrap();
+    assert_eq!(size(), 64 << 10);
+    fallocate(&file, FallocateFlags::ZERO_RANGE, 60 << 10, 8 << 10).unwrap();
+    assert_eq!(size(), 68 << 10);
+    fallocate(&file, FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, 64 << 10, 1 << 20).unwrap();
+    fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 8 << 10, 8 << 10).unwrap();
+    assert_eq!(size(), 68 << 10);
+    for refused in [FallocateFlags::COLLAPSE_RANGE, FallocateFlags::INSERT_RANGE] {
+        assert_eq!(fallocate(&file, refused, 0, 4096), Err(rustix::io::Errno::OPNOTSUPP));
+    }
+    assert_eq!(seek(&file, SeekFrom::Hole(0)), Ok(8 << 10));
+    assert_eq!(seek(&file, SeekFrom::Data(8 << 10)), Ok(16 << 10));
+    assert_eq!(seek(&file, SeekFrom::Hole(16 << 10)), Ok(60 << 10));
+    assert_eq!(seek(&file, SeekFrom::Data(60 << 10)), Err(rustix::io::Errno::NXIO));
+    assert_eq!(seek(&file, SeekFrom::Hole(68 << 10)), Err(rustix::io::Errno::NXIO));
+    let mut content = vec![9; 68 << 10];
+    file.read_exact_at(&mut content, 0).unwrap();
+    let expected = |at: usize| u8::from(!(8 << 10..16 << 10).contains(&at) && at < 60 << 10);
+    assert!(content.iter().enumerate().all(|(at, &byte)| byte == expected(at)));
+    let found = rustix::fs::statvfs(&share.dir).unwrap();
+    assert_eq!((found.f_namemax, found.f_frsize), (255, 4096));
+    assert!(found.f_blocks > 0 && found.f_bfree <= found.f_blocks && found.f_files > 0);
+}
+
+/// A name that is removed while the directory is listed is not seen twice, and the rest is all seen.
+#[test]
+fn a_listing_goes_on_at_its_cookie() {
+    let share = Mounted::new("cookies");
+    for number in 0..2000 {
+        File::create(share.path(&format!("{number}"))).unwrap();
+    }
+    let mut dir = rustix::fs::Dir::new(File::open(&share.dir).unwrap()).unwrap();
+    let mut seen = std::collections::BTreeSet::new();
+    while let Some(entry) = dir.read() {
+        let name = entry.unwrap().file_name().to_str().unwrap().to_owned();
+        if name.starts_with('.') {
+            continue;
+        }
+        fs::remove_file(share.path(&name)).unwrap();
+        File::create(share.path(&format!("again {name}"))).unwrap();
+        assert!(seen.insert(name.clone()), "{name} is seen twice");
+    }
+    assert_eq!(seen.iter().filter(|name| !name.starts_with("again")).count(), 2000);
 }

@@ -106,6 +106,14 @@ pub(crate) fn clone_of(device: &OwnedFd) -> io::Result<OwnedFd> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(new) }
 }
 
+/// Whether the kernel has ended the connection.
+pub(crate) fn has_ended(device: &OwnedFd) -> bool {
+    let mut ready = [PollFd::new(device, PollFlags::empty())];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let polled = rustix::io::retry_on_intr(|| rustix::event::poll(&mut ready, Some(&now)));
+    polled.is_err() || !ready[0].revents().is_empty()
+}
+
 /// One message of the kernel.
 pub(crate) struct Reader {
     device: Arc<OwnedFd>,

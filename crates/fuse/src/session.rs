@@ -89,6 +89,7 @@ pub struct Session<F> {
     devices: Vec<Arc<OwnedFd>>,
     threads: usize,
     rings: Option<Rings<F>>,
+    can_resend: bool,
 }
 
 /// What every connection takes if it is offered: they change the layout of messages that
@@ -127,6 +128,7 @@ impl<F: FileSystem> Session<F> {
             }
             taken = taken.with(Capabilities::OVER_IO_URING);
         }
+        let can_resend = offered.has(Capabilities::HAS_RESEND);
         let payload = init::answer(taken.and(offered), readahead, file_system.limits());
         let header = reply::header(u64_at(message, 8), 0, payload.len());
         rustix::io::write(&*device, &[&header[..], &payload].concat())?;
@@ -140,7 +142,7 @@ impl<F: FileSystem> Session<F> {
             let can_clone = options.can_clone && rings.is_none();
             devices.extend(can_clone.then(|| device::clone_of(&devices[0]).ok()).flatten().map(Arc::new));
         }
-        Ok(Self { file_system, devices, threads: options.threads.max(1), rings })
+        Ok(Self { file_system, devices, threads: options.threads.max(1), rings, can_resend })
     }
 
     /// Goes on with a connection that another program has agreed upon and served, through the same
@@ -152,8 +154,16 @@ impl<F: FileSystem> Session<F> {
     pub fn take_over(devices: Vec<OwnedFd>, file_system: Arc<F>) -> io::Result<Self> {
         let devices: Vec<Arc<OwnedFd>> = devices.into_iter().map(Arc::new).collect();
         let first = devices.first().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        if device::has_ended(first) {
+            return Err(io::Error::from(io::ErrorKind::NotConnected));
+        }
         Notifier(first.clone()).resend()?;
-        Ok(Self { file_system, threads: devices.len(), devices, rings: None })
+        Ok(Self { file_system, threads: devices.len(), devices, rings: None, can_resend: true })
+    }
+
+    /// Whether another program can [take it over](Self::take_over).
+    pub const fn can_be_taken_over(&self) -> bool {
+        self.can_resend && self.rings.is_none()
     }
 
     /// The descriptors of the connection, all of which must stay open if it is to outlive this

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::fs::Mode;
@@ -28,6 +29,29 @@ pub struct Entry {
     pub bytes: Vec<u8>,
     /// Descriptors of the same open files.
     pub descriptors: Vec<OwnedFd>,
+}
+
+/// A keeper, and the name that a mount has there.
+#[derive(Debug, Clone)]
+#[allow(missing_docs, reason = "it is said above")]
+pub struct KeptBy {
+    pub keeper: Arc<Keeper>,
+    pub name: String,
+}
+
+impl KeptBy {
+    /// The entry of that name; `None` if there is none.
+    ///
+    /// # Errors
+    /// If the keeper has gone.
+    pub fn entry(&self) -> io::Result<Option<Entry>> {
+        Ok(self.keeper.entries()?.into_iter().find(|entry| entry.name == self.name))
+    }
+
+    /// Has the mount closed. A keeper that has gone has nothing left to close.
+    pub fn give_up(&self) {
+        let _ = self.keeper.drop_entry(&self.name);
+    }
 }
 
 fn socket() -> io::Result<OwnedFd> {

@@ -19,7 +19,7 @@ pub use blob::{
 pub use history::{CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};
 pub use kept::{BookmarkArgs, BookmarksArgs, HoldArgs, HoldsArgs, ReleaseArgs};
 pub use policy::{CalibrateArgs, ExplainArgs, RecompressArgs, TraceArgs, TraceFormat};
-pub use pool::{CheckArgs, CleanArgs, GrowArgs, InitArgs, ScrubArgs, ServeArgs, ShrinkArgs, StatusArgs};
+pub use pool::{CheckArgs, CleanArgs, GrowArgs, InitArgs, ScrubArgs, ServeArgs, ShrinkArgs, StatusArgs, Switch};
 pub use salvage::SalvageArgs;
 pub use streams::{ReceiveArgs, SendArgs};
 pub use transfer::{EstimateArgs, ExportArgs, ImportArgs};
@@ -153,6 +153,9 @@ pub enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Hold the mounts of a server while there is none; servers start it
+    #[command(hide = true)]
+    KeepMounts,
     /// Write the man pages
     #[command(hide = true)]
     Man {

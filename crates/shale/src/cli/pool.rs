@@ -108,6 +108,15 @@ pub struct StatusArgs {
     pub access: Access,
 }
 
+/// A thing that is done or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Switch {
+    /// It is done.
+    On,
+    /// It is not.
+    Off,
+}
+
 /// See [`super::Command::Serve`].
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
@@ -125,7 +134,11 @@ second after the first, stops it at once: nothing that was acknowledged is lost,
 
 The death of the server, kill -9 included, loses no acknowledged write: each is also kept in a file in --standby, which
 takes about a quarter of --memory there, until the log has it; whatever opens the pool next brings it to the log. With
-'off' only flushed writes survive, as with a loss of power.")]
+'off' only flushed writes survive, as with a loss of power.
+
+The mount outlives such a death (Linux 6.9 and later): users of its files, loop devices and the file systems on them
+among them, wait until the pool is served again at the same directory, and then go on. Without --standby, with FUSE over
+io_uring, or with --keep-mounts off, the mount ends with the server.")]
 pub struct ServeArgs {
     /// Directory of the pool
     pub pool: PathBuf,
@@ -147,6 +160,9 @@ pub struct ServeArgs {
     /// Where acknowledged writes are kept until the log has them: a directory on a file system in memory, or 'off'
     #[arg(long, value_name = "DIR|off", default_value = env::STANDBY_DIR, value_parser = parse_standby)]
     pub standby: ServeStandby,
+    /// Keep the mount when the server dies: a small process holds it for the next server
+    #[arg(long, value_name = "on|off", default_value = "on", hide_possible_values = true)]
+    pub keep_mounts: Switch,
     /// Seconds to wait for another command that has the pool open
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     pub wait: u32,

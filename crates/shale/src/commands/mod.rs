@@ -13,6 +13,7 @@ mod history;
 mod import;
 mod incomplete;
 mod init;
+mod keeping;
 mod kept;
 mod list;
 mod pace;
@@ -78,6 +79,7 @@ pub fn run(mut command: Command, output: &Output) -> Outcome {
         Command::Trace(args) => trace::run(args, output),
         Command::Send(args) => streams::send(args, output),
         Command::Receive(args) => streams::receive(args, output),
+        Command::KeepMounts => keeping::run(),
         Command::Completions { shell } => generate::completions(shell, output),
         Command::Man { dir } => generate::man(&dir),
     }

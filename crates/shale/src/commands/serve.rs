@@ -22,6 +22,7 @@ use serde_json::json;
 use surface::{DeviceSet, Error, ErrorKind, Result};
 
 use super::incomplete;
+use super::keeping::Keeping;
 use crate::cli::{Access, ServeArgs};
 use crate::control::ControlServer;
 use crate::exit::{Outcome, kind_of};
@@ -73,7 +74,9 @@ pub fn run(args: ServeArgs, output: &Output) -> Outcome {
     let pool = pool_dir::open_to_serve(&dir, lock, how, &args.standby, output)?;
     let standby = pool.service.pool().status().standby;
     output.note(&format!("shale: acknowledged writes {}", pool_dir::promise(standby.place.as_deref(), standby.bytes)));
-    let served = serve(&args, &dir, &pool, &listen, ready_fd, (send, events), output);
+    let keeps_acknowledged = standby.place.is_some();
+    let keeping = Keeping::begin(&dir, args.keep_mounts, args.mount.is_some(), keeps_acknowledged, output);
+    let served = serve(&args, &dir, (&pool, &keeping), &listen, ready_fd, (send, events), output);
     let closed = pool.close();
     served?;
     Ok(closed?)
@@ -98,7 +101,7 @@ fn addresses(args: &ServeArgs, dir: &PoolDir, output: &Output) -> Result<Vec<Lis
 fn serve(
     args: &ServeArgs,
     dir: &PoolDir,
-    pool: &OpenPool,
+    (pool, keeping): (&OpenPool, &Keeping),
     listen: &[Listen],
     ready_fd: Option<std::fs::File>,
     (send, events): (Sender<Event>, Receiver<Event>),
@@ -112,7 +115,7 @@ fn serve(
         output.warn(&incomplete::words(&title));
     }
     let control = ControlServer::start(&dir.control_path(), Arc::clone(service))?;
-    let result = FrontEnds::start(args, service, listen, send, output).and_then(|front_ends| {
+    let result = FrontEnds::start(args, (service, keeping), listen, send, output).and_then(|front_ends| {
         let told = front_ends.tell_ready(service, ready_fd, output);
         let only_mount = front_ends.nbd.is_none();
         if told.is_ok() {
@@ -218,7 +221,7 @@ fn nbd_bytes(memory_bytes: u64) -> usize {
 impl FrontEnds {
     fn start(
         args: &ServeArgs,
-        service: &Arc<Service>,
+        (service, keeping): (&Arc<Service>, &Keeping),
         listen: &[Listen],
         send: Sender<Event>,
         output: &Output,
@@ -242,7 +245,7 @@ impl FrontEnds {
             front_ends.nbd = Some(Server::start(Arc::clone(&devices), listen, options)?);
         }
         if args.mount.is_some() {
-            match Self::mount(args, service, devices, send) {
+            match Self::mount(args, (service, keeping), devices, send) {
                 Ok(mount) => front_ends.mount = Some(mount),
                 Err(error) => {
                     front_ends.stop(output);
@@ -253,13 +256,19 @@ impl FrontEnds {
         Ok(front_ends)
     }
 
-    fn mount(args: &ServeArgs, service: &Service, devices: Arc<dyn DeviceSet>, send: Sender<Event>) -> Result<Mount> {
+    fn mount(
+        args: &ServeArgs,
+        (service, keeping): (&Service, &Keeping),
+        devices: Arc<dyn DeviceSet>,
+        send: Sender<Event>,
+    ) -> Result<Mount> {
         let dir = args.mount.as_deref().unwrap_or(Path::new("."));
         let options = MountOptions {
             allow_other: args.allow_other,
             source: service.facts().pool.display().to_string(),
             // We have the pool's lock.
             replaces_dead: true,
+            kept_by: keeping.volumes(),
             ..MountOptions::default()
         };
         let mount = fe_fuse::mount(devices, dir, &options)?;

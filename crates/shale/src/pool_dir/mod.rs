@@ -74,6 +74,10 @@ impl PoolDir {
     pub fn nbd_path(&self) -> PathBuf {
         self.root.join("nbd.sock")
     }
+    /// `keeper.sock`, where a keeper of mounts waits for the next server.
+    pub fn keeper_path(&self) -> PathBuf {
+        self.root.join("keeper.sock")
+    }
     /// `map/`.
     pub fn map_path(&self) -> PathBuf {
         self.root.join("map")

@@ -1,0 +1,124 @@
+//! Memory that outlives the program: which files of a mount are open.
+//!
+//! A file without a name, in memory: for each handle a place of 32 bytes with node 8, the number of
+//! the request that opened it 8, and flags 8 (1: in use, 2: opened with `O_TRUNC`); a place
+//! that is not in use is zeroes. A place lies in one page, so that a program that is killed writes
+//! it whole or not at all.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use parking_lot::Mutex;
+use rustix::fs::MemfdFlags;
+
+use crate::handles::HANDLES_MAX;
+
+const PLACE_BYTES: usize = 32;
+const IN_USE: u64 = 1;
+const EMPTIED: u64 = 2;
+
+/// An open file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Opened {
+    pub(crate) handle: u64,
+    pub(crate) node: u64,
+    /// The number of the request that opened it.
+    pub(crate) request: u64,
+    pub(crate) was_emptied: bool,
+}
+
+/// The open files, as the next program finds them.
+#[derive(Debug)]
+pub(crate) struct KeptHandles {
+    memory: OwnedFd,
+    /// Files that were open when another program served the mount.
+    earlier: Mutex<Vec<Opened>>,
+}
+
+impl KeptHandles {
+    pub(crate) fn new() -> io::Result<Self> {
+        let memory = rustix::fs::memfd_create("shale-handles", MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&memory, (HANDLES_MAX * PLACE_BYTES) as u64)?;
+        Ok(Self { memory, earlier: Mutex::default() })
+    }
+
+    /// What another program has left.
+    pub(crate) fn left(memory: OwnedFd) -> io::Result<Self> {
+        let mut bytes = vec![0; HANDLES_MAX * PLACE_BYTES];
+        let mut at = 0;
+        while at < bytes.len() {
+            let read = rustix::io::retry_on_intr(|| rustix::io::pread(&memory, &mut bytes[at..], at as u64))?;
+            if read == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+            }
+            at += read;
+        }
+        let number = |place: &[u8], at| {
+            place.get(at..).and_then(|rest: &[u8]| rest.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes))
+        };
+        let places = (0_u64..).zip(bytes.chunks_exact(PLACE_BYTES));
+        let opened = places.filter(|(_, place)| number(place, 16) & IN_USE != 0).map(|(handle, place)| Opened {
+            handle,
+            node: number(place, 0),
+            request: number(place, 8),
+            was_emptied: number(place, 16) & EMPTIED != 0,
+        });
+        let earlier = Mutex::new(opened.collect());
+        Ok(Self { memory, earlier })
+    }
+
+    pub(crate) fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+
+    /// Files that were open when another program served the mount.
+    pub(crate) fn earlier(&self) -> Vec<Opened> {
+        self.earlier.lock().clone()
+    }
+
+    /// The handle of an open that another program did and could not answer.
+    pub(crate) fn opened_by(&self, request: u64) -> Option<u64> {
+        self.earlier.lock().iter().find(|opened| opened.request == request).map(|opened| opened.handle)
+    }
+
+    pub(crate) fn opened(&self, opened: Opened) {
+        let flags = IN_USE | if opened.was_emptied { EMPTIED } else { 0 };
+        self.put(opened.handle, [opened.node, opened.request, flags, 0]);
+    }
+
+    pub(crate) fn closed(&self, handle: u64) {
+        self.put(handle, [0; 4]);
+        self.earlier.lock().retain(|opened| opened.handle != handle);
+    }
+
+    fn put(&self, handle: u64, numbers: [u64; 4]) {
+        let bytes = numbers.map(u64::to_le_bytes).concat();
+        let put = rustix::io::retry_on_intr(|| rustix::io::pwrite(&self.memory, &bytes, handle * PLACE_BYTES as u64));
+        if let Err(errno) = put {
+            log::error!("an open file would not outlive this program: {errno}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_program_knows_the_open_files() {
+        let kept = KeptHandles::new().unwrap();
+        let (a, b) = (
+            Opened { handle: 3, node: 9, request: 77, was_emptied: true },
+            Opened { handle: 65_535, node: 10, request: 78, was_emptied: false },
+        );
+        kept.opened(Opened { handle: 4, ..a });
+        kept.opened(a);
+        kept.opened(b);
+        kept.closed(4);
+        let left = KeptHandles::left(kept.memory().try_clone_to_owned().unwrap()).unwrap();
+        assert_eq!(left.earlier(), [a, b]);
+        assert_eq!((left.opened_by(78), left.opened_by(1)), (Some(65_535), None));
+        left.closed(3);
+        assert_eq!((left.opened_by(77), left.earlier()), (None, vec![b]));
+    }
+}
