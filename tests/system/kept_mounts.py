@@ -49,7 +49,7 @@ def outlive(t, kills):
     t.expect(not failed, failed[0] if failed else "")
     t.equal(os.stat(server.mount_dir).st_dev, number, "the number of the mount's device")
     t.expect(len(os.pread(held, 4096, 0)) == 4096, "the file that was open all the time is read")
-    busy = pool.shale("destroy", "vol", "--yes", status=None)
+    busy = pool.shale("destroy", "vol", status=None)
     t.expect(busy.returncode == 4, f"the volume counts as in use: {busy}")
     t.umount(directory)
     t.run("e2fsck", "-f", "-n", device)
