@@ -1,5 +1,6 @@
-//! The directory of devices: which files there are, and what `stat` says of them. Owns the tables of nodes and of open files, and the
-//! lanes. Speaks no protocol: requests come through `filesystem`.
+//! The directory of devices: which files there are, and what `stat` says of them. Owns the tables
+//! of nodes and of open files, and the lanes. Speaks no protocol: requests come through
+//! `filesystem`.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -27,8 +28,9 @@ pub(crate) const SNAPSHOT_PERMISSIONS: u16 = 0o400;
 /// The unit of `statfs`, which loop devices take as the smallest piece that can be discarded.
 pub(crate) const BLOCK_BYTES: u32 = 4096;
 
-/// `st_blksize`: how much `cmp`, `cp`, stdio and Python read at a time. Each request is a way to the server and back, and nothing is
-/// cached between: with 4096 comparing a file of 2 GiB took 42 s, with this 9 s.
+/// `st_blksize`: how much `cmp`, `cp`, stdio and Python read at a time. Each request is a way to
+/// the server and back, and nothing is cached between: with 4096 comparing a file of 2 GiB took 42
+/// s, with this 9 s.
 const REQUEST_BYTES: u32 = 128 << 10;
 
 /// `st_blocks` counts in these.
@@ -50,7 +52,8 @@ pub(crate) struct DeviceDirectory {
     pub(crate) changes: Lane,
     /// Opening files: may wait until whoever needs a device for himself is done.
     pub(crate) opens: Lane,
-    /// Opening files with `O_TRUNC`: may wait for others to close them, and for all of the emptying.
+    /// Opening files with `O_TRUNC`: may wait for others to close them, and for all of the
+    /// emptying.
     pub(crate) emptyings: Lane,
     pub(crate) now: fn() -> SystemTime,
     /// The modification time of the directory.
@@ -79,7 +82,8 @@ impl DeviceDirectory {
             devices,
             listings: Handles::default(),
             complaints,
-            // One thread is always left that takes requests. The queues of a ring have but one each.
+            // One thread is always left that takes requests. The queues of a ring have but one
+            // each.
             reads: Lane::new("fuse-read", options.reads_waiting, options.threads > 2 && !over_rings)?,
             changes: Lane::new("fuse-change", CHANGES_WAITING, options.threads > 1 && !over_rings)?,
             opens: Lane::new("fuse-open", OPENS_WAITING, false)?,
@@ -180,13 +184,15 @@ impl DeviceDirectory {
         self.files.handles.get(fh).ok_or(Errno::EBADF)
     }
 
-    /// What the file of a node is like now: as `file`, if that is given, else as the set says, or anybody who has it open.
+    /// What the file of a node is like now: as `file`, if that is given, else as the set says, or
+    /// anybody who has it open.
     pub(crate) fn state(&self, node: &Node, file: Option<&File>) -> Result<FileState, Errno> {
         if let Some(file) = file {
             return Ok(FileState::of(&*file.device));
         }
         self.devices.look(node.id).map(FileState::from).or_else(|error| {
-            // One that was destroyed, or is not served under its new name, is there for those who have it open.
+            // One that was destroyed, or is not served under its new name, is there for those who
+            // have it open.
             let open = self.files.handles.find(|file| file.node.id == node.id);
             open.map_or_else(
                 || Err(self.complain(&node.name(), "stat", &error)),

@@ -1,5 +1,5 @@
-//! Open files and directories by the number that the kernel passes with each request. Owns them; knows nothing of
-//! what they are.
+//! Open files and directories by the number that the kernel passes with each request. Owns them;
+//! knows nothing of what they are.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
-/// Open handles of one kind at a time. The kernel bounds them for each process, not in all; this bounds our memory (some
-/// 100 bytes each) far above what disks need: one handle for each loop device or VM.
+/// Open handles of one kind at a time. The kernel bounds them for each process, not in all; this
+/// bounds our memory (some 100 bytes each) far above what disks need: one handle for each loop
+/// device or VM.
 pub(crate) const HANDLES_MAX: usize = 65_536;
 
 /// Numbers that are free before one of them is used again: a request to close a file, which the
@@ -82,8 +83,9 @@ impl<T> Handles<T> {
         self.slots.read().used.iter().flatten().find(|handle| is_meant(handle)).cloned()
     }
 
-    /// Waits until there is no handle of which `is_meant` holds; whether that came about. The kernel tells of a closed file after
-    /// close(2) has returned, maybe even after what its caller did next.
+    /// Waits until there is no handle of which `is_meant` holds; whether that came about. The
+    /// kernel tells of a closed file after close(2) has returned, maybe even after what its caller
+    /// did next.
     pub(crate) fn await_none(&self, is_meant: impl Fn(&T) -> bool, patience: Duration) -> bool {
         let is_there = |_: &mut ()| self.find(&is_meant).is_some();
         !self.removed.wait_while_for(&mut self.removing.lock(), is_there, patience).timed_out()

@@ -1,8 +1,9 @@
-//! The life of a mount: mounted, serving, and the end of it, whoever brings it about. Owns the threads that serve.
+//! The life of a mount: mounted, serving, and the end of it, whoever brings it about. Owns the
+//! threads that serve.
 //!
-//! A mount ends when the kernel drops the connection: after [`Mount::unmount`], after `umount DIR` from a shell, or
-//! after an abort through sysfs. All three look alike to the serving threads: they end, the open devices are released, and
-//! whoever [`Ended::wait`]s is told.
+//! A mount ends when the kernel drops the connection: after [`Mount::unmount`], after `umount DIR`
+//! from a shell, or after an abort through sysfs. All three look alike to the serving threads: they
+//! end, the open devices are released, and whoever [`Ended::wait`]s is told.
 
 use std::ffi::OsString;
 use std::io;
@@ -29,10 +30,12 @@ use crate::stack::Stack;
 pub enum WhenBusy {
     /// Leaves it mounted, and returns [`ErrorKind::InUse`].
     Refuse,
-    /// Takes it out of the directory tree at once; goes on serving what is open, until that is closed. Returns at once.
+    /// Takes it out of the directory tree at once; goes on serving what is open, until that is
+    /// closed. Returns at once.
     Detach,
-    /// Ends it at once: requests under way and all that follow fail with `ENOTCONN` or `ECONNABORTED`. As after pulling a
-    /// disk, what was flushed is safe, and what was not may be lost to the user of the file.
+    /// Ends it at once: requests under way and all that follow fail with `ENOTCONN` or
+    /// `ECONNABORTED`. As after pulling a disk, what was flushed is safe, and what was not may be
+    /// lost to the user of the file.
     Abort,
 }
 
@@ -77,11 +80,13 @@ pub struct Mount {
     ended: Ended,
 }
 
-/// Mounts `devices` at the directory `dir`: each device is a file of its name. Returns when it can be used.
+/// Mounts `devices` at the directory `dir`: each device is a file of its name. Returns when it can
+/// be used.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] or [`ErrorKind::Invalid`] for `dir` or `options`, [`ErrorKind::InUse`] if a mount of this kind is there
-/// already, [`ErrorKind::Unsupported`] if this kernel or user cannot mount, [`ErrorKind::Io`] if the kernel fails.
+/// [`ErrorKind::NotFound`] or [`ErrorKind::Invalid`] for `dir` or `options`, [`ErrorKind::InUse`]
+/// if a mount of this kind is there already, [`ErrorKind::Unsupported`] if this kernel or user
+/// cannot mount, [`ErrorKind::Io`] if the kernel fails.
 pub fn mount(devices: Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) -> Result<Mount> {
     for (number, what) in [(options.threads, "threads"), (options.reads_waiting, "waiting reads")] {
         if number == 0 || number > THREADS_MAX {
@@ -201,7 +206,8 @@ fn start(session: Session<DeviceDirectory>, dir: PathBuf, options: &MountOptions
     Ok(Mount { dir, id, over_rings, ended: Ended(state) })
 }
 
-/// Mounts at `dir`, and makes the session that will serve it: over rings if the kernel has them, else over its device.
+/// Mounts at `dir`, and makes the session that will serve it: over rings if the kernel has them,
+/// else over its device.
 fn begin(
     devices: &Arc<dyn DeviceSet>,
     dir: &Path,
@@ -267,7 +273,8 @@ impl Mount {
         &self.dir
     }
 
-    /// Whether requests come from the kernel over io_uring, and not through its device: where the system allows it (the crate's documentation says how).
+    /// Whether requests come from the kernel over io_uring, and not through its device: where the
+    /// system allows it (the crate's documentation says how).
     pub fn is_over_io_uring(&self) -> bool {
         self.over_rings
     }
@@ -282,13 +289,15 @@ impl Mount {
         Stack::above(&self.dir)
     }
 
-    /// Unmounts. With [`WhenBusy::Refuse`] and [`WhenBusy::Abort`], nothing is served any more when it returns. Can
-    /// be called again after it was refused, and does nothing after the mount has ended.
+    /// Unmounts. With [`WhenBusy::Refuse`] and [`WhenBusy::Abort`], nothing is served any more when
+    /// it returns. Can be called again after it was refused, and does nothing after the mount has
+    /// ended.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] with [`WhenBusy::Refuse`] if a file is open; the message says how to find out which.
-    /// [`ErrorKind::Unsupported`] with [`WhenBusy::Abort`] if this user, or a mount that was detached before, cannot be cut off
-    /// for want of `/sys/fs/fuse/connections`: it is detached then, and ends with its last file or with this process.
+    /// [`ErrorKind::InUse`] with [`WhenBusy::Refuse`] if a file is open; the message says how to
+    /// find out which. [`ErrorKind::Unsupported`] with [`WhenBusy::Abort`] if this user, or a mount
+    /// that was detached before, cannot be cut off for want of `/sys/fs/fuse/connections`: it is
+    /// detached then, and ends with its last file or with this process.
     pub fn unmount(&self, when_busy: WhenBusy) -> Result<()> {
         if self.ended.is_ended() {
             return Ok(());

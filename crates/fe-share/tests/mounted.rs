@@ -18,7 +18,7 @@ use surface::ErrorKind;
 
 const OPTIONS: Options = Options { now: || Time { seconds: 1_800_000_000, nanoseconds: 1 }, cache_bytes: 4 << 20 };
 
-/// Somebody without privileges.
+/// A user without privileges.
 const NOBODY: u32 = 65_534;
 
 struct Mounted {
@@ -48,7 +48,7 @@ impl Mounted {
         self.dir.join(name)
     }
 
-    /// Unmounts, and mounts what is there.
+    /// Unmounts, and mounts the same space again.
     fn again(&mut self) {
         self.mount.take().unwrap().unmount().unwrap();
         let tree = Tree::open(self.space.clone(), OPTIONS).unwrap();

@@ -1,7 +1,8 @@
 //! Mounts that outlive their server: the keeper of a pool, from the server's side.
 //!
-//! A keeper is a process that holds the mounts of a server while there is none. It is this program with another command, is
-//! reached through a socket in the pool's directory, and ends when it holds nothing any more.
+//! A keeper is a process that holds the mounts of a server while there is none. It is this program
+//! with another command, is reached through a socket in the pool's directory, and ends when it
+//! holds nothing any more.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -26,8 +27,9 @@ pub struct Keeping {
 }
 
 impl Keeping {
-    /// Finds the keeper that holds mounts of a killed server, or starts one. `keeps_acknowledged`: what is acknowledged
-    /// survives the server's death; else the mounts must not, for the kernel would go on with what is lost.
+    /// Finds the keeper that holds mounts of a killed server, or starts one. `keeps_acknowledged`:
+    /// acknowledged data survives the server's death; else the mounts must not, for the kernel
+    /// would go on with lost data.
     pub fn begin(dir: &PoolDir, wanted: Switch, has_mounts: bool, keeps_acknowledged: bool, output: &Output) -> Self {
         let tried = Self::try_begin(dir, wanted == Switch::On && has_mounts && keeps_acknowledged);
         tried.unwrap_or_else(|error| {
@@ -45,7 +47,8 @@ impl Keeping {
             let keeper = match found {
                 Some(keeper) => keeper,
                 None => {
-                    // A directory of its own would keep that from being unmounted; its messages have no reader.
+                    // A directory of its own would keep that from being unmounted; its messages
+                    // have no reader.
                     let mut program = Command::new("/proc/self/exe");
                     program.arg(COMMAND).current_dir("/").stderr(Stdio::null());
                     Keeper::start(short.path(), &mut program).map_err(failed)?
