@@ -219,7 +219,9 @@ impl Ring {
         if let Some(record) = state.records.get_mut(index) {
             record.is_needed = false;
         }
-        if index > 0 || state.is_frozen {
+        // The oldest record may be a pad, which no run gives up: so the tail moves whenever the
+        // oldest is not needed, not only when this record is the oldest.
+        if state.is_frozen || state.records.front().is_some_and(|oldest| oldest.is_needed) {
             return;
         }
         while let Some(record) = state.records.pop_front_if(|record| !record.is_needed) {

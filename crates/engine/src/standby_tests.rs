@@ -96,6 +96,22 @@ fn what_was_acknowledged_is_there_when_the_program_died() {
     assert!(status.notes.is_empty(), "{status:?}");
 }
 
+/// A pad at the ring's end held the tail for ever when nothing older was before it.
+/// All writers waited then.
+#[test]
+fn a_ring_that_was_empty_at_its_end_is_empty_again() {
+    let machine = Machine::new(64 << 20, 1);
+    let pool = new_pool(&machine);
+    let volume = pool.volume("v").unwrap();
+    let ring = Arc::clone(pool.core.buffer.standby().unwrap());
+    // Three times around: a record of a block does not end where the ring does.
+    for count in 0..3 * ring.bytes() / BLOCK_BYTES {
+        write(&volume, count as u64 % 8, count as u8);
+        volume.flush().unwrap();
+        assert_eq!(ring.used(), 0, "after {count} writes and flushes");
+    }
+}
+
 #[test]
 fn what_was_left_is_taken_over_by_whatever_opens_the_pool() {
     let (mut machine, _) = died();
