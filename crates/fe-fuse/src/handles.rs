@@ -120,7 +120,7 @@ mod tests {
         let c = handles.insert('c').unwrap();
         let d = handles.insert('d').unwrap();
         assert!(c != a && d != a && d != c);
-        for number in 0..FREE_MIN {
+        for number in 1..FREE_MIN {
             let next = handles.insert('x').unwrap();
             assert_ne!(next, a, "after {number}");
             handles.remove(next);
