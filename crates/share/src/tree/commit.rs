@@ -81,7 +81,9 @@ impl Tree {
             let nothing_else = state.changes == frozen.changes;
             state.must_flush_first = true;
             frozen.trims.iter().for_each(|&(data, _)| state.trim_done(data));
-            state.end_operation(0, 0).map(|record| self.keep(state.commit_number(), &record));
+            if let Some(record) = state.end_operation(0, 0) {
+                self.keep(state.commit_number(), &record);
+            }
             if nothing_else {
                 self.committed.store(state.changes, Ordering::Release);
             }
