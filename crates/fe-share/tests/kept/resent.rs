@@ -12,9 +12,11 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags, XattrFlags};
 use crate::server::Share;
 
 type Operation = fn(&Path) -> io::Result<()>;
+/// Whether an operation was done once.
+type Holds = fn(&Path) -> bool;
 
 /// What changes a tree in one request, and what must hold when it was done once.
-const OPERATIONS: [(&str, Operation, fn(&Path) -> bool); 11] = [
+const OPERATIONS: [(&str, Operation, Holds); 11] = [
     ("mkdir", |dir| fs::create_dir(dir.join("new")), |dir| dir.join("new").is_dir()),
     (
         "mknod",
