@@ -71,10 +71,11 @@ class Pool:
 class Server:
     """`shale serve` as a child process, ready when the constructor returns, stopped at the end of the test."""
 
-    def __init__(self, pool, mount=False, memory=None, volumes=(), nbd=(), standby=None, keeps=False):
+    def __init__(self, pool, mount=False, memory=None, volumes=(), nbd=(), standby=None, keeps=False, shares=False):
         self.pool, self.t = pool, pool.t
         self.socket = pool.t.dir / f"{pool.path.name}.nbd.sock"
         self.mount_dir = pool.t.dir / f"{pool.path.name}.mnt" if mount else None
+        self.shares_dir = pool.t.dir / f"{pool.path.name}.shares" if shares else None
         words = ["serve", pool.path, "--nbd", f"unix:{self.socket}"]
         for address in nbd:
             words += ["--nbd", address]
@@ -84,6 +85,12 @@ class Server:
                 os.mkdir(self.mount_dir)
             # What a test kills it cleans up itself, unless the mount is to go on with the next server.
             words += ["--mount", self.mount_dir, "--keep-mounts", "on" if keeps else "off"]
+        if self.shares_dir:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self.shares_dir)
+            words += ["--shares", self.shares_dir]
+            if not self.mount_dir:
+                words += ["--keep-mounts", "on" if keeps else "off"]
         for volume in volumes:
             words += ["--volume", volume]
         if memory:
@@ -128,6 +135,18 @@ class Server:
         """The volume as a file of the FUSE mount."""
         return self.mount_dir / volume
 
+    def share(self, name):
+        """The directory at which a share is mounted."""
+        directory = self.shares_dir / name
+        self.t.expect(os.path.ismount(directory), f"share {name} is not mounted at {directory}")
+        return directory
+
+    def _unmount_shares(self):
+        """Takes away what a server that is dead has left."""
+        if self.shares_dir:
+            for point in mounts_under(self.shares_dir):
+                self.t.run("umount", "--lazy", point, status=None)
+
     def rss_bytes(self):
         """Resident memory now."""
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
@@ -143,6 +162,8 @@ class Server:
         self.stopped_s = time.monotonic() - began
         if self.mount_dir:
             self.t.expect(str(self.mount_dir) not in mounts_under(self.t.dir), f"{self.mount_dir} is still mounted after SIGTERM")
+        if self.shares_dir:
+            self.t.equal(mounts_under(self.shares_dir), [], "shares that are mounted after SIGTERM")
 
     def kill(self, leaves_mount=False):
         """kill -9; the mount that it leaves is taken away, or left to the next server."""
@@ -150,6 +171,8 @@ class Server:
         self.process.wait()
         if self.mount_dir and not leaves_mount:
             self.t.run("umount", "--lazy", self.mount_dir, status=None)
+        if not leaves_mount:
+            self._unmount_shares()
 
     def end(self):
         """The guard: whatever state it is in, it is gone afterwards."""
@@ -159,6 +182,7 @@ class Server:
                 self.process.wait(STOP_SECONDS_MAX)
             except subprocess.TimeoutExpired:
                 self.kill()
+        self._unmount_shares()
         # The kernel's table is asked: a mount whose server is dead does not answer for itself.
         if self.mount_dir and str(self.mount_dir) in mounts_under(self.t.dir):
             self.t.run("umount", "--lazy", self.mount_dir, status=None)

@@ -128,10 +128,10 @@ impl Pool {
 }
 
 impl DeviceSet for Pool {
-    /// Volumes, each followed by its snapshots.
+    /// Volumes, each followed by its snapshots. Shares are no devices.
     fn list(&self) -> Result<Vec<DeviceInfo>> {
         let mut found = Vec::new();
-        for volume in self.core.objects.volumes() {
+        for volume in self.core.objects.volumes().into_iter().filter(|volume| !volume.is_share()) {
             found.push(self.core.device_info(&volume));
             let snapshots = self.core.objects.snapshots_of(volume.id);
             found.extend(snapshots.iter().map(|snapshot| self.core.device_info(snapshot)));
@@ -140,14 +140,30 @@ impl DeviceSet for Pool {
     }
 
     fn find(&self, name: &str) -> Result<DeviceInfo> {
-        self.core.objects.readable(name).map(|object| self.core.device_info(&object))
+        let object = self.core.objects.readable(name)?;
+        check_device(&object)?;
+        Ok(self.core.device_info(&object))
     }
 
     fn look(&self, id: DeviceId) -> Result<DeviceInfo> {
-        self.volume_of(id).map(|volume| self.core.device_info(&volume.object))
+        let object = self.volume_of(id)?.object.clone();
+        check_device(&object)?;
+        Ok(self.core.device_info(&object))
     }
 
     fn open(&self, id: DeviceId, _client: &Arc<dyn Client>) -> Result<Arc<dyn BlockDevice>> {
-        Ok(self.volume_of(id)?)
+        let volume = self.volume_of(id)?;
+        check_device(&volume.object)?;
+        Ok(volume)
     }
+}
+
+/// Fails for a share, of which a front end for devices could only show what means nothing to its
+/// clients.
+fn check_device(object: &Object) -> Result<()> {
+    if !object.is_share() {
+        return Ok(());
+    }
+    let text = format!("'{}' is a share, not a volume: mount it with shale serve --shares DIR", object.title());
+    Err(Error::new(ErrorKind::Unsupported, text))
 }

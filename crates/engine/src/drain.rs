@@ -12,7 +12,7 @@
 use std::cell::Cell;
 
 use codec::{Codec, CodecId, Workspace};
-use format::{Entry, FRAGMENT_ENTRY_BYTES, FragmentEntry, FragmentIdentity, Stream, fragment_checksum, header_bytes};
+use format::{Entry, FragmentEntry, FragmentIdentity, Stream, fragment_checksum, fragment_entry_bytes, header_bytes};
 use policy::{Compression, Settings, dst_limit, plan_units, unit_blocks, wants_dictionary};
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ObjectId};
@@ -239,7 +239,9 @@ impl Core {
         for run in runs.iter().filter(|r| !r.units.is_empty()) {
             let empty = Entry::Fragments { object: run.object, epoch: run.epoch, fragments: Vec::new() };
             header += header_bytes(std::slice::from_ref(&empty)) - format::BATCH_FIXED_BYTES;
-            header += run.units.len() * FRAGMENT_ENTRY_BYTES;
+            // All blocks of an object take as many bytes in an entry.
+            let each = run.units.first().map(|unit| taken[unit.taken].key.group.first_block());
+            header += run.units.len() * each.map_or(0, fragment_entry_bytes);
         }
         // A little more, in case the batch takes zeroes along.
         let mut buf = self.buffers.get(header + raw_bytes + TAIL_BYTES);

@@ -10,7 +10,7 @@ use policy::{
     wants_dictionary,
 };
 use surface::{Error, ErrorKind, Result};
-use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GroupIndex};
+use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
 
 use crate::core::Core;
 use crate::dictionaries::Encoders;
@@ -134,10 +134,13 @@ impl Pool {
                 return Ok((reports, Some(at)));
             }
             let report = self.core.region_report(&object, at)?;
+            at += REGION_BYTES;
             if report.raw_bytes > 0 {
                 reports.push(report);
+            } else if object.is_share() {
+                // Most of a share is empty.
+                at = self.core.next_region(&object, at)?;
             }
-            at += REGION_BYTES;
         }
         Ok((reports, None))
     }
@@ -164,6 +167,15 @@ impl Core {
         let first = BlockIndex::containing(offset).group();
         let to = GroupIndex(first.0 + REGION_BLOCKS / GROUP_BLOCKS as u64);
         Ok(self.known_groups(object, first, to, usize::MAX)?.0)
+    }
+
+    /// The first region from byte `offset` on of which something is known; the end if there is
+    /// none.
+    fn next_region(&self, object: &Object, offset: u64) -> Result<u64> {
+        let end = GroupIndex(object.size_bytes() / GROUP_BYTES as u64);
+        let (known, next) = self.known_groups(object, BlockIndex::containing(offset).group(), end, 1)?;
+        let first = known.first().copied().unwrap_or(next);
+        Ok(first.first_block().offset_bytes() / REGION_BYTES * REGION_BYTES)
     }
 
     fn region_report(&self, object: &Object, offset: u64) -> Result<RegionReport> {

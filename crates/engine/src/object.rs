@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use format::{ObjectDescriptor, ObjectState, Reap, SnapshotIdentity};
 use parking_lot::RwLock;
 use policy::Settings;
-use units::{BLOCK_BYTES, Epoch, GroupIndex, ObjectId};
+use units::{BLOCK_BYTES, Epoch, GroupIndex, ObjectId, SHARE_BYTES};
 
 use crate::map::Level;
 
@@ -129,6 +129,16 @@ impl Object {
 
     pub(crate) fn size_bytes(&self) -> u64 {
         self.size_bytes.load(Ordering::Acquire)
+    }
+
+    /// Whether it is a share, or a moment of one.
+    pub(crate) fn is_share(&self) -> bool {
+        self.size_bytes() == SHARE_BYTES
+    }
+
+    /// Its size; of a share, which has none, what it holds: for progress.
+    pub(crate) fn logical_bytes(&self) -> u64 {
+        if self.is_share() { self.allocated_bytes() } else { self.size_bytes() }
     }
 
     pub(crate) fn epoch(&self) -> Epoch {

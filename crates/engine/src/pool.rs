@@ -12,7 +12,8 @@ use parking_lot::Mutex;
 use policy::Owner;
 use surface::{DeviceId, Error, ErrorKind, Result};
 use units::{
-    BLOCK_BYTES, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, ExtentIndex, OBJECT_BYTES_MAX, ObjectId, Seq, format_size,
+    BLOCK_BYTES, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, ExtentIndex, OBJECT_BYTES_MAX, ObjectId, SHARE_BYTES, Seq,
+    format_size,
 };
 
 use crate::apply::Applier;
@@ -272,8 +273,22 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::Invalid`] for names, sizes (0, above 1 PiB, no multiple of 4 KiB) and properties; [`ErrorKind::Exists`].
     pub fn create_volume(&self, name: &str, size_bytes: u64, properties: &Properties) -> Result<DeviceId> {
-        check_name(name)?;
         check_size(size_bytes)?;
+        self.create(name, size_bytes, properties)
+    }
+
+    /// Creates a share, which is empty: its [number](Volume::id). From then on older programs do
+    /// not open the pool. Durable on return.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for names and properties; [`ErrorKind::Exists`].
+    pub fn create_share(&self, name: &str, properties: &Properties) -> Result<DeviceId> {
+        self.create(name, SHARE_BYTES, properties)
+    }
+
+    /// Creates a volume, or a share by the size that is none.
+    pub(crate) fn create(&self, name: &str, size_bytes: u64, properties: &Properties) -> Result<DeviceId> {
+        check_name(name)?;
         properties::check(Owner::Volume, properties)?;
         let _admin = self.core.admin.lock();
         if self.core.objects.named(name).is_ok() {
@@ -289,6 +304,9 @@ impl Pool {
         let reserved = properties::resolved_for(name, &pool, properties)?.reservation_bytes;
         let id = descriptor.id;
         self.core.check_reservation(id, reserved)?;
+        if descriptor.is_share() {
+            self.core.allow_shares()?;
+        }
         self.core.append_durably(vec![Entry::Object(descriptor)])?;
         self.core.count_reservations();
         Ok(DeviceId(id.0))
@@ -325,6 +343,10 @@ impl Pool {
         check_size(size_bytes)?;
         let _admin = self.core.admin.lock();
         let object = self.core.objects.meant_volume(meant)?;
+        if object.is_share() {
+            let text = format!("'{}' is a share, which has no size: set its quota instead", object.title());
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
         if !may_shrink && size_bytes < object.size_bytes() {
             let name = object.title();
             let (has, wanted) = (format_size(object.size_bytes()), format_size(size_bytes));
@@ -401,7 +423,7 @@ impl Pool {
             extent_bytes,
             extents_free,
             extents_total,
-            logical_bytes: volumes.iter().map(|v| v.size_bytes).sum(),
+            logical_bytes: volumes.iter().map(VolumeStatus::logical_bytes).sum(),
             allocated_bytes: volumes.iter().map(|v| v.allocated_bytes).sum(),
             live_bytes,
             unlisted_bytes,

@@ -2,7 +2,7 @@
 
 use env::AlignedBuf;
 use format::{
-    BATCH_ALIGN, Entry, FRAGMENT_ENTRY_BYTES, FragmentEntry, MOVE_ENTRY_BYTES, Move, ObjectState, Stream, header_bytes,
+    BATCH_ALIGN, Entry, FragmentEntry, Move, ObjectState, Stream, fragment_entry_bytes, header_bytes, move_entry_bytes,
 };
 use units::{Epoch, ObjectId};
 
@@ -96,11 +96,12 @@ impl Prepared {
     /// that their order does not matter. `None` if nothing fits. What it completes stays with the rest.
     pub(crate) fn split(&mut self, room: usize, buffers: &BufferPool) -> Option<Self> {
         let is_moves = self.entries.iter().any(|entry| matches!(entry, Entry::Moves { .. }));
-        let entry_bytes = if is_moves { MOVE_ENTRY_BYTES } else { FRAGMENT_ENTRY_BYTES };
+        let entry_bytes = if is_moves { move_entry_bytes } else { fragment_entry_bytes };
         let items: usize = self.entries.iter().map(item_bytes).sum();
         let header_stays = self.header <= room / HEADER_STAYS_DIVISOR;
-        let (mut used, entry_bytes) = if header_stays { (self.header, 0) } else { (self.header - items, entry_bytes) };
+        let mut used = if header_stays { self.header } else { self.header - items };
         let fits = |_: ObjectId, item: &FragmentEntry| {
+            let entry_bytes = if header_stays { 0 } else { entry_bytes(item.first) };
             let cost = entry_bytes + item.stored as usize;
             let fits = used + cost <= room;
             used += if fits { cost } else { 0 };
@@ -183,7 +184,8 @@ impl Prepared {
         let index = self.entries.iter().position(|entry| matches!(entry, Entry::Holes { .. }))?;
         let Entry::Holes { object, epoch, ranges } = &mut self.entries[index] else { return None };
         let fixed = header_bytes(&[empty(*object, *epoch)]);
-        let count = (room.checked_sub(fixed)? / format::HOLE_BYTES).min(ranges.len());
+        let each = ranges.first().map(|(first, _)| format::hole_bytes(*first))?;
+        let count = (room.checked_sub(fixed)? / each).min(ranges.len());
         if count == 0 || self.taken.is_empty() {
             return None;
         }
@@ -209,8 +211,7 @@ struct Side {
 /// Bytes of the header that the fragments of an entry take.
 fn item_bytes(entry: &Entry) -> usize {
     match entry {
-        Entry::Fragments { fragments, .. } => FRAGMENT_ENTRY_BYTES * fragments.len(),
-        Entry::Moves { moves, .. } => MOVE_ENTRY_BYTES * moves.len(),
+        Entry::Fragments { .. } | Entry::Moves { .. } => entry.item_bytes(),
         Entry::Holes { .. } | Entry::Object(_) | Entry::PoolProperties(_) | Entry::Catalogue(_) => 0,
     }
 }

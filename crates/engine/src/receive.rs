@@ -20,7 +20,7 @@ use format::{
     StreamBegin, StreamChunk, StreamData, StreamHead, StreamReader,
 };
 use surface::{Error, ErrorKind, Result};
-use units::{Epoch, GROUP_BYTES, GroupIndex, ObjectId};
+use units::{Epoch, GROUP_BYTES, GroupIndex, ObjectId, SHARE_BYTES};
 
 use crate::history::{check_title, next_epoch};
 use crate::names::check_name;
@@ -318,6 +318,9 @@ impl Receiver {
             receive: Some(Box::new(state)),
             ..ObjectDescriptor::volume(id, &begin.snapshot, begin.size_bytes)
         }));
+        if begin.size_bytes == SHARE_BYTES {
+            core.allow_shares()?;
+        }
         let appended = core.append_applied(entries);
         drop(gate);
         appended

@@ -120,6 +120,13 @@ impl Pool {
         }
         if let Some(bookmark) = from.as_ref().filter(|from| !from.is_readable()) {
             core.check_bookmark(bookmark, &to)?;
+            if to.is_share() {
+                let text = format!(
+                    "'{}' is a moment of a share, of which no difference from a bookmark can be sent: keep the snapshot, and send from that",
+                    to.title()
+                );
+                return Err(Error::new(ErrorKind::Unsupported, text));
+            }
         }
         self.checkpoint()?;
         let identity = |object: &Object| {

@@ -159,8 +159,13 @@ impl Core {
                 (state.object, state.group) = (ObjectId(volume.id.0 + 1), GroupIndex(0));
                 continue;
             }
-            let to = GroupIndex((state.group.0 + LOOK_GROUPS).min(end));
-            let (known, _) = self.map.groups_in(volume.id, state.group, to, usize::MAX)?;
+            // Most of a share is empty.
+            let (to, records_max) = match volume.is_share() {
+                true => (GroupIndex(end), LOOK_GROUPS as usize),
+                false => (GroupIndex((state.group.0 + LOOK_GROUPS).min(end)), usize::MAX),
+            };
+            let (known, to) = self.map.groups_in(volume.id, state.group, to, records_max)?;
+            let known = &known[..known.partition_point(|group| *group < to)];
             for window in known.chunk_by(|a, b| a.0 / WINDOW_GROUPS == b.0 / WINDOW_GROUPS) {
                 self.sort_window(&volume, window, state)?;
                 state.group = GroupIndex((window[0].0 / WINDOW_GROUPS + 1) * WINDOW_GROUPS);
@@ -286,10 +291,12 @@ impl Core {
     fn sort_report(&self, state: &SortState) -> SortReport {
         let (mut done, mut total) = (0, 0);
         for volume in self.objects.volumes() {
-            let size = volume.size_bytes();
+            let size = volume.logical_bytes();
             total += size;
             done += match volume.id.cmp(&state.object) {
                 std::cmp::Ordering::Less => size,
+                // How much of a share lies before a group is not known.
+                std::cmp::Ordering::Equal if volume.is_share() => 0,
                 std::cmp::Ordering::Equal => (state.group.0 * GROUP_BYTES as u64).min(size),
                 std::cmp::Ordering::Greater => 0,
             };

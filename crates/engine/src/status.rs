@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use surface::DeviceId;
+use units::SHARE_BYTES;
 
 use crate::cleaner::CleanMark;
 use crate::loss::{Loss, LossOf};
@@ -15,7 +16,7 @@ pub struct VolumeStatus {
     pub id: DeviceId,
     /// Name.
     pub name: String,
-    /// Size that its users see, in bytes.
+    /// Size that its users see, in bytes; of a share [`SHARE_BYTES`].
     pub size_bytes: u64,
     /// Logical bytes that hold data; what was overwritten since a snapshot counts once more.
     pub allocated_bytes: u64,
@@ -31,6 +32,18 @@ pub struct VolumeStatus {
     pub origin: Option<String>,
     /// Whether `allocated_bytes` and `stored_bytes` are exact: nothing has changed them since the last checkpoint.
     pub is_exact: bool,
+}
+
+impl VolumeStatus {
+    /// Whether it is a share.
+    pub const fn is_share(&self) -> bool {
+        self.size_bytes == SHARE_BYTES
+    }
+
+    /// The size that its users see; of a share, which has none, what it holds.
+    pub const fn logical_bytes(&self) -> u64 {
+        if self.is_share() { self.allocated_bytes } else { self.size_bytes }
+    }
 }
 
 /// One snapshot.

@@ -15,7 +15,7 @@ use std::ops::Range;
 use codec::{Codec, CodecId, DictionaryNumber, ZstdLevel};
 use format::{
     BATCH_ALIGN, BATCH_FIXED_BYTES, Entry, FragmentEntry, FragmentIdentity, FragmentRef, MOVE_ENTRY_BYTES, Move,
-    fragment_checksum, header_bytes,
+    fragment_checksum, header_bytes, move_entry_bytes,
 };
 use policy::dst_limit;
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ExtentIndex, GroupIndex, ObjectId};
@@ -85,7 +85,7 @@ impl Filling {
             Some(_) => head() - BATCH_FIXED_BYTES,
             None => head(),
         };
-        heads + MOVE_ENTRY_BYTES + survivor.payload.len()
+        heads + move_entry_bytes(survivor.moved.fragment.first) + survivor.payload.len()
     }
 
     /// Whether one more fits into `room` bytes, and goes to the same stream.
@@ -206,7 +206,8 @@ impl Survivors {
     /// Bytes of payload that were added since the mark, and what they take in the log with what describes them.
     pub(crate) fn since(&self, mark: (usize, usize)) -> (usize, usize) {
         let payload = self.bytes.len() - mark.1;
-        (payload, payload + (self.list.len() - mark.0) * MOVE_ENTRY_BYTES)
+        let entries = self.list[mark.0..].iter().map(|survivor| move_entry_bytes(survivor.moved.fragment.first));
+        (payload, payload + entries.sum::<usize>())
     }
 
     /// Where they lay, as of a checkpoint of that number or a newer one.
@@ -375,7 +376,7 @@ impl Core {
         let known = Codec::all().find(|c| c.id() == id);
         let plain = known.or_else(|| (id == CodecId::ZSTD_DICTIONARY).then_some(Codec::Zstd(CUT_LEVEL)));
         let Some(codec) = plain else { return Ok(false) };
-        let (mark, before) = (survivors.mark(), payload.len() + MOVE_ENTRY_BYTES);
+        let (mark, before) = (survivors.mark(), payload.len() + move_entry_bytes(whole.fragment.first));
         scratch::with(|scratch| {
             let raw_len = usize::from(whole.fragment.count) * BLOCK_BYTES;
             let scratch::Scratch { codecs, unit, .. } = scratch;

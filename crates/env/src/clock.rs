@@ -39,6 +39,12 @@ impl Clock for SystemClock {
     }
 }
 
+/// Wall-clock seconds since 1970, negative before, and nanoseconds from there on.
+pub fn wall_time() -> (i64, u32) {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    (time.tv_sec, u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

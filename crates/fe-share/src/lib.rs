@@ -21,8 +21,10 @@
 
 mod held;
 mod kept;
+mod moments;
 mod mount;
 mod served;
 
 pub use fuse::keep::KeptBy;
-pub use mount::{KeptMount, Mount, MountOptions, mount, resume};
+pub use moments::{Moment, Moments};
+pub use mount::{KeptMount, Mount, MountOptions, mount, mount_with_moments, resume, resume_with_moments};

@@ -22,6 +22,7 @@ use surface::{Error, ErrorKind, Result};
 
 use crate::held::Held;
 use crate::kept::{self, KeptJournal};
+use crate::moments::{Moments, Shown};
 use crate::served::Served;
 
 /// How a share is mounted.
@@ -61,15 +62,30 @@ struct End {
 /// A mounted share. Dropping it leaves it mounted until it is unmounted from a shell, or the process ends.
 pub struct Mount {
     dir: PathBuf,
+    served: Arc<Served>,
     serving: JoinHandle<io::Result<()>>,
 }
 
-/// Mounts a tree at the directory `dir`. Returns when it can be used. Needs root.
+/// Mounts a tree without snapshots: as [`mount_with_moments`].
+///
+/// # Errors
+/// The same.
+pub fn mount(tree: Arc<Tree>, dir: &Path, options: &MountOptions) -> Result<Mount> {
+    mount_with_moments(tree, None, dir, options)
+}
+
+/// Mounts a tree at the directory `dir`, with its snapshots, if `moments` has them, below
+/// `.shale/snapshots` there. Returns when it can be used. Needs root.
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`] or [`ErrorKind::Invalid`] for `dir`, [`ErrorKind::Unsupported`] if this kernel or user cannot mount,
 /// [`ErrorKind::Io`] if the kernel fails.
-pub fn mount(tree: Arc<Tree>, dir: &Path, options: &MountOptions) -> Result<Mount> {
+pub fn mount_with_moments(
+    tree: Arc<Tree>,
+    moments: Option<Arc<dyn Moments>>,
+    dir: &Path,
+    options: &MountOptions,
+) -> Result<Mount> {
     let about = |what: &str, error: io::Error| {
         let kind = match error.kind() {
             io::ErrorKind::NotFound => ErrorKind::NotFound,
@@ -80,7 +96,8 @@ pub fn mount(tree: Arc<Tree>, dir: &Path, options: &MountOptions) -> Result<Moun
         Error::with_source(kind, format!("share at {}: {what}", dir.display()), error)
     };
     let dir_path = dir.canonicalize().map_err(|error| about("no such directory: make it first", error))?;
-    let served = Arc::new(Served { tree: tree.clone(), held: Held::default(), notifier: OnceLock::new() });
+    let moments = moments.map(Shown::new);
+    let served = Arc::new(Served { tree: tree.clone(), held: Held::default(), notifier: OnceLock::new(), moments });
     let first = Transport::best();
     let session = match begin(&served, &dir_path, options, first) {
         Err(error) if first == Transport::Rings => {
@@ -104,13 +121,27 @@ pub fn mount(tree: Arc<Tree>, dir: &Path, options: &MountOptions) -> Result<Moun
 /// # Errors
 /// [`ErrorKind::Unsupported`] if the kernel cannot send requests again (before Linux 6.9), [`ErrorKind::Io`] if the connection or the keeper fails.
 pub fn resume(tree: Arc<Tree>, mount: KeptMount, options: &MountOptions) -> Result<Mount> {
+    resume_with_moments(tree, None, mount, options)
+}
+
+/// As [`resume`], with snapshots.
+///
+/// # Errors
+/// The same.
+pub fn resume_with_moments(
+    tree: Arc<Tree>,
+    moments: Option<Arc<dyn Moments>>,
+    mount: KeptMount,
+    options: &MountOptions,
+) -> Result<Mount> {
     let KeptMount { dir, devices, kept_by, .. } = mount;
     let about = |error: io::Error| {
         let unsupported = error.kind() == io::ErrorKind::InvalidInput;
         let kind = if unsupported { ErrorKind::Unsupported } else { ErrorKind::Io };
         Error::with_source(kind, format!("share at {}: its mount cannot be taken over", dir.display()), error)
     };
-    let served = Arc::new(Served { tree: tree.clone(), held: Held::taken_over(), notifier: OnceLock::new() });
+    let moments = moments.map(Shown::new);
+    let served = Arc::new(Served { tree: tree.clone(), held: Held::taken_over(), notifier: OnceLock::new(), moments });
     let session = Session::take_over(devices, served.clone()).map_err(about)?;
     // Before anything is done that might have to be known to the next program.
     keep(&tree, &session, &dir, &kept_by).map_err(about)?;
@@ -202,7 +233,7 @@ fn start(session: Session<Served>, served: Arc<Served>, dir: PathBuf, options: &
         result.and(closed)
     };
     let serving = thread::Builder::new().name("share-serve".to_owned()).spawn(serve).map_err(about)?;
-    Ok(Mount { dir, serving })
+    Ok(Mount { dir, served, serving })
 }
 
 impl End {
@@ -248,8 +279,39 @@ impl Mount {
     /// # Errors
     /// [`ErrorKind::InUse`] if a file is open or a process is in it; [`ErrorKind::Io`] if the tree could not be closed.
     pub fn unmount(self) -> Result<()> {
-        kernel_mount::unmount(&self.dir, UnmountFlags::empty())?;
+        self.take_away()?;
         self.wait()
+    }
+
+    /// Unmounts, and leaves it to [`Self::wait`] that the tree is closed. After an error it is
+    /// served as before.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`] if a file is open or a process is in it.
+    pub fn take_away(&self) -> Result<()> {
+        kernel_mount::unmount(&self.dir, UnmountFlags::empty()).map(drop)
+    }
+
+    /// Cuts off those who have files open, whose later requests fail. What they were told is done,
+    /// is kept.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if the kernel fails.
+    pub fn cut_off(&self) -> Result<()> {
+        kernel_mount::unmount(&self.dir, UnmountFlags::DETACH).map(drop)
+    }
+
+    /// Closes the open trees of snapshots: all, or with `only_idle` those that were not looked at
+    /// since the last call.
+    pub fn close_moments(&self, only_idle: bool) {
+        if let Some(shown) = &self.served.moments {
+            shown.close(only_idle);
+        }
+    }
+
+    /// Whether it has been unmounted, and the tree is closed: then [`Self::wait`] does not wait.
+    pub fn is_over(&self) -> bool {
+        self.serving.is_finished()
     }
 
     /// Waits until it is unmounted and the tree is closed.

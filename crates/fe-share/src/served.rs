@@ -13,9 +13,10 @@ use share::{Caller, Failure, Inode, SetAttributes, Time, TimeToSet, Tree};
 use surface::Allocation;
 
 use crate::held::Held;
+use crate::moments::{self, Shown};
 
 /// For ever: nothing changes behind the kernel's back.
-const TTL: Duration = Duration::from_secs(1 << 30);
+pub(crate) const TTL: Duration = Duration::from_secs(1 << 30);
 
 /// Requests under way that no caller waits for: read-ahead and writes of dirty pages.
 const BACKGROUND_REQUESTS_MAX: u16 = 256;
@@ -32,9 +33,11 @@ pub(crate) struct Served {
     pub(crate) held: Held,
     /// Set when the connection is agreed upon, before the first request.
     pub(crate) notifier: OnceLock<Notifier>,
+    /// Its snapshots, if there are any to be shown.
+    pub(crate) moments: Option<Shown>,
 }
 
-fn errno(failure: Failure) -> Errno {
+pub(crate) fn errno(failure: Failure) -> Errno {
     Errno::new(failure.errno())
 }
 
@@ -53,7 +56,7 @@ fn time_to_set(wanted: fuse::TimeToSet) -> TimeToSet {
     }
 }
 
-fn attributes(node: u64, inode: &Inode) -> Attributes {
+pub(crate) fn attributes(node: u64, inode: &Inode) -> Attributes {
     Attributes {
         inode: node,
         size: inode.size,
@@ -70,7 +73,7 @@ fn attributes(node: u64, inode: &Inode) -> Attributes {
     }
 }
 
-fn entry(node: u64, inode: &Inode) -> Entry {
+pub(crate) fn entry(node: u64, inode: &Inode) -> Entry {
     Entry { node, generation: 0, name_valid: TTL, attributes_valid: TTL, attributes: attributes(node, inode) }
 }
 
@@ -99,6 +102,10 @@ impl FileSystem for Served {
     }
 
     fn forget(&self, node: u64, lookups: u64) {
+        // Of snapshots, which never change, nothing is counted.
+        if moments::is_elsewhere(node) {
+            return;
+        }
         if self.held.forget(node, lookups)
             && let Err(failure) = self.tree.forget(node)
         {
@@ -109,6 +116,12 @@ impl FileSystem for Served {
     fn ended(&self) {}
 
     fn serve<A: Answer>(&self, request: &Request<'_>, answer: A) {
+        if let Some(shown) = self.moments.as_ref().filter(|_| Shown::takes(request)) {
+            return shown.serve(request, answer);
+        }
+        if moments::names_another_view(&request.operation) {
+            return answer.fail(Errno::new(libc::EXDEV));
+        }
         // The program that served the mount before this one has done it, and could not say so any more.
         if request.is_resent()
             && let Some(result) = self.tree.was_done(request.number())
@@ -212,6 +225,25 @@ impl Served {
     }
 }
 
+/// What says of a name that it is not there, to be believed for ever.
+pub(crate) fn absent() -> Entry {
+    let none = Attributes {
+        inode: 0,
+        size: 0,
+        blocks: 0,
+        accessed: fuse::Time::default(),
+        modified: fuse::Time::default(),
+        changed: fuse::Time::default(),
+        mode: 0,
+        links: 0,
+        uid: 0,
+        gid: 0,
+        device: 0,
+        block_bytes: 0,
+    };
+    Entry { node: 0, generation: 0, name_valid: TTL, attributes_valid: Duration::ZERO, attributes: none }
+}
+
 fn finish<T>(result: share::Result<T>, answer: impl Answer) {
     match result {
         Ok(_) => answer.done(),
@@ -220,7 +252,7 @@ fn finish<T>(result: share::Result<T>, answer: impl Answer) {
 }
 
 /// Answers with a value, or with its length if the caller asks for that (`size` 0).
-fn answer_sized(value: share::Result<Vec<u8>>, size: u32, answer: impl Answer) {
+pub(crate) fn answer_sized(value: share::Result<Vec<u8>>, size: u32, answer: impl Answer) {
     match value {
         // A value has at most 64 KiB.
         Ok(value) if size == 0 => answer.bytes(&reply::xattr_size(u32::try_from(value.len()).unwrap_or(u32::MAX))),
@@ -236,27 +268,7 @@ impl Served {
         match found {
             Ok(_) => self.answer_made(found, answer),
             Err(failure) if failure.errno() == libc::ENOENT => {
-                let none = Attributes {
-                    inode: 0,
-                    size: 0,
-                    blocks: 0,
-                    accessed: fuse::Time::default(),
-                    modified: fuse::Time::default(),
-                    changed: fuse::Time::default(),
-                    mode: 0,
-                    links: 0,
-                    uid: 0,
-                    gid: 0,
-                    device: 0,
-                    block_bytes: 0,
-                };
-                answer.entry(&Entry {
-                    node: 0,
-                    generation: 0,
-                    name_valid: TTL,
-                    attributes_valid: Duration::ZERO,
-                    attributes: none,
-                });
+                answer.entry(&absent());
             }
             Err(failure) => answer.fail(errno(failure)),
         }

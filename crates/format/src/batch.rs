@@ -1,7 +1,7 @@
 //! Batches: what one append writes to the log. A header with its entries, then the payloads of the fragments in the order of
 //! their entries, packed to the byte, then padding to 4 KiB.
 
-use units::{BlockIndex, BlockMask, Epoch, ExtentIndex, ObjectId, Seq};
+use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ExtentIndex, ObjectId, SHARE_BYTES, SHARE_FIRST_BLOCK, Seq};
 
 use crate::cursor::{Cursor, put_uint};
 use crate::descriptor::{put_properties, read_properties};
@@ -22,14 +22,48 @@ pub const MOVE_ENTRY_BYTES: usize = FRAGMENT_ENTRY_BYTES + 4 + 6 + 8;
 pub const HOLE_BLOCKS_MAX: u32 = (1 << 24) - 1;
 /// Bytes of a hole range.
 pub const HOLE_BYTES: usize = 8;
+/// Bytes of a block's index in an entry of a volume.
+const FIRST_BYTES: usize = 5;
+/// Bytes of a block's index in an entry of a share.
+const WIDE_FIRST_BYTES: usize = 8;
+/// Bytes by which an item of a share's entry is longer than one of a volume's.
+pub(crate) const WIDE_MORE_BYTES: usize = WIDE_FIRST_BYTES - FIRST_BYTES;
 /// Bytes of the head of a run of fragments or holes: tag 1, object 8, epoch 4, count 2.
 const RUN_HEAD_BYTES: usize = 15;
+/// Behind the last block that a share can have, which is behind the last one that a volume can
+/// have.
+const BLOCKS_END: u64 = SHARE_BYTES / BLOCK_BYTES as u64;
 const TAG_FRAGMENTS: u8 = 1;
 const TAG_HOLES: u8 = 2;
 const TAG_OBJECT: u8 = 3;
 const TAG_POOL_PROPERTIES: u8 = 4;
 const TAG_MOVES: u8 = 5;
 const TAG_CATALOGUE: u8 = 6;
+/// Added to the tag of a run whose blocks are those of a share.
+const TAG_WIDE: u8 = 16;
+const TAG_WIDE_FRAGMENTS: u8 = TAG_WIDE + TAG_FRAGMENTS;
+const TAG_WIDE_HOLES: u8 = TAG_WIDE + TAG_HOLES;
+const TAG_WIDE_MOVES: u8 = TAG_WIDE + TAG_MOVES;
+
+/// Whether a block is one of a share: then its index takes eight bytes in an entry.
+pub const fn is_wide(block: BlockIndex) -> bool {
+    block.0 >= SHARE_FIRST_BLOCK
+}
+
+/// Bytes of an entry for one fragment that begins at that block.
+pub const fn fragment_entry_bytes(first: BlockIndex) -> usize {
+    if is_wide(first) { FRAGMENT_ENTRY_BYTES + WIDE_MORE_BYTES } else { FRAGMENT_ENTRY_BYTES }
+}
+
+/// Bytes of an entry for one moved fragment that begins at that block.
+pub const fn move_entry_bytes(first: BlockIndex) -> usize {
+    fragment_entry_bytes(first) + MOVE_ENTRY_BYTES - FRAGMENT_ENTRY_BYTES
+}
+
+/// Bytes of a hole range that begins at that block.
+pub const fn hole_bytes(first: BlockIndex) -> usize {
+    if is_wide(first) { HOLE_BYTES + WIDE_MORE_BYTES } else { HOLE_BYTES }
+}
 
 /// Number of streams. Each fills an extent of its own, so that what dies soon and what stays do not lie side by side.
 pub const STREAMS: usize = 2;
@@ -155,6 +189,27 @@ pub enum Entry {
 }
 
 impl Entry {
+    /// Whether its blocks are those of a share. All blocks of an object are, or none.
+    fn is_wide(&self) -> bool {
+        match self {
+            Self::Fragments { fragments, .. } => fragments.first().is_some_and(|fragment| is_wide(fragment.first)),
+            Self::Moves { moves, .. } => moves.first().is_some_and(|moved| is_wide(moved.fragment.first)),
+            Self::Holes { ranges, .. } => ranges.first().is_some_and(|(first, _)| is_wide(*first)),
+            Self::Object(_) | Self::PoolProperties(_) | Self::Catalogue(_) => false,
+        }
+    }
+
+    /// Bytes that its fragments, moves or ranges take in a header, without what stands in front of
+    /// them.
+    pub fn item_bytes(&self) -> usize {
+        match self {
+            Self::Fragments { fragments, .. } => fragments.iter().map(|f| fragment_entry_bytes(f.first)).sum(),
+            Self::Moves { moves, .. } => moves.iter().map(|moved| move_entry_bytes(moved.fragment.first)).sum(),
+            Self::Holes { ranges, .. } => ranges.iter().map(|(first, _)| hole_bytes(*first)).sum(),
+            Self::Object(_) | Self::PoolProperties(_) | Self::Catalogue(_) => 0,
+        }
+    }
+
     /// The fragments whose payloads are in the batch because of this entry, in their order.
     pub fn payloads(&self) -> impl Iterator<Item = (ObjectId, Epoch, &FragmentEntry)> {
         let (who, written, moved): (_, &[FragmentEntry], &[Move]) = match self {
@@ -184,9 +239,7 @@ pub fn header_bytes(entries: &[Entry]) -> usize {
     let entries: usize = entries
         .iter()
         .map(|entry| match entry {
-            Entry::Fragments { fragments, .. } => RUN_HEAD_BYTES + FRAGMENT_ENTRY_BYTES * fragments.len(),
-            Entry::Moves { moves, .. } => RUN_HEAD_BYTES + MOVE_ENTRY_BYTES * moves.len(),
-            Entry::Holes { ranges, .. } => RUN_HEAD_BYTES + HOLE_BYTES * ranges.len(),
+            Entry::Fragments { .. } | Entry::Moves { .. } | Entry::Holes { .. } => RUN_HEAD_BYTES + entry.item_bytes(),
             Entry::Object(descriptor) => 5 + descriptor.encode().len(),
             Entry::PoolProperties(properties) => {
                 5 + 2 + properties.iter().map(|(k, v)| 4 + k.len() + v.len()).sum::<usize>()
@@ -232,35 +285,44 @@ fn put_run_head(out: &mut Vec<u8>, tag: u8, object: ObjectId, epoch: Epoch, coun
     put_uint(out, count as u64, 2);
 }
 
-pub(crate) fn put_fragment(out: &mut Vec<u8>, fragment: &FragmentEntry) {
-    put_uint(out, fragment.first.0, 5);
+/// Appends a fragment's entry; `wide`: of a share.
+pub(crate) fn put_fragment(out: &mut Vec<u8>, fragment: &FragmentEntry, wide: bool) {
+    put_first(out, fragment.first, wide);
     out.push(fragment.count - 1);
     out.push(fragment.codec);
     put_uint(out, fragment.stored.into(), 3);
     put_uint(out, fragment.checksum.into(), 4);
 }
 
+/// Appends the index of a block: 5 bytes, of a share 8.
+pub(crate) fn put_first(out: &mut Vec<u8>, first: BlockIndex, wide: bool) {
+    debug_assert_eq!(wide, is_wide(first), "entries of volumes and shares are never mixed");
+    put_uint(out, first.0, if wide { WIDE_FIRST_BYTES } else { FIRST_BYTES });
+}
+
 fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
+    let wide = entry.is_wide();
+    let tag_of = |tag: u8| if wide { TAG_WIDE + tag } else { tag };
     match entry {
         Entry::Fragments { object, epoch, fragments } => {
-            put_run_head(out, TAG_FRAGMENTS, *object, *epoch, fragments.len());
+            put_run_head(out, tag_of(TAG_FRAGMENTS), *object, *epoch, fragments.len());
             for fragment in fragments {
-                put_fragment(out, fragment);
+                put_fragment(out, fragment, wide);
             }
         }
         Entry::Moves { object, epoch, moves } => {
-            put_run_head(out, TAG_MOVES, *object, *epoch, moves.len());
+            put_run_head(out, tag_of(TAG_MOVES), *object, *epoch, moves.len());
             for moved in moves {
-                put_fragment(out, &moved.fragment);
+                put_fragment(out, &moved.fragment, wide);
                 put_uint(out, moved.live.0.into(), 4);
                 put_uint(out, moved.from, LOCATION_BYTES);
                 put_uint(out, moved.made.0, 8);
             }
         }
         Entry::Holes { object, epoch, ranges } => {
-            put_run_head(out, TAG_HOLES, *object, *epoch, ranges.len());
+            put_run_head(out, tag_of(TAG_HOLES), *object, *epoch, ranges.len());
             for (first, count) in ranges {
-                put_uint(out, first.0, 5);
+                put_first(out, *first, wide);
                 put_uint(out, u64::from(*count), 3);
             }
         }
@@ -333,20 +395,23 @@ pub fn decode_batch(bytes: &[u8]) -> Result<Batch, FormatError> {
 }
 
 fn read_entry(cursor: &mut Cursor<'_>) -> Result<Entry, FormatError> {
-    match cursor.u8()? {
-        TAG_FRAGMENTS => {
-            let (object, epoch, count) = read_run_head(cursor, FRAGMENT_ENTRY_BYTES)?;
+    let tag = cursor.u8()?;
+    let wide = tag >= TAG_WIDE;
+    let more = if wide { WIDE_MORE_BYTES } else { 0 };
+    match tag {
+        TAG_FRAGMENTS | TAG_WIDE_FRAGMENTS => {
+            let (object, epoch, count) = read_run_head(cursor, FRAGMENT_ENTRY_BYTES + more)?;
             let mut fragments = Vec::with_capacity(count);
             for _ in 0..count {
-                fragments.push(read_fragment(cursor)?);
+                fragments.push(read_fragment(cursor, wide)?);
             }
             Ok(Entry::Fragments { object, epoch, fragments })
         }
-        TAG_MOVES => {
-            let (object, epoch, count) = read_run_head(cursor, MOVE_ENTRY_BYTES)?;
+        TAG_MOVES | TAG_WIDE_MOVES => {
+            let (object, epoch, count) = read_run_head(cursor, MOVE_ENTRY_BYTES + more)?;
             let mut moves = Vec::with_capacity(count);
             for _ in 0..count {
-                let fragment = read_fragment(cursor)?;
+                let fragment = read_fragment(cursor, wide)?;
                 let live = BlockMask(cursor.u32()?);
                 let unit = fragment.unit();
                 if live.is_empty() || !live.minus(unit).is_empty() {
@@ -356,11 +421,15 @@ fn read_entry(cursor: &mut Cursor<'_>) -> Result<Entry, FormatError> {
             }
             Ok(Entry::Moves { object, epoch, moves })
         }
-        TAG_HOLES => {
-            let (object, epoch, count) = read_run_head(cursor, HOLE_BYTES)?;
+        TAG_HOLES | TAG_WIDE_HOLES => {
+            let (object, epoch, count) = read_run_head(cursor, HOLE_BYTES + more)?;
             let mut ranges = Vec::with_capacity(count);
             for _ in 0..count {
-                ranges.push((BlockIndex(cursor.uint(5)?), cursor.uint(3)? as u32));
+                let range = (read_first(cursor, wide)?, cursor.uint(3)? as u32);
+                if range.0.0.checked_add(range.1.into()).is_none_or(|end| end > BLOCKS_END) {
+                    return Err(cursor.fail(format!("{} blocks from block {} reach too far", range.1, range.0.0)));
+                }
+                ranges.push(range);
             }
             Ok(Entry::Holes { object, epoch, ranges })
         }
@@ -383,9 +452,20 @@ fn read_entry(cursor: &mut Cursor<'_>) -> Result<Entry, FormatError> {
     }
 }
 
-pub(crate) fn read_fragment(cursor: &mut Cursor<'_>) -> Result<FragmentEntry, FormatError> {
+/// Inverse of [`put_first`]. A block of a share is never one that a volume can have, and lies in
+/// its address space.
+pub(crate) fn read_first(cursor: &mut Cursor<'_>, wide: bool) -> Result<BlockIndex, FormatError> {
+    let first = BlockIndex(cursor.uint(if wide { WIDE_FIRST_BYTES } else { FIRST_BYTES })?);
+    if wide != is_wide(first) || first.0 >= BLOCKS_END {
+        return Err(cursor.fail(format!("block {} is no block of a share", first.0)));
+    }
+    Ok(first)
+}
+
+/// Inverse of [`put_fragment`].
+pub(crate) fn read_fragment(cursor: &mut Cursor<'_>, wide: bool) -> Result<FragmentEntry, FormatError> {
     let fragment = FragmentEntry {
-        first: BlockIndex(cursor.uint(5)?),
+        first: read_first(cursor, wide)?,
         count: cursor.u8()?.wrapping_add(1),
         codec: cursor.u8()?,
         stored: cursor.uint(3)? as u32,
@@ -449,6 +529,26 @@ mod tests {
                 }],
             },
             Entry::Holes { object: ObjectId(1), epoch: Epoch(0), ranges: vec![(BlockIndex(64), HOLE_BLOCKS_MAX)] },
+            Entry::Fragments {
+                object: ObjectId(2),
+                epoch: Epoch(0),
+                fragments: vec![fragment(SHARE_FIRST_BLOCK, 1, 70), fragment(BLOCKS_END - 32, 32, 30)],
+            },
+            Entry::Moves {
+                object: ObjectId(2),
+                epoch: Epoch(1),
+                moves: vec![Move {
+                    fragment: fragment(BLOCKS_END - 8, 8, 100),
+                    live: BlockMask(0xff00_0000),
+                    from: 1,
+                    made: Seq(9),
+                }],
+            },
+            Entry::Holes {
+                object: ObjectId(2),
+                epoch: Epoch(0),
+                ranges: vec![(BlockIndex(BLOCKS_END - 7), 7), (BlockIndex(SHARE_FIRST_BLOCK), HOLE_BLOCKS_MAX)],
+            },
             Entry::PoolProperties([("compression".to_owned(), "lz4".to_owned())].into()),
             Entry::Catalogue(CataloguePart {
                 as_of: Seq(7),
@@ -468,7 +568,7 @@ mod tests {
 
     fn sample_bytes() -> Vec<u8> {
         let (header, entries) = sample();
-        let total = (header_bytes(&entries) + 9796).next_multiple_of(BATCH_ALIGN);
+        let total = (header_bytes(&entries) + 9996).next_multiple_of(BATCH_ALIGN);
         let mut bytes = encode_batch(&header, &entries, header_bytes(&entries), total);
         assert_eq!(bytes.len(), header_bytes(&entries));
         bytes.resize(total, 0);
@@ -488,7 +588,7 @@ mod tests {
     fn a_header_may_end_in_zeroes_and_in_nothing_else() {
         let (header, entries) = sample();
         let longer = header_bytes(&entries) + 100;
-        let total = (longer + 9796).next_multiple_of(BATCH_ALIGN);
+        let total = (longer + 9996).next_multiple_of(BATCH_ALIGN);
         let mut bytes = encode_batch(&header, &entries, longer, total);
         bytes.resize(total, 0);
         let batch = decode_batch(&bytes).unwrap();
@@ -514,6 +614,22 @@ mod tests {
     }
 
     #[test]
+    fn a_block_of_a_share_is_none_of_a_volume_and_the_other_way_round() {
+        let (header, _) = sample();
+        let at = BATCH_FIXED_BYTES + RUN_HEAD_BYTES;
+        for (first, fits) in [(SHARE_FIRST_BLOCK, true), (SHARE_FIRST_BLOCK - 1, false), (BLOCKS_END, false)] {
+            let ranges = vec![(BlockIndex(SHARE_FIRST_BLOCK), 1)];
+            let entries = [Entry::Holes { object: ObjectId(1), epoch: Epoch(0), ranges }];
+            let mut bytes = encode_batch(&header, &entries, header_bytes(&entries), BATCH_ALIGN);
+            bytes[at..at + 8].copy_from_slice(&first.to_le_bytes());
+            let crc = crate::crc::crc32c(&bytes[8..]);
+            bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+            bytes.resize(BATCH_ALIGN, 0);
+            assert_eq!(decode_batch(&bytes).is_ok(), fits, "block {first}");
+        }
+    }
+
+    #[test]
     fn streams_that_do_not_exist_are_refused() {
         let mut bytes = sample_bytes();
         let header = decode_batch(&bytes).unwrap().header_bytes;
@@ -527,7 +643,7 @@ mod tests {
     fn payloads_come_in_the_order_of_the_entries() {
         let (_, entries) = sample();
         let stored: Vec<_> = entries.iter().flat_map(Entry::payloads).map(|(o, e, f)| (o.0, e.0, f.stored)).collect();
-        assert_eq!(stored, [(1, 0, 4096), (1, 0, 5000), (1, 3, 700)]);
+        assert_eq!(stored, [(1, 0, 4096), (1, 0, 5000), (1, 3, 700), (2, 0, 70), (2, 0, 30), (2, 1, 100)]);
     }
 
     #[test]
@@ -539,7 +655,7 @@ mod tests {
                     moves[0].live = BlockMask(live);
                 }
             }
-            let total = (header_bytes(&entries) + 9796).next_multiple_of(BATCH_ALIGN);
+            let total = (header_bytes(&entries) + 9996).next_multiple_of(BATCH_ALIGN);
             let mut bytes = encode_batch(&header, &entries, header_bytes(&entries), total);
             bytes.resize(total, 0);
             assert!(decode_batch(&bytes).unwrap_err().detail.contains("live mask"));

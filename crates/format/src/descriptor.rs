@@ -1,11 +1,12 @@
-//! The descriptor of an object: a volume or a snapshot now, a file of a share later.
+//! The descriptor of an object: a volume, a share, which differs from a volume in its size only, or
+//! a moment of one.
 //!
 //! An object is a timeline: its records carry epochs 0 to the one in force. A snapshot has no records of its own, only an
 //! origin: an epoch of a timeline. So has a clone, which is a volume; so the three differ in their state only.
 
 use std::collections::BTreeMap;
 
-use units::{Epoch, GroupIndex, ObjectId};
+use units::{Epoch, GroupIndex, ObjectId, SHARE_BYTES};
 
 use crate::FormatError;
 use crate::cursor::{Cursor, put_text, put_uint, seal, unseal};
@@ -77,7 +78,7 @@ pub struct ObjectDescriptor {
     pub state: ObjectState,
     /// Name, unique among the pool's volumes; of a snapshot, unique among those of its parent.
     pub name: String,
-    /// Size in bytes.
+    /// Size in bytes; of a share that of its address space, [`SHARE_BYTES`].
     pub size_bytes: u64,
     /// Epoch in force.
     pub epoch: Epoch,
@@ -149,6 +150,11 @@ impl ObjectDescriptor {
             identity: None,
             receive: None,
         }
+    }
+
+    /// Whether it is a share, or a moment of one: its size says so.
+    pub const fn is_share(&self) -> bool {
+        self.size_bytes == SHARE_BYTES
     }
 
     /// Encodes: id 8, state 1, name, size 8, epoch 4, flags 1 (has an origin, made by a schedule, reap is due, reap has
@@ -262,7 +268,7 @@ impl ObjectDescriptor {
         if descriptor.name.is_empty() || descriptor.name.len() > NAME_BYTES_MAX {
             return Err(cursor.fail(format!("name of {} bytes", descriptor.name.len())));
         }
-        if size_bytes > units::OBJECT_BYTES_MAX {
+        if size_bytes > units::OBJECT_BYTES_MAX && size_bytes != SHARE_BYTES {
             return Err(cursor.fail(format!("size of {size_bytes} bytes")));
         }
         // Whoever has an origin came later: so there is no circle.

@@ -31,7 +31,8 @@ mod superblock;
 
 pub use batch::{
     BATCH_ALIGN, BATCH_FIXED_BYTES, BATCH_MAGIC, Batch, BatchHeader, Entry, FRAGMENT_ENTRY_BYTES, FragmentEntry,
-    HOLE_BLOCKS_MAX, HOLE_BYTES, MOVE_ENTRY_BYTES, Move, STREAMS, Stream, decode_batch, encode_batch, header_bytes,
+    HOLE_BLOCKS_MAX, HOLE_BYTES, MOVE_ENTRY_BYTES, Move, STREAMS, Stream, decode_batch, encode_batch,
+    fragment_entry_bytes, header_bytes, hole_bytes, is_wide, move_entry_bytes,
 };
 pub use catalogue::{CATALOGUE_FIXED_BYTES, CataloguePart, CatalogueRef};
 pub use checkpoint::{Checkpoint, OpenExtent, USAGE_PAGE_EXTENTS, decode_usage_page, encode_usage_page};
@@ -64,12 +65,13 @@ pub use standby::{
     STANDBY_SEQ_OFFSET, STANDBY_TAIL_OFFSET, StandbyHeader, StandbyKind, StandbyRecord,
 };
 pub use stream::{
-    STREAM_BODY_BYTES_MAX, STREAM_HEAD_BYTES, STREAM_MAGIC, STREAM_VERSION, StreamBegin, StreamChunk, StreamData,
-    StreamEnd, StreamHead, StreamReader, StreamWriter, stream_checksum,
+    STREAM_BODY_BYTES_MAX, STREAM_HEAD_BYTES, STREAM_MAGIC, STREAM_VERSION, STREAM_VERSION_SHARE, StreamBegin,
+    StreamChunk, StreamData, StreamEnd, StreamHead, StreamReader, StreamWriter, stream_checksum,
 };
 pub use stream_set::{STREAM_SET_VERSION, StreamSetBegin, StreamSetEnd};
 pub use stream_token::ResumeToken;
 pub use superblock::{
-    COMPAT_INVENTORY, FORMAT_VERSION, INCOMPAT_COMPACT_RECORDS, INCOMPAT_KNOWN, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC,
-    SUPERBLOCK_OFFSETS, SUPERBLOCK_TAIL_BYTES, Superblock, SuperblockError, capacity_bytes_max, superblock_end_offset,
+    COMPAT_INVENTORY, FORMAT_VERSION, INCOMPAT_COMPACT_RECORDS, INCOMPAT_KNOWN, INCOMPAT_SHARES, SUPERBLOCK_BYTES,
+    SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS, SUPERBLOCK_TAIL_BYTES, Superblock, SuperblockError, capacity_bytes_max,
+    superblock_end_offset,
 };

@@ -6,9 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use units::{BLOCK_BYTES, BlockIndex, Epoch, GROUP_BLOCKS, GroupIndex, OBJECT_BYTES_MAX, ObjectId};
+use units::{BLOCK_BYTES, BlockIndex, Epoch, GROUP_BYTES, GroupIndex, OBJECT_BYTES_MAX, ObjectId, SHARE_BYTES};
 
-use crate::batch::{FRAGMENT_ENTRY_BYTES, HOLE_BYTES, put_fragment, read_fragment};
+use crate::batch::{
+    FRAGMENT_ENTRY_BYTES, HOLE_BYTES, WIDE_MORE_BYTES, put_first, put_fragment, read_first, read_fragment,
+};
 use crate::cursor::{Cursor, put_text, put_uint};
 use crate::descriptor::{put_properties, read_properties};
 use crate::receive::{put_optional_identity, read_identity, read_optional_identity};
@@ -16,8 +18,11 @@ use crate::{FormatError, FragmentEntry, FragmentIdentity, SnapshotIdentity, frag
 
 /// First four bytes of every chunk.
 pub const STREAM_MAGIC: u32 = u32::from_le_bytes(*b"SHSC");
-/// Version of the stream.
+/// Version of the stream of a volume.
 pub const STREAM_VERSION: u16 = 1;
+/// Version of the stream of a share: the same, but for the size, and for blocks, whose indexes take
+/// eight bytes.
+pub const STREAM_VERSION_SHARE: u16 = 2;
 /// Bytes in front of a chunk's body.
 pub const STREAM_HEAD_BYTES: usize = 24;
 /// Most bytes of a body: bounds what a reader buffers.
@@ -31,8 +36,10 @@ pub(crate) const KIND_SET_BEGIN: u8 = 4;
 pub(crate) const KIND_SET_END: u8 = 5;
 /// Bytes of a head that its checksum covers.
 const HEAD_SUMMED_BYTES: usize = 20;
-/// First group that no object can have.
-const GROUPS_MAX: u64 = OBJECT_BYTES_MAX / (GROUP_BLOCKS * BLOCK_BYTES) as u64;
+/// First group that no object of that size can have.
+const fn groups_max(size_bytes: u64) -> u64 {
+    if size_bytes == SHARE_BYTES { SHARE_BYTES / GROUP_BYTES as u64 } else { OBJECT_BYTES_MAX / GROUP_BYTES as u64 }
+}
 
 /// A fragment's identity in a stream: that of object 0, epoch 0, so that it depends on no pool.
 const fn identity(fragment: &FragmentEntry) -> FragmentIdentity {
@@ -164,7 +171,8 @@ impl StreamHead {
     /// The version of a stream that begins with this chunk, if it is another one than this program's.
     pub fn other_version(&self, body: &[u8]) -> Option<u16> {
         let version = u16::from_le_bytes(*body.first_chunk()?);
-        (self.kind == KIND_BEGIN && version != STREAM_VERSION).then_some(version)
+        let is_known = version == STREAM_VERSION || version == STREAM_VERSION_SHARE;
+        (self.kind == KIND_BEGIN && !is_known).then_some(version)
     }
 
     /// Whether it is the head of a first chunk.
@@ -213,6 +221,8 @@ struct Course {
     crc: u32,
     /// The first group that nothing was said of yet; none before the beginning.
     next: Option<GroupIndex>,
+    /// Whether it is the stream of a share.
+    is_wide: bool,
     is_over: bool,
     sums: StreamEnd,
 }
@@ -280,7 +290,9 @@ impl StreamWriter {
     /// snapshot and parent (2 + bytes each), properties.
     pub fn begin(&mut self, begin: &StreamBegin) -> Vec<u8> {
         let mut body = vec![0; STREAM_HEAD_BYTES];
-        put_uint(&mut body, STREAM_VERSION.into(), 2);
+        self.course.is_wide = begin.size_bytes == SHARE_BYTES;
+        let version = if self.course.is_wide { STREAM_VERSION_SHARE } else { STREAM_VERSION };
+        put_uint(&mut body, version.into(), 2);
         body.extend_from_slice(&begin.to.0);
         put_optional_identity(&mut body, begin.from.as_ref());
         put_uint(&mut body, begin.created_unix_s, 8);
@@ -304,11 +316,11 @@ impl StreamWriter {
         put_uint(&mut body, data.holes.len() as u64, 2);
         put_uint(&mut body, data.fragments.len() as u64, 2);
         for (first, blocks) in &data.holes {
-            put_uint(&mut body, first.0, 5);
+            put_first(&mut body, *first, self.course.is_wide);
             put_uint(&mut body, u64::from(*blocks), 3);
         }
         for fragment in &data.fragments {
-            put_fragment(&mut body, fragment);
+            put_fragment(&mut body, fragment, self.course.is_wide);
         }
         payloads.for_each(|payload| body.extend_from_slice(payload));
         self.course.count(data);
@@ -370,11 +382,12 @@ impl StreamReader {
             (KIND_BEGIN, None) => {
                 let begin = read_begin(&mut cursor)?;
                 self.course.next = Some(begin.start);
+                self.course.is_wide = begin.size_bytes == SHARE_BYTES;
                 self.blocks = begin.size_bytes.div_ceil(BLOCK_BYTES as u64);
                 StreamChunk::Begin(Box::new(begin))
             }
             (KIND_DATA, Some(next)) => {
-                let data = read_data(&mut cursor)?;
+                let data = read_data(&mut cursor, self.course.is_wide)?;
                 self.check_data(&cursor, &data, next)?;
                 self.course.count(&data);
                 StreamChunk::Data { payloads: body.len() - cursor.remaining(), data }
@@ -399,8 +412,12 @@ impl StreamReader {
         Ok(chunk)
     }
 
+    fn groups_max(&self) -> u64 {
+        groups_max(if self.course.is_wide { SHARE_BYTES } else { OBJECT_BYTES_MAX })
+    }
+
     fn check_data(&self, cursor: &Cursor<'_>, data: &StreamData, expected: GroupIndex) -> Result<(), FormatError> {
-        if data.from != expected || data.next <= data.from || data.next.0 > GROUPS_MAX {
+        if data.from != expected || data.next <= data.from || data.next.0 > self.groups_max() {
             let text = format!("groups {} to {} where {} comes next", data.from.0, data.next.0, expected.0);
             return Err(cursor.fail(text));
         }
@@ -437,8 +454,9 @@ impl StreamReader {
 
 fn read_begin(cursor: &mut Cursor<'_>) -> Result<StreamBegin, FormatError> {
     let version = cursor.u16()?;
-    if version != STREAM_VERSION {
-        return Err(cursor.fail(format!("version {version}, this program knows {STREAM_VERSION}")));
+    if version != STREAM_VERSION && version != STREAM_VERSION_SHARE {
+        let text = format!("version {version}, this program knows {STREAM_VERSION} and {STREAM_VERSION_SHARE}");
+        return Err(cursor.fail(text));
     }
     let begin = StreamBegin {
         to: read_identity(cursor)?,
@@ -454,28 +472,33 @@ fn read_begin(cursor: &mut Cursor<'_>) -> Result<StreamBegin, FormatError> {
     };
     cursor.end()?;
     let whole = begin.size_bytes > 0 && begin.size_bytes.is_multiple_of(BLOCK_BYTES as u64);
-    if !whole || begin.size_bytes > OBJECT_BYTES_MAX {
+    let fits = match version {
+        STREAM_VERSION_SHARE => begin.size_bytes == SHARE_BYTES,
+        _ => begin.size_bytes <= OBJECT_BYTES_MAX,
+    };
+    if !whole || !fits {
         return Err(cursor.fail(format!("a volume of {} bytes", begin.size_bytes)));
     }
-    if begin.start.0 > GROUPS_MAX {
+    if begin.start.0 > groups_max(begin.size_bytes) {
         return Err(cursor.fail(format!("it begins at group {}", begin.start.0)));
     }
     Ok(begin)
 }
 
-fn read_data(cursor: &mut Cursor<'_>) -> Result<StreamData, FormatError> {
+fn read_data(cursor: &mut Cursor<'_>, wide: bool) -> Result<StreamData, FormatError> {
     let (from, next) = (GroupIndex(cursor.u64()?), GroupIndex(cursor.u64()?));
     let (holes, fragments) = (usize::from(cursor.u16()?), usize::from(cursor.u16()?));
-    if holes * HOLE_BYTES + fragments * FRAGMENT_ENTRY_BYTES > cursor.remaining() {
+    let more = if wide { WIDE_MORE_BYTES } else { 0 };
+    if holes * (HOLE_BYTES + more) + fragments * (FRAGMENT_ENTRY_BYTES + more) > cursor.remaining() {
         return Err(cursor.fail(format!("{holes} holes and {fragments} fragments in {} bytes", cursor.remaining())));
     }
     let mut data =
         StreamData { from, next, holes: Vec::with_capacity(holes), fragments: Vec::with_capacity(fragments) };
     for _ in 0..holes {
-        data.holes.push((BlockIndex(cursor.uint(5)?), cursor.uint(3)? as u32));
+        data.holes.push((read_first(cursor, wide)?, cursor.uint(3)? as u32));
     }
     for _ in 0..fragments {
-        data.fragments.push(read_fragment(cursor)?);
+        data.fragments.push(read_fragment(cursor, wide)?);
     }
     Ok(data)
 }

@@ -16,10 +16,13 @@ pub const SUPERBLOCK_MAGIC: &[u8; 8] = b"ShalePl\x01";
 pub const FORMAT_VERSION: u32 = 1;
 /// Incompatible feature: map records may be compact. Set before the first one is written, and never taken back.
 pub const INCOMPAT_COMPACT_RECORDS: u64 = 1 << 0;
+/// Incompatible feature: there may be shares. Set before the first one is made, and never taken
+/// back.
+pub const INCOMPAT_SHARES: u64 = 1 << 1;
 /// Compatible feature: extent 0 has an inventory of all extents. Set when there is one, and never taken back.
 pub const COMPAT_INVENTORY: u64 = 1 << 0;
 /// Incompatible features that this code knows. A pool with any other bit is not opened.
-pub const INCOMPAT_KNOWN: u64 = INCOMPAT_COMPACT_RECORDS;
+pub const INCOMPAT_KNOWN: u64 = INCOMPAT_COMPACT_RECORDS | INCOMPAT_SHARES;
 
 /// Why a superblock cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -30,6 +30,8 @@ pub mod progress;
 pub mod schedules;
 pub mod service;
 pub mod session;
+mod share_check;
+pub mod shares;
 pub mod slices;
 pub mod stream_io;
 pub mod stream_plan;

@@ -16,7 +16,10 @@ pub struct VolumeReport {
     pub id: u64,
     /// Name.
     pub name: String,
-    /// Size that its users see.
+    /// Whether it is a share.
+    #[serde(default)]
+    pub share: bool,
+    /// Size that its users see; of a share, which has none, what it holds.
     pub size_bytes: u64,
     /// Logical bytes that hold data.
     pub allocated_bytes: u64,
@@ -179,10 +182,11 @@ impl VolumeReport {
     /// From the engine's figures.
     pub fn new(status: VolumeStatus, clients: usize) -> Self {
         Self {
+            share: status.is_share(),
+            size_bytes: status.logical_bytes(),
             ratio: ratio(status.allocated_bytes, status.stored_bytes).filter(|_| status.allocated_bytes > 0),
             id: status.id.0,
             name: status.name,
-            size_bytes: status.size_bytes,
             allocated_bytes: status.allocated_bytes,
             stored_bytes: status.stored_bytes,
             created_unix_s: status.created_unix_s,
@@ -229,6 +233,9 @@ pub struct StatusReport {
     pub pid: u32,
     pub nbd: Vec<String>,
     pub mount: Option<String>,
+    /// The directory below which it is served as mounted shares.
+    #[serde(default)]
+    pub shares: Option<String>,
     pub uptime_s: u64,
     /// The worst that is to be said: see [`crate::health`].
     #[serde(default)]

@@ -18,6 +18,8 @@ use crate::model::{
 };
 use crate::output::Output;
 use crate::schedules;
+use crate::share_check;
+use crate::shares::{self, Shares};
 use crate::stream_io::Place;
 use crate::stream_plan;
 use crate::system;
@@ -40,6 +42,8 @@ pub struct Served {
     pub nbd: Vec<String>,
     /// FUSE mount.
     pub mount: Option<String>,
+    /// Directory below which shares are mounted.
+    pub shares: Option<String>,
 }
 
 /// An open pool and what is done with it.
@@ -52,6 +56,8 @@ pub struct Service {
     written_before: u64,
     output: Output,
     served: Mutex<Option<Served>>,
+    /// Shares that are mounted, while they are.
+    shares: Mutex<Option<Arc<Shares>>>,
     /// Damages that the log has.
     damage_told: Mutex<BTreeSet<String>>,
 }
@@ -85,6 +91,7 @@ impl Service {
             written_before: system::disk_written_bytes(),
             output,
             served: Mutex::new(None),
+            shares: Mutex::new(None),
             damage_told: Mutex::default(),
         }
     }
@@ -109,6 +116,48 @@ impl Service {
         *self.served.lock() = Some(served);
     }
 
+    /// From now on changes of the pool's shares are changes of the mounts.
+    pub fn set_shares(&self, shares: Arc<Shares>) {
+        *self.shares.lock() = Some(shares);
+    }
+
+    /// Takes that back.
+    pub fn forget_shares(&self) {
+        *self.shares.lock() = None;
+    }
+
+    /// Mounts shares that have come, and unmounts those that have gone, where shares are mounted at
+    /// all.
+    pub fn look_at_shares(&self) {
+        let shares = self.shares.lock().clone();
+        if let Some(shares) = shares {
+            shares.close_moments(true);
+            shares.bring_up_to_date().iter().for_each(|line| self.output.warn(line));
+        }
+    }
+
+    /// Brings changes of mounted shares into the pool, so that a snapshot has it: of one
+    /// share, or of all.
+    fn freeze(&self, share: Option<&str>) -> Result<()> {
+        let shares = self.shares.lock().clone();
+        shares.map_or(Ok(()), |shares| shares.freeze(share))
+    }
+
+    /// Does something to a volume or a share that is not mounted meanwhile.
+    fn unmounted<T>(&self, name: &str, force: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let shares = self.shares.lock().clone();
+        let Some(shares) = shares else { return work() };
+        // Snapshots and bookmarks go while the share is mounted, and come back into sight by
+        // themselves.
+        shares.close_moments(false);
+        let released = !name.contains(['@', '#']) && shares.release(name, force)?;
+        let done = work();
+        if released {
+            self.look_at_shares();
+        }
+        done
+    }
+
     /// Something for the server's log.
     pub fn log(&self, text: &str) {
         self.output.note(&format!("shale: {text}"));
@@ -125,6 +174,7 @@ impl Service {
         client: &Arc<dyn Client>,
     ) -> Result<(u64, Arc<dyn BlockDevice>)> {
         let volume = self.named(name, id)?;
+        shares::refuse(&volume)?;
         Ok((volume.id().0, self.devices.open_volume(volume, client)?))
     }
 
@@ -147,6 +197,12 @@ impl Service {
             Request::Create { volume, size_bytes, properties } => {
                 self.pool.create_volume(&volume, size_bytes, &properties).map(|id| Reply::Created { id: id.0 })
             }
+            Request::CreateShare { share, properties } => {
+                let id = self.pool.create_share(&share, &properties)?;
+                shares::make(&self.pool, &share)?;
+                self.look_at_shares();
+                Ok(Reply::Created { id: id.0 })
+            }
             Request::Destroy { volume, .. } if volume.contains('#') => {
                 self.pool.destroy_bookmark(&volume).map(|()| Reply::Done)
             }
@@ -155,19 +211,29 @@ impl Service {
                 let bookmarks = self.pool.bookmarks(volume.as_deref())?;
                 Ok(Reply::Bookmarks(bookmarks.into_iter().map(BookmarkLine::from).collect()))
             }
-            Request::Destroy { volume, id, recursive, force } => match id {
-                Some(_) => self.devices.destroy(self.named(&volume, id)?.id(), recursive, force),
-                None => self.devices.destroy(&volume, recursive, force),
+            Request::Destroy { volume, id, recursive, force } => self
+                .unmounted(&volume, force, || match id {
+                    Some(_) => self.devices.destroy(self.named(&volume, id)?.id(), recursive, force),
+                    None => self.devices.destroy(&volume, recursive, force),
+                })
+                .map(|()| Reply::Done),
+            Request::Snapshot { volume, name } => {
+                self.freeze(Some(&volume))?;
+                self.pool.snapshot(&volume, &name).map(|()| Reply::Done)
             }
-            .map(|()| Reply::Done),
-            Request::Snapshot { volume, name } => self.pool.snapshot(&volume, &name).map(|()| Reply::Done),
             Request::Clone { snapshot, volume, properties } => {
-                self.pool.clone_snapshot(&snapshot, &volume, &properties).map(|()| Reply::Done)
+                self.pool.clone_snapshot(&snapshot, &volume, &properties)?;
+                self.look_at_shares();
+                Ok(Reply::Done)
             }
             Request::Rollback { snapshot, recursive, force } => {
-                self.devices.rollback(&snapshot, recursive, force).map(|()| Reply::Done)
+                let share = crate::names::volume_of(&snapshot);
+                let work = || self.devices.rollback(&snapshot, recursive, force);
+                self.unmounted(share, force, work).map(|()| Reply::Done)
             }
-            Request::Rename { old, new } => self.pool.rename(&old, &new).map(|()| Reply::Done),
+            Request::Rename { old, new } => {
+                self.unmounted(&old, false, || self.pool.rename(&old, &new)).map(|()| Reply::Done)
+            }
             Request::Promote { volume } => self.pool.promote(&volume).map(|()| Reply::Done),
             Request::Hold { snapshot, tag } => self.pool.hold(&snapshot, &tag).map(|()| Reply::Done),
             Request::Release { snapshot, tag } => self.pool.release(&snapshot, &tag).map(|()| Reply::Done),
@@ -175,6 +241,10 @@ impl Service {
                 Ok(Reply::Holds(self.pool.holds(of.as_deref())?.into_iter().map(HoldLine::from).collect()))
             }
             Request::Snapshots { volume } => self.snapshots(volume.as_deref()).map(Reply::Snapshots),
+            Request::Diff { to, .. } if self.pool.volume(&to).is_ok_and(|to| to.is_share()) => {
+                let text = format!("'{to}' is a share, of which it cannot be told yet which files are different");
+                Err(Error::new(ErrorKind::Unsupported, text))
+            }
             Request::Diff { from, to, start } => Ok(Reply::Diff(self.pool.diff(&from, &to, start)?.into())),
             Request::Resize { volume, id, size_bytes, shrink, force } => {
                 self.resize(self.named(&volume, id)?, size_bytes, shrink, force)
@@ -211,7 +281,11 @@ impl Service {
                 self.pool.acknowledge_losses().map(|()| Reply::Done)
             }
             Request::Sort { bytes, restart } => Ok(Reply::Sorted(self.pool.sort(bytes, restart)?.into())),
-            Request::Scrub { bytes, restart } => Ok(Reply::Scrubbed(Box::new(self.pool.scrub(bytes, restart)?.into()))),
+            Request::Scrub { bytes, restart } => {
+                let mut report = self.pool.scrub(bytes, restart)?;
+                share_check::name_files(&self.pool, &mut report.damages);
+                Ok(Reply::Scrubbed(Box::new(report.into())))
+            }
             Request::Recompress { volume, mode, bytes, restart } => {
                 let report = self.pool.recompress(&volume, mode.as_deref(), bytes, restart)?;
                 Ok(Reply::Recompressed(Box::new(report.into())))
@@ -237,12 +311,19 @@ impl Service {
             Request::Send(_) | Request::Receive(_) => {
                 Err(Error::new(ErrorKind::Invalid, "a stream needs a connection of its own"))
             }
-            Request::Bulk { volume, id } => Ok(Reply::Bulk { id: self.named(&volume, id)?.id().0 }),
+            Request::Bulk { volume, id } => {
+                let volume = self.named(&volume, id)?;
+                shares::refuse(&volume)?;
+                Ok(Reply::Bulk { id: volume.id().0 })
+            }
         }
     }
 
     /// Takes and removes the snapshots that are due now, until `is_over`; what was done, or could not be.
     pub fn run_schedules(&self, is_over: &dyn Fn() -> bool) -> Vec<String> {
+        if let Err(error) = self.freeze(None) {
+            return vec![format!("shares cannot be made durable: {error}")];
+        }
         schedules::run(&self.pool, &self.devices, env::Clock::unix_s(&env::SystemClock::default()), is_over)
     }
 
@@ -289,7 +370,7 @@ impl Service {
             reports.push(SnapshotReport {
                 volume: status.volume,
                 name: status.name,
-                size_bytes: status.size_bytes,
+                size_bytes: if status.size_bytes == units::SHARE_BYTES { data_bytes } else { status.size_bytes },
                 created_unix_s: status.created_unix_s,
                 scheduled: status.scheduled,
                 unique_bytes,
@@ -307,7 +388,9 @@ impl Service {
         if !self.pool.suspects_damage() {
             return Vec::new();
         }
-        let known: BTreeSet<_> = self.pool.damage_report().damages.into_iter().map(damage_words).collect();
+        let mut damages = self.pool.damage_report().damages;
+        share_check::name_files(&self.pool, &mut damages);
+        let known: BTreeSet<_> = damages.into_iter().map(damage_words).collect();
         let mut told = self.damage_told.lock();
         let new = known.difference(&told).map(|text| format!("DAMAGED: {text}")).collect();
         *told = known;
@@ -325,7 +408,7 @@ impl Service {
         let damage = self.pool.damage_report();
         let served = self.served.lock().clone();
         let is_served = served.is_some();
-        let Served { nbd, mount } = served.unwrap_or_default();
+        let Served { nbd, mount, shares } = served.unwrap_or_default();
         // The process writes to nothing but the log and the map, once it is open; where the system does not count, the log
         // alone is known.
         let written = system::disk_written_bytes().saturating_sub(self.written_before).max(status.log_bytes);
@@ -373,6 +456,7 @@ impl Service {
             pid: std::process::id(),
             nbd,
             mount,
+            shares,
             uptime_s: self.opened.elapsed().as_secs(),
             capacity_bytes: status.capacity_bytes,
             extent_bytes: status.extent_bytes,

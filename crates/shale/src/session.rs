@@ -108,7 +108,15 @@ impl Session {
     /// # Errors
     /// What the pool says.
     pub fn create(&self, volume: &str, size_bytes: u64, properties: BTreeMap<String, String>) -> Result<u64> {
-        match self.call(Request::Create { volume: volume.to_owned(), size_bytes, properties })? {
+        self.created(Request::Create { volume: volume.to_owned(), size_bytes, properties })
+    }
+
+    /// Creates what the request says; its number.
+    ///
+    /// # Errors
+    /// What the pool says.
+    pub fn created(&self, request: Request) -> Result<u64> {
+        match self.call(request)? {
             Reply::Created { id } => Ok(id),
             other => Err(other.unexpected()),
         }

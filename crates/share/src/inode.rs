@@ -69,6 +69,13 @@ pub struct Inode {
     pub(crate) flags: Flags,
 }
 
+impl Inode {
+    /// The file of the object space that holds its content; 0 for what has none.
+    pub const fn data_file(&self) -> u64 {
+        self.data
+    }
+}
+
 const VERSION: u8 = 1;
 const FIXED_BYTES: usize = 94;
 

@@ -14,6 +14,7 @@ mod journal;
 mod log;
 mod names;
 mod overlay;
+mod scratch;
 mod store;
 mod tree;
 
@@ -21,4 +22,5 @@ pub use failure::{Failure, Result};
 pub use inode::{Inode, Time};
 pub use journal::{JOURNAL_BYTES_MAX, Journal, Left, answering};
 pub use names::{COOKIE_DOT, COOKIE_DOT_DOT, NAME_BYTES_MAX};
+pub use scratch::Scratch;
 pub use tree::{Caller, Listed, Options, SetAttributes, TimeToSet, Tree, Written};

@@ -20,6 +20,12 @@ pub const GROUP_BYTES: usize = BLOCK_BYTES * GROUP_BLOCKS;
 pub const OBJECT_BLOCKS_MAX: u64 = 1 << 38;
 /// Largest object in bytes.
 pub const OBJECT_BYTES_MAX: u64 = OBJECT_BLOCKS_MAX * BLOCK_BYTES as u64;
+/// Bytes of the address space of a share. No volume is as large: so the size says what an object
+/// is.
+pub const SHARE_BYTES: u64 = 1 << 63;
+/// First block of a share that holds anything: 4 PiB, behind the last block of any volume. So the
+/// log tells by a block whether an entry is of a share.
+pub const SHARE_FIRST_BLOCK: u64 = 1 << 40;
 /// Smallest and largest extent: below 32 KiB a raw unit no longer fits behind its header, above 16 MiB
 /// Bytes of an extent unless told otherwise.
 pub const EXTENT_BYTES_DEFAULT: u32 = 1 << 20;

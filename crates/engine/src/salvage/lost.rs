@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use codec::DICTIONARY_BYTES_MAX;
 use format::{DICTIONARY_FRAME_BYTES, ObjectDescriptor, ObjectState, dictionary_content_bytes};
-use units::{BLOCK_BYTES, Epoch, OBJECT_BYTES_MAX, ObjectId};
+use units::{BLOCK_BYTES, Epoch, OBJECT_BYTES_MAX, ObjectId, SHARE_BYTES};
 
 use super::scan::Scan;
 use super::told::Table;
@@ -19,7 +19,11 @@ pub(crate) fn complete(mut table: Table, scan: &Scan) -> (Table, BTreeSet<Object
     let seen = scan.seen();
     let mut add = |table: &mut Table, id: ObjectId, least: Epoch| {
         let (epoch, end) = seen.get(&id).map_or((Epoch(0), 1), |(epoch, end)| (*epoch, end.0.max(1)));
-        let size_bytes = end.saturating_mul(BLOCK_BYTES as u64).min(OBJECT_BYTES_MAX);
+        let size_bytes = match end.saturating_mul(BLOCK_BYTES as u64) {
+            // No volume has data there.
+            bytes if bytes > OBJECT_BYTES_MAX => SHARE_BYTES,
+            bytes => bytes,
+        };
         let descriptor = ObjectDescriptor {
             epoch: epoch.max(least),
             ..ObjectDescriptor::volume(id, format!("lost-{}", id.0), size_bytes)

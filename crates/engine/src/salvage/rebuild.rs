@@ -78,7 +78,7 @@ pub(crate) fn rebuild(
     let objects = &old.core.objects;
     let moments = |volume: &Arc<Object>| {
         let snapshots = objects.snapshots_of(volume.id);
-        snapshots.iter().map(|snapshot| snapshot.size_bytes()).sum::<u64>() + volume.size_bytes()
+        snapshots.iter().map(|snapshot| snapshot.logical_bytes()).sum::<u64>() + volume.logical_bytes()
     };
     let volumes = objects.volumes();
     let total_bytes = volumes.iter().map(moments).sum();
@@ -166,7 +166,7 @@ impl Rebuild<'_> {
             levels = from.levels();
         } else {
             let first = snapshots.first().unwrap_or(volume);
-            self.make(&name, &properties, |into, own| into.create_volume(&name, first.size_bytes(), own).map(drop))?;
+            self.make(&name, &properties, |into, own| into.create(&name, first.size_bytes(), own).map(drop))?;
         }
         let target = self.into.volume(&name)?;
         // Steps 2 and 3.
@@ -271,10 +271,11 @@ impl Rebuild<'_> {
                 }
             }
             let Some(next) = page.next else { break };
-            (self.progress)(SalvageStep::Copy, self.done_bytes + next, self.total_bytes)?;
+            let reached = if object.is_share() { told.copied_bytes } else { next };
+            (self.progress)(SalvageStep::Copy, self.done_bytes + reached, self.total_bytes)?;
             at = next;
         }
-        self.done_bytes += size_bytes;
+        self.done_bytes += object.logical_bytes();
         (self.progress)(SalvageStep::Copy, self.done_bytes, self.total_bytes)?;
         self.damages(object, &mut told)?;
         told.missing_bytes_max = self.missing_max(&source)?;

@@ -33,6 +33,7 @@ fn tight(rng: &mut Rng) -> Shape {
         history: false,
         dictionaries: false,
         standby: false,
+        shares: false,
     }
 }
 

@@ -78,6 +78,7 @@ fn prepare_with_tail(seed: u64, tail_ops: u64) -> Result<World, Failure> {
         history: false,
         dictionaries: false,
         standby: false,
+        shares: false,
         ..Shape::small(rng)
     })?;
     let work = |world: &mut World, ops: u64| -> Result<(), Failure> {

@@ -33,5 +33,6 @@ mod recompress;
 mod salvage;
 mod salvage_truth;
 mod send;
+mod shares;
 mod shrink;
 mod sort;

@@ -40,7 +40,7 @@ fn audit_allocation(world: &mut World) -> Result<(), Failure> {
     let (status, volumes) = (world.pool().status(), world.pool().volumes());
     let stored: u64 = volumes.iter().map(|v| v.stored_bytes).sum();
     let allocated: u64 = volumes.iter().map(|v| v.allocated_bytes).sum();
-    let logical: u64 = volumes.iter().map(|v| v.size_bytes).sum();
+    let logical: u64 = volumes.iter().map(engine::VolumeStatus::logical_bytes).sum();
     let owned = (
         status.live_bytes - status.unlisted_bytes - status.dictionary_bytes,
         status.allocated_bytes,

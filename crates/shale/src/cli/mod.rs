@@ -77,7 +77,7 @@ pub struct Cli {
 pub enum Command {
     /// Make a pool
     Init(InitArgs),
-    /// Create a volume
+    /// Create a volume or a share
     Create(CreateArgs),
     /// Set properties of the pool or of a volume
     Set(SetArgs),
@@ -87,7 +87,7 @@ pub enum Command {
     List(ListArgs),
     /// Show what the pool holds, what that costs, and how it fares
     Status(StatusArgs),
-    /// Serve the volumes over NBD, and as files below a directory
+    /// Serve the volumes over NBD and as files below a directory, and mount the shares
     Serve(ServeArgs),
     /// Copy a file, a block device or stdin into a volume
     Import(ImportArgs),

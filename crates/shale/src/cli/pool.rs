@@ -124,6 +124,7 @@ Examples:
   shale serve /srv/pool                                        NBD on unix:/srv/pool/nbd.sock
   shale serve /srv/pool --nbd unix:/run/shale.sock --nbd 127.0.0.1:10809
   shale serve /srv/pool --mount /mnt/shale                     a file for each volume
+  shale serve /srv/pool --shares /srv/shares                   each share, mounted at /srv/shares/NAME
   losetup -f --show --direct-io=on /mnt/shale/vm               a file as a block device
   qemu-img convert disk.qcow2 nbd+unix:///vm?socket=/srv/pool/nbd.sock
 
@@ -136,22 +137,26 @@ The death of the server, kill -9 included, loses no acknowledged write: each is 
 takes about a quarter of --memory there, until the log has it; whatever opens the pool next brings it to the log. With
 'off' only flushed writes survive, as with a loss of power.
 
-The mount outlives such a death (Linux 6.9 and later): users of its files, loop devices and the file systems on them
+Mounts outlive such a death (Linux 6.9 and later): users of its files, loop devices and the file systems on them
 among them, wait until the pool is served again at the same directory, and then go on. Without --standby, with FUSE over
 io_uring, or with --keep-mounts off, the mount ends with the server.")]
 pub struct ServeArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Listen for NBD clients; may be repeated [default without --mount: unix:POOL/nbd.sock]
+    /// Listen for NBD clients; may be repeated [default without --mount and --shares:
+    /// unix:POOL/nbd.sock]
     #[arg(long, value_name = "unix:PATH|HOST:PORT")]
     pub nbd: Vec<String>,
     /// Show each volume as a file below this directory (FUSE)
     #[arg(long, value_name = "DIR")]
     pub mount: Option<PathBuf>,
+    /// Mount each share at a directory of its name below this one (FUSE); needs root
+    #[arg(long, value_name = "DIR")]
+    pub shares: Option<PathBuf>,
     /// Let other users than the server's reach the mounted files
     #[arg(long, requires = "mount")]
     pub allow_other: bool,
-    /// Serve only this volume; may be repeated
+    /// Serve only this volume or share; may be repeated
     #[arg(long, value_name = "NAME", value_parser = names::volume_name)]
     pub volume: Vec<String>,
     /// Memory for buffers and caches
@@ -235,7 +240,8 @@ back: it counts, and what is damaged gives errors.
 JSON fields: clean, records, fragments, fragment_bytes, seconds, problems_total, problems_left (not repaired),
   volumes (how many problems each volume and snapshot that is concerned has), kinds (how many problems of each kind there are), problems (the first 1000):
   list of {kind, volume, offset, detail, repaired}; kind is superblock, record, fragment, header, usage, overlap, object,
-  history, catalogue, checkpoint, costs, map-store, log, data or lost; volume and offset (bytes) may be null. What has
+  history, catalogue, checkpoint, costs, map-store, log, data, lost or tree (of a share; what is damaged in one
+  is named by its path); volume and offset (bytes) may be null. What has
   been mended before the pool was opened is said on stderr, too, as soon as it is done. log_end (text, or null after an orderly end: what can
   be said of the end of the log; of a torn batch it cannot be known whether it was flushed), loss (null, or what was dropped, or in an error
   what would be: {what, first_batch, flushed_before, batches, batches_whole, batches_unknown,

@@ -13,17 +13,26 @@ use crate::names;
 Examples:
   shale create /srv/pool vm --size 20G
   shale create /srv/pool archive --size 1.5TiB -o compression=zstd-9 -o unit=128K
+  shale create /srv/pool home --share
+  shale create /srv/pool mail --share -o compression=zstd-3 -o quota=50G
 
-A volume is thin: its size costs nothing until data is written. Sizes are rounded up to 4 KiB.")]
+A volume is thin: its size costs nothing until data is written. Sizes are rounded up to 4 KiB.
+A share is a directory tree: shale serve --shares mounts it. It has no size, but may have a quota. Once a pool has
+had a share, older programs do not open it any more.
+
+JSON fields: volume, size_bytes; of a share: share.")]
 pub struct CreateArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Name of the new volume
+    /// Name of the new volume or share
     #[arg(value_parser = names::volume_name)]
     pub volume: String,
     /// Size that its users see
-    #[arg(long, value_name = "SIZE", value_parser = names::size)]
-    pub size: u64,
+    #[arg(long, value_name = "SIZE", value_parser = names::size, required_unless_present = "share")]
+    pub size: Option<u64>,
+    /// Create a share: a directory tree, without a size of its own
+    #[arg(long, conflicts_with = "size")]
+    pub share: bool,
     /// Property of the volume, instead of the pool's; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,

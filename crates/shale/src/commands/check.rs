@@ -14,6 +14,7 @@ use crate::model::{CheckSummary, LossReport, ProblemReport};
 use crate::output::Output;
 use crate::pool_dir::{self, Opening, PoolDir};
 use crate::progress::Progress;
+use crate::share_check;
 
 /// So many problems are seen at a glance.
 const LISTED_FEW: usize = 10;
@@ -46,6 +47,10 @@ pub fn run(args: CheckArgs, output: &Output) -> Outcome {
         progress.set(done);
     });
     progress.finish();
+    let report = report.map(|mut report| {
+        share_check::check(pool.service.pool(), &mut report);
+        report
+    });
     let loss = pool.service.pool().accepted_loss().as_ref().map(LossReport::from);
     let closed = pool.close();
     let summary = CheckSummary { loss, ..CheckSummary::new(report?, started.elapsed().as_secs_f64()) };

@@ -65,6 +65,11 @@ impl Keeping {
         Ok(Self { keeper: None })
     }
 
+    /// What holds mounts, if anything does.
+    pub fn keeper(&self) -> Option<Arc<Keeper>> {
+        self.keeper.clone()
+    }
+
     /// What holds the mount of volumes as files.
     pub fn volumes(&self) -> Option<KeptBy> {
         self.keeper.clone().map(|keeper| KeptBy { keeper, name: VOLUMES.to_owned() })

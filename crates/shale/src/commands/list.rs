@@ -200,8 +200,10 @@ impl Row<'_> {
         match (column, self.snapshot) {
             ("name", Some(s)) => Value::Text(format!("{}@{}", v.name, s.name)),
             ("name", None) => Value::Text(v.name.clone()),
-            ("type", snapshot) => Value::Text(if snapshot.is_some() { "snapshot" } else { "volume" }.to_owned()),
+            ("type", Some(_)) => Value::Text("snapshot".to_owned()),
+            ("type", None) => Value::Text(if v.share { "share" } else { "volume" }.to_owned()),
             ("id", None) => Value::Count(v.id),
+            ("size", _) if v.share => Value::None,
             ("size", snapshot) => Value::Bytes(snapshot.map_or(v.size_bytes, |s| s.size_bytes)),
             ("data", _) => Value::AboutBytes(data),
             ("stored", _) => Value::AboutBytes(stored),
@@ -262,6 +264,7 @@ mod tests {
         VolumeReport {
             id: 7,
             name: "vm".to_owned(),
+            share: false,
             size_bytes: 10 << 30,
             allocated_bytes: 3 << 20,
             stored_bytes: 1 << 20,

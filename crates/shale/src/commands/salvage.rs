@@ -64,7 +64,8 @@ impl Summary {
         let lossy = report.is_lossy();
         let volumes = report.volumes.into_iter().map(|v| Volume {
             name: v.name,
-            size_bytes: v.size_bytes,
+            // A share has no size.
+            size_bytes: if v.size_bytes == units::SHARE_BYTES { v.copied_bytes } else { v.size_bytes },
             copied_bytes: v.copied_bytes,
             damaged_bytes: v.damaged_bytes,
             damaged: v

@@ -29,6 +29,7 @@ use crate::exit::{Outcome, kind_of};
 use crate::output::Output;
 use crate::pool_dir::{self, OpenPool, Opening, PoolDir};
 use crate::service::{Served, Service};
+use crate::shares::Shares;
 use crate::system::{self, Termination};
 
 /// How long a stopping server takes to bring down what file systems on its files have in the kernel's caches, before it cuts
@@ -75,7 +76,8 @@ pub fn run(args: ServeArgs, output: &Output) -> Outcome {
     let standby = pool.service.pool().status().standby;
     output.note(&format!("shale: acknowledged writes {}", pool_dir::promise(standby.place.as_deref(), standby.bytes)));
     let keeps_acknowledged = standby.place.is_some();
-    let keeping = Keeping::begin(&dir, args.keep_mounts, args.mount.is_some(), keeps_acknowledged, output);
+    let has_mounts = args.mount.is_some() || args.shares.is_some();
+    let keeping = Keeping::begin(&dir, args.keep_mounts, has_mounts, keeps_acknowledged, output);
     let served = serve(&args, &dir, (&pool, &keeping), &listen, ready_fd, (send, events), output);
     let closed = pool.close();
     served?;
@@ -83,7 +85,7 @@ pub fn run(args: ServeArgs, output: &Output) -> Outcome {
 }
 
 fn addresses(args: &ServeArgs, dir: &PoolDir, output: &Output) -> Result<Vec<Listen>> {
-    if args.nbd.is_empty() && args.mount.is_none() {
+    if args.nbd.is_empty() && args.mount.is_none() && args.shares.is_none() {
         let listen = Listen::Unix(std::path::absolute(dir.nbd_path()).unwrap_or_else(|_| dir.nbd_path()));
         output.note(&format!("neither --nbd nor --mount was given: serving NBD on {listen}"));
         return Ok(vec![listen]);
@@ -117,14 +119,14 @@ fn serve(
     let control = ControlServer::start(&dir.control_path(), Arc::clone(service))?;
     let result = FrontEnds::start(args, (service, keeping), listen, send, output).and_then(|front_ends| {
         let told = front_ends.tell_ready(service, ready_fd, output);
-        let only_mount = front_ends.nbd.is_none();
+        let only_mount = front_ends.nbd.is_none() && front_ends.shares.is_none();
         if told.is_ok() {
             wait(&events, only_mount, service, output);
         }
         if let Err(error) = system::notify_manager("STOPPING=1") {
             output.warn(&format!("the service manager cannot be told: {error}"));
         }
-        front_ends.stop(output);
+        front_ends.stop(service, output);
         told
     });
     control.stop();
@@ -146,6 +148,7 @@ fn wait(events: &Receiver<Event>, only_mount: bool, service: &Service, output: &
             }
             Ok(Event::Unmounted) => output.warn("the mount is gone; NBD goes on"),
             Err(RecvTimeoutError::Timeout) => {
+                service.look_at_shares();
                 service.new_damage().iter().for_each(|line| output.warn(line));
                 let told = service.run_schedules(&|| !events.is_empty());
                 // What fails is tried again and again, and said once.
@@ -163,6 +166,7 @@ fn wait(events: &Receiver<Event>, only_mount: bool, service: &Service, output: &
 struct FrontEnds {
     nbd: Option<Server>,
     mount: Option<Mount>,
+    shares: Option<Arc<Shares>>,
 }
 
 /// Refuses a mount point below which the pool itself would vanish: no command would find it any more.
@@ -231,8 +235,11 @@ impl FrontEnds {
             check_hides_nothing(dir, service)?;
             check_hides_no_socket(dir, listen)?;
         }
+        if let Some(dir) = &args.shares {
+            check_hides_nothing(dir, service)?;
+        }
         let devices = service.devices().shown(&args.volume);
-        let mut front_ends = Self { nbd: None, mount: None };
+        let mut front_ends = Self { nbd: None, mount: None, shares: None };
         if !listen.is_empty() {
             let log_output = *output;
             let usual = ServerOptions::default();
@@ -248,7 +255,19 @@ impl FrontEnds {
             match Self::mount(args, (service, keeping), devices, send) {
                 Ok(mount) => front_ends.mount = Some(mount),
                 Err(error) => {
-                    front_ends.stop(output);
+                    front_ends.stop(service, output);
+                    return Err(error);
+                }
+            }
+        }
+        if let Some(dir) = &args.shares {
+            match Shares::start(service, dir, &args.volume, args.memory, keeping.keeper()) {
+                Ok(shares) => {
+                    service.set_shares(shares.clone());
+                    front_ends.shares = Some(shares);
+                }
+                Err(error) => {
+                    front_ends.stop(service, output);
                     return Err(error);
                 }
             }
@@ -292,11 +311,12 @@ impl FrontEnds {
         let uris: Vec<String> = listen.iter().map(|address| address.uri("")).collect();
         let mount = self.mount.as_ref().map(|mount| mount.dir().display().to_string());
         let over_io_uring = self.mount.as_ref().is_some_and(Mount::is_over_io_uring);
-        service.set_served(Served { nbd: nbd.clone(), mount: mount.clone() });
+        let shares = self.shares.as_ref().map(|shares| shares.dir().display().to_string());
+        service.set_served(Served { nbd: nbd.clone(), mount: mount.clone(), shares: shares.clone() });
         let pool = service.facts().pool.display().to_string();
         let document = json!({
             "ready": true, "pid": std::process::id(), "pool": pool, "nbd": nbd, "uris": uris, "mount": mount,
-            "mount_over_io_uring": over_io_uring,
+            "mount_over_io_uring": over_io_uring, "shares": shares,
         });
         output.result(&document, || {
             let mut text = format!("pool {pool}, process {}\n", std::process::id());
@@ -306,6 +326,9 @@ impl FrontEnds {
             if let Some(mount) = &mount {
                 let way = if over_io_uring { "  over io_uring" } else { "" };
                 text.push_str(&format!("mount {mount}{way}\n"));
+            }
+            if let Some(shares) = &shares {
+                text.push_str(&format!("shares {shares}\n"));
             }
             text + "ready\n"
         });
@@ -317,9 +340,13 @@ impl FrontEnds {
         system::notify_manager("READY=1").map_err(|error| Error::from_io("the service manager cannot be told", error))
     }
 
-    fn stop(self, output: &Output) {
+    fn stop(self, service: &Service, output: &Output) {
         if let Some(nbd) = self.nbd {
             nbd.stop();
+        }
+        if let Some(shares) = self.shares {
+            service.forget_shares();
+            shares.stop(output);
         }
         let Some(mount) = self.mount else { return };
         match mount.unmount(WhenBusy::Refuse) {

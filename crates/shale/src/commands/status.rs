@@ -122,6 +122,7 @@ fn show(s: &StatusReport) -> String {
             .iter()
             .map(|nbd| format!("nbd {nbd}"))
             .chain(s.mount.iter().map(|dir| format!("files in {dir}")))
+            .chain(s.shares.iter().map(|dir| format!("shares in {dir}")))
             .collect();
         format!("by process {} for {}: {}", s.pid, show_seconds(s.uptime_s), doors.join(", "))
     } else {
@@ -257,6 +258,7 @@ mod tests {
             nbd: vec!["unix:/srv/pool/nbd.sock".to_owned(), "127.0.0.1:10809".to_owned()],
             served: true,
             mount: Some("/mnt/shale".to_owned()),
+            shares: None,
             scrub: ScrubLine { started_unix_s: 1, bytes_done: 1 << 30, bytes_total: 3 << 30, ..ScrubLine::default() },
             receives: vec![ReceiveLine {
                 volume: "v".to_owned(),

@@ -10,10 +10,16 @@ use crate::names::round_up_to_block;
 use crate::output::Output;
 use crate::session::Session;
 
-/// Creates a volume.
+/// Creates a volume or a share.
 pub fn create(args: CreateArgs, output: &Output) -> Outcome {
-    let size_bytes = round_up_to_block(args.size)?;
     let properties = args.properties.into_iter().collect();
+    let Some(size) = args.size else {
+        let request = Request::CreateShare { share: args.volume.clone(), properties };
+        Session::with(&args.pool, &args.access, output, |session| Ok(session.created(request).map(drop)?))?;
+        output.done(&json!({ "share": args.volume }), || format!("share {} created\n", args.volume));
+        return Ok(());
+    };
+    let size_bytes = round_up_to_block(size)?;
     Session::with(&args.pool, &args.access, output, |session| {
         Ok(session.create(&args.volume, size_bytes, properties).map(drop)?)
     })?;

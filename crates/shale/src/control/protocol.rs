@@ -39,6 +39,13 @@ pub enum Request {
         /// Properties of its own.
         properties: BTreeMap<String, String>,
     },
+    /// Creates a share: [`Reply::Created`].
+    CreateShare {
+        /// Name.
+        share: String,
+        /// Properties of its own.
+        properties: BTreeMap<String, String>,
+    },
     /// Deletes a volume or a snapshot.
     Destroy {
         /// Name, `VOLUME`, `VOLUME@SNAPSHOT` or `VOLUME#BOOKMARK`.

@@ -6,7 +6,7 @@ use surface::{Error, ErrorKind, WriteOptions, ZeroOptions};
 
 use super::limits::{EXTENTS_WITH_ROOM_TO_OVERWRITE, usable_extents};
 use super::together::read_in_pieces;
-use super::{Failure, Op, World};
+use super::{Failure, Op, World, lens};
 
 /// How an operation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -216,8 +216,13 @@ impl World {
     }
 
     fn perform_table(&mut self, op: &Op, change: &TableOp) -> Result<Ended, Failure> {
+        // The first share is said in the superblock.
+        self.resized |= matches!(change, TableOp::Create { size_bytes: lens::SHARE_BYTES, .. });
         let pool = self.pool();
         let result = match change {
+            TableOp::Create { name, size_bytes: lens::SHARE_BYTES, properties } => {
+                pool.create_share(name, properties).map(drop)
+            }
             TableOp::Create { name, size_bytes, properties } => {
                 pool.create_volume(name, *size_bytes, properties).map(drop)
             }
@@ -238,7 +243,9 @@ impl World {
                 self.devices.retain(|other, _| other.split('@').next() != Some(name) && other != name);
             }
             // What has another name now is another device. Those of a volume that was rolled back go on.
+            // The files of a share are opened anew behind a rollback, as its tree is.
             TableOp::Rename { .. } | TableOp::Promote { .. } => self.devices.clear(),
+            TableOp::Rollback { .. } if self.shape.shares => self.devices.clear(),
             TableOp::Rollback { .. } => self.devices.retain(|name, _| !name.contains('@')),
             _ => {}
         }
@@ -459,7 +466,9 @@ impl World {
             status = self.pool().status();
         }
         let total = usable_extents(&status, self.mark);
-        if status.extents_free * 4 < total * 3 && self.disturbed.is_none() {
+        // Tables of a share's files stay until the next flush, and one block for good.
+        let parts = if self.shape.shares { 2 } else { 3 };
+        if status.extents_free * 4 < total * parts && self.disturbed.is_none() {
             let free = status.extents_free;
             return Err(self.fail(format!("everything was discarded, but only {free} of {total} extents are free")));
         }

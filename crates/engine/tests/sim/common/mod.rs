@@ -7,6 +7,7 @@ pub mod anatomy;
 pub mod apply;
 pub mod campaign;
 pub mod leaks;
+pub mod lens;
 pub mod limits;
 pub mod lz4_pool;
 pub mod machine_env;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use sim::{ContentKind, Model, Rng, TableOp};
 
 use super::Shape;
+use super::lens::SHARE_BYTES;
 
 /// One operation. Everything that it needs is in it: printing it tells the whole story.
 #[derive(Debug, Clone)]
@@ -178,11 +179,12 @@ pub fn choose_limits(rng: &mut Rng, percent: u64) -> Vec<(String, Option<String>
 /// A size for a volume: whole groups or whole blocks.
 pub fn choose_size(rng: &mut Rng, shape: &Shape) -> u64 {
     let bytes = rng.between(1, shape.volume_bytes_max);
-    if rng.percent(40) {
+    let bytes = if rng.percent(40) {
         bytes.next_multiple_of(128 << 10).min(shape.volume_bytes_max)
     } else {
         bytes.next_multiple_of(4096)
-    }
+    };
+    if bytes == SHARE_BYTES { bytes - 4096 } else { bytes }
 }
 
 fn choose_range(rng: &mut Rng, size: u64, longest: u64) -> (u64, u64) {
@@ -252,6 +254,8 @@ impl Op {
             _ => match rng.below(10) {
                 0..3 => Self::create(rng, &names, shape),
                 3..4 => Self::Table(TableOp::Destroy { name: volume }),
+                // A share has no size.
+                4..8 if size == SHARE_BYTES => Self::Flush { volume },
                 4..8 => {
                     let size_bytes = choose_size(rng, shape);
                     Self::Table(TableOp::Resize { name: volume, size_bytes })
@@ -333,7 +337,8 @@ impl Op {
         let free = (0..shape.volumes_max).map(|i| format!("v{i}")).find(|name| !names.contains(name));
         match free {
             Some(name) => {
-                let size_bytes = choose_size(rng, shape);
+                let is_share = shape.shares && rng.percent(60);
+                let size_bytes = if is_share { SHARE_BYTES } else { choose_size(rng, shape) };
                 Self::Table(TableOp::Create { name, size_bytes, properties: choose_volume_properties(rng) })
             }
             None => Self::Refused,

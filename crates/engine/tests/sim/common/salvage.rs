@@ -72,7 +72,8 @@ impl World {
         }
         let mut worst = 0;
         for name in expected {
-            let device = salvaged.pool.volume(&name).map_err(|e| self.fail(format!("salvaged {name}: {e}")))?;
+            let device =
+                super::lens::device(&salvaged.pool, &name).map_err(|e| self.fail(format!("salvaged {name}: {e}")))?;
             let size = self.model.size_bytes(&name);
             if device.size_bytes() != size {
                 return Err(self.fail(format!("salvaged {name} has {} bytes, not {size}", device.size_bytes())));

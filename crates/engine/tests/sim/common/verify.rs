@@ -6,6 +6,7 @@ use engine::{CheckReport, PropertySource};
 use sim::Observed;
 use surface::Allocation;
 
+use super::lens::size_in_model;
 use super::{Failure, World};
 
 /// Bytes read at a time.
@@ -48,13 +49,13 @@ impl World {
 
     pub fn verify_table(&mut self) -> Result<(), Failure> {
         let observed = |v: engine::VolumeStatus| {
-            let (size_bytes, properties, epoch) = (v.size_bytes, v.properties, v.epoch);
+            let (size_bytes, properties, epoch) = (size_in_model(v.size_bytes), v.properties, v.epoch);
             (v.name, Observed { size_bytes, properties, is_snapshot: false, epoch })
         };
         let mut volumes: BTreeMap<String, Observed> = self.pool().volumes().into_iter().map(observed).collect();
         let snapshots = self.pool().snapshots(None).map_err(|e| self.fail(format!("snapshots: {e}")))?;
         volumes.extend(snapshots.into_iter().map(|s| {
-            let (size_bytes, properties) = (s.size_bytes, BTreeMap::new());
+            let (size_bytes, properties) = (size_in_model(s.size_bytes), BTreeMap::new());
             let observed = Observed { size_bytes, properties, is_snapshot: true, epoch: 0 };
             (format!("{}@{}", s.volume, s.name), observed)
         }));

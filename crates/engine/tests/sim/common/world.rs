@@ -42,6 +42,8 @@ pub struct Shape {
     pub dictionaries: bool,
     /// Whether there is standby memory: the death of the program loses nothing then that was acknowledged.
     pub standby: bool,
+    /// Whether some of the volumes are shares.
+    pub shares: bool,
 }
 
 impl Shape {
@@ -67,6 +69,7 @@ impl Shape {
             history: true,
             dictionaries: false,
             standby: false,
+            shares: false,
         }
     }
 
@@ -86,6 +89,7 @@ impl Shape {
             history: true,
             dictionaries: false,
             standby: false,
+            shares: false,
         }
     }
 
@@ -97,6 +101,11 @@ impl Shape {
     /// A shape with standby memory.
     pub fn with_standby(rng: &mut Rng) -> Self {
         Self { standby: true, ..Self::small(rng) }
+    }
+
+    /// A shape in which some of the volumes are shares.
+    pub fn with_shares(rng: &mut Rng) -> Self {
+        Self { shares: true, ..Self::small(rng) }
     }
 
     /// A shape for long runs without crashes.
@@ -238,8 +247,7 @@ impl World {
         if let Some(device) = self.devices.get(name) {
             return Ok(Arc::clone(device));
         }
-        let device = self.pool().volume(name).map_err(|e| self.fail(format!("volume {name}: {e}")))?;
-        let device: Arc<dyn BlockDevice> = device;
+        let device = super::lens::device(self.pool(), name).map_err(|e| self.fail(format!("volume {name}: {e}")))?;
         self.devices.insert(name.to_owned(), Arc::clone(&device));
         Ok(device)
     }

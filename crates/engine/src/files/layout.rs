@@ -1,0 +1,166 @@
+//! Where a share's files lie in its address space: arithmetic, no state.
+//!
+//! | from byte | what |
+//! | --- | --- |
+//! | 2^52 | *windows*: the first MiB of each file, in the order of their numbers |
+//! | 2^62 | *tables*: a block for each file, with the places of its *pieces* |
+//! | 2^62 + 2^54 | the block with what has been given out of the pieces' places |
+//! | 2^62 + 2^55 | pieces |
+//!
+//! A file's first MiB, and its table, are found by its number alone, so a small file has no table.
+//! The rest of a file is divided into pieces, each of which has a place of its own as soon as
+//! something is written there: eight times as much as all before it up to 16 TiB, then 16 TiB each.
+//! A place is given out once and never again.
+
+use std::ops::Range;
+
+use units::{BLOCK_BYTES, SHARE_BYTES, SHARE_FIRST_BLOCK};
+
+/// Bytes of a file that lie in its window: most files have no more.
+pub(super) const WINDOW_BYTES: u64 = 1 << 20;
+const WINDOWS_BEGIN: u64 = SHARE_FIRST_BLOCK * BLOCK_BYTES as u64;
+const TABLES_BEGIN: u64 = 1 << 62;
+/// Behind the highest number that a file can have.
+pub(super) const FILES_END: u64 = (TABLES_BEGIN - WINDOWS_BEGIN) / WINDOW_BYTES;
+/// Where the block lies that tells what has been given out.
+pub(super) const GIVEN_OUT: u64 = TABLES_BEGIN + (1 << 54);
+/// The places of pieces.
+pub(super) const PIECES: Range<u64> = TABLES_BEGIN + (1 << 55)..SHARE_BYTES;
+/// Bytes of a file.
+pub(super) const FILE_BYTES: u64 = 1 << 52;
+/// Pieces that grow, each to eight times the bytes before it.
+const GROWING: usize = 8;
+/// Bytes of a piece behind those.
+const STEP_BYTES: u64 = 16 << 40;
+/// Pieces of the longest file.
+pub(super) const PIECES_MAX: usize = GROWING + (FILE_BYTES / STEP_BYTES) as usize - 1;
+
+const _: () = assert!(WINDOW_BYTES << (3 * GROWING) == STEP_BYTES);
+const _: () = assert!(FILES_END * BLOCK_BYTES as u64 <= GIVEN_OUT - TABLES_BEGIN);
+const _: () = assert!(PIECES_MAX * 8 <= BLOCK_BYTES);
+
+/// All windows.
+pub(super) const fn windows() -> Range<u64> {
+    WINDOWS_BEGIN..TABLES_BEGIN
+}
+
+/// All tables.
+pub(super) const fn tables() -> Range<u64> {
+    TABLES_BEGIN..GIVEN_OUT
+}
+
+/// Where a file's window begins.
+pub(super) const fn window(file: u64) -> u64 {
+    WINDOWS_BEGIN + file * WINDOW_BYTES
+}
+
+/// Where the table of a file's pieces lies.
+pub(super) const fn table(file: u64) -> u64 {
+    TABLES_BEGIN + file * BLOCK_BYTES as u64
+}
+
+/// The file whose table lies at an address.
+pub(super) const fn file_of_table(address: u64) -> u64 {
+    (address - TABLES_BEGIN) / BLOCK_BYTES as u64
+}
+
+/// The bytes of a file that are its piece of that number.
+pub(super) const fn piece(index: usize) -> Range<u64> {
+    if index < GROWING {
+        return WINDOW_BYTES << (3 * index)..WINDOW_BYTES << (3 * (index + 1));
+    }
+    let begin = STEP_BYTES * (index - GROWING + 1) as u64;
+    begin..begin + STEP_BYTES
+}
+
+/// The piece that holds a byte of a file, behind its window.
+const fn piece_at(offset: u64) -> usize {
+    if offset < STEP_BYTES {
+        return ((offset / WINDOW_BYTES).ilog2() / 3) as usize;
+    }
+    GROWING + (offset / STEP_BYTES) as usize - 1
+}
+
+/// A part of a file that lies in one place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Part {
+    /// The piece; `None` for the window.
+    pub piece: Option<usize>,
+    /// Bytes of the file.
+    pub bytes: Range<u64>,
+}
+
+impl Part {
+    /// How far its first byte lies behind the place's beginning.
+    pub(super) const fn skip(&self) -> u64 {
+        match self.piece {
+            Some(index) => self.bytes.start - piece(index).start,
+            None => self.bytes.start,
+        }
+    }
+
+    pub(super) const fn len(&self) -> u64 {
+        self.bytes.end - self.bytes.start
+    }
+}
+
+/// The parts of a range, in order.
+pub(super) fn parts(range: Range<u64>) -> impl Iterator<Item = Part> {
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        if at >= range.end {
+            return None;
+        }
+        let (found, end) = match at < WINDOW_BYTES {
+            true => (None, WINDOW_BYTES),
+            false => (Some(piece_at(at)), piece(piece_at(at)).end),
+        };
+        let bytes = at..end.min(range.end);
+        at = bytes.end;
+        Some(Part { piece: found, bytes })
+    })
+}
+
+/// The file whose window holds an address, and the byte of the file.
+pub(super) const fn in_window(address: u64) -> Option<(u64, u64)> {
+    if address < WINDOWS_BEGIN || address >= TABLES_BEGIN {
+        return None;
+    }
+    Some(((address - WINDOWS_BEGIN) / WINDOW_BYTES, (address - WINDOWS_BEGIN) % WINDOW_BYTES))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_lie_side_by_side_up_to_the_end_of_a_file() {
+        let mut end = WINDOW_BYTES;
+        for index in 0..PIECES_MAX {
+            let bytes = piece(index);
+            assert_eq!(bytes.start, end);
+            assert_eq!((piece_at(bytes.start), piece_at(bytes.end - 1)), (index, index));
+            end = bytes.end;
+        }
+        assert_eq!(end, FILE_BYTES);
+    }
+
+    #[test]
+    fn parts_cover_a_range() {
+        for range in [0..FILE_BYTES, 5..6, WINDOW_BYTES - 1..WINDOW_BYTES + 1, 3 << 40..40 << 40, 7..7] {
+            let parts: Vec<Part> = parts(range.clone()).collect();
+            assert!(parts.windows(2).all(|pair| pair[0].bytes.end == pair[1].bytes.start));
+            assert_eq!(parts.iter().map(Part::len).sum::<u64>(), range.end - range.start);
+            assert!(parts.first().is_none_or(|part| part.bytes.start == range.start));
+            assert!(parts.iter().all(|part| part.skip() + part.len() <= FILE_BYTES));
+        }
+    }
+
+    #[test]
+    fn places_of_different_kinds_do_not_overlap() {
+        assert!(window(FILES_END) <= table(0) && table(FILES_END) <= GIVEN_OUT && GIVEN_OUT < PIECES.start);
+        assert_eq!(file_of_table(table(77)), 77);
+        assert_eq!(in_window(window(9) + 5), Some((9, 5)));
+        assert_eq!((in_window(table(0)), in_window(0)), (None, None));
+    }
+}

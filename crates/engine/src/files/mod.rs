@@ -1,0 +1,288 @@
+//! A share as its tree sees it: files of bytes by number, in an object that is otherwise a volume.
+//! Owns which address of the object a byte of a file has (`layout`, `tables`); what becomes of it
+//! there is the engine's, so snapshots, clones, cleaning, scrubbing, checking, sending and salvage
+//! know nothing of files.
+//!
+//! **Discards** cost in proportion to the data there: the map is asked first, and only what holds
+//! data becomes a hole.
+
+mod layout;
+mod tables;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use surface::{Allocation, BlockDevice, Capacity, Error, ErrorKind, ObjectSpace, Result, Run, WriteOptions};
+use units::BLOCK_BYTES;
+
+use self::layout::{FILE_BYTES, FILES_END, Part};
+use self::tables::Tables;
+use crate::volume::{Runs, Volume};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Runs that are asked for at once.
+const RUNS_MAX: usize = 256;
+
+/// A share of an open pool, or a moment of one, which never changes.
+pub struct Files {
+    volume: Arc<Volume>,
+    device: Arc<dyn BlockDevice>,
+    tables: Tables,
+}
+
+impl std::fmt::Debug for Files {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Files").field("volume", &self.volume).finish_non_exhaustive()
+    }
+}
+
+impl Files {
+    /// The files of a share. `device` is the share itself, or what stands before it and counts who
+    /// has it open. There must be no other one of the same share, unless none of them is written
+    /// to.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a volume.
+    pub fn new(volume: Arc<Volume>, device: Arc<dyn BlockDevice>) -> Result<Self> {
+        if !volume.is_share() {
+            return Err(Error::new(ErrorKind::Invalid, format!("'{}' is a volume, not a share", volume.name())));
+        }
+        Ok(Self { tables: Tables::new(device.clone()), volume, device })
+    }
+
+    /// Which file an address of the share belongs to, and which byte of it; `None` for an address
+    /// of no file. For an address behind a file's first MiB, the tables of all large files are
+    /// looked through.
+    ///
+    /// # Errors
+    /// What the storage fails with.
+    pub fn locate(&self, address: u64) -> Result<Option<(u64, u64)>> {
+        if let Some(found) = layout::in_window(address) {
+            return Ok(Some(found));
+        }
+        if !layout::PIECES.contains(&address) {
+            return Ok(None);
+        }
+        let mut found = None;
+        self.each_with_data(layout::tables(), BLOCK, |table| {
+            let file = layout::file_of_table(table);
+            for (piece, place) in self.tables.of(file)?.iter().enumerate().filter(|(_, place)| **place != 0) {
+                let bytes = layout::piece(piece);
+                if address.checked_sub(*place).is_some_and(|skip| skip < bytes.end - bytes.start) {
+                    found = Some((file, bytes.start + (address - place)));
+                }
+            }
+            Ok(found.is_none())
+        })?;
+        Ok(found)
+    }
+
+    /// Hands the numbers of all files that hold data to `visit`, as long as that says `true`; those
+    /// with more than a MiB twice.
+    ///
+    /// # Errors
+    /// What the storage fails with, and those of `visit`.
+    pub fn each_file(&self, mut visit: impl FnMut(u64) -> Result<bool>) -> Result<()> {
+        let mut goes_on = true;
+        self.each_with_data(layout::windows(), layout::WINDOW_BYTES, |window| {
+            goes_on = layout::in_window(window).map_or(Ok(true), |(file, _)| visit(file))?;
+            Ok(goes_on)
+        })?;
+        if !goes_on {
+            return Ok(());
+        }
+        self.each_with_data(layout::tables(), BLOCK, |table| {
+            let file = layout::file_of_table(table);
+            if self.tables.of(file)?.is_empty() { Ok(true) } else { visit(file) }
+        })
+    }
+
+    /// Hands each multiple of `step` to `visit` behind which data lies in a range of addresses that
+    /// begins at one, as long as that says `true`.
+    fn each_with_data(&self, range: Range<u64>, step: u64, mut visit: impl FnMut(u64) -> Result<bool>) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let before = at;
+            for run in self.device.allocation(at, range.end - at, RUNS_MAX)? {
+                let end = at + run.length;
+                if run.allocation == Allocation::Hole {
+                    at = end;
+                    continue;
+                }
+                let first = range.start + (at - range.start) / step * step;
+                for place in (first..end).step_by(step as usize) {
+                    if !visit(place)? {
+                        return Ok(());
+                    }
+                }
+                // Each is visited once, whatever holes it has.
+                at = (range.start + (end - range.start).next_multiple_of(step)).min(range.end);
+                if at != end {
+                    break;
+                }
+            }
+            if at == before {
+                return Err(Error::new(ErrorKind::Io, format!("what is allocated at byte {at} cannot be told")));
+            }
+        }
+        Ok(())
+    }
+
+    fn check(file: u64, range: &Range<u64>) -> Result<()> {
+        if file >= FILES_END || range.start > range.end || range.end > FILE_BYTES {
+            let text = format!("file {file} of a share has no bytes {} to {}", range.start, range.end);
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        Ok(())
+    }
+
+    /// Where a part lies; `None`: nothing was ever written there.
+    fn address(&self, file: u64, part: &Part) -> Result<Option<u64>> {
+        let place = match part.piece {
+            None => layout::window(file),
+            Some(piece) => match self.tables.of(file)?.get(piece) {
+                Some(place) if *place != 0 => *place,
+                _ => return Ok(None),
+            },
+        };
+        Ok(Some(place + part.skip()))
+    }
+
+    /// Makes what holds data in a range of addresses read as zeroes.
+    fn clear(&self, range: Range<u64>) -> Result<()> {
+        // The parts of blocks at the ends.
+        let body = range.start.next_multiple_of(BLOCK).min(range.end)..(range.end / BLOCK * BLOCK).max(range.start);
+        if body.start >= body.end {
+            return if range.is_empty() { Ok(()) } else { self.device.discard(range.start, range.end - range.start) };
+        }
+        for edge in [range.start..body.start, body.end..range.end] {
+            if !edge.is_empty() {
+                self.device.discard(edge.start, edge.end - edge.start)?;
+            }
+        }
+        let mut at = body.start;
+        while at < body.end {
+            let before = at;
+            for run in self.device.allocation(at, body.end - at, RUNS_MAX)? {
+                if run.allocation == Allocation::Data {
+                    self.device.discard(at, run.length)?;
+                }
+                at += run.length;
+            }
+            if at == before {
+                return Err(Error::new(ErrorKind::Io, format!("what is allocated at byte {at} cannot be told")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Discards all pieces of a file, and its table with the next flush.
+    fn clear_pieces(&self, file: u64) -> Result<()> {
+        let table = self.tables.of(file)?;
+        for (piece, place) in table.iter().enumerate().filter(|(_, place)| **place != 0) {
+            let bytes = layout::piece(piece);
+            self.clear(*place..*place + (bytes.end - bytes.start))?;
+        }
+        if !table.is_empty() && self.tables.drop_later(file) {
+            self.tables.flush()?;
+        }
+        Ok(())
+    }
+}
+
+impl ObjectSpace for Files {
+    fn read(&self, file: u64, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let range = offset..offset.saturating_add(buf.len() as u64);
+        Self::check(file, &range)?;
+        let mut rest = buf;
+        for part in layout::parts(range) {
+            let (mine, others) = rest.split_at_mut(part.len() as usize);
+            rest = others;
+            match self.address(file, &part)? {
+                Some(address) => self.device.read(address, mine)?,
+                None => mine.fill(0),
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, file: u64, offset: u64, data: Bytes) -> Result<()> {
+        let range = offset..offset.saturating_add(data.len() as u64);
+        Self::check(file, &range)?;
+        for part in layout::parts(range) {
+            let mine = data.slice((part.bytes.start - offset) as usize..(part.bytes.end - offset) as usize);
+            let write = |address| self.device.write(address, mine, WriteOptions::default());
+            match part.piece {
+                None => write(layout::window(file) + part.skip())?,
+                Some(piece) => self.tables.with_place(file, piece, |place| write(place + part.skip()))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn discard(&self, file: u64, range: Range<u64>) -> Result<()> {
+        let range = range.start.min(FILE_BYTES)..range.end.min(FILE_BYTES);
+        Self::check(file, &range)?;
+        if range == (0..FILE_BYTES) {
+            self.clear(layout::window(file)..layout::window(file + 1))?;
+            return self.clear_pieces(file);
+        }
+        for part in layout::parts(range) {
+            if let Some(address) = self.address(file, &part)? {
+                self.clear(address..address + part.len())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn discard_files(&self, files: Range<u64>) -> Result<()> {
+        let files = files.start.min(FILES_END)..files.end.min(FILES_END);
+        if files.is_empty() {
+            return Ok(());
+        }
+        self.clear(layout::window(files.start)..layout::window(files.end))?;
+        let (mut at, end) = (layout::table(files.start), layout::table(files.end));
+        while at < end {
+            for run in self.device.allocation(at, end - at, RUNS_MAX)? {
+                if run.allocation == Allocation::Data {
+                    for table in (at..at + run.length).step_by(BLOCK_BYTES) {
+                        self.clear_pieces(layout::file_of_table(table))?;
+                    }
+                }
+                at += run.length;
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.tables.flush()
+    }
+
+    fn allocation(&self, file: u64, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>> {
+        let range = offset..offset.saturating_add(length);
+        Self::check(file, &range)?;
+        let mut runs = Runs::new(runs_max);
+        for part in layout::parts(range) {
+            let Some(address) = self.address(file, &part)? else {
+                if runs.push(part.len(), Allocation::Hole) {
+                    continue;
+                }
+                break;
+            };
+            let found = self.device.allocation(address, part.len(), runs_max)?;
+            let told: u64 = found.iter().map(|run| run.length).sum();
+            let fits = found.iter().all(|run| runs.push(run.length, run.allocation));
+            if !fits || told < part.len() {
+                break;
+            }
+        }
+        Ok(runs.finish())
+    }
+
+    fn capacity(&self) -> Result<Capacity> {
+        let (used_bytes, free_bytes) = self.volume.room();
+        Ok(Capacity { total_bytes: used_bytes.saturating_add(free_bytes), free_bytes })
+    }
+}

@@ -1,0 +1,181 @@
+//! Where the pieces of large files lie. Owns what has been given out, and a bounded cache of
+//! tables.
+//!
+//! **Giving out.** A block says up to where places may have been given out. It is durable before a
+//! place behind what it said is used, so no place is ever used by two files, whatever a loss of
+//! power takes. What a session did not use of it is not used by a later one.
+//!
+//! **A table** is written before the first byte of a piece, so a flush that makes the byte durable
+//! has made the table so. If a loss of power takes a table and leaves bytes of its piece, nothing
+//! shows them.
+//!
+//! **Dropping.** When all of a file is discarded, its table stays until a flush has made that
+//! durable: else bytes of pieces could be left that no table names. If a piece is written to
+//! meanwhile, the table stays for good.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+use surface::{BlockDevice, Error, ErrorKind, Result, WriteOptions};
+use units::BLOCK_BYTES;
+
+use super::layout::{self, GIVEN_OUT, PIECES, PIECES_MAX};
+
+/// Tables in memory: most have a few words.
+const TABLES_MAX: usize = 4096;
+/// Bytes of places for which a write and a flush is done at once: thousands of files of some MiB.
+const STOCK_BYTES: u64 = 64 << 30;
+/// Tables that wait to be dropped.
+pub(super) const DROPPED_MAX: usize = 4096;
+const MAGIC: [u8; 8] = *b"SHPIECES";
+
+/// The places of a file's pieces, by their numbers; 0, or nothing, where there is none.
+type Table = Arc<[u64]>;
+
+pub(super) struct Tables {
+    device: Arc<dyn BlockDevice>,
+    state: Mutex<State>,
+    /// Held shared by those who write to a piece, so that its table is not dropped meanwhile.
+    stay: RwLock<()>,
+}
+
+#[derive(Default)]
+struct State {
+    known: HashMap<u64, Table>,
+    /// Files of which nothing is left but their tables.
+    dropped: BTreeSet<u64>,
+    /// What may be given out: the next place, and the end.
+    stock: Option<(u64, u64)>,
+}
+
+impl Tables {
+    pub(super) fn new(device: Arc<dyn BlockDevice>) -> Self {
+        Self { device, state: Mutex::default(), stay: RwLock::default() }
+    }
+
+    /// The places of a file's pieces.
+    pub(super) fn of(&self, file: u64) -> Result<Table> {
+        self.look_up(&mut self.state.lock(), file)
+    }
+
+    fn look_up(&self, state: &mut State, file: u64) -> Result<Table> {
+        if let Some(table) = state.known.get(&file) {
+            return Ok(table.clone());
+        }
+        let mut block = [0; BLOCK_BYTES];
+        self.device.read(layout::table(file), &mut block)?;
+        let mut places: Vec<u64> = block.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        places.truncate(places.iter().rposition(|place| *place != 0).map_or(0, |last| last + 1));
+        if places.len() > PIECES_MAX || places.iter().any(|place| *place != 0 && !PIECES.contains(place)) {
+            let text = format!("the table of the pieces of file {file} of the share names places that cannot be");
+            return Err(Error::new(ErrorKind::Corrupt, text));
+        }
+        let table = Table::from(places);
+        state.remember(file, table.clone());
+        Ok(table)
+    }
+
+    /// Does `work` with the place of a piece, which is given one if it has none; the place stays
+    /// its own meanwhile.
+    pub(super) fn with_place(&self, file: u64, piece: usize, work: impl FnOnce(u64) -> Result<()>) -> Result<()> {
+        let _stays = self.stay.read();
+        let place = self.place(file, piece)?;
+        work(place)
+    }
+
+    fn place(&self, file: u64, piece: usize) -> Result<u64> {
+        let mut state = self.state.lock();
+        state.dropped.remove(&file);
+        let table = self.look_up(&mut state, file)?;
+        if let Some(place) = table.get(piece).copied().filter(|place| *place != 0) {
+            return Ok(place);
+        }
+        let bytes = layout::piece(piece);
+        let place = self.give_out(&mut state, bytes.end - bytes.start)?;
+        let mut places = table.to_vec();
+        places.resize(places.len().max(piece + 1), 0);
+        places[piece] = place;
+        let mut block: Vec<u8> = places.iter().flat_map(|place| place.to_le_bytes()).collect();
+        block.resize(BLOCK_BYTES, 0);
+        self.device.write(layout::table(file), Bytes::from(block), WriteOptions::default())?;
+        state.remember(file, places.into());
+        Ok(place)
+    }
+
+    fn give_out(&self, state: &mut State, bytes: u64) -> Result<u64> {
+        let (next, end) = match state.stock {
+            Some(stock) => stock,
+            None => {
+                let end = self.given_out()?;
+                (end, end)
+            }
+        };
+        let used = next.checked_add(bytes).filter(|used| *used <= PIECES.end).ok_or_else(|| {
+            let text = "the share has given out all places for pieces of files above 1 MiB: copy it to a new share";
+            Error::new(ErrorKind::Full, text)
+        })?;
+        if used > end {
+            let end = used.saturating_add(STOCK_BYTES).min(PIECES.end);
+            let mut block = [&MAGIC[..], &end.to_le_bytes()].concat();
+            block.resize(BLOCK_BYTES, 0);
+            self.device.write(GIVEN_OUT, Bytes::from(block), WriteOptions { fua: true })?;
+            state.stock = Some((used, end));
+        } else {
+            state.stock = Some((used, end));
+        }
+        Ok(next)
+    }
+
+    /// Up to where places may have been given out.
+    fn given_out(&self) -> Result<u64> {
+        let mut block = [0; BLOCK_BYTES];
+        self.device.read(GIVEN_OUT, &mut block)?;
+        let end = block[8..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        match &block[..8] {
+            magic if *magic == MAGIC && PIECES.start <= end && end <= PIECES.end => Ok(end),
+            [0, 0, 0, 0, 0, 0, 0, 0] if end == 0 => Ok(PIECES.start),
+            _ => {
+                let text = "what the share has given out for pieces of large files cannot be told";
+                Err(Error::new(ErrorKind::Corrupt, text))
+            }
+        }
+    }
+
+    /// All of a file has been discarded: its table goes with the next flush. Returns whether too
+    /// many wait for one.
+    pub(super) fn drop_later(&self, file: u64) -> bool {
+        let mut state = self.state.lock();
+        state.dropped.insert(file);
+        state.dropped.len() >= DROPPED_MAX
+    }
+
+    /// A flush of the device, and then the tables go of which everything had been discarded before
+    /// it.
+    pub(super) fn flush(&self) -> Result<()> {
+        let due: Vec<u64> = self.state.lock().dropped.iter().copied().collect();
+        self.device.flush()?;
+        if due.is_empty() {
+            return Ok(());
+        }
+        let _nobody_writes = self.stay.write();
+        let mut state = self.state.lock();
+        for file in due {
+            if state.dropped.remove(&file) {
+                state.known.remove(&file);
+                self.device.discard(layout::table(file), BLOCK_BYTES as u64)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn remember(&mut self, file: u64, table: Table) {
+        if self.known.len() >= TABLES_MAX {
+            self.known.clear();
+        }
+        self.known.insert(file, table);
+    }
+}

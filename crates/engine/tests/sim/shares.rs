@@ -1,0 +1,295 @@
+//! Shares under everything that volumes go through: random operations with snapshots, clones,
+//! cleaning, sorting, scrubbing, recompression, checking, losses of power and salvage, on files in
+//! all places of a share's address space.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use crate::common::machine_env::env;
+use crate::common::{Campaign, Ended, Failure, Shape, Tally, World};
+use bytes::Bytes;
+use engine::{Files, FormatOptions, Pool, PoolOptions, Properties};
+use sim::Machine;
+use surface::{DeviceSet, ErrorKind, ObjectSpace};
+
+const BLOCK: usize = 4096;
+
+fn model_run(seed: u64) -> Result<Tally, Failure> {
+    let mut world = World::new(seed, Shape::with_shares)?;
+    while world.op_number < 300 {
+        match world.step()? {
+            Ended::Well | Ended::Limited => {}
+            Ended::Full => {
+                world.relieve()?;
+            }
+            ended @ (Ended::Dark | Ended::Disturbed) => return Err(world.fail(format!("{ended:?} without a fault"))),
+        }
+        match world.rng.below(200) {
+            0..3 => world.reopen()?,
+            3..5 => world.restart()?,
+            _ => {}
+        }
+    }
+    world.verify()?;
+    world.verify_check()?;
+    world.reopen()?;
+    world.verify_no_leak()?;
+    Ok(world.tally())
+}
+
+fn crash_run(seed: u64) -> Result<Tally, Failure> {
+    let mut world = World::new(seed, Shape::with_shares)?;
+    for _ in 0..10 {
+        let within = *world.rng.pick(&[3, 10, 30, 100]);
+        world.plan_crash(within);
+        world.run_until_dark(60, World::step)?;
+        world.crash()?;
+    }
+    world.verify_check()?;
+    // At last the map is lost: the log alone tells the same.
+    if seed.is_multiple_of(4) && world.pool().flush().is_ok() {
+        world.model.flushed_all();
+        let had_catalogue = world.pool().status().catalogue_bytes > 0;
+        world.verify_salvage(had_catalogue)?;
+    }
+    Ok(world.tally())
+}
+
+/// The program dies and is started anew: acknowledged writes are in standby memory.
+fn death_run(seed: u64) -> Result<Tally, Failure> {
+    let mut world = World::new(seed, |rng| Shape { standby: true, ..Shape::with_shares(rng) })?;
+    for _ in 0..6 {
+        let within = *world.rng.pick(&[3, 10, 30, 100]);
+        world.plan_crash(within);
+        world.run_until_dark(60, World::step)?;
+        world.die()?;
+    }
+    world.verify_check()?;
+    Ok(world.tally())
+}
+
+#[test]
+fn random_operations() {
+    Campaign { file: "shares", test: "random_operations", seeds: 40, soaks: true }.run(model_run);
+}
+
+#[test]
+fn random_crashes() {
+    let campaign = Campaign { file: "shares", test: "random_crashes", seeds: 250, soaks: true };
+    let total = campaign.run(crash_run);
+    campaign.demand(total.crashes >= 2500, "at least 2500 crash points");
+}
+
+#[test]
+fn random_deaths() {
+    Campaign { file: "shares", test: "random_deaths", seeds: 40, soaks: true }.run(death_run);
+}
+
+fn new_pool(machine: &Machine) -> Pool {
+    let format = FormatOptions { capacity_bytes: 64 << 20, extent_bytes: 256 << 10, properties: Properties::new() };
+    Pool::format(&env(machine), &format).unwrap();
+    open(machine)
+}
+
+fn open(machine: &Machine) -> Pool {
+    let options = PoolOptions { workers: 0, memory_bytes: 4 << 20, ..PoolOptions::default() };
+    Pool::open(env(machine), options).unwrap()
+}
+
+fn files(pool: &Pool, name: &str) -> Files {
+    let volume = pool.volume(name).unwrap();
+    Files::new(volume.clone(), volume).unwrap()
+}
+
+fn block(fill: u8) -> Bytes {
+    Bytes::from(vec![fill; BLOCK])
+}
+
+#[test]
+fn what_is_discarded_leaves_nothing_but_a_block() {
+    let machine = Machine::new(64 << 20, 1);
+    let pool = new_pool(&machine);
+    pool.create_share("s", &Properties::new()).unwrap();
+    let share = files(&pool, "s");
+    for file in 16..400 {
+        share.write(file, (file % 7) << (2 * (file % 20)), block(7)).unwrap();
+    }
+    share.discard_files(16..200).unwrap();
+    (200..400).for_each(|file| share.discard(file, 0..u64::MAX).unwrap());
+    // The first makes the discards durable, and then the tables go.
+    share.flush().unwrap();
+    pool.checkpoint().unwrap();
+    assert_eq!(pool.volumes()[0].allocated_bytes, BLOCK as u64, "what has been given out is known for ever");
+    assert!(pool.check(false, &mut |_, _| ()).unwrap().problems.is_empty());
+    pool.close().unwrap();
+}
+
+#[test]
+fn discards_of_what_is_empty_cost_nothing() {
+    let machine = Machine::new(64 << 20, 1);
+    let pool = new_pool(&machine);
+    pool.create_share("s", &Properties::new()).unwrap();
+    let share = files(&pool, "s");
+    share.write(30, 5 << 40, block(1)).unwrap();
+    pool.checkpoint().unwrap();
+    let before = pool.status().log_bytes;
+    share.discard_files(31..1 << 41).unwrap();
+    share.discard(30, 6 << 40..u64::MAX).unwrap();
+    share.discard(29, 0..u64::MAX).unwrap();
+    pool.flush().unwrap();
+    assert_eq!(pool.status().log_bytes, before);
+    let mut found = [0; BLOCK];
+    share.read(30, 5 << 40, &mut found).unwrap();
+    assert_eq!(found, block(1)[..]);
+    pool.close().unwrap();
+}
+
+#[test]
+fn files_are_found_by_their_data_and_by_addresses() {
+    let machine = Machine::new(64 << 20, 1);
+    let pool = new_pool(&machine);
+    pool.create_share("s", &Properties::new()).unwrap();
+    let share = files(&pool, "s");
+    let last = (1 << 42) - (1 << 32) - 1;
+    for (file, offset) in [(1, 0), (16, 8192), (16, 900 << 10), (17, 3 << 20), (18, 5 << 40), (last, 4096), (19, 0)] {
+        share.write(file, offset, block(1)).unwrap();
+    }
+    share.discard(19, 0..u64::MAX).unwrap();
+    share.flush().unwrap();
+    let mut found = Vec::new();
+    share
+        .each_file(|file| {
+            found.push(file);
+            Ok(true)
+        })
+        .unwrap();
+    found.sort_unstable();
+    assert_eq!(found, [1, 16, 17, 18, last]);
+    // Every address that holds data is some file's, or a table's.
+    let volume = pool.volume("s").unwrap();
+    let (mut at, mut places) = (1 << 52, Vec::new());
+    while at < units::SHARE_BYTES {
+        for run in surface::BlockDevice::allocation(&*volume, at, units::SHARE_BYTES - at, 64).unwrap() {
+            if run.allocation == surface::Allocation::Data {
+                places.extend(share.locate(at).unwrap());
+            }
+            at += run.length;
+        }
+    }
+    places.sort_unstable();
+    assert_eq!(places, [(1, 0), (16, 8192), (16, 900 << 10), (17, 3 << 20), (18, 5 << 40), (last, 4096)]);
+    pool.close().unwrap();
+}
+
+/// Whatever a session has given out, the next one gives out something else, also after a loss of
+/// power.
+#[test]
+fn no_place_is_given_out_twice() {
+    let mut machine = Machine::new(64 << 20, 1);
+    let mut pool = new_pool(&machine);
+    pool.create_share("s", &Properties::new()).unwrap();
+    for round in 0..20u64 {
+        let share = files(&pool, "s");
+        // Not flushed: the tables may be lost, and the bytes stay, or the other way round.
+        share.write(100 + round, 2 << 20, block(round as u8 + 1)).unwrap();
+        if round % 3 == 0 {
+            pool.flush().unwrap();
+        }
+        drop((share, pool));
+        machine.power_cycle();
+        pool = open(&machine);
+        let share = files(&pool, "s");
+        for earlier in 0..=round {
+            let mut found = [0; BLOCK];
+            share.read(100 + earlier, 2 << 20, &mut found).unwrap();
+            let is_lost = earlier % 3 != 0 && found == [0; BLOCK];
+            assert!(is_lost || found == block(earlier as u8 + 1)[..], "file {} in round {round}", 100 + earlier);
+        }
+    }
+    pool.close().unwrap();
+}
+
+#[test]
+fn a_share_is_no_device_and_has_no_size() {
+    let machine = Machine::new(64 << 20, 1);
+    let pool = new_pool(&machine);
+    pool.create_volume("v", 1 << 20, &Properties::new()).unwrap();
+    pool.create_share("s", &Properties::new()).unwrap();
+    pool.snapshot("s", "now").unwrap();
+    assert_eq!(pool.list().unwrap().len(), 1);
+    for name in ["s", "s@now"] {
+        assert_eq!(pool.find(name).unwrap_err().kind(), ErrorKind::Unsupported);
+        let id = pool.volume(name).unwrap().id();
+        assert_eq!(pool.look(id).unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+    assert_eq!(pool.resize_volume("s", 1 << 20).unwrap_err().kind(), ErrorKind::Invalid);
+    assert!(Files::new(pool.volume("v").unwrap(), pool.volume("v").unwrap()).is_err());
+    let share = files(&pool, "s");
+    for (file, offset) in [(16, 1 << 52), (16, (1 << 52) - 1), (1 << 42, 0), (u64::MAX, 0), (1, u64::MAX)] {
+        assert_eq!(share.write(file, offset, block(1)).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+    assert_eq!(pool.status().logical_bytes, 1 << 20);
+    pool.close().unwrap();
+}
+
+/// A pool without shares can be opened by older programs; from the first one on it cannot.
+#[test]
+fn the_first_share_sets_a_feature() {
+    let machine = Machine::new(64 << 20, 1);
+    let pool = new_pool(&machine);
+    let features = || {
+        let mut copy = vec![0; format::SUPERBLOCK_BYTES];
+        machine.disk.peek(0, &mut copy);
+        format::Superblock::decode(&copy).unwrap().features_incompat
+    };
+    pool.create_volume("v", 1 << 20, &Properties::new()).unwrap();
+    pool.checkpoint().unwrap();
+    assert_eq!(features() & format::INCOMPAT_SHARES, 0);
+    pool.create_share("s", &Properties::new()).unwrap();
+    assert_ne!(features() & format::INCOMPAT_SHARES, 0);
+    pool.destroy("s", false).unwrap();
+    pool.close().unwrap();
+    let pool = open(&machine);
+    assert_ne!(features() & format::INCOMPAT_SHARES, 0);
+    assert!(pool.check(false, &mut |_, _| ()).unwrap().problems.is_empty());
+    pool.close().unwrap();
+}
+
+/// A share goes to another pool whole, and then what has changed; snapshots show what they did.
+#[test]
+fn a_share_goes_to_another_pool() {
+    let (here, there) = (Machine::new(64 << 20, 1), Machine::new(64 << 20, 2));
+    let (from, to) = (new_pool(&here), new_pool(&there));
+    from.create_share("s", &Properties::new()).unwrap();
+    let share = files(&from, "s");
+    let places = [(1, 0), (17, 3 << 20), (18, 5 << 40), ((1 << 42) - (1 << 32) - 1, 4096)];
+    places.iter().for_each(|(file, offset)| share.write(*file, *offset, block(1)).unwrap());
+    from.snapshot("s", "a").unwrap();
+    share.write(17, 3 << 20, block(2)).unwrap();
+    share.discard(18, 0..u64::MAX).unwrap();
+    share.write(19, 9 << 20, block(3)).unwrap();
+    from.snapshot("s", "b").unwrap();
+    for (snapshot, parent) in [("s@a", None), ("s@b", Some("s@a"))] {
+        let mut sender = from.send(snapshot, parent).unwrap();
+        let mut receiver = to.receive("copy", &Properties::new());
+        while let Some(chunk) = sender.next_chunk().unwrap() {
+            let (head, body) = chunk.split_at(format::STREAM_HEAD_BYTES);
+            receiver.take(head.try_into().unwrap(), body).unwrap();
+        }
+    }
+    let show = |files: &Files, file, offset| {
+        let mut found = [0; BLOCK];
+        files.read(file, offset, &mut found).unwrap();
+        assert!(found.iter().all(|byte| *byte == found[0]));
+        found[0]
+    };
+    let (old, new) = (files(&to, "copy@a"), files(&to, "copy"));
+    assert!(places.iter().all(|(file, offset)| show(&old, *file, *offset) == 1));
+    let now = places.map(|(file, offset)| show(&new, file, offset));
+    assert_eq!((now, show(&new, 19, 9 << 20)), ([1, 2, 0, 1], 3));
+    assert!(to.volume("copy").unwrap().is_share());
+    assert!(to.check(false, &mut |_, _| ()).unwrap().problems.is_empty());
+    // What the copy gives out is not what it came with.
+    new.write(20, 2 << 20, block(9)).unwrap();
+    assert_eq!((show(&new, 19, 9 << 20), show(&new, 20, 2 << 20)), (3, 9));
+    from.close().unwrap();
+    to.close().unwrap();
+}

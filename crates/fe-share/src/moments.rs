@@ -1,0 +1,331 @@
+//! Snapshots of a share in its own mount: `.shale/snapshots/NAME/` at its root, which no listing
+//! shows and nothing can change.
+//!
+//! The upper 16 bits of a node's number say in which *view* it is: 0 is the share as it is now,
+//! 65535 the directories that lead to snapshots, all others a snapshot each. The lower 48 bits are
+//! the inode's number there. A view's number follows from the snapshot's, so a server that takes a
+//! mount over finds what the kernel means. Its tree is opened when it is looked at.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fuse::wire::reply;
+use fuse::{Answer, Attributes, Entry, Errno, Listing, ListingPlus, Operation, Request};
+use parking_lot::Mutex;
+use share::{Failure, Inode, Tree};
+use surface::Allocation;
+
+use crate::served::{self, TTL, answer_sized, errno};
+
+const VIEW_SHIFT: u32 = 48;
+/// The view of the directories that lead to snapshots.
+const SIGNS: u64 = 0xffff << VIEW_SHIFT;
+const SHALE: u64 = SIGNS | 1;
+const SNAPSHOTS: u64 = SIGNS | 2;
+/// Numbers that a view can have: of two snapshots with the same, the one that was looked at first
+/// is shown.
+const VIEWS: u64 = 0xfffe;
+/// Trees that are open at the same time; each has caches.
+const OPEN_MAX: usize = 8;
+/// How long the kernel believes that a snapshot is there.
+const NAME_TTL: Duration = Duration::from_secs(1);
+/// The name at the root.
+const SHALE_NAME: &[u8] = b".shale";
+const SNAPSHOTS_NAME: &[u8] = b"snapshots";
+
+/// A moment of the share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Moment {
+    /// Which it is, whatever it is called.
+    pub id: u64,
+    /// What it is called.
+    pub name: String,
+    /// When it was taken, seconds since 1970.
+    pub taken_unix_s: u64,
+}
+
+/// The moments of a share, from their owner.
+pub trait Moments: Send + Sync {
+    /// All of them, oldest first.
+    fn list(&self) -> Vec<Moment>;
+
+    /// The tree of one, in which nothing that is written stays.
+    ///
+    /// # Errors
+    /// When it has gone, or cannot be read.
+    fn open(&self, id: u64) -> surface::Result<Arc<Tree>>;
+}
+
+struct View {
+    moment: u64,
+    tree: Option<Arc<Tree>>,
+    /// When it was last looked at, in looks.
+    used: u64,
+}
+
+#[derive(Default)]
+struct State {
+    /// By their numbers.
+    views: BTreeMap<u64, View>,
+    looks: u64,
+    /// Looks when idle trees were last closed.
+    closed_at: u64,
+}
+
+/// The directories and snapshots below `.shale`.
+pub(crate) struct Shown {
+    moments: Arc<dyn Moments>,
+    state: Mutex<State>,
+}
+
+/// Whether a node is of another view than the present.
+pub(crate) const fn is_elsewhere(node: u64) -> bool {
+    node >> VIEW_SHIFT != 0
+}
+
+/// The node in another view that a request for a node of the present names besides, if it does.
+pub(crate) fn names_another_view(operation: &Operation<'_>) -> bool {
+    match operation {
+        Operation::Rename { new_directory, .. } => is_elsewhere(*new_directory),
+        Operation::Link { existing, .. } => is_elsewhere(*existing),
+        Operation::CopyRange { to_node, .. } => is_elsewhere(*to_node),
+        _ => false,
+    }
+}
+
+fn sign(node: u64, time: fuse::Time) -> Attributes {
+    Attributes {
+        inode: node,
+        size: 0,
+        blocks: 0,
+        accessed: time,
+        modified: time,
+        changed: time,
+        mode: libc::S_IFDIR | 0o555,
+        links: 2,
+        uid: 0,
+        gid: 0,
+        device: 0,
+        block_bytes: 4096,
+    }
+}
+
+fn sign_entry(node: u64) -> Entry {
+    let attributes = sign(node, fuse::Time::default());
+    Entry { node, generation: 0, name_valid: TTL, attributes_valid: TTL, attributes }
+}
+
+impl Shown {
+    pub(crate) fn new(moments: Arc<dyn Moments>) -> Self {
+        Self { moments, state: Mutex::default() }
+    }
+
+    /// Whether a request is answered here.
+    pub(crate) fn takes(request: &Request<'_>) -> bool {
+        is_elsewhere(request.node)
+            || request.node == Tree::ROOT
+                && matches!(request.operation, Operation::Lookup { name } if name == SHALE_NAME)
+    }
+
+    /// Closes the trees of snapshots: of all, or of those that were not looked at since the last
+    /// call.
+    pub(crate) fn close(&self, only_idle: bool) {
+        let mut state = self.state.lock();
+        let since = if only_idle { state.closed_at } else { u64::MAX };
+        for view in state.views.values_mut().filter(|view| view.used <= since) {
+            view.tree = None;
+        }
+        state.closed_at = state.looks;
+    }
+
+    /// The number of a moment's view.
+    fn view_of(&self, moment: u64) -> share::Result<u64> {
+        let view = moment % VIEWS + 1;
+        let mut state = self.state.lock();
+        let known = state.views.entry(view).or_insert(View { moment, tree: None, used: 0 });
+        if known.moment == moment {
+            return Ok(view);
+        }
+        // It may have gone long ago.
+        if self.moments.list().iter().any(|other| other.id == known.moment) {
+            return Err(Failure::new(libc::EBUSY));
+        }
+        *known = View { moment, tree: None, used: 0 };
+        Ok(view)
+    }
+
+    fn tree(&self, view: u64) -> share::Result<Arc<Tree>> {
+        let mut state = self.state.lock();
+        state.looks += 1;
+        let looks = state.looks;
+        if !state.views.contains_key(&view) {
+            // The server before this one has told the kernel of it.
+            let meant = self.moments.list().into_iter().find(|moment| moment.id % VIEWS + 1 == view);
+            let moment = meant.ok_or(Failure::new(libc::ESTALE))?.id;
+            state.views.insert(view, View { moment, tree: None, used: 0 });
+        }
+        let found = state.views.get_mut(&view).ok_or(Failure::new(libc::ESTALE))?;
+        found.used = looks;
+        if let Some(tree) = &found.tree {
+            return Ok(tree.clone());
+        }
+        // Others wait: two openings of one moment would be one too many.
+        let opened = self.moments.open(found.moment).map_err(|error| {
+            log::warn!("a snapshot cannot be shown: {error}");
+            Failure::new(libc::ESTALE)
+        })?;
+        found.tree = Some(opened.clone());
+        let open = || state.views.values().filter(|view| view.tree.is_some());
+        let oldest = open().map(|view| view.used).min().filter(|_| open().count() > OPEN_MAX);
+        if let Some(oldest) = oldest {
+            state.views.values_mut().filter(|view| view.used == oldest).for_each(|view| view.tree = None);
+        }
+        Ok(opened)
+    }
+
+    pub(crate) fn serve<A: Answer>(&self, request: &Request<'_>, answer: A) {
+        match (request.node, request.operation) {
+            // Answered so, they never come again; the others change something.
+            (_, Operation::Open { .. } | Operation::OpenDirectory { .. } | Operation::Flush { .. })
+            | (_, Operation::Release { .. } | Operation::ReleaseDirectory { .. } | Operation::Access { .. }) => {
+                answer.fail(Errno::ENOSYS);
+            }
+            (_, Operation::Fsync { .. } | Operation::FsyncDirectory { .. } | Operation::SyncFs) => answer.done(),
+            (_, Operation::Ioctl { .. }) => answer.fail(Errno::ENOTTY),
+            (_, Operation::CopyRange { .. }) => answer.fail(Errno::new(libc::EXDEV)),
+            (Tree::ROOT, _) => answer.entry(&sign_entry(SHALE)),
+            (node @ (SHALE | SNAPSHOTS), operation) => self.serve_sign(node, &operation, answer),
+            (node, operation) => match self.tree(node >> VIEW_SHIFT) {
+                Ok(tree) => serve_moment(&tree, node, &operation, answer),
+                Err(failure) => answer.fail(errno(failure)),
+            },
+        }
+    }
+
+    /// The directory of snapshots. The kernel believes nothing of it, and lists it anew when its
+    /// time has changed: so a snapshot that comes or goes changes it.
+    fn snapshots(&self) -> Entry {
+        let (mut seconds, mut mix) = (0, 0_u64);
+        for moment in self.moments.list() {
+            seconds = seconds.max(moment.taken_unix_s);
+            mix = (mix ^ moment.id).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+            mix = moment.name.bytes().fold(mix, |mix, byte| (mix ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        }
+        let nanoseconds = u32::try_from(mix % 1_000_000_000).unwrap_or(0);
+        let attributes = sign(SNAPSHOTS, fuse::Time { seconds: seconds.cast_signed(), nanoseconds });
+        Entry { attributes_valid: Duration::ZERO, attributes, ..sign_entry(SNAPSHOTS) }
+    }
+
+    fn serve_sign<A: Answer>(&self, node: u64, operation: &Operation<'_>, answer: A) {
+        match *operation {
+            Operation::Lookup { name } if node == SHALE && name == SNAPSHOTS_NAME => {
+                answer.entry(&self.snapshots());
+            }
+            Operation::Lookup { name } if node == SNAPSHOTS => match self.root_of(name) {
+                Ok(entry) => answer.entry(&entry),
+                Err(failure) => answer.fail(errno(failure)),
+            },
+            Operation::Lookup { .. } => answer.fail(Errno::new(libc::ENOENT)),
+            Operation::GetAttributes { .. } => {
+                let entry = if node == SHALE { sign_entry(node) } else { self.snapshots() };
+                answer.bytes(&reply::attributes(&entry.attributes, entry.attributes_valid));
+            }
+            Operation::ReadDirectory { offset, size, with_attributes, .. } => {
+                self.list_sign(node, offset, size.min(fuse::REQUEST_BYTES_MAX), with_attributes, answer);
+            }
+            Operation::GetXattr { .. } => answer.fail(Errno::new(libc::ENODATA)),
+            Operation::ListXattr { size } => answer_sized(Ok(Vec::new()), size, answer),
+            Operation::StatFs => answer.fail(Errno::ENOSYS),
+            _ => answer.fail(Errno::new(libc::EROFS)),
+        }
+    }
+
+    /// The root of the snapshot of that name.
+    fn root_of(&self, name: &[u8]) -> share::Result<Entry> {
+        let moment = self.moments.list().into_iter().find(|moment| moment.name.as_bytes() == name);
+        let view = self.view_of(moment.ok_or(Failure::new(libc::ENOENT))?.id)?;
+        let root = self.tree(view)?.inode(Tree::ROOT)?;
+        let entry = served::entry(view << VIEW_SHIFT | Tree::ROOT, &root);
+        Ok(Entry { name_valid: NAME_TTL, attributes_valid: NAME_TTL, ..entry })
+    }
+
+    fn list_sign(&self, node: u64, offset: u64, size: u32, with_attributes: bool, answer: impl Answer) {
+        let mut names: Vec<(Vec<u8>, u64)> = vec![(b".".to_vec(), node), (b"..".to_vec(), Tree::ROOT)];
+        if node == SHALE {
+            names.push((SNAPSHOTS_NAME.to_vec(), SNAPSHOTS));
+        } else {
+            names.extend(self.moments.list().into_iter().filter_map(|moment| {
+                let view = self.view_of(moment.id).ok()?;
+                Some((moment.name.into_bytes(), view << VIEW_SHIFT | Tree::ROOT))
+            }));
+        }
+        let (mut plain, mut plus) = (Listing::new(size), ListingPlus::new(size));
+        for (index, (name, node)) in names.iter().enumerate().skip(usize::try_from(offset).unwrap_or(usize::MAX)) {
+            let cookie = index as u64 + 1;
+            let has_room = if with_attributes {
+                // Told of no node: the kernel looks each up when it is asked for.
+                let nothing = Entry { node: 0, name_valid: Duration::ZERO, ..sign_entry(*node) };
+                plus.add(&nothing, cookie, name)
+            } else {
+                plain.add(*node, cookie, libc::S_IFDIR, name)
+            };
+            if !has_room {
+                break;
+            }
+        }
+        answer.bytes(if with_attributes { plus.bytes() } else { plain.bytes() });
+    }
+}
+
+/// Answers what only reads a snapshot; all else would change it.
+fn serve_moment<A: Answer>(tree: &Tree, node: u64, operation: &Operation<'_>, answer: A) {
+    let (view, inode) = (node >> VIEW_SHIFT << VIEW_SHIFT, node & !(u64::MAX << VIEW_SHIFT));
+    let shown = |(inode, found): (u64, Inode)| served::entry(view | inode, &found);
+    match *operation {
+        Operation::Lookup { name } => match tree.lookup(inode, name) {
+            Ok(found) => answer.entry(&shown(found)),
+            Err(failure) if failure.errno() == libc::ENOENT => answer.entry(&served::absent()),
+            Err(failure) => answer.fail(errno(failure)),
+        },
+        Operation::GetAttributes { .. } => answer.result(
+            tree.inode(inode).map(|found| reply::attributes(&served::attributes(node, &found), TTL)).map_err(errno),
+        ),
+        Operation::ReadLink => answer.result(tree.read_link(inode).map_err(errno)),
+        Operation::Read { offset, size, .. } => {
+            let size = size.min(fuse::REQUEST_BYTES_MAX) as usize;
+            answer.fill(size, |buffer| tree.read(inode, offset, buffer).map(Some).map_err(errno));
+        }
+        Operation::GetXattr { name, size } => answer_sized(tree.xattr(inode, name), size, answer),
+        Operation::ListXattr { size } => {
+            let names = tree
+                .xattr_names(inode)
+                .map(|names| names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect::<Vec<u8>>());
+            answer_sized(names, size, answer);
+        }
+        Operation::ReadDirectory { offset, size, with_attributes, .. } => {
+            let size = size.min(fuse::REQUEST_BYTES_MAX);
+            let (mut plain, mut plus) = (Listing::new(size), ListingPlus::new(size));
+            let listed = tree.list(inode, offset, |listed, found| {
+                if with_attributes {
+                    plus.add(&served::entry(view | listed.node, &found), listed.cookie, &listed.name)
+                } else {
+                    plain.add(view | listed.node, listed.cookie, listed.kind, &listed.name)
+                }
+            });
+            match listed {
+                Ok(()) => answer.bytes(if with_attributes { plus.bytes() } else { plain.bytes() }),
+                Err(failure) => answer.fail(errno(failure)),
+            }
+        }
+        Operation::Seek { offset, whence, .. } => {
+            let wanted = match whence {
+                libc::SEEK_DATA => Allocation::Data,
+                libc::SEEK_HOLE => Allocation::Hole,
+                _ => return answer.fail(Errno::EINVAL),
+            };
+            answer.result(tree.seek(inode, offset, wanted).map(reply::offset).map_err(errno));
+        }
+        _ => answer.fail(Errno::new(libc::EROFS)),
+    }
+}

@@ -1,0 +1,408 @@
+//! Shares: their trees on the engine, and the directory below which a server mounts them. Owns
+//! which of them are mounted.
+//!
+//! Each share has a directory of its name there. What comes later (created, cloned, received) is
+//! mounted, what goes is unmounted; one that was unmounted from a shell stays so until the server
+//! starts anew. A share that cannot be mounted does not keep the others from it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use engine::{Files, Pool, Volume};
+use fe_share::{KeptBy, KeptMount, Moments, Mount, MountOptions};
+use fuse::keep::Keeper;
+use parking_lot::Mutex;
+use rustix::mount::UnmountFlags;
+use share::{Failure, Options, Scratch, Time, Tree};
+use surface::{BlockDevice, DeviceId, Error, ErrorKind, NamedClient, ObjectSpace, Result};
+
+use crate::devices::Devices;
+use crate::output::Output;
+use crate::service::Service;
+
+/// One over this of the server's memory caches the namespaces of all shares.
+const MEMORY_DIVISOR: u64 = 8;
+/// Least memory for the cache of a namespace: some thousand names.
+const CACHE_BYTES_MIN: u64 = 4 << 20;
+/// Most memory for it: with more, the engine's caches serve better.
+const CACHE_BYTES_MAX: u64 = 256 << 20;
+/// Memory for the namespace of a share that is looked at by a command.
+const CACHE_BYTES_BRIEF: usize = 16 << 20;
+/// Memory for that of a snapshot, of which some may be open in each mount.
+const CACHE_BYTES_MOMENT: usize = 4 << 20;
+/// Mounts that killed servers may have left on one another.
+const LAYERS_MAX: usize = 16;
+
+fn now() -> Time {
+    let (seconds, nanoseconds) = env::wall_time();
+    Time { seconds, nanoseconds }
+}
+
+/// An error of a tree, as one of the pool's.
+pub fn error_of(name: &str, doing: &str, failure: Failure) -> Error {
+    let source = io::Error::from_raw_os_error(failure.errno());
+    let kind = if failure.errno() == libc::ENOSPC { ErrorKind::Full } else { ErrorKind::Io };
+    Error::with_source(kind, format!("share '{name}': {doing}"), source)
+}
+
+/// Fails for a share, which cannot be read or written as a volume.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`].
+pub fn refuse(volume: &Volume) -> Result<()> {
+    if !volume.is_share() {
+        return Ok(());
+    }
+    let text = format!("'{}' is a share, not a volume: mount it with shale serve --shares DIR", volume.name());
+    Err(Error::new(ErrorKind::Unsupported, text))
+}
+
+/// Makes the tree of a share that was just created.
+///
+/// # Errors
+/// What the pool says.
+pub fn make(pool: &Pool, name: &str) -> Result<()> {
+    let volume = pool.volume(name)?;
+    let tree = open(volume.clone(), volume, CACHE_BYTES_BRIEF)?;
+    tree.close().map_err(|failure| error_of(name, "its tree cannot be made", failure))
+}
+
+/// The tree of a share, which is made if there is none. `device`: see [`Files::new`].
+fn open(volume: Arc<Volume>, device: Arc<dyn BlockDevice>, cache_bytes: usize) -> Result<Tree> {
+    let name = volume.name();
+    let space = Arc::new(Files::new(volume, device)?);
+    let options = Options { now, cache_bytes };
+    match Tree::open(space.clone(), options) {
+        Err(failure) if failure.errno() == libc::ENOENT => {
+            let mut secret = [0; 8];
+            env::Entropy::fill(&env::SystemEntropy, &mut secret)
+                .map_err(|error| Error::from_io("reading random bytes for a share", error))?;
+            Tree::create(space, u64::from_le_bytes(secret), options)
+        }
+        opened => opened,
+    }
+    .map_err(|failure| error_of(&name, "its tree cannot be opened (shale check tells more)", failure))
+}
+
+/// A share as it is at a moment.
+pub struct Moment {
+    /// Its changes stay in memory.
+    pub tree: Tree,
+    /// Below it.
+    pub files: Arc<Files>,
+    /// What stays in memory.
+    pub scratch: Arc<Scratch>,
+}
+
+/// Opens a snapshot of a share, or a share without a writer.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] if it had no tree yet; when it cannot be read.
+pub fn open_moment(volume: Arc<Volume>, device: Arc<dyn BlockDevice>) -> Result<Moment> {
+    let name = volume.name();
+    let files = Arc::new(Files::new(volume, device)?);
+    let space: Arc<dyn ObjectSpace> = files.clone();
+    let scratch = Arc::new(Scratch::over(space));
+    let options = Options { now, cache_bytes: CACHE_BYTES_MOMENT };
+    match Tree::open(scratch.clone(), options) {
+        Ok(tree) => Ok(Moment { tree, files, scratch }),
+        Err(failure) if failure.errno() == libc::ENOENT => {
+            let text = format!("share '{name}' had no tree yet at that moment");
+            Err(Error::new(ErrorKind::NotFound, text))
+        }
+        Err(failure) => Err(error_of(&name, "its tree cannot be opened", failure)),
+    }
+}
+
+/// Snapshots of a mounted share.
+struct ShareMoments {
+    pool: Pool,
+    devices: Devices,
+    share: DeviceId,
+}
+
+impl Moments for ShareMoments {
+    fn list(&self) -> Vec<fe_share::Moment> {
+        // By its name of the moment: a share that is renamed is mounted anew.
+        let found = self.pool.volume_of(self.share).and_then(|share| self.pool.snapshots(Some(&share.name())));
+        let moment = |status: engine::SnapshotStatus| fe_share::Moment {
+            id: status.id.0,
+            name: status.name,
+            taken_unix_s: status.created_unix_s,
+        };
+        found.unwrap_or_default().into_iter().map(moment).collect()
+    }
+
+    fn open(&self, id: u64) -> Result<Arc<Tree>> {
+        let volume = self.pool.volume_of(DeviceId(id))?;
+        let client = NamedClient::shared("the mount of its share (.shale/snapshots)");
+        let device = self.devices.open_volume(volume.clone(), &client)?;
+        open_moment(volume, device).map(|moment| Arc::new(moment.tree))
+    }
+}
+
+struct Mounted {
+    name: String,
+    tree: Arc<Tree>,
+    mount: Mount,
+}
+
+#[derive(Default)]
+struct State {
+    mounted: BTreeMap<u64, Mounted>,
+    /// Unmounted from a shell, or not to be mounted for another reason that was told.
+    left: BTreeSet<u64>,
+}
+
+/// The mounted shares of a served pool.
+pub struct Shares {
+    pool: Pool,
+    devices: Devices,
+    dir: PathBuf,
+    /// Only these, if there are any.
+    names: Vec<String>,
+    source: String,
+    memory_bytes: u64,
+    /// Holds the mounts, so that they outlive this server; none where that cannot be.
+    keeper: Option<Arc<Keeper>>,
+    state: Mutex<State>,
+}
+
+impl Shares {
+    /// Mounts all shares, or those of `names`, below `dir`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] for `dir`; the first share's, if none can be mounted.
+    pub fn start(
+        service: &Service,
+        dir: &Path,
+        names: &[String],
+        memory_bytes: u64,
+        keeper: Option<Arc<Keeper>>,
+    ) -> Result<Arc<Self>> {
+        let dir = dir.canonicalize().map_err(|error| {
+            let text = format!("shares at {}: no such directory: make it first", dir.display());
+            Error::with_source(ErrorKind::NotFound, text, error)
+        })?;
+        let shares = Self {
+            pool: service.pool().clone(),
+            devices: service.devices().clone(),
+            dir,
+            names: names.to_vec(),
+            source: service.facts().pool.display().to_string(),
+            memory_bytes,
+            keeper,
+            state: Mutex::default(),
+        };
+        let mut failed = shares.bring_up();
+        if shares.state.lock().mounted.is_empty() && !failed.is_empty() {
+            return Err(failed.remove(0));
+        }
+        failed.iter().for_each(|error| service.log(&error.to_string()));
+        Ok(Arc::new(shares))
+    }
+
+    /// Where they are mounted.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Mounts what has come, and unmounts what has gone or has another name; what went wrong.
+    pub fn bring_up_to_date(&self) -> Vec<String> {
+        self.bring_up().iter().map(ToString::to_string).collect()
+    }
+
+    /// Closes the open trees of snapshots below `.shale`, so that one can be destroyed; with
+    /// `only_idle`, those that are idle.
+    pub fn close_moments(&self, only_idle: bool) {
+        self.state.lock().mounted.values().for_each(|share| share.mount.close_moments(only_idle));
+    }
+
+    fn bring_up(&self) -> Vec<Error> {
+        let mut state = self.state.lock();
+        let mut failed = Vec::new();
+        let is_wanted = |name: &String| self.names.is_empty() || self.names.contains(name);
+        let wanted: BTreeMap<u64, String> = self
+            .pool
+            .volumes()
+            .into_iter()
+            .filter(|volume| volume.is_share() && is_wanted(&volume.name))
+            .map(|volume| (volume.id.0, volume.name))
+            .collect();
+        let State { mounted, left } = &mut *state;
+        left.retain(|id| wanted.contains_key(id));
+        let over: Vec<u64> = mounted.iter().filter(|(_, share)| share.mount.is_over()).map(|(id, _)| *id).collect();
+        for share in over.iter().filter_map(|id| mounted.remove(id)) {
+            let text = format!("share '{}' was unmounted; the next start of the server mounts it again", share.name);
+            failed.push(share.mount.wait().err().unwrap_or_else(|| Error::new(ErrorKind::NotFound, text)));
+        }
+        left.extend(over);
+        let gone = |(id, share): (&u64, &Mounted)| (wanted.get(id) != Some(&share.name)).then_some(*id);
+        for id in mounted.iter().filter_map(gone).collect::<Vec<_>>() {
+            failed.extend(release(mounted, id, false).err());
+        }
+        let cache_bytes = self.memory_bytes / MEMORY_DIVISOR / wanted.len().max(1) as u64;
+        let cache_bytes = cache_bytes.clamp(CACHE_BYTES_MIN, CACHE_BYTES_MAX) as usize;
+        for (id, name) in wanted {
+            if mounted.contains_key(&id) || left.contains(&id) {
+                continue;
+            }
+            match self.mount(DeviceId(id), &name, cache_bytes) {
+                Ok(share) => drop(mounted.insert(id, share)),
+                Err(error) => {
+                    // Said once.
+                    left.insert(id);
+                    failed.push(error);
+                }
+            }
+        }
+        failed
+    }
+
+    fn mount(&self, id: DeviceId, name: &str, cache_bytes: usize) -> Result<Mounted> {
+        let dir = self.dir.join(name);
+        let kept_by = self.keeper.clone().map(|keeper| KeptBy { keeper, name: format!("share-{}", id.0) });
+        let options = MountOptions { source: self.source.clone(), kept_by: kept_by.clone(), ..MountOptions::default() };
+        // Nothing may touch the directory before this: what outlived its server answers when a
+        // server is there.
+        let kept = kept_by.as_ref().map(KeptMount::find).transpose()?.flatten();
+        if let Some(kept) = kept {
+            match self.go_on(kept, id, &dir, cache_bytes, &options) {
+                Ok((tree, mount)) => return Ok(Mounted { name: name.to_owned(), tree, mount }),
+                Err(error) => {
+                    log::warn!("share '{name}' is mounted anew, and files that were open there get errors: {error}")
+                }
+            }
+        }
+        take_dead_away(&dir);
+        match std::fs::create_dir(&dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                let text = format!("share '{name}': {} cannot be made", dir.display());
+                return Err(Error::from_io(text, error));
+            }
+            _ => {}
+        }
+        let (volume, device) = self.open(id, &dir)?;
+        let tree = Arc::new(open(volume, device, cache_bytes)?);
+        let mount = fe_share::mount_with_moments(tree.clone(), Some(self.moments(id)), &dir, &options)?;
+        Ok(Mounted { name: name.to_owned(), tree, mount })
+    }
+
+    /// Goes on with a mount that has outlived the server before this one.
+    fn go_on(
+        &self,
+        kept: KeptMount,
+        id: DeviceId,
+        dir: &Path,
+        cache_bytes: usize,
+        options: &MountOptions,
+    ) -> Result<(Arc<Tree>, Mount)> {
+        let prepare = || {
+            if kept.dir() != dir {
+                let text = format!("its mount is at {}, not at {}", kept.dir().display(), dir.display());
+                return Err(Error::new(ErrorKind::Conflict, text));
+            }
+            let left = kept.left()?;
+            let (volume, device) = self.open(id, dir)?;
+            let name = volume.name();
+            let space = Arc::new(Files::new(volume, device)?);
+            let tree = Tree::take_over(space, Options { now, cache_bytes }, &left);
+            tree.map_err(|failure| error_of(&name, "what its last server left cannot be brought back", failure))
+        };
+        match prepare() {
+            Ok(tree) => {
+                let tree = Arc::new(tree);
+                let mount = fe_share::resume_with_moments(tree.clone(), Some(self.moments(id)), kept, options)?;
+                Ok((tree, mount))
+            }
+            Err(error) => {
+                kept.give_up();
+                Err(error)
+            }
+        }
+    }
+
+    fn open(&self, id: DeviceId, dir: &Path) -> Result<(Arc<Volume>, Arc<dyn BlockDevice>)> {
+        let volume = self.pool.volume_of(id)?;
+        let client = NamedClient::shared(format!("mount at {}", dir.display()));
+        let device = self.devices.open_volume(volume.clone(), &client)?;
+        Ok((volume, device))
+    }
+
+    fn moments(&self, share: DeviceId) -> Arc<dyn Moments> {
+        Arc::new(ShareMoments { pool: self.pool.clone(), devices: self.devices.clone(), share })
+    }
+
+    /// Makes all changes of a mounted share durable, or to all of them: a snapshot has it then.
+    ///
+    /// # Errors
+    /// What the pool says.
+    pub fn freeze(&self, name: Option<&str>) -> Result<()> {
+        let trees: Vec<_> = {
+            let state = self.state.lock();
+            let meant = state.mounted.values().filter(|share| name.is_none_or(|name| share.name == name));
+            meant.map(|share| (share.name.clone(), share.tree.clone())).collect()
+        };
+        trees.into_iter().try_for_each(|(name, tree)| {
+            tree.commit().map_err(|failure| error_of(&name, "its tree cannot be made durable", failure))
+        })
+    }
+
+    /// Unmounts a share, if it is mounted; whether it was. With `force` those who have files open
+    /// are cut off.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`].
+    pub fn release(&self, name: &str, force: bool) -> Result<bool> {
+        let mut state = self.state.lock();
+        let id = state.mounted.iter().find(|(_, share)| share.name == name).map(|(id, _)| *id);
+        let Some(id) = id else { return Ok(false) };
+        release(&mut state.mounted, id, force)?;
+        Ok(true)
+    }
+
+    /// Unmounts all. Who has files open is cut off; all that was done to them is kept.
+    pub fn stop(&self, output: &Output) {
+        let mut state = self.state.lock();
+        for id in state.mounted.keys().copied().collect::<Vec<_>>() {
+            if let Err(error) = release(&mut state.mounted, id, false) {
+                output.warn(&format!("{error}: it is cut off now; all that was done to it is kept"));
+                let forced = release(&mut state.mounted, id, true);
+                forced.err().iter().for_each(|error| output.warn(&error.to_string()));
+            }
+        }
+    }
+}
+
+/// Unmounts a share, and closes its tree.
+fn release(mounted: &mut BTreeMap<u64, Mounted>, id: u64, force: bool) -> Result<()> {
+    let Some(share) = mounted.get(&id) else { return Ok(()) };
+    match share.mount.take_away() {
+        Err(error) if error.kind() == ErrorKind::InUse && force => {
+            share.mount.cut_off()?;
+            // Its thread goes on for as long as a file is open.
+            let done = share.tree.commit().map_err(|failure| error_of(&share.name, "cannot be made durable", failure));
+            mounted.remove(&id);
+            done
+        }
+        Err(error) if error.kind() == ErrorKind::InUse => Err(error),
+        taken => {
+            // Not mounted any more, or a user has just unmounted it.
+            drop(taken);
+            mounted.remove(&id).map_or(Ok(()), |share| share.mount.wait())
+        }
+    }
+}
+
+/// Takes mounts off `dir` whose server was killed.
+fn take_dead_away(dir: &Path) {
+    for _ in 0..LAYERS_MAX {
+        let is_dead = std::fs::metadata(dir).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN));
+        if !is_dead || rustix::mount::unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_err() {
+            return;
+        }
+        log::warn!("{}: the mount that a killed server left was taken away", dir.display());
+    }
+}

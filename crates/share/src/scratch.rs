@@ -1,0 +1,187 @@
+//! An object space that never changes, with a layer of memory over it that takes all writes. A
+//! moment of a share is opened over one: opening a namespace writes something, which must not, and
+//! need not, become part of the moment.
+//!
+//! Written data is kept as whole blocks, discards as ranges.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::RwLock;
+use surface::{Capacity, Error, ErrorKind, ObjectSpace, Result, Run};
+
+const BLOCK_BYTES: u64 = 4096;
+/// Blocks that are kept, 128 MiB: several times what opening writes after a loss of power with all
+/// changes of some seconds to be replayed.
+const BLOCKS_MAX: usize = 1 << 15;
+/// Ranges that are kept: a moment has a few trims under way.
+const RANGES_MAX: usize = 1 << 16;
+
+#[derive(Default)]
+struct Layer {
+    blocks: HashMap<(u64, u64), Box<[u8]>>,
+    /// Files and bytes that read as zeroes unless they have a block.
+    discarded: Vec<(Range<u64>, Range<u64>)>,
+}
+
+/// A space with a layer of memory over it.
+pub struct Scratch {
+    below: Arc<dyn ObjectSpace>,
+    blocks_max: usize,
+    layer: RwLock<Layer>,
+}
+
+impl Scratch {
+    /// Over a space without a writer.
+    pub fn over(below: Arc<dyn ObjectSpace>) -> Self {
+        Self { below, blocks_max: BLOCKS_MAX, layer: RwLock::default() }
+    }
+
+    /// Whether all of a file was discarded.
+    pub fn was_discarded(&self, file: u64) -> bool {
+        self.layer
+            .read()
+            .discarded
+            .iter()
+            .any(|(files, bytes)| files.contains(&file) && bytes.start == 0 && bytes.end >= 1 << 52)
+    }
+
+    fn full() -> Error {
+        Error::new(ErrorKind::Full, "a moment of a share takes no more changes in memory")
+    }
+
+    /// Bytes of a file as they are now, the layer included.
+    fn read_in(&self, layer: &Layer, file: u64, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.below.read(file, offset, buf)?;
+        let end = offset + buf.len() as u64;
+        for (_, bytes) in layer.discarded.iter().filter(|(files, _)| files.contains(&file)) {
+            let (from, to) = (bytes.start.max(offset), bytes.end.min(end));
+            if from < to {
+                buf[(from - offset) as usize..(to - offset) as usize].fill(0);
+            }
+        }
+        if layer.blocks.is_empty() {
+            return Ok(());
+        }
+        for block in offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES) {
+            let Some(content) = layer.blocks.get(&(file, block)) else { continue };
+            let start = block * BLOCK_BYTES;
+            let (from, to) = (start.max(offset), (start + BLOCK_BYTES).min(end));
+            buf[(from - offset) as usize..(to - offset) as usize]
+                .copy_from_slice(&content[(from - start) as usize..(to - start) as usize]);
+        }
+        Ok(())
+    }
+
+    fn write_in(&self, layer: &mut Layer, file: u64, offset: u64, data: &[u8]) -> Result<()> {
+        let end = offset + data.len() as u64;
+        for block in offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES) {
+            let start = block * BLOCK_BYTES;
+            let mut content = vec![0; BLOCK_BYTES as usize];
+            self.read_in(layer, file, start, &mut content)?;
+            let (from, to) = (start.max(offset), (start + BLOCK_BYTES).min(end));
+            content[(from - start) as usize..(to - start) as usize]
+                .copy_from_slice(&data[(from - offset) as usize..(to - offset) as usize]);
+            if layer.blocks.len() >= self.blocks_max && !layer.blocks.contains_key(&(file, block)) {
+                return Err(Self::full());
+            }
+            layer.blocks.insert((file, block), content.into());
+        }
+        Ok(())
+    }
+
+    fn discard_in(&self, layer: &mut Layer, files: Range<u64>, bytes: Range<u64>) -> Result<()> {
+        if layer.discarded.len() >= RANGES_MAX {
+            return Err(Self::full());
+        }
+        let touched: Vec<(u64, u64)> = layer
+            .blocks
+            .keys()
+            .copied()
+            .filter(|(file, block)| {
+                let start = block * BLOCK_BYTES;
+                files.contains(file) && start < bytes.end && bytes.start < start + BLOCK_BYTES
+            })
+            .collect();
+        for (file, block) in touched {
+            let start = block * BLOCK_BYTES;
+            let (from, to) = (bytes.start.max(start), bytes.end.min(start + BLOCK_BYTES));
+            if let Some(content) = layer.blocks.get_mut(&(file, block)) {
+                content[(from - start) as usize..(to - start) as usize].fill(0);
+            }
+        }
+        layer.discarded.push((files, bytes));
+        Ok(())
+    }
+}
+
+impl ObjectSpace for Scratch {
+    fn read(&self, file: u64, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.read_in(&self.layer.read(), file, offset, buf)
+    }
+
+    fn write(&self, file: u64, offset: u64, data: Bytes) -> Result<()> {
+        self.write_in(&mut self.layer.write(), file, offset, &data)
+    }
+
+    fn discard(&self, file: u64, range: Range<u64>) -> Result<()> {
+        self.discard_in(&mut self.layer.write(), file..file.saturating_add(1), range)
+    }
+
+    fn discard_files(&self, files: Range<u64>) -> Result<()> {
+        self.discard_in(&mut self.layer.write(), files, 0..u64::MAX)
+    }
+
+    /// Nothing of it shall ever be durable.
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// As below: of what the layer has, no name shows a byte that a file has.
+    fn allocation(&self, file: u64, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>> {
+        self.below.allocation(file, offset, length, runs_max)
+    }
+
+    fn capacity(&self) -> Result<Capacity> {
+        let below = self.below.capacity()?;
+        Ok(Capacity { total_bytes: below.total_bytes.saturating_sub(below.free_bytes), free_bytes: 0 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sim::SimSpace;
+
+    use super::*;
+
+    fn read(space: &dyn ObjectSpace, file: u64, offset: u64, len: usize) -> Vec<u8> {
+        let mut buf = vec![0xee; len];
+        space.read(file, offset, &mut buf).unwrap();
+        buf
+    }
+
+    #[test]
+    fn what_is_written_and_discarded_shows_and_changes_nothing_below() {
+        let below = SimSpace::new();
+        below.write(1, 0, Bytes::from(vec![1; 10_000])).unwrap();
+        below.write(2, 0, Bytes::from(vec![2; 5000])).unwrap();
+        let scratch = Scratch { blocks_max: 16, ..Scratch::over(below.clone()) };
+        scratch.write(1, 4000, Bytes::from(vec![9; 200])).unwrap();
+        scratch.discard(1, 4100..8192).unwrap();
+        scratch.write(1, 8000, Bytes::from(vec![7; 100])).unwrap();
+        scratch.discard_files(2..3).unwrap();
+        let mut expected = vec![1; 10_000];
+        expected[4000..4100].fill(9);
+        expected[4100..8192].fill(0);
+        expected[8000..8100].fill(7);
+        assert_eq!(read(&scratch, 1, 0, 10_000), expected);
+        assert_eq!(read(&scratch, 1, 4050, 5000), expected[4050..9050]);
+        assert_eq!(read(&scratch, 2, 0, 5000), vec![0; 5000]);
+        assert_eq!(read(&*below, 1, 0, 10_000), vec![1; 10_000]);
+        assert_eq!(read(&*below, 2, 0, 5000), vec![2; 5000]);
+        let many = Bytes::from(vec![1; 16 * BLOCK_BYTES as usize]);
+        assert_eq!(scratch.write(3, 0, many).unwrap_err().kind(), ErrorKind::Full);
+    }
+}
