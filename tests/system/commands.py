@@ -420,7 +420,7 @@ def sorting_a_served_volume(t):
     t.expect("--sort" in refused.stderr, f"--restart alone: {refused.stderr}")
     t.expect("not been sorted" in pool.shale("clean", "--sort", "--report").stdout, "it has not been sorted yet")
     done = json.loads(pool.shale("clean", "--sort", "--all", "--rate", "max", "--json").stdout)
-    t.expect(done["sort"]["finished"] and done["sort"]["bytes_done"] == size, f"not finished: {done}")
+    t.expect(done["sort"]["finished"] and size >= done["sort"]["bytes_done"] == done["sort"]["bytes_total"] > size // 2, f"not finished: {done}")
     t.expect(done["sort"]["rewritten_bytes"] > size // 2, f"little was scattered: {done}")
     t.equal(digest(server.file("vol")), expected, "sha256 of the sorted volume")
     again = json.loads(pool.shale("clean", "--sort", "--json").stdout)

@@ -74,6 +74,27 @@ def fuse_xfs_round_trip(t):
 
 
 @test()
+def fuse_force_names_the_file_system(t):
+    """--force on a volume with a mounted file system says who has it open, where it is mounted, and what becomes of that"""
+    pool, server = served(t)
+    device = t.loop(server.file("vol"), direct=True)
+    directory, _ = make_and_fill(t, device, "ext4", 4 << 20)
+    pool.shale("snapshot", "vol@s")
+    refused = pool.shale("rollback", "vol@s", status=EXIT["in-use"])
+    t.expect("open by 1 client: file in the mount" in refused.stderr, f"who has it open: {refused.stderr}")
+    done = pool.shale("rollback", "vol@s", "--force")
+    for words in ["open by 1 client: file in the mount", f"with file systems mounted at {directory}", "unmount it"]:
+        t.expect(words in done.stderr, f"'{words}' is not in: {done.stderr}")
+    t.umount(directory)
+    t.detach(device)
+    t.wait_for(lambda: json.loads(pool.shale("list", "--json").stdout)[0]["clients"] == 0, "the end of the loop device's file")
+    done = pool.shale("rollback", "vol@s", "--force")
+    t.expect("is open by" not in done.stderr, f"it has no clients any more: {done.stderr}")
+    server.stop()
+    pool.check()
+
+
+@test()
 def fuse_rename_below_a_file_system(t):
     """a mounted volume is renamed, another one gets its name, and the file system goes on"""
     pool, server = served(t)

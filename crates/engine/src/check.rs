@@ -20,8 +20,8 @@ use crate::map::{Piece, store_error};
 use crate::objects::Object;
 use crate::pool::Pool;
 use crate::status::{CheckReport, Problem};
-use crate::superblock_io;
 use crate::usage::{put_pages, usage_of_extent};
+use crate::{superblock_copies, superblock_io};
 
 /// Map records in memory at the same time.
 const RECORDS_MAX: usize = 4096;
@@ -75,7 +75,8 @@ impl Pool {
         }
         // No checkpoint may move anything while the map is being read.
         let still = self.core.checkpoint_and_hold()?;
-        let mut report = CheckReport { log_end: self.log_end(), ..CheckReport::default() };
+        let notes = std::mem::take(&mut *self.core.opening_notes.lock());
+        let mut report = CheckReport { log_end: self.log_end(), notes, ..CheckReport::default() };
         std::mem::take(&mut *self.core.mended.lock()).into_iter().for_each(|problem| report.add(problem));
         let mut checker = Checker {
             core: &self.core,
@@ -175,6 +176,15 @@ impl Checker<'_> {
                 superblock_io::write(disk, &good)?;
             }
             self.problem("superblock", None, format!("copy at byte {offset} of the data file: {wrong}"), self.repair);
+        }
+        // Opening the pool has written both: damage of them has come since.
+        let end = superblock_copies::read_end(disk).filter(|(offset, _)| *offset >= good.capacity_bytes);
+        let stored = superblock_copies::stored_damage(&*self.core.env.store);
+        for wrong in superblock_copies::end_damage(end.as_ref()).into_iter().chain(stored) {
+            if self.repair {
+                superblock_copies::write(disk, &*self.core.env.store, &good)?;
+            }
+            self.problem("superblock", None, wrong, self.repair);
         }
         Ok(())
     }

@@ -36,6 +36,7 @@ use crate::options::{PoolEnv, PoolOptions};
 use crate::rewrites::Rewrites;
 use crate::samples::Sampling;
 use crate::scrub::Scrubbing;
+use crate::sort::SortWalk;
 use crate::standby_open::StandbyFacts;
 use crate::status::Problem;
 use crate::unit_cache::UnitCache;
@@ -128,6 +129,8 @@ pub(crate) struct Core {
     pub suspicion: Mutex<Suspicion>,
     /// What opening the pool has mended; whoever checks tells.
     pub mended: Mutex<Vec<Problem>>,
+    /// Damage of copies that opening the pool has put right, for the report of `check`.
+    pub opening_notes: Mutex<Vec<String>>,
     /// What repairs have lost, and how the log ended.
     pub losses: Mutex<Losses>,
     /// What cleaning could not move because it is damaged.
@@ -163,7 +166,7 @@ pub(crate) struct Core {
     /// Held by whoever recompresses: how far that is.
     pub recompressing: Mutex<Walked>,
     /// Held by whoever sorts.
-    pub sorting: Mutex<()>,
+    pub sorting: Mutex<SortWalk>,
     /// Held shared while a large range is made a hole past the write buffer; exclusively, for a moment, by whoever relies on none being.
     pub punching: RwLock<()>,
     /// Large ranges that were made holes.
@@ -230,6 +233,7 @@ impl Core {
             scrub: Mutex::default(),
             suspicion: Mutex::default(),
             mended: Mutex::default(),
+            opening_notes: Mutex::default(),
             losses: Mutex::default(),
             damages: Mutex::default(),
             units: UnitCache::new(shares.units, parts.buffers.clone()),
@@ -247,7 +251,7 @@ impl Core {
             passed_on: Mutex::new(0),
             shrinking: Mutex::new(None),
             recompressing: Mutex::default(),
-            sorting: Mutex::new(()),
+            sorting: Mutex::default(),
             punching: RwLock::new(()),
             punches: AtomicU64::new(0),
             admitting: AtomicU64::new(0),

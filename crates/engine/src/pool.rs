@@ -12,8 +12,7 @@ use parking_lot::Mutex;
 use policy::Owner;
 use surface::{DeviceId, Error, ErrorKind, Result};
 use units::{
-    BLOCK_BYTES, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, ExtentIndex, OBJECT_BYTES_MAX, ObjectId, SHARE_BYTES, Seq,
-    format_size,
+    EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, ExtentIndex, OBJECT_BYTES_MAX, ObjectId, SHARE_BYTES, Seq, format_size,
 };
 
 use crate::apply::Applier;
@@ -232,7 +231,7 @@ impl Pool {
         // Nothing has been written to the map until here, but for what was mended.
         superblock_io::bring_up_to_date(&*core.env.disk, &superblock)?;
         core.take_checkpoint()?;
-        superblock_copies::bring_up_to_date(&core.env)?;
+        *core.opening_notes.lock() = superblock_copies::bring_up_to_date(&core.env)?;
         // Only now: until here another opening could have got the same number, and nothing may be written under it.
         core.mark_opening();
         if core.is_catalogue_due() {
@@ -271,7 +270,8 @@ impl Pool {
     /// Creates a volume; its [number](Volume::id). Durable on return.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for names, sizes (0, above 1 PiB, no multiple of 4 KiB) and properties; [`ErrorKind::Exists`].
+    /// [`ErrorKind::Invalid`] for names, sizes (0, above 1 PiB) and properties;
+    /// [`ErrorKind::Exists`].
     pub fn create_volume(&self, name: &str, size_bytes: u64, properties: &Properties) -> Result<DeviceId> {
         check_size(size_bytes)?;
         self.create(name, size_bytes, properties)
@@ -358,6 +358,7 @@ impl Pool {
         if size_bytes < object.size_bytes() {
             return self.core.cut_off(&object, size_bytes);
         }
+        self.core.zero_behind_end(&object)?;
         self.core.append_durably(vec![resized(size_bytes)])
     }
 
@@ -513,12 +514,11 @@ impl Pool {
 /// Whether a volume can have this size.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] for 0, above 1 PiB, and what is no multiple of 4 KiB.
+/// [`ErrorKind::Invalid`] for 0 and above 1 PiB.
 fn check_size(size_bytes: u64) -> Result<()> {
     let wrong = match size_bytes {
-        0 => "must have at least 4 KiB".to_owned(),
+        0 => "must have at least 1 byte".to_owned(),
         _ if size_bytes > OBJECT_BYTES_MAX => format!("can have at most {}", format_size(OBJECT_BYTES_MAX)),
-        _ if !size_bytes.is_multiple_of(BLOCK_BYTES as u64) => "must have a multiple of 4 KiB".to_owned(),
         _ => return Ok(()),
     };
     Err(Error::new(ErrorKind::Invalid, format!("a volume {wrong}, not {size_bytes} bytes")))

@@ -4,6 +4,7 @@
 //! groups, and before each piece whoever brings it waits until the changes have their share of memory again. A piece of a range that is
 //! mostly empty is long: a batch for each half gigabyte would fill the log where nothing is.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use format::{Entry, HOLE_BLOCKS_MAX, ObjectDescriptor};
@@ -12,6 +13,7 @@ use units::{BLOCK_BYTES, BlockIndex, GROUP_BLOCKS, GroupIndex, format_size};
 
 use crate::core::Core;
 use crate::objects::Object;
+use crate::volume::Volume;
 
 /// Groups with data that one piece makes holes of. They are looked up while nothing else is applied.
 const PIECE_GROUPS: u64 = 4096;
@@ -89,7 +91,9 @@ impl Core {
     fn cut_pieces(&self, object: &Object, size_bytes: u64) -> Result<()> {
         // What is dirty now must come before the holes in the log, and never behind them.
         self.leave_behind()?;
-        let first = BlockIndex::containing(size_bytes).0;
+        // A block of which a part stays, stays: the rest of it shows nowhere, and is zeroed
+        // before the volume grows over it.
+        let first = size_bytes.div_ceil(BLOCK_BYTES as u64);
         let mut end = object.size_bytes().div_ceil(BLOCK_BYTES as u64);
         let mut pace = Pace::default();
         while end > first {
@@ -101,7 +105,33 @@ impl Core {
             self.append_applied(vec![holes(object, from, end), resized])?;
             end = from;
         }
+        if object.size_bytes() != size_bytes {
+            let resized = Entry::Object(ObjectDescriptor { size_bytes, ..object.descriptor.read().clone() });
+            self.append_applied(vec![resized])?;
+        }
         Ok(())
+    }
+
+    /// Zeroes what the last block holds behind the end of a volume that does not end with a
+    /// block: it is about to be seen, because the volume grows. In the log before whatever comes
+    /// next. The caller holds the gate exclusively.
+    pub(crate) fn zero_behind_end(self: &Arc<Self>, object: &Arc<Object>) -> Result<()> {
+        let size_bytes = object.size_bytes();
+        let used = (size_bytes % BLOCK_BYTES as u64) as usize;
+        if used == 0 {
+            return Ok(());
+        }
+        let mut block = vec![0; BLOCK_BYTES];
+        self.read(object, size_bytes - used as u64, &mut block)?;
+        if !policy::is_zero(&block[used..]) {
+            let behind = BLOCK_BYTES - used;
+            let _room = self.admit(object, size_bytes, behind as u64)?;
+            let volume = Volume::new(Arc::clone(self), Arc::clone(object));
+            volume.write_part(size_bytes, &vec![0; behind], false)?;
+        }
+        // Also where zeroes are only in the write buffer: the log may have older bytes there, and
+        // a crash must not bring them back into the larger volume.
+        self.leave_behind()
     }
 
     /// Whether the store knows more groups of these blocks than a piece may have. What is in the active overlay
@@ -232,6 +262,84 @@ mod tests {
         assert!(text.contains(&format!("cut to {} only", format_size(size_bytes))), "{text}");
         let pool = open(&machine);
         assert_eq!(pool.volumes()[0].size_bytes, size_bytes);
+        pool.close().unwrap();
+    }
+
+    /// A size that ends within a block: the rest of that block must not show when the volume, or
+    /// a clone of its snapshot, grows.
+    #[test]
+    fn what_was_cut_off_within_a_block_reads_as_zeroes_after_growing() {
+        const ALL: usize = 3 * BLOCK_BYTES;
+        for (cut, is_stored) in [(1, true), (1, false), (4095, true), (4097, false), (5000, true), (8191, true)] {
+            let mut machine = Machine::new(128 << 20, 1);
+            let pool = scattered(&machine, 1);
+            let volume = pool.volume("v").unwrap();
+            volume.write(0, Bytes::from(vec![7; ALL]), WriteOptions::default()).unwrap();
+            if is_stored {
+                pool.checkpoint().unwrap();
+            }
+            pool.resize_volume("v", cut as u64).unwrap();
+            assert_eq!(volume.size_bytes(), cut as u64);
+            let mut last = [0; 1];
+            volume.read(cut as u64 - 1, &mut last).unwrap();
+            assert_eq!(last, [7]);
+            assert!(volume.read(cut as u64 - 1, &mut [0; 2]).is_err(), "a read past the end of {cut} bytes");
+            assert!(volume.write(cut as u64, Bytes::from_static(b"x"), WriteOptions::default()).is_err());
+            pool.snapshot("v", "s").unwrap();
+            pool.clone_snapshot("v@s", "c", &Default::default()).unwrap();
+            let expected: Vec<u8> = (0..ALL).map(|at| if at < cut { 7 } else { 0 }).collect();
+            for name in ["v", "c"] {
+                pool.resize_volume(name, ALL as u64).unwrap();
+                let mut bytes = vec![1; ALL];
+                pool.volume(name).unwrap().read(0, &mut bytes).unwrap();
+                assert!(bytes == expected, "'{name}' cut to {cut} shows what was cut off");
+            }
+            drop((volume, pool));
+            machine.power_cycle();
+            let pool = open(&machine);
+            for name in ["v", "c"] {
+                let mut bytes = vec![1; ALL];
+                pool.volume(name).unwrap().read(0, &mut bytes).unwrap();
+                assert!(bytes == expected, "'{name}' cut to {cut} shows what was cut off after the power failed");
+            }
+            assert_eq!(pool.volume("v@s").unwrap().size_bytes(), cut as u64);
+            pool.close().unwrap();
+        }
+    }
+
+    /// The zeroes behind the end were in the write buffer, and what the log had there came back.
+    #[test]
+    fn what_was_cut_off_does_not_come_back_with_a_crash_after_growing() {
+        let mut machine = Machine::new(128 << 20, 1);
+        let pool = scattered(&machine, 1);
+        let volume = pool.volume("v").unwrap();
+        volume.write(0, Bytes::from(vec![7; 2 * BLOCK_BYTES]), WriteOptions::default()).unwrap();
+        pool.flush().unwrap();
+        pool.resize_volume("v", 5000).unwrap();
+        volume.discard(0, 5000).unwrap();
+        pool.resize_volume("v", 2 * BLOCK_BYTES as u64).unwrap();
+        drop((volume, pool));
+        machine.power_cycle();
+        let pool = open(&machine);
+        let volume = pool.volume("v").unwrap();
+        assert_eq!(volume.size_bytes(), 2 * BLOCK_BYTES as u64);
+        let mut behind = vec![1; 2 * BLOCK_BYTES - 5000];
+        volume.read(5000, &mut behind).unwrap();
+        assert!(behind.iter().all(|byte| *byte == 0), "what was cut off is back");
+        pool.close().unwrap();
+    }
+
+    /// A discard up to an end within a block leaves nothing of that block allocated.
+    #[test]
+    fn a_discard_up_to_an_odd_end_leaves_nothing() {
+        let machine = Machine::new(128 << 20, 1);
+        let pool = scattered(&machine, 1);
+        let volume = pool.volume("v").unwrap();
+        volume.write(0, Bytes::from(vec![7; 3 * BLOCK_BYTES]), WriteOptions::default()).unwrap();
+        pool.resize_volume("v", 5000).unwrap();
+        volume.discard(0, 5000).unwrap();
+        pool.checkpoint().unwrap();
+        assert_eq!(pool.volumes()[0].allocated_bytes, 0);
         pool.close().unwrap();
     }
 

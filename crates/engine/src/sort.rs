@@ -65,7 +65,8 @@ pub struct SortReport {
     pub started_unix_s: u64,
     /// Whether all volumes have been gone through.
     pub is_finished: bool,
-    /// Bytes of volumes, as their users see them, that have been gone through, and all there are.
+    /// Bytes of data of volumes, as their users see them and without holes, that have been gone
+    /// through, and all there are.
     pub bytes_done: u64,
     /// See `bytes_done`.
     pub bytes_total: u64,
@@ -89,12 +90,38 @@ impl Pool {
     }
 }
 
+/// How far the pass has come within a volume, in bytes of data; that is counted while the pool is
+/// open, and once from the map where a pass goes on after it was opened.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SortWalk {
+    object: ObjectId,
+    group: GroupIndex,
+    bytes: u64,
+}
+
+impl Default for SortWalk {
+    /// Before all volumes.
+    fn default() -> Self {
+        Self { object: ObjectId(0), group: GroupIndex(0), bytes: 0 }
+    }
+}
+
 /// What became of a group.
 enum Outcome {
     /// So many bytes of blocks are on their way to a new place.
     Moved(u64),
     /// Something in it is damaged, or cannot be read.
     Damaged,
+}
+
+/// What step 1 knows of a group.
+struct Own {
+    /// The blocks that are the newest epoch's alone, and not dirty.
+    own: BlockMask,
+    /// Where these lie.
+    pieces: Vec<Piece>,
+    /// Blocks of the volume that hold data, whichever epoch's they are.
+    data_blocks: u32,
 }
 
 /// What step 1 knows of a window.
@@ -107,6 +134,8 @@ struct Scatter {
     units: usize,
     units_after: usize,
     blocks: u64,
+    /// Blocks of data, those that snapshots share included.
+    data_blocks: u64,
 }
 
 impl Scatter {
@@ -126,7 +155,7 @@ impl Scatter {
 impl Core {
     fn sort(&self, bytes: u64, restart: bool) -> Result<SortReport> {
         self.check_failed()?;
-        let _alone = self.sorting.lock();
+        let mut walk = self.sorting.lock();
         let kept = self.env.store.get(KEY_SORT).map_err(store_error)?;
         // A state that is damaged only costs a new beginning.
         let mut state = kept.and_then(|value| SortState::decode(&value).ok()).unwrap_or_default();
@@ -134,16 +163,30 @@ impl Core {
             state = SortState { started_unix_s: self.env.clock.unix_s().max(1), ..SortState::default() };
         }
         if bytes > 0 && state.object != SortState::DONE {
-            let result = self.sort_slice(&mut state, bytes);
+            let result = self.sort_slice(&mut state, bytes, &mut walk);
             let mut batch = MapBatch::default();
             batch.put(KEY_SORT, state.encode());
             self.env.store.commit(batch).map_err(store_error)?;
             result?;
         }
-        Ok(self.sort_report(&state))
+        self.find_walk(&state, &mut walk)?;
+        Ok(self.sort_report(&state, &walk))
     }
 
-    fn sort_slice(&self, state: &mut SortState, bytes: u64) -> Result<()> {
+    /// Counts the data before the place where a pass goes on, unless that is known.
+    fn find_walk(&self, state: &SortState, walk: &mut SortWalk) -> Result<()> {
+        if (walk.object, walk.group) != (state.object, state.group) {
+            // Those of the volume that a pass at its end has nothing of are none.
+            let is_within = state.object != SortState::DONE && state.group.0 > 0;
+            let counted =
+                if is_within { self.map.count_groups(state.object, GroupIndex(0), state.group, u64::MAX)? } else { 0 };
+            *walk = SortWalk { object: state.object, group: state.group, bytes: counted * GROUP_BYTES as u64 };
+        }
+        Ok(())
+    }
+
+    fn sort_slice(&self, state: &mut SortState, bytes: u64, walk: &mut SortWalk) -> Result<()> {
+        self.find_walk(state, walk)?;
         let mut left = bytes;
         while left > 0 {
             let volumes = self.objects.volumes().into_iter().filter(|volume| volume.id >= state.object);
@@ -167,31 +210,44 @@ impl Core {
             let (known, to) = self.map.groups_in(volume.id, state.group, to, records_max)?;
             let known = &known[..known.partition_point(|group| *group < to)];
             for window in known.chunk_by(|a, b| a.0 / WINDOW_GROUPS == b.0 / WINDOW_GROUPS) {
-                self.sort_window(&volume, window, state)?;
+                let data_bytes = self.sort_window(&volume, window, state)?;
+                if walk.object != state.object {
+                    *walk = SortWalk { object: state.object, ..SortWalk::default() };
+                }
+                walk.bytes += data_bytes;
                 state.group = GroupIndex((window[0].0 / WINDOW_GROUPS + 1) * WINDOW_GROUPS);
+                walk.group = state.group;
                 left = left.saturating_sub(window.len() as u64 * GROUP_BYTES as u64);
                 if left == 0 {
                     return Ok(());
                 }
             }
             state.group = to;
+            if walk.object == state.object {
+                walk.group = to;
+            }
             left = left.saturating_sub(LOOK_BYTES);
         }
         Ok(())
     }
 
-    fn sort_window(&self, volume: &Arc<Object>, window: &[GroupIndex], state: &mut SortState) -> Result<()> {
+    /// Returns the bytes of data in the window.
+    fn sort_window(&self, volume: &Arc<Object>, window: &[GroupIndex], state: &mut SortState) -> Result<u64> {
         let mut scatter = Scatter::default();
         for group in window {
             match self.own_blocks(volume, *group) {
-                Ok((own, pieces)) => self.measure(volume, *group, own, &pieces, &mut scatter),
+                Ok(Own { own, pieces, data_blocks }) => {
+                    scatter.data_blocks += u64::from(data_blocks);
+                    self.measure(volume, *group, own, &pieces, &mut scatter);
+                }
                 // Step 3 counts it.
                 Err(error) if error.kind() == ErrorKind::Corrupt => scatter.jumps += JUMPS_MAX,
                 Err(error) => return Err(error),
             }
         }
+        let data_bytes = scatter.data_blocks * BLOCK_BYTES as u64;
         if !scatter.is_worth_it() {
-            return Ok(());
+            return Ok(data_bytes);
         }
         let _room = self.room_to_sort(scatter.blocks * BLOCK_BYTES as u64, window.len())?;
         for group in window {
@@ -203,18 +259,20 @@ impl Core {
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok(data_bytes)
     }
 
     /// Step 1 for a group: the blocks that the volume's newest epoch alone owns and that are not dirty, and where they lie, in order.
-    fn own_blocks(&self, volume: &Object, group: GroupIndex) -> Result<(BlockMask, Vec<Piece>)> {
+    fn own_blocks(&self, volume: &Object, group: GroupIndex) -> Result<Own> {
         let dirty = self.buffer.read(GroupKey { object: volume.id, group }, BlockMask::FULL, &mut |_| ());
         let mut pieces = self.map.lookup(&volume.levels(), group, BlockMask::FULL.minus(dirty))?;
         let epoch = volume.epoch();
+        let of_volume = pieces.iter().filter(|piece| piece.object == volume.id);
+        let data_blocks = of_volume.map(|piece| piece.fragment.live.count()).sum::<u32>() + dirty.count();
         pieces.retain(|piece| (piece.object, piece.epoch) == (volume.id, epoch));
         pieces.sort_unstable_by_key(|piece| piece.fragment.live.first_run());
         let own = pieces.iter().fold(BlockMask::EMPTY, |mask, piece| mask.or(piece.fragment.live));
-        Ok((own, pieces))
+        Ok(Own { own, pieces, data_blocks })
     }
 
     fn measure(&self, volume: &Object, group: GroupIndex, own: BlockMask, pieces: &[Piece], scatter: &mut Scatter) {
@@ -250,7 +308,7 @@ impl Core {
             }
             let punches = self.punches.load(Ordering::Acquire);
             let mut version = self.buffer.version(key);
-            let (own, pieces) = self.own_blocks(volume, group)?;
+            let Own { own, pieces, .. } = self.own_blocks(volume, group)?;
             let mut runs = Vec::new();
             for (first, count) in own.runs() {
                 let mut content = vec![0; count as usize * BLOCK_BYTES];
@@ -288,16 +346,14 @@ impl Core {
         Ok(Outcome::Moved(0))
     }
 
-    fn sort_report(&self, state: &SortState) -> SortReport {
+    fn sort_report(&self, state: &SortState, walk: &SortWalk) -> SortReport {
         let (mut done, mut total) = (0, 0);
         for volume in self.objects.volumes() {
-            let size = volume.logical_bytes();
+            let size = volume.allocated_bytes();
             total += size;
             done += match volume.id.cmp(&state.object) {
                 std::cmp::Ordering::Less => size,
-                // How much of a share lies before a group is not known.
-                std::cmp::Ordering::Equal if volume.is_share() => 0,
-                std::cmp::Ordering::Equal => (state.group.0 * GROUP_BYTES as u64).min(size),
+                std::cmp::Ordering::Equal => walk.bytes.min(size),
                 std::cmp::Ordering::Greater => 0,
             };
         }

@@ -248,6 +248,9 @@ pub struct CheckReport {
     pub kinds: BTreeMap<&'static str, u64>,
     /// What can be said of the end of the log, as the opening found it, if that was not an orderly one: no problem, and not to be concealed.
     pub log_end: Option<String>,
+    /// What opening the pool has put right that a crash may have left as well: no problem, and
+    /// not to be concealed.
+    pub notes: Vec<String>,
 }
 
 /// Problems that are listed one by one: a pool on a dead disk has one for each fragment.

@@ -90,18 +90,39 @@ pub(crate) fn write(disk: &dyn Disk, store: &dyn MapStore, superblock: &Superblo
     store.commit(batch).and_then(|()| store.persist()).map_err(store_error)
 }
 
+/// Says that the copy at the end is damaged, if it is.
+pub(crate) fn end_damage(found: Option<&EndCopy>) -> Option<String> {
+    match found {
+        Some((offset, Err(error @ SuperblockError::Damaged(_)))) => {
+            Some(format!("the copy of the superblock at byte {offset}, near the end of the data: {error}"))
+        }
+        _ => None,
+    }
+}
+
+/// Says that the copy in the map is damaged, if it is.
+pub(crate) fn stored_damage(store: &dyn MapStore) -> Option<String> {
+    let bytes = store.get(KEY_SUPERBLOCK).ok().flatten()?;
+    let error = Superblock::decode(&bytes).err()?;
+    matches!(error, SuperblockError::Damaged(_)).then(|| format!("the copy of the superblock in the map: {error}"))
+}
+
 /// Step 2, and says in the first copies that there is an inventory of extents: the first checkpoint of the opening is durable by now. What is right is
-/// not written.
+/// not written. Returns words on copies that were damaged.
+/// A write that a crash has torn looks the same, so that is no problem of the pool.
 ///
 /// # Errors
 /// As [`write`].
-pub(crate) fn bring_up_to_date(env: &PoolEnv) -> Result<()> {
+pub(crate) fn bring_up_to_date(env: &PoolEnv) -> Result<Vec<String>> {
     mark_inventory(&*env.disk)?;
     let superblock = choose(&read_copies(&*env.disk)?)?;
-    let is_due = match read_end(&*env.disk).filter(|(offset, _)| *offset >= superblock.capacity_bytes) {
+    let end = read_end(&*env.disk).filter(|(offset, _)| *offset >= superblock.capacity_bytes);
+    let is_due = match &end {
         Some((_, copy)) => copy.as_ref() != Ok(&superblock),
         None => env.disk.may_grow(),
     };
+    let damaged = end_damage(end.as_ref()).into_iter().chain(stored_damage(&*env.store));
+    let notes = damaged.map(|what| format!("{what}; opening the pool has written it anew")).collect();
     if is_due {
         write_end(&*env.disk, &superblock)?;
     }
@@ -110,7 +131,7 @@ pub(crate) fn bring_up_to_date(env: &PoolEnv) -> Result<()> {
         batch.put(KEY_SUPERBLOCK, superblock.encode());
         env.store.commit(batch).and_then(|()| env.store.persist()).map_err(store_error)?;
     }
-    Ok(())
+    Ok(notes)
 }
 
 /// The copy in the map store, if it is right.

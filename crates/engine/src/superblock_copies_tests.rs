@@ -199,3 +199,31 @@ fn crashes_between_copies_leave_a_pool_that_opens() {
     }
     assert!(crashes > 40 && behind > 3, "{crashes} crashes, {behind} with an older copy at the end");
 }
+
+/// Opening the pool wrote it anew without a word.
+#[test]
+fn a_damaged_copy_far_from_the_beginning_is_named_by_check() {
+    let mut machine = machine(6);
+    machine.disk.poke(CAPACITY + 100, &[0xff; 8]);
+    let mut stored = env(&machine).store.get(KEY_SUPERBLOCK).unwrap().unwrap();
+    stored[100] ^= 1;
+    machine.store.poke(KEY_SUPERBLOCK, Some(&stored));
+    machine.restart();
+    let pool = open(&machine, false).unwrap();
+    let check = pool.check(false, &mut |_, _| ()).unwrap();
+    assert!(check.problems.is_empty(), "{:?}", check.problems);
+    let places = ["near the end of the data", "in the map"];
+    assert_eq!(check.notes.len(), places.len(), "{:?}", check.notes);
+    for (note, place) in check.notes.iter().zip(places) {
+        assert!(note.contains(place) && note.contains("written it anew"), "{note}");
+    }
+    // Once it is told, and the copies are whole, there is no more to tell.
+    assert!(pool.check(false, &mut |_, _| ()).unwrap().notes.is_empty());
+    // Damage that came since is a problem, and can be mended.
+    machine.disk.poke(CAPACITY + 100, &[0xff; 8]);
+    let check = pool.check(false, &mut |_, _| ()).unwrap();
+    assert!(check.problems.len() == 1 && check.problems[0].detail.contains(places[0]), "{:?}", check.problems);
+    assert_eq!(pool.check(true, &mut |_, _| ()).unwrap().problems_left, 0);
+    assert!(pool.check(false, &mut |_, _| ()).unwrap().problems.is_empty());
+    pool.close().unwrap();
+}

@@ -98,8 +98,8 @@ pub(crate) fn find_end(disk: &dyn Disk, superblock: &Superblock, repair: bool) -
     }
     let what = format!("the data file or device has {has} bytes, the pool uses {needs}: its end has been cut off");
     if !repair {
-        let advice = "bring it back from where it was copied; `check --repair` opens the pool with what is left, \
-             `salvage` gets out what is left without changing anything";
+        let advice = "bring it back from where it was copied; `check --repair` tells what went with it, and with --accept-loss opens the pool \
+             with what is left; `salvage` gets out what is left without changing anything";
         return Err(Error::new(ErrorKind::Corrupt, format!("{what}; {advice}")));
     }
     if !disk.may_grow() {

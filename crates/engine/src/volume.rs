@@ -174,7 +174,7 @@ impl Volume {
 
     /// A part of one block: reads the rest of it, and tries again if somebody wrote nearby meanwhile. A large hole, which goes past the write
     /// buffer, comes before it or after it.
-    fn write_part(&self, offset: u64, data: &[u8], keep_zeroes: bool) -> Result<()> {
+    pub(crate) fn write_part(&self, offset: u64, data: &[u8], keep_zeroes: bool) -> Result<()> {
         let block = BlockIndex::containing(offset);
         let key = self.key(block.group());
         let skip = (offset - block.offset_bytes()) as usize;
@@ -225,6 +225,12 @@ impl Volume {
     /// everybody else waiting.
     fn punch(&self, offset: u64, length: u64) -> Result<()> {
         let guard = self.enter_to_change(offset, length)?;
+        let size_bytes = self.object.size_bytes();
+        // A last block that is not whole goes as one, with all that there is of it: while the
+        // gate is held, nothing comes behind it.
+        let is_small = length > 0 && length <= BUFFERED_DISCARD_GROUPS * GROUP_BYTES as u64;
+        let is_to_the_end = is_small && offset + length == size_bytes;
+        let length = if is_to_the_end { size_bytes.next_multiple_of(BLOCK) - offset } else { length };
         let [head, body, tail] = Self::divide(offset, length);
         for edge in [&head, &tail] {
             if !edge.is_empty() {

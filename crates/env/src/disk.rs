@@ -47,6 +47,13 @@ pub trait Disk: Send + Sync {
         false
     }
 
+    /// The first byte at or behind `offset` that may hold data, `None` if there is none.
+    /// It is `offset` where the storage cannot tell. The bytes before it are a hole, which costs
+    /// next to nothing to read.
+    fn data_from(&self, offset: u64) -> Option<u64> {
+        Some(offset)
+    }
+
     /// Gives the space of the range back to whatever is below; afterwards its content is undefined.
     /// A no-op where the storage cannot do that.
     fn punch(&self, offset: u64, len: u64) -> Result<()>;
@@ -150,6 +157,9 @@ impl<T: DiskLayer> Disk for T {
     }
     fn has_space(&self, offset: u64, len: u64) -> bool {
         self.below().has_space(offset, len)
+    }
+    fn data_from(&self, offset: u64) -> Option<u64> {
+        self.below().data_from(offset)
     }
     fn punch(&self, offset: u64, len: u64) -> Result<()> {
         self.below().punch(offset, len)

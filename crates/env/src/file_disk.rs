@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rustix::fs::{Advice, AtFlags, FallocateFlags, StatxFlags};
 
 use crate::deletion::Deletion;
+use crate::file_space::{self, allocate};
 use crate::uring::FileRing;
 use crate::{AlignedBuf, Disk, ReadRing, block_device, lock};
 
@@ -324,6 +325,10 @@ impl Disk for FileDisk {
         Ok(())
     }
 
+    fn data_from(&self, offset: u64) -> Option<u64> {
+        file_space::data_from(&self.file, offset)
+    }
+
     /// Only where reads go to the device: those that the page cache answers are faster one at a time.
     fn read_ring(&self) -> Option<Box<dyn ReadRing + '_>> {
         let ring = self.direct.then(|| FileRing::new(&self.file, &self.read_bytes))??;
@@ -523,15 +528,6 @@ pub(crate) fn forget_cached(file: &File) -> Result<()> {
     // Only what is clean is forgotten; a device that still fails says so here.
     file.sync_data()?;
     Ok(rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?)
-}
-
-fn allocate(file: &File, flags: FallocateFlags, offset: u64, len: u64) -> Result<()> {
-    loop {
-        match rustix::fs::fallocate(file, flags, offset, len) {
-            Err(rustix::io::Errno::INTR) => {}
-            other => return other.map_err(Error::from),
-        }
-    }
 }
 
 fn ignore_unsupported(result: Result<()>) -> Result<()> {

@@ -56,6 +56,18 @@ fn what_was_never_written_reads_as_zeroes_also_past_the_end() {
 }
 
 #[test]
+fn holes_of_a_file_are_told_from_data() {
+    let dir = TempDir::new("disk-holes");
+    let disk = FileDisk::create(&dir.path().join("data"), 16 << 20).unwrap();
+    assert_eq!(disk.data_from(0), None);
+    disk.write_at(4 << 20, &filled(65536, 9), 65536).unwrap();
+    disk.sync().unwrap();
+    assert_eq!(disk.data_from(0), Some(4 << 20));
+    assert_eq!(disk.data_from((4 << 20) + 4096), Some((4 << 20) + 4096));
+    assert_eq!(disk.data_from(5 << 20), None);
+}
+
+#[test]
 fn it_is_sparse_and_punching_gives_space_back() {
     let dir = TempDir::new("disk-punch");
     let disk = FileDisk::create(&dir.path().join("data"), 1 << 30).unwrap();

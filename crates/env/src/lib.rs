@@ -15,6 +15,7 @@ mod disk;
 mod durable_mark;
 mod entropy;
 mod file_disk;
+mod file_space;
 mod fjall_errors;
 mod fjall_mend;
 mod fjall_store;

@@ -13,7 +13,7 @@ use fuse::{
     Answer, Capabilities, Entry, Errno, FileSystem, Limits, Listing, ListingPlus, Operation, Request, SetAttributes,
     StatFs,
 };
-use surface::{Allocation, DeviceId, DeviceInfo, ErrorKind, NamedClient, process_name};
+use surface::{Allocation, DeviceId, DeviceInfo, ErrorKind, NamedClient, process_name, program_file};
 
 use crate::directory::{BLOCK_BYTES, DeviceDirectory, FileState};
 use crate::file_io;
@@ -172,8 +172,9 @@ impl DeviceDirectory {
         }
         let number = request.number();
         // Named now: a process that opens a file for another program, as losetup does, may be gone when its name is wanted.
-        let client =
-            NamedClient::shared(format!("file in the mount, {}", process_name(request.pid, Some(request.uid))));
+        let program = std::fs::read(program_file(request.pid)).unwrap_or_default();
+        let process = process_name(request.pid, &program, Some(request.uid));
+        let client = NamedClient::shared(format!("file in the mount, {process}"));
         let lane = if flags & libc::O_TRUNC == 0 { &self.opens } else { &self.emptyings };
         lane.run(0, move || {
             answer.result(files.open(node, flags, &client, number).map(|handle| reply::opened(handle, OPEN_FLAGS)));

@@ -27,8 +27,8 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// What lies on the files in `dir`.
-    pub(crate) fn above(dir: &Path) -> Self {
+    /// Finds the stack on the files in `dir`, or on `dir` itself if that is a file.
+    pub fn above(dir: &Path) -> Self {
         Self::found(dir, Path::new(SYSFS_BLOCK), &mountinfo())
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{Shutdown, sockopt};
 use rustix::time::Timespec;
-use surface::{Client, process_name};
+use surface::{Client, process_name, program_file};
 
 /// See the module's text.
 pub struct Caller {
@@ -40,7 +40,9 @@ impl Caller {
             return Some(peer.to_string());
         }
         let peer = sockopt::socket_peercred(&self.socket).ok()?;
-        Some(process_name(peer.pid.as_raw_nonzero().get().unsigned_abs(), Some(peer.uid.as_raw())))
+        let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
+        let program = std::fs::read(program_file(pid)).unwrap_or_default();
+        Some(process_name(pid, &program, Some(peer.uid.as_raw())))
     }
 }
 

@@ -27,6 +27,7 @@ mod outbox;
 mod pool;
 mod receive;
 mod server;
+mod shortage;
 
 pub mod admit;
 mod budget;
@@ -36,3 +37,4 @@ pub mod wire;
 pub use errno::Errno;
 pub use listen::Listen;
 pub use server::{Log, Server, ServerOptions};
+pub use shortage::Shortage;

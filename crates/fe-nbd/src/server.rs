@@ -27,9 +27,12 @@ use crate::listen::{Listen, Listener};
 use crate::negotiate::Established;
 use crate::outbox::{Limits, Outbox};
 use crate::pool::Pool;
+use crate::shortage::Shortage;
 
 /// Clients beyond the limit that are told so in a handshake; the next are closed without a word.
 const REFUSALS_MAX: usize = 8;
+/// What the log says behind the error of accept(2), once until it is over.
+const ADVICE: &str = "; clients are refused until it is over: close some, or raise the limit (ulimit -n, LimitNOFILE=)";
 /// Pause after accept failed for want of descriptors or memory: others must give some back first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -185,6 +188,12 @@ impl Server {
         self.shared.register.lock().connections.len()
     }
 
+    /// What [`connections`](Self::connections) says, for as long as the server is there; then 0.
+    pub fn counter(&self) -> Arc<dyn Fn() -> usize + Send + Sync> {
+        let shared = Arc::downgrade(&self.shared);
+        Arc::new(move || shared.upgrade().map_or(0, |shared| shared.register.lock().connections.len()))
+    }
+
     /// Accepts no more, finishes what is in flight, closes all connections, removes socket files.
     pub fn stop(mut self) {
         self.stop_once();
@@ -236,6 +245,7 @@ impl Drop for Server {
 
 /// The accepting thread. The listeners are its own: their socket files go when it ends.
 fn accept_all(shared: &Arc<Shared>, listeners: &[Listener]) {
+    let mut shortage = Shortage::default();
     while !shared.stop.load(Ordering::Acquire) {
         let mut waiting: Vec<_> = listeners.iter().map(|l| PollFd::new(l, PollFlags::IN)).collect();
         waiting.push(PollFd::new(&shared.wake, PollFlags::IN));
@@ -248,16 +258,38 @@ fn accept_all(shared: &Arc<Shared>, listeners: &[Listener]) {
         }
         for listener in listeners {
             match listener.accept() {
-                Ok(socket) => Shared::admit(shared, socket, &listener.address),
+                Ok(socket) => {
+                    if let Some(refused) = shortage.end() {
+                        shared.log(format_args!("clients are accepted again; {refused} were refused meanwhile"));
+                    }
+                    Shared::admit(shared, socket, &listener.address);
+                }
                 // Nobody there, or somebody who left at once.
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED | Errno::INVAL | Errno::NOTCONN) => {}
                 Err(error) => {
-                    shared.log(format_args!("accepting a client on {} failed: {error}", listener.address));
-                    pause(shared);
+                    if shortage.begin() {
+                        shared.log(format_args!("accepting a client on {} failed: {error}{ADVICE}", listener.address));
+                    }
+                    let is_refused = Shortage::is_meant_by(error)
+                        && shortage.with_reserve(|| refuse_for_want_of_descriptors(shared, listener));
+                    if !is_refused {
+                        pause(shared);
+                    }
                 }
             }
         }
     }
+}
+
+/// Accepts one client, and tells it in a handshake that there are no descriptors. It has a second
+/// for that: meanwhile no other is accepted.
+fn refuse_for_want_of_descriptors(shared: &Shared, listener: &Listener) -> bool {
+    let Ok(socket) = listener.accept() else { return false };
+    let why = "the server has no file descriptors left; close other connections, or raise its limit".to_owned();
+    let deadline = Deadline::after(shared.options.handshake_crowded_max);
+    // Whichever way it ends, the client is gone afterwards.
+    drop(greet(&Caller::new(Arc::new(socket)), shared.devices.as_ref(), Some(why), deadline));
+    true
 }
 
 fn pause(shared: &Shared) {

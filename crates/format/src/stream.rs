@@ -471,12 +471,11 @@ fn read_begin(cursor: &mut Cursor<'_>) -> Result<StreamBegin, FormatError> {
         properties: read_properties(cursor)?,
     };
     cursor.end()?;
-    let whole = begin.size_bytes > 0 && begin.size_bytes.is_multiple_of(BLOCK_BYTES as u64);
     let fits = match version {
         STREAM_VERSION_SHARE => begin.size_bytes == SHARE_BYTES,
         _ => begin.size_bytes <= OBJECT_BYTES_MAX,
     };
-    if !whole || !fits {
+    if begin.size_bytes == 0 || !fits {
         return Err(cursor.fail(format!("a volume of {} bytes", begin.size_bytes)));
     }
     if begin.start.0 > groups_max(begin.size_bytes) {

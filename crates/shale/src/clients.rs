@@ -69,10 +69,23 @@ impl Clients {
     /// `open by 2 clients: NBD client 10.0.0.7:4711; a command, process 4 (shale) of user 0`.
     pub fn words(&self, id: DeviceId) -> String {
         let open = self.of(id);
-        let clients = open.len();
-        let plural = if clients == 1 { "" } else { "s" };
-        format!("open by {clients} client{plural}: {}", names_of(open.iter().map(|(_, client)| client)))
+        words_of(open.len(), open.iter().map(|(_, client)| client.name()))
     }
+}
+
+/// The same of so many clients, of which these names are known.
+pub fn words_of(clients: usize, names: impl Iterator<Item = String>) -> String {
+    let plural = if clients == 1 { "" } else { "s" };
+    let names: Vec<String> = names.take(NAMED_MAX).collect();
+    let more = clients.saturating_sub(names.len());
+    let mut text = format!("open by {clients} client{plural}");
+    if !names.is_empty() {
+        text.push_str(&format!(": {}", names.join("; ")));
+        if more > 0 {
+            text.push_str(&format!("; and {more} more"));
+        }
+    }
+    text
 }
 
 /// The names of some clients, for a message.

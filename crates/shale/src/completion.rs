@@ -1,5 +1,6 @@
 //! What a shell offers when a word is to be completed: commands and flags come from the one definition
-//! of them ([`crate::cli`]); volumes, snapshots, properties and their values from here.
+//! of them ([`crate::cli`]); volumes, snapshots, bookmarks, holds, properties and their values
+//! from here.
 //!
 //! The script that `shale completions` prints calls the binary for each completion. Names are asked of
 //! the pool's server. A pool that is not served is not opened for it: that would replay its log.
@@ -77,6 +78,12 @@ enum Kind {
     Volume,
     Snapshot,
     VolumeOrSnapshot,
+    /// What can be destroyed: a volume, a snapshot, a bookmark.
+    Destroyable,
+    /// What a difference can go out from: a snapshot or a bookmark.
+    Base,
+    /// A tag that holds a snapshot: of the one that stands before it.
+    Hold,
     /// A volume and an `@`, behind which a new name comes.
     NewSnapshot,
     KeyValue,
@@ -90,11 +97,14 @@ fn kind_of(command: &str, argument: &str) -> Option<Kind> {
     Some(match (command, argument) {
         ("create" | "import" | "receive", "volume") | ("clone", "volume") => return None,
         ("snapshot", "snapshot") => Kind::NewSnapshot,
-        ("list" | "destroy" | "export" | "explain", "volume") | ("rename", "old") | ("diff", "to") => {
+        ("destroy", "volume") => Kind::Destroyable,
+        ("list" | "export" | "explain", "volume") | ("rename", "old") | ("diff", "to") | ("holds", "of") => {
             Kind::VolumeOrSnapshot
         }
-        (_, "volume") => Kind::Volume,
-        (_, "snapshot") | ("diff" | "send", "from") => Kind::Snapshot,
+        ("send", "from" | "all_from") => Kind::Base,
+        ("release", "tag") => Kind::Hold,
+        (_, "volume") | ("send", "replicate") => Kind::Volume,
+        (_, "snapshot") | ("diff", "from") => Kind::Snapshot,
         (_, "properties") => Kind::KeyValue,
         ("set", "words") => Kind::VolumeOrKeyValue,
         ("get", "words") => Kind::VolumeOrKey,
@@ -129,11 +139,17 @@ fn words() -> Vec<OsString> {
     std::env::args_os().skip_while(|word| word != "--").skip(1).collect()
 }
 
-/// Volumes and snapshots by name.
+/// What there is in a pool, by name.
 #[derive(Debug, Default)]
 struct Names {
     volumes: Vec<String>,
     snapshots: Vec<String>,
+    /// `VOLUME#BOOKMARK`.
+    bookmarks: Vec<String>,
+    /// A snapshot and a tag that holds it.
+    holds: Vec<(String, String)>,
+    /// The snapshot that the command line names already.
+    named: Option<String>,
 }
 
 /// The names in the pool that the command line names, if it is served.
@@ -151,7 +167,17 @@ fn named_in(words: &[OsString]) -> Names {
         }
         _ => Vec::new(),
     };
-    Names { volumes, snapshots }
+    let bookmarks = match client.call(&Request::Bookmarks { volume: None }) {
+        Ok(Reply::Bookmarks(bookmarks)) => bookmarks.into_iter().map(|line| line.bookmark).collect(),
+        _ => Vec::new(),
+    };
+    let holds = match client.call(&Request::Holds { of: None }) {
+        Ok(Reply::Holds(holds)) => holds.into_iter().map(|hold| (hold.snapshot, hold.tag)).collect(),
+        _ => Vec::new(),
+    };
+    let named = words.iter().filter_map(|word| word.to_str()).find(|word| snapshots.iter().any(|name| name == word));
+    let named = named.map(str::to_owned);
+    Names { volumes, snapshots, bookmarks, holds, named }
 }
 
 /// What begins as `current` does. Names are only asked for where they can be meant.
@@ -160,9 +186,31 @@ fn candidates(kind: Kind, current: &str, names: &dyn Fn() -> Names) -> Vec<Strin
         Kind::Volume => names().volumes,
         Kind::Snapshot => names().snapshots,
         Kind::VolumeOrSnapshot => {
-            let Names { mut volumes, snapshots } = names();
+            let Names { mut volumes, snapshots, .. } = names();
             volumes.extend(snapshots);
             volumes
+        }
+        Kind::Destroyable => {
+            let Names { mut volumes, snapshots, bookmarks, .. } = names();
+            volumes.extend(snapshots);
+            volumes.extend(bookmarks);
+            volumes
+        }
+        Kind::Base => {
+            let Names { mut snapshots, bookmarks, .. } = names();
+            // Without its volume a bookmark begins with a mark that shells take for a comment:
+            // they quote it.
+            let own = bookmarks.iter().filter_map(|name| name.find('#').map(|at| name[at..].to_owned()));
+            snapshots.extend(own);
+            snapshots
+        }
+        Kind::Hold => {
+            let Names { holds, named, .. } = names();
+            let is_meant = |snapshot: &String| named.as_ref().is_none_or(|named| named == snapshot);
+            let mut tags: Vec<_> = holds.into_iter().filter(|(s, _)| is_meant(s)).map(|(_, tag)| tag).collect();
+            tags.sort_unstable();
+            tags.dedup();
+            tags
         }
         Kind::NewSnapshot => names().volumes.into_iter().map(|volume| volume + "@").collect(),
         Kind::KeyValue => pairs(current),
@@ -200,7 +248,13 @@ mod tests {
 
     fn some() -> Names {
         let own = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();
-        Names { volumes: own(&["vm", "web"]), snapshots: own(&["vm@monday"]) }
+        Names {
+            volumes: own(&["vm", "web"]),
+            snapshots: own(&["vm@monday"]),
+            bookmarks: own(&["vm#sunday"]),
+            holds: vec![("vm@monday".to_owned(), "audit".to_owned()), ("web@x".to_owned(), "other".to_owned())],
+            named: Some("vm@monday".to_owned()),
+        }
     }
 
     #[test]
@@ -208,6 +262,10 @@ mod tests {
         let found = |kind, current| candidates(kind, current, &some);
         assert_eq!(found(Kind::Volume, "v"), ["vm"]);
         assert_eq!(found(Kind::VolumeOrSnapshot, "vm"), ["vm", "vm@monday"]);
+        assert_eq!(found(Kind::Destroyable, "vm"), ["vm", "vm@monday", "vm#sunday"]);
+        assert_eq!(found(Kind::Base, ""), ["vm@monday", "#sunday"]);
+        assert_eq!(found(Kind::Hold, ""), ["audit"]);
+        assert_eq!(candidates(Kind::Hold, "", &|| Names { named: None, ..some() }), ["audit", "other"]);
         assert_eq!(found(Kind::NewSnapshot, "w"), ["web@"]);
         assert_eq!(found(Kind::VolumeOrKeyValue, "mo"), ["mode="]);
         assert_eq!(found(Kind::VolumeOrKeyValue, "w"), ["web"]);

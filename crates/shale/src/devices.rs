@@ -19,6 +19,10 @@ use crate::names;
 /// learns of a client that has gone a moment later, longer where the machine is overloaded.
 pub const GOING_PATIENCE: Duration = Duration::from_secs(3);
 
+/// Most clients of a volume that a list names: a line of each stays within what one reply may
+/// have, for thousands of volumes.
+const LISTED_MAX: usize = 16;
+
 /// How long what a client that has gone left may take.
 #[derive(Debug, Clone, Copy)]
 pub struct GonePatience {
@@ -222,6 +226,18 @@ impl Devices {
     pub fn clients(&self, name: &str) -> usize {
         let Ok(volume) = self.pool.volume(name) else { return 0 };
         self.register.state.lock().clients.count(volume.id())
+    }
+
+    /// The same, with what messages call them: the first [`LISTED_MAX`].
+    pub fn named_clients(&self, name: &str) -> (usize, Vec<String>) {
+        let Ok(volume) = self.pool.volume(name) else { return (0, Vec::new()) };
+        // Names are found out without the lock: no client waits for another one's.
+        let (count, listed) = {
+            let state = self.register.state.lock();
+            let open = state.clients.of(volume.id());
+            (open.len(), open.iter().take(LISTED_MAX).map(|(_, client)| Arc::clone(client)).collect::<Vec<_>>())
+        };
+        (count, listed.iter().map(|client| client.name()).collect())
     }
 
     /// Does something to a volume that its clients would not survive; while it is in use only with `force`. The volume stays: whoever wants to

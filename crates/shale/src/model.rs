@@ -31,6 +31,9 @@ pub struct VolumeReport {
     pub created_unix_s: u64,
     /// How many clients have it open.
     pub clients: usize,
+    /// Who they are, or the first ones of many.
+    #[serde(default)]
+    pub client_names: Vec<String>,
     /// Properties set on the volume itself.
     pub properties: BTreeMap<String, String>,
     /// The other volume's snapshot that it came from.
@@ -41,6 +44,9 @@ pub struct VolumeReport {
     /// `allocated_bytes` and `stored_bytes` are exact: nothing has changed them since the last checkpoint.
     #[serde(default)]
     pub exact: bool,
+    /// Its bookmarks, `VOLUME#BOOKMARK`.
+    #[serde(default)]
+    pub bookmarks: Vec<BookmarkLine>,
     /// Its snapshots, oldest first, if they were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshots: Option<Vec<SnapshotReport>>,
@@ -68,9 +74,15 @@ pub struct SnapshotReport {
     pub data_bytes: u64,
     /// How many clients have it open.
     pub clients: usize,
+    /// Who they are, or the first ones of many.
+    #[serde(default)]
+    pub client_names: Vec<String>,
     /// As of its volume.
     #[serde(default)]
     pub incomplete: bool,
+    /// The tags that keep it.
+    #[serde(default)]
+    pub holds: Vec<String>,
 }
 
 /// What is remembered of a snapshot.
@@ -180,7 +192,7 @@ impl From<engine::DiffPage> for DiffReport {
 
 impl VolumeReport {
     /// From the engine's figures.
-    pub fn new(status: VolumeStatus, clients: usize) -> Self {
+    pub fn new(status: VolumeStatus, (clients, client_names): (usize, Vec<String>)) -> Self {
         Self {
             share: status.is_share(),
             size_bytes: status.logical_bytes(),
@@ -191,10 +203,12 @@ impl VolumeReport {
             stored_bytes: status.stored_bytes,
             created_unix_s: status.created_unix_s,
             clients,
+            client_names,
             incomplete: policy::is_incomplete(&status.properties),
             properties: status.properties,
             origin: status.origin,
             exact: status.is_exact,
+            bookmarks: Vec::new(),
             snapshots: None,
         }
     }
@@ -232,6 +246,10 @@ pub struct StatusReport {
     pub served: bool,
     pub pid: u32,
     pub nbd: Vec<String>,
+    #[serde(default)]
+    pub nbd_connections: u64,
+    #[serde(default)]
+    pub nbd_connections_max: u64,
     pub mount: Option<String>,
     /// The directory below which it is served as mounted shares.
     #[serde(default)]
@@ -313,6 +331,12 @@ pub struct StatusReport {
     #[serde(default)]
     pub incomplete: Vec<String>,
     #[serde(default)]
+    pub bookmarks: u64,
+    #[serde(default)]
+    pub holds: u64,
+    #[serde(default)]
+    pub held_snapshots: u64,
+    #[serde(default)]
     pub losses: Vec<LossLine>,
     pub memory_budget_bytes: u64,
     pub memory_resident_bytes: u64,
@@ -361,6 +385,9 @@ pub struct CheckSummary {
     pub problems: Vec<ProblemReport>,
     /// What can be said of the end of the log, if that was not an orderly one.
     pub log_end: Option<String>,
+    /// What opening the pool has put right, and is no problem of it.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// What was dropped, because `--accept-loss` said so.
     pub loss: Option<LossReport>,
 }
@@ -402,6 +429,7 @@ impl CheckSummary {
             kinds: report.kinds,
             problems,
             log_end: report.log_end,
+            notes: report.notes,
             loss: None,
         }
     }

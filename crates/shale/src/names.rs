@@ -3,6 +3,8 @@
 
 use surface::{Error, ErrorKind, Result};
 
+use crate::output::Output;
+
 /// Longest volume name: what a directory entry and an NBD export name both take.
 const NAME_BYTES_MAX: usize = 255;
 
@@ -150,6 +152,13 @@ pub fn set_words(words: &[String]) -> Result<(Option<String>, Changes)> {
         return Err(invalid("nothing to set; write key=value (key= to inherit again)".to_owned()));
     }
     Ok((volume, changes))
+}
+
+/// Says it if a size that was asked for is rounded up.
+pub fn tell_rounding(output: &Output, asked_bytes: u64, size_bytes: u64) {
+    if size_bytes != asked_bytes {
+        output.note(&format!("the size of {asked_bytes} bytes is rounded up to whole blocks: {size_bytes} bytes"));
+    }
 }
 
 /// Rounds up to whole blocks.

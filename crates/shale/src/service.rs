@@ -36,7 +36,7 @@ pub struct Facts {
 }
 
 /// Where a pool is served.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Served {
     /// NBD addresses.
     pub nbd: Vec<String>,
@@ -44,6 +44,10 @@ pub struct Served {
     pub mount: Option<String>,
     /// Directory below which shares are mounted.
     pub shares: Option<String>,
+    /// Tells how many NBD connections there are.
+    pub connections: Option<Arc<dyn Fn() -> usize + Send + Sync>>,
+    /// Most of them.
+    pub connections_max: usize,
 }
 
 /// An open pool and what is done with it.
@@ -344,11 +348,16 @@ impl Service {
 
     fn list(&self) -> Vec<VolumeReport> {
         let report = |status: engine::VolumeStatus| {
-            let clients = self.devices.clients(&status.name);
+            let clients = self.devices.named_clients(&status.name);
             VolumeReport::new(status, clients)
         };
         let mut volumes: Vec<_> = self.pool.volumes().into_iter().map(report).collect();
         volumes.sort_by(|a, b| a.name.cmp(&b.name));
+        for bookmark in self.pool.bookmarks(None).unwrap_or_default() {
+            if let Ok(at) = volumes.binary_search_by(|volume| volume.name.cmp(&bookmark.volume)) {
+                volumes[at].bookmarks.push(bookmark.into());
+            }
+        }
         volumes
     }
 
@@ -359,6 +368,10 @@ impl Service {
     fn snapshots(&self, volume: Option<&str>) -> Result<Vec<SnapshotReport>> {
         let mut reports: Vec<SnapshotReport> = Vec::new();
         let mut usage = std::collections::BTreeMap::new();
+        let mut held = std::collections::BTreeMap::<_, Vec<String>>::new();
+        for hold in self.pool.holds(volume)? {
+            held.entry((hold.volume, hold.snapshot)).or_default().push(hold.tag);
+        }
         for status in self.pool.snapshots(volume)? {
             if reports.last().is_none_or(|last| last.volume != status.volume) {
                 usage = self.pool.snapshot_usage(&status.volume)?.into_iter().map(|u| (u.name.clone(), u)).collect();
@@ -366,8 +379,10 @@ impl Service {
             let (unique_bytes, shared_bytes, data_bytes) = usage
                 .get(&status.name)
                 .map_or((0, 0, 0), |usage| (usage.unique_bytes, usage.shared_bytes, usage.data_bytes));
-            let clients = self.devices.clients(&format!("{}@{}", status.volume, status.name));
+            let (clients, client_names) = self.devices.named_clients(&format!("{}@{}", status.volume, status.name));
+            let holds = held.remove(&(status.volume.clone(), status.name.clone())).unwrap_or_default();
             reports.push(SnapshotReport {
+                holds,
                 volume: status.volume,
                 name: status.name,
                 size_bytes: if status.size_bytes == units::SHARE_BYTES { data_bytes } else { status.size_bytes },
@@ -377,6 +392,7 @@ impl Service {
                 shared_bytes,
                 data_bytes,
                 clients,
+                client_names,
                 incomplete: status.incomplete,
             });
         }
@@ -408,12 +424,14 @@ impl Service {
         let damage = self.pool.damage_report();
         let served = self.served.lock().clone();
         let is_served = served.is_some();
-        let Served { nbd, mount, shares } = served.unwrap_or_default();
+        let Served { nbd, mount, shares, connections, connections_max } = served.unwrap_or_default();
         // The process writes to nothing but the log and the map, once it is open; where the system does not count, the log
         // alone is known.
         let written = system::disk_written_bytes().saturating_sub(self.written_before).max(status.log_bytes);
         // Clones see what destroyed volumes hold for them: it is stored, so it counts as data, too.
         let allocated = status.allocated_bytes + status.unlisted_allocated_bytes;
+        let holds = self.pool.holds(None).unwrap_or_default();
+        let held: BTreeSet<_> = holds.iter().map(|hold| (&hold.volume, &hold.snapshot)).collect();
         let saving = (allocated > 0).then(|| 100.0 * (1.0 - status.live_bytes as f64 / allocated as f64));
         let cleaned = status.cleaned_extents * status.extent_bytes;
         StatusReport {
@@ -448,6 +466,9 @@ impl Service {
             damages_acknowledged: damage.acknowledged,
             receives: self.receives(),
             incomplete: self.pool.incomplete(),
+            bookmarks: self.pool.bookmarks(None).map_or(0, |bookmarks| bookmarks.len() as u64),
+            holds: holds.len() as u64,
+            held_snapshots: held.len() as u64,
             losses: self.pool.losses().into_iter().map(|(unix_s, text)| LossLine { unix_s, text }).collect(),
             pool: self.facts.pool.display().to_string(),
             data: self.facts.data.display().to_string(),
@@ -455,6 +476,8 @@ impl Service {
             served: is_served,
             pid: std::process::id(),
             nbd,
+            nbd_connections: connections.map_or(0, |count| count() as u64),
+            nbd_connections_max: connections_max as u64,
             mount,
             shares,
             uptime_s: self.opened.elapsed().as_secs(),

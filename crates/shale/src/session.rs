@@ -22,9 +22,12 @@ fn is_unserved(error: &Error) -> bool {
     source.is_some_and(|source| matches!(source.kind(), NotFound | ConnectionRefused))
 }
 
+/// What a command calls itself in a pool that no server has.
+pub const THIS_COMMAND: &str = "this command";
+
 /// What opens a volume in a pool that no server has: only this process can.
 fn this_command() -> Arc<dyn surface::Client> {
-    NamedClient::shared("this command")
+    NamedClient::shared(THIS_COMMAND)
 }
 
 /// A pool that answers requests.

@@ -41,12 +41,17 @@ impl Client for NamedClient {
 /// Longest name of a process that is shown, in bytes: as long as Linux keeps it.
 const COMMAND_BYTES_MAX: usize = 15;
 
-/// A process of this machine as messages name it: `process 4711 (qemu-nbd) of user 0`. The name of its program is left out where it cannot be
-/// read any more.
-pub fn process_name(pid: u32, user: Option<u32>) -> String {
+/// The file in which Linux tells the name of a process's program.
+pub fn program_file(pid: u32) -> String {
+    format!("/proc/{pid}/comm")
+}
+
+/// A process of this machine as messages name it: `process 4711 (qemu-nbd) of user 0`. `program`
+/// is what its [`program_file`] holds; where that cannot be read any more it is empty, and left
+/// out.
+pub fn process_name(pid: u32, program: &[u8], user: Option<u32>) -> String {
     let mut text = format!("process {pid}");
-    let command = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let command = command.trim_ascii();
+    let command = program.trim_ascii();
     if !command.is_empty() {
         // Any process chooses its name: odd bytes of it do not reach a terminal.
         let _ = write!(text, " ({})", command[..command.len().min(COMMAND_BYTES_MAX)].escape_ascii());
@@ -62,10 +67,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_named_with_its_program_while_it_runs() {
-        let own = process_name(std::process::id(), Some(7));
-        assert!(own.starts_with(&format!("process {} (", std::process::id())), "{own}");
-        assert!(own.ends_with(") of user 7"), "{own}");
-        assert_eq!(process_name(u32::MAX, None), "process 4294967295");
+    fn a_process_is_named_with_its_program_where_that_is_known() {
+        assert_eq!(process_name(4711, b"qemu-nbd\n", Some(7)), "process 4711 (qemu-nbd) of user 7");
+        assert_eq!(process_name(9, b"a\x1b[2Jbcdefghijklmn", None), "process 9 (a\\x1b[2Jbcdefghij)");
+        assert_eq!(process_name(u32::MAX, b"", None), "process 4294967295");
     }
 }

@@ -6,7 +6,7 @@ mod device;
 mod error;
 mod space;
 
-pub use client::{Client, NamedClient, process_name};
+pub use client::{Client, NamedClient, process_name, program_file};
 pub use device::{
     Allocation, BlockDevice, DeviceId, DeviceInfo, DeviceSet, PendingRead, Run, WriteOptions, ZeroOptions, read_each,
 };

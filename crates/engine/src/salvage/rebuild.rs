@@ -316,12 +316,12 @@ impl Rebuild<'_> {
             }
             Err(_) if length > BLOCK => {
                 for at in (offset..offset + length).step_by(BLOCK_BYTES) {
-                    self.copy_piece(source, target, at, BLOCK, told)?;
+                    self.copy_piece(source, target, at, BLOCK.min(offset + length - at), told)?;
                 }
             }
             Err(error) => {
                 // What the moment before had there must not show.
-                target.discard(offset, BLOCK)?;
+                target.discard(offset, length)?;
                 if !self.remember(&source.object, offset, &error)? {
                     told.damaged_bytes += BLOCK.min(told.size_bytes.saturating_sub(offset));
                     if !self.is_told_of_more {

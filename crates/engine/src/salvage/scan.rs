@@ -91,8 +91,21 @@ pub(crate) struct Scan {
 /// Where facts go.
 pub(crate) type Sink<'a> = &'a mut dyn FnMut(Fact) -> Result<()>;
 
+/// The extents that are no holes, as far as the storage can tell, in order.
+fn extents_with_data(data_from: impl Fn(u64) -> Option<u64>, geometry: &Geometry) -> impl Iterator<Item = ExtentIndex> {
+    let mut next = 1;
+    std::iter::from_fn(move || {
+        let from = geometry.start(ExtentIndex(next));
+        let at = data_from(from).filter(|_| next < geometry.extents())?.max(from);
+        let index = u32::try_from(at / u64::from(geometry.extent_bytes)).ok()?.max(next);
+        next = index.saturating_add(1);
+        (index < geometry.extents()).then_some(ExtentIndex(index))
+    })
+}
+
 impl Scan {
-    /// Reads all extents. `progress` gets bytes done and bytes to do.
+    /// Reads all extents. `progress` gets bytes done and bytes to do, of extents that are no
+    /// holes of a sparse file.
     ///
     /// # Errors
     /// Those of `sink` and `progress`. What cannot be read is remembered.
@@ -106,10 +119,15 @@ impl Scan {
     ) -> Result<()> {
         let extent_bytes = geometry.extent_bytes as usize;
         let mut buf = AlignedBuf::new(extent_bytes);
-        let total = u64::from(geometry.extents()) * extent_bytes as u64;
+        let total = extents_with_data(|at| disk.data_from(at), geometry).count() as u64 * extent_bytes as u64;
+        let mut with_data = extents_with_data(|at| disk.data_from(at), geometry).peekable();
+        let mut done = 0;
         for index in 1..geometry.extents() {
             let extent = ExtentIndex(index);
-            progress(geometry.start(extent), total)?;
+            progress(done, total)?;
+            if with_data.next_if_eq(&extent).is_some() {
+                done += extent_bytes as u64;
+            }
             self.read_extent(disk, geometry.start(extent), &mut buf);
             self.extent(geometry, pool, extent, &buf[..extent_bytes], sink)?;
         }
@@ -330,5 +348,24 @@ impl WideHole {
         let live = BlockMask::run(low as u32, high.saturating_sub(low) as u32);
         let key = RecordKey { object: self.object, group, epoch: self.epoch };
         Fact { key, made: seq, rank: Rank::Hole, seq, incarnation, fragment: only_blocks(live) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sparse file of which two extents hold something, and one begins within a hole: progress
+    /// counts these.
+    #[test]
+    fn holes_of_a_sparse_file_are_no_work() {
+        let geometry = Geometry::new(64 << 10, 100 * (64 << 10));
+        let extent = 64u64 << 10;
+        let data = [(5 * extent, 6 * extent), (7 * extent + 4096, 8 * extent), (99 * extent, 100 * extent)];
+        let sparse = |at: u64| data.iter().find(|(_, end)| *end > at).map(|(begin, _)| at.max(*begin));
+        let found: Vec<u32> = extents_with_data(sparse, &geometry).map(|extent| extent.0).collect();
+        assert_eq!(found, [5, 7, 99]);
+        assert_eq!(extents_with_data(Some, &geometry).count(), 99, "all but the superblock's");
+        assert_eq!(extents_with_data(|_| None, &geometry).count(), 0);
     }
 }

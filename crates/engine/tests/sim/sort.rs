@@ -212,7 +212,9 @@ fn it_goes_on_after_a_restart_and_newer_writes_and_holes_win() {
     world.data[6 << 20..][..256 << 10].fill(0);
     world.reopen();
     let known = world.pool().sort(0, false).unwrap();
-    assert_eq!(SortReport { foreground_bytes: half.foreground_bytes, ..known.clone() }, half);
+    let (foreground_bytes, bytes_total) = (half.foreground_bytes, half.bytes_total);
+    assert_eq!(SortReport { foreground_bytes, bytes_total, ..known.clone() }, half);
+    assert_eq!(known.bytes_total, (VOLUME - (256 << 10)) as u64, "a hole is no data");
     let mut report = known;
     while !report.is_finished {
         report = world.pool().sort(SLICE, false).unwrap();
@@ -226,6 +228,23 @@ fn it_goes_on_after_a_restart_and_newer_writes_and_holes_win() {
     assert_eq!(again, SortReport { foreground_bytes: again.foreground_bytes, ..report });
     world.read();
     world.check();
+}
+
+/// A volume of a terabyte with little in it: how far sorting is was told by its size.
+#[test]
+fn how_far_it_is_counts_data_and_no_holes() {
+    let world = World::new(CAPACITY, 2 * VOLUME / BLOCK);
+    world.pool().resize_volume("v", 1 << 40).unwrap();
+    let begun = world.pool().sort(1, true).unwrap();
+    assert_eq!(begun.bytes_total, VOLUME as u64, "{begun:?}");
+    let mut before = begun.bytes_done;
+    let mut report = begun;
+    while !report.is_finished {
+        report = world.pool().sort(SLICE, false).unwrap();
+        assert!(report.bytes_done >= before && report.bytes_done <= report.bytes_total, "{report:?}");
+        before = report.bytes_done;
+    }
+    assert_eq!(report.bytes_done, report.bytes_total);
 }
 
 /// A pool in which hardly more than what lives has room: windows are written anew one by one, and what they leave dead is won back meanwhile.

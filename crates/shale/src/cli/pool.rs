@@ -62,8 +62,10 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   damages_unlisted, damages_acknowledged   damages beyond the list in damages; those that were acknowledged
   pool, data, id                           directory, data file or device, identifier
   served, pid, nbd, mount, uptime_s        by whom and where it is served
+  nbd_connections, nbd_connections_max     NBD connections now; most at once (serve --connections)
   capacity_bytes, extent_bytes, extents_free, extents_total
   volumes, logical_bytes                   number and summed sizes of the volumes
+  bookmarks, holds, held_snapshots         how many bookmarks; how many tags hold how many snapshots
   allocated_bytes, stored_bytes            logical bytes that hold data; live bytes that they take
   unlisted_allocated_bytes, unlisted_bytes  of these two, what destroyed volumes hold for clones, or until it has come back
   reaping                                  things destroyed whose space is still coming back
@@ -133,6 +135,10 @@ SIGHUP stops the server in order, and everything is durable then. It does not wa
 open; file systems on loop devices on these are synced, and lose their device. A second SIGINT or SIGTERM, at least a
 second after the first, stops it at once: nothing that was acknowledged is lost, as long as the machine lives.
 
+Each NBD connection takes two threads, a file descriptor, and memory: 1 MiB of its own, half a MiB of buffers, up to 4 MiB in the
+kernel, and its part of a quarter of --memory. Half of the file descriptors that the process may have are kept from NBD
+connections, whatever --connections says; a unit raises their number with LimitNOFILE=. Commands have 64 connections of their own.
+
 The death of the server, kill -9 included, loses no acknowledged write: each is also kept in a file in --standby, which
 takes about a quarter of --memory there, until the log has it; whatever opens the pool next brings it to the log. With
 'off' only flushed writes survive, as with a loss of power.
@@ -153,6 +159,9 @@ pub struct ServeArgs {
     /// Mount each share at a directory of its name below this one (FUSE); needs root
     #[arg(long, value_name = "DIR")]
     pub shares: Option<PathBuf>,
+    /// Most NBD connections at once; further clients are refused
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub connections: u16,
     /// Let other users than the server's reach the mounted files
     #[arg(long, requires = "mount")]
     pub allow_other: bool,
@@ -243,7 +252,8 @@ JSON fields: clean, records, fragments, fragment_bytes, seconds, problems_total,
   history, catalogue, checkpoint, costs, map-store, log, data, lost or tree (of a share; what is damaged in one
   is named by its path); volume and offset (bytes) may be null. What has
   been mended before the pool was opened is said on stderr, too, as soon as it is done. log_end (text, or null after an orderly end: what can
-  be said of the end of the log; of a torn batch it cannot be known whether it was flushed), loss (null, or what was dropped, or in an error
+  be said of the end of the log; of a torn batch it cannot be known whether it was flushed), notes (texts: what opening the pool has put
+  right that is no problem, such as a damaged copy of the superblock near the end), loss (null, or what was dropped, or in an error
   what would be: {what, first_batch, flushed_before, batches, batches_whole, batches_unknown,
   volumes: list of {name, batches, written_bytes, discarded_bytes, cut_off_bytes, changes}})")]
 pub struct CheckArgs {
@@ -283,7 +293,7 @@ be it after a restart; --restart begins anew.
 
 JSON fields: extents_cleaned, bytes_moved, extents_free, extents_free_before, extents_todo (left with more than a
 twentieth dead: what lives there would take as much space elsewhere), seconds, sort: null, or
-  {finished, started_unix_s, bytes_done, bytes_total (of volumes gone through), rewritten_bytes,
+  {finished, started_unix_s, bytes_done, bytes_total (of data gone through), rewritten_bytes,
   damaged_groups (of 128 KiB, left as they are: see shale scrub), foreground_bytes}")]
 pub struct CleanArgs {
     /// Directory of the pool

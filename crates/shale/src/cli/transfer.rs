@@ -16,7 +16,7 @@ Examples:
   zcat disk.img.gz | shale import /srv/pool vm -
   shale import /srv/pool usb /dev/sdb
 
-The volume is created with the size of the file, rounded up to 4 KiB. Holes of the file and blocks of zeroes
+The volume is created with the exact size of the file (which must not be empty; --size is rounded up to 4 KiB). Holes of the file and blocks of zeroes
 take no space. Where the pool's compression is auto and a file-type rule names a codec for the file (rule.TYPE, see
 `shale set --help`), the volume is created with that, if units from all over the file agree. Everything is durable when the command returns. If it fails, the volume that it created is
 removed again.

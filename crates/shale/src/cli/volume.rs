@@ -16,7 +16,8 @@ Examples:
   shale create /srv/pool home --share
   shale create /srv/pool mail --share -o compression=zstd-3 -o quota=50G
 
-A volume is thin: its size costs nothing until data is written. Sizes are rounded up to 4 KiB.
+A volume is thin: its size costs nothing until data is written. The size is rounded up to 4 KiB, which
+file systems need; `import` and `resize` keep sizes exact.
 A share is a directory tree: shale serve --shares mounts it. It has no size, but may have a quota. Once a pool has
 had a share, older programs do not open it any more.
 
@@ -138,18 +139,18 @@ Examples:
   shale list /srv/pool --json | jq -r '.[].name'
 
 Columns of -o: name, type, id, size, data, stored, ratio, saved, unique, shared, clients, created, origin, incomplete,
-scheduled, and every property (see shale get). Times are in UTC; with -H in seconds since 1970.
+scheduled, holds, bookmarks, and every property (see shale get). With -r bookmarks have lines of their own. Times are in UTC; with -H in seconds since 1970.
 
 A ~ stands before what is estimated: figures are exact after a checkpoint, some ten seconds after the pool came to rest, or
 with --sync, which takes one first. DATA and STORED count a volume's snapshots, too: what was overwritten since one counts
 twice. What a clone shares counts where it was written: it has of its own what was written to it.
-JSON: a list of {id, name, size_bytes, allocated_bytes, stored_bytes, ratio, created_unix_s, clients, properties, origin,
-  incomplete, exact};
+JSON: a list of {id, name, size_bytes, allocated_bytes, stored_bytes, ratio, created_unix_s, clients, client_names, properties,
+  origin, incomplete, exact, bookmarks: list of {bookmark, created_unix_s, identity}};
   id is a number that the volume keeps whatever it is called, allocated are logical bytes that hold data (its snapshots' too), stored what they take in the pool, ratio = allocated/stored (null
-  when empty), clients how many have the volume open, properties those set on the volume itself, origin the snapshot of
+  when empty), clients how many have the volume open, client_names who the first 16 of them are, properties those set on the volume itself, origin the snapshot of
   another volume that it was cloned from, incomplete whether an import has brought a part of its data only, exact whether allocated and stored are exact, or estimated. With -r each has
   snapshots, a list of {volume, name, size_bytes, created_unix_s, scheduled, unique_bytes, shared_bytes, data_bytes, clients,
-  incomplete}: data_bytes are logical bytes that hold data, unique comes back if the snapshot alone is destroyed, shared is what others see too.")]
+  client_names, incomplete, holds}: holds are the tags that keep it, data_bytes are logical bytes that hold data, unique comes back if the snapshot alone is destroyed, shared is what others see too.")]
 pub struct ListArgs {
     /// Directory of the pool
     pub pool: PathBuf,
@@ -187,7 +188,7 @@ Examples:
   shale resize /srv/pool vm 40G
   shale resize /srv/pool vm 10G --shrink     gives up everything behind the first 10 GiB
 
-The size is rounded up to 4 KiB. NBD clients see it when they connect again.")]
+The size is exact, to the byte; file systems want a multiple of 4 KiB. NBD clients see it when they connect again.")]
 pub struct ResizeArgs {
     /// Directory of the pool
     pub pool: PathBuf,
@@ -219,7 +220,7 @@ Examples:
   shale destroy /srv/pool vm --force     even while a client has it open
 
 There is no way back. The space comes back in the background. Without --force it waits up to 3 seconds for commands that are using the volume, and
-is refused (exit code 4) if one goes on, or a client has it open. A snapshot that is held (shale holds) is not destroyed.")]
+is refused (exit code 4) if one goes on, or a client has it open; with --force it says who that is, and what becomes of them. A snapshot that is held (shale holds) is not destroyed.")]
 pub struct DestroyArgs {
     /// Directory of the pool
     pub pool: PathBuf,

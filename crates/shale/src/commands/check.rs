@@ -106,6 +106,7 @@ fn tell_mended(mended: Vec<Problem>, output: &Output) -> usize {
 /// The report without the first problems, of which so many have been `told`.
 fn show(summary: &CheckSummary, repair: bool, told: usize) -> String {
     let mut text: String = summary.problems.iter().skip(told).map(line).collect();
+    text.extend(summary.notes.iter().map(|note| format!("note: {note}\n")));
     text.extend(summary.log_end.iter().map(|end| format!("log: {end}\n")));
     let (found, left, listed) = (summary.problems_total, summary.problems_left, summary.problems.len());
     if found > listed as u64 {
@@ -180,6 +181,7 @@ mod tests {
             kinds: [("fragment", 2000)].into(),
             problems: vec![problem],
             log_end: None,
+            notes: Vec::new(),
             loss: None,
         };
         let text = show(&summary, false, 0);
@@ -197,6 +199,9 @@ mod tests {
         summary.problems.clear();
         summary.problems_total = 0;
         assert!(show(&summary, true, 0).ends_with(": clean\n"));
+        summary.notes = vec!["a copy was damaged".to_owned()];
+        assert!(show(&summary, true, 0).starts_with("note: a copy was damaged\n"));
+        summary.notes.clear();
         summary.log_end = Some("batch 27 is torn".to_owned());
         let text = show(&summary, false, 0);
         assert!(text.starts_with("log: batch 27 is torn\n") && text.contains("as far as that can be known"), "{text}");

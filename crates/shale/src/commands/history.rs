@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::forced::{self, Change, Forced};
 use super::incomplete;
 use crate::cli::{Access, CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};
 use crate::control::{Reply, Request};
@@ -41,7 +42,13 @@ pub fn clone(args: CloneArgs, output: &Output) -> Outcome {
 /// Takes a volume back to a snapshot.
 pub fn rollback(args: RollbackArgs, output: &Output) -> Outcome {
     let request = Request::Rollback { snapshot: args.snapshot.clone(), recursive: args.recursive, force: args.force };
-    done(&args.pool, &args.access, output, request)?;
+    Session::with(&args.pool, &args.access, output, |session| {
+        if args.force {
+            let forced = Forced { title: &args.snapshot, change: Change::TakenBack, recursive: args.recursive };
+            forced::tell(session, &forced, output)?;
+        }
+        Ok(session.done(request)?)
+    })?;
     let volume = names::volume_of(&args.snapshot);
     let document = json!({ "volume": volume, "snapshot": args.snapshot });
     output.done(&document, || format!("volume {volume} is as it was in {}\n", args.snapshot));

@@ -13,15 +13,17 @@ use policy::{
 use surface::{Allocation, Error, ErrorKind};
 use units::{BLOCK_BYTES, OBJECT_BYTES_MAX, format_size};
 
+use super::forced::others_of;
 use super::list::volumes;
 use super::status::status;
 use crate::cli::ImportArgs;
+use crate::clients::words_of;
 use crate::control::{Reply, Request};
 use crate::devices::GOING_PATIENCE;
 use crate::estimate::rule_holds;
 use crate::exit::{Failure, Outcome};
 use crate::model::{StatusReport, TransferSummary, VolumeReport, ratio, show_ratio};
-use crate::names::round_up_to_block;
+use crate::names::{round_up_to_block, tell_rounding};
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::session::Session;
@@ -83,13 +85,14 @@ fn find(session: &Session, is_meant: impl Fn(&VolumeReport) -> bool) -> Outcome<
 fn await_others_gone(session: &Session, name: &str, id: u64) -> Outcome {
     let give_up = Instant::now() + GOING_PATIENCE;
     loop {
-        let clients = find(session, |other| other.id == id)?.map_or(0, |other| other.clients);
-        let others = clients.saturating_sub(1);
+        let Some(found) = find(session, |other| other.id == id)? else { return Ok(()) };
+        let others = found.clients.saturating_sub(1);
         if others == 0 {
             return Ok(());
         }
         if Instant::now() >= give_up {
-            let message = format!("volume '{name}' is open by {others} client(s); disconnect them (or unmount) first");
+            let clients = words_of(others, others_of(found.client_names).into_iter());
+            let message = format!("volume '{name}' is {clients}; disconnect them (or unmount) first");
             return Err(Error::new(ErrorKind::InUse, message).into());
         }
         std::thread::sleep(LOOK_EVERY);
@@ -112,11 +115,10 @@ fn data_bytes(volume: &dyn VolumeIo, interrupted: &AtomicBool) -> Option<u64> {
     Some(data_bytes)
 }
 
-/// Says it if a volume is larger than its data.
-fn tell_rounding(output: &Output, data_bytes: u64, size_bytes: u64) {
-    if size_bytes != data_bytes {
-        output.note(&format!("the size of {data_bytes} bytes is rounded up to whole blocks: {size_bytes} bytes"));
-    }
+fn empty(source: &Source) -> Error {
+    let message =
+        format!("{} is empty, and a volume has at least one byte: give the volume a size with --size", source.name());
+    Error::new(ErrorKind::Invalid, message)
 }
 
 /// What the volume says from before the first byte until all is durable: an import that is killed takes nothing back.
@@ -169,12 +171,19 @@ impl Target {
             return Ok((target, volume));
         }
         let data_bytes = source.size_bytes();
-        let wanted = args.size.or(data_bytes).unwrap_or(STREAM_BYTES_FIRST);
-        let size_bytes = round_up_to_block(wanted)?;
+        let size_bytes = match (args.size, data_bytes) {
+            (Some(wanted), _) => {
+                let size_bytes = round_up_to_block(wanted)?;
+                tell_rounding(output, wanted, size_bytes);
+                size_bytes
+            }
+            (None, Some(0)) => return Err(empty(source).into()),
+            (None, Some(exact)) => exact,
+            (None, None) => STREAM_BYTES_FIRST,
+        };
         if data_bytes.is_some_and(|bytes| bytes > size_bytes) {
             return Err(too_small(&args.volume, size_bytes, source).into());
         }
-        tell_rounding(output, wanted, size_bytes);
         let mut properties: BTreeMap<_, _> = args.properties.iter().cloned().collect();
         if let Some(rule) = rule_for(session, &properties, source, output)? {
             let codec = rule.choice.to_string();
@@ -220,16 +229,14 @@ impl Target {
                 progress.say(text);
             }
         })?;
-        let end = (moved.copied_bytes + moved.hole_bytes).next_multiple_of(BLOCK_BYTES as u64);
+        let end = moved.copied_bytes + moved.hole_bytes;
         if self.grows && end == 0 {
-            let message = format!("{} is empty, and a volume must hold something", source.name());
-            return Err(Error::new(ErrorKind::Invalid, message).into());
+            return Err(empty(source).into());
         }
         if self.grows {
             let message = |error: Error| error.context("the volume cannot be cut to the size of the data");
             session.done(self.resize(end, true)).map_err(message)?;
             self.size_bytes.store(end, Ordering::SeqCst);
-            tell_rounding(output, moved.copied_bytes + moved.hole_bytes, end);
         }
         let size_bytes = self.size_bytes.load(Ordering::SeqCst);
         if !self.created && end < size_bytes {

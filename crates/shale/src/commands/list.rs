@@ -10,14 +10,14 @@ use super::{incomplete, streams};
 use crate::cli::ListArgs;
 use crate::control::{Reply, Request};
 use crate::exit::Outcome;
-use crate::model::{SnapshotReport, VolumeReport, ratio, show_ratio};
+use crate::model::{BookmarkLine, SnapshotReport, VolumeReport, ratio, show_ratio};
 use crate::names::volume_of;
 use crate::output::{Output, tabbed, table};
 use crate::session::Session;
 use crate::times::show_moment;
 
 /// What there is to be shown of a volume or a snapshot, beside its properties in force.
-pub const COLUMNS: [&str; 15] = [
+pub const COLUMNS: [&str; 17] = [
     "name",
     "type",
     "id",
@@ -33,15 +33,21 @@ pub const COLUMNS: [&str; 15] = [
     "origin",
     "incomplete",
     "scheduled",
+    "holds",
+    "bookmarks",
 ];
 /// Without `-o`: both fit 80 columns with names of some 20 letters.
 const USUAL: [&str; 6] = ["name", "size", "data", "stored", "ratio", "clients"];
 const USUAL_RECURSIVE: [&str; 6] = ["name", "created", "data", "stored", "ratio", "unique"];
+/// The same of a pool in which something is held.
+const USUAL_HELD: [&str; 7] = ["name", "created", "data", "stored", "ratio", "unique", "holds"];
 
 /// A line of the list.
+#[derive(Clone, Copy)]
 struct Row<'a> {
     volume: &'a VolumeReport,
     snapshot: Option<&'a SnapshotReport>,
+    bookmark: Option<&'a BookmarkLine>,
     /// In force for the volume, if they were asked for.
     properties: Option<&'a BTreeMap<String, String>>,
 }
@@ -50,7 +56,6 @@ struct Row<'a> {
 pub fn run(args: ListArgs, output: &Output) -> Outcome {
     let columns = match &args.columns {
         Some(names) => columns(names)?,
-        None if args.wants_snapshots() => USUAL_RECURSIVE.map(str::to_owned).to_vec(),
         None => USUAL.map(str::to_owned).to_vec(),
     };
     let wants_properties = columns.iter().any(|column| !COLUMNS.contains(&column.as_str()));
@@ -66,6 +71,12 @@ pub fn run(args: ListArgs, output: &Output) -> Outcome {
         Ok((volumes, properties, streams::receives(session)?, status(session)?))
     })?;
     output.result(&volumes, || {
+        let mut columns = columns;
+        if args.columns.is_none() && args.wants_snapshots() {
+            let is_held = volumes.iter().flat_map(|v| v.snapshots.iter().flatten()).any(|s| !s.holds.is_empty());
+            let usual: &[&str] = if is_held && !args.bare { &USUAL_HELD } else { &USUAL_RECURSIVE };
+            columns = usual.iter().map(|&name| name.to_owned()).collect();
+        }
         let rows = rows(&volumes, &properties, &args);
         if args.bare {
             let cells = |row: &Row<'_>| columns.iter().map(|column| row.exact(column)).collect();
@@ -167,10 +178,12 @@ fn rows<'a>(
     let mut rows = Vec::new();
     for volume in volumes {
         let properties = properties.get(&volume.name);
-        let of_volume = (!is_snapshot).then_some(Row { volume, snapshot: None, properties });
-        rows.extend(of_volume);
+        let plain = Row { volume, snapshot: None, bookmark: None, properties };
+        rows.extend((!is_snapshot).then_some(plain));
         let snapshots = volume.snapshots.iter().flatten();
-        rows.extend(snapshots.map(|snapshot| Row { volume, snapshot: Some(snapshot), properties }));
+        rows.extend(snapshots.map(|snapshot| Row { snapshot: Some(snapshot), ..plain }));
+        let bookmarks = volume.bookmarks.iter().filter(|_| args.recursive && !is_snapshot);
+        rows.extend(bookmarks.map(|bookmark| Row { bookmark: Some(bookmark), ..plain }));
     }
     rows
 }
@@ -189,9 +202,23 @@ enum Value {
     Flag(bool),
 }
 
+/// Names in one cell.
+fn listed<'a>(names: impl Iterator<Item = &'a str>) -> Value {
+    let text = names.collect::<Vec<_>>().join(",");
+    if text.is_empty() { Value::None } else { Value::Text(text) }
+}
+
 impl Row<'_> {
     fn value(&self, column: &str) -> Value {
         let v = self.volume;
+        if let Some(bookmark) = self.bookmark {
+            return match column {
+                "name" => Value::Text(bookmark.bookmark.clone()),
+                "type" => Value::Text("bookmark".to_owned()),
+                "created" => Value::Moment(bookmark.created_unix_s),
+                _ => Value::None,
+            };
+        }
         let (data, stored) = match self.snapshot {
             Some(s) => (s.data_bytes, s.unique_bytes + s.shared_bytes),
             None => (v.allocated_bytes, v.stored_bytes),
@@ -216,6 +243,12 @@ impl Row<'_> {
             ("origin", None) => v.origin.clone().map_or(Value::None, Value::Text),
             ("incomplete", snapshot) => Value::Flag(snapshot.map_or(v.incomplete, |s| s.incomplete)),
             ("scheduled", Some(s)) => Value::Flag(s.scheduled),
+            ("holds", Some(s)) => listed(s.holds.iter().map(String::as_str)),
+            ("bookmarks", None) => {
+                let own = |line: &'_ BookmarkLine| line.bookmark.split_once('#').map(|(_, own)| own.to_owned());
+                let own: Vec<_> = v.bookmarks.iter().filter_map(own).collect();
+                listed(own.iter().map(String::as_str))
+            }
             (property, None) => {
                 let value = self.properties.and_then(|properties| properties.get(property));
                 value.cloned().map_or(Value::None, Value::Text)
@@ -271,10 +304,12 @@ mod tests {
             ratio: Some(3.0),
             created_unix_s: 1_795_219_200,
             clients: 1,
+            client_names: vec!["a test".to_owned()],
             properties: BTreeMap::new(),
             origin: None,
             incomplete: false,
             exact: false,
+            bookmarks: vec![BookmarkLine { bookmark: "vm#b".to_owned(), created_unix_s: 60, identity: String::new() }],
             snapshots: None,
         }
     }
@@ -283,7 +318,7 @@ mod tests {
     fn estimates_are_marked_for_people_and_bare_for_scripts() {
         let mut volume = volume();
         fn row(volume: &VolumeReport) -> Row<'_> {
-            Row { volume, snapshot: None, properties: None }
+            Row { volume, snapshot: None, bookmark: None, properties: None }
         }
         assert_eq!(USUAL.map(|column| row(&volume).shown(column)), ["vm", "10 GiB", "~3 MiB", "~1 MiB", "~3.00x", "1"]);
         let exact = ["vm", "10737418240", "3145728", "1048576", "3.0000", "1"];
@@ -308,15 +343,23 @@ mod tests {
             shared_bytes: 3 << 20,
             data_bytes: 8 << 20,
             clients: 0,
+            client_names: Vec::new(),
             incomplete: false,
+            holds: vec!["audit".to_owned(), "offsite".to_owned()],
         };
-        let row = Row { volume: &volume, snapshot: Some(&snapshot), properties: None };
+        let row = Row { volume: &volume, snapshot: Some(&snapshot), bookmark: None, properties: None };
         let shown = USUAL_RECURSIVE.map(|column| row.shown(column));
         assert_eq!(shown, ["vm@s", "1970-01-01 00:00", "8 MiB", "4 MiB", "2.00x", "1 MiB"]);
         assert_eq!(
             (row.shown("saved"), row.shown("scheduled"), row.shown("id")),
             ("50.0 %".into(), "yes".into(), "-".into())
         );
+        assert_eq!((row.shown("holds"), row.shown("bookmarks")), ("audit,offsite".to_owned(), "-".to_owned()));
+        let row = Row { snapshot: None, ..row };
+        assert_eq!((row.shown("holds"), row.shown("bookmarks")), ("-".to_owned(), "b".to_owned()));
+        let row = Row { bookmark: volume.bookmarks.first(), ..row };
+        let shown = USUAL_HELD.map(|column| row.shown(column));
+        assert_eq!(shown, ["vm#b", "1970-01-01 00:01", "-", "-", "-", "-", "-"]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod clean;
 mod estimate;
 mod explain;
 mod export;
+mod forced;
 mod generate;
 mod grow;
 mod history;

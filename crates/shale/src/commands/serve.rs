@@ -36,8 +36,11 @@ use crate::system::{self, Termination};
 /// them off. Well within the 90 s after which systemd kills, with time left to close the pool.
 const SYNC_PATIENCE: Duration = Duration::from_secs(45);
 
-/// Where descriptors are few, NBD clients get one for so many of them: whoever wants to stop the server or to look at it must get in as well.
-const NBD_SHARE: u64 = 8;
+/// NBD connections get one of so many descriptors at most: the map, commands and the mount need
+/// some as well.
+const NBD_SHARE: u64 = 2;
+/// The same without --connections: who wants to stop the server or to look at it gets in easily.
+const NBD_SHARE_USUAL: u64 = 8;
 
 /// How often a server looks for snapshots that are due: they are due by the hour.
 const SCHEDULES_EVERY: Duration = Duration::from_secs(10);
@@ -167,6 +170,8 @@ struct FrontEnds {
     nbd: Option<Server>,
     mount: Option<Mount>,
     shares: Option<Arc<Shares>>,
+    /// Most NBD connections.
+    connections_max: usize,
 }
 
 /// Refuses a mount point below which the pool itself would vanish: no command would find it any more.
@@ -222,6 +227,22 @@ fn nbd_bytes(memory_bytes: u64) -> usize {
     (memory_bytes / 4).clamp(64 << 20, 256 << 20) as usize
 }
 
+/// Most NBD connections: the wanted number, as far as there are descriptors.
+fn connections_max(wanted: usize, usual: usize, output: &Output) -> usize {
+    if wanted == usual {
+        return env::descriptors_share(NBD_SHARE_USUAL, 1, usual);
+    }
+    let possible = env::descriptors_share(NBD_SHARE, 1, wanted);
+    if possible < wanted {
+        output.warn(&format!(
+            "--connections {wanted} needs {} file descriptors: there are enough for {possible} connections; raise the limit \
+             (ulimit -n, LimitNOFILE=)",
+            wanted * NBD_SHARE as usize
+        ));
+    }
+    possible
+}
+
 impl FrontEnds {
     fn start(
         args: &ServeArgs,
@@ -239,16 +260,17 @@ impl FrontEnds {
             check_hides_nothing(dir, service)?;
         }
         let devices = service.devices().shown(&args.volume);
-        let mut front_ends = Self { nbd: None, mount: None, shares: None };
+        let mut front_ends = Self { nbd: None, mount: None, shares: None, connections_max: 0 };
         if !listen.is_empty() {
             let log_output = *output;
             let usual = ServerOptions::default();
             let options = ServerOptions {
-                connections_max: env::descriptors_share(NBD_SHARE, 1, usual.connections_max),
+                connections_max: connections_max(args.connections.into(), usual.connections_max, output),
                 bytes_in_flight_total: nbd_bytes(args.memory),
                 log: Some(Arc::new(move |line: &str| log_output.note(&format!("shale: {line}")))),
                 ..usual
             };
+            front_ends.connections_max = options.connections_max;
             front_ends.nbd = Some(Server::start(Arc::clone(&devices), listen, options)?);
         }
         if args.mount.is_some() {
@@ -312,7 +334,13 @@ impl FrontEnds {
         let mount = self.mount.as_ref().map(|mount| mount.dir().display().to_string());
         let over_io_uring = self.mount.as_ref().is_some_and(Mount::is_over_io_uring);
         let shares = self.shares.as_ref().map(|shares| shares.dir().display().to_string());
-        service.set_served(Served { nbd: nbd.clone(), mount: mount.clone(), shares: shares.clone() });
+        service.set_served(Served {
+            nbd: nbd.clone(),
+            mount: mount.clone(),
+            shares: shares.clone(),
+            connections: self.nbd.as_ref().map(Server::counter),
+            connections_max: self.connections_max,
+        });
         let pool = service.facts().pool.display().to_string();
         let document = json!({
             "ready": true, "pid": std::process::id(), "pool": pool, "nbd": nbd, "uris": uris, "mount": mount,

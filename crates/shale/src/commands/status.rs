@@ -124,7 +124,11 @@ fn show(s: &StatusReport) -> String {
             .chain(s.mount.iter().map(|dir| format!("files in {dir}")))
             .chain(s.shares.iter().map(|dir| format!("shares in {dir}")))
             .collect();
-        format!("by process {} for {}: {}", s.pid, show_seconds(s.uptime_s), doors.join(", "))
+        let connections = match s.nbd_connections_max {
+            0 => String::new(),
+            most => format!("; {} of {most} NBD connections", s.nbd_connections),
+        };
+        format!("by process {} for {}: {}{connections}", s.pid, show_seconds(s.uptime_s), doors.join(", "))
     } else {
         "no".to_owned()
     };
@@ -138,6 +142,7 @@ fn show(s: &StatusReport) -> String {
         ("id", s.id.clone()),
         ("served", served),
         ("volumes", format!("{}, together {}", s.volumes, size(s.logical_bytes))),
+        ("kept", format!("{} bookmarks, {} holds on {} snapshots", s.bookmarks, s.holds, s.held_snapshots)),
         ("", String::new()),
         ("data in volumes", format!("{about}{}", size(s.allocated_bytes))),
         ("stored", format!("{about}{}", size(s.stored_bytes))),
@@ -257,6 +262,8 @@ mod tests {
             pool: "/srv/pool".to_owned(),
             nbd: vec!["unix:/srv/pool/nbd.sock".to_owned(), "127.0.0.1:10809".to_owned()],
             served: true,
+            nbd_connections: 3,
+            nbd_connections_max: 64,
             mount: Some("/mnt/shale".to_owned()),
             shares: None,
             scrub: ScrubLine { started_unix_s: 1, bytes_done: 1 << 30, bytes_total: 3 << 30, ..ScrubLine::default() },
@@ -279,6 +286,7 @@ mod tests {
         let places = ["DAMAGED in 1 place", "is incomplete", "nearly full (91 %)"].map(|part| health.find(part));
         assert!(places.is_sorted() && places.iter().all(Option::is_some), "{text}");
         assert!(words(&text).contains("is paused at 1 GiB of 3 GiB, found nothing so far"), "{text}");
+        assert!(words(&text).contains("; 3 of 64 NBD connections"), "{text}");
         assert!(text.contains("vm, byte 4096") && text.contains("2 damages were acknowledged"), "{text}");
         assert!(text.contains("stored                ~0 B"), "{text}");
         status.exact = true;

@@ -13,6 +13,7 @@ use serde::Serialize;
 use surface::{Error, ErrorKind};
 use units::format_size;
 
+use super::forced::{self, Change, Forced};
 use super::{incomplete, stream_sets};
 use crate::cli::{ReceiveArgs, SendArgs};
 use crate::control::{Reply, Request};
@@ -347,6 +348,10 @@ fn one(
     };
     let volume = args.volume.clone().map_or_else(own, Ok)?;
     let properties = args.properties.iter().cloned().collect();
+    if args.force {
+        let forced = Forced { title: &volume, change: Change::Received, recursive: false };
+        forced::tell(session, &forced, output)?;
+    }
     let wish = ReceiveWish { volume: volume.clone(), properties, force: args.force };
     let received =
         copy_in(session, wish, first, source, output).map_err(|failure| with_token(session, &volume, failure))?;

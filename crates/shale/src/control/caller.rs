@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt;
 use rustix::time::Timespec;
-use surface::{Client, process_name};
+use surface::{Client, process_name, program_file};
 
 /// See the module's text.
 pub(super) struct Caller {
@@ -26,7 +26,8 @@ impl Client for Caller {
         let peer = sockopt::socket_peercred(&*self.stream).ok();
         let who = peer.map(|peer| {
             let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
-            process_name(pid, Some(peer.uid.as_raw()))
+            let program = std::fs::read(program_file(pid)).unwrap_or_default();
+            process_name(pid, &program, Some(peer.uid.as_raw()))
         });
         who.map_or_else(|| "a command".to_owned(), |who| format!("command, {who}"))
     }

@@ -119,7 +119,7 @@ pub(super) fn copy_out(
 pub(super) fn copy_in(device: &dyn BlockDevice, file: Option<&File>, (offset, length): (u64, usize)) -> Result<()> {
     let file = file.ok_or_else(not_lent)?;
     if !offset.is_multiple_of(BLOCK_BYTES as u64) {
-        // What is filled up with zeroes must be the end of a block, not the beginning of what follows.
+        // Pieces that are cut so never share a block.
         return Err(Error::new(ErrorKind::Invalid, format!("byte {offset} is not the beginning of a block")));
     }
     let failed = |error: IoError| {
@@ -131,8 +131,7 @@ pub(super) fn copy_in(device: &dyn BlockDevice, file: Option<&File>, (offset, le
         };
         Error::with_source(kind_of(&error), what, error)
     };
-    let mut data = read_exact_at(file, offset, length, length.next_multiple_of(BLOCK_BYTES)).map_err(failed)?;
-    data.resize(length.next_multiple_of(BLOCK_BYTES), 0);
+    let data = read_exact_at(file, offset, length, length).map_err(failed)?;
     device.write(offset, Bytes::from(data), WriteOptions::default())
 }
 

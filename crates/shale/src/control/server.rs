@@ -17,7 +17,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use fe_nbd::Shortage;
 use parking_lot::{Condvar, Mutex};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use surface::{BlockDevice, Error, ErrorKind, Result, WriteOptions};
 
 use super::bulk::{self, Frame, Operation};
@@ -38,6 +40,9 @@ const CONNECTIONS_MAX: usize = 64;
 const CONNECTIONS_SHARE: u64 = 8;
 const CONNECTIONS_MIN: usize = 6;
 
+/// Pause after accepting failed for another reason than want of descriptors, or when those in
+/// reserve were taken.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a stopping server waits for clients to take the replies that are under way. A client that was stopped itself
 /// never does.
 const REPLY_PATIENCE: Duration = Duration::from_secs(5);
@@ -187,20 +192,64 @@ fn listen(socket: &Path) -> IoResult<UnixListener> {
 }
 
 fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
+    let mut shortage = Shortage::default();
     for number in 0.. {
+        if shortage.is_on() {
+            // Without a descriptor accept(2) does not wait for a client: it fails at once.
+            // Whatever this returns, accepting tells what there is.
+            let _ = poll(&mut [PollFd::new(listener, PollFlags::IN)], None);
+        }
         let accepted = listener.accept();
         if shared.stopping.load(Ordering::SeqCst) {
             return;
         }
-        let Ok((stream, _)) = accepted else {
-            // Out of file descriptors, most likely; others will be closed.
-            std::thread::sleep(Duration::from_millis(10));
-            continue;
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                if shortage.begin() {
+                    shared.service.log(&format!(
+                        "accepting a control connection failed: {error}; commands are refused until it is over: close some \
+                         clients, or raise the limit (ulimit -n, LimitNOFILE=)"
+                    ));
+                }
+                let is_meant = rustix::io::Errno::from_io_error(&error).is_some_and(Shortage::is_meant_by);
+                if !is_meant || !shortage.with_reserve(|| refuse_for_want_of_descriptors(listener)) {
+                    std::thread::sleep(ACCEPT_PAUSE);
+                }
+                continue;
+            }
         };
+        if let Some(refused) = shortage.end() {
+            shared.service.log(&format!("control connections are accepted again; {refused} were refused meanwhile"));
+        }
         if let Err(error) = admit(stream, number, shared) {
             shared.service.log(&format!("a control connection was refused: {error}"));
         }
     }
+}
+
+/// Accepts one client without waiting for it, tells it that there are no descriptors, and closes
+/// it.
+fn refuse_for_want_of_descriptors(listener: &UnixListener) -> bool {
+    // It was there a moment ago, but may have gone: this must not wait for the next one with the
+    // reserve in hand.
+    let mut waiting = [PollFd::new(listener, PollFlags::IN)];
+    if !matches!(poll(&mut waiting, Some(&Timespec::default())), Ok(1..)) {
+        return false;
+    }
+    let Ok((stream, _)) = listener.accept() else { return false };
+    let text = "the server has no file descriptors left: try again when clients have gone, or raise its limit";
+    // A client that does not take the line learns from the end of the connection.
+    drop(say_and_close(stream, Error::new(ErrorKind::InUse, text)));
+    true
+}
+
+/// Tells a client why it is refused.
+fn say_and_close(stream: UnixStream, error: Error) -> Result<()> {
+    let refuse = |error| Error::from_io("no connection can be served", error);
+    let line = encode_reply(&Err(error))?;
+    stream.set_write_timeout(Some(Duration::from_millis(100))).map_err(refuse)?;
+    (&stream).write_all(&line).map_err(refuse)
 }
 
 fn admit(stream: UnixStream, number: u64, shared: &Arc<Shared>) -> Result<()> {
@@ -208,10 +257,7 @@ fn admit(stream: UnixStream, number: u64, shared: &Arc<Shared>) -> Result<()> {
     let mut connections = shared.connections.lock();
     if connections.len() >= shared.connections_max {
         let message = format!("{} control connections are open; try later", shared.connections_max);
-        let error = Error::new(ErrorKind::InUse, message);
-        let line = encode_reply(&Err(error))?;
-        stream.set_write_timeout(Some(Duration::from_millis(100))).map_err(refuse)?;
-        return (&stream).write_all(&line).map_err(refuse);
+        return say_and_close(stream, Error::new(ErrorKind::InUse, message));
     }
     let stream = Arc::new(stream);
     let for_cutting = Arc::clone(&stream);

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use surface::{Error, ErrorKind, Result};
-use units::BLOCK_BYTES;
 
 use super::{Moved, Piece, QUEUED_PIECES_MAX, REPORT_EVERY, Shared, Source, THREADS};
 use crate::exit::Outcome;
@@ -68,7 +67,7 @@ fn read_pieces(plan: &Import<'_>, source: &mut Source, send: &Sender<Piece>, sha
     while shared.go_on() {
         let Some(piece) = source.next(&|| shared.go_on())? else { return Ok(()) };
         if let Piece::Data { offset, own_bytes, .. } | Piece::Range { offset, own_bytes } = &piece {
-            let end = (offset + own_bytes).next_multiple_of(BLOCK_BYTES as u64);
+            let end = offset + own_bytes;
             if end > size_bytes {
                 size_bytes = match plan.grow {
                     Some(grow) => grow(end)?,
@@ -104,7 +103,6 @@ fn write_pieces(plan: &Import<'_>, copier: Option<&dyn FileCopier>, receive: &Re
                 (copied, &shared.copied, own_bytes)
             }
             Piece::Hole { offset, length } => {
-                // The last hole of a file may be filled up beyond the end of a volume that is not whole blocks.
                 let inside = length.min(plan.size_bytes.saturating_sub(offset));
                 let result = if plan.make_holes && inside > 0 { plan.volume.discard(offset, inside) } else { Ok(()) };
                 (result, &shared.holes, length)

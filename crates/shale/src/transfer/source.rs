@@ -17,7 +17,8 @@ use crate::system;
 /// A part of what is imported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece {
-    /// Bytes at an offset; a multiple of 4096, the last piece being filled up with zeroes.
+    /// Bytes at an offset; whole blocks, but for the last piece of a file or stream that does not
+    /// end with one.
     Data {
         /// Where they belong.
         offset: u64,
@@ -162,7 +163,7 @@ impl Source {
             // Whole blocks, whatever the file system's granularity is.
             let begin = begin - begin % BLOCK_BYTES as u64;
             if begin > self.position {
-                let hole = Piece::Hole { offset: self.position, length: begin - self.position };
+                let hole = Piece::Hole { offset: self.position, length: begin.min(size) - self.position };
                 self.position = begin;
                 self.data_end = end;
                 return Ok(hole);
@@ -186,7 +187,7 @@ impl Source {
             return Err(Error::new(ErrorKind::Io, message).into());
         }
         self.position = offset + own_bytes;
-        Ok(Piece::Data { offset, data: fill_block(data), own_bytes })
+        Ok(Piece::Data { offset, data: data.into(), own_bytes })
     }
 
     /// The data at or behind `position`: where it begins and ends. Begins at the file's end if there is none.
@@ -232,7 +233,7 @@ impl Source {
         let offset = self.position;
         let own_bytes = data.len() as u64;
         self.position += own_bytes;
-        Ok(Some(Piece::Data { offset, data: fill_block(data), own_bytes }))
+        Ok(Some(Piece::Data { offset, data: data.into(), own_bytes }))
     }
 }
 
@@ -240,12 +241,6 @@ impl std::fmt::Debug for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Source({}, {:?} bytes)", self.name, self.size_bytes)
     }
-}
-
-/// Zeroes behind the last bytes, up to a whole block.
-fn fill_block(mut data: Vec<u8>) -> Bytes {
-    data.resize(data.len().next_multiple_of(BLOCK_BYTES), 0);
-    Bytes::from(data)
 }
 
 #[cfg(test)]
@@ -303,7 +298,7 @@ mod tests {
         file.set_len(1_000_000).unwrap();
         let all = pieces(Source::open(&path).unwrap());
         let length: u64 = all.iter().map(|p| if let Piece::Hole { length, .. } = p { *length } else { 0 }).sum();
-        assert_eq!(length, 1_000_000u64.next_multiple_of(4096));
+        assert_eq!(length, 1_000_000);
         file.set_len(0).unwrap();
         assert_eq!(pieces(Source::open(&path).unwrap()), []);
         std::fs::remove_file(path).unwrap();
@@ -325,7 +320,7 @@ mod tests {
             .map(|p| if let Piece::Data { data, own_bytes, .. } = p { (data.len(), *own_bytes) } else { (0, 0) })
             .collect();
         feeder.join().unwrap();
-        assert_eq!(lengths, [(PIECE_BYTES, 1 << 20), (PIECE_BYTES, 1 << 20), (8192, 5000)]);
+        assert_eq!(lengths, [(PIECE_BYTES, 1 << 20), (PIECE_BYTES, 1 << 20), (5000, 5000)]);
     }
 
     #[test]

@@ -233,3 +233,54 @@ fn bash_puts_what_it_was_told_behind_the_mark() {
     assert_eq!(replies("shale lis"), "list\n");
     server.stop();
 }
+
+/// Volumes, snapshots, bookmarks and holds are completed in each of the three shells, by its own
+/// script.
+#[test]
+fn three_shells_complete_what_there_is_in_a_pool() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["vm", "--size", "1M"]).ok();
+    on(&dir, "snapshot", &["vm@monday"]).ok();
+    on(&dir, "bookmark", &["vm@monday", "sunday"]).ok();
+    on(&dir, "hold", &["vm@monday", "offsite"]).ok();
+    let server = Server::start(&dir, &[]);
+    let bin = std::path::Path::new(SHALE).parent().unwrap();
+    let path_variable = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let pool = dir.pool();
+    let pool = path(&pool);
+    let replies = |shell: &str, words: &str| {
+        let script = dir.join(&format!("shale.{shell}"));
+        std::fs::write(&script, run(["completions", shell]).ok().stdout).unwrap();
+        let script = path(&script);
+        let line = format!("shale {words}");
+        let text = match shell {
+            "bash" => format!(
+                "source '{script}'; COMP_LINE='{line}'; COMP_POINT=${{#COMP_LINE}}; _shale; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+            ),
+            "fish" => format!("source '{script}'; complete -C '{line}'"),
+            // What zsh would show, without a terminal to show it on.
+            _ => format!(
+                "compdef() {{ :; }}; _describe() {{ print -rl -- \"${{(@P)argv[3]}}\"; }}; source '{script}'; \
+                 words=({line}); CURRENT=$#words; _clap_dynamic_completer_shale"
+            ),
+        };
+        let quiet: &[&str] = match shell {
+            "bash" => &["--norc"],
+            "fish" => &["--no-config"],
+            _ => &["-f"],
+        };
+        let output = Command::new(shell).args(quiet).args(["-c", &text]).env("PATH", &path_variable).output().unwrap();
+        let said = Ran::of(output).ok().stdout;
+        said.lines().map(|line| line.split('\t').next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    for shell in ["bash", "zsh", "fish"] {
+        assert_eq!(replies(shell, &format!("resize {pool} v")), ["vm"], "{shell}");
+        assert_eq!(replies(shell, &format!("destroy {pool} v")), ["vm", "vm@monday", "vm#sunday"], "{shell}");
+        assert_eq!(replies(shell, &format!("rollback {pool} v")), ["vm@monday"], "{shell}");
+        assert_eq!(replies(shell, &format!("release {pool} vm@monday o")), ["offsite"], "{shell}");
+        assert_eq!(replies(shell, &format!("holds {pool} v")), ["vm", "vm@monday"], "{shell}");
+        assert_eq!(replies(shell, &format!("bookmarks {pool} v")), ["vm"], "{shell}");
+        assert_eq!(replies(shell, &format!("send {pool} vm@monday --from v")), ["vm@monday"], "{shell}");
+    }
+    server.stop();
+}

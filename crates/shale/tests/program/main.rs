@@ -5,6 +5,7 @@ mod administrator;
 mod cli;
 mod devices;
 mod endings;
+mod forced;
 mod history;
 mod init;
 mod metadata_damage;

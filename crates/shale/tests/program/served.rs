@@ -740,6 +740,97 @@ fn many_clients_and_few_descriptors_leave_the_control_socket_open() {
     on(&dir, "check", &[]).ok();
 }
 
+/// The server takes as many clients as its option says, and warns of a number that is not possible.
+#[test]
+fn the_number_of_connections_can_be_set_and_is_shown() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["v", "--size", "4M"]).ok();
+    let server = Server::start(&dir, &["--connections", "2"]);
+    let socket = dir.pool().join("nbd.sock");
+    let crowd: Vec<_> = (0..2).map(|_| nbd_client(&socket, "v")).collect();
+    let status = on(&dir, "status", &["--json"]).ok().json();
+    assert_eq!((&status["nbd_connections"], &status["nbd_connections_max"]), (&2.into(), &2.into()));
+    let refused = refusal(&socket);
+    assert!(refused.contains("all 2 connections of this server are taken"), "{refused}");
+    drop(crowd);
+    server.stop();
+    on(&dir, "serve", &["--connections", "0"]).code(2);
+
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 64 && exec \"$@\"", "sh", SHALE, "serve", path(&dir.pool())]);
+    command.args(["--connections", "100"]);
+    let server = Server::of(command);
+    assert_eq!(on(&dir, "status", &["--json"]).ok().json()["nbd_connections_max"], 32);
+    let said = server.stop();
+    assert!(said.contains("--connections 100 needs 200 file descriptors"), "{said}");
+}
+
+/// A client in transmission with the export `v`; none if the server refuses it.
+fn admitted_client(socket: &std::path::Path) -> Option<UnixStream> {
+    let mut client = UnixStream::connect(socket).unwrap();
+    client.read_exact(&mut [0; 18]).ok()?;
+    client.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x01v").ok()?;
+    client.read_exact(&mut [0; 10]).ok()?;
+    Some(client)
+}
+
+/// Words with which the server refuses an NBD client that asks for the export `v`.
+fn refusal(socket: &std::path::Path) -> String {
+    let mut client = UnixStream::connect(socket).unwrap();
+    client.read_exact(&mut [0; 18]).unwrap();
+    // Fixed newstyle without zeroes; then the option `go`, the name, and no wishes.
+    client.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\0\x07\0\0\0\x01v\0\0").unwrap();
+    let mut head = [0; 20];
+    client.read_exact(&mut head).unwrap();
+    let mut text = vec![0; u32::from_be_bytes(head[16..].try_into().unwrap()) as usize];
+    client.read_exact(&mut text).unwrap();
+    String::from_utf8(text).unwrap()
+}
+
+/// Without descriptors the accepting threads went round and round, each time with a line in the
+/// log, and clients waited without a word.
+#[test]
+fn want_of_descriptors_is_said_once_and_clients_are_told() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["v", "--size", "4M"]).ok();
+    let server = Server::start(&dir, &[]);
+    let pid = server.child.id();
+    let socket = dir.pool().join("nbd.sock");
+    let limit = |descriptors: u64| {
+        let own = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let limit = rustix::process::Rlimit { current: Some(descriptors), ..own };
+        let process = rustix::process::Pid::from_raw(pid as i32);
+        rustix::process::prlimit(process, rustix::process::Resource::Nofile, limit).unwrap();
+    };
+    let numbers = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let number =
+        |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name().to_str().unwrap().parse().unwrap();
+    let numbers: std::collections::BTreeSet<u64> = numbers.map(number).collect();
+    // Higher ones are inherited. The gaps below the limit are taken by clients that get in.
+    limit(numbers.range(..64).max().unwrap() + 1);
+    let crowd: Vec<_> = std::iter::from_fn(|| admitted_client(&socket)).take(64).collect();
+    assert!(crowd.len() < 64, "there is no want of descriptors");
+    // The thread that waits for commands has had a descriptor for the next one since before.
+    let held = Client::connect(&dir.pool().join("control.sock")).unwrap();
+    let uri = format!("nbd+unix:///v?socket={}", path(&socket));
+    for _ in 0..5 {
+        let refused = refusal(&socket);
+        assert!(refused.contains("no file descriptors left"), "{refused}");
+        on(&dir, "status", &[]).code(4).says("no file descriptors left");
+    }
+    limit(1024);
+    assert!(Command::new("nbdinfo").arg(&uri).output().unwrap().status.success());
+    on(&dir, "status", &[]).ok();
+    drop((crowd, held));
+    let said = server.stop();
+    assert_eq!(said.matches("accepting a client on").count(), 1, "{said}");
+    assert_eq!(said.matches("accepting a control connection failed").count(), 1, "{said}");
+    for door in ["nbd: clients", "control connections"] {
+        assert_eq!(said.matches(&format!("{door} are accepted again; ")).count(), 1, "{said}");
+    }
+    on(&dir, "check", &[]).ok();
+}
+
 #[test]
 fn a_long_path_to_the_pool_is_no_obstacle() {
     let dir = Dir::new();

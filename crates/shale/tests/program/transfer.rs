@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use crate::support::{
-    Dir, Ran, SHALE, Server, content, imported_noise, noise, on, padded, path, real_data, run, run_with_stdin, signal,
+    Dir, Ran, SHALE, Server, content, imported_noise, noise, on, path, real_data, run, run_with_stdin, signal,
 };
 use shale::control::{Client, Reply, Request};
 
@@ -28,8 +28,8 @@ fn sparse_file(dir: &Dir) -> (std::path::PathBuf, Vec<u8>) {
 fn a_sparse_file_comes_back_as_it_was_and_as_sparse() {
     let dir = Dir::with_pool("256M");
     let (source, bytes) = sparse_file(&dir);
-    let done = on(&dir, "import", &["v", path(&source), "--json"]).ok().says("rounded up").json();
-    assert_eq!(done["size_bytes"].as_u64().unwrap(), bytes.len().next_multiple_of(4096) as u64);
+    let done = on(&dir, "import", &["v", path(&source), "--json"]).ok().json();
+    assert_eq!(done["size_bytes"].as_u64().unwrap(), bytes.len() as u64, "the size is exact");
     assert_eq!(done["copied_bytes"].as_u64().unwrap() + done["hole_bytes"].as_u64().unwrap(), bytes.len() as u64);
     assert!(done["hole_bytes"].as_u64().unwrap() > 30 << 20, "{done}");
     assert!(done["allocated_bytes"].as_u64().unwrap() < 5 << 20, "zeroes are stored: {done}");
@@ -37,7 +37,7 @@ fn a_sparse_file_comes_back_as_it_was_and_as_sparse() {
 
     let target = dir.join("target");
     let done = on(&dir, "export", &["v", path(&target), "--json"]).ok().json();
-    assert!(padded(bytes) == std::fs::read(&target).unwrap(), "the content differs");
+    assert!(bytes == std::fs::read(&target).unwrap(), "the content differs");
     assert!(std::fs::metadata(&target).unwrap().blocks() * 512 < 6 << 20, "the exported file has no holes");
     assert!(done["hole_bytes"].as_u64().unwrap() > 30 << 20, "{done}");
     on(&dir, "check", &[]).ok();
@@ -51,11 +51,11 @@ fn pipes_work_both_ways_and_the_volume_takes_the_size_of_what_came() {
     std::fs::write(&source, &bytes).unwrap();
     let mut cat = Command::new("cat").arg(&source).stdout(Stdio::piped()).spawn().unwrap();
     let pipe = Stdio::from(cat.stdout.take().unwrap());
-    run_with_stdin(&["import", path(&dir.pool()), "v", "-"], pipe).ok().says("rounded up");
+    run_with_stdin(&["import", path(&dir.pool()), "v", "-"], pipe).ok();
     assert!(cat.wait().unwrap().success());
-    assert!(content(&dir, "v") == padded(bytes.clone()), "the content differs");
+    assert!(content(&dir, "v") == bytes, "the content differs");
     let list = on(&dir, "list", &["--json"]).ok().json();
-    assert_eq!(list[0]["size_bytes"].as_u64().unwrap(), bytes.len().next_multiple_of(4096) as u64);
+    assert_eq!(list[0]["size_bytes"].as_u64().unwrap(), bytes.len() as u64);
 
     // A file as stdin; a volume that is larger than what comes.
     let file = Stdio::from(File::open(&source).unwrap());
@@ -335,7 +335,7 @@ fn a_reader_that_goes_away_ends_the_export() {
 fn the_server_gives_the_same_bytes_as_the_pool_itself() {
     let dir = Dir::with_pool("512M");
     let (source, bytes) = sparse_file(&dir);
-    let expected = padded(bytes);
+    let expected = bytes;
     let server = Server::start(&dir, &[]);
     let done = on(&dir, "import", &["served", path(&source), "--json"]).ok().json();
     assert!(done["hole_bytes"].as_u64().unwrap() > 30 << 20, "{done}");
@@ -393,7 +393,7 @@ fn a_server_copies_files_and_they_are_the_same() {
     assert_eq!(done["copied_bytes"].as_u64().unwrap() + done["hole_bytes"].as_u64().unwrap(), bytes.len() as u64);
     assert!(done["hole_bytes"].as_u64().unwrap() > 30 << 20, "{done}");
     assert!(done["allocated_bytes"].as_u64().unwrap() < 5 << 20, "zeroes are stored: {done}");
-    assert!(content(&dir, "v") == padded(bytes.clone()), "the content differs");
+    assert!(content(&dir, "v") == bytes, "the content differs");
     // Over old content: holes are made in the volume, and in a file that held something.
     std::fs::write(dir.join("old"), noise(40 << 20)).unwrap();
     on(&dir, "import", &["w", path(&dir.join("old")), "--size", "48M"]).ok();
@@ -403,7 +403,7 @@ fn a_server_copies_files_and_they_are_the_same() {
     assert!(content(&dir, "w") == larger, "something of the old content is left");
     let target = dir.join("old");
     let done = on(&dir, "export", &["v", path(&target), "--force", "--json"]).ok().json();
-    assert!(padded(bytes) == std::fs::read(&target).unwrap(), "the content differs");
+    assert!(bytes == std::fs::read(&target).unwrap(), "the content differs");
     assert!(std::fs::metadata(&target).unwrap().blocks() * 512 < 6 << 20, "the exported file has no holes");
     assert!(done["hole_bytes"].as_u64().unwrap() > 30 << 20, "{done}");
     // The client's descriptors go with its connections.
@@ -446,9 +446,9 @@ fn a_client_that_dies_in_the_middle_leaves_a_server_that_works() {
         let list = on(&dir, "list", &["--json"]).ok().json();
         list.as_array().unwrap().iter().all(|volume| volume["clients"] == 0)
     });
-    assert!(content(&dir, "v") == padded(std::fs::read(&source).unwrap()), "the content differs");
+    assert!(content(&dir, "v") == std::fs::read(&source).unwrap(), "the content differs");
     on(&dir, "import", &["w", path(&source), "--overwrite"]).ok();
-    assert!(content(&dir, "w") == padded(std::fs::read(&source).unwrap()), "the content differs");
+    assert!(content(&dir, "w") == std::fs::read(&source).unwrap(), "the content differs");
     server.stop();
     on(&dir, "check", &[]).ok();
 }

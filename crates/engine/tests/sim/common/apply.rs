@@ -305,7 +305,7 @@ impl World {
                 let device = self.device(snapshot)?;
                 let read_only = [
                     device.write(0, Bytes::from_static(b"x"), WriteOptions::default()),
-                    device.discard(0, 4096),
+                    device.discard(0, 1),
                     device.write_zeroes(0, 1, ZeroOptions { no_hole: true, fua: true }),
                 ];
                 answers.extend(read_only.into_iter().map(|a| ("write to a snapshot", a, ErrorKind::ReadOnly)));

@@ -181,8 +181,11 @@ pub fn choose_size(rng: &mut Rng, shape: &Shape) -> u64 {
     let bytes = rng.between(1, shape.volume_bytes_max);
     let bytes = if rng.percent(40) {
         bytes.next_multiple_of(128 << 10).min(shape.volume_bytes_max)
-    } else {
+    } else if rng.percent(70) {
         bytes.next_multiple_of(4096)
+    } else {
+        // Images have any size: most often whole sectors.
+        if rng.coin() { bytes.next_multiple_of(512) } else { bytes }
     };
     if bytes == SHARE_BYTES { bytes - 4096 } else { bytes }
 }
