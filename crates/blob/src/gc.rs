@@ -131,7 +131,7 @@ pub async fn gc(committer: &Committer, options: &GcOptions) -> Result<GcReport, 
         }
         garbage.retain(|pack, _| !named.packs.contains(pack));
     }
-    let deleted = sweep(log, garbage.into_values(), options.requests_per_s).await;
+    let deleted = sweep(log, garbage.into_values().collect(), options.requests_per_s).await;
     (report.deleted, report.bytes) = (deleted.deleted, deleted.bytes);
     (report.refused, report.refusal) = (deleted.refused, deleted.refusal);
     if report.refused > 0 {
@@ -174,9 +174,10 @@ impl Kept {
         head.is_live(seq) || seq > self.then.seq || self.then.is_live(seq)
     }
 
-    fn versions(&self, head: &Record) -> BTreeSet<u64> {
+    fn versions(&self, head: &Record) -> Vec<u64> {
         let expired = head.expired.iter().flat_map(|(first, last)| *first..=*last);
-        expired.filter(|seq| self.has(head, *seq)).chain(head.live()).collect()
+        let all: BTreeSet<u64> = expired.filter(|seq| self.has(head, *seq)).chain(head.live()).collect();
+        all.into_iter().collect()
     }
 
     /// Returns the versions behind `after` of which nothing is to be kept, oldest first.
@@ -192,7 +193,7 @@ impl Kept {
 async fn candidates(log: &Log, swept: Option<Swept>, dead: &[u64]) -> Result<Packs, Error> {
     let Some(swept) = swept else { return list_packs(log, 0).await };
     let mut packs = list_packs(log, swept.from).await?;
-    let named = Named::by(log, dead.iter().copied()).await?;
+    let named = Named::by(log, dead.to_vec()).await?;
     let sessions: BTreeSet<_> = named.packs.iter().map(|pack| (pack.born, pack.session)).collect();
     for (born, session) in sessions.into_iter().filter(|(born, _)| *born < swept.from) {
         let pack = PackRef { origin: 0, born, session, number: 0 };
@@ -255,9 +256,8 @@ pub(crate) struct Sweep {
 
 /// Deletes objects: many with one request where the store can do that, and one by one what it would
 /// not.
-pub(crate) async fn sweep(log: &Log, objects: impl Iterator<Item = (Path, u64)>, requests_per_s: u32) -> Sweep {
+pub(crate) async fn sweep(log: &Log, all: Vec<(Path, u64)>, requests_per_s: u32) -> Sweep {
     let pace = Duration::from_secs(1) / requests_per_s.max(1);
-    let all: Vec<(Path, u64)> = objects.collect();
     let mut sweep = Sweep::default();
     for chunk in all.chunks(BULK) {
         let paths: Vec<_> = chunk.iter().map(|(path, _)| Ok(path.clone())).collect();

@@ -68,11 +68,11 @@ pub async fn sweep_removed(world: &World, key: &BlobKey) -> Result<Removed, Erro
 async fn delete_unpinned(committer: &Committer) -> Result<Removed, Error> {
     let log = committer.log();
     let head = committer.refresh().await?;
-    let pinned = Named::by(log, head.pins.iter().map(|pin| pin.version)).await?;
+    let pinned = Named::by(log, head.pins.iter().map(|pin| pin.version).collect()).await?;
     let mut removed = Removed { pinned: pinned.packs.len() as u64, ..Removed::default() };
     let mut garbage = gc::list_packs(log, 0).await?;
     garbage.retain(|pack, _| !pinned.packs.contains(pack) || crate::canary!("rm-ignores-pins"));
-    let swept = gc::sweep(log, garbage.into_values(), gc::PER_SECOND).await;
+    let swept = gc::sweep(log, garbage.into_values().collect(), gc::PER_SECOND).await;
     if let Some(refusal) = swept.refusal {
         return Err(Error::Refused(format!(
             "the blob is removed, but the store would not delete {} objects ({refusal}); `shale blob gc` tries again",

@@ -22,7 +22,7 @@ pub(crate) struct Named {
 
 impl Named {
     /// Returns what versions name; those whose records are tombstones name nothing.
-    pub(crate) async fn by(log: &Log, versions: impl IntoIterator<Item = u64>) -> Result<Self, Error> {
+    pub(crate) async fn by(log: &Log, versions: Vec<u64>) -> Result<Self, Error> {
         let mut named = Self::default();
         for seq in versions {
             let record = log.known(seq).await?;
