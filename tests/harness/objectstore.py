@@ -46,6 +46,9 @@ def free_ports():
 class Service:
     """A server of some kind that tools/objectstore starts and ends: for `make e2e`."""
 
+    # Starting all of its parts again may take longer than a client waits.
+    slow = True
+
     def __init__(self, t, kind):
         self.t, self.kind, self.data, self.port = t, kind, t.dir / kind, free_ports()
         t.run(TOOL, "install", kind, seconds_max=3600)
@@ -70,6 +73,8 @@ class Service:
 
 class S3Server:
     """A server with one bucket."""
+
+    slow = False
 
     def __init__(self, t, binary):
         self.t, self.binary = t, binary

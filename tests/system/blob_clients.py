@@ -144,7 +144,7 @@ def blob_memory(t):
     store = directory(t)
     generator = [sys.executable, "-c", "import os,sys\nfor _ in range(640): sys.stdout.buffer.write(os.urandom(1 << 20))"]
     allowed = 48 << 20
-    for command, arguments in [("put", ["-", "--pack", "8M", "--memory", "48M"]), ("get", ["-"])]:
+    for command, arguments in [("put", ["-", "--pack", "8M", "--memory", "48M"]), ("get", ["/dev/null", "--force"])]:
         source = subprocess.Popen(generator, stdout=subprocess.PIPE) if command == "put" else None
         words = store.words(command, "large", *arguments)
         process = subprocess.Popen(words, env=store.environment, stdin=source.stdout if source else subprocess.DEVNULL,

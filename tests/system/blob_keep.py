@@ -100,6 +100,7 @@ def blob_keep_directory(t):
     store.blob("gc", "books", *NOW)
     store.blob("gc", "clone", *NOW)
     store.blob("gc", "books", *NOW)
+    t.equal(pack_files(t, store), [], "objects that are left after everything was removed")
 
 
 @test(seconds_max=1800)

@@ -24,6 +24,9 @@ pub struct Place<'a> {
     pub location: &'a str,
 }
 
+/// Tells where the life log of a pin's holder is; `None` for one that it does not know.
+pub type FindHolder<'a> = dyn Fn(&str) -> Option<(World, BlobKey)> + Sync + 'a;
+
 /// Makes a blob of version `version` of another. `origins` are the blobs that this one has packs of, in the order of its record.
 ///
 /// # Errors
@@ -128,10 +131,7 @@ async fn adopt(clone: &Committer, source: Place<'_>, record: &Record) -> Result<
 ///
 /// # Errors
 /// When the store fails.
-pub async fn drop_dead_pins(
-    committer: &Committer,
-    find: &(dyn Fn(&str) -> Option<(World, BlobKey)> + Sync),
-) -> Result<u64, Error> {
+pub async fn drop_dead_pins(committer: &Committer, find: &FindHolder<'_>) -> Result<u64, Error> {
     let head = committer.refresh().await?;
     let mut dropped = 0;
     for pin in head.pins.iter().filter(|pin| pin.life > 0) {

@@ -39,7 +39,7 @@ mod walk;
 mod world;
 
 pub use blob::{Blob, Entry, bytes};
-pub use clone::{Place as BlobPlace, clone_blob, drop_dead_pins};
+pub use clone::{FindHolder, Place as BlobPlace, clone_blob, drop_dead_pins};
 pub use commit::{Boxed, CommitOptions, Committed, Committer, Fold, Folder};
 pub use connect::{At, Connection, Location, ParseLocationError};
 pub use counted::Requests;

@@ -4,6 +4,7 @@
 //! hole: the next client that meets a closed log takes the second step, and [`sweep_removed`] the
 //! third.
 
+use crate::clone::{FindHolder, drop_dead_pins};
 use crate::commit::{CommitOptions, Committer};
 use crate::error::Error;
 use crate::gc;
@@ -42,7 +43,7 @@ pub async fn remove(committer: &Committer) -> Result<Removed, Error> {
 ///
 /// # Errors
 /// When the store fails.
-pub async fn sweep_removed(world: &World, key: &BlobKey) -> Result<Removed, Error> {
+pub async fn sweep_removed(world: &World, key: &BlobKey, find: &FindHolder<'_>) -> Result<Removed, Error> {
     let (newest, _) = life::newest(world, key, None).await?;
     let mut all = Removed::default();
     // The life log is short: an entry for each time that the key was used.
@@ -58,7 +59,9 @@ pub async fn sweep_removed(world: &World, key: &BlobKey) -> Result<Removed, Erro
         if !head.closed {
             continue;
         }
-        let removed = delete_unpinned(&Committer::new(log, head, CommitOptions::default())).await?;
+        let committer = Committer::new(log, head, CommitOptions::default());
+        drop_dead_pins(&committer, find).await?;
+        let removed = delete_unpinned(&committer).await?;
         all.deleted += removed.deleted;
         all.pinned += removed.pinned;
     }

@@ -92,7 +92,9 @@ impl Actor {
                     let _ = remove(&committer).await;
                 }
             }
-            let _ = sweep_removed(&self.world, &key(name)).await;
+            let world = self.world.clone();
+            let find = move |holder: &str| Some((world.clone(), key(holder)));
+            let _ = sweep_removed(&self.world, &key(name), &find).await;
             self.pause().await;
         }
     }

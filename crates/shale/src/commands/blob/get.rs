@@ -42,6 +42,8 @@ pub async fn run(args: BlobGetArgs, context: &Context<'_>) -> Outcome {
     }
     let is_stdout = args.file == Path::new("-");
     let mut file = if is_stdout { stdout()? } else { create(&args.file, args.force)? };
+    // Only a new regular file reads as zeroes where nothing is written.
+    let may_skip = !is_stdout && file.metadata().is_ok_and(|about| about.is_file());
     let progress = Progress::new(context.output, "get", Some(to - from));
     let say = async {
         loop {
@@ -49,13 +51,14 @@ pub async fn run(args: BlobGetArgs, context: &Context<'_>) -> Outcome {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     };
-    let work = copy(&blob, &version, (from, to), &mut file, is_stdout, &progress, context);
+    let work = copy(&blob, &version, (from, to), &mut file, may_skip, &progress, context);
     let copied = tokio::select! { done = work => done, () = say => Ok(()) };
     let finished = copied.and_then(|()| {
         if is_stdout {
             return Ok(());
         }
-        let end = file.set_len(to - from).and_then(|()| file.sync_all());
+        // A device and a pipe have no length that could be set, and some cannot be synced.
+        let end = if may_skip { file.set_len(to - from).and_then(|()| file.sync_all()) } else { synced(&file) };
         end.map_err(|error| path_error("cannot write", &args.file, error).into())
     });
     progress.finish();
@@ -100,7 +103,7 @@ async fn copy(
     version: &::blob::Record,
     (from, to): (u64, u64),
     file: &mut File,
-    is_stdout: bool,
+    may_skip: bool,
     progress: &Progress,
     context: &Context<'_>,
 ) -> Outcome {
@@ -115,13 +118,21 @@ async fn copy(
         let chunk = chunk.map_err(failure)?;
         done += chunk.len() as u64;
         // A file gets holes where there are zeroes; a pipe can't have any.
-        let wrote = if !is_stdout && policy::is_zero(&chunk) {
+        let wrote = if may_skip && policy::is_zero(&chunk) {
             file.seek(SeekFrom::Current(chunk.len() as i64)).map(|_| ())
         } else {
             file.write_all(&chunk)
         };
         wrote.map_err(|error| Error::from_io("cannot write", error))?;
         progress.set(done);
+    }
+}
+
+/// Syncs a file of another kind; one that cannot be synced is done.
+fn synced(file: &File) -> std::io::Result<()> {
+    match file.sync_all() {
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
+        done => done,
     }
 }
 

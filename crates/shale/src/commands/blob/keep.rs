@@ -174,13 +174,13 @@ struct Collected {
 pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
     let connection = context.connect_to_write(&args.blob).await?;
     let world = connection.world().clone();
+    let same_store =
+        |holder: &str| (!holder.contains("://")).then(|| (world.clone(), BlobKey::new(Path::from(holder))));
     let mut pins_dropped = 0;
     let mut report = ::blob::GcReport::default();
     match Blob::open(&connection, args.blob.key()).await {
         Ok(blob) => {
             if !args.dry_run {
-                let same_store =
-                    |holder: &str| (!holder.contains("://")).then(|| (world.clone(), BlobKey::new(Path::from(holder))));
                 pins_dropped = drop_dead_pins(blob.committer(), &same_store).await.map_err(failure)?;
             }
             let options = GcOptions {
@@ -197,7 +197,7 @@ pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
         Err(error) => return Err(failure(error)),
     }
     if !args.dry_run {
-        report.deleted += sweep_removed(&world, &args.blob.key()).await.map_err(failure)?.deleted;
+        report.deleted += sweep_removed(&world, &args.blob.key(), &same_store).await.map_err(failure)?.deleted;
     }
     if let Some(refusal) = &report.refusal {
         context.output.warn(&format!("the store would not delete {} objects: {refusal}", report.refused));
