@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test system kernel-nbd posix e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer fuzz lint deny completions man install clean
+.PHONY: help setup build demo test system kernel-nbd posix e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer bench-blobs fuzz lint deny completions man install clean
 
 # Under sudo, rustup's cargo is in the home of the user who called it, and sudo's secure_path hides it. What root builds in that
 # user's checkout is given back to the user, so that the next `make build` without sudo can go on.
@@ -114,6 +114,10 @@ paper-zbd: build ## Mail, file server, TPC-C and TPC-H on Shale and natively, as
 paper-blobseer: build ## Concurrent appends and reads of a blob with each compression, as in the BlobSeer paper; papers/blobseer (QUICK=1: minutes)
 	@tools/setup build paper
 	tools/paper/blobseer $(ARGS)
+
+bench-blobs: build ## Measure blobs against the goals of their design; writes bench/results/blobs.json (ARGS=--quick)
+	@tools/setup build bench paper
+	tools/bench-blobs $(ARGS)
 
 fuzz: ## Each fuzz target for FUZZ_SECONDS=60
 	@tools/setup build fuzz
