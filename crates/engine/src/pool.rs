@@ -65,7 +65,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl Pool {
-    /// Whether there can be such a pool, for whoever must know it before anything is touched.
+    /// Whether there can be such a pool, to be asked before anything is touched.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for impossible sizes and properties.
