@@ -27,7 +27,7 @@ macro_rules! canaries {
 }
 
 canaries! {
-    NoSyncBeforeCheckpoint = "no-sync-before-checkpoint", "A checkpoint is handed to the store before the log it refers to is durable.";
+    NoSyncBeforeCheckpoint = "no-sync-before-checkpoint", "A checkpoint is handed to the store with no sync before it: the log that it refers to is not durable.";
     EarlyExtentReuse = "early-extent-reuse", "Freed extents are used again before the checkpoint that frees them is durable.";
     SkipChecksum = "skip-checksum", "What is read is not verified.";
     DoubleApply = "double-apply", "Recovery applies a batch twice.";

@@ -2,16 +2,16 @@
 //!
 //! 1. *Capture*, while no batch can be applied: the log's position, the descriptors that changed, and the overlay, which is
 //!    frozen; changes go to a new one from here on.
-//! 2. *Sync the log*: a store may keep a batch that nobody asked it to persist, and must not refer to bytes that are not
-//!    durable.
-//! 3. *Merge* the frozen changes into the records (`merge`), counting what became live and dead in each extent. What nobody looks at any
+//! 2. *Merge* the frozen changes into the records (`merge`), counting what became live and dead in each extent. What nobody looks at any
 //!    more goes from the groups that are merged, and from others as far as that is due (see `reap`).
-//! 4. *Decide* which extents are freed and which the log fills next.
+//! 3. *Decide* which extents are freed and which the log fills next.
+//! 4. *Write the inventory* of extents (`inventory`), and *sync* the data file: one sync for the log and for the inventory. A store may keep
+//!    a batch that no call asked it to persist, and must not refer to bytes that are not durable.
 //! 5. *Commit* all of it and *persist*. From here on the checkpoint counts. One that names a new incarnation is noted in the data file (`opening`).
 //! 6. *Publish*: the changes are laid over the cached groups, too, the overlays go, and, when no reader is left that could
 //!    be in a freed extent, the log gets its new extents and the other freed ones are punched out.
 //!
-//! A **light** checkpoint leaves out what is dear: in step 3 it counts what became live and dead, but does not rewrite records (`settle`); in step 5 the
+//! A **light** checkpoint leaves out what is dear: in step 2 it counts what became live and dead, but does not rewrite records (`settle`); in step 5 the
 //! changes go into the store as they are (*deltas*), and in step 6 they become the map's *settled* overlay, which lies over the records
 //! until they are merged: a slice at a time behind each light checkpoint (`fold`), the rest by the next full one. So it frees extents for the price of a
 //! few syncs: the cleaner needs many of them. It is taken where space is what is wanted, and as long as the settled overlay is within its
@@ -293,9 +293,6 @@ impl Core {
         captured: &Captured,
     ) -> Result<(Merged, ExtentPlan)> {
         let number = state.number + 1;
-        if !Canary::NoSyncBeforeCheckpoint.is_planted() {
-            self.log.sync().inspect_err(|error| self.fail(error))?;
-        }
         let frozen = self.map.freeze();
         let mut merged = match kind {
             Kind::Full => {
@@ -371,10 +368,20 @@ impl Core {
         let is_closed = self.closes.load(Ordering::Relaxed);
         let pinned = captured.pins.extents().into_iter().collect();
         let stand = Stand { number, position, filled: &captured.filled, objects, pinned, used, is_closed };
-        if !Canary::InventoryNotWritten.is_planted() {
-            self.write_inventory(stand).inspect_err(|error| self.fail(error))?;
-        }
+        self.write_and_sync(stand).inspect_err(|error| self.fail(error))?;
         Ok((merged, plan))
+    }
+
+    /// Step 4.
+    fn write_and_sync(&self, stand: Stand<'_>) -> Result<()> {
+        let syncs = !Canary::NoSyncBeforeCheckpoint.is_planted();
+        if stand.is_closed && syncs {
+            self.log.sync()?;
+        }
+        if !Canary::InventoryNotWritten.is_planted() {
+            self.write_inventory(stand);
+        }
+        if syncs { self.log.sync_all() } else { Ok(()) }
     }
 
     /// How many extents the log should have before it: two intervals' worth, and the reserve. Few where space below is short, or the pool

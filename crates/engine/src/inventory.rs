@@ -1,18 +1,20 @@
-//! The inventory of the pool's extents, for whatever has nothing but the data file ([`format::Inventory`] has the bytes). Owns what is known of how far
-//! each extent is filled, and which copy is written next.
+//! The inventory of the pool's extents, for salvage, which may have nothing but the data file ([`format::Inventory`] describes the bytes). Owns
+//! how far each extent is filled, and which copy is written next.
 //!
-//! 1. Batches say how far they fill an extent, as they are applied: while the pool runs and in recovery alike.
-//! 2. A checkpoint knows which extents will hold something when it is durable. Behind its sync of the log, and before its commit, the inventory of that
-//!    is written over the older one of the two copies, and made durable.
+//! 1. Each batch that is applied says how far it fills its extent, in a running pool and in recovery alike.
+//! 2. A checkpoint knows which extents will hold data once it is durable. Before its commit it writes the inventory of them over the older
+//!    of the two copies. One sync makes this copy and the log durable.
 //!
-//! - All extents of the newest inventory hold what it says. If its checkpoint did not come to be durable, nothing has been freed since. If it did, an extent
-//!   of it is freed only by a later checkpoint, whose inventory would be the newest one.
-//! - All batches before its checkpoint's position were durable by step 2, so none of those is missing for a good reason.
-//! - A crash while a copy is written leaves its header, which is one sector, old or new, and the other copy as it was. A header whose body does not match
-//!   is one of a checkpoint that was never durable, or damaged. In the first case the other copy holds, and all batches between the two are there.
+//! - All extents of the newest durable inventory hold what it says. If its checkpoint was never durable, no extent has been freed since. If it was,
+//!   an extent is freed only by a later checkpoint, whose inventory would be the newest.
+//! - A crash while a copy is written leaves its header, which is one sector, old or new, and the other copy as it was. A header whose body does
+//!   not match belongs to a checkpoint that was never durable, or is damaged.
+//! - A crash before the sync of step 2 may leave a new copy without the batches that it counts. Salvage cannot tell that from damage, so it
+//!   reports them as missing and says that they may never have been durable. There is no such doubt about a copy if a batch knows all before
+//!   the copy's position to be durable, or if the copy says that the pool was closed: closing syncs the log beforehand.
 //!
-//! What an extent holds that an older program has filled is not known. What programs without an inventory do with a pool is told by the number of the
-//! opening, which is greater than that of the inventory then.
+//! The content of an extent that an older program has filled is not known. A program without inventories that opens the pool raises the number of
+//! the opening, which is then greater than that of the inventory.
 
 use std::collections::BTreeMap;
 
@@ -85,6 +87,7 @@ pub(crate) fn write_first(disk: &dyn Disk, superblock: &Superblock) -> Result<()
         is_closed: false,
         open: Default::default(),
         extents: Some(vec![ExtentEntry::UNUSED; extents as usize]),
+        is_coarse: false,
         pinned: Vec::new(),
         objects: Some(Vec::new()),
     };
@@ -181,12 +184,9 @@ pub(crate) struct Stand<'a> {
 }
 
 impl Core {
-    /// Step 2. What cannot be written is left: then salvage says that it cannot be known whether something is missing. The caller holds the
-    /// checkpoint's lock, so that there is one writer.
-    ///
-    /// # Errors
-    /// When the sync failed.
-    pub(crate) fn write_inventory(&self, stand: Stand<'_>) -> Result<()> {
+    /// Step 2, before the sync. A copy that cannot be written is left as it is: then salvage says that it cannot be known whether something
+    /// is missing. The caller holds the checkpoint's lock, so that there is one writer.
+    pub(crate) fn write_inventory(&self, stand: Stand<'_>) {
         let Stand { number, position, filled, objects, pinned, used, is_closed } = stand;
         let owner = &self.applier.inventories;
         let known = owner.of(used, filled);
@@ -209,6 +209,7 @@ impl Core {
             is_closed,
             open,
             extents: Some(entries),
+            is_coarse: false,
             pinned,
             objects: Some(objects),
         };
@@ -221,14 +222,12 @@ impl Core {
         let order = if is_bare { vec![next, 1 - next] } else { vec![next] };
         for index in order {
             let (offset, room) = places[index];
-            if write_at(disk, offset, &inventory.encode(room)).is_ok() {
-                disk.sync().map_err(|e| Error::from_io("syncing the inventory of extents failed", e))?;
-            }
+            // Nothing follows from a failure: a copy that does not hold is what salvage sees, too.
+            drop(write_at(disk, offset, &inventory.encode(room)));
         }
         let mut state = owner.state.lock();
         state.known = known;
         state.is_bare = false;
-        Ok(())
     }
 
     /// The checkpoint is durable: the next one writes over the other copy, and what was passed is not filled any more.

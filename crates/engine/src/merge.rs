@@ -1,4 +1,4 @@
-//! Step 3 of a full checkpoint: the changes are merged into the groups' records, in the order of the groups.
+//! Step 2 of a full checkpoint: the changes are merged into the groups' records, in the order of the groups.
 //!
 //! Where there are many, two threads have half of the groups each: whoever opens a pool after a crash waits for it, and in a full log no space
 //! comes back before it is done. Groups have nothing to do with one another, and the parts are put together in their order, so that it comes to the same.

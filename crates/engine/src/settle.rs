@@ -23,7 +23,7 @@ fn say(writer: &mut DeltaWriter, key: GroupKey, changes: &GroupRecords) {
 }
 
 impl Core {
-    /// Step 3. Every change gets a delta, but those of objects that are gone: `thaw` lays all of `frozen` over what is settled, and
+    /// Step 2. Every change gets a delta, but those of objects that are gone: `thaw` lays all of `frozen` over what is settled, and
     /// what has no delta must never be counted as one by the next full checkpoint. It is not:
     ///
     /// - An object that is there is seen. One that is not is due for reaping from the moment when the last point went (`Table::lost_a_point`,

@@ -1,4 +1,4 @@
-//! Group commit: syncs of the data file, shared by all who wait for one.
+//! Group commit: syncs of the data file, shared by all callers that wait for one.
 
 use std::sync::Arc;
 
@@ -11,6 +11,8 @@ use crate::counters::Counters;
 
 struct State {
     durable_before: Seq,
+    /// Syncs that have begun. One runs at a time.
+    begun: u64,
     running: bool,
     failed: Option<Failure>,
 }
@@ -32,7 +34,7 @@ pub(crate) struct Syncs {
 
 impl Syncs {
     pub(crate) fn new(disk: Arc<dyn Disk>, counters: Arc<Counters>, durable_before: Seq) -> Self {
-        let state = State { durable_before, running: false, failed: None };
+        let state = State { durable_before, begun: 0, running: false, failed: None };
         Self { disk, counters, state: Mutex::new(state), done: Condvar::new() }
     }
 
@@ -42,17 +44,30 @@ impl Syncs {
     }
 
     /// Returns when all batches before `target` are durable; `written` tells how far the log is written when a sync begins, so
-    /// that one sync serves everybody who came before it.
+    /// that one sync serves all callers that came before it.
     ///
     /// # Errors
     /// When a sync failed, now or ever: what the medium holds is not known any more, and repeating it would prove nothing.
     pub(crate) fn reach(&self, target: Seq, written: impl Fn() -> Seq) -> Result<()> {
+        self.sync_until(|state| state.durable_before >= target, written)
+    }
+
+    /// Returns when a sync has ended that began after this call: what else was written to the data file before it is durable, too.
+    ///
+    /// # Errors
+    /// Those of [`reach`](Self::reach).
+    pub(crate) fn renew(&self, written: impl Fn() -> Seq) -> Result<()> {
+        let needed = self.state.lock().begun + 1;
+        self.sync_until(|state| !state.running && state.begun >= needed, written)
+    }
+
+    fn sync_until(&self, is_done: impl Fn(&State) -> bool, written: impl Fn() -> Seq) -> Result<()> {
         let mut state = self.state.lock();
         loop {
             if let Some(failure) = &state.failed {
                 return Err(sync_error(failure));
             }
-            if state.durable_before >= target {
+            if is_done(&state) {
                 return Ok(());
             }
             if state.running {
@@ -60,6 +75,7 @@ impl Syncs {
                 continue;
             }
             state.running = true;
+            state.begun += 1;
             drop(state);
             let reached = written();
             let result = self.disk.sync();
@@ -100,4 +116,31 @@ fn sync_error(failure: &Failure) -> Error {
              Close the pool and open it again: it recovers all that was flushed"
         ),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use sim::Machine;
+
+    use super::*;
+
+    /// A sync that is not needed for the log is made all the same where more than the log is to be durable.
+    #[test]
+    fn a_renewed_sync_makes_durable_what_the_log_does_not_know_of() {
+        let mut machine = Machine::new(1 << 20, 3);
+        let disk: Arc<dyn Disk> = machine.disk.handle();
+        let syncs = Syncs::new(disk.clone(), Arc::default(), Seq(5));
+        let mut buf = env::AlignedBuf::new(4096);
+        buf.fill(7);
+        disk.write_at(4096, &buf, 4096).unwrap();
+        syncs.reach(Seq(5), || Seq(9)).unwrap();
+        assert_eq!(syncs.durable_before(), Seq(5), "nothing was to do");
+        syncs.renew(|| Seq(9)).unwrap();
+        assert_eq!(syncs.durable_before(), Seq(9));
+        machine.power.cut();
+        machine.power_cycle();
+        let mut back = [0; 4096];
+        machine.disk.peek(4096, &mut back);
+        assert_eq!(back, [7; 4096]);
+    }
 }

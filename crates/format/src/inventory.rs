@@ -26,6 +26,8 @@ const CLOSED: u32 = 1 << 0;
 const TOO_LARGE: u32 = 1 << 1;
 /// Bit of `flags`: there was no room for the objects.
 const NO_OBJECTS: u32 = 1 << 2;
+/// Bit of `flags`: there is no room for entries, but one bit for each extent says whether it holds something.
+const COARSE: u32 = 1 << 3;
 /// Bits of an extent's entry that hold how far it is filled, in blocks of 4 KiB.
 const FILL_BITS: u32 = 13;
 /// In place of that: what the extent holds is older than the inventory, so that it is not known.
@@ -92,6 +94,8 @@ pub struct Inventory {
     pub open: [Option<(ExtentIndex, Filled)>; STREAMS],
     /// By number of the extent; `None`: there was no room for them.
     pub extents: Option<Vec<ExtentEntry>>,
+    /// There was room only for whether an extent holds something, not for how much: none of `extents` is known but as such.
+    pub is_coarse: bool,
     /// Those of them, and of the open ones, that hold the catalogue or entries since.
     pub pinned: Vec<ExtentIndex>,
     /// Objects that hold something, and how many blocks of data in all their epochs; `None`: there was no room.
@@ -112,7 +116,8 @@ pub struct InventoryHeader {
 impl InventoryHeader {
     /// Bytes of the body.
     pub const fn body_bytes(&self) -> usize {
-        (self.extents as usize + self.pinned as usize) * EXTENT_BYTES + self.objects as usize * OBJECT_BYTES
+        let entries = entries_bytes(self.extents as usize, self.inventory.is_coarse);
+        entries + self.pinned as usize * EXTENT_BYTES + self.objects as usize * OBJECT_BYTES
     }
 
     /// Decodes and checks.
@@ -136,7 +141,7 @@ impl InventoryHeader {
             *slot = (extent.0 != 0).then_some((extent, Filled { end, last }));
         }
         cursor.end()?;
-        if flags & !(CLOSED | TOO_LARGE | NO_OBJECTS) != 0 {
+        if flags & !(CLOSED | TOO_LARGE | NO_OBJECTS | COARSE) != 0 {
             return Err(cursor.fail(format!("flags {flags:#x}")));
         }
         let inventory = Inventory {
@@ -147,6 +152,7 @@ impl InventoryHeader {
             is_closed: flags & CLOSED != 0,
             open,
             extents: (flags & TOO_LARGE == 0).then(Vec::new),
+            is_coarse: flags & COARSE != 0,
             pinned: Vec::new(),
             objects: (flags & NO_OBJECTS == 0).then(Vec::new),
         };
@@ -164,8 +170,18 @@ impl InventoryHeader {
         }
         let mut cursor = Cursor::new(WHAT, body);
         if let Some(entries) = &mut self.inventory.extents {
-            for _ in 0..self.extents {
-                entries.push(ExtentEntry(cursor.u32()?));
+            if self.inventory.is_coarse {
+                for first in (0..self.extents).step_by(32) {
+                    let word = cursor.u32()?;
+                    for bit in 0..(self.extents - first).min(32) {
+                        let holds = word & (1 << bit) != 0;
+                        entries.push(if holds { ExtentEntry::UNKNOWN } else { ExtentEntry::UNUSED });
+                    }
+                }
+            } else {
+                for _ in 0..self.extents {
+                    entries.push(ExtentEntry(cursor.u32()?));
+                }
             }
         }
         for _ in 0..self.pinned {
@@ -181,26 +197,38 @@ impl InventoryHeader {
 }
 
 impl Inventory {
-    /// Encodes the header, zeroes up to [`INVENTORY_HEAD_BYTES`], and the body: entries of extents 4 each, pinned extents 4 each, objects 16 each. What does not fit in `room`
-    /// bytes is left out, and the flags say so.
+    /// Encodes the header, zeroes up to [`INVENTORY_HEAD_BYTES`], and the body: entries of extents 4 each, pinned extents 4 each, objects 16 each. Where
+    /// the entries do not fit in `room` bytes, a bit for each extent takes their place. What does not fit either is left out, and the flags say so.
     pub fn encode(&self, room: usize) -> Vec<u8> {
         let room = room.saturating_sub(INVENTORY_HEAD_BYTES);
-        let bytes = |extents: &[ExtentEntry]| (extents.len() + self.pinned.len()) * EXTENT_BYTES;
-        let extents = self.extents.as_deref().filter(|extents| bytes(extents) <= room);
-        let left = room - extents.map_or(0, bytes);
+        let bytes = |extents: usize, is_coarse| entries_bytes(extents, is_coarse) + self.pinned.len() * EXTENT_BYTES;
+        let count = self.extents.as_ref().map_or(0, Vec::len);
+        let is_coarse = self.is_coarse || bytes(count, false) > room;
+        let extents = self.extents.as_deref().filter(|_| bytes(count, is_coarse) <= room);
+        let is_coarse = is_coarse && extents.is_some();
+        let left = room - extents.map_or(0, |_| bytes(count, is_coarse));
         let pinned = if extents.is_some() { self.pinned.as_slice() } else { &[] };
         let fits = |objects: &&[(ObjectId, u64)]| objects.len() * OBJECT_BYTES <= left;
         let objects = self.objects.as_deref().filter(fits).filter(|_| extents.is_some());
         let mut body = Vec::new();
-        extents.unwrap_or_default().iter().for_each(|entry| put_uint(&mut body, entry.0.into(), 4));
+        if is_coarse {
+            for some in extents.unwrap_or_default().chunks(32) {
+                let bits = some.iter().enumerate().filter(|(_, entry)| **entry != ExtentEntry::UNUSED);
+                put_uint(&mut body, bits.fold(0, |word, (bit, _)| word | 1 << bit), 4);
+            }
+        } else {
+            extents.unwrap_or_default().iter().for_each(|entry| put_uint(&mut body, entry.0.into(), 4));
+        }
         pinned.iter().for_each(|extent| put_uint(&mut body, extent.0.into(), 4));
         for (object, blocks) in objects.unwrap_or_default() {
             put_uint(&mut body, object.0, 8);
             put_uint(&mut body, *blocks, 8);
         }
         let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
-        let flags =
-            flag(self.is_closed, CLOSED) | flag(extents.is_none(), TOO_LARGE) | flag(objects.is_none(), NO_OBJECTS);
+        let flags = flag(self.is_closed, CLOSED)
+            | flag(extents.is_none(), TOO_LARGE)
+            | flag(objects.is_none(), NO_OBJECTS)
+            | flag(is_coarse, COARSE);
         let mut out = MAGIC.to_vec();
         out.extend_from_slice(&self.pool);
         for number in [self.number, self.incarnation, self.next_seq.0] {
@@ -223,6 +251,11 @@ impl Inventory {
     }
 }
 
+/// Bytes of what is said of so many extents.
+const fn entries_bytes(extents: usize, is_coarse: bool) -> usize {
+    if is_coarse { extents.div_ceil(32) * 4 } else { extents * EXTENT_BYTES }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -239,6 +272,7 @@ mod tests {
             is_closed: true,
             open: [None, Some((ExtentIndex(2), filled))],
             extents: Some(vec![ExtentEntry::UNUSED, ExtentEntry::of(filled), ExtentEntry::UNKNOWN]),
+            is_coarse: false,
             pinned: vec![ExtentIndex(2), ExtentIndex(700)],
             objects: Some(vec![(ObjectId(5), 1 << 40)]),
         }
@@ -262,6 +296,28 @@ mod tests {
         let body = &bytes[INVENTORY_HEAD_BYTES..];
         let header = InventoryHeader::decode(header).unwrap();
         crate::cursor::expect_every_bit_to_count(body, |body| header.clone().with_body(body).is_err());
+    }
+
+    /// A pool whose entries have no room, but whose bits have.
+    #[test]
+    fn where_entries_have_no_room_a_bit_says_whether_an_extent_holds_something() {
+        let filled = Filled { end: 8192, last: Seq(77) };
+        for count in [1000, 1024, 1025] {
+            let entries: Vec<_> =
+                (0..count).map(|n| if n % 3 == 0 { ExtentEntry::of(filled) } else { ExtentEntry::UNUSED }).collect();
+            let all = Inventory { extents: Some(entries.clone()), ..sample() };
+            let bytes = all.encode(INVENTORY_HEAD_BYTES + 1000);
+            let coarse = entries.iter().map(|e| if *e == ExtentEntry::UNUSED { *e } else { ExtentEntry::UNKNOWN });
+            let expected = Inventory { extents: Some(coarse.collect()), is_coarse: true, ..all.clone() };
+            assert_eq!(decode(&bytes).unwrap(), expected);
+            // What an opening read so is written so again, as far as there is room.
+            assert_eq!(decode(&expected.encode(INVENTORY_HEAD_BYTES + 1000)).unwrap(), expected);
+            let none = decode(&all.encode(INVENTORY_HEAD_BYTES + 100)).unwrap();
+            assert_eq!((none.extents, none.is_coarse), (None, false));
+            let body = &bytes[INVENTORY_HEAD_BYTES..];
+            let header = InventoryHeader::decode(&bytes[..INVENTORY_HEADER_BYTES]).unwrap();
+            crate::cursor::expect_every_bit_to_count(body, |body| header.clone().with_body(body).is_err());
+        }
     }
 
     #[test]

@@ -445,6 +445,11 @@ impl Log {
         self.syncs.reach(target, || self.state.lock().applied_seq)
     }
 
+    /// Makes all batches that are applied now durable, and whatever else was written to the data file before this call.
+    pub(crate) fn sync_all(&self) -> Result<()> {
+        self.syncs.renew(|| self.state.lock().applied_seq)
+    }
+
     /// Whether a sync failed: why.
     pub(crate) fn sync_failure(&self) -> Option<String> {
         self.syncs.failure()

@@ -1,7 +1,8 @@
 //! Whether all is there that the log should hold, by the [`inventory`](crate::inventory). Owns what is expected of each extent, and what was found short of that.
 //!
 //! 1. The newest copy that holds counts. If a newer one was torn, its checkpoint was never durable: then the older one counts, and all batches up
-//!    to the newer one's position must be there as well.
+//!    to the newer one's position must be there as well. A crash in the midst of a checkpoint may be why they are not: that is said, and
+//!    counts as loss all the same, because damage looks no different.
 //! 2. Each extent that it names has batches from its first byte on, without a gap, up to where it is filled, and the last one is the one that it says.
 //! 3. All batches from its position on are there that some batch knows to be durable.
 //! 4. If a later opening than the inventory's has written something, a program that keeps no inventory did: then nothing is known.
@@ -24,7 +25,7 @@ pub enum Completeness {
     Incomplete,
     /// It cannot be known, because the inventory is damaged.
     Damaged,
-    /// It cannot be known, because none was kept.
+    /// It cannot be known, because none was kept, or one that says too little.
     #[default]
     NotKept,
 }
@@ -44,8 +45,10 @@ pub(crate) struct Short {
 pub(crate) struct Expected {
     pub completeness: Completeness,
     inventory: Option<Inventory>,
-    /// All batches before it were durable.
+    /// All batches before it were durable, unless that is in doubt.
     pub until: Seq,
+    /// A crash during the newest copy's checkpoint may be why batches before `until` are missing.
+    pub is_in_doubt: bool,
     /// Of the newest copy, whether it holds or not.
     incarnation: u64,
     pub short: Vec<Short>,
@@ -55,6 +58,8 @@ pub(crate) struct Expected {
     pub missing_bytes: u64,
     /// Extents of which it is not known how far they were filled.
     pub unknown: u64,
+    /// The inventory says of no extent how far it is filled.
+    pub is_coarse: bool,
     /// An extent has been used again that it says to be in use: it is not the newest.
     is_stale: bool,
     /// Batches are missing that are newer than it.
@@ -70,8 +75,10 @@ impl Expected {
         if !is_kept {
             return nothing(Completeness::NotKept);
         }
+        let closed = |copy: &Copy| matches!(copy, Copy::Whole(known) | Copy::Torn(known) if known.is_closed);
         let [a, b] = copies;
         let (newer, older) = if a.age() >= b.age() { (a, b) } else { (b, a) };
+        let is_in_doubt = !closed(&newer);
         let incarnation = newer.age().map_or(0, |(incarnation, _)| incarnation);
         let (inventory, until) = match (newer, older) {
             // A copy that cannot be told at all may have been the newest one.
@@ -86,7 +93,8 @@ impl Expected {
         if inventory.extents.is_none() {
             return nothing(Completeness::NotKept);
         }
-        Self { completeness: Completeness::Complete, until, incarnation, inventory: Some(inventory), ..Self::default() }
+        let (completeness, is_coarse) = (Completeness::Complete, inventory.is_coarse);
+        Self { completeness, until, is_in_doubt, is_coarse, incarnation, inventory: Some(inventory), ..Self::default() }
     }
 
     /// The position of the inventory that counts.
@@ -155,6 +163,7 @@ impl Expected {
             return;
         }
         let until = self.until.max(durable_before);
+        self.is_in_doubt &= durable_before < self.until;
         if newest > self.incarnation || self.is_stale {
             *self = Self { completeness: Completeness::NotKept, ..Self::default() };
         } else if !has_recent(self.next_seq(), until) {
@@ -162,6 +171,8 @@ impl Expected {
             (self.misses_recent, self.misses_objects) = (true, true);
         } else if !self.short.is_empty() {
             self.completeness = Completeness::Incomplete;
+        } else if self.is_coarse {
+            self.completeness = Completeness::NotKept;
         }
     }
 }

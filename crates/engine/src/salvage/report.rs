@@ -158,7 +158,12 @@ impl SalvageReport {
             let text = "with these extents, changes of names, sizes, snapshots and clones may be lost: what is listed may be older than it was";
             self.notes.push(text.to_owned());
         }
-        if expected.unknown > 0 {
+        if expected.completeness == Completeness::Incomplete && expected.is_in_doubt {
+            let text = "if the machine failed during the pool's last checkpoint, what is missing was never durable, and so never acknowledged as \
+                        flushed; damage looks the same";
+            self.notes.push(text.to_owned());
+        }
+        if expected.unknown > 0 && !expected.is_coarse {
             self.notes.push(format!(
                 "{} extents were filled by an older program: that a part of one is missing at its end cannot be known",
                 expected.unknown
@@ -167,6 +172,11 @@ impl SalvageReport {
         match expected.completeness {
             Completeness::Damaged => {
                 let text = "the inventory of extents at the beginning of the data is damaged: whether anything is missing cannot be known";
+                self.notes.push(text.to_owned());
+            }
+            Completeness::NotKept if expected.is_coarse => {
+                let text = "the pool has too many extents for an inventory that says how far each is filled: nothing is missing of which that could be \
+                            known, and no extent as a whole, but parts of extents may be (larger extents help: shale init --extent)";
                 self.notes.push(text.to_owned());
             }
             Completeness::NotKept => {

@@ -340,6 +340,34 @@ fn a_destroyed_volume_takes_its_dictionary_with_it_at_every_crash_point() {
     }
 }
 
+/// A clone writes over all that it had of its origin, with the origin's dictionary. Then the origin is destroyed, and nothing is left of it but this dictionary.
+#[test]
+fn a_destroyed_origin_stays_for_the_dictionary_that_its_clones_use() {
+    let mut world = World::trained();
+    world.pool().snapshot("v", "s").unwrap();
+    world.pool().clone_snapshot("v@s", "c", &Properties::new()).unwrap();
+    let own = records(1, 1, 2 * MIB);
+    world.write("c", 0, &own);
+    assert!(world.helped("c") > 200, "{}", world.helped("c"));
+    world.pool().destroy("v", true).unwrap();
+    let expect_all = |world: &World, when: &str| {
+        let (mut back, device) = (vec![0; own.len()], world.pool().volume("c").unwrap());
+        world.pool().drop_caches();
+        let read = device.read(0, &mut back);
+        assert!(read.is_ok() && back == own, "HARNESS: {when}, the clone does not read back: {read:?}");
+        assert_eq!(world.dictionaries(), 1, "HARNESS: {when}, the dictionary is gone");
+        let problems = world.pool().check(false, &mut |_, _| ()).unwrap().problems;
+        assert!(problems.is_empty(), "HARNESS: {when}: {problems:?}");
+    };
+    world.settle();
+    expect_all(&world, "once reaping is done");
+    world.crash();
+    world.settle();
+    expect_all(&world, "after a crash");
+    world.pool().destroy("c", false).unwrap();
+    world.expect_nothing_left("the clone is destroyed, too");
+}
+
 #[test]
 fn partly_dead_units_with_a_dictionary_are_cut() {
     let world = World::trained();

@@ -5,11 +5,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::common::machine_env::env;
 use crate::common::salvage::{Salvaged, salvage};
 use crate::common::{Campaign, Ended, Failure, Shape, Tally, World};
-use engine::Completeness;
+use bytes::Bytes;
+use engine::{Completeness, FormatOptions, Pool, PoolOptions, Properties};
 use sim::{Machine, Rng};
-use surface::BlockDevice;
+use surface::{BlockDevice, WriteOptions};
 
 /// Damages that were compared, those that took something, and those that the report had to name.
 static COMPARED: AtomicU64 = AtomicU64::new(0);
@@ -242,4 +244,49 @@ fn no_damage_is_passed_over_and_no_bound_is_exceeded() {
     let [compared, wrong, spared, excused] = [&COMPARED, &WRONG, &SPARED, &EXCUSED].map(|n| n.load(Ordering::Relaxed));
     println!("{compared} damages compared: {wrong} took something, {spared} nothing; {excused} took the end of a log");
     campaign_of.demand(compared >= 2000 && wrong >= 300 && spared >= 200, "2000 damages, 300 with losses, 200 without");
+}
+
+/// A pool with too many extents for an inventory that says how far each is filled: it says which hold something, and so tells when one is gone as a whole.
+#[test]
+fn an_extent_that_is_gone_is_missed_in_a_pool_of_many_extents() {
+    const EXTENT: u64 = 32 << 10;
+    const POOL: u64 = 64 << 20;
+    let mut machine = Machine::new(POOL, 1);
+    let format = FormatOptions { capacity_bytes: POOL, extent_bytes: EXTENT as u32, properties: Properties::new() };
+    Pool::format(&env(&machine), &format).unwrap();
+    let options = PoolOptions { memory_bytes: 1 << 20, workers: 0, ..PoolOptions::default() };
+    let mut rng = Rng::new(3);
+    let mut data = vec![0; 4 << 20];
+    rng.fill(&mut data);
+    let pool = Pool::open(env(&machine), options.clone()).unwrap();
+    pool.create_volume("v", data.len() as u64, &Properties::new()).unwrap();
+    pool.volume("v").unwrap().write(0, Bytes::from(data.clone()), WriteOptions::default()).unwrap();
+    pool.close().unwrap();
+    // Another opening has only what the first one's inventory says.
+    machine.restart();
+    Pool::open(env(&machine), options).unwrap().close().unwrap();
+    machine.restart();
+    let whole = salvage(&machine.duplicate(1), POOL, 1).unwrap().report;
+    assert!(whole.completeness == Completeness::NotKept && !whole.is_lossy(), "{whole:?}");
+    assert!(whole.notes.iter().any(|note| note.contains("too many extents")), "{whole:?}");
+    let mut bytes = vec![0; EXTENT as usize];
+    let holds_data = |extent: &u64| {
+        machine.disk.peek(extent * EXTENT, &mut bytes);
+        format::decode_batch(&bytes).is_ok_and(|batch| batch.header.extent.0 as u64 == *extent)
+    };
+    let used: Vec<u64> = (1..POOL / EXTENT).filter(holds_data).collect();
+    assert!(used.len() > 100, "{} extents hold something", used.len());
+    for extent in used.iter().step_by(17) {
+        let copy = machine.duplicate(*extent);
+        copy.disk.poke(extent * EXTENT, &vec![0; EXTENT as usize]);
+        let salvaged = salvage(&copy, POOL, *extent).unwrap();
+        let report = &salvaged.report;
+        let mut back = vec![0; data.len()];
+        let read = salvaged.pool.volume("v").and_then(|v| v.read(0, &mut back));
+        let wrong = back.chunks(4096).zip(data.chunks(4096)).filter(|(a, b)| a != b).count() as u64 * 4096;
+        assert!(read.is_err() || wrong == 0 || report.is_lossy(), "HARNESS: extent {extent}: {wrong} bytes: {report:?}");
+        let told = report.volumes.iter().find(|told| told.name == "v");
+        let bound = told.map_or(0, |told| told.missing_bytes_max + told.uncertain_bytes);
+        assert!(read.is_err() || wrong <= bound, "HARNESS: extent {extent}: {wrong} bytes, more than {bound}: {report:?}");
+    }
 }
