@@ -23,6 +23,7 @@ use crate::map::Level;
 use crate::names::check_name;
 use crate::objects::Object;
 use crate::pool::Pool;
+use crate::superblock_copies;
 
 /// A bookmark.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,6 +63,8 @@ impl Pool {
             identity: from.identity,
             ..ObjectDescriptor::volume(ObjectId(core.objects.next_id()), name, from.size_bytes)
         };
+        // Before the log has one: an older program must not open the pool then.
+        superblock_copies::mark_bookmarks(&core.env).inspect_err(|error| core.fail(error))?;
         core.append_durably(vec![Entry::Object(bookmark)])
     }
 

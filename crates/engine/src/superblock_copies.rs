@@ -22,7 +22,7 @@ use crate::geometry::Geometry;
 use crate::map::store_error;
 use crate::options::PoolEnv;
 use crate::status::Problem;
-use crate::superblock_io::{choose, mark_inventory, read_copies};
+use crate::superblock_io::{self, choose, mark_inventory, read_copies};
 
 /// Extents in which batches of the pool are looked for. The catalogue's are the first of them; one batch is enough.
 const EXTENTS_TRIED_MAX: usize = 64;
@@ -132,6 +132,15 @@ pub(crate) fn bring_up_to_date(env: &PoolEnv) -> Result<Vec<String>> {
         env.store.commit(batch).and_then(|()| env.store.persist()).map_err(store_error)?;
     }
     Ok(notes)
+}
+
+/// Makes all copies say, durably, that there may be bookmarks, so that an older program refuses the pool. Returns when the first two do.
+///
+/// # Errors
+/// As [`write`].
+pub(crate) fn mark_bookmarks(env: &PoolEnv) -> Result<()> {
+    superblock_io::mark_bookmarks(&*env.disk)?;
+    bring_up_to_date(env)
 }
 
 /// The copy in the map store, if it is right.

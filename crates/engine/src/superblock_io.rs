@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use env::{AlignedBuf, Disk, DiskLayer};
 use format::{
-    BATCH_ALIGN, COMPAT_INVENTORY, INCOMPAT_COMPACT_RECORDS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock,
+    BATCH_ALIGN, COMPAT_INVENTORY, INCOMPAT_BOOKMARKS, INCOMPAT_COMPACT_RECORDS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock,
     SuperblockError,
 };
 use surface::{Error, ErrorKind, Result};
@@ -76,13 +76,29 @@ pub(crate) fn bring_up_to_date(disk: &dyn Disk, superblock: &Superblock) -> Resu
 /// # Errors
 /// What the storage fails with.
 pub(crate) fn mark_inventory(disk: &dyn Disk) -> Result<()> {
-    let mut superblock = choose(&read_copies(disk)?)?;
-    if superblock.features_compat & COMPAT_INVENTORY != 0 {
-        return Ok(());
+    mark(disk, |superblock| superblock.features_compat |= COMPAT_INVENTORY)
+}
+
+/// Makes both copies say, durably, that there may be bookmarks. To be called before there are.
+///
+/// # Errors
+/// What the storage fails with.
+pub(crate) fn mark_bookmarks(disk: &dyn Disk) -> Result<()> {
+    mark(disk, |superblock| superblock.features_incompat |= INCOMPAT_BOOKMARKS)
+}
+
+/// Changes the features in both copies, unless both are like that already.
+fn mark(disk: &dyn Disk, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+    let copies = read_copies(disk)?;
+    let superblock = choose(&copies)?;
+    let mut wanted = superblock.clone();
+    change(&mut wanted);
+    if wanted == superblock {
+        // As a crash in the middle of a rewrite leaves it, the older copy does not say so. A damaged one is left to `check`.
+        return if copies.iter().flatten().all(|copy| *copy == wanted) { Ok(()) } else { write(disk, &wanted) };
     }
-    superblock.features_compat |= COMPAT_INVENTORY;
-    superblock.generation += 1;
-    write(disk, &superblock)
+    wanted.generation += 1;
+    write(disk, &wanted)
 }
 
 /// Makes sure that the storage is as large as the superblock says: growing makes it larger first, shrinking cuts it off last, so a

@@ -52,6 +52,11 @@ impl Objects {
         })
     }
 
+    /// Whether there are bookmarks at all.
+    pub(crate) fn has_bookmarks(&self) -> bool {
+        !self.table.read().bookmarks.is_empty()
+    }
+
     /// The bookmarks of a volume, oldest first.
     pub(crate) fn bookmarks_of(&self, volume: ObjectId) -> Vec<Arc<Object>> {
         let mut bookmarks = self.table.read().bookmarks_under(volume);

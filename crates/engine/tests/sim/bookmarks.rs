@@ -366,3 +366,44 @@ fn a_held_snapshot_stays_until_it_is_released() {
     source.destroy("v@b", false).unwrap();
     check(&source);
 }
+
+/// The incompatible features of each copy of the superblock, as the disk has them.
+fn features(machine: &Machine) -> Vec<u64> {
+    let mut bytes = vec![0; format::SUPERBLOCK_BYTES];
+    let read = |offset: &u64| {
+        machine.disk.peek(*offset, &mut bytes);
+        format::Superblock::decode(&bytes).map_or(0, |superblock| superblock.features_incompat)
+    };
+    format::SUPERBLOCK_OFFSETS.iter().map(read).collect()
+}
+
+/// An older program does not know what a bookmark is. Wherever the power fails while the first one is made, a pool that has one says that it may.
+#[test]
+fn a_pool_with_a_bookmark_refuses_older_programs_at_every_crash_point() {
+    let says = |machine: &Machine| features(machine).iter().all(|bits| bits & format::INCOMPAT_BOOKMARKS != 0);
+    for point in 0.. {
+        let mut machine = Machine::new(16 << 20, point);
+        let pool = new_pool(&machine, 16 << 20);
+        pool.create_volume("v", MIB, &BTreeMap::new()).unwrap();
+        pool.snapshot("v", "s").unwrap();
+        assert!(!says(&machine), "HARNESS: nothing keeps older programs off a pool without bookmarks");
+        machine.power.plan(machine.power.next_point() + point, sim::Fault::Crash);
+        let made = pool.bookmark("v@s", "b");
+        drop(pool);
+        machine.power.clear_plan();
+        machine.reseed(point);
+        machine.power_cycle();
+        let pool = open(&machine);
+        let has = pool.bookmarks(Some("v")).unwrap().len() == 1;
+        assert!(has || made.is_err(), "HARNESS: point {point}: the bookmark is gone");
+        assert!(!has || says(&machine), "HARNESS: point {point}: {:?}", features(&machine));
+        // A crash may have torn one copy of the superblock, which `check` says and mends.
+        let report = pool.check(true, &mut |_, _| ()).unwrap();
+        let is_torn = |problem: &engine::Problem| problem.kind == "superblock" && problem.repaired;
+        assert!(report.problems.iter().all(is_torn), "HARNESS: point {point}: {:?}", report.problems);
+        if made.is_ok() {
+            assert!(point > 3, "the power never failed in the middle");
+            break;
+        }
+    }
+}
