@@ -345,6 +345,10 @@ impl BlockDevice for Volume {
         self.core.buffer.held() >= self.core.buffer_limit() || self.core.is_braking()
     }
 
+    fn full_wait(&self) -> Option<std::time::Duration> {
+        self.object.settings.read().when_full.patience()
+    }
+
     fn flush(&self) -> Result<()> {
         self.core.flush()
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fuse::{Attributes, Errno, SetAttributes, Time, TimeToSet};
-use surface::{BlockDevice, DeviceInfo, DeviceSet, Error, NamedClient};
+use surface::{BlockDevice, DeviceInfo, DeviceSet, Error, Held, NamedClient};
 
 use crate::complaints::Complaints;
 use crate::file_io::{self, Failure};
@@ -75,6 +75,7 @@ impl DeviceDirectory {
                 devices: devices.clone(),
                 handles: Handles::default(),
                 complaints: complaints.clone(),
+                held: Arc::new(Held::start("fuse-held")?),
                 now: options.now,
                 kept: OnceLock::new(),
             }),

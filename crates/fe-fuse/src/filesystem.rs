@@ -51,6 +51,7 @@ impl FileSystem for DeviceDirectory {
 
     fn ended(&self) {
         // What was taken is answered, though no caller may be left to hear it.
+        self.files.held.close();
         self.reads.close();
         self.changes.close();
         self.opens.close();

@@ -1,10 +1,11 @@
 //! An open file: reads and writes of it, answered to the kernel. What they mean at the end of the file is in `file_io`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use fuse::{Answer, Errno};
-use surface::{BlockDevice, Error};
+use surface::{BlockDevice, Error, ErrorKind, Held};
 
 use crate::complaints::Complaints;
 use crate::file_io::{self, Failure};
@@ -15,6 +16,8 @@ pub(crate) struct File {
     pub(crate) node: Arc<Node>,
     pub(crate) device: Arc<dyn BlockDevice>,
     pub(crate) complaints: Arc<Complaints>,
+    /// Writes that wait for room.
+    pub(crate) held: Arc<Held>,
     /// Whether it was opened with `O_TRUNC`.
     pub(crate) was_emptied: bool,
 }
@@ -37,11 +40,45 @@ impl File {
         answer.fill(wanted, |buffer| how(&*self.device, buffer).map_err(|error| self.fail("read", error.into())))
     }
 
-    pub(crate) fn write(&self, offset: u64, data: Bytes, fua: bool, answer: impl Answer) {
-        match file_io::write(&*self.device, offset, data, fua) {
+    pub(crate) fn write(self: &Arc<Self>, offset: u64, data: Bytes, fua: bool, answer: impl Answer) {
+        let write = Write { file: Arc::clone(self), offset, data, fua, answer };
+        let Some((write, most)) = write.done(false) else { return };
+        let mut held = Some(write);
+        let attempt = move |is_last: bool| {
+            held = held.take().and_then(|write| write.done(is_last)).map(|(write, _)| write);
+            held.is_none()
+        };
+        // One queue for each device.
+        if let Err(mut refused) = self.held.hold(self.node.ino() as usize, most, Box::new(attempt)) {
+            refused(true);
+        }
+    }
+}
+
+/// A write that is to be answered.
+struct Write<A> {
+    file: Arc<File>,
+    offset: u64,
+    data: Bytes,
+    fua: bool,
+    answer: A,
+}
+
+impl<A: Answer> Write<A> {
+    /// Does it and answers; it comes back if it finds no room and is to be held, and for how long. That it must not be if it `is_last`.
+    fn done(self, is_last: bool) -> Option<(Self, Duration)> {
+        let Self { file, offset, data, fua, answer } = self;
+        match file_io::write(&*file.device, offset, data.clone(), fua) {
             // At most the length of the data, which is at most REQUEST_BYTES_MAX.
             Ok(length) => answer.written(u32::try_from(length).unwrap_or(u32::MAX)),
-            Err(failure) => answer.fail(self.fail("write", failure)),
+            Err(failure) => {
+                let is_full = matches!(&failure, Failure::Device(error) if error.kind() == ErrorKind::Full);
+                if let Some(most) = file.device.full_wait().filter(|_| is_full && !is_last) {
+                    return Some((Self { file, offset, data, fua, answer }, most));
+                }
+                answer.fail(file.fail("write", failure));
+            }
         }
+        None
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use fuse::Errno;
-use surface::{BlockDevice, Client, DeviceSet, Error, ErrorKind};
+use surface::{BlockDevice, Client, DeviceSet, Error, ErrorKind, Held};
 
 use crate::complaints::Complaints;
 use crate::directory::unix_ns;
@@ -25,6 +25,7 @@ pub(crate) struct OpenFiles {
     pub(crate) devices: Arc<dyn DeviceSet>,
     pub(crate) handles: Handles<File>,
     pub(crate) complaints: Arc<Complaints>,
+    pub(crate) held: Arc<Held>,
     pub(crate) now: fn() -> SystemTime,
     /// Where open files are noted for the next program, if the mount outlives this one.
     pub(crate) kept: OnceLock<KeptHandles>,
@@ -50,7 +51,7 @@ impl OpenFiles {
         let device =
             if was_emptied { self.empty(&node, client)? } else { self.devices.open(node.id, client).map_err(fail)? };
         let ino = node.ino();
-        let file = File { node, device, complaints: self.complaints.clone(), was_emptied };
+        let file = self.file(node, device, was_emptied);
         let handle = self.handles.insert(file).ok_or(Errno::ENFILE)?;
         if let Some(kept) = self.kept.get() {
             kept.opened(Opened { handle, node: ino, request, was_emptied });
@@ -61,10 +62,13 @@ impl OpenFiles {
     /// Opens a file again that was open when another program served the mount.
     pub(crate) fn open_again(&self, node: Arc<Node>, opened: Opened, client: &Arc<dyn Client>) -> Result<(), Error> {
         let device = self.devices.open(node.id, client)?;
-        let was_emptied = opened.was_emptied;
-        let file = File { node, device, complaints: self.complaints.clone(), was_emptied };
+        let file = self.file(node, device, opened.was_emptied);
         self.handles.insert_at(opened.handle, file);
         Ok(())
+    }
+
+    fn file(&self, node: Arc<Node>, device: Arc<dyn BlockDevice>, was_emptied: bool) -> File {
+        File { node, device, complaints: self.complaints.clone(), held: self.held.clone(), was_emptied }
     }
 
     pub(crate) fn close(&self, handle: u64) {

@@ -18,11 +18,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use rustix::io::Errno;
-use surface::WriteOptions;
+use surface::{ErrorKind, WriteOptions};
 
 use crate::admit::{Command, Range, Refusal, Verdict, admit};
 use crate::budget::OWN_BYTES;
-use crate::execute::{Request, Served, Task};
+use crate::execute::{Outcome, Request, Served, Task};
 use crate::looks::Looks;
 use crate::outbox::Reply;
 use crate::pool::{Lane, Pool};
@@ -226,8 +226,13 @@ impl Connection {
             return self.here_or_pool(request, reserved, is_large);
         }
         self.note_lone();
-        let done = self.served.device.write(range.offset, payload, WriteOptions { fua });
+        let done = self.served.device.write(range.offset, payload.clone(), WriteOptions { fua });
         let reply = match done {
+            Err(error) if error.kind() == ErrorKind::Full && self.served.device.full_wait().is_some() => {
+                // Tried again in the pool, which holds it if there is still no room.
+                let request = Request { cookie, command: Command::Write { range, fua }, payload };
+                return if is_large { self.submit(request, reserved) } else { self.queue(request) };
+            }
             Ok(()) if !is_large => return self.push(&reply::simple(cookie, None)),
             Ok(()) => Reply::from(reply::simple(cookie, None).to_vec()),
             Err(error) => self.served.error(cookie, &error),
@@ -254,8 +259,8 @@ impl Connection {
                 return Err(GONE);
             }
         }
-        // Long requests take several steps only in the pool, so what comes here has one.
-        let Some(reply) = self.served.execute(&mut request) else {
+        // Long requests take several steps only in the pool, so what comes here has one, unless it finds no room: then the pool holds it.
+        let Outcome::Done(reply) = self.served.execute(&mut request) else {
             return if is_begun { self.submit(request, reserved) } else { self.queue(request) };
         };
         // Whoever sent more meanwhile does not send one at a time, and had to wait for this.

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
-use surface::{Allocation, BlockDevice, Error, ErrorKind, PendingRead, WriteOptions, ZeroOptions};
+use surface::{Allocation, BlockDevice, Client, Error, ErrorKind, Held, PendingRead, WriteOptions, ZeroOptions};
 
 use crate::admit::{Command, Range, Session};
 use crate::caller::Caller;
@@ -42,6 +43,18 @@ pub struct Served {
     pub caller: Arc<Caller>,
     /// Where failures of the storage are told to whoever runs the server.
     pub failures: Failures,
+    /// Writes that wait for room.
+    pub held: Arc<Held>,
+}
+
+/// What came of a request, or of one step of it.
+pub enum Outcome {
+    /// It is done: the reply.
+    Done(Reply),
+    /// Something is left, which the request then is.
+    Left,
+    /// There was no room; the request is as it was, and is to be held for at most so long.
+    Full(Duration, Error),
 }
 
 /// Tells failures of the storage, which a client with simple replies is told only by number.
@@ -109,11 +122,15 @@ impl Job for Task {
             return None;
         }
         match self.served.execute(&mut self.request) {
-            Some(reply) => {
+            Outcome::Done(reply) => {
                 self.served.outbox.end(self.bytes, reply);
                 None
             }
-            None => Some(self),
+            Outcome::Left => Some(self),
+            Outcome::Full(most, _) => {
+                self.hold(most);
+                None
+            }
         }
     }
 
@@ -134,6 +151,44 @@ impl Job for Task {
                 }
             }
         });
+    }
+}
+
+impl Task {
+    /// Holds a request that found no room: it is tried again until it has its answer, or its client has gone. Its thread goes on with others.
+    fn hold(self, most: Duration) {
+        let served = Arc::clone(&self.served);
+        let mut held = Some(self);
+        let attempt = move |is_last: bool| {
+            held = held.take().and_then(|task| task.try_again(is_last));
+            held.is_none()
+        };
+        // One queue for each connection.
+        let queue = Arc::as_ptr(&served) as usize;
+        if let Err(mut refused) = served.held.hold(queue, most, Box::new(attempt)) {
+            refused(true);
+        }
+    }
+
+    /// `None`: it has its answer.
+    fn try_again(mut self, is_last: bool) -> Option<Self> {
+        let served = Arc::clone(&self.served);
+        if served.outbox.dropped().is_some() || served.caller.is_given_up() {
+            served.outbox.end(self.bytes, Reply::from(Vec::new()));
+            return None;
+        }
+        // One that has gone asks for nothing more, and the next client waits until its requests are over.
+        let is_last = is_last || served.caller.is_gone();
+        let reply = loop {
+            match served.execute(&mut self.request) {
+                Outcome::Done(reply) => break reply,
+                Outcome::Left => {}
+                Outcome::Full(_, error) if is_last => break served.error(self.request.cookie, &error),
+                Outcome::Full(..) => return Some(self),
+            }
+        };
+        served.outbox.end(self.bytes, reply);
+        None
     }
 }
 
@@ -212,48 +267,65 @@ impl Request {
 }
 
 impl Served {
-    /// Does a request, or one step of a long one: `None` if something is left, which `request` then is.
-    pub fn execute(&self, request: &mut Request) -> Option<Reply> {
+    /// Does a request, or one step of a long one.
+    pub fn execute(&self, request: &mut Request) -> Outcome {
         let cookie = request.cookie;
         let device = self.device.as_ref();
         if request.is_empty() {
             let structured = self.session.structured && matches!(request.command, Command::Read(_));
             let mut bytes = vec![0; reply::read_header_bytes(structured, 0)];
             reply::put_read_header(&mut bytes, structured, cookie, 0, 0);
-            return Some(bytes.into());
+            return Outcome::Done(bytes.into());
         }
         let done = match &mut request.command {
-            Command::Read(range) => return Some(self.read(cookie, *range)),
-            Command::BlockStatus { range, one } => return Some(self.block_status(cookie, *range, *one)),
+            Command::Read(range) => return Outcome::Done(self.read(cookie, *range)),
+            Command::BlockStatus { range, one } => return Outcome::Done(self.block_status(cookie, *range, *one)),
             Command::Write { range, fua } => {
                 let options = WriteOptions { fua: *fua };
-                device.write(range.offset, std::mem::take(&mut request.payload), options)
+                match device.write(range.offset, request.payload.clone(), options) {
+                    Err(error) => return self.failed(cookie, error),
+                    done => done,
+                }
             }
             Command::Flush => device.flush(),
             Command::Cache(range) => device.prefetch(range.offset, u64::from(range.length).min(CACHE_BYTES_MAX)),
             Command::Trim { range, fua } => {
                 let step = take_step(range, HOLES_STEP_BYTES);
                 match device.discard(step.offset, u64::from(step.length)) {
-                    Ok(()) if range.length > 0 => return None,
+                    Ok(()) if range.length > 0 => return Outcome::Left,
                     Ok(()) if *fua => device.flush(),
                     done => done,
                 }
             }
             Command::WriteZeroes { range, fua, no_hole } => {
+                let before = *range;
                 let step = take_step(range, if *no_hole { STORED_ZEROES_STEP_BYTES } else { HOLES_STEP_BYTES });
                 // FUA is the flush behind the last step, which covers all of them.
                 let options = ZeroOptions { fua: false, no_hole: *no_hole };
                 match device.write_zeroes(step.offset, u64::from(step.length), options) {
-                    Ok(()) if range.length > 0 => return None,
+                    Ok(()) if range.length > 0 => return Outcome::Left,
                     Ok(()) if *fua => device.flush(),
+                    Err(error) if *no_hole => {
+                        *range = before;
+                        return self.failed(cookie, error);
+                    }
                     done => done,
                 }
             }
         };
-        Some(match done {
+        Outcome::Done(match done {
             Ok(()) => reply::simple(cookie, None).to_vec().into(),
             Err(error) => self.error(cookie, &error),
         })
+    }
+
+    /// What comes of a request that brought data and failed.
+    fn failed(&self, cookie: u64, error: Error) -> Outcome {
+        let most = self.device.full_wait().filter(|_| error.kind() == ErrorKind::Full);
+        match most {
+            Some(most) => Outcome::Full(most, error),
+            None => Outcome::Done(self.error(cookie, &error)),
+        }
     }
 
     /// The reply to a request that failed.

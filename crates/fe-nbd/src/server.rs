@@ -15,7 +15,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
-use surface::{DeviceSet, Error, ErrorKind, Result};
+use surface::{DeviceSet, Error, ErrorKind, Held, Result};
 
 use crate::budget::Budget;
 use crate::caller::Caller;
@@ -109,6 +109,8 @@ struct Shared {
     options: ServerOptions,
     pool: Arc<Pool<Task>>,
     budget: Arc<Budget>,
+    /// Writes that wait for room in the storage.
+    held: Arc<Held>,
     register: Mutex<Register>,
     /// The register became empty.
     empty: Condvar,
@@ -164,6 +166,7 @@ impl Server {
         let shared = Arc::new(Shared {
             devices,
             pool: Arc::new(Pool::start(options.threads).map_err(fail)?),
+            held: Arc::new(Held::start("nbd-held").map_err(fail)?),
             budget: Arc::new(Budget::new(options.bytes_in_flight_total)),
             options,
             register: Mutex::default(),
@@ -207,6 +210,7 @@ impl Server {
         let _ = rustix::io::write(&shared.wake, &1u64.to_ne_bytes());
         // If it panicked, that was reported; it accepts no more either way.
         drop(accepting.join());
+        shared.held.close();
 
         let mut register = shared.register.lock();
         for peer in register.connections.values() {
@@ -356,7 +360,8 @@ impl Shared {
         let Established { device, name, session } = established;
         let failures = Failures { name, log, told: AtomicU32::new(0) };
         let reads_together = device.reads_together();
-        let served = Arc::new(Served { device, session, reads_together, outbox, caller, failures });
+        let held = Arc::clone(&self.held);
+        let served = Arc::new(Served { device, session, reads_together, outbox, caller, failures, held });
         self.register.lock().connections.insert(id, Peer::Serving(Arc::clone(&served)));
         // A stop from now on finds it serving; one before has shut the socket down.
         let connection = Connection::new(Arc::clone(&served), Arc::clone(&self.pool), &rest);

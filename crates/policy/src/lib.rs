@@ -27,6 +27,7 @@ mod store_unit;
 mod training;
 mod units_plan;
 mod values;
+mod when_full;
 mod zero;
 
 pub use budget::{TEST_CREDIT_NS, test_credit_earned};
@@ -58,4 +59,5 @@ pub use store_unit::{Attempt, Attempts, Planner, Stored};
 pub use training::{DICTIONARY_BYTES_TRAINED_MAX, SamplePart, divide_samples, train_dictionaries};
 pub use units_plan::{Unit, dst_limit, dst_limit_permille, plan_units, unit_blocks};
 pub use values::{spelled_out, values};
+pub use when_full::WhenFull;
 pub use zero::is_zero;

@@ -9,7 +9,7 @@ use units::{BLOCK_BYTES, GROUP_BLOCKS, did_you_mean, parse_size};
 use crate::plan::Auto;
 use crate::rules::{RULE_PREFIX, RuleError, Rules, check_rule};
 use crate::values::values;
-use crate::{Candidates, ColdMode, Mode, Schedule};
+use crate::{Candidates, ColdMode, Mode, Schedule, WhenFull};
 
 /// How codecs are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +43,8 @@ pub struct Settings {
     pub quota_bytes: Option<u64>,
     /// Stored bytes for which there is always room.
     pub reservation_bytes: u64,
+    /// What becomes of a write that finds no room.
+    pub when_full: WhenFull,
     /// When the pool cleans in the background.
     pub clean_marks: CleanMarks,
 }
@@ -76,6 +78,7 @@ impl Default for Settings {
             cold_mode: ColdMode::Auto,
             quota_bytes: None,
             reservation_bytes: 0,
+            when_full: WhenFull::Error,
             clean_marks: CleanMarks::default(),
         }
     }
@@ -215,6 +218,13 @@ pub const KEYS: &[Key] = &[
         description: "space that is kept for a volume and its snapshots, as stored",
         allowed: BYTES_ALLOWED,
         default: "none",
+        only_of: None,
+    },
+    Key {
+        name: "when-full",
+        description: "what becomes of a write that finds no room, in the pool or in the quota: it fails, or is held until there is room, for so long at most",
+        allowed: WhenFull::ALLOWED,
+        default: "error",
         only_of: None,
     },
     Key {
@@ -413,6 +423,7 @@ fn apply(settings: &mut Settings, name: &str, value: &str) -> Result<(), Propert
         "keep" => drop(Schedule::parse("off", value).ok_or_else(bad)?),
         "quota" => settings.quota_bytes = parse_bytes(value).ok_or_else(bad)?,
         "reservation" => settings.reservation_bytes = parse_bytes(value).ok_or_else(bad)?.unwrap_or(0),
+        "when-full" => settings.when_full = WhenFull::parse(value).ok_or_else(bad)?,
         INCOMPLETE if ["no", "yes"].contains(&value) => {}
         INCOMPLETE => return Err(bad()),
         "clean-low" => settings.clean_marks.low_permille = parse_permille(value).ok_or_else(bad)?,
@@ -517,6 +528,7 @@ mod tests {
             cold_mode: ColdMode::Off,
             quota_bytes: Some(1),
             reservation_bytes: 1,
+            when_full: WhenFull::Wait(1),
             clean_marks: CleanMarks { low_permille: 1, high_permille: 2 },
         };
         for key in KEYS {
@@ -555,6 +567,7 @@ mod tests {
             ("cold-mode", "off", Settings { cold_mode: ColdMode::Off, ..d }),
             ("quota", "20G", Settings { quota_bytes: Some(20 << 30), ..d }),
             ("quota", "none", d),
+            ("when-full", "wait:5", Settings { when_full: WhenFull::Wait(5), ..d }),
             ("reservation", "1.5M", Settings { reservation_bytes: 3 << 19, ..d }),
         ] {
             assert_eq!(resolve(&map(&[(key, value)]), &map(&[])).unwrap().settings, expected, "{key}={value}");
@@ -567,7 +580,7 @@ mod tests {
             (
                 "compresion",
                 "lz4",
-                "compression, mode, candidates, unit, min-saving, dictionary, cold-mode, snapshots, keep, quota, reservation, incomplete, clean-low, clean-high, and rule.TYPE",
+                "compression, mode, candidates, unit, min-saving, dictionary, cold-mode, snapshots, keep, quota, reservation, when-full, incomplete, clean-low, clean-high, and rule.TYPE",
             ),
             ("rule.nc", "lz5", "MODE:CODEC"),
             ("rule.jpeg", "off", "rule.jpg"),
@@ -588,6 +601,7 @@ mod tests {
             ("cold-mode", "on", "off, performance"),
             ("quota", "lots", "none, or a size"),
             ("reservation", "-1", "none, or a size"),
+            ("when-full", "hang", "wait:SECONDS"),
             ("incomplete", "maybe", "no, yes"),
             ("min-saving", "90.1", "from 0 to 90"),
             ("min-saving", "100", "from 0 to 90"),
@@ -621,6 +635,7 @@ mod tests {
                 ("keep", "24h,7d,4w", Source::Default),
                 ("quota", "none", Source::Default),
                 ("reservation", "none", Source::Default),
+                ("when-full", "error", Source::Default),
                 ("incomplete", "no", Source::Default),
                 ("clean-low", "10", Source::Default),
                 ("clean-high", "25", Source::Default),

@@ -29,6 +29,7 @@ pub fn values(key: &str) -> Vec<String> {
         "unit" => &["4K", "8K", "16K", "32K", "64K", "128K"],
         "snapshots" => &["off", "hourly", "daily", "weekly"],
         "quota" | "reservation" => &["none"],
+        "when-full" => &["error", "wait"],
         "incomplete" => &["no", "yes"],
         _ => &[],
     };

@@ -468,6 +468,9 @@ impl BlockDevice for OpenDevice {
     fn write_would_wait(&self) -> bool {
         self.volume.write_would_wait()
     }
+    fn full_wait(&self) -> Option<Duration> {
+        self.volume.full_wait()
+    }
     fn flush(&self) -> Result<()> {
         self.volume.flush()
     }

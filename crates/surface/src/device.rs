@@ -2,6 +2,7 @@
 //! synchronous: they return when the promise that they make holds.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -96,6 +97,12 @@ pub trait BlockDevice: Send + Sync {
     /// Whether a write without FUA would have to wait now, because the write buffer is full. A hint for front ends that
     /// would rather hand such a write to another thread.
     fn write_would_wait(&self) -> bool;
+
+    /// How long a write that failed with [`ErrorKind::Full`](crate::ErrorKind::Full) is to be held and tried again ([`Held`](crate::Held))
+    /// before the client is told; `None`: the client is told at once.
+    fn full_wait(&self) -> Option<Duration> {
+        None
+    }
 
     /// Makes all that was acknowledged before the call durable.
     fn flush(&self) -> Result<()>;

@@ -4,6 +4,7 @@
 mod client;
 mod device;
 mod error;
+mod held;
 mod space;
 
 pub use client::{Client, NamedClient, process_name, program_file};
@@ -11,4 +12,5 @@ pub use device::{
     Allocation, BlockDevice, DeviceId, DeviceInfo, DeviceSet, PendingRead, Run, WriteOptions, ZeroOptions, read_each,
 };
 pub use error::{Error, ErrorKind, Result};
+pub use held::{Attempt, Held};
 pub use space::{Capacity, ObjectSpace};

@@ -15,6 +15,7 @@ mod client;
 mod concurrency;
 mod gone;
 mod handshake;
+mod held;
 mod hostile;
 mod listening;
 mod real_clients;

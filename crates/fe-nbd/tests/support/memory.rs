@@ -62,6 +62,10 @@ pub struct Memory {
     pub ops: Mutex<Vec<Op>>,
     /// Every operation but `size_bytes` fails so.
     pub fail: Mutex<Option<ErrorKind>>,
+    /// What brings data finds no room, and is to be held for so long.
+    pub no_room: Mutex<Option<Duration>>,
+    /// How often that was so.
+    pub refused: AtomicUsize,
     held: Mutex<Held>,
     held_change: Condvar,
     /// Calls of `read` from threads other than readers of cached data, that is: of `read`.
@@ -85,6 +89,14 @@ impl Memory {
     pub fn resize(&self, size: u64) {
         assert!(size <= (self.chunks.len() * CHUNK) as u64);
         self.size.store(size, Ordering::Release);
+    }
+
+    fn find_room(&self) -> Result<()> {
+        if self.no_room.lock().is_none() {
+            return Ok(());
+        }
+        self.refused.fetch_add(1, Ordering::AcqRel);
+        Err(Error::new(ErrorKind::Full, "no room"))
     }
 
     /// Reads that begin at `offset` wait, cached or not, from now on.
@@ -266,12 +278,17 @@ impl BlockDevice for Memory {
     fn write(&self, offset: u64, data: Bytes, options: WriteOptions) -> Result<()> {
         self.begin(offset, data.len() as u64, Op::Write { offset, length: data.len(), fua: options.fua })?;
         self.hold_while(|held| held.writes);
+        self.find_room()?;
         self.fill(offset, data.len() as u64, Some(&data), true);
         Ok(())
     }
 
     fn write_would_wait(&self) -> bool {
         self.full_buffer.load(Ordering::Relaxed)
+    }
+
+    fn full_wait(&self) -> Option<Duration> {
+        *self.no_room.lock()
     }
 
     fn flush(&self) -> Result<()> {
@@ -292,6 +309,9 @@ impl BlockDevice for Memory {
 
     fn write_zeroes(&self, offset: u64, length: u64, options: ZeroOptions) -> Result<()> {
         self.begin(offset, length, Op::Zeroes { offset, length, no_hole: options.no_hole })?;
+        if options.no_hole {
+            self.find_room()?;
+        }
         self.fill(offset, length, None, options.no_hole);
         Ok(())
     }
@@ -474,6 +494,9 @@ impl BlockDevice for OpenMemory {
     }
     fn write_would_wait(&self) -> bool {
         self.device.write_would_wait()
+    }
+    fn full_wait(&self) -> Option<Duration> {
+        self.device.full_wait()
     }
     fn flush(&self) -> Result<()> {
         self.device.flush()

@@ -1,0 +1,92 @@
+//! Writes that find no room and are held: they come through when there is some, fail when their time is over or the server stops, and stand in nobody's way.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use fe_nbd::wire::{command, command_flag};
+
+use crate::client::{Answer, DONE, Setup};
+use crate::memory::Memory;
+
+const SIZE: u64 = 4 << 20;
+const LONG: Duration = Duration::from_secs(3600);
+const ENOSPC: u32 = 28;
+
+fn full(most: Duration) -> Arc<Memory> {
+    let device = Memory::new(SIZE, SIZE);
+    *device.no_room.lock() = Some(most);
+    device
+}
+
+/// Waits until so many writes have been tried in vain.
+fn wait_for_refused(device: &Memory, count: usize) {
+    while device.refused.load(Ordering::Acquire) < count {
+        std::thread::yield_now();
+    }
+}
+
+/// Small and large, of a write buffer that is full and one that is not, more of them than the server has threads: what makes room, a discard, is done meanwhile.
+#[test]
+fn held_writes_come_through_when_there_is_room() {
+    for through_pool in [false, true] {
+        let device = full(LONG);
+        device.full_buffer.store(through_pool, Ordering::Release);
+        let setup = Setup::new(&[("disk", &device)]);
+        let mut client = setup.simple("disk");
+        let mut cookies = Vec::new();
+        for number in 0..40 {
+            let length = if number % 8 == 0 { 64 << 10 } else { 4096 };
+            let data = vec![number as u8 + 1; length];
+            cookies.push(client.request(command::WRITE, 0, number * (64 << 10), length as u32, &data));
+        }
+        cookies.push(client.request(command::WRITE_ZEROES, command_flag::NO_HOLE, 3 << 20, 4096, b""));
+        wait_for_refused(&device, 41);
+        assert_eq!(client.call(command::TRIM, 0, 1 << 20, 4096, b""), DONE, "a discard is not held");
+        assert_eq!(client.read(3 << 20, 2), Answer::Ok(vec![0; 2]));
+        *device.no_room.lock() = None;
+        let mut done: Vec<_> = (0..41).map(|_| client.answer(&HashMap::new())).collect();
+        done.sort_by_key(|(cookie, _)| *cookie);
+        cookies.sort_unstable();
+        assert_eq!(done, cookies.into_iter().map(|cookie| (cookie, DONE)).collect::<Vec<_>>());
+        for number in 0..40 {
+            assert_eq!(client.read(number * (64 << 10), 1), Answer::Ok(vec![number as u8 + 1]));
+        }
+    }
+}
+
+#[test]
+fn held_writes_fail_when_their_time_is_over_or_the_server_stops() {
+    let device = full(Duration::from_millis(1));
+    let setup = Setup::new(&[("disk", &device)]);
+    let mut client = setup.simple("disk");
+    assert_eq!(client.write(0, b"late").errno(), ENOSPC);
+    assert!(device.refused.load(Ordering::Acquire) > 1, "it was tried again");
+    *device.no_room.lock() = Some(LONG);
+    let cookie = client.request(command::WRITE, 0, 0, 4, b"held");
+    let tried = device.refused.load(Ordering::Acquire);
+    wait_for_refused(&device, tried + 1);
+    drop(setup);
+    let (answered, answer) = client.answer(&HashMap::new());
+    assert_eq!((answered, answer.errno()), (cookie, ENOSPC));
+}
+
+/// Who goes is not waited for: the next client gets in, and nothing of the old one lands behind what it writes.
+#[test]
+fn held_writes_of_a_client_that_has_gone_are_dropped() {
+    let device = full(LONG);
+    let setup = Setup::new(&[("disk", &device)]);
+    let mut client = setup.simple("disk");
+    client.request(command::WRITE, 0, 0, 4, b"gone");
+    wait_for_refused(&device, 1);
+    drop(client);
+    let mut next = setup.simple("disk");
+    *device.no_room.lock() = None;
+    assert_eq!(next.write(0, b"next"), DONE);
+    drop(next);
+    drop(setup);
+    let mut found = [0; 4];
+    surface::BlockDevice::read(&*device, 0, &mut found).unwrap();
+    assert_eq!(&found, b"next");
+}

@@ -1,0 +1,202 @@
+//! Requests that found no room, held until there is some (the property `when-full`). Owns them, and the thread that tries them again.
+//!
+//! 1. A front end whose write fails with [`ErrorKind::Full`](crate::ErrorKind::Full) asks the device how long such a write is held
+//!    ([`BlockDevice::full_wait`](crate::BlockDevice::full_wait)), and hands the request over.
+//! 2. At each tick, the oldest request of each queue is tried again. As soon as one is answered, the next of its queue follows.
+//! 3. A request whose time is over is tried a last time, and answered whatever comes of that. So is every request when the front end stops.
+//!
+//! The threads of the front end go on meanwhile with reads, and with discards, which make room.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+/// Time between two tries: short beside the time in which an administrator makes room, long beside a try in a full pool.
+const TICK: Duration = Duration::from_millis(250);
+
+/// Requests that are held at once: four clients with as many in flight as a front end takes from one. A request beyond them fails at once.
+const HELD_MAX: usize = 1024;
+
+/// Tries a request again; `true`: it is answered. With `true` as its argument it must be.
+pub type Attempt = Box<dyn FnMut(bool) -> bool + Send>;
+
+struct Request {
+    ticks_left: u32,
+    attempt: Attempt,
+}
+
+#[derive(Default)]
+struct State {
+    queues: BTreeMap<usize, VecDeque<Request>>,
+    /// Requests in the queues, and the one that is being tried.
+    count: usize,
+    is_closed: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// See the module's text.
+pub struct Held {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Held {
+    /// Starts the thread, which sleeps while nothing is held.
+    ///
+    /// # Errors
+    /// When there can be no more threads.
+    pub fn start(name: &str) -> io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let its = Arc::clone(&shared);
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || its.work())?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Holds a request for at most about `most`, behind those of the same `queue`: what makes room for one may not do so for those of
+    /// another device.
+    ///
+    /// # Errors
+    /// The request itself, when too many are held, or the front end stops: it is to be tried a last time.
+    pub fn hold(&self, queue: usize, most: Duration, attempt: Attempt) -> Result<(), Attempt> {
+        let mut state = self.shared.state.lock();
+        if state.is_closed || state.count >= HELD_MAX {
+            return Err(attempt);
+        }
+        let ticks = most.as_millis().div_ceil(TICK.as_millis());
+        let request = Request { ticks_left: u32::try_from(ticks).unwrap_or(u32::MAX), attempt };
+        state.queues.entry(queue).or_default().push_back(request);
+        state.count += 1;
+        if state.count == 1 {
+            self.shared.changed.notify_all();
+        }
+        Ok(())
+    }
+
+    /// Requests that are held now.
+    pub fn count(&self) -> usize {
+        self.shared.state.lock().count
+    }
+
+    /// Tries all a last time, and holds no more.
+    pub fn close(&self) {
+        self.shared.state.lock().is_closed = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.lock().take() {
+            // A thread that panicked was reported by the panic handler; what it held is answered as it is dropped.
+            drop(thread.join());
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    fn work(&self) {
+        let mut state = self.state.lock();
+        loop {
+            if state.is_closed && state.count == 0 {
+                return;
+            }
+            if state.count == 0 {
+                self.changed.wait(&mut state);
+                continue;
+            }
+            if !state.is_closed {
+                if !self.changed.wait_for(&mut state, TICK).timed_out() {
+                    continue;
+                }
+                let held = state.queues.values_mut().flatten();
+                held.for_each(|request| request.ticks_left = request.ticks_left.saturating_sub(1));
+            }
+            let queues: Vec<_> = state.queues.keys().copied().collect();
+            for queue in queues {
+                while let Some(mut request) = state.queues.get_mut(&queue).and_then(VecDeque::pop_front) {
+                    let is_last = request.ticks_left == 0 || state.is_closed;
+                    drop(state);
+                    let is_answered = (request.attempt)(is_last);
+                    state = self.state.lock();
+                    if !is_answered && !is_last {
+                        state.queues.entry(queue).or_default().push_front(request);
+                        break;
+                    }
+                    state.count -= 1;
+                }
+            }
+            state.queues.retain(|_, requests| !requests.is_empty());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::*;
+
+    /// Room for so many requests, which each take one; tells which came through, and whether it found room.
+    fn attempt(room: &Arc<Mutex<u32>>, name: u32, out: &Sender<(u32, bool)>) -> Attempt {
+        let (room, out) = (Arc::clone(room), out.clone());
+        Box::new(move |is_last| {
+            let mut room = room.lock();
+            let found = *room > 0;
+            *room -= u32::from(found);
+            if found || is_last {
+                out.send((name, found)).unwrap();
+            }
+            found
+        })
+    }
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn what_is_held_comes_through_in_order_when_there_is_room_and_fails_when_its_time_is_over() {
+        let held = Held::start("held").unwrap();
+        let (none, some) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0)));
+        let (out, told) = channel();
+        // The first of the other queue never finds room; it stands in nobody else's way.
+        assert!(held.hold(1, LONG, attempt(&none, 0, &out)).is_ok());
+        for name in 1..=3 {
+            assert!(held.hold(2, LONG, attempt(&some, name, &out)).is_ok());
+        }
+        *some.lock() = 2;
+        assert_eq!((told.recv().unwrap(), told.recv().unwrap()), ((1, true), (2, true)));
+        assert!(held.hold(3, Duration::ZERO, attempt(&none, 4, &out)).is_ok());
+        assert_eq!(told.recv().unwrap(), (4, false), "its time is over");
+        assert_eq!(held.count(), 2);
+        held.close();
+        assert_eq!(held.count(), 0);
+        let mut rest: Vec<_> = told.try_iter().collect();
+        rest.sort_unstable();
+        assert_eq!(rest, [(0, false), (3, false)], "stopping answers the rest");
+    }
+
+    #[test]
+    fn no_more_are_held_than_there_may_be_and_none_once_it_is_closed() {
+        let held = Held::start("held").unwrap();
+        let none = Arc::new(Mutex::new(0));
+        let (out, told) = channel();
+        for name in 0..HELD_MAX as u32 {
+            assert!(held.hold(0, LONG, attempt(&none, name, &out)).is_ok());
+        }
+        assert!(held.hold(1, LONG, attempt(&none, 0, &out)).is_err());
+        held.close();
+        assert_eq!(told.try_iter().count(), HELD_MAX);
+        let mut refused = held.hold(1, LONG, attempt(&none, 7, &out)).err().unwrap();
+        assert!(!refused(true));
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), [(7, false)]);
+    }
+}
