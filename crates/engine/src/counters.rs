@@ -21,6 +21,7 @@ impl Counter {
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub written_bytes: Counter,
+    pub refused_writes: Counter,
     pub fragment_bytes: Counter,
     pub log_bytes: Counter,
     /// Extents that the log has begun to fill.

@@ -390,7 +390,10 @@ impl Core {
                         discards and deletions still work)";
             return Error::with_source(ErrorKind::Full, text, std::io::Error::from(std::io::ErrorKind::StorageFull));
         }
-        let text = "the pool is full: discard or destroy what is not needed (reads, discards and deletions still work)";
+        let text = format!(
+            "the pool is full: discard or destroy what is not needed (reads, discards and deletions still work){}",
+            self.reserved_words()
+        );
         Error::new(ErrorKind::Full, text)
     }
 }

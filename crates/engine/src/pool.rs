@@ -231,6 +231,9 @@ impl Pool {
         // Nothing has been written to the map until here, but for what was mended.
         superblock_io::bring_up_to_date(&*core.env.disk, &superblock)?;
         core.take_checkpoint()?;
+        if core.objects.has_bookmarks() {
+            superblock_io::mark_bookmarks(&*core.env.disk)?;
+        }
         *core.opening_notes.lock() = superblock_copies::bring_up_to_date(&core.env)?;
         // Only now: until here another opening could have got the same number, and nothing may be written under it.
         core.mark_opening();
@@ -435,9 +438,11 @@ impl Pool {
             dead_bytes: ((extents_total - extents_free.min(extents_total)) * extent_bytes).saturating_sub(live_bytes),
             free_bytes: core.free_bytes_below(extents_free),
             reserved_bytes: core.reserved_unmet.load(Ordering::Relaxed),
+            reserved_for: core.reserved_for(),
             kept_bytes: core.geometry.reserve_extents() * extent_bytes,
             available_bytes: core.available_bytes(),
             is_full: core.is_full(),
+            refused_writes: c.refused_writes.get(),
             is_exact: core.buffer.bytes() == 0 && all.iter().all(|object| object.is_exact()),
             map_bytes: core.env.store.occupied_bytes(),
             written_bytes: c.written_bytes.get(),

@@ -24,6 +24,9 @@ use crate::object::Object;
 use crate::options::Properties;
 use crate::properties;
 
+/// Volumes that a message names: it must stay one that can be read.
+const RESERVED_NAMED_MAX: usize = 3;
+
 /// What one volume may write before its quota is looked at again.
 #[derive(Debug, Default)]
 pub(crate) struct Allowance {
@@ -118,6 +121,37 @@ impl Core {
             total = unmet.saturating_add(total);
         }
         self.reserved_unmet.store(total, Ordering::Relaxed);
+    }
+
+    /// What is kept for each volume with a reservation, as of the last checkpoint: name and bytes, the most first.
+    pub(crate) fn reserved_for(&self) -> Vec<(String, u64)> {
+        if self.reserved_unmet.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
+        }
+        let of = |object: Arc<Object>| (object.title(), object.quota.unmet.load(Ordering::Relaxed));
+        let mut all: Vec<_> = self.objects.volumes().into_iter().map(of).filter(|(_, bytes)| *bytes > 0).collect();
+        all.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        all
+    }
+
+    /// What of the room that is left is kept, and for what, behind the message of a full pool.
+    pub(crate) fn reserved_words(&self) -> String {
+        let for_cleaning = format_size(self.geometry.reserve_extents() * u64::from(self.geometry.extent_bytes));
+        let all = self.reserved_for();
+        if all.is_empty() {
+            return format!("; {for_cleaning} are kept for cleaning");
+        }
+        let total = all.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+        let named = all.iter().take(RESERVED_NAMED_MAX).map(|(name, bytes)| format!("'{name}' {}", format_size(*bytes)));
+        let named = named.collect::<Vec<_>>().join(", ");
+        let more = match all.len().saturating_sub(RESERVED_NAMED_MAX) {
+            0 => String::new(),
+            more => format!(", and {more} more"),
+        };
+        format!(
+            "; {} are kept for volumes with a reservation ({named}{more}), {for_cleaning} for cleaning",
+            format_size(total)
+        )
     }
 
     /// Extents that are kept for volumes other than `object`.

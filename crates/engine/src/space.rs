@@ -224,6 +224,7 @@ impl Core {
         // Nothing could be won when it was tried last.
         let hopeless = self.full_at.load(Ordering::Relaxed) == self.log.applied_seq().0;
         if hopeless && self.buffer.bytes() == 0 && self.is_surely_full(bytes) {
+            self.counters.refused_writes.add(1);
             return Err(self.full_error());
         }
         if !hopeless && let Some(admitted) = self.wait_for_cleaner(bytes, &kept) {
@@ -233,6 +234,7 @@ impl Core {
             return Ok(admitted);
         }
         self.full_at.store(self.log.applied_seq().0, Ordering::Relaxed);
+        self.counters.refused_writes.add(1);
         Err(self.full_error())
     }
 

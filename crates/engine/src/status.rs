@@ -128,12 +128,16 @@ pub struct PoolStatus {
     pub free_bytes: u64,
     /// Bytes that are kept for volumes with reservations, and not used by them yet.
     pub reserved_bytes: u64,
+    /// Of which volumes that is, and how many bytes of each, the most first.
+    pub reserved_for: Vec<(String, u64)>,
     /// Bytes of free extents that data does not get: for cleaning, and for the log's own needs.
     pub kept_bytes: u64,
     /// Bytes, as stored, for which new data finds room, if all that is dead is cleaned, counted cautiously.
     pub available_bytes: u64,
     /// Whether a write was refused for want of room, and nothing has changed since.
     pub is_full: bool,
+    /// Writes that found no room, those that were held and tried again included.
+    pub refused_writes: u64,
     /// Whether live and dead bytes are exact: nothing has changed them since the last checkpoint.
     pub is_exact: bool,
     /// Bytes that the map store occupies on disk.

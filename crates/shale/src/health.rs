@@ -3,7 +3,7 @@
 use crate::model::StatusReport;
 
 /// From here on a pool is called nearly full: cleaning becomes dearer, and there is still time to act.
-pub const NEARLY_FULL_PERCENT: f64 = 80.0;
+pub const NEARLY_FULL_PERCENT: f64 = crate::fullness::LEVELS[0] as f64;
 
 /// Something to be said of a pool, the worst first. The names are a promise to scripts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

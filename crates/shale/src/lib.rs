@@ -20,6 +20,7 @@ pub mod control;
 pub mod devices;
 pub mod estimate;
 pub mod exit;
+pub mod fullness;
 pub mod health;
 pub mod losses;
 pub mod model;

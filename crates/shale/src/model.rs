@@ -265,9 +265,16 @@ pub struct StatusReport {
     #[serde(default)]
     pub reserved_bytes: u64,
     #[serde(default)]
+    pub reserved_for: Vec<ReservedLine>,
+    #[serde(default)]
     pub kept_bytes: u64,
+    /// The highest level of [`crate::fullness::LEVELS`] that the pool has come to; 0: none.
+    #[serde(default)]
+    pub full_level: u32,
     #[serde(default)]
     pub full: bool,
+    #[serde(default)]
+    pub refused_writes: u64,
     #[serde(default)]
     pub exact: bool,
     #[serde(default)]
@@ -341,6 +348,15 @@ pub struct StatusReport {
     pub memory_budget_bytes: u64,
     pub memory_resident_bytes: u64,
     pub failed: Option<String>,
+}
+
+/// What is kept for a volume with a reservation, and not used by it yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservedLine {
+    /// Its name.
+    pub volume: String,
+    /// Bytes, as stored.
+    pub bytes: u64,
 }
 
 /// The last scrub of a pool.

@@ -11,9 +11,10 @@ use surface::{BlockDevice, Client, DeviceId, Error, ErrorKind, Result};
 
 use crate::control::{Reply, Request};
 use crate::devices::Devices;
+use crate::fullness::{self, Fullness};
 use crate::health;
 use crate::model::{
-    BookmarkLine, HoldLine, LossLine, PropertyReport, ReceiveLine, ScrubLine, SnapshotReport, StatusReport,
+    BookmarkLine, HoldLine, LossLine, PropertyReport, ReceiveLine, ReservedLine, ScrubLine, SnapshotReport, StatusReport,
     VolumeReport, ratio,
 };
 use crate::output::Output;
@@ -64,6 +65,7 @@ pub struct Service {
     shares: Mutex<Option<Arc<Shares>>>,
     /// Damages that the log has.
     damage_told: Mutex<BTreeSet<String>>,
+    fullness: Fullness,
 }
 
 /// A damage in words, with its place.
@@ -97,6 +99,7 @@ impl Service {
             served: Mutex::new(None),
             shares: Mutex::new(None),
             damage_told: Mutex::default(),
+            fullness: Fullness::default(),
         }
     }
 
@@ -413,9 +416,17 @@ impl Service {
         new
     }
 
+    /// What is to be said of how full the pool is, for the server's log.
+    pub fn new_fullness(&self) -> Option<String> {
+        self.fullness.look(&self.status())
+    }
+
     fn status(&self) -> StatusReport {
         let mut report = self.figures();
+        // Overwriting goes on in a pool that has no room for new data, and then nothing was refused last.
+        report.full |= report.available_bytes == 0 && fullness::level(report.used_percent) == fullness::LEVELS[2];
         report.health = health::worst(&report).name().to_owned();
+        report.full_level = fullness::level(report.used_percent);
         report
     }
 
@@ -450,8 +461,15 @@ impl Service {
             ),
             available_bytes: status.available_bytes,
             reserved_bytes: status.reserved_bytes,
+            reserved_for: status
+                .reserved_for
+                .into_iter()
+                .map(|(volume, bytes)| ReservedLine { volume, bytes })
+                .collect(),
+            full_level: 0,
             kept_bytes: status.kept_bytes,
             full: status.is_full,
+            refused_writes: status.refused_writes,
             exact: status.is_exact,
             scrub: ScrubLine {
                 started_unix_s: damage.started_unix_s,

@@ -55,7 +55,10 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   health                                   ok, scrubbing, nearly-full, incomplete, full, recovered-with-loss, damaged or failed: the worst
   used_percent, available_bytes            what is stored, of what could be; what new data can take, as stored, if all that is dead is cleaned
   reserved_bytes, kept_bytes               kept for volumes with a reservation, and not used yet; kept for cleaning
-  full                                     whether new data was refused last
+  reserved_for                             of which volumes that is: list of {volume, bytes}
+  full_level                               80, 90 or 95: the highest of these that used_percent has come to; else 0
+  full                                     whether new data was refused last, or would be
+  refused_writes                           writes that found no room, each try of those that were held
   exact                                    whether allocated, stored and dead bytes are exact, or estimated
   scrub                                    the last one: {started_unix_s, finished_unix_s (0: it has not), running, bytes_done, bytes_total,
                                            found}

@@ -152,6 +152,7 @@ fn wait(events: &Receiver<Event>, only_mount: bool, service: &Service, output: &
             Ok(Event::Unmounted) => output.warn("the mount is gone; NBD goes on"),
             Err(RecvTimeoutError::Timeout) => {
                 service.look_at_shares();
+                service.new_fullness().iter().for_each(|line| output.warn(line));
                 service.new_damage().iter().for_each(|line| output.warn(line));
                 let told = service.run_schedules(&|| !events.is_empty());
                 // What fails is tried again and again, and said once.

@@ -6,6 +6,7 @@ use super::incomplete;
 use crate::cli::StatusArgs;
 use crate::control::{Reply, Request};
 use crate::exit::Outcome;
+use crate::fullness;
 use crate::health;
 use crate::model::{ScrubLine, StatusReport, show_ratio};
 use crate::output::{Output, facts};
@@ -60,11 +61,14 @@ fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
         ),
         (
             "reserved",
-            format!("{} for volumes (not used yet), {} for cleaning", size(s.reserved_bytes), size(s.kept_bytes)),
+            fullness::reserved_words(s),
         ),
         ("last scrub", scrub_words(&s.scrub)),
         ("promise", promise_words(s).to_owned()),
     ];
+    if s.full || s.full_level > 0 {
+        lines.push((if s.full { "FULL" } else { "nearly full" }, fullness::advice(s)));
+    }
     for damage in &s.damages {
         lines.push(("DAMAGED", damage.clone()));
     }

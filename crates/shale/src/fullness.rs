@@ -1,0 +1,122 @@
+//! Warns as a pool fills up: once at each of a few levels, and again only when it has been well below it.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use units::format_size;
+
+use crate::model::{ReservedLine, StatusReport};
+
+/// Per cent of the room at which a pool is warned of.
+pub const LEVELS: [u32; 3] = [80, 90, 95];
+
+/// Per cent by which a pool must have come below a level before that is warned of again: a pool that stays at a level says so once.
+const BELOW: f64 = 2.0;
+
+/// Volumes with a reservation that one line names.
+const NAMED_MAX: usize = 3;
+
+/// The highest level that a pool has come to; 0: none.
+pub fn level(used_percent: f64) -> u32 {
+    LEVELS.into_iter().rev().find(|level| used_percent >= f64::from(*level)).unwrap_or(0)
+}
+
+/// What is kept, and for what.
+pub fn reserved_words(s: &StatusReport) -> String {
+    let mut for_volumes = format!("{} for volumes (not used yet", format_size(s.reserved_bytes));
+    for ReservedLine { volume, bytes } in s.reserved_for.iter().take(NAMED_MAX) {
+        for_volumes.push_str(&format!("; {volume} {}", format_size(*bytes)));
+    }
+    if s.reserved_for.len() > NAMED_MAX {
+        for_volumes.push_str(&format!("; {} more", s.reserved_for.len() - NAMED_MAX));
+    }
+    format!("{for_volumes}), {} for cleaning", format_size(s.kept_bytes))
+}
+
+/// What to do, in one line.
+pub fn advice(s: &StatusReport) -> String {
+    let left = format_size(s.available_bytes);
+    format!("{left} are left for new data; destroy or discard what is not needed, or 'shale grow'")
+}
+
+/// Which level was warned of last. 100 stands for a full pool.
+#[derive(Debug, Default)]
+pub struct Fullness {
+    told: AtomicU32,
+    /// Writes that had been refused when it was looked at last.
+    refused: AtomicU64,
+}
+
+/// Behind all levels: new data is refused.
+const FULL: u32 = 100;
+
+impl Fullness {
+    /// Looks at a pool: what is to be said in the log now.
+    pub fn look(&self, s: &StatusReport) -> Option<String> {
+        let refused = self.refused.swap(s.refused_writes, Ordering::Relaxed);
+        let is_full = s.full || s.refused_writes > refused;
+        let now = if is_full { FULL } else { level(s.used_percent) };
+        let told = self.told.load(Ordering::Relaxed);
+        if now <= told {
+            // What it has come back from well enough may be said again.
+            let still = LEVELS.into_iter().rev().find(|level| s.used_percent >= f64::from(*level) - BELOW).unwrap_or(0);
+            self.told.store(if is_full { FULL } else { told.min(still.max(now)) }, Ordering::Relaxed);
+            return None;
+        }
+        self.told.store(now, Ordering::Relaxed);
+        let reserved = reserved_words(s);
+        Some(if now == FULL {
+            format!("the pool {} is FULL, and new data is refused: reserved are {reserved}; {}", s.pool, advice(s))
+        } else {
+            let used = s.used_percent;
+            format!("the pool {} is {used:.0} % full: {}; reserved are {reserved}", s.pool, advice(s))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn at(used_percent: f64) -> StatusReport {
+        StatusReport {
+            used_percent,
+            pool: "/srv/pool".to_owned(),
+            reserved_bytes: 5 << 30,
+            reserved_for: ["a", "b", "c", "d"]
+                .map(|name| ReservedLine { volume: name.to_owned(), bytes: 1 << 30 })
+                .to_vec(),
+            kept_bytes: 8 << 20,
+            available_bytes: 3 << 20,
+            ..StatusReport::default()
+        }
+    }
+
+    #[test]
+    fn each_level_is_told_once_until_the_pool_has_been_well_below_it() {
+        let fullness = Fullness::default();
+        let told = |percent: f64| fullness.look(&at(percent)).is_some();
+        let seen = [79.9, 80.0, 84.0, 90.0, 89.0, 90.5, 87.9, 90.0, 97.0, 94.0, 96.0, 70.0, 81.0, 99.0].map(told);
+        let expected =
+            [false, true, false, true, false, false, false, true, true, false, false, false, true, true];
+        assert_eq!(seen, expected);
+        let full = StatusReport { full: true, ..at(99.0) };
+        assert!(fullness.look(&full).unwrap().contains("FULL"));
+        assert_eq!(fullness.look(&full), None);
+        assert!(!told(99.0) && fullness.look(&full).is_some(), "it had room in between");
+        // What is reserved is not used: a pool may be full for others long before.
+        let refused = StatusReport { refused_writes: 3, ..at(40.0) };
+        assert!(!told(40.0) && fullness.look(&refused).unwrap().contains("FULL"));
+        assert_eq!(fullness.look(&refused), None, "no more were refused since");
+    }
+
+    #[test]
+    fn a_warning_says_how_much_is_left_and_what_is_reserved_for_what() {
+        let text = Fullness::default().look(&at(91.4)).unwrap();
+        for part in ["/srv/pool is 91 % full", "3 MiB are left", "shale grow", "a 1 GiB; b 1 GiB; c 1 GiB; 1 more", "8 MiB for cleaning"] {
+            assert!(text.contains(part), "{part} is not in {text}");
+        }
+        assert_eq!([0.0, 80.0, 94.9, 95.0, 100.0].map(level), [0, 80, 90, 95, 95]);
+    }
+}
