@@ -1,17 +1,26 @@
-//! Bookmarks: what is remembered of a snapshot when it has gone, so that the difference from it can still be sent. A bookmark is an object without
-//! records that makes no point: it keeps nothing, and costs a descriptor. It has the snapshot's identity, its size, and where it lies: the
-//! epoch *e* of the timeline *t*.
+//! Bookmarks: the memory of a snapshot that is gone, from which a difference can still be sent.
+//! A bookmark is an object without records that makes no point in time visible: it keeps no
+//! data, and costs a descriptor. It holds the snapshot's identity, its size and its position:
+//! epoch *e* of timeline *t*.
 //!
-//! **What has changed since**, as a later snapshot *s* sees it, follows from epochs alone. If *e* lies on the way down from *s*, a look from
-//! *e* saw the lower part of what *s* sees. So:
-//! 1. A block that *s* finds in an epoch behind *e*, or in a clone of *t*, may have changed: it is sent.
-//! 2. A block that *s* finds at *e* or below has not changed: nothing is written to a past epoch, and while *s* is there, what it finds is not
-//!    trimmed; moves keep object and epoch.
-//! 3. A block that *s* finds nowhere may have held data, which was trimmed with the snapshot, and with it the hole that hid it: it is sent as a
-//!    hole. The receiver passes over holes that hide nothing.
+//! **Changes since then**, as a later snapshot *s* sees them, follow from epochs alone. If *e*
+//! lies on the way down from *s*, a look from *e* saw the lower part of what *s* sees:
 //!
-//! This may be more than has changed, never less. *e* does not lie on the way down if the volume was taken back behind it: then the bookmark is of no use
-//! any more. The cuts of rollbacks tell, those that are undone included: the map has nothing of what they took back, but the receiver has.
+//! 1. A block that *s* finds in an epoch behind *e*, or in a clone of *t*, may have changed. It
+//!    is sent.
+//! 2. A block that *s* finds at *e* or below has not changed. Past epochs are never written;
+//!    blocks that *s* finds are not trimmed while *s* exists; moves keep object and epoch.
+//! 3. A block that *s* finds nowhere may have held data that was trimmed together with the
+//!    snapshot and with the hole that hid it. It is sent as a hole. The receiver skips holes
+//!    that hide nothing.
+//!
+//! The difference may contain more than has changed, never less. *e* does not lie on the way
+//! down if the volume was rolled back behind it: then the bookmark is of no use any more. The
+//! cuts of rollbacks tell this, undone cuts included: the map has lost what they took back, but
+//! the receiver has it.
+//!
+//! The superblock says that a pool may have bookmarks ([`superblock_copies`]), because older
+//! programs do not know their state.
 
 use format::{Entry, ObjectDescriptor, ObjectState, Origin, SnapshotIdentity};
 use surface::{Error, ErrorKind, Result};

@@ -1,13 +1,14 @@
-//! What is known to be damaged, until it is mended or acknowledged: one list, kept in the map store
-//! with the state of scrubbing.
+//! Known damage, until it is mended or acknowledged: one list, kept in the map store with the
+//! state of scrubbing.
 //!
-//! 1. Extents come under suspicion where a read, the cleaner or `check` met bytes that do not match.
-//! 2. Scrubbing, and whoever asks for [`DamageReport`], looks at an extent anew: what is found there
-//!    replaces what the list says of that extent. So what was overwritten, discarded or destroyed
-//!    leaves the list, and a transient read error never gets onto it.
-//! 3. What the administrator has acknowledged stays on the list, and is counted apart.
+//! 1. An extent comes under suspicion when a read, the cleaner or `check` meets bytes in it
+//!    that do not match.
+//! 2. Scrubbing, and every request for a [`DamageReport`], verifies suspected extents anew. The
+//!    result replaces what the list says of the extent. So damage that was overwritten,
+//!    discarded or destroyed leaves the list, and a transient read error never gets onto it.
+//! 3. Damage that the administrator has acknowledged stays on the list, and is counted apart.
 //!
-//! Owns the list; how an extent is verified is [`scrub`](crate::scrub)'s.
+//! Owns the list. [`scrub`](crate::scrub) owns how an extent is verified.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,9 @@
-//! Holds: tags on a snapshot that keep it. A snapshot with a tag is neither destroyed, by a user, with its volume or by a schedule, nor given up by a
-//! rollback. A tag is a property of the snapshot's descriptor, `hold.TAG`, with the time at which it was put there as its value, so that it takes
-//! no space, is durable like a name, and stays behind when the snapshot is sent.
+//! Holds: tags that keep a snapshot. A snapshot with a tag is not destroyed: not by a user, not
+//! with its volume, not by a schedule, not by a rollback.
+//!
+//! A tag is a property of the snapshot's descriptor, `hold.TAG`. Its value is the time at which
+//! the tag was set. So a tag takes no space, is as durable as a name, and is not sent with the
+//! snapshot.
 
 use format::{Entry, ObjectDescriptor};
 use surface::{Error, ErrorKind, Result};

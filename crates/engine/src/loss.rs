@@ -1,13 +1,16 @@
-//! What a repair drops, told before it is dropped, and remembered after that.
+//! Tells what a repair drops before it is dropped, and remembers it after that.
 //!
-//! 1. Recovery finds the log damaged, or the data cut off, where something may have been flushed. It looks at all that is there behind the
-//!    damage ([`Dropped`]), and says who goes back and what `salvage` would keep ([`Loss`]).
-//! 2. Nothing is dropped unless the caller accepts it ([`PoolOptions::accept_loss`](crate::PoolOptions::accept_loss)).
-//! 3. The note of it is durable in the map store ([`remember`]) before anything changes that the damage is told by: the length of the data, the
-//!    checkpoint. After a crash in between, the damage is found again, or the note is there; as a rule both.
-//! 4. `status` shows it until it is acknowledged.
+//! 1. Recovery finds the log damaged, or the data cut off, where something may have been
+//!    flushed. It looks at everything behind the damage ([`Dropped`]), and says which volumes
+//!    go back and what `salvage` would keep ([`Loss`]).
+//! 2. Nothing is dropped unless the caller accepts it
+//!    ([`PoolOptions::accept_loss`](crate::PoolOptions::accept_loss)).
+//! 3. A note of the loss is durable in the map store ([`remember`]) before the repair changes
+//!    the evidence of the damage: the length of the data, and the checkpoint. After a crash in
+//!    between, the next opening finds the damage again, or the note, as a rule both.
+//! 4. `status` shows the loss until it is acknowledged.
 //!
-//! No batch carries a time, so how far a volume goes back is told in batches and bytes.
+//! Batches carry no time, so the way back is told in batches and bytes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -142,7 +145,7 @@ impl Loss {
         }
     }
 
-    /// The same in one line, for whoever has to be told later.
+    /// The same in one line, for the note that is shown later.
     pub fn summary(&self) -> String {
         let named: Vec<_> = self.volumes.iter().take(NAMED_IN_SUMMARY).map(LossOf::to_string).collect();
         let more = self.volumes_total.saturating_sub(named.len() as u64);

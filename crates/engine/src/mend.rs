@@ -89,7 +89,7 @@ pub(crate) fn mend(env: &PoolEnv, superblock: &Superblock, geometry: &Geometry) 
     let Some(bytes) = env.store.get(KEY_CHECKPOINT).map_err(store_error)? else { return Ok(Vec::new()) };
     let checkpoint = Checkpoint::decode(&bytes).map_err(|error| hopeless(format!("the {error}")))?;
     if checkpoint.pool != *pool {
-        // Whoever loads it says so.
+        // Loading it says so.
         return Ok(Vec::new());
     }
     let mut id = [0; 8];

@@ -1,7 +1,8 @@
-//! What the map refers to, against what the last checkpoint says of that: whatever is missing from the map store is missed here, to the byte.
+//! Compares what the map refers to with what the last checkpoint says of that: data that is
+//! missing from the map store is noticed here, to the byte.
 //!
-//! Usage pages count live bytes extent by extent. Where one of them is damaged or gone, none is trusted, and the checkpoint's sum is left: then all
-//! extents are one *account*. Owns no state.
+//! Usage pages count live bytes by extent. If one of them is damaged or gone, none is trusted,
+//! and the checkpoint's sum is left: then all extents are one *account*. Owns no state.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,11 +1,16 @@
-//! Snapshots that see a record which was rebuilt, and of which blocks may have been discarded or taken back, become other snapshots for streams: a
-//! difference between them and older ones would be wrong for another pool.
+//! Gives new identities, for streams, to snapshots that see a rebuilt record with doubtful
+//! blocks: blocks that may have been discarded or taken back. A difference between such a
+//! snapshot and an older one would be wrong for another pool.
 //!
-//! 1. Whoever mends (`mend_records`) notes such records in the map store, in one batch with them.
-//! 2. Whoever opens the pool, to repair it or not, looks who sees them, when all of the log has been applied: only then are all snapshots there,
-//!    and have the identities that the log gave them.
-//! 3. The new identities are durable with the first checkpoint. The catalogue gets them too, which would bring the old ones back.
-//! 4. Then the notes go. After a crash before that, or while the pool is too full for a catalogue, the next opening does it again.
+//! 1. Mending (`mend_records`) notes these records in the map store, in the batch that rebuilds
+//!    them.
+//! 2. Each opening, repairing or not, looks which snapshots see them, after all of the log has
+//!    been applied. Only then are all snapshots there, with the identities that the log gave
+//!    them.
+//! 3. The new identities are durable with the first checkpoint. The catalogue gets them too,
+//!    since it would bring the old ones back.
+//! 4. Then the notes are removed. After a crash before that, or while the pool is too full for
+//!    a catalogue, the next opening repeats the steps.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

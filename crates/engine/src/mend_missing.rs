@@ -1,17 +1,27 @@
-//! Map records that are gone from the store without a trace: what they told of would read as zeroes, and its extents be freed.
+//! Finds map records that are gone from the store without a trace: their data would read as
+//! zeroes, and their extents would be freed.
 //!
-//! The checkpoint counts what they referred to, account by account and to the byte ([`mend_balance`](crate::mend_balance)). So:
-//! 1. *Whether*: live bytes are counted from all records, with the damaged ones as the log tells them. Accounts of which the checkpoint knows more are
-//!    *short*: a record is gone, or the log has lost data of a damaged one.
-//! 2. *What may hide*: of a block that was overwritten or discarded, a damaged record may get the older data back, if the batch that told of it is
-//!    gone. Rightly it is gone when it was all dead; but it may be damaged. So extents in which older data shows must be without gaps. In accounts
-//!    that come out with too much, all that damaged records have there may stand for something else that is missing, too. And in those that are
-//!    short the log must be whole: otherwise a record that was removed rightly may be of just the size of what it has lost.
-//! 3. *Which*: candidates are the records that the store does not have and that a fragment in an account which is short, or may hide something,
-//!    belonged to. Most of them were removed rightly, when nobody needed them any more.
-//! 4. They are told from the log like damaged ones; those for which there is not room in each account are none. What is left must be what is
-//!    short, to the byte: then it is all that is missing, because what is missing is among it, and every one of it counts for something. Otherwise
-//!    nothing is mended: old data that reappears, or data that is forgotten, would be worse than a refusal, and `salvage` has the same log.
+//! The checkpoint counts what they referred to, account by account and to the byte
+//! ([`mend_balance`](crate::mend_balance)).
+//!
+//! 1. *Whether*: live bytes are counted from all records, with the damaged ones as the log
+//!    tells them. An account of which the checkpoint knows more is *short*: a record is gone,
+//!    or the log has lost data of a damaged one.
+//! 2. *What may hide*: a damaged record may get back older data of a block that was overwritten
+//!    or discarded, if the batch that told of it is gone. Such a batch goes rightly when all of
+//!    it is dead; but it may also be damaged. So extents in which older data shows must be
+//!    without gaps. In an account that comes out with too much, all data of damaged records may
+//!    stand for something else that is missing. In an account that is short, the log must be
+//!    whole: otherwise a record that was removed rightly may have just the size of the lost
+//!    one.
+//! 3. *Which*: a candidate is a record that the store does not have, and to which a fragment
+//!    belonged that lies in an account that is short or may hide something. Most candidates
+//!    were removed rightly, when they were not needed any more.
+//! 4. Candidates are told from the log like damaged records. Candidates for which an account
+//!    has no room are dropped. The rest must be exactly what is short, to the byte. Then it is
+//!    all that is missing: every missing record is among them, and each of them counts for
+//!    something. Otherwise nothing is mended, because data that reappears or is forgotten would
+//!    be worse than a refusal, and `salvage` has the same log.
 //!
 //! A record of which only holes count is not missed.
 

@@ -1,12 +1,16 @@
-//! The step of mending that brings descriptors back, damaged ones and those that are gone: how many there must be, the checkpoint says, and
-//! what they are, only the catalogue in the log and the entries behind it (`catalogue`), as of the checkpoint.
+//! Brings back descriptors that are damaged or gone, as of the checkpoint. The checkpoint says
+//! how many there must be. Only the catalogue in the log, and the entries behind it
+//! (`catalogue`), say what they are.
 //!
-//! 1. *Whether*: a descriptor is damaged, or there are not as many as the checkpoint counts.
-//! 2. *Which* are missing: of a destroyed object nobody can tell from the log whether it is gone already. So missing are those that are not
-//!    destroyed; and of the destroyed ones those of which the map has anything, and those from which one came that is seen.
-//! 3. *Restored*, they must be as many as the checkpoint counts. If there are fewer, and at least as many destroyed objects that are not there,
-//!    then it is these that are missing, and nobody misses them: they were all but removed, and count as removed. Anything else means that the
-//!    log is damaged, too, and has another history than the map: then guessing would lose a volume, or make one that was destroyed reappear empty.
+//! 1. *Whether*: a descriptor is damaged, or there are fewer than the checkpoint counts.
+//! 2. *Which*: the log does not tell whether a destroyed object is gone already. So the missing
+//!    ones are those that are not destroyed, and of the destroyed ones those of which the map
+//!    has data, and those from which a visible clone came.
+//! 3. *Restored*, they must be as many as the checkpoint counts. If there are fewer, and at
+//!    least as many destroyed objects are absent, then these are the missing ones: they were
+//!    about to be removed, and count as removed. Any other difference means that the log is
+//!    damaged as well, and has another history than the map. Then guessing would lose a volume,
+//!    or make a destroyed one reappear empty.
 
 use std::collections::BTreeSet;
 
@@ -76,7 +80,7 @@ impl Mender<'_> {
             let Some(descriptor) = table.objects.get(&id).filter(|_| is_complete) else {
                 return Err(hopeless(format!("{what}, and {why_not}")));
             };
-            // What nobody needs of it is looked for anew, and its figures are counted when all records are there.
+            // Data of it that is not needed is looked for anew, and its figures are counted when all records are there.
             let reap = descriptor.state.has_records().then_some(Reap::from(GroupIndex(0)));
             let descriptor = ObjectDescriptor { reap, ..descriptor.clone() };
             self.concerned.insert(id);

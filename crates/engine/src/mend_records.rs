@@ -1,13 +1,17 @@
-//! Map records are rebuilt from the log, as of the checkpoint.
+//! Rebuilds map records from the log, as of the checkpoint.
 //!
-//! 1. *Facts*: all extents are read, and the newest facts about these groups count ([`salvage`](crate::salvage)). What lies where the log goes on
-//!    does not, nor, in the end, what belongs to epochs that were undone.
-//! 2. *Records* are what the facts come to; those of epochs that were undone (whoever reaped passed the damaged group by) go. The batches that made holes in them may be gone, their extents used again: blocks that may have been
-//!    discarded are counted, and so is older data that shows where a record that is rebuilt says nothing; and what a rollback or a crash may have
-//!    taken back without anybody knowing any more. Snapshots that see such blocks get new identities when the
-//!    pool is open (`mend_identities`).
-//! 3. *Holes* above them come back, too: the map forgets a hole when nothing is left below it, and a record that is rebuilt may have again
-//!    what had been removed from it, until that is looked for anew.
+//! 1. *Facts*: all extents are read, and the newest facts about these groups count
+//!    ([`salvage`](crate::salvage)). Facts from the part of the log behind the checkpoint do
+//!    not count, nor do facts of undone epochs.
+//! 2. *Records* follow from the facts. Records of undone epochs go: reaping skipped the damaged
+//!    group. The batches that made holes in a record may be gone, and their extents used again.
+//!    So three kinds of blocks are counted as doubtful: blocks that may have been discarded;
+//!    older data that shows where a rebuilt record says nothing; and blocks that a forgotten
+//!    rollback or crash may have taken back. Snapshots that see such blocks get new identities
+//!    when the pool is open (`mend_identities`).
+//! 3. *Holes* above them come back, too. The map forgets a hole when nothing is left below it,
+//!    and a rebuilt record may contain again what had been removed from it, until it is trimmed
+//!    anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -102,7 +106,7 @@ impl Mender<'_> {
             } else {
                 self.batch.put(record_key(key), record.encode());
             }
-            // What the log still has and nobody needs any more is looked for anew.
+            // Data that the log still has and that is not needed any more is looked for anew.
             if let Some(descriptor) = self.found.descriptors.get_mut(&key.object) {
                 descriptor.reap = Some(Reap::from(GroupIndex(0)));
                 self.concerned.insert(key.object);
@@ -191,12 +195,12 @@ impl Mender<'_> {
         Ok(Some(record))
     }
 
-    /// Whether a record belongs to an epoch that was undone: the map has nothing there, and what it had is nobody's any more.
+    /// Whether a record belongs to an epoch that was undone: the map has nothing there, and what it had is not needed any more.
     pub(crate) fn is_undone(&self, key: &RecordKey) -> bool {
         self.found.descriptors.get(&key.object).is_some_and(|descriptor| descriptor.undone.hides(key.epoch))
     }
 
-    /// Takes records of epochs that were undone out of a damaged record's group: whoever reaped passed it by.
+    /// Takes records of undone epochs out of a damaged record's group, which reaping has skipped.
     fn forget_undone(&mut self, damaged: &RecordKey) -> Result<()> {
         let RecordKey { object, group, .. } = *damaged;
         let (from, to) = record_key_range(object, group, GroupIndex(group.0 + 1));

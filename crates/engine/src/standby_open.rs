@@ -1,16 +1,22 @@
-//! What an opening does with a ring that another process left (`standby` has what is in it, and why its order is right).
+//! Takes over the ring that another process left (`standby` explains its content and why its
+//! order is right).
 //!
-//! 1. [`find`] looks whether there is one, and whether it goes with the pool as it is: the same pool; the same boot of the machine, else the
-//!    bytes are not from its memory; an incarnation of the log in the file's range, else another process has opened the pool since;
-//!    and a log that is as long as it was when records were given up, else the pool is an older copy, or the medium has lost what it had.
-//!    What does not go with it is not replayed.
-//! 2. Before a checkpoint under this opening's incarnation, the file's range takes that in: so this opening may die as well.
-//! 3. When the pool has its threads, the records from the tail on are replayed through the write buffer, and all is flushed.
-//! 4. The file is made void, then removed. Until here nobody else has written to the pool: so replaying again, after a death in between, gives
-//!    the same.
-//! 5. A new one is made, if that is asked for; only now the first request comes.
+//! 1. [`find`] looks whether there is a ring, and whether it belongs to the pool as it is. Four
+//!    things are checked: the pool; the boot of the machine, because memory of another boot
+//!    says nothing; the incarnation of the log, because another process may have opened the
+//!    pool since; and the length of the log. A log that is shorter than it was when records
+//!    were given up belongs to an older copy of the pool, or the medium has lost data. A ring
+//!    that fails a check is not replayed.
+//! 2. Before a checkpoint is taken under this opening's incarnation, the file's range is
+//!    extended to it. So this opening may die as well.
+//! 3. When the pool has its threads, the records from the tail on are replayed through the
+//!    write buffer, and everything is flushed.
+//! 4. The file is made void, then removed. Until here no client has written to the pool. So a
+//!    replay after a death in between gives the same result.
+//! 5. A new file is made, if one is asked for. Only now the first request is taken.
 //!
-//! Each opening does 1 to 4, whatever it is for: the next one could not any more.
+//! Every opening takes steps 1 to 4, whatever its purpose: the next opening could not take them
+//! any more.
 
 use std::sync::Arc;
 

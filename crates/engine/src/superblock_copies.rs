@@ -1,12 +1,17 @@
-//! The superblock's copies far from the first ones: one at the end of the data file or device, one in the map store. They count only if neither of
-//! the first two can be used, and say of a pool whose beginning has been overwritten what it was.
+//! Copies of the superblock far from the first two: one at the end of the data file or device,
+//! one in the map store. They count only if neither of the first two can be used. They describe
+//! a pool whose beginning has been overwritten.
 //!
-//! 1. Both are written behind the first ones, when these are durable; so a crash in between leaves an older one, or none, and never a newer one.
-//! 2. Each opening writes those that are missing, older, or damaged, as a crash in step 1 leaves them. So a pool of an older program gets them.
-//! 3. The one at the end lies behind what the pool uses. A file gets longer for it. A device that the pool fills to the end has none.
+//! 1. Both are written after the first two are durable. So a crash in between leaves an older
+//!    copy, or none, and never a newer one.
+//! 2. Each opening writes copies that are missing, older or damaged. So a crash in step 1 is
+//!    mended, and a pool of an older program gets its copies.
+//! 3. The copy at the end lies behind the bytes that the pool uses. A file is made longer for
+//!    it. A device that the pool fills to the end has none.
 //!
-//! With one of them a pool is opened only on demand (`repair`), since that overwrites whatever is on the beginning now; and only if it is of the pool
-//! that the map belongs to, and the log holds batches of it: whatever another pool has left at the end of a device is none of this pool.
+//! Opening a pool by one of these copies overwrites its beginning, so it is done on demand only
+//! (`repair`), and under two conditions: the copy names the pool of the map, and the log holds
+//! batches of that pool. Another pool may have left a copy at the end of the device.
 
 use env::{AlignedBuf, Disk, MapBatch, MapStore};
 use format::{

@@ -1,4 +1,4 @@
-//! The bookmarks in the table of objects: by volume and name, and who has a given identity.
+//! The bookmarks in the table of objects, by volume and name; and the object that has a given identity.
 
 use std::sync::Arc;
 

@@ -1,11 +1,19 @@
-//! Whether all is there that the log should hold, by the [`inventory`](crate::inventory). Owns what is expected of each extent, and what was found short of that.
+//! Tells whether the log holds everything that it should, by the
+//! [`inventory`](crate::inventory). Owns what is expected of each extent, and what was found
+//! short of it.
 //!
-//! 1. The newest copy that holds counts. If a newer one was torn, its checkpoint was never durable: then the older one counts, and all batches up
-//!    to the newer one's position must be there as well. A crash in the midst of a checkpoint may be why they are not: that is said, and
-//!    counts as loss all the same, because damage looks no different.
-//! 2. Each extent that it names has batches from its first byte on, without a gap, up to where it is filled, and the last one is the one that it says.
-//! 3. All batches from its position on are there that some batch knows to be durable.
-//! 4. If a later opening than the inventory's has written something, a program that keeps no inventory did: then nothing is known.
+//! 1. The newest copy that holds counts. If a newer one was torn, its checkpoint was never
+//!    durable: then the older copy counts, and all batches up to the newer one's position must
+//!    be there as well. A crash during a checkpoint may be why they are missing. The report
+//!    says so, and counts them as lost, because damage looks the same.
+//! 2. Each extent that the inventory names has batches from its first byte on, without a gap,
+//!    up to where it is filled. The last of them is the one that the inventory names.
+//! 3. All batches behind its position are there that some batch knows to be durable.
+//! 4. If a later opening than the inventory's has written something, a program that keeps no
+//!    inventory did: then nothing is known.
+//!
+//! An inventory that is *coarse* says of each extent only whether it holds something. Then an
+//! extent that is gone as a whole is missed, and nothing else is known.
 
 use format::{ExtentEntry, Filled, Inventory};
 use units::{ExtentIndex, Seq};
