@@ -142,7 +142,8 @@ impl Core {
             return format!("; {for_cleaning} are kept for cleaning");
         }
         let total = all.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
-        let named = all.iter().take(RESERVED_NAMED_MAX).map(|(name, bytes)| format!("'{name}' {}", format_size(*bytes)));
+        let named =
+            all.iter().take(RESERVED_NAMED_MAX).map(|(name, bytes)| format!("'{name}' {}", format_size(*bytes)));
         let named = named.collect::<Vec<_>>().join(", ");
         let more = match all.len().saturating_sub(RESERVED_NAMED_MAX) {
             0 => String::new(),

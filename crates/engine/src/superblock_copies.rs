@@ -145,7 +145,7 @@ pub(crate) fn bring_up_to_date(env: &PoolEnv) -> Result<Vec<String>> {
 /// As [`write`].
 pub(crate) fn mark_bookmarks(env: &PoolEnv) -> Result<()> {
     superblock_io::mark_bookmarks(&*env.disk)?;
-    bring_up_to_date(env)
+    bring_up_to_date(env).map(drop)
 }
 
 /// The copy in the map store, if it is right.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use env::{AlignedBuf, Disk, DiskLayer};
 use format::{
-    BATCH_ALIGN, COMPAT_INVENTORY, INCOMPAT_BOOKMARKS, INCOMPAT_COMPACT_RECORDS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock,
-    SuperblockError,
+    BATCH_ALIGN, COMPAT_INVENTORY, INCOMPAT_BOOKMARKS, INCOMPAT_COMPACT_RECORDS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS,
+    Superblock, SuperblockError,
 };
 use surface::{Error, ErrorKind, Result};
 

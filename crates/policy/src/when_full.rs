@@ -53,7 +53,8 @@ mod tests {
         assert_eq!(WhenFull::parse("wait"), Some(WhenFull::Wait(60)));
         assert_eq!(WhenFull::parse("wait:86400").unwrap().patience(), Some(Duration::from_secs(86_400)));
         assert_eq!(WhenFull::default().patience(), None);
-        for wrong in ["", "Wait", "wait:", "wait:0", "wait:86401", "wait:-1", "wait:+1", "wait:1s", "wait:99999999999"] {
+        for wrong in ["", "Wait", "wait:", "wait:0", "wait:86401", "wait:-1", "wait:+1", "wait:1s", "wait:99999999999"]
+        {
             assert_eq!(WhenFull::parse(wrong), None, "{wrong}");
         }
     }

@@ -98,8 +98,7 @@ mod tests {
         let fullness = Fullness::default();
         let told = |percent: f64| fullness.look(&at(percent)).is_some();
         let seen = [79.9, 80.0, 84.0, 90.0, 89.0, 90.5, 87.9, 90.0, 97.0, 94.0, 96.0, 70.0, 81.0, 99.0].map(told);
-        let expected =
-            [false, true, false, true, false, false, false, true, true, false, false, false, true, true];
+        let expected = [false, true, false, true, false, false, false, true, true, false, false, false, true, true];
         assert_eq!(seen, expected);
         let full = StatusReport { full: true, ..at(99.0) };
         assert!(fullness.look(&full).unwrap().contains("FULL"));
@@ -114,7 +113,13 @@ mod tests {
     #[test]
     fn a_warning_says_how_much_is_left_and_what_is_reserved_for_what() {
         let text = Fullness::default().look(&at(91.4)).unwrap();
-        for part in ["/srv/pool is 91 % full", "3 MiB are left", "shale grow", "a 1 GiB; b 1 GiB; c 1 GiB; 1 more", "8 MiB for cleaning"] {
+        for part in [
+            "/srv/pool is 91 % full",
+            "3 MiB are left",
+            "shale grow",
+            "a 1 GiB; b 1 GiB; c 1 GiB; 1 more",
+            "8 MiB for cleaning",
+        ] {
             assert!(text.contains(part), "{part} is not in {text}");
         }
         assert_eq!([0.0, 80.0, 94.9, 95.0, 100.0].map(level), [0, 80, 90, 95, 95]);

@@ -14,8 +14,8 @@ use crate::devices::Devices;
 use crate::fullness::{self, Fullness};
 use crate::health;
 use crate::model::{
-    BookmarkLine, HoldLine, LossLine, PropertyReport, ReceiveLine, ReservedLine, ScrubLine, SnapshotReport, StatusReport,
-    VolumeReport, ratio,
+    BookmarkLine, HoldLine, LossLine, PropertyReport, ReceiveLine, ReservedLine, ScrubLine, SnapshotReport,
+    StatusReport, VolumeReport, ratio,
 };
 use crate::output::Output;
 use crate::schedules;

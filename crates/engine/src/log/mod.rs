@@ -441,13 +441,12 @@ impl Log {
 
     /// Step 4: makes all batches that are applied now durable.
     pub(crate) fn sync(&self) -> Result<()> {
-        let target = self.state.lock().applied_seq;
-        self.syncs.reach(target, || self.state.lock().applied_seq)
+        self.syncs.reach(self.applied_seq(), || self.applied_seq())
     }
 
     /// Makes all batches that are applied now durable, and whatever else was written to the data file before this call.
     pub(crate) fn sync_all(&self) -> Result<()> {
-        self.syncs.renew(|| self.state.lock().applied_seq)
+        self.syncs.renew(|| self.applied_seq())
     }
 
     /// Whether a sync failed: why.

@@ -284,9 +284,15 @@ fn an_extent_that_is_gone_is_missed_in_a_pool_of_many_extents() {
         let mut back = vec![0; data.len()];
         let read = salvaged.pool.volume("v").and_then(|v| v.read(0, &mut back));
         let wrong = back.chunks(4096).zip(data.chunks(4096)).filter(|(a, b)| a != b).count() as u64 * 4096;
-        assert!(read.is_err() || wrong == 0 || report.is_lossy(), "HARNESS: extent {extent}: {wrong} bytes: {report:?}");
+        assert!(
+            read.is_err() || wrong == 0 || report.is_lossy(),
+            "HARNESS: extent {extent}: {wrong} bytes: {report:?}"
+        );
         let told = report.volumes.iter().find(|told| told.name == "v");
         let bound = told.map_or(0, |told| told.missing_bytes_max + told.uncertain_bytes);
-        assert!(read.is_err() || wrong <= bound, "HARNESS: extent {extent}: {wrong} bytes, more than {bound}: {report:?}");
+        assert!(
+            read.is_err() || wrong <= bound,
+            "HARNESS: extent {extent}: {wrong} bytes, more than {bound}: {report:?}"
+        );
     }
 }

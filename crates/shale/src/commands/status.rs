@@ -59,10 +59,7 @@ fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
                 size(s.available_bytes)
             ),
         ),
-        (
-            "reserved",
-            fullness::reserved_words(s),
-        ),
+        ("reserved", fullness::reserved_words(s)),
         ("last scrub", scrub_words(&s.scrub)),
         ("promise", promise_words(s).to_owned()),
     ];
