@@ -77,7 +77,9 @@ def many_appends(t, store):
     done = store.blob("optimize", "log")
     after = store.blob("stat", "log")
     t.equal((done["ranges"], done["bytes"]), (1, len(expected)), "what was written anew")
-    t.expect(after["extents"] < before["extents"] / 4 and after["stored_bytes"] < before["stored_bytes"], f"{before} {after}")
+    # Not their bytes: a busy machine may choose a quicker codec for the second time.
+    frames = [sum(codec["frames"] for codec in stat["codecs"]) for stat in (before, after)]
+    t.expect(after["extents"] < before["extents"] / 4 and frames[1] < frames[0] / 4, f"{before} {after}")
     t.expect(store.content("log") == bytes(expected), "the content after optimize")
     t.equal(store.blob("optimize", "log")["ranges"], 0, "ranges that a second run finds")
     everything = store.blob("optimize", "log", "--all", "-o", "compression=bzip2-9")
