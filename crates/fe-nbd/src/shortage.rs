@@ -32,11 +32,6 @@ impl Shortage {
         matches!(error, Errno::MFILE | Errno::NFILE)
     }
 
-    /// Whether accepting has failed, and not worked since.
-    pub fn is_on(&self) -> bool {
-        self.refused.is_some()
-    }
-
     /// Accepting has failed. Returns whether that is new: it is said once.
     pub fn begin(&mut self) -> bool {
         let is_new = self.refused.is_none();

@@ -194,11 +194,9 @@ fn listen(socket: &Path) -> IoResult<UnixListener> {
 fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
     let mut shortage = Shortage::default();
     for number in 0.. {
-        if shortage.is_on() {
-            // Without a descriptor accept(2) does not wait for a client: it fails at once.
-            // Whatever this returns, accepting tells what there is.
-            let _ = poll(&mut [PollFd::new(listener, PollFlags::IN)], None);
-        }
+        // While accept(2) waits it holds the number of a descriptor, which could be the reserve of
+        // another door; and without one it fails at once. Whatever this returns, accepting tells.
+        let _ = poll(&mut [PollFd::new(listener, PollFlags::IN)], None);
         let accepted = listener.accept();
         if shared.stopping.load(Ordering::SeqCst) {
             return;
