@@ -15,6 +15,12 @@ const BELOW: f64 = 2.0;
 /// Volumes with a reservation that one line names.
 const NAMED_MAX: usize = 3;
 
+impl From<(String, u64)> for ReservedLine {
+    fn from((volume, bytes): (String, u64)) -> Self {
+        Self { volume, bytes }
+    }
+}
+
 /// The highest level that a pool has come to; 0: none.
 pub fn level(used_percent: f64) -> u32 {
     LEVELS.into_iter().rev().find(|level| used_percent >= f64::from(*level)).unwrap_or(0)

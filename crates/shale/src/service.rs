@@ -461,11 +461,7 @@ impl Service {
             ),
             available_bytes: status.available_bytes,
             reserved_bytes: status.reserved_bytes,
-            reserved_for: status
-                .reserved_for
-                .into_iter()
-                .map(|(volume, bytes)| ReservedLine { volume, bytes })
-                .collect(),
+            reserved_for: status.reserved_for.into_iter().map(ReservedLine::from).collect(),
             full_level: 0,
             kept_bytes: status.kept_bytes,
             full: status.is_full,
