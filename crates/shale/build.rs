@@ -1,5 +1,7 @@
-//! Says which version this is: that of the package, and of a release build from a git checkout the commit.
-// A build script is no part of the storage stack: it runs git, and reads the environment that cargo gives it.
+//! Says which version this is: that of the package, and of a release build from a git checkout the
+//! commit.
+// A build script is no part of the storage stack: it runs git, and reads the environment that cargo
+// gives it.
 #![allow(clippy::disallowed_methods)]
 
 use std::process::Command;
@@ -14,7 +16,8 @@ fn main() {
     println!("cargo::rustc-env=SHALE_VERSION={version}");
 }
 
-/// The commit and its date, with a `+` if something has been changed since; none without git or a checkout.
+/// The commit and its date, with a `+` if something has been changed since; none without git or a
+/// checkout.
 fn commit() -> Option<String> {
     // The sources may have been unpacked inside of somebody else's repository.
     let root = std::path::PathBuf::from(git(&["rev-parse", "--show-toplevel"])?).canonicalize().ok()?;

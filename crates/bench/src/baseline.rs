@@ -55,7 +55,8 @@ pub fn decompress(corpus: &Corpus, codec: Codec, unit_bytes: usize, rounds: u64)
     Ok((count * rounds) as f64 * unit_bytes as f64 / done.seconds)
 }
 
-/// Nanoseconds on one core of verifying the checksum, and of decoding, of one unit: means over the corpus.
+/// Nanoseconds on one core of verifying the checksum, and of decoding, of one unit: means over the
+/// corpus.
 pub fn unit_costs_ns(corpus: &Corpus, codec: Codec, unit_bytes: usize) -> Outcome<(f64, f64)> {
     let stored = compressed_units(corpus, codec, unit_bytes);
     let began = std::time::Instant::now();

@@ -41,9 +41,10 @@ impl Corpus {
         Ok(Self { data: Bytes::from(data), ends })
     }
 
-    /// The same data, each kind spread evenly over all of it in pieces of a group. One kind after the other, the disk has nothing to do for 16 MiB of what
-    /// compresses well, and the codec for as much of what does not compress; a speed that is compared with the lower of two others takes for granted that
-    /// both are wanted all the time.
+    /// The same data, each kind spread evenly over all of it in pieces of a group. One kind after
+    /// the other, the disk has nothing to do for 16 MiB of what compresses well, and the codec for
+    /// as much of what does not compress; a speed that is compared with the lower of two others
+    /// takes for granted that both are wanted all the time.
     pub fn mixed(&self) -> Self {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         let kinds = starts.zip(&self.ends).map(|(start, end)| (start..*end).step_by(ROUND));
@@ -60,15 +61,16 @@ impl Corpus {
         Self { ends: vec![data.len()], data: Bytes::from(data) }
     }
 
-    /// `len` bytes of the endless repetition of the data, from byte `at`; both are multiples of what divides the data's
-    /// length: any power of two up to 128 KiB.
+    /// `len` bytes of the endless repetition of the data, from byte `at`; both are multiples of
+    /// what divides the data's length: any power of two up to 128 KiB.
     pub fn slice(&self, at: u64, len: usize) -> Bytes {
         let start = (at % self.data.len() as u64) as usize;
         self.data.slice(start..start + len)
     }
 }
 
-/// The data of each kind below `dir`, by name: at most so many bytes of each, a multiple of a group.
+/// The data of each kind below `dir`, by name: at most so many bytes of each, a multiple of a
+/// group.
 pub fn kind_data(dir: &Path, bytes_max: usize) -> Outcome<Vec<(String, Vec<u8>)>> {
     let mut kinds = Vec::new();
     for kind in entries(dir)?.into_iter().filter(|p| p.is_dir()) {
@@ -82,7 +84,8 @@ pub fn kind_data(dir: &Path, bytes_max: usize) -> Outcome<Vec<(String, Vec<u8>)>
     Ok(kinds)
 }
 
-/// The same of one kind that consists of different things: each of its directories, and the files beside them.
+/// The same of one kind that consists of different things: each of its directories, and the files
+/// beside them.
 pub fn part_data(dir: &Path, kind: &str, bytes_max: usize) -> Outcome<Vec<(String, Vec<u8>)>> {
     let dir = dir.join(kind);
     if !dir.is_dir() {

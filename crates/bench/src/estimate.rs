@@ -1,9 +1,11 @@
-//! `shale estimate` against the truth: the real program is asked about each kind of data, and then all of it is compressed.
+//! `shale estimate` against the truth: the real program is asked about each kind of data, and then
+//! all of it is compressed.
 //!
-//! Twice: as a user would, when small data is looked at in full; and with samples of an eighth of the data, when the margin has to say
-//! how far the estimate may be off.
+//! Twice: as a user would, when small data is looked at in full; and with samples of an eighth of
+//! the data, when the margin has to say how far the estimate may be off.
 //!
-//! And once more in units of 4 KiB, for which a volume trains dictionaries: against a volume that has trained its own on the same data.
+//! And once more in units of 4 KiB, for which a volume trains dictionaries: against a volume that
+//! has trained its own on the same data.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -85,7 +87,8 @@ pub fn measure(context: &Context, report: &mut Report) -> Outcome<()> {
         return Ok(());
     }
     let (mut worst, mut worst_part, mut inside, mut asked) = (Worst::default(), Worst::default(), 0, 0);
-    // Least part of the data that the default samples look at, and seconds that each setting was said to take, by setting.
+    // Least part of the data that the default samples look at, and seconds that each setting was
+    // said to take, by setting.
     let (mut looked_at, mut data_bytes, mut sampled_bytes) = (100.0f64, 0, 0);
     let mut predicted: BTreeMap<String, (f64, f64)> = BTreeMap::new();
     println!("{:<14} {:<8} {:>8} {:>18} {:>24}", "kind", "codec", "truth", "estimate", "from an eighth");

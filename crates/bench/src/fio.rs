@@ -24,7 +24,8 @@ const COMMON: &[&str] = &[
     "--refill_buffers",
     "--buffer_compress_percentage=60",
     "--buffer_compress_chunk=4k",
-    // btrfs does not compress what is written to preallocated space, and a volume would be told to allocate zeroes.
+    // btrfs does not compress what is written to preallocated space, and a volume would be told to
+    // allocate zeroes.
     "--fallocate=none",
 ];
 

@@ -1,4 +1,5 @@
-//! Loads: many threads that take the next operation each, because the engine's calls are synchronous.
+//! Loads: many threads that take the next operation each, because the engine's calls are
+//! synchronous.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,7 +23,8 @@ impl Done {
     }
 }
 
-/// Runs operations 0 to `count - 1` on `threads` threads, until they are done or `seconds` are over.
+/// Runs operations 0 to `count - 1` on `threads` threads, until they are done or `seconds` are
+/// over.
 ///
 /// # Errors
 /// The first error of an operation; the rest is not done then.
@@ -68,7 +70,8 @@ pub fn drive<S>(
     }
 }
 
-/// A number from 0 to `below - 1` that depends on `index` and `seed` only and looks random (splitmix64).
+/// A number from 0 to `below - 1` that depends on `index` and `seed` only and looks random
+/// (splitmix64).
 pub fn scattered(index: u64, seed: u64, below: u64) -> u64 {
     let mut z = index.wrapping_add(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,5 +1,6 @@
-//! Benchmarks: the engine in this process, the transports and peers as other programs. Prints a table and writes the figures
-//! as JSON. Owns what is measured and how; nothing of what is shipped depends on it.
+//! Benchmarks: the engine in this process, the transports and peers as other programs. Prints a
+//! table and writes the figures as JSON. Owns what is measured and how; nothing of what is shipped
+//! depends on it.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod adaptive;
@@ -50,7 +51,8 @@ struct Options {
     /// A tree of many small files, for `adaptive`: such as `tools/public-data kernel DIR` makes.
     #[arg(long, global = true, value_name = "DIR", default_value = "/var/tmp/corpus/source")]
     tree: PathBuf,
-    /// Where `adaptive` keeps what it measured of each unit, and takes it from when it is there: to compare versions of the policy on the same measurements.
+    /// Where `adaptive` keeps what it measured of each unit, and takes it from when it is there: to
+    /// compare versions of the policy on the same measurements.
     #[arg(long, global = true, value_name = "DIR")]
     measurements: Option<PathBuf>,
     /// Where the figures go; figures of the same name are replaced.
@@ -59,8 +61,9 @@ struct Options {
     /// Smaller amounts and fewer rounds.
     #[arg(long, global = true)]
     quick: bool,
-    /// Size of the pools that `space`, `soak` and `engine memory` fill (such as 2G), instead of the usual one; with `--dir` on a memory file
-    /// system, figures of write amplification take a minute.
+    /// Size of the pools that `space`, `soak` and `engine memory` fill (such as 2G), instead of the
+    /// usual one; with `--dir` on a memory file system, figures of write amplification take a
+    /// minute.
     #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_size)]
     pool_bytes: Option<u64>,
     /// What is to be said of every figure: other work on the machine, the file system below.
@@ -101,7 +104,8 @@ enum What {
     Peers,
     /// `compression=auto`: against fixed codecs and the oracle.
     Adaptive,
-    /// Every codec on every kind of data: saving, cost, dictionaries; writes codecs.json beside the other figures.
+    /// Every codec on every kind of data: saving, cost, dictionaries; writes codecs.json beside the
+    /// other figures.
     Codecs {
         /// Replace the tables of this page.
         #[arg(long, value_name = "FILE")]
@@ -111,7 +115,8 @@ enum What {
     Estimate,
     /// A full and old log: cleaning, snapshots, clones.
     Space,
-    /// The fragmentation soak: a pool that is 90 % full, overwritten 20 times over and checked. No figures.
+    /// The fragmentation soak: a pool that is 90 % full, overwritten 20 times over and checked. No
+    /// figures.
     Soak,
     /// Everything but the codecs.
     All,

@@ -1,5 +1,5 @@
-//! Peers on the same disk under the same jobs: btrfs with compression against ext4 on a Shale volume, and NBD servers that
-//! compress or thin-provision against Shale's.
+//! Peers on the same disk under the same jobs: btrfs with compression against ext4 on a Shale
+//! volume, and NBD servers that compress or thin-provision against Shale's.
 
 use std::path::{Path, PathBuf};
 
@@ -15,20 +15,25 @@ const DEVICE_BYTES: u64 = 16 << 30;
 /// Unit of the volumes: the default.
 const UNIT: &str = "32K";
 
-/// Memory for Shale: decoded data lies there, as that of a kernel's file system lies in the page cache, which has all the rest.
+/// Memory for Shale: decoded data lies there, as that of a kernel's file system lies in the page
+/// cache, which has all the rest.
 const MEMORY: &str = "4G";
 
-/// Read-ahead of the loop device below ext4, in sectors of 512 bytes: 256 KiB, as `docs/OPERATIONS.md` tells users. ext4 puts what it reads ahead into folios of up
-/// to this size: with 4 MiB, which is what btrfs sets for itself, they are memory that nobody used of late.
+/// Read-ahead of the loop device below ext4, in sectors of 512 bytes: 256 KiB, as
+/// `docs/OPERATIONS.md` tells users. ext4 puts what it reads ahead into folios of up to this size:
+/// with 4 MiB, which is what btrfs sets for itself, they are memory that nobody used of late.
 const READ_AHEAD_SECTORS: &str = "512";
 
-/// Whether mounts get their requests over io_uring: `make peers` sees to it where the kernel can, as OPERATIONS.md advises.
+/// Whether mounts get their requests over io_uring: `make peers` sees to it where the kernel can,
+/// as OPERATIONS.md advises.
 const FUSE_RINGS: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Memory that is in use just before each job, so that none of them meets what the hypervisor has taken back.
+/// Memory that is in use just before each job, so that none of them meets what the hypervisor has
+/// taken back.
 const BACKED_BYTES: u64 = 3 << 30;
 
-/// Space: ratios closer than this are equal: journals and reserved blocks of the file systems differ by as much.
+/// Space: ratios closer than this are equal: journals and reserved blocks of the file systems
+/// differ by as much.
 const RATIO_EQUAL: f64 = 0.99;
 
 /// A job: its name, fio's options for a file on a file system, and for an NBD export.
@@ -40,14 +45,16 @@ struct Job {
     throughput: bool,
     /// Share of the size that it writes or reads.
     share: f64,
-    /// It is run twice, and the second time counts: what it reads is in memory then, as far as that goes.
+    /// It is run twice, and the second time counts: what it reads is in memory then, as far as that
+    /// goes.
     again: bool,
 }
 
 const RANDOM_READ_ON_FILE: &str = "--ioengine=psync --direct=1 --thread --numjobs=32 --rw=randread --bs=4k";
 const RANDOM_READ_ON_NBD: &str = "--rw=randread --bs=4k --iodepth=32";
 
-/// File systems compress what goes through the page cache only, so writes do, and are synced at the end within the time.
+/// File systems compress what goes through the page cache only, so writes do, and are synced at the
+/// end within the time.
 const JOBS: [Job; 6] = [
     Job {
         name: "sequential write",
@@ -102,7 +109,8 @@ const JOBS: [Job; 6] = [
 /// How many times as fast as btrfs, job by job.
 const BARS: [f64; JOBS.len()] = [1.0, 1.0, 1.2, 1.2, 4.0, 3.0];
 
-/// All that one contestant achieved: medians for each job, and logical over stored bytes if that can be told.
+/// All that one contestant achieved: medians for each job, and logical over stored bytes if that
+/// can be told.
 struct Result {
     name: &'static str,
     jobs: [f64; JOBS.len()],
@@ -128,7 +136,8 @@ fn file_systems(context: &Context, report: &mut Report) -> Outcome<()> {
     let mut ours = Vec::new();
     let mut theirs = Vec::new();
     for (codec, our_name, option, their_name) in pairs {
-        // One after the other for each pair: what they share is the disk, and the quarter of an hour.
+        // One after the other for each pair: what they share is the disk, and the quarter of an
+        // hour.
         theirs.push(btrfs(context, option, their_name)?);
         ours.push(ext4_on_shale(context, codec, our_name)?);
     }
@@ -185,7 +194,8 @@ fn nbd_servers(context: &Context, report: &mut Report) -> Outcome<()> {
     for result in &theirs {
         note(context, report, result)?;
     }
-    // The only peer that compresses sets the bar, and only for reads, when ours are in memory, too: its data never are anywhere else.
+    // The only peer that compresses sets the bar, and only for reads, when ours are in memory, too:
+    // its data never are anywhere else.
     let bars = [0.0, 0.0, 0.0, 1.2, 0.0, 0.0];
     compare(context, report, &our, &[&theirs[0]], bars)?;
     // A volume without a file system on it against a file: the bars are those of a file on it.

@@ -1,4 +1,5 @@
-//! Reads of a device with many requests in flight, as front ends have them: a few threads with some each.
+//! Reads of a device with many requests in flight, as front ends have them: a few threads with some
+//! each.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -48,8 +49,8 @@ impl PendingRead for Read {
     }
 }
 
-/// Reads `length` bytes at each of the places that `place` gives for numbers 0 to `count - 1`, `depth` at a time, until that is done or `seconds`
-/// are over.
+/// Reads `length` bytes at each of the places that `place` gives for numbers 0 to `count - 1`,
+/// `depth` at a time, until that is done or `seconds` are over.
 ///
 /// # Errors
 /// The first error of a read; the rest is not done then.

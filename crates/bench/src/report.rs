@@ -15,7 +15,8 @@ struct Figure {
     target: Option<String>,
     met: Option<bool>,
     how: String,
-    /// What it was measured with: when that is done again, figures that it does not have any more go.
+    /// What it was measured with: when that is done again, figures that it does not have any more
+    /// go.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     group: Option<String>,
     /// Which version was measured, and on which day.
@@ -28,7 +29,8 @@ struct Figure {
 /// What is said of every figure of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Run {
-    /// Arguments that change what is measured, or what is said of it: part of the command that repeats it.
+    /// Arguments that change what is measured, or what is said of it: part of the command that
+    /// repeats it.
     pub arguments: Vec<String>,
     /// What a reader should know of the machine or of the disk.
     pub note: Option<String>,
@@ -60,7 +62,8 @@ impl Run {
         Self { arguments, note, version, day: say("date", &["--utc", "+%F"]) }
     }
 
-    /// What was said of a figure, with the note, and with the arguments of this run in the command that repeats it.
+    /// What was said of a figure, with the note, and with the arguments of this run in the command
+    /// that repeats it.
     fn complete(&self, how: &str) -> String {
         let mut how = how.to_owned();
         // The command stands in the last pair of backquotes that begins with `bench`.
@@ -93,7 +96,8 @@ impl Report {
         wanted
     }
 
-    /// What was measured with the group before and was not now has got another name, or is no more. A group that came to nothing changes nothing.
+    /// What was measured with the group before and was not now has got another name, or is no more.
+    /// A group that came to nothing changes nothing.
     fn end_group(&mut self) {
         let measured = std::mem::take(&mut self.measured);
         if let Some(group) = self.group.take()
@@ -214,7 +218,8 @@ mod tests {
         assert_eq!(run.complete("with `fio`"), "with `fio`; in memory");
     }
 
-    /// The worst kind was part of a name: when it was another one, the old row stayed beside the new one.
+    /// The worst kind was part of a name: when it was another one, the old row stayed beside the
+    /// new one.
     #[test]
     fn a_group_that_is_measured_again_drops_what_it_had() {
         let mut report = Report::open(Path::new("/nonexistent"), Run::default());

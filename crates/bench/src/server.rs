@@ -79,7 +79,8 @@ pub struct Shale {
 const VOLUME: &str = "v";
 
 impl Shale {
-    /// Makes the pool below `dir` and serves it, with the default budget of memory if none is given.
+    /// Makes the pool below `dir` and serves it, with the default budget of memory if none is
+    /// given.
     pub fn start(dir: &Path, compression: &str, unit: &str, volume_bytes: u64, memory: Option<&str>) -> Outcome<Self> {
         recreate(dir)?;
         let binary = binary()?;

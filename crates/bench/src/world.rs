@@ -100,13 +100,15 @@ impl World {
         Self::create_on(dir, compression, unit, capacity_bytes, &|disk| disk, cores())
     }
 
-    /// A pool with the default codec and unit in `dir`, with room for so many bytes, and with so much memory.
+    /// A pool with the default codec and unit in `dir`, with room for so many bytes, and with so
+    /// much memory.
     pub fn create_for(dir: &Path, capacity_bytes: u64, memory_bytes: u64) -> Outcome<Self> {
         drop(Self::create_sized(dir, "lz4", "32K", capacity_bytes)?.close());
         Self::open(dir, memory_bytes)
     }
 
-    /// The same without any thread of its own: everything happens in one order, and again in the same.
+    /// The same without any thread of its own: everything happens in one order, and again in the
+    /// same.
     pub fn create_alone(dir: &Path, compression: &str, unit: &str) -> Outcome<Self> {
         Self::create_on(dir, compression, unit, CAPACITY_BYTES, &|disk| disk, 0)
     }
@@ -169,7 +171,8 @@ impl World {
     }
 }
 
-/// What the pool whose data file lies in `dir` is salvaged from, with a temporary store in `temporary`.
+/// What the pool whose data file lies in `dir` is salvaged from, with a temporary store in
+/// `temporary`.
 pub fn salvage_environment(dir: &Path, temporary: &Path, memory_bytes: u64) -> Outcome<PoolEnv> {
     let store = FjallStore::create(temporary, FjallOptions { memory_bytes })?;
     Ok(environment(TimedDisk::new(FileDisk::open_read_only(&dir.join("data"))?), store))
@@ -197,8 +200,9 @@ fn environment(disk: Arc<TimedDisk>, store: FjallStore) -> PoolEnv {
     PoolEnv { disk, store, clock: Arc::new(SystemClock::default()), entropy: Arc::new(SystemEntropy), standby: None }
 }
 
-/// How long a file system that is mounted with `discard` takes to give the space of removed files back. It does so in the background
-/// once they are durably gone, and meanwhile writes are several times slower: that is no part of any measurement.
+/// How long a file system that is mounted with `discard` takes to give the space of removed files
+/// back. It does so in the background once they are durably gone, and meanwhile writes are several
+/// times slower: that is no part of any measurement.
 const SETTLE: Duration = Duration::from_secs(4);
 
 /// Makes `dir` an empty directory, and waits until what was removed does not disturb any more.
@@ -230,11 +234,12 @@ pub fn drop_page_cache() -> Outcome<()> {
     Ok(())
 }
 
-/// Has a process use `bytes` of memory, in huge pages where the allocator takes them, and end: who needs memory next gets what the
-/// machine really has.
+/// Has a process use `bytes` of memory, in huge pages where the allocator takes them, and end: who
+/// needs memory next gets what the machine really has.
 ///
-/// A hypervisor takes back what a guest leaves free, and the first use of such memory costs 2 to 10 us for each 4 KiB: as much as everything
-/// else about a read. Whom that meets depends on who used how much before.
+/// A hypervisor takes back what a guest leaves free, and the first use of such memory costs 2 to 10
+/// us for each 4 KiB: as much as everything else about a read. Whom that meets depends on who used
+/// how much before.
 ///
 /// # Errors
 /// When the process fails.

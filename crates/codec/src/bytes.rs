@@ -1,4 +1,5 @@
-//! What the codecs that are written here share: output that cannot overflow, copies, and a hash table that needs no clearing.
+//! What the codecs that are written here share: output that cannot overflow, copies, and a hash
+//! table that needs no clearing.
 
 /// Output that refuses what does not fit.
 pub(crate) struct Output<'a> {
@@ -28,8 +29,9 @@ impl<'a> Output<'a> {
         Some(())
     }
 
-    /// As many bytes from `src[from..]`; `None` when either has too few. Short runs are copied as one wide word where there is
-    /// room: what it writes too much lies within the output and is overwritten or never shown.
+    /// As many bytes from `src[from..]`; `None` when either has too few. Short runs are copied as
+    /// one wide word where there is room: what it writes too much lies within the output and is
+    /// overwritten or never shown.
     #[inline]
     pub fn literals(&mut self, src: &[u8], from: usize, len: usize) -> Option<()> {
         if len <= WIDE
@@ -45,7 +47,8 @@ impl<'a> Output<'a> {
         Some(())
     }
 
-    /// `len` bytes again from `distance` back, the new ones included; `None` when there is no room or nothing that far back.
+    /// `len` bytes again from `distance` back, the new ones included; `None` when there is no room
+    /// or nothing that far back.
     #[inline]
     pub fn repeat(&mut self, distance: usize, len: usize) -> Option<()> {
         let (at, end) = (self.at, self.at.checked_add(len)?);
@@ -63,7 +66,8 @@ impl<'a> Output<'a> {
             let byte = self.dst[from];
             self.dst[at..end].fill(byte);
         } else {
-            // What is there repeats with the distance, so each copy may take all that the ones before it made.
+            // What is there repeats with the distance, so each copy may take all that the ones
+            // before it made.
             let mut done = 0;
             while done < len {
                 let part = (distance + done).min(len - done);
@@ -113,8 +117,9 @@ pub(crate) fn same(bytes: &[u8], a: usize, b: usize, most: usize) -> usize {
     len
 }
 
-/// Where something was last seen in the input, by hash. Positions count on from input to input, so that those of earlier
-/// inputs are told by being too small, and the table is cleared only when the count wraps.
+/// Where something was last seen in the input, by hash. Positions count on from input to input, so
+/// that those of earlier inputs are told by being too small, and the table is cleared only when the
+/// count wraps.
 pub(crate) struct LastSeen<const BITS: u32> {
     table: Box<[u32]>,
     /// Position of the current input's first byte; every older one is smaller.

@@ -1,10 +1,12 @@
-//! bzip2 through libbz2-rs: whole streams with bzip2's own header. Wraps the library's unsafe calls; owns the memory that it
-//! works in.
+//! bzip2 through libbz2-rs: whole streams with bzip2's own header. Wraps the library's unsafe
+//! calls; owns the memory that it works in.
 //!
-//! 1. The library allocates its tables anew for each stream. They come from a pool of buffers that are kept, so
-//!    that a unit costs no system calls.
-//! 2. A unit is at most 128 KiB, which bzip2's run-length stage makes at most 5/4 as long: two blocks of level 1, one of level
-//!    2. Higher levels would give the same bytes and take more memory, so they are written as level 2.
+//! 1. The library allocates its tables anew for each stream. They come from a pool of buffers that
+//!    are kept, so that a unit costs no system calls.
+//! 2. A unit is at most 128 KiB, which bzip2's run-length stage makes at most 5/4 as long: two
+//!    blocks of level 1, one of level
+//!    2. Higher levels would give the same bytes and take more memory, so they are written as
+//!       level 2.
 //! 3. A stream whose header asks for more is refused before any memory is taken for it.
 #![allow(unsafe_code)]
 
@@ -21,7 +23,8 @@ use crate::Bzip2Level;
 const LEVEL_MAX: c_int = 2;
 /// Longest input whose single block fits level 1: 100,000 bytes less bzip2's reserve of 19, by 4/5.
 const LEVEL_1_BYTES_MAX: usize = (100_000 - 19) / 5 * 4;
-/// Most buffers that a pool keeps: those of a compressor of either level and those of a decompressor of either.
+/// Most buffers that a pool keeps: those of a compressor of either level and those of a
+/// decompressor of either.
 const BUFFERS_MAX: usize = 16;
 
 /// Compressor and decompressor: the buffers that they work in, kept from call to call.
@@ -39,8 +42,9 @@ impl Bzip2 {
     pub(crate) fn compress(&mut self, level: Bzip2Level, src: &[u8], dst: &mut [u8]) -> Option<usize> {
         let digit = if src.len() <= LEVEL_1_BYTES_MAX { 1 } else { c_int::from(level.get()).min(LEVEL_MAX) };
         let mut stream = self.stream(src, dst)?;
-        // SAFETY: the stream's pointers are valid for its lengths as long as `src`, `dst` and the pool are borrowed, which is
-        // to the end of this function; it is ended before that whatever happens, and freed there.
+        // SAFETY: the stream's pointers are valid for its lengths as long as `src`, `dst` and the
+        // pool are borrowed, which is to the end of this function; it is ended before that whatever
+        // happens, and freed there.
         let finished = unsafe {
             if BZ2_bzCompressInit(&raw mut stream, digit, 0, 0) != BZ_OK {
                 return None;
@@ -52,7 +56,8 @@ impl Bzip2 {
         finished.then(|| dst.len() - stream.avail_out as usize)
     }
 
-    /// Decodes a stream that is exactly `dst.len()` bytes long; false when it is not, or is malformed.
+    /// Decodes a stream that is exactly `dst.len()` bytes long; false when it is not, or is
+    /// malformed.
     pub(crate) fn decompress(&mut self, src: &[u8], dst: &mut [u8]) -> bool {
         let [b'B', b'Z', b'h', b'1' | b'2', ..] = src else { return false };
         let Some(mut stream) = self.stream(src, dst) else { return false };
@@ -102,9 +107,11 @@ struct Buffer {
     taken: bool,
 }
 
-/// The library's allocator: the smallest free buffer that is large enough, else a new one; null when there are too many.
+/// The library's allocator: the smallest free buffer that is large enough, else a new one; null
+/// when there are too many.
 unsafe extern "C" fn take(pool: *mut c_void, count: c_int, size: c_int) -> *mut c_void {
-    // SAFETY: `pool` is what `Bzip2::stream` put there: the pool, which nobody else uses while a stream is worked on.
+    // SAFETY: `pool` is what `Bzip2::stream` put there: the pool, which nobody else uses while a
+    // stream is worked on.
     let pool = unsafe { &mut *pool.cast::<Pool>() };
     let (Ok(count), Ok(size)) = (usize::try_from(count), usize::try_from(size)) else { return std::ptr::null_mut() };
     let Some(bytes) = count.checked_mul(size) else { return std::ptr::null_mut() };

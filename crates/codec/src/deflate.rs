@@ -1,5 +1,6 @@
-//! Deflate through libdeflate: a bare stream (RFC 1951) without gzip's or zlib's header and trailer, whose work the
-//! fragment's own does. Wraps the library's unsafe calls; owns its contexts.
+//! Deflate through libdeflate: a bare stream (RFC 1951) without gzip's or zlib's header and
+//! trailer, whose work the fragment's own does. Wraps the library's unsafe calls; owns its
+//! contexts.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -44,8 +45,8 @@ impl Compressor {
 
     /// Compresses `src` into `dst` if it fits.
     pub(crate) fn compress(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
-        // SAFETY: the context is live and ours alone; the pointers are valid for the lengths given with them, and the library
-        // writes at most `dst.len()` bytes.
+        // SAFETY: the context is live and ours alone; the pointers are valid for the lengths given
+        // with them, and the library writes at most `dst.len()` bytes.
         let written = unsafe {
             libdeflate_deflate_compress(
                 self.context.as_ptr(),
@@ -85,11 +86,13 @@ impl Decompressor {
         Some(Self { context })
     }
 
-    /// Decodes a stream that is exactly `dst.len()` bytes long; false when it is not, or is malformed.
+    /// Decodes a stream that is exactly `dst.len()` bytes long; false when it is not, or is
+    /// malformed.
     pub(crate) fn decompress(&mut self, src: &[u8], dst: &mut [u8]) -> bool {
         let mut read = 0;
-        // SAFETY: the context is live and ours alone; the pointers are valid for the lengths given with them; the library
-        // bounds-checks both. Without a place for the decoded length it fails unless `dst` is filled exactly.
+        // SAFETY: the context is live and ours alone; the pointers are valid for the lengths given
+        // with them; the library bounds-checks both. Without a place for the decoded length it
+        // fails unless `dst` is filled exactly.
         let result = unsafe {
             libdeflate_deflate_decompress_ex(
                 self.context.as_ptr(),

@@ -1,6 +1,6 @@
-//! Trained dictionaries: what small units have in common, kept once. Owns their preparation for use, which costs more than
-//! compressing a unit and is done once for all threads; how they come to be is in `training`, where they are kept is the
-//! engine's business.
+//! Trained dictionaries: what small units have in common, kept once. Owns their preparation for
+//! use, which costs more than compressing a unit and is done once for all threads; how they come to
+//! be is in `training`, where they are kept is the engine's business.
 
 use std::fmt;
 
@@ -9,7 +9,8 @@ use zstd_safe::{CDict, DDict};
 use crate::ZstdLevel;
 use crate::zstd::level_of;
 
-/// Number of a dictionary within a pool, as each unit that needs it names it. Never given to another one.
+/// Number of a dictionary within a pool, as each unit that needs it names it. Never given to
+/// another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DictionaryNumber(pub u32);
 
@@ -17,8 +18,9 @@ impl DictionaryNumber {
     /// Bytes that it takes at the start of a payload, little-endian.
     pub const BYTES: usize = 4;
 
-    /// The number and the frame of a payload of [`CodecId::ZSTD_DICTIONARY`](crate::CodecId::ZSTD_DICTIONARY); `None` if it is
-    /// too short for one.
+    /// The number and the frame of a payload of
+    /// [`CodecId::ZSTD_DICTIONARY`](crate::CodecId::ZSTD_DICTIONARY); `None` if it is too short for
+    /// one.
     pub fn split(payload: &[u8]) -> Option<(Self, &[u8])> {
         let (number, frame) = payload.split_first_chunk()?;
         Some((Self(u32::from_le_bytes(*number)), frame))
@@ -34,7 +36,8 @@ impl fmt::Display for DictionaryNumber {
 /// Longest dictionary. Training does not find more that is worth keeping for units of up to 16 KiB.
 pub const DICTIONARY_BYTES_MAX: usize = 112 << 10;
 
-/// A dictionary prepared to compress at one level. Shared by all threads; takes a few times the dictionary's length.
+/// A dictionary prepared to compress at one level. Shared by all threads; takes a few times the
+/// dictionary's length.
 pub struct EncodeDictionary {
     number: DictionaryNumber,
     level: ZstdLevel,
@@ -70,8 +73,8 @@ impl EncodeDictionary {
     }
 }
 
-/// A dictionary prepared to decompress what was compressed with it at any level. Shared by all threads; takes its own length and
-/// 27 KiB.
+/// A dictionary prepared to decompress what was compressed with it at any level. Shared by all
+/// threads; takes its own length and 27 KiB.
 pub struct DecodeDictionary {
     number: DictionaryNumber,
     prepared: DDict<'static>,

@@ -9,7 +9,8 @@ use crate::{CodecId, DictionaryNumber};
 pub enum DecodeError {
     /// This version knows no codec of that number: written by a newer one, or damaged.
     UnknownCodec(CodecId),
-    /// The payload is no valid stream of its codec, or does not decode to the length that it should.
+    /// The payload is no valid stream of its codec, or does not decode to the length that it
+    /// should.
     Malformed {
         /// Codec it should be.
         codec: CodecId,

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Number of a codec in the format. Permanent: a number is never given to another codec, and a codec's stream format
-/// never changes under its number. What each stream is, docs/FORMAT.md says.
+/// Number of a codec in the format. Permanent: a number is never given to another codec, and a
+/// codec's stream format never changes under its number. What each stream is, docs/FORMAT.md says.
 ///
 /// | number | codec |
 /// | --- | --- |
@@ -19,8 +19,8 @@ use std::fmt;
 /// | 97 to 106 | zstd-fast-1 to zstd-fast-10; decoded like 65 |
 /// | 120 | zstd with a trained dictionary: the dictionary's number, then a frame like those of 65 |
 ///
-/// The level is part of the number although no decoder needs it, so that statistics and `recompress` can tell what was
-/// stored how without another byte. All other numbers are free.
+/// The level is part of the number although no decoder needs it, so that statistics and
+/// `recompress` can tell what was stored how without another byte. All other numbers are free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CodecId(pub u8);
 

@@ -25,7 +25,8 @@ impl<const LAST: u8> Level<LAST> {
         (1..=LAST).map(Self)
     }
 
-    /// The level that `digits` name. "+3" and "03" are none: they would not be shown again as they were written.
+    /// The level that `digits` name. "+3" and "03" are none: they would not be shown again as they
+    /// were written.
     pub(crate) fn parse(digits: &str) -> Option<Self> {
         if digits.starts_with(['+', '0']) {
             return None;
@@ -38,7 +39,8 @@ impl<const LAST: u8> Level<LAST> {
 pub type Lz4HcLevel = Level<12>;
 /// Level of gzip, with libdeflate's meaning.
 pub type GzipLevel = Level<9>;
-/// Level of bzip2: the block size in 100 kB as bzip2 has it. Units are smaller than 200 kB, so 2 to 9 store the same.
+/// Level of bzip2: the block size in 100 kB as bzip2 has it. Units are smaller than 200 kB, so 2 to
+/// 9 store the same.
 pub type Bzip2Level = Level<9>;
 /// Level of zstd. Levels 20 to 22 differ from 19 only in windows larger than a unit.
 pub type ZstdLevel = Level<19>;

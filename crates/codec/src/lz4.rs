@@ -1,4 +1,5 @@
-//! LZ4 blocks through the C library, quickly or with a longer search. Wraps its unsafe calls; owns the compressors' states.
+//! LZ4 blocks through the C library, quickly or with a longer search. Wraps its unsafe calls; owns
+//! the compressors' states.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -6,8 +7,8 @@ use std::ffi::{c_char, c_int, c_void};
 use crate::Lz4HcLevel;
 
 unsafe extern "C" {
-    // In lz4.h since 1.9, but not in lz4-sys. The first needs a state that was initialised once and was since given only
-    // to functions of this family.
+    // In lz4.h since 1.9, but not in lz4-sys. The first needs a state that was initialised once and
+    // was since given only to functions of this family.
     fn LZ4_compress_fast_extState_fastReset(
         state: *mut c_void,
         src: *const c_char,
@@ -54,7 +55,8 @@ impl Compressor {
     /// `None` when the linked library wants a larger state than it was built for.
     pub(crate) fn new() -> Option<Self> {
         let mut state = Box::new(State([0; STATE_BYTES]));
-        // SAFETY: the pointer is valid for STATE_BYTES; the function checks size and alignment itself.
+        // SAFETY: the pointer is valid for STATE_BYTES; the function checks size and alignment
+        // itself.
         let stream = unsafe { LZ4_initStream((&raw mut *state).cast(), STATE_BYTES) };
         (!stream.is_null()).then_some(Self { state })
     }
@@ -62,8 +64,9 @@ impl Compressor {
     /// Compresses `src` into `dst` if it fits.
     pub(crate) fn compress(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
         let (src_size, dst_capacity) = (c_int::try_from(src.len()).ok()?, c_int::try_from(dst.len()).ok()?);
-        // SAFETY: the state was initialised in `new` and only this function uses it; the pointers are valid for the lengths
-        // given with them, and the library writes at most `dst_capacity` bytes.
+        // SAFETY: the state was initialised in `new` and only this function uses it; the pointers
+        // are valid for the lengths given with them, and the library writes at most `dst_capacity`
+        // bytes.
         let written = unsafe {
             LZ4_compress_fast_extState_fastReset(
                 (&raw mut *self.state).cast(),
@@ -96,7 +99,8 @@ impl CompressorHc {
     /// `None` when the linked library wants a larger state than it was built for.
     pub(crate) fn new() -> Option<Self> {
         let mut state = Box::new(StateHc([0; STATE_HC_BYTES]));
-        // SAFETY: the pointer is valid for STATE_HC_BYTES; the function checks size and alignment itself.
+        // SAFETY: the pointer is valid for STATE_HC_BYTES; the function checks size and alignment
+        // itself.
         let stream = unsafe { LZ4_initStreamHC((&raw mut *state).cast(), STATE_HC_BYTES) };
         (!stream.is_null()).then_some(Self { state })
     }
@@ -104,8 +108,9 @@ impl CompressorHc {
     /// Compresses `src` into `dst` if it fits.
     pub(crate) fn compress(&mut self, level: Lz4HcLevel, src: &[u8], dst: &mut [u8]) -> Option<usize> {
         let (src_size, dst_capacity) = (c_int::try_from(src.len()).ok()?, c_int::try_from(dst.len()).ok()?);
-        // SAFETY: the state was initialised in `new` and only this function uses it; the pointers are valid for the lengths
-        // given with them, and the library writes at most `dst_capacity` bytes.
+        // SAFETY: the state was initialised in `new` and only this function uses it; the pointers
+        // are valid for the lengths given with them, and the library writes at most `dst_capacity`
+        // bytes.
         let written = unsafe {
             LZ4_compress_HC_extStateHC_fastReset(
                 (&raw mut *self.state).cast(),
@@ -125,7 +130,8 @@ pub(crate) fn decompress(src: &[u8], dst: &mut [u8]) -> bool {
     let (Ok(src_size), Ok(dst_capacity)) = (c_int::try_from(src.len()), c_int::try_from(dst.len())) else {
         return false;
     };
-    // SAFETY: the pointers are valid for the lengths given with them; the library bounds-checks reads and writes.
+    // SAFETY: the pointers are valid for the lengths given with them; the library bounds-checks
+    // reads and writes.
     let written =
         unsafe { lz4_sys::LZ4_decompress_safe(src.as_ptr().cast(), dst.as_mut_ptr().cast(), src_size, dst_capacity) };
     usize::try_from(written) == Ok(dst.len())
@@ -138,7 +144,8 @@ pub(crate) fn decompress_prefix(src: &[u8], dst: &mut [u8], wanted: usize) -> bo
     else {
         return false;
     };
-    // SAFETY: as in `decompress`; the library never writes more than the smaller of target and capacity.
+    // SAFETY: as in `decompress`; the library never writes more than the smaller of target and
+    // capacity.
     let written = unsafe {
         LZ4_decompress_safe_partial(src.as_ptr().cast(), dst.as_mut_ptr().cast(), src_size, target, dst_capacity)
     };

@@ -1,7 +1,9 @@
-//! LZO1X, written from the public description of its stream. Any LZO1X decoder reads what this writes; this reads what any LZO1X
-//! compressor writes (the crate's tests check both against another implementation).
+//! LZO1X, written from the public description of its stream. Any LZO1X decoder reads what this
+//! writes; this reads what any LZO1X compressor writes (the crate's tests check both against
+//! another implementation).
 //!
-//! The stream is a sequence of instructions, told apart by their first byte and by what came before. Those written here:
+//! The stream is a sequence of instructions, told apart by their first byte and by what came
+//! before. Those written here:
 //!
 //! | instruction | means |
 //! | --- | --- |
@@ -11,9 +13,9 @@
 //! | `001L LLLL`, `DDDD DDSS`, `DDDD DDDD` | copy of L + 2 bytes, L = 0: 33 + extension, from 1 + D (at most 16 KiB) back |
 //! | `0001 DLLL`, `DDDD DDSS`, `DDDD DDDD` | copy of L + 2 bytes, L = 0: 9 + extension, from 16 KiB + D back; D = 0 with L = 1 is the end |
 //!
-//! S bytes as they come follow a copy. An extension is a number: 255 for each zero byte, then one byte that is not zero.
-//! Only read: `0000 DDSS`, `DDDD DDDD` (high ones): behind a copy with S > 0, two bytes from 1 + D back; behind a run of
-//! bytes, three from 2049 + D back.
+//! S bytes as they come follow a copy. An extension is a number: 255 for each zero byte, then one
+//! byte that is not zero. Only read: `0000 DDSS`, `DDDD DDDD` (high ones): behind a copy with S >
+//! 0, two bytes from 1 + D back; behind a run of bytes, three from 2049 + D back.
 
 use crate::bytes::{LastSeen, Output, same, word32};
 
@@ -56,7 +58,8 @@ impl Compressor {
     pub(crate) fn compress(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
         self.seen.begin(u32::try_from(src.len()).ok()?);
         let mut out = Output::new(dst);
-        // `written` is where the input is that no instruction covers yet, `at` where a copy is looked for.
+        // `written` is where the input is that no instruction covers yet, `at` where a copy is
+        // looked for.
         let (mut written, mut at) = (0, 0);
         while at + COPY_MIN <= src.len() {
             let value = word32(src, at);
@@ -191,7 +194,8 @@ impl Input<'_> {
     }
 }
 
-/// Decodes at least `wanted` bytes; all of `dst` and all of `src` if `wanted` is all. `None` when that cannot be done.
+/// Decodes at least `wanted` bytes; all of `dst` and all of `src` if `wanted` is all. `None` when
+/// that cannot be done.
 pub(crate) fn decompress(src: &[u8], dst: &mut [u8], wanted: usize) -> Option<()> {
     let whole = wanted == dst.len();
     let mut out = Output::new(dst);
@@ -245,7 +249,8 @@ pub(crate) fn decompress(src: &[u8], dst: &mut [u8], wanted: usize) -> Option<()
 mod tests {
     use super::*;
 
-    /// Made by hand from the description of the stream, the instructions that are only read among them.
+    /// Made by hand from the description of the stream, the instructions that are only read among
+    /// them.
     #[test]
     fn reads_streams_by_table() {
         let mut far = vec![0xaa; 2100];

@@ -1,5 +1,6 @@
-//! Training a dictionary from samples, and judging it by units that it was not trained with. Pure functions; they take
-//! seconds for megabytes of samples, and choosing the moment is the caller's business.
+//! Training a dictionary from samples, and judging it by units that it was not trained with. Pure
+//! functions; they take seconds for megabytes of samples, and choosing the moment is the caller's
+//! business.
 
 use std::sync::Arc;
 
@@ -10,8 +11,9 @@ pub const TRAINING_SAMPLES_MIN: usize = 32;
 /// Most bytes of samples that are looked at; more costs time in proportion and changes little.
 pub const TRAINING_BYTES_MAX: usize = 16 << 20;
 
-/// Trains a dictionary of at most `bytes_max` bytes (itself at most [`DICTIONARY_BYTES_MAX`]) from samples of the
-/// size that units will have. `None` when the samples are too few or too much alike to learn from.
+/// Trains a dictionary of at most `bytes_max` bytes (itself at most [`DICTIONARY_BYTES_MAX`]) from
+/// samples of the size that units will have. `None` when the samples are too few or too much alike
+/// to learn from.
 pub fn train(samples: &[&[u8]], bytes_max: usize) -> Option<Vec<u8>> {
     if samples.len() < TRAINING_SAMPLES_MIN {
         return None;
@@ -38,20 +40,23 @@ pub struct Evaluation {
     pub raw_bytes: u64,
     /// Bytes stored without a dictionary, at the same level.
     pub stored_without: u64,
-    /// Bytes stored with it, the dictionary's number in each unit included, the dictionary itself not.
+    /// Bytes stored with it, the dictionary's number in each unit included, the dictionary itself
+    /// not.
     pub stored_with: u64,
 }
 
 impl Evaluation {
-    /// What is saved more with the dictionary, in thousandths of the raw bytes; negative when it does harm.
+    /// What is saved more with the dictionary, in thousandths of the raw bytes; negative when it
+    /// does harm.
     pub fn gain_permille(&self) -> i64 {
         let gain = self.stored_without as i64 - self.stored_with as i64;
         gain * 1000 / (self.raw_bytes as i64).max(1)
     }
 }
 
-/// Compresses units that the dictionary was not trained with, with and without it, as a writer would: a unit is stored
-/// compressed if it takes at most `limit(raw length)` bytes, else raw. `None` when there is no memory.
+/// Compresses units that the dictionary was not trained with, with and without it, as a writer
+/// would: a unit is stored compressed if it takes at most `limit(raw length)` bytes, else raw.
+/// `None` when there is no memory.
 pub fn evaluate(
     dictionary: &[u8],
     level: ZstdLevel,

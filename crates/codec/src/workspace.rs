@@ -8,16 +8,19 @@ use crate::{
     zle, zstd,
 };
 
-/// Largest unit in bytes: a group. Larger inputs are refused, so that a context's memory has a bound.
+/// Largest unit in bytes: a group. Larger inputs are refused, so that a context's memory has a
+/// bound.
 pub const UNIT_BYTES_MAX: usize = 128 << 10;
 
-/// Compressors and decompressors of one thread, made when first needed and kept: a thread that only uses lz4 pays for
-/// nothing else.
+/// Compressors and decompressors of one thread, made when first needed and kept: a thread that only
+/// uses lz4 pays for nothing else.
 ///
-/// Memory to compress: 16 KiB for lz4, 256 KiB for lz4hc, 64 KiB for lzo, 4 KiB for lzjb, none for zle; 0.2 MiB for gzip-1,
-/// 0.7 MiB for gzip-2 to 9 (the level used last); 1.1 to 2.7 MiB for bzip2; for zstd what the highest level that was used needs for
-/// 128 KiB (0.5 MiB at zstd-1, 0.9 MiB at zstd-3, 1.2 MiB at zstd-9, 2.8 MiB at zstd-19). To decompress: 0.1 MiB for zstd, 12 KiB for
-/// gzip, 0.5 to 0.9 MiB for bzip2, none for the others. [`memory_bytes`](Self::memory_bytes) tells what there is.
+/// Memory to compress: 16 KiB for lz4, 256 KiB for lz4hc, 64 KiB for lzo, 4 KiB for lzjb, none for
+/// zle; 0.2 MiB for gzip-1, 0.7 MiB for gzip-2 to 9 (the level used last); 1.1 to 2.7 MiB for
+/// bzip2; for zstd what the highest level that was used needs for 128 KiB (0.5 MiB at zstd-1, 0.9
+/// MiB at zstd-3, 1.2 MiB at zstd-9, 2.8 MiB at zstd-19). To decompress: 0.1 MiB for zstd, 12 KiB
+/// for gzip, 0.5 to 0.9 MiB for bzip2, none for the others. [`memory_bytes`](Self::memory_bytes)
+/// tells what there is.
 #[derive(Default)]
 pub struct Workspace {
     lz4: Option<lz4::Compressor>,
@@ -43,7 +46,8 @@ impl Workspace {
         Self::default()
     }
 
-    /// Bytes of memory that the contexts take that were needed so far; prepared dictionaries count elsewhere.
+    /// Bytes of memory that the contexts take that were needed so far; prepared dictionaries count
+    /// elsewhere.
     pub fn memory_bytes(&self) -> usize {
         self.lz4.as_ref().map_or(0, |_| lz4::Compressor::MEMORY_BYTES)
             + self.lz4hc.as_ref().map_or(0, |_| lz4::CompressorHc::MEMORY_BYTES)
@@ -58,8 +62,9 @@ impl Workspace {
 
     /// Compresses `src` (at most [`UNIT_BYTES_MAX`]) into `dst` and returns the compressed length.
     ///
-    /// `None` means: store it raw. The result does not fit in `dst`, or the codec is [`Codec::Off`], or `src` is empty or
-    /// too long, or there is no memory. Nothing is ever written past `dst`; its content is undefined after `None`.
+    /// `None` means: store it raw. The result does not fit in `dst`, or the codec is
+    /// [`Codec::Off`], or `src` is empty or too long, or there is no memory. Nothing is ever
+    /// written past `dst`; its content is undefined after `None`.
     pub fn compress(&mut self, codec: Codec, src: &[u8], dst: &mut [u8]) -> Option<usize> {
         if src.is_empty() || src.len() > UNIT_BYTES_MAX || dst.is_empty() {
             return None;
@@ -85,8 +90,8 @@ impl Workspace {
         }
     }
 
-    /// Compresses like [`compress`](Self::compress), with a dictionary, for [`CodecId::ZSTD_DICTIONARY`]. The
-    /// dictionary's number is part of the result.
+    /// Compresses like [`compress`](Self::compress), with a dictionary, for
+    /// [`CodecId::ZSTD_DICTIONARY`]. The dictionary's number is part of the result.
     pub fn compress_with(&mut self, dictionary: &Arc<EncodeDictionary>, src: &[u8], dst: &mut [u8]) -> Option<usize> {
         if src.is_empty() || src.len() > UNIT_BYTES_MAX {
             return None;
@@ -100,13 +105,14 @@ impl Workspace {
     /// Decodes `src` into the whole of `dst`, whose length is the raw length exactly.
     ///
     /// # Errors
-    /// When the codec is unknown, `src` is malformed, or decodes to another length, or needs a dictionary. The
-    /// content of `dst` is undefined then.
+    /// When the codec is unknown, `src` is malformed, or decodes to another length, or needs a
+    /// dictionary. The content of `dst` is undefined then.
     pub fn decompress(&mut self, id: CodecId, src: &[u8], dst: &mut [u8]) -> Result<(), DecodeError> {
         self.decompress_with(id, src, dst, &mut |_| None)
     }
 
-    /// Decodes like [`decompress`](Self::decompress), and asks `dictionaries` for the dictionary if `src` needs one.
+    /// Decodes like [`decompress`](Self::decompress), and asks `dictionaries` for the dictionary if
+    /// `src` needs one.
     ///
     /// # Errors
     /// As there; and when `dictionaries` does not have it.
@@ -122,7 +128,8 @@ impl Workspace {
         let wanted = dst.len();
         let done = match stream {
             Stream::Raw => copy(src, dst),
-            // Not made by `compress`; zstd would accept an empty stream, and anything longer than a unit.
+            // Not made by `compress`; zstd would accept an empty stream, and anything longer than a
+            // unit.
             _ if dst.is_empty() || dst.len() > UNIT_BYTES_MAX => false,
             Stream::Zle => zle::decompress(src, dst, wanted).is_some(),
             Stream::Lzjb => lzjb::decompress(src, dst, wanted).is_some(),
@@ -139,9 +146,10 @@ impl Workspace {
         if done { Ok(()) } else { Err(malformed) }
     }
 
-    /// Like [`decompress`](Self::decompress), but may stop once the first `wanted` bytes of `dst` are there; what lies
-    /// behind them is undefined. Damage behind the place where it stopped is not noticed, nor is a raw length other than
-    /// `dst.len()`: the payload's checksum must have been verified.
+    /// Like [`decompress`](Self::decompress), but may stop once the first `wanted` bytes of `dst`
+    /// are there; what lies behind them is undefined. Damage behind the place where it stopped is
+    /// not noticed, nor is a raw length other than `dst.len()`: the payload's checksum must have
+    /// been verified.
     ///
     /// # Errors
     /// As [`decompress`](Self::decompress).

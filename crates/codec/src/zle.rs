@@ -1,8 +1,9 @@
-//! Zero-length encoding: runs of zeroes left out, everything else as it came. For data that is sparse within its blocks, at
-//! the price of a scan.
+//! Zero-length encoding: runs of zeroes left out, everything else as it came. For data that is
+//! sparse within its blocks, at the price of a scan.
 //!
-//! The stream is a sequence of runs. Each begins with its head: `length * 2 + is_zeroes`, in 7 bits a byte, low bits first,
-//! bit 7 set in all bytes but the last. Behind the head of a run that is not of zeroes come its bytes.
+//! The stream is a sequence of runs. Each begins with its head: `length * 2 + is_zeroes`, in 7 bits
+//! a byte, low bits first, bit 7 set in all bytes but the last. Behind the head of a run that is
+//! not of zeroes come its bytes.
 
 use crate::bytes::Output;
 
@@ -53,7 +54,8 @@ fn head(out: &mut Output<'_>, len: usize, is_zeroes: bool) -> Option<()> {
     out.push(rest as u8)
 }
 
-/// Decodes at least `wanted` bytes; all of `dst` and all of `src` if `wanted` is all. `None` when that cannot be done.
+/// Decodes at least `wanted` bytes; all of `dst` and all of `src` if `wanted` is all. `None` when
+/// that cannot be done.
 pub(crate) fn decompress(src: &[u8], dst: &mut [u8], wanted: usize) -> Option<()> {
     let mut out = Output::new(dst);
     let mut at = 0;

@@ -1,9 +1,10 @@
-//! zstd frames as the format wants them: magicless, without content size, checksum and dictionary id (2 bytes of header
-//! and 3 for each block), with and without a dictionary. Wraps the C library's contexts and keeps them for reuse.
+//! zstd frames as the format wants them: magicless, without content size, checksum and dictionary
+//! id (2 bytes of header and 3 for each block), with and without a dictionary. Wraps the C
+//! library's contexts and keeps them for reuse.
 //!
-//! A context refers to the dictionary that it used last, by a pointer. It holds a count on that dictionary too, so that the
-//! pointer stays good; and it lets go of both before it does something without a dictionary, because the library
-//! would go on using it.
+//! A context refers to the dictionary that it used last, by a pointer. It holds a count on that
+//! dictionary too, so that the pointer stays good; and it lets go of both before it does something
+//! without a dictionary, because the library would go on using it.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -64,16 +65,19 @@ impl Compressor {
 
     /// Compresses with what is set.
     fn run(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
-        // One call with the whole input: the library takes its size as pledged and picks the tables for small inputs.
+        // One call with the whole input: the library takes its size as pledged and picks the tables
+        // for small inputs.
         let done = self.context.compress2(dst, src);
         if done.is_err() {
-            // It stopped in the middle of a frame, and there it takes no other dictionary. If this fails, so does the next call.
+            // It stopped in the middle of a frame, and there it takes no other dictionary. If this
+            // fails, so does the next call.
             let _ = self.context.reset(ResetDirective::SessionOnly);
         }
         done.ok().filter(|n| *n <= dst.len())
     }
 
-    /// Compresses `src` into `dst` if it fits, with a dictionary and the level that it was prepared for.
+    /// Compresses `src` into `dst` if it fits, with a dictionary and the level that it was prepared
+    /// for.
     pub(crate) fn compress_with(
         &mut self,
         dictionary: &Arc<EncodeDictionary>,
@@ -81,8 +85,9 @@ impl Compressor {
         dst: &mut [u8],
     ) -> Option<usize> {
         if !self.dictionary.as_ref().is_some_and(|last| Arc::ptr_eq(last, dictionary)) {
-            // SAFETY: lengthens the reference's lifetime only. What it refers to lives in `self.dictionary` for as long as the
-            // context knows of it: there is no way from here to the next assignment on which the context uses it.
+            // SAFETY: lengthens the reference's lifetime only. What it refers to lives in
+            // `self.dictionary` for as long as the context knows of it: there is no way from here
+            // to the next assignment on which the context uses it.
             let prepared = unsafe { &*std::ptr::from_ref::<CDict<'static>>(dictionary.prepared()) };
             self.context.ref_cdict(prepared).ok()?;
             self.dictionary = Some(Arc::clone(dictionary));
@@ -109,8 +114,9 @@ impl Decompressor {
         self.context.sizeof()
     }
 
-    /// Decodes at least the first `wanted` bytes of a frame of `dst.len()` bytes, made with that dictionary or with none; false when it has another
-    /// length, if all of it is decoded, or is malformed.
+    /// Decodes at least the first `wanted` bytes of a frame of `dst.len()` bytes, made with that
+    /// dictionary or with none; false when it has another length, if all of it is decoded, or is
+    /// malformed.
     pub(crate) fn decompress(
         &mut self,
         dictionary: Option<&Arc<DecodeDictionary>>,

@@ -1,26 +1,32 @@
 //! The beginning of a zstd frame, without decoding the rest of it.
 //!
-//! The library decodes whole blocks, and a unit is one block (hardly ever more). But it executes a block's sequences in order, and each of them
-//! only after it has found that it fits: with room for less than the whole it fails with "destination too small", and has
-//! written all that lies before. It does not say how far it came, and its fast copies write up to [`OVERRUN`] bytes behind
-//! that place. So the room behind what is wanted ends in a stretch filled with a [`MARK`], that begins so far behind that
-//! only a copy whose end lies behind all that is wanted can reach it: if a byte of it has changed, what is wanted is there.
-//! If none has (a sequence longer than the stretch, or data like the mark), nothing is known, and the caller decodes all.
+//! The library decodes whole blocks, and a unit is one block (hardly ever more). But it executes a
+//! block's sequences in order, and each of them only after it has found that it fits: with room for
+//! less than the whole it fails with "destination too small", and has written all that lies before.
+//! It does not say how far it came, and its fast copies write up to [`OVERRUN`] bytes behind that
+//! place. So the room behind what is wanted ends in a stretch filled with a [`MARK`], that begins
+//! so far behind that only a copy whose end lies behind all that is wanted can reach it: if a byte
+//! of it has changed, what is wanted is there. If none has (a sequence longer than the stretch, or
+//! data like the mark), nothing is known, and the caller decodes all.
 //!
-//! None of this is in the library's documentation. It holds for the version that was read ([`READ_VERSION`]): `ZSTD_execSequence`
-//! and `ZSTD_execSequenceEnd` for the order and the check, `WILDCOPY_OVERLENGTH` for the overrun, and `ZSTD_allocateLiteralsBuffer`
-//! for where literals wait: not in the destination while they have at most 64 KiB and the room is no larger than the window.
-//! With any other version all is decoded; so is what is not exactly one frame of one compressed block, of which alone this was shown: a second
-//! frame may have a small window, and its literals wait in the destination then.
+//! None of this is in the library's documentation. It holds for the version that was read
+//! ([`READ_VERSION`]): `ZSTD_execSequence` and `ZSTD_execSequenceEnd` for the order and the check,
+//! `WILDCOPY_OVERLENGTH` for the overrun, and `ZSTD_allocateLiteralsBuffer` for where literals
+//! wait: not in the destination while they have at most 64 KiB and the room is no larger than the
+//! window. With any other version all is decoded; so is what is not exactly one frame of one
+//! compressed block, of which alone this was shown: a second frame may have a small window, and its
+//! literals wait in the destination then.
 
 /// What the library says of itself in the version that this was checked against: 1.5.7.
 const READ_VERSION: u32 = 10_507;
 
-/// Largest room in bytes of which no literal ever waits in the destination: a block cannot have more of them than there is room.
+/// Largest room in bytes of which no literal ever waits in the destination: a block cannot have
+/// more of them than there is room.
 const ROOM_MAX: usize = 64 << 10;
 /// How far behind its end a copy may write: `WILDCOPY_OVERLENGTH` of the library.
 const OVERRUN: usize = 32;
-/// Bytes of the stretch that tells whether enough was decoded. A longer one is reached by more units and costs more decoding.
+/// Bytes of the stretch that tells whether enough was decoded. A longer one is reached by more
+/// units and costs more decoding.
 const STRETCH: usize = 512;
 /// Less than so many bytes at the end of a unit are decoded with the rest.
 const WORTH: usize = 256;
@@ -29,8 +35,8 @@ const MARK: u8 = 0xa5;
 /// What the library returns when the destination is too small: minus `ZSTD_error_dstSize_tooSmall`.
 const TOO_SMALL: usize = 0_usize.wrapping_sub(70);
 
-/// Decodes the first `wanted` bytes of a frame into `dst`, which has the length of all of it, with `decode` (a call of the
-/// library). False: unknown whether they are there, decode all.
+/// Decodes the first `wanted` bytes of a frame into `dst`, which has the length of all of it, with
+/// `decode` (a call of the library). False: unknown whether they are there, decode all.
 pub(crate) fn decode(
     src: &[u8],
     dst: &mut [u8],
@@ -61,7 +67,8 @@ fn window_bytes(descriptor: u8) -> usize {
     base.saturating_add(base / 8 * usize::from(descriptor & 7))
 }
 
-/// Bytes of literals that a compressed block has which is the last of its frame and ends with `bytes` (RFC 8878, 3.1.1.2 and 3.1.1.3.1.1).
+/// Bytes of literals that a compressed block has which is the last of its frame and ends with
+/// `bytes` (RFC 8878, 3.1.1.2 and 3.1.1.3.1.1).
 fn literals_of_only_block(bytes: &[u8]) -> Option<usize> {
     const LAST: u32 = 1;
     const COMPRESSED: u32 = 2;
@@ -88,8 +95,8 @@ fn literals_of_only_block(bytes: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// Whoever raises the library's version reads anew what the head of this file names, and the test of prefixes, which would
-    /// pass without it, only slower.
+    /// Whoever raises the library's version reads anew what the head of this file names, and the
+    /// test of prefixes, which would pass without it, only slower.
     #[test]
     fn the_library_is_the_one_that_was_read() {
         assert_eq!(zstd_safe::version_number(), READ_VERSION);
@@ -131,11 +138,13 @@ mod tests {
         assert_eq!(literals_of_only_block(&whole[..4]), None);
     }
 
-    /// Two frames, of which the second has a window of 1 KiB: while its first block is decoded, literals of it wait in the middle of what is
-    /// wanted, and then its second block does not fit. They were taken for decoded data.
+    /// Two frames, of which the second has a window of 1 KiB: while its first block is decoded,
+    /// literals of it wait in the middle of what is wanted, and then its second block does not fit.
+    /// They were taken for decoded data.
     #[test]
     fn literals_of_another_frame_are_not_taken_for_data() {
-        // 10 raw literals and no sequences; 1024 times the same literal and no sequences; 3062 times a byte.
+        // 10 raw literals and no sequences; 1024 times the same literal and no sequences; 3062
+        // times a byte.
         let first = [&[10 << 3][..], &[7; 10], &[0]].concat();
         let second = [(1 | 0b01 << 2 | 1024_u32 << 4).to_le_bytes()[..2].to_vec(), vec![9, 0]].concat();
         let third = [((3062_u32 << 3) | 3).to_le_bytes()[..3].to_vec(), vec![5]].concat();
@@ -149,7 +158,8 @@ mod tests {
         assert_eq!(part[..2000], whole[..2000]);
     }
 
-    /// What it is for: text is decoded in part, and the part is right, with the library and without help of the fallback.
+    /// What it is for: text is decoded in part, and the part is right, with the library and without
+    /// help of the fallback.
     #[test]
     fn most_prefixes_of_text_need_no_more() {
         let mut raw = Vec::new();

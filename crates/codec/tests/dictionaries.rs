@@ -1,4 +1,5 @@
-//! Dictionaries: trained on samples of one kind, they save on others of that kind, on every thread, and never confuse.
+//! Dictionaries: trained on samples of one kind, they save on others of that kind, on every thread,
+//! and never confuse.
 
 #![allow(clippy::unwrap_used)]
 
@@ -144,7 +145,8 @@ fn units_with_and_without_and_with_another_dictionary_mix_in_one_workspace() {
     }
 }
 
-/// A frame that did not fit was left half written, and the context took no other dictionary any more: everything behind it was stored raw.
+/// A frame that did not fit was left half written, and the context took no other dictionary any
+/// more: everything behind it was stored raw.
 #[test]
 fn after_a_unit_that_does_not_fit_others_compress_with_and_without() {
     let encode = Arc::new(EncodeDictionary::prepare(DictionaryNumber(1), &trained(), level(3)).unwrap());

@@ -118,7 +118,8 @@ proptest! {
         if let Some(stored) = compress(&mut workspace, codec, &raw, limit) {
             prop_assert_eq!(decompress(&mut workspace, codec.id(), &stored, len).unwrap(), raw);
         } else {
-            // Not for nothing: a few bytes of working room are all that a codec may want beyond the result.
+            // Not for nothing: a few bytes of working room are all that a codec may want beyond the
+            // result.
             prop_assert!(limit < free.len() + 64, "{} needs {} and was given {}", codec, free.len(), limit);
         }
     }
@@ -251,7 +252,8 @@ fn unknown_numbers_are_named_in_the_error() {
     assert_eq!(error.to_string(), "this version cannot decode codec 107 (number 107 in the format)");
 }
 
-/// The stream formats are permanent. These bytes were made by the first version; every later one must decode them.
+/// The stream formats are permanent. These bytes were made by the first version; every later one
+/// must decode them.
 #[test]
 fn streams_of_the_first_version_decode() {
     let text = b"shale shale shale shale shale shale shale shale shale shale\n";
@@ -264,7 +266,8 @@ fn streams_of_the_first_version_decode() {
 const LZ4_STREAM: &[u8] = &[111, 115, 104, 97, 108, 101, 32, 6, 0, 30, 80, 104, 97, 108, 101, 10];
 const ZSTD_STREAM: &[u8] = &[0, 0, 109, 0, 0, 56, 115, 104, 97, 108, 101, 32, 10, 1, 0, 202, 89, 138];
 
-/// Both ways against another implementation of LZO1X: what it writes is read here, and it reads what is written here.
+/// Both ways against another implementation of LZO1X: what it writes is read here, and it reads
+/// what is written here.
 #[test]
 fn lzo_streams_are_exchanged_with_another_implementation() {
     let mut workspace = Workspace::new();

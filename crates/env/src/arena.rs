@@ -1,12 +1,15 @@
-//! Many buffers of a few sizes, out of one stretch of address space whose pages are all of one kind.
+//! Many buffers of a few sizes, out of one stretch of address space whose pages are all of one
+//! kind.
 //!
-//! **Small pages** are for a cache: it is filled once and then stays, so that what its first use costs is what counts; and under a
-//! hypervisor that takes back what a guest does not use, a huge page is as a rule one that was taken back: 10 us for each 4 KiB
-//! of it were measured, against 2 us for small pages, which come from what was in use a moment ago.
+//! **Small pages** are for a cache: it is filled once and then stays, so that what its first use
+//! costs is what counts; and under a hypervisor that takes back what a guest does not use, a huge
+//! page is as a rule one that was taken back: 10 us for each 4 KiB of it were measured, against 2
+//! us for small pages, which come from what was in use a moment ago.
 //!
-//! **Huge pages** are for what the device fills again and again in large requests. In small pages, one of 128 KiB has 32 segments and one
-//! of a megabyte 256, each of which costs the system and takes a place in the device's queue: a virtio disk has some 256 places for all
-//! requests together.
+//! **Huge pages** are for what the device fills again and again in large requests. In small pages,
+//! one of 128 KiB has 32 segments and one of a megabyte 256, each of which costs the system and
+//! takes a place in the device's queue: a virtio disk has some 256 places for all requests
+//! together.
 //!
 //! Pages that were used once stay with the arena; buffers come from its lowest free pages.
 #![allow(unsafe_code)]
@@ -43,7 +46,8 @@ pub struct Arena {
     free: Mutex<FrameAllocator<ORDER>>,
 }
 
-// SAFETY: the memory is only reached through buffers, which do not overlap; the rest is behind a lock.
+// SAFETY: the memory is only reached through buffers, which do not overlap; the rest is behind a
+// lock.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
@@ -60,15 +64,16 @@ impl Arena {
         };
         let len = len.max(1).checked_next_multiple_of(align).ok_or(io::ErrorKind::OutOfMemory)?;
         let memory = map_aligned(len, align)?;
-        // SAFETY: the advice is about the mapping just made. A system without huge pages refuses it, and has small ones only.
+        // SAFETY: the advice is about the mapping just made. A system without huge pages refuses
+        // it, and has small ones only.
         let _ = unsafe { rustix::mm::madvise(memory.as_ptr().cast(), len, advice) };
         let mut free = FrameAllocator::new();
         free.add_frame(0, len / PAGE_BYTES);
         Ok(Arc::new(Self { memory, len, free: Mutex::new(free) }))
     }
 
-    /// A buffer of exactly `len` bytes with any content; `None` if the arena has no room for it. It takes the next power of two of
-    /// pages.
+    /// A buffer of exactly `len` bytes with any content; `None` if the arena has no room for it. It
+    /// takes the next power of two of pages.
     pub fn buffer(self: &Arc<Self>, len: usize) -> Option<ArenaBuf> {
         let pages = len.div_ceil(PAGE_BYTES).max(1);
         if pages > 1 << (ORDER - 1) {
@@ -79,11 +84,13 @@ impl Arena {
     }
 }
 
-/// New address space that begins at a multiple of `align` bytes, a power of two, and has a multiple of it.
+/// New address space that begins at a multiple of `align` bytes, a power of two, and has a multiple
+/// of it.
 fn map_aligned(len: usize, align: usize) -> io::Result<NonNull<u8>> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // A mapping begins with a page: of one that is longer by `align` but for a page, the two ends are given back.
+    // A mapping begins with a page: of one that is longer by `align` but for a page, the two ends
+    // are given back.
     let spare = align - PAGE_BYTES;
     let wide = len.checked_add(spare).ok_or(io::ErrorKind::OutOfMemory)?;
     // SAFETY: a new mapping at a place that the system chooses touches nothing else.
@@ -93,7 +100,8 @@ fn map_aligned(len: usize, align: usize) -> io::Result<NonNull<u8>> {
     let memory = unsafe { whole.byte_add(head) };
     for (end, bytes) in [(whole, head), (memory.wrapping_byte_add(len), spare - head)] {
         if bytes > 0 {
-            // SAFETY: this part of the mapping just made has not been used, nor will be. If it fails, it is address space that is lost.
+            // SAFETY: this part of the mapping just made has not been used, nor will be. If it
+            // fails, it is address space that is lost.
             let _ = unsafe { rustix::mm::munmap(end, bytes) };
         }
     }
@@ -131,7 +139,8 @@ impl ArenaBuf {
 impl Deref for ArenaBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the pages are mapped and this buffer's alone; a mapping's first content is zeroes. Borrowed with self.
+        // SAFETY: the pages are mapped and this buffer's alone; a mapping's first content is
+        // zeroes. Borrowed with self.
         unsafe { std::slice::from_raw_parts(self.start(), self.len) }
     }
 }

@@ -8,8 +8,8 @@ pub trait Clock: Send + Sync {
     fn now_ns(&self) -> u64;
     /// Wall-clock seconds since 1970.
     fn unix_s(&self) -> u64;
-    /// CPU nanoseconds that the calling thread has used, from an arbitrary start; 0 where that cannot be told. A system call: not for
-    /// every unit.
+    /// CPU nanoseconds that the calling thread has used, from an arbitrary start; 0 where that
+    /// cannot be told. A system call: not for every unit.
     fn thread_cpu_ns(&self) -> u64;
 }
 

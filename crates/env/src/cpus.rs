@@ -7,8 +7,9 @@ pub fn current_cpu() -> usize {
     rustix::thread::sched_getcpu()
 }
 
-/// Keeps the thread that owns it off one processor: a thread that is woken there to help whoever is busy there. The scheduler of a virtual
-/// machine wakes it on that processor, to wait its turn, because a processor that sleeps looks like one that the hypervisor has taken away.
+/// Keeps the thread that owns it off one processor: a thread that is woken there to help whoever is
+/// busy there. The scheduler of a virtual machine wakes it on that processor, to wait its turn,
+/// because a processor that sleeps looks like one that the hypervisor has taken away.
 #[derive(Default)]
 pub struct KeepOff {
     /// That processor, and those that the thread might use before.

@@ -1,4 +1,5 @@
-//! Whether a file has been deleted while it is open: the system goes on writing to it, and calls that success, until nobody has it open.
+//! Whether a file has been deleted while it is open: the system goes on writing to it, and calls
+//! that success, until nobody has it open.
 
 use std::fs::File;
 use std::io::Result;

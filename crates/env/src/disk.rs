@@ -6,9 +6,10 @@ use crate::{AlignedBuf, ReadRing};
 
 /// Random-access storage with explicit durability.
 ///
-/// What is assumed of it: a write that was followed by a successful [`sync`](Self::sync) survives a crash whole; one that
-/// was not may survive whole, not at all, or in any subset of its 512-byte sectors, in any order with other writes.
-/// Reads see all earlier writes that returned, synced or not.
+/// What is assumed of it: a write that was followed by a successful [`sync`](Self::sync) survives a
+/// crash whole; one that was not may survive whole, not at all, or in any subset of its 512-byte
+/// sectors, in any order with other writes. Reads see all earlier writes that returned, synced or
+/// not.
 pub trait Disk: Send + Sync {
     /// Offsets, lengths and memory addresses of reads are multiples of this (512 or 4096).
     fn read_alignment(&self) -> usize;
@@ -24,20 +25,22 @@ pub trait Disk: Send + Sync {
     /// Writes the first `len` bytes of `buf` at `offset`; both are multiples of 4096.
     fn write_at(&self, offset: u64, buf: &AlignedBuf, len: usize) -> Result<()>;
 
-    /// Makes every write that returned before this call durable. [`std::io::ErrorKind::NotFound`]: somebody has deleted what it is on, which is
-    /// there only as long as it stays open.
+    /// Makes every write that returned before this call durable. [`std::io::ErrorKind::NotFound`]:
+    /// somebody has deleted what it is on, which is there only as long as it stays open.
     fn sync(&self) -> Result<()>;
 
     /// Sets space aside, so that later writes to the range do not fail for want of space below.
     /// A no-op where the storage cannot do that.
     fn reserve(&self, offset: u64, len: u64) -> Result<()>;
 
-    /// The same, if need be from what is otherwise left for whatever else a pool keeps beside its data: for what gives space back.
+    /// The same, if need be from what is otherwise left for whatever else a pool keeps beside its
+    /// data: for what gives space back.
     fn reserve_last(&self, offset: u64, len: u64) -> Result<()> {
         self.reserve(offset, len)
     }
 
-    /// Bytes that could still be set aside now, beyond what has been. No bound where the storage has its space anyway.
+    /// Bytes that could still be set aside now, beyond what has been. No bound where the storage
+    /// has its space anyway.
     fn room_bytes(&self) -> u64 {
         u64::MAX
     }
@@ -58,8 +61,8 @@ pub trait Disk: Send + Sync {
     /// A no-op where the storage cannot do that.
     fn punch(&self, offset: u64, len: u64) -> Result<()>;
 
-    /// Whether a sync behind the first write to a place costs clearly more than one behind a later write there: true of
-    /// files, whose file system records what was written, false of devices.
+    /// Whether a sync behind the first write to a place costs clearly more than one behind a later
+    /// write there: true of files, whose file system records what was written, false of devices.
     fn first_write_is_dear(&self) -> bool {
         true
     }
@@ -75,7 +78,8 @@ pub trait Disk: Send + Sync {
     /// When there is none.
     fn grow(&self, bytes: u64) -> Result<()>;
 
-    /// Gives back what lies behind the first `bytes`, which is needed no more. A no-op where the storage cannot do that.
+    /// Gives back what lies behind the first `bytes`, which is needed no more. A no-op where the
+    /// storage cannot do that.
     ///
     /// # Errors
     /// Those of the storage.
@@ -103,7 +107,8 @@ pub trait DiskLayer: Send + Sync {
         self.below().read_at(offset, buf, len)
     }
 
-    /// See [`Disk::read_ring`]: none, because what this disk adds to reads would be passed by. One that adds nothing hands the other one's on.
+    /// See [`Disk::read_ring`]: none, because what this disk adds to reads would be passed by. One
+    /// that adds nothing hands the other one's on.
     fn read_ring(&self) -> Option<Box<dyn ReadRing + '_>> {
         None
     }

@@ -1,8 +1,9 @@
-//! A number that says how much of the map store was durable, kept beside it. Owns one small file; knows nothing of what the
-//! number counts.
+//! A number that says how much of the map store was durable, kept beside it. Owns one small file;
+//! knows nothing of what the number counts.
 //!
-//! The file has two slots, 4096 bytes apart, written in turn, so that a write that a crash tears leaves the other one. A
-//! slot is valid if and only if it holds, little-endian: the magic number, the number, and the number's complement.
+//! The file has two slots, 4096 bytes apart, written in turn, so that a write that a crash tears
+//! leaves the other one. A slot is valid if and only if it holds, little-endian: the magic number,
+//! the number, and the number's complement.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Result};

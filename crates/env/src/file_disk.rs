@@ -1,9 +1,11 @@
-//! [`Disk`] on a file or a raw block device. Owns the open descriptor, the choice between direct and buffered I/O, and the
-//! counters of what was transferred. Does not cache, order or merge: callers issue the requests that they want to happen.
+//! [`Disk`] on a file or a raw block device. Owns the open descriptor, the choice between direct
+//! and buffered I/O, and the counters of what was transferred. Does not cache, order or merge:
+//! callers issue the requests that they want to happen.
 //!
-//! Direct I/O (O_DIRECT) is used wherever the storage supports it: the engine keeps decoded data in caches of its own, and
-//! the page cache would hold the compressed bytes a second time, outside of any budget. What was written directly still
-//! needs [`Disk::sync`]: for the device's own cache, and for the file's block map.
+//! Direct I/O (O_DIRECT) is used wherever the storage supports it: the engine keeps decoded data in
+//! caches of its own, and the page cache would hold the compressed bytes a second time, outside of
+//! any budget. What was written directly still needs [`Disk::sync`]: for the device's own cache,
+//! and for the file's block map.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
@@ -24,15 +26,16 @@ const WRITE_ALIGN: usize = 4096;
 /// Smallest alignment of reads: a sector. Finer reads would not save anything below.
 const READ_ALIGN_MIN: usize = 512;
 
-/// Longest read in one go, but through a ring, whose owner decides. Some devices serve larger ones alone, and hold up writes behind them:
-/// on a virtio disk, reads of 256 KiB and more came to half of what those of 128 KiB did, and to three quarters of all there is beside
-/// writes, which got an eighth.
+/// Longest read in one go, but through a ring, whose owner decides. Some devices serve larger ones
+/// alone, and hold up writes behind them: on a virtio disk, reads of 256 KiB and more came to half
+/// of what those of 128 KiB did, and to three quarters of all there is beside writes, which got an
+/// eighth.
 const READ_BYTES: usize = 128 << 10;
 
 /// Permissions of a new data file: its owner alone.
 const DATA_FILE_MODE: u32 = 0o600;
-/// Space that reservations leave to the rest of the file system, first of all to the map store: its journal and a merge of
-/// small tables. On small file systems it is an eighth of all.
+/// Space that reservations leave to the rest of the file system, first of all to the map store: its
+/// journal and a merge of small tables. On small file systems it is an eighth of all.
 const HEADROOM_BYTES: u64 = 32 << 20;
 const HEADROOM_SHARE: u64 = 8;
 
@@ -45,8 +48,9 @@ enum Kind {
 
 /// A file or block device as a [`Disk`].
 ///
-/// It is held exclusively: a block device by O_EXCL, which the kernel refuses while it is mounted or otherwise claimed, a
-/// file by an advisory lock. Reads and writes take no lock and allocate nothing.
+/// It is held exclusively: a block device by O_EXCL, which the kernel refuses while it is mounted
+/// or otherwise claimed, a file by an advisory lock. Reads and writes take no lock and allocate
+/// nothing.
 #[derive(Debug)]
 pub struct FileDisk {
     file: File,
@@ -56,18 +60,21 @@ pub struct FileDisk {
     direct: bool,
     is_new: bool,
     deletion: Deletion,
-    /// A sync failed. The kernel reports lost writes once only, so that the next sync would succeed without them.
+    /// A sync failed. The kernel reports lost writes once only, so that the next sync would succeed
+    /// without them.
     sync_failed: AtomicBool,
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
 }
 
 impl FileDisk {
-    /// Holds what is there, and makes sure that it takes `capacity_bytes`, without touching what it holds: a file may become longer. For whoever
-    /// must know that before it does away with something else.
+    /// Holds what is there, and makes sure that it takes `capacity_bytes`, without touching what it
+    /// holds: a file may become longer. For whoever must know that before it does away with
+    /// something else.
     ///
     /// # Errors
-    /// Those of [`create`](Self::create), but for [`ErrorKind::AlreadyExists`], and [`ErrorKind::NotFound`].
+    /// Those of [`create`](Self::create), but for [`ErrorKind::AlreadyExists`], and
+    /// [`ErrorKind::NotFound`].
     pub fn claim(path: &Path, capacity_bytes: u64) -> Result<Self> {
         let disk = Self::open(path)?;
         let size = disk.size_bytes()?;
@@ -80,7 +87,8 @@ impl FileDisk {
         Ok(disk)
     }
 
-    /// Empties a file, and gives it the length of `capacity_bytes`, sparse. A device stays as it is.
+    /// Empties a file, and gives it the length of `capacity_bytes`, sparse. A device stays as it
+    /// is.
     ///
     /// # Errors
     /// Whatever the system says.
@@ -115,12 +123,14 @@ impl FileDisk {
         })
     }
 
-    /// Makes `path` hold `capacity_bytes`: a new sparse file, or an existing empty one, or a block device that is large enough. A file that it
-    /// made is gone again after an error, unless another one has taken it meanwhile.
+    /// Makes `path` hold `capacity_bytes`: a new sparse file, or an existing empty one, or a block
+    /// device that is large enough. A file that it made is gone again after an error, unless
+    /// another one has taken it meanwhile.
     ///
     /// # Errors
-    /// [`ErrorKind::AlreadyExists`] when it is a file that is not empty, [`ErrorKind::ResourceBusy`] when it is in use,
-    /// [`ErrorKind::InvalidInput`] when it is a device that is too small, and whatever the system says.
+    /// [`ErrorKind::AlreadyExists`] when it is a file that is not empty,
+    /// [`ErrorKind::ResourceBusy`] when it is in use, [`ErrorKind::InvalidInput`] when it is a
+    /// device that is too small, and whatever the system says.
     pub fn create(path: &Path, capacity_bytes: u64) -> Result<Self> {
         let in_context = |what: &str, error: Error| context(error, format_args!("{what} {}", path.display()));
         let is_new = !path.try_exists()?;
@@ -156,13 +166,15 @@ impl FileDisk {
     /// Opens an existing file or block device.
     ///
     /// # Errors
-    /// [`ErrorKind::ResourceBusy`] when it is in use (a mounted device too), [`ErrorKind::InvalidInput`] when it is neither
-    /// a file nor a block device, and whatever the system says.
+    /// [`ErrorKind::ResourceBusy`] when it is in use (a mounted device too),
+    /// [`ErrorKind::InvalidInput`] when it is neither a file nor a block device, and whatever the
+    /// system says.
     pub fn open(path: &Path) -> Result<Self> {
         Self::open_for(path, true)
     }
 
-    /// Opens an existing file or block device so that every write to it fails. It is held like one that is written.
+    /// Opens an existing file or block device so that every write to it fails. It is held like one
+    /// that is written.
     ///
     /// # Errors
     /// Those of [`open`](Self::open).
@@ -219,7 +231,8 @@ impl FileDisk {
         })
     }
 
-    /// Whether I/O is direct; otherwise it goes through the page cache, because the file system cannot do better.
+    /// Whether I/O is direct; otherwise it goes through the page cache, because the file system
+    /// cannot do better.
     pub fn is_direct(&self) -> bool {
         self.direct
     }
@@ -250,8 +263,9 @@ impl FileDisk {
 }
 
 impl FileDisk {
-    /// Fails when the file system would be left without the headroom that whatever else a pool keeps there needs: without it
-    /// the map could not be brought up to date, and not even deleting would help.
+    /// Fails when the file system would be left without the headroom that whatever else a pool
+    /// keeps there needs: without it the map could not be brought up to date, and not even deleting
+    /// would help.
     fn keep_headroom(&self, len: u64) -> Result<()> {
         if self.beyond_headroom()? >= len { Ok(()) } else { Err(ErrorKind::StorageFull.into()) }
     }
@@ -312,7 +326,8 @@ impl Disk for FileDisk {
                             let error = Error::new(ErrorKind::UnexpectedEof, "the device ends before");
                             return Err(self.failed("read", offset, len as u64, error));
                         }
-                        // The file is shorter than the pool's capacity, as a hole at its end would be.
+                        // The file is shorter than the pool's capacity, as a hole at its end would
+                        // be.
                         buf[done..].fill(0);
                         break;
                     }
@@ -494,7 +509,8 @@ fn hold(file: &File, path: &Path) -> Result<()> {
     }
 }
 
-/// The alignment that direct reads need, or `None` where direct I/O does not work with it and with [`WRITE_ALIGN`].
+/// The alignment that direct reads need, or `None` where direct I/O does not work with it and with
+/// [`WRITE_ALIGN`].
 fn direct_read_align(file: &File, kind: Kind) -> Option<usize> {
     let align = match kind {
         Kind::BlockDevice => rustix::fs::ioctl_blksszget(file).ok()?,
@@ -522,8 +538,9 @@ fn direct_read_align(file: &File, kind: Kind) -> Option<usize> {
     (usable && works).then_some(align)
 }
 
-/// Makes the system read from the device again what it has in memory of a file. After a sync that failed it keeps what never reached the device, and
-/// calls it clean; who opens the file anew must not take that for what is there.
+/// Makes the system read from the device again what it has in memory of a file. After a sync that
+/// failed it keeps what never reached the device, and calls it clean; who opens the file anew must
+/// not take that for what is there.
 pub(crate) fn forget_cached(file: &File) -> Result<()> {
     // Only what is clean is forgotten; a device that still fails says so here.
     file.sync_data()?;

@@ -138,7 +138,8 @@ fn create_clobbers_nothing() {
     assert_eq!(FileDisk::create(&path, 1 << 20).unwrap().size_bytes().unwrap(), 1 << 20);
 }
 
-/// A process that another thread just starts has a copy of each descriptor until its program is loaded.
+/// A process that another thread just starts has a copy of each descriptor until its program is
+/// loaded.
 #[test]
 fn a_copy_of_the_descriptor_does_not_hold() {
     let dir = TempDir::new("disk-copy");
@@ -156,7 +157,8 @@ fn read_by_devices() -> Option<u64> {
     counters.lines().find_map(|line| line.strip_prefix("read_bytes: "))?.parse().ok()
 }
 
-/// Without direct I/O, what a failed sync had left in memory was read after the pool had been opened again, as if it were on the device.
+/// Without direct I/O, what a failed sync had left in memory was read after the pool had been
+/// opened again, as if it were on the device.
 #[test]
 fn what_the_system_has_in_memory_can_be_forgotten() {
     const TMPFS_MAGIC: u64 = 0x0102_1994;
@@ -194,7 +196,8 @@ fn claim_and_empty(path: &Path, capacity_bytes: u64) -> Result<FileDisk> {
     Ok(disk)
 }
 
-/// An `init --force` onto the data of a pool that was served emptied it, and only then found it held.
+/// An `init --force` onto the data of a pool that was served emptied it, and only then found it
+/// held.
 #[test]
 fn what_another_holds_is_not_emptied() {
     let dir = TempDir::new("disk-over");
@@ -280,7 +283,8 @@ fn requests_that_do_not_fit_are_refused() {
 fn a_full_file_system_is_storage_full() {
     let dir = TempDir::new("disk-full");
     let _alone = starting();
-    // tmpfs with a size stands in for a full disk; without the right to mount there is nothing to test.
+    // tmpfs with a size stands in for a full disk; without the right to mount there is nothing to
+    // test.
     let mounted = std::process::Command::new("mount")
         .args(["-t", "tmpfs", "-o", "size=1m", "none"])
         .arg(dir.path())
@@ -458,7 +462,8 @@ fn a_ring_that_is_dropped_leaves_nothing_under_way() {
         }
         drop(ring.wait());
         drop(ring);
-        // The next one of this thread is the same for the kernel, and must not hear of what was dropped.
+        // The next one of this thread is the same for the kernel, and must not hear of what was
+        // dropped.
         let mut ring = disk.read_ring().unwrap();
         assert!(ring.wait().is_none());
         ring.begin(1000, 4096, AlignedBuf::new(4096), 4096);

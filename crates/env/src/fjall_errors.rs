@@ -1,4 +1,5 @@
-//! What failures of the map store's library and files are to its users: damage, a full file system, or what only reopening helps against.
+//! What failures of the map store's library and files are to its users: damage, a full file system,
+//! or what only reopening helps against.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -58,8 +59,9 @@ pub(crate) fn library_error(dir: &Path, error: &fjall::Error) -> MapError {
     let corrupt = match error {
         Error::Storage(LsmError::Io(e)) | Error::Io(e) if is_full(e) => return full(dir, e),
         Error::Storage(LsmError::Io(e)) | Error::Io(e) => {
-            // The library looks for no file that its lists do not name, and reads nothing beyond a file's end or at
-            // impossible places, unless a name or a length is damaged; and makes no file that is there, unless another one is gone.
+            // The library looks for no file that its lists do not name, and reads nothing beyond a
+            // file's end or at impossible places, unless a name or a length is damaged; and makes
+            // no file that is there, unless another one is gone.
             use ErrorKind::{AlreadyExists, InvalidData, InvalidInput, NotFound, UnexpectedEof};
             matches!(e.kind(), AlreadyExists | InvalidData | InvalidInput | NotFound | UnexpectedEof)
         }

@@ -12,8 +12,9 @@ use crate::map_store::MapError;
 const VERSION: [u8; 4] = *b"FJL\x03";
 
 impl FjallStore {
-    /// Opens the store in `dir`, and makes two small files anew if they are lost or damaged: the library's `version`, which is always the
-    /// same, and `durable`, which then says that all is durable that the store has. Which they were.
+    /// Opens the store in `dir`, and makes two small files anew if they are lost or damaged: the
+    /// library's `version`, which is always the same, and `durable`, which then says that all is
+    /// durable that the store has. Which they were.
     ///
     /// # Errors
     /// As [`open`](Self::open).

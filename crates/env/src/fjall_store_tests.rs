@@ -134,7 +134,8 @@ const ENLARGED_KEY: [u8; 8] = ((1 << 32) + 5u64).to_be_bytes();
 /// One batch in so many of the kill test is a large one.
 const LARGE_EVERY: u64 = 16;
 
-/// Batch `number` of the kill test: every key gets the batch's number, so that a mix of batches is seen.
+/// Batch `number` of the kill test: every key gets the batch's number, so that a mix of batches is
+/// seen.
 fn numbered(number: u64) -> MapBatch {
     let mut batch = MapBatch::default();
     if number.is_multiple_of(LARGE_EVERY) {
@@ -148,7 +149,8 @@ fn numbered(number: u64) -> MapBatch {
     batch
 }
 
-/// Runs in a child process of the test below: commits numbered batches for ever, and says which one is durable.
+/// Runs in a child process of the test below: commits numbered batches for ever, and says which one
+/// is durable.
 #[test]
 #[ignore = "the child of a_killed_process_leaves_whole_batches"]
 fn commit_until_killed() {
@@ -207,7 +209,8 @@ fn a_killed_process_leaves_whole_batches() {
     }
 }
 
-/// A store with several tables, one of them in the last level with its index and filter in parts, and a journal; all its records are known.
+/// A store with several tables, one of them in the last level with its index and filter in parts,
+/// and a journal; all its records are known.
 fn filled(map: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
     let store = FjallStore::create(map, SMALL).unwrap();
     for number in 0..4u64 {
@@ -235,7 +238,8 @@ fn filled(map: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
     records
 }
 
-/// What damage did to a store: found at open, by verify, by reads; or it does not matter because all records are right.
+/// What damage did to a store: found at open, by verify, by reads; or it does not matter because
+/// all records are right.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     AtOpen,
@@ -310,7 +314,8 @@ fn a_damaged_byte_is_never_a_wrong_value() {
     assert!(seen[&Outcome::AtOpen] > 0 && seen[&Outcome::AtVerify] > 0, "{seen:?}");
 }
 
-/// The journal that a power loss leaves: the last batch has its end, but a page in the middle of a value never arrived.
+/// The journal that a power loss leaves: the last batch has its end, but a page in the middle of a
+/// value never arrived.
 #[test]
 fn a_batch_with_a_hole_is_dropped_if_it_was_not_durable() {
     for durable in [false, true] {
@@ -348,8 +353,8 @@ fn a_batch_with_a_hole_is_dropped_if_it_was_not_durable() {
     }
 }
 
-/// A journal as a power loss leaves it, of a store that was made and never opened again, so that it is as long as the library makes it: behind
-/// what is durable a batch of `bytes` with a hole.
+/// A journal as a power loss leaves it, of a store that was made and never opened again, so that it
+/// is as long as the library makes it: behind what is durable a batch of `bytes` with a hole.
 fn torn_journal(map: &Path, bytes: usize) -> PathBuf {
     let store = FjallStore::create(map, SMALL).unwrap();
     store.commit(batch_of(&[("a", "1")])).unwrap();
@@ -365,7 +370,8 @@ fn torn_journal(map: &Path, bytes: usize) -> PathBuf {
     journal
 }
 
-/// The padding, 64 MiB of zeroes, was copied with the tail: where there is no room for that, the store never opened again.
+/// The padding, 64 MiB of zeroes, was copied with the tail: where there is no room for that, the
+/// store never opened again.
 #[test]
 fn a_torn_tail_takes_no_room() {
     let dir = TempDir::new("fjall-torn-full");
@@ -441,7 +447,8 @@ fn what_a_crash_interrupts_while_a_tail_is_cut_or_put_back_is_made_good() {
     assert!(!kept.exists());
 }
 
-/// It was taken for damage of an older journal: the library goes on to another one although a commit has failed.
+/// It was taken for damage of an older journal: the library goes on to another one although a
+/// commit has failed.
 #[test]
 fn a_torn_tail_is_cut_before_journals_in_which_nothing_is() {
     let dir = TempDir::new("fjall-torn-rotated");
@@ -580,7 +587,8 @@ fn a_table_of_its_own_stands_where_it_was_committed() {
     }
 }
 
-/// Durable when it is committed, and whatever came before it: all of it is there when the machine stops right behind it.
+/// Durable when it is committed, and whatever came before it: all of it is there when the machine
+/// stops right behind it.
 #[test]
 fn what_comes_before_a_table_of_its_own_is_durable_with_it() {
     let dir = TempDir::new("fjall-table-order");

@@ -1,16 +1,21 @@
-//! Finds the end of the whole batches in the journals of fjall 3, before that library reads them: of a torn tail it drops
-//! some kinds and refuses to open for others (a crash may leave the last batch with its end marker and a hole before it,
-//! because pages reach the disk in any order, and a hole within a value looks like a value), and of damage in the middle it
-//! takes everything for a tail that follows. Cuts a journal, and puts back what it cut; never judges whether that was right.
+//! Finds the end of the whole batches in the journals of fjall 3, before that library reads them:
+//! of a torn tail it drops some kinds and refuses to open for others (a crash may leave the last
+//! batch with its end marker and a hole before it, because pages reach the disk in any order, and a
+//! hole within a value looks like a value), and of damage in the middle it takes everything for a
+//! tail that follows. Cuts a journal, and puts back what it cut; never judges whether that was
+//! right.
 //!
-//! What is cut goes to a file beside the journal, piece by piece, and so it comes back: a file system that has a few blocks left has room for that,
-//! because pieces become smaller where the larger ones find none. A crash in between leaves the file, and whoever comes next begins with putting back what is in it: each byte of the tail is in one of the two
-//! places or in both, and zero where it is not. The file begins with the place in the journal that the tail was cut off at, the journal's length
-//! before, and the xxh3-64 of both: 8 bytes each.
+//! What is cut goes to a file beside the journal, piece by piece, and so it comes back: a file
+//! system that has a few blocks left has room for that, because pieces become smaller where the
+//! larger ones find none. A crash in between leaves the file, and whoever comes next begins with
+//! putting back what is in it: each byte of the tail is in one of the two places or in both, and
+//! zero where it is not. The file begins with the place in the journal that the tail was cut off
+//! at, the journal's length before, and the xxh3-64 of both: 8 bytes each.
 //!
-//! A journal is a sequence of batches: a start marker (tag 1, item count u32, sequence number u64), items (tag 2, value type
-//! u8, compression u8, keyspace u64, key length u16, value length u32, stored length u32, key, stored value) and clears
-//! (tag 4, keyspace u64), and an end marker (tag 3, xxh3-64 of the items' bytes, `FJL` and 3). All little-endian.
+//! A journal is a sequence of batches: a start marker (tag 1, item count u32, sequence number u64),
+//! items (tag 2, value type u8, compression u8, keyspace u64, key length u16, value length u32,
+//! stored length u32, key, stored value) and clears (tag 4, keyspace u64), and an end marker (tag
+//! 3, xxh3-64 of the items' bytes, `FJL` and 3). All little-endian.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Result, Seek, SeekFrom};
@@ -31,15 +36,16 @@ const KEPT: &str = "torn";
 const KEPT_HEAD_BYTES: u64 = 24;
 /// Bytes that are in both places for a moment, at most.
 const PIECE_BYTES: u64 = 1 << 20;
-/// What file systems give out, and take back only as a whole: a block. All pieces but for the ends of a tail are multiples of it, as their places in
-/// the journal are.
+/// What file systems give out, and take back only as a whole: a block. All pieces but for the ends
+/// of a tail are multiples of it, as their places in the journal are.
 const BLOCK_BYTES: u64 = 4 << 10;
 
 /// A journal as far as it is whole.
 #[derive(Debug)]
 pub(crate) struct Journal {
     path: PathBuf,
-    /// Bytes to the end of the last whole batch, counting only batches that follow each other without a gap.
+    /// Bytes to the end of the last whole batch, counting only batches that follow each other
+    /// without a gap.
     whole_bytes: u64,
     /// Bytes to the end of what follows. Behind it there is only the padding of zeroes.
     used_bytes: u64,
@@ -149,8 +155,8 @@ impl CutTail {
         Ok(())
     }
 
-    /// What a crash has left. Nothing was cut off if the file did not get as far as saying where, and nothing is missing if the journal has
-    /// gone on since.
+    /// What a crash has left. Nothing was cut off if the file did not get as far as saying where,
+    /// and nothing is missing if the journal has gone on since.
     fn left(path: &Path) -> Result<Option<Self>> {
         let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
         let journal = match open(&path.with_extension("jnl")) {
@@ -228,8 +234,9 @@ impl CutTail {
     }
 }
 
-/// Moves so many bytes in pieces, in order: `take` gets where each begins and its length. One for which there is no room is tried again, half as
-/// long; each that goes makes room, so the next one may be twice as long. Each but for the last ends on a multiple of [`BLOCK_BYTES`], counted from
+/// Moves so many bytes in pieces, in order: `take` gets where each begins and its length. One for
+/// which there is no room is tried again, half as long; each that goes makes room, so the next one
+/// may be twice as long. Each but for the last ends on a multiple of [`BLOCK_BYTES`], counted from
 /// `offset` bytes before the first: neither of two pieces that share a block would free it.
 ///
 /// # Errors
@@ -354,7 +361,8 @@ mod tests {
         }
     }
 
-    /// A piece of 1 MiB was tried, and nothing less. Then pieces ended within blocks, and freed a block less than they filled: the smallest ones none.
+    /// A piece of 1 MiB was tried, and nothing less. Then pieces ended within blocks, and freed a
+    /// block less than they filled: the smallest ones none.
     #[test]
     fn pieces_become_as_small_as_there_is_room_for() {
         let bytes = (3 << 20) + 77;

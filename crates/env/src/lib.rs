@@ -1,6 +1,7 @@
-//! The outside world behind small traits, so that the engine runs unchanged in the simulator: [`Clock`], [`Entropy`],
-//! [`Disk`], [`MapStore`], and their real implementations. This is the only crate of the storage stack that touches
-//! files, time and randomness; the lints that forbid those calls elsewhere are lifted here.
+//! The outside world behind small traits, so that the engine runs unchanged in the simulator:
+//! [`Clock`], [`Entropy`], [`Disk`], [`MapStore`], and their real implementations. This is the only
+//! crate of the storage stack that touches files, time and randomness; the lints that forbid those
+//! calls elsewhere are lifted here.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod aligned;

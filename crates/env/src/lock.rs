@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-/// Name of the lock file in the pool's directory. It stays when the lock is gone, but for a pool that is given up while it is made.
+/// Name of the lock file in the pool's directory. It stays when the lock is gone, but for a pool
+/// that is given up while it is made.
 const FILE_NAME: &str = "lock";
 
-/// An exclusive lock on a pool's directory, held until dropped or until the process ends, however it ends.
+/// An exclusive lock on a pool's directory, held until dropped or until the process ends, however
+/// it ends.
 #[derive(Debug)]
 pub struct PoolLock {
     file: File,
@@ -25,7 +27,8 @@ impl PoolLock {
     pub fn acquire(pool: &Path) -> std::io::Result<Self> {
         loop {
             let lock = Self::acquire_once(pool)?;
-            // Whoever gives a pool up that he was making removes the file while he holds it: then the lock is that of another file.
+            // Whoever gives a pool up that he was making removes the file while he holds it: then
+            // the lock is that of another file.
             if lock.file.metadata()?.nlink() > 0 {
                 return Ok(lock);
             }
@@ -41,15 +44,16 @@ impl PoolLock {
             Ok(true) => {}
             Ok(false) => {
                 let mut holder = String::new();
-                // The holder may not have written its number yet: then the message is less precise, nothing worse.
+                // The holder may not have written its number yet: then the message is less precise,
+                // nothing worse.
                 let named = file.read_to_string(&mut holder).is_ok() && holder.trim().parse::<u32>().is_ok();
                 let by = if named { format!("process {}", holder.trim()) } else { "another process".to_owned() };
                 return Err(Error::new(ErrorKind::WouldBlock, format!("pool {} is in use by {by}", pool.display())));
             }
             Err(error) => return Err(failed(error.into())),
         }
-        // Whoever comes later is told less without the number, and nothing worse. A file system without any room takes none, and is where the
-        // lock is needed most: for what makes room.
+        // Whoever comes later is told less without the number, and nothing worse. A file system
+        // without any room takes none, and is where the lock is needed most: for what makes room.
         let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
         Ok(Self { file })
     }
@@ -75,8 +79,9 @@ pub fn try_hold(file: &File) -> Result<bool, Errno> {
     }
 }
 
-/// Gives the lock back. Closing the file is not enough: it gives the lock back with the last copy of the descriptor, and a process that another
-/// thread just starts has one until its program is loaded.
+/// Gives the lock back. Closing the file is not enough: it gives the lock back with the last copy
+/// of the descriptor, and a process that another thread just starts has one until its program is
+/// loaded.
 pub(crate) fn release(file: &File) {
     // There is nobody to tell, and the end of the process does it too.
     let _ = rustix::fs::flock(file, FlockOperation::Unlock);

@@ -44,8 +44,9 @@ impl MapBatch {
 
 /// An ordered key-value store.
 ///
-/// A committed batch is visible at once and as a whole. After a crash the store holds the state after some committed
-/// batch: at least the last one before a [`persist`](Self::persist) that returned, perhaps a later one, never a part of one.
+/// A committed batch is visible at once and as a whole. After a crash the store holds the state
+/// after some committed batch: at least the last one before a [`persist`](Self::persist) that
+/// returned, perhaps a later one, never a part of one.
 pub trait MapStore: Send + Sync {
     /// The value of a key.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MapError>;

@@ -1,4 +1,5 @@
-//! The energy that the processors count (RAPL), through the kernel's powercap files. Only root may read them, and most virtual machines have none.
+//! The energy that the processors count (RAPL), through the kernel's powercap files. Only root may
+//! read them, and most virtual machines have none.
 
 use std::path::{Path, PathBuf};
 
@@ -68,8 +69,9 @@ impl Rapl {
         (!zones.is_empty()).then(|| Self { zones: Mutex::new(zones) })
     }
 
-    /// Microjoules since this was opened; `None` when a counter cannot be read any more. To be asked at least once a minute: a counter that went
-    /// round twice looks as if it had done so once.
+    /// Microjoules since this was opened; `None` when a counter cannot be read any more. To be
+    /// asked at least once a minute: a counter that went round twice looks as if it had done so
+    /// once.
     pub fn used_uj(&self) -> Option<u64> {
         let mut zones = self.zones.lock();
         zones.iter_mut().try_fold(0u64, |sum, zone| Some(sum.saturating_add(zone.advance()?)))

@@ -1,9 +1,13 @@
-//! Memory that outlives the process and not the machine: a file on a file system in memory (`/dev/shm`), mapped. Owns the file, who
-//! may have it, and how its bytes are reached; knows nothing of what they mean.
+//! Memory that outlives the process and not the machine: a file on a file system in memory
+//! (`/dev/shm`), mapped. Owns the file, who may have it, and how its bytes are reached; knows
+//! nothing of what they mean.
 //!
-//! - The name says whose it is, so that two pools have two files. The file is readable by its owner alone, and locked while it is mapped.
-//! - A file of another user, or one that is not a plain file, is not taken: anyone may put something into `/dev/shm`.
-//! - All of its space is allocated when it is made: a page that the file system could not give later would end the process.
+//! - The name says whose it is, so that two pools have two files. The file is readable by its owner
+//!   alone, and locked while it is mapped.
+//! - A file of another user, or one that is not a plain file, is not taken: anyone may put
+//!   something into `/dev/shm`.
+//! - All of its space is allocated when it is made: a page that the file system could not give
+//!   later would end the process.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -32,7 +36,8 @@ pub trait Standby: Send + Sync {
     /// Where it is, for people.
     fn place(&self, pool: &[u8; 16]) -> String;
 
-    /// A number of this boot of the machine: what another boot left is not from the memory of this one.
+    /// A number of this boot of the machine: what another boot left is not from the memory of this
+    /// one.
     ///
     /// # Errors
     /// When the system does not tell.
@@ -57,9 +62,11 @@ pub trait Standby: Send + Sync {
     fn remove(&self, pool: &[u8; 16]) -> Result<()>;
 }
 
-/// Standby memory. Ranges that lie outside of it are a bug of the caller: nothing is read or written then.
+/// Standby memory. Ranges that lie outside of it are a bug of the caller: nothing is read or
+/// written then.
 ///
-/// Bytes that two threads write at the same time, or one writes and one reads, are unspecified: who uses it keeps their ranges apart.
+/// Bytes that two threads write at the same time, or one writes and one reads, are unspecified: who
+/// uses it keeps their ranges apart.
 pub trait StandbyMemory: Send + Sync {
     /// Bytes.
     fn len(&self) -> usize;
@@ -135,7 +142,8 @@ impl FileStandby {
         self.check(path, &file)?;
         let metadata = file.metadata()?;
         let len = usize::try_from(metadata.len()).map_err(|_| ErrorKind::OutOfMemory)?;
-        // A file with holes was not allocated to its end: a page that is missing would have to be found now.
+        // A file with holes was not allocated to its end: a page that is missing would have to be
+        // found now.
         if len == 0 || metadata.blocks() * 512 < metadata.len() {
             return Err(Error::new(ErrorKind::InvalidData, format!("{}: it was never finished", path.display())));
         }
@@ -228,7 +236,8 @@ struct Mapping {
     file: File,
 }
 
-// SAFETY: the memory is shared with other processes anyway; it is reached by copies and by atomic words only, and no reference to it is made.
+// SAFETY: the memory is shared with other processes anyway; it is reached by copies and by atomic
+// words only, and no reference to it is made.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -253,7 +262,8 @@ impl Mapping {
     fn word(&self, at: usize) -> Option<&AtomicU64> {
         debug_assert!(at.is_multiple_of(8), "a word at {at}");
         let word = self.at(at, 8).filter(|_| at.is_multiple_of(8))?;
-        // SAFETY: within the mapping, which begins with a page, and aligned; words are reached through this alone.
+        // SAFETY: within the mapping, which begins with a page, and aligned; words are reached
+        // through this alone.
         Some(unsafe { AtomicU64::from_ptr(word.cast()) })
     }
 }

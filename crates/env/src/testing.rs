@@ -9,9 +9,11 @@ use parking_lot::{Mutex, MutexGuard};
 
 pub use contract::map_store_contract;
 
-/// Keeps processes apart from descriptors that they must not have. A process that is being started has a copy of each descriptor of this one until
-/// its program is loaded: an exclusive hold outlives its file by that moment, and a mount is busy though all files on it were closed. Whoever
-/// starts a process holds this until that has gone on, or has ended; whoever cannot stand a copy holds it for as long as the descriptor is open.
+/// Keeps processes apart from descriptors that they must not have. A process that is being started
+/// has a copy of each descriptor of this one until its program is loaded: an exclusive hold
+/// outlives its file by that moment, and a mount is busy though all files on it were closed.
+/// Whoever starts a process holds this until that has gone on, or has ended; whoever cannot stand a
+/// copy holds it for as long as the descriptor is open.
 pub fn starting() -> MutexGuard<'static, ()> {
     static STARTING: Mutex<()> = Mutex::new(());
     STARTING.lock()
@@ -24,7 +26,8 @@ pub struct TempDir {
 }
 
 impl TempDir {
-    /// A new directory below `$TMPDIR` or `/var/tmp`: not `/tmp`, which may be memory and then behaves like no disk.
+    /// A new directory below `$TMPDIR` or `/var/tmp`: not `/tmp`, which may be memory and then
+    /// behaves like no disk.
     ///
     /// # Panics
     /// When it cannot be made.

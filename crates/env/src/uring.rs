@@ -1,8 +1,10 @@
-//! [`ReadRing`] on io_uring. Owns the thread's ring; the kernel's side of it is made once for each thread that reads so.
+//! [`ReadRing`] on io_uring. Owns the thread's ring; the kernel's side of it is made once for each
+//! thread that reads so.
 //!
-//! The ring belongs to one thread, and what ends is taken note of only when that thread asks: the cheapest way that the kernel has, where it has it
-//! (since 6.1). Without io_uring (older than 5.6, or forbidden by the system's administrator, as in many containers) there is none, and callers read in
-//! other ways.
+//! The ring belongs to one thread, and what ends is taken note of only when that thread asks: the
+//! cheapest way that the kernel has, where it has it (since 6.1). Without io_uring (older than 5.6,
+//! or forbidden by the system's administrator, as in many containers) there is none, and callers
+//! read in other ways.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -19,14 +21,16 @@ use crate::{AlignedBuf, EndedRead, ReadRing};
 
 /// Most reads under way in a ring; more wait in it.
 const ENTRIES: u32 = 64;
-/// As soon as so many have begun they go to the kernel, without waiting for any: the device has them while the caller does other things.
+/// As soon as so many have begun they go to the kernel, without waiting for any: the device has
+/// them while the caller does other things.
 const SUBMIT_AT: usize = 4;
-/// A read of so many bytes goes there at once: telling the kernel costs next to nothing beside it, and using what has ended before it takes so long that the
-/// device would have nothing to do.
+/// A read of so many bytes goes there at once: telling the kernel costs next to nothing beside it,
+/// and using what has ended before it takes so long that the device would have nothing to do.
 const LARGE_BYTES: usize = 32 << 10;
 
-/// How often a kernel that refuses to go on is asked for reads that it has taken, and how long between: far longer than a device takes, most of all
-/// not for ever, with whatever the caller holds meanwhile.
+/// How often a kernel that refuses to go on is asked for reads that it has taken, and how long
+/// between: far longer than a device takes, most of all not for ever, with whatever the caller
+/// holds meanwhile.
 const REFUSALS_MAX: u32 = 100;
 const REFUSAL_PAUSE: Duration = Duration::from_millis(1);
 
@@ -47,7 +51,8 @@ struct Slot {
 pub(crate) struct FileRing<'a> {
     file: &'a File,
     read_bytes: &'a AtomicU64,
-    /// `None` while it is dropped, and once the kernel has refused to go on: then reads that have begun end without having been done.
+    /// `None` while it is dropped, and once the kernel has refused to go on: then reads that have
+    /// begun end without having been done.
     ring: Option<Box<IoUring>>,
     /// By number of the read as the kernel knows it.
     slots: Vec<Option<Slot>>,
@@ -78,7 +83,8 @@ impl<'a> FileRing<'a> {
         Some(Self { file, read_bytes, ring: Some(ring), slots, free, waiting, under_way: 0 })
     }
 
-    /// Hands what has begun to the kernel, as far as it takes it now, and waits until at least `ended` of all have ended.
+    /// Hands what has begun to the kernel, as far as it takes it now, and waits until at least
+    /// `ended` of all have ended.
     fn submit(&mut self, ended: usize) {
         let Some(ring) = &mut self.ring else { return };
         {
@@ -89,8 +95,9 @@ impl<'a> FileRing<'a> {
                 let Some(Slot { buf, len, .. }) = &mut self.slots[index] else { continue };
                 let (memory, len) = (buf[..*len].as_mut_ptr(), *len as u32);
                 let read = opcode::Read::new(types::Fd(self.file.as_raw_fd()), memory, len).offset(offset);
-                // SAFETY: the descriptor and the buffer live until the read has ended: the file is borrowed for longer than this ring lives, the slot
-                // keeps the buffer, whose memory does not move with it, and `drop` waits for what is under way.
+                // SAFETY: the descriptor and the buffer live until the read has ended: the file is
+                // borrowed for longer than this ring lives, the slot keeps the buffer, whose memory
+                // does not move with it, and `drop` waits for what is under way.
                 let taken = unsafe { queue.push(&read.build().user_data(index as u64)) };
                 if taken.is_err() {
                     self.waiting.push_front((index, offset));
@@ -99,8 +106,9 @@ impl<'a> FileRing<'a> {
                 self.under_way += 1;
             }
         }
-        // What the kernel does not take now (EAGAIN, EBUSY, EINTR) stays in the queue, and is tried again by the next call. Other errors are
-        // those of a kernel that has been told meanwhile not to let this process use rings. What it has taken may come back all the same, but need
+        // What the kernel does not take now (EAGAIN, EBUSY, EINTR) stays in the queue, and is tried
+        // again by the next call. Other errors are those of a kernel that has been told meanwhile
+        // not to let this process use rings. What it has taken may come back all the same, but need
         // not: a ring of the cheapest kind tells of the end of a read only when it is asked.
         let mut refusals = 0;
         while let Err(error) = ring.submit_and_wait(ended) {
@@ -128,7 +136,8 @@ impl<'a> FileRing<'a> {
         }
     }
 
-    /// Gives up the ring with reads in it. Their buffers stay where they are for as long as the process lives, because the kernel may still write there.
+    /// Gives up the ring with reads in it. Their buffers stay where they are for as long as the
+    /// process lives, because the kernel may still write there.
     fn leave_to_the_kernel(&mut self) {
         for (index, slot) in self.slots.iter_mut().enumerate() {
             if let Some(slot) = slot
@@ -237,7 +246,8 @@ mod tests {
         ring.begin(1, 0, AlignedBuf::new(4096), 4096);
         let nothing = File::open("/dev/null").unwrap();
         let number = ring.ring.as_ref().unwrap().as_raw_fd();
-        // SAFETY: both descriptors are open, and whoever has the second one only asks the kernel by its number.
+        // SAFETY: both descriptors are open, and whoever has the second one only asks the kernel by
+        // its number.
         assert_eq!(unsafe { libc::dup2(nothing.as_raw_fd(), number) }, number);
         for tag in 1..10 {
             let read = ring.wait().unwrap();

@@ -1,5 +1,5 @@
-//! Mounts one device in memory, to see what the front end itself costs:
-//! `mem_mount DIR SIZE_MIB [THREADS]`, then fio on `DIR/mem` or on a loop device over it. Ends when DIR is unmounted.
+//! Mounts one device in memory, to see what the front end itself costs: `mem_mount DIR SIZE_MIB
+//! [THREADS]`, then fio on `DIR/mem` or on a loop device over it. Ends when DIR is unmounted.
 
 #[allow(dead_code, unused_imports, clippy::unwrap_used, clippy::disallowed_types)]
 #[path = "../tests/common/mem.rs"]

@@ -1,5 +1,5 @@
-//! What goes to the log when a request is refused or fails: the caller sees only an errno, so the reason must be findable
-//! elsewhere. Owns the rate limit. Does not decide what is an error.
+//! What goes to the log when a request is refused or fails: the caller sees only an errno, so the
+//! reason must be findable elsewhere. Owns the rate limit. Does not decide what is an error.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,8 +9,8 @@ use surface::{Error, ErrorKind};
 
 use crate::errno::errno;
 
-/// Counts complaints and writes the 1st, 2nd, 4th, 8th, ... and then every 1024th: a device that fails all requests of a busy
-/// file system must not fill the disk with its log.
+/// Counts complaints and writes the 1st, 2nd, 4th, 8th, ... and then every 1024th: a device that
+/// fails all requests of a busy file system must not fill the disk with its log.
 #[derive(Debug, Default)]
 pub(crate) struct Complaints {
     failed: AtomicU64,

@@ -1,8 +1,8 @@
 //! The one place where a kind of error becomes an errno.
 //!
-//! `ENOSYS` is never answered to an operation that we have: the kernel takes it to mean "this file system does not know the
-//! operation" and never asks again (for fsync it would then report success without asking, which would break the promise
-//! of a flush).
+//! `ENOSYS` is never answered to an operation that we have: the kernel takes it to mean "this file
+//! system does not know the operation" and never asks again (for fsync it would then report success
+//! without asking, which would break the promise of a flush).
 
 use fuse::Errno;
 use surface::ErrorKind;

@@ -1,16 +1,22 @@
-//! What a read, write, fallocate or lseek of a file means on a block device: ends of the range, holes, preallocation.
-//! Owns the semantics of a file whose size is fixed. Knows neither the protocol nor names.
+//! What a read, write, fallocate or lseek of a file means on a block device: ends of the range,
+//! holes, preallocation. Owns the semantics of a file whose size is fixed. Knows neither the
+//! protocol nor names.
 //!
 //! The rules, where POSIX leaves a choice:
-//! - A write that crosses the end is cut there, one that begins at or behind the end fails with `EFBIG`: to the kernel
-//!   the size of the device is the largest size of the file. (Not `ENOSPC`, which must mean that the pool is full.)
-//! - Opening with `O_TRUNC` discards all; "Sizes" in the crate's documentation tells why. `cp` and `dd` may then set the length of what they have
-//!   copied: a shorter one is let pass if nothing but holes lies behind it, because nothing is lost and they see what they expect.
-//!   Every other change of the size fails with `EPERM`, which is what truncate(2) has for file systems that cannot.
-//! - Plain preallocation (`fallocate` with mode 0 or `KEEP_SIZE`) within the size succeeds and does nothing. A thin,
-//!   compressed store cannot reserve space for data that it has not seen (ZFS answers the same). Refusing would be
-//!   worse: for `EOPNOTSUPP`, `posix_fallocate` of glibc reads and rewrites each block.
-//! - `ZERO_RANGE` gives the space back as `PUNCH_HOLE` does: it promises zeroes, and no more than preallocation does.
+//! - A write that crosses the end is cut there, one that begins at or behind the end fails with
+//!   `EFBIG`: to the kernel the size of the device is the largest size of the file. (Not `ENOSPC`,
+//!   which must mean that the pool is full.)
+//! - Opening with `O_TRUNC` discards all; "Sizes" in the crate's documentation tells why. `cp` and
+//!   `dd` may then set the length of what they have copied: a shorter one is let pass if nothing
+//!   but holes lies behind it, because nothing is lost and they see what they expect. Every other
+//!   change of the size fails with `EPERM`, which is what truncate(2) has for file systems that
+//!   cannot.
+//! - Plain preallocation (`fallocate` with mode 0 or `KEEP_SIZE`) within the size succeeds and does
+//!   nothing. A thin, compressed store cannot reserve space for data that it has not seen (ZFS
+//!   answers the same). Refusing would be worse: for `EOPNOTSUPP`, `posix_fallocate` of glibc reads
+//!   and rewrites each block.
+//! - `ZERO_RANGE` gives the space back as `PUNCH_HOLE` does: it promises zeroes, and no more than
+//!   preallocation does.
 
 use bytes::Bytes;
 use fuse::Errno;
@@ -41,7 +47,8 @@ pub(crate) fn read(device: &dyn BlockDevice, offset: u64, buf: &mut [u8]) -> Res
         }
         match device.read(offset, &mut buf[..length]) {
             Ok(()) => return Ok(length),
-            // It may have shrunk between the two calls; only a new size is a reason to try again, so this ends.
+            // It may have shrunk between the two calls; only a new size is a reason to try again,
+            // so this ends.
             Err(error) if error.kind() == ErrorKind::Invalid && device.size_bytes() < size => {
                 size = device.size_bytes()
             }
@@ -82,8 +89,8 @@ pub(crate) fn empty(device: &dyn BlockDevice) -> Result<u64, Error> {
     Ok(allocated)
 }
 
-/// `truncate(2)` and `ftruncate(2)` of a file that has `is` bytes: whether it may pass, as a change of nothing. `emptied`: the device, if it
-/// comes through a file that was opened with `O_TRUNC`.
+/// `truncate(2)` and `ftruncate(2)` of a file that has `is` bytes: whether it may pass, as a change
+/// of nothing. `emptied`: the device, if it comes through a file that was opened with `O_TRUNC`.
 pub(crate) fn truncate(emptied: Option<&dyn BlockDevice>, is: u64, size: u64) -> Result<(), Failure> {
     if size == is {
         return Ok(());
@@ -122,7 +129,8 @@ pub(crate) fn seek(device: &dyn BlockDevice, offset: u64, wanted: Allocation) ->
     let size = device.size_bytes();
     let mut at = offset;
     while at < size {
-        // Two runs are enough: the first is what we want, or the second is; the loop is for answers cut short.
+        // Two runs are enough: the first is what we want, or the second is; the loop is for answers
+        // cut short.
         let runs = device.allocation(at, size - at, 2)?;
         let before = at;
         for run in runs {

@@ -1,9 +1,10 @@
-//! The requests of the protocol, each handed on to the directory, an open file or a lane. Owns what is negotiated with the
-//! kernel. What an operation on a file means is in `file_io`.
+//! The requests of the protocol, each handed on to the directory, an open file or a lane. Owns what
+//! is negotiated with the kernel. What an operation on a file means is in `file_io`.
 //!
-//! Names, sizes, allocated bytes and modification times change behind the kernel's back (volumes are made,
-//! resized and destroyed through other doors), so nothing of them is cached there: all timeouts are zero. This costs a
-//! round trip for each `stat` and `open`, and none for a read or write.
+//! Names, sizes, allocated bytes and modification times change behind the kernel's back (volumes
+//! are made, resized and destroyed through other doors), so nothing of them is cached there: all
+//! timeouts are zero. This costs a round trip for each `stat` and `open`, and none for a read or
+//! write.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -26,8 +27,9 @@ const TTL: Duration = Duration::ZERO;
 /// Direct, whether the caller asked for it or not: see "Coherence" in the crate's documentation.
 const OPEN_FLAGS: OpenFlags = OpenFlags::DIRECT_IO.with(OpenFlags::PARALLEL_DIRECT_WRITES).with(OpenFlags::NO_FLUSH);
 
-/// Requests that the kernel may have under way without a caller waiting for each: direct I/O of a loop device, io_uring, AIO.
-/// More than any disk gains from; bounds the pages that the kernel pins to 256 x 1 MiB.
+/// Requests that the kernel may have under way without a caller waiting for each: direct I/O of a
+/// loop device, io_uring, AIO. More than any disk gains from; bounds the pages that the kernel pins
+/// to 256 x 1 MiB.
 const BACKGROUND_REQUESTS_MAX: u16 = 256;
 
 /// The longest name of a volume or snapshot.
@@ -35,9 +37,10 @@ const NAME_BYTES_MAX: u32 = 255;
 
 impl FileSystem for DeviceDirectory {
     fn capabilities(&self, _offered: Capabilities) -> Capabilities {
-        // The writeback cache stays off: with it, a write that was acknowledged may be known to nobody but the kernel.
-        // O_TRUNC comes with the open: as a truncation of its own, it could not be told from truncate(2). Opens
-        // are always answered here, never with ENOSYS, with which ATOMIC_O_TRUNC would lose O_TRUNC.
+        // The writeback cache stays off: with it, a write that was acknowledged may be known to
+        // nobody but the kernel. O_TRUNC comes with the open: as a truncation of its own, it could
+        // not be told from truncate(2). Opens are always answered here, never with ENOSYS, with
+        // which ATOMIC_O_TRUNC would lose O_TRUNC.
         Capabilities::ASYNC_DIO
             .with(Capabilities::ATOMIC_O_TRUNC)
             .with(Capabilities::PARALLEL_DIROPS)
@@ -245,7 +248,8 @@ impl DeviceDirectory {
         out
     }
 
-    /// Logical bytes: what the volumes promise, and how much of it holds data. How full the pool is, is not known here.
+    /// Logical bytes: what the volumes promise, and how much of it holds data. How full the pool
+    /// is, is not known here.
     fn stat_fs(&self) -> Result<StatFs, Errno> {
         let mut listing = self.devices.list().map_err(|error| self.complain(".", "statfs", &error))?;
         // Snapshots promise no space.

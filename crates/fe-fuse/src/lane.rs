@@ -1,12 +1,15 @@
-//! Keeps requests that wait for a disk from holding up those that do not. Owns the threads that do the waiting.
+//! Keeps requests that wait for a disk from holding up those that do not. Owns the threads that do
+//! the waiting.
 //!
-//! The threads that take requests from the kernel must be few: with 16 instead of 4, each request wakes another one, and small
-//! requests at depth 32 cost twice as much (measured on 2 cores). But few threads are soon all asleep in
-//! a flush. So a request that may wait is done by the thread that took it only if no other of its lane is being waited
-//! for in that way, which saves the lone writer that syncs after each write the hand-over; else it is queued for
-//! the lane's own threads. Reads have a lane of their own, and so do not wait behind flushes or a full write buffer, as long as the queue of
-//! changes has room: the kernel hands out requests in its order, so what is too much for the queue is done by the thread that took it, and
-//! when all of them are busy with that, whatever comes next waits.
+//! The threads that take requests from the kernel must be few: with 16 instead of 4, each request
+//! wakes another one, and small requests at depth 32 cost twice as much (measured on 2 cores). But
+//! few threads are soon all asleep in a flush. So a request that may wait is done by the thread
+//! that took it only if no other of its lane is being waited for in that way, which saves the lone
+//! writer that syncs after each write the hand-over; else it is queued for the lane's own threads.
+//! Reads have a lane of their own, and so do not wait behind flushes or a full write buffer, as
+//! long as the queue of changes has room: the kernel hands out requests in its order, so what is
+//! too much for the queue is done by the thread that took it, and when all of them are busy with
+//! that, whatever comes next waits.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,11 +20,12 @@ use std::thread::{self, JoinHandle};
 use fuse::become_io_flusher;
 use parking_lot::{Condvar, Mutex};
 
-/// Requests that a lane queues: as many as the kernel sends without a caller that waits for each. Beyond it, the thread that
-/// takes requests does the work, and so the kernel waits.
+/// Requests that a lane queues: as many as the kernel sends without a caller that waits for each.
+/// Beyond it, the thread that takes requests does the work, and so the kernel waits.
 const QUEUE_MAX: usize = 256;
 
-/// Bytes of the writes that a lane queues (they hold their data): some tens of the largest requests.
+/// Bytes of the writes that a lane queues (they hold their data): some tens of the largest
+/// requests.
 const QUEUE_BYTES_MAX: usize = 32 << 20;
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -48,8 +52,8 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// A lane with that many threads of its own, at least one. `may_borrow`: one of the threads that take requests from
-    /// the kernel may wait in it; there must be another that may not.
+    /// A lane with that many threads of its own, at least one. `may_borrow`: one of the threads
+    /// that take requests from the kernel may wait in it; there must be another that may not.
     pub(crate) fn new(name: &str, threads: usize, may_borrow: bool) -> io::Result<Self> {
         let lane = Self {
             shared: Arc::new(Shared::default()),

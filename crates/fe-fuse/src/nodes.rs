@@ -1,8 +1,10 @@
 //! Which inode number belongs to which device, and what the kernel still refers to.
 //!
-//! A number follows from that which its set gave to the device for ever: it is the same after a restart, and for every mount of the same set, which is
-//! what backup tools and NFS want of an inode number; it stays when the device is renamed, and another device never gets it. (Were it that of
-//! a name, the kernel would give up the file of whoever has the device open as soon as another one had the name.) Does not know devices.
+//! A number follows from that which its set gave to the device for ever: it is the same after a
+//! restart, and for every mount of the same set, which is what backup tools and NFS want of an
+//! inode number; it stays when the device is renamed, and another device never gets it. (Were it
+//! that of a name, the kernel would give up the file of whoever has the device open as soon as
+//! another one had the name.) Does not know devices.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -71,8 +73,9 @@ struct Entry {
     lookups: u64,
 }
 
-/// All nodes. Its size is bounded by what the kernel refers to plus the devices that exist: an entry goes when
-/// the kernel has forgotten it and its modification time tells nothing, or its device is gone.
+/// All nodes. Its size is bounded by what the kernel refers to plus the devices that exist: an
+/// entry goes when the kernel has forgotten it and its modification time tells nothing, or its
+/// device is gone.
 #[derive(Debug, Default)]
 pub(crate) struct Nodes {
     by_ino: Mutex<HashMap<u64, Entry>>,

@@ -1,4 +1,5 @@
-//! An open file: reads and writes of it, answered to the kernel. What they mean at the end of the file is in `file_io`.
+//! An open file: reads and writes of it, answered to the kernel. What they mean at the end of the
+//! file is in `file_io`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +31,8 @@ impl File {
         }
     }
 
-    /// Reads with `how`, and answers, unless it returns `None`: then whoever is to answer comes back.
+    /// Reads with `how`, and answers, unless it returns `None`: then whoever is to answer comes
+    /// back.
     pub(crate) fn read<A: Answer>(
         &self,
         wanted: usize,

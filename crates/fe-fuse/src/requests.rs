@@ -1,5 +1,5 @@
-//! Requests about the data of open files, whatever way they come from the kernel: done at once, or handed to a lane. What they mean at the
-//! ends of a file is in `file_io`.
+//! Requests about the data of open files, whatever way they come from the kernel: done at once, or
+//! handed to a lane. What they mean at the ends of a file is in `file_io`.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use crate::file_io;
 use crate::open_file::File;
 use crate::options::REQUEST_BYTES_MAX;
 
-/// Writes of so many bytes are copied by another thread than that of a ring's queue, which the kernel has copy them, too.
+/// Writes of so many bytes are copied by another thread than that of a ring's queue, which the
+/// kernel has copy them, too.
 const LARGE_WRITE_BYTES: usize = 64 << 10;
 
 impl DeviceDirectory {
@@ -36,8 +37,8 @@ impl DeviceDirectory {
         let length = data.len();
         let data = match data {
             WriteData::Here(data) => Bytes::copy_from_slice(data),
-            // The thread of a ring's queue leaves a large copy to a thread of the lane. Nothing is held for it yet
-            // but the room that it came in.
+            // The thread of a ring's queue leaves a large copy to a thread of the lane. Nothing is
+            // held for it yet but the room that it came in.
             WriteData::InAnswer(_) if length >= LARGE_WRITE_BYTES => {
                 return self.changes.run(0, move || {
                     let data = Bytes::copy_from_slice(answer.data());
@@ -86,7 +87,8 @@ impl DeviceDirectory {
     }
 }
 
-/// Whether a write is to be durable when it is answered: `O_SYNC` contains the bit of `O_DSYNC`; the kernel adds it for `RWF_DSYNC` and `RWF_SYNC` too.
+/// Whether a write is to be durable when it is answered: `O_SYNC` contains the bit of `O_DSYNC`;
+/// the kernel adds it for `RWF_DSYNC` and `RWF_SYNC` too.
 fn is_fua(flags: i32) -> bool {
     flags & libc::O_DSYNC != 0
 }

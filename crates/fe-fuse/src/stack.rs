@@ -1,11 +1,13 @@
-//! What the kernel has built on the files of a mount, and how to bring down what is still in its caches. Reads sysfs and
-//! mountinfo; owns nothing and attaches nothing.
+//! What the kernel has built on the files of a mount, and how to bring down what is still in its
+//! caches. Reads sysfs and mountinfo; owns nothing and attaches nothing.
 //!
 //! 1. Loop devices whose file lies in the mount's directory.
 //! 2. Their partitions, and whatever holds those (LVM, md, dm-crypt), on upwards.
-//! 3. File systems that are mounted from one of these, told by device number, or by name (btrfs has numbers of its own).
+//! 3. File systems that are mounted from one of these, told by device number, or by name (btrfs has
+//!    numbers of its own).
 //!
-//! What is attached from within another mount namespace, under another name of the directory, is not found.
+//! What is attached from within another mount namespace, under another name of the directory, is
+//! not found.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -62,8 +64,9 @@ impl Stack {
         self.devices.is_empty() && self.mounts.is_empty()
     }
 
-    /// Writes what the kernel's caches hold for it down to the files, and flushes them. Must not be called by a thread
-    /// that serves the mount; ends with errors when the mount is aborted meanwhile. Returns what could not be synced, and why.
+    /// Writes what the kernel's caches hold for it down to the files, and flushes them. Must not be
+    /// called by a thread that serves the mount; ends with errors when the mount is aborted
+    /// meanwhile. Returns what could not be synced, and why.
     pub fn sync(&self) -> Vec<String> {
         let mut failed = Vec::new();
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;

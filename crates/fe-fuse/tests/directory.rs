@@ -1,5 +1,5 @@
-//! Names, and the life of a mount. Starts no processes: between fork and exec a child holds our files open, and would make
-//! a mount busy that is not.
+//! Names, and the life of a mount. Starts no processes: between fork and exec a child holds our
+//! files open, and would make a mount busy that is not.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, reason = "a test, on the real kernel")]
 
@@ -81,7 +81,8 @@ fn an_open_file_outlives_the_name_but_is_not_taken_for_its_successor() {
     assert_eq!(buf, [2; 512]);
 }
 
-/// The new device was taken for the open one, by its name: the kernel marked the file bad, and what had it open got EIO for everything.
+/// The new device was taken for the open one, by its name: the kernel marked the file bad, and what
+/// had it open got EIO for everything.
 #[test]
 fn an_open_file_goes_on_when_its_device_is_renamed_and_another_gets_its_name() {
     let mounted = Mounted::new(MIB);
@@ -107,7 +108,8 @@ fn an_open_file_goes_on_when_its_device_is_renamed_and_another_gets_its_name() {
     assert_eq!(buf, [3; 512]);
 }
 
-/// fstat(2) names no descriptor to the file system, and the device was looked for by the name that it had.
+/// fstat(2) names no descriptor to the file system, and the device was looked for by the name that
+/// it had.
 #[test]
 fn an_open_file_is_looked_at_whatever_became_of_its_name() {
     let mounted = Mounted::new(MIB);

@@ -1,5 +1,6 @@
-//! Operations on the file of a device, through the kernel: data, ends, holes, durability, errors. Starts no processes: between fork and exec a
-//! child holds our files open, and an open with O_TRUNC is refused while somebody does.
+//! Operations on the file of a device, through the kernel: data, ends, holes, durability, errors.
+//! Starts no processes: between fork and exec a child holds our files open, and an open with
+//! O_TRUNC is refused while somebody does.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, reason = "a test, on the real kernel")]
 
@@ -297,7 +298,8 @@ fn opening_with_truncation_empties_and_keeps_the_size() {
     assert_eq!(file.metadata().unwrap().len(), MIB);
     assert_eq!((&file).seek(SeekFrom::End(0)).unwrap(), MIB);
     assert!(std::fs::read(&path).unwrap() == vec![0; MIB as usize]);
-    // What cp and dd do at the end of what they have copied: nothing is lost by letting it pass, and nothing may be.
+    // What cp and dd do at the end of what they have copied: nothing is lost by letting it pass,
+    // and nothing may be.
     file.write_all_at(&[5; 4096], 8192).unwrap();
     file.set_len(12288).unwrap();
     assert_eq!(file.set_len(4096).unwrap_err().raw_os_error(), Some(libc::EPERM), "data lies behind it");
@@ -358,7 +360,8 @@ fn attributes_tell_the_truth() {
 #[test]
 fn reads_do_not_wait_behind_flushes() {
     let mounted = Mounted::with_options(MIB, &fe_fuse::MountOptions { threads: 2, ..Default::default() });
-    // The kernel lets one fsync of a file through at a time: several volumes, whose flushes all wait at one gate.
+    // The kernel lets one fsync of a file through at a time: several volumes, whose flushes all
+    // wait at one gate.
     let names: Vec<String> = (0..6).map(|number| format!("v{number}")).collect();
     for name in &names {
         mounted.set.add(name, mounted.vol.clone(), 1);
@@ -379,7 +382,8 @@ fn reads_do_not_wait_behind_flushes() {
     });
 }
 
-/// The open emptied the device on one of the few threads that take requests, and each look at it waited for that on another.
+/// The open emptied the device on one of the few threads that take requests, and each look at it
+/// waited for that on another.
 #[test]
 fn nothing_else_waits_while_a_device_is_emptied() {
     let mounted = Mounted::with_options(MIB, &fe_fuse::MountOptions { threads: 1, ..Default::default() });

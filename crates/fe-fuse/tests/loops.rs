@@ -1,4 +1,5 @@
-//! Real file systems on loop devices on our files: what most users will do; and what cp and dd do to a file.
+//! Real file systems on loop devices on our files: what most users will do; and what cp and dd do
+//! to a file.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, reason = "a test, on the real kernel")]
 

@@ -1,5 +1,6 @@
-//! Serves a device in memory, to measure the server without a storage engine behind it:
-//! `mem_server unix:/tmp/mem.sock 1G [THREADS [uncached]]`. Uncached, every read goes through the pool. Runs until its standard input ends.
+//! Serves a device in memory, to measure the server without a storage engine behind it: `mem_server
+//! unix:/tmp/mem.sock 1G [THREADS [uncached]]`. Uncached, every read goes through the pool. Runs
+//! until its standard input ends.
 
 #[allow(dead_code, missing_docs, reason = "shared with the tests, which use more of it")]
 #[path = "../tests/support/memory.rs"]

@@ -1,5 +1,6 @@
-//! Which requests are admitted: a pure function from a request's header to a command for the device, or to a refusal.
-//! Every rule of the protocol about flags, lengths and ranges is here and nowhere else.
+//! Which requests are admitted: a pure function from a request's header to a command for the
+//! device, or to a refusal. Every rule of the protocol about flags, lengths and ranges is here and
+//! nowhere else.
 
 use crate::errno::Errno;
 use crate::wire::{PAYLOAD_BYTES_MAX, command, command_flag, request::RequestHeader};
@@ -56,7 +57,8 @@ pub enum Command {
     },
     /// Bring into memory.
     Cache(Range),
-    /// Tell what is allocated, in one extent if `one`. Only in sessions with `base:allocation`; not empty.
+    /// Tell what is allocated, in one extent if `one`. Only in sessions with `base:allocation`; not
+    /// empty.
     BlockStatus {
         /// Where.
         range: Range,

@@ -1,17 +1,21 @@
-//! Memory of all connections together. Each has a little of its own; what it has in flight beyond that is taken from one budget,
-//! so that many clients that take no replies come to no more than a few would.
+//! Memory of all connections together. Each has a little of its own; what it has in flight beyond
+//! that is taken from one budget, so that many clients that take no replies come to no more than a
+//! few would.
 //!
-//! Nobody may hold more than he leaves for others: one client gets half of the budget, two that take turns a third each, and of several that never let
-//! go each gets half of what the one before him left. A request that is larger than its share waits until most of the budget is free.
+//! Nobody may hold more than he leaves for others: one client gets half of the budget, two that
+//! take turns a third each, and of several that never let go each gets half of what the one before
+//! him left. A request that is larger than its share waits until most of the budget is free.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-/// What a connection may have in flight without asking: whoever sends requests of usual sizes one at a time never waits for others.
+/// What a connection may have in flight without asking: whoever sends requests of usual sizes one
+/// at a time never waits for others.
 pub const OWN_BYTES: usize = 1 << 20;
-/// Part of the budget of which at most that much may be taken when a request comes that is larger than its share.
+/// Part of the budget of which at most that much may be taken when a request comes that is larger
+/// than its share.
 const NEARLY_FREE_DIVISOR: usize = 4;
 /// Part of the budget that may lie in buffers that are kept for the next reads.
 const SPARE_DIVISOR: usize = 4;
@@ -31,7 +35,8 @@ impl Budget {
         Self { max, used: Mutex::new(0), freed: Condvar::new(), spare: AtomicUsize::new(0) }
     }
 
-    /// Takes `more` bytes for a connection that holds `held`, if it may have them now. `is_alone`: it has nothing else in flight.
+    /// Takes `more` bytes for a connection that holds `held`, if it may have them now. `is_alone`:
+    /// it has nothing else in flight.
     pub fn take(&self, held: usize, more: usize, is_alone: bool) -> bool {
         let mut used = self.used.lock();
         let after = *used + more;
@@ -58,7 +63,8 @@ impl Budget {
         self.freed.wait_for(&mut self.used.lock(), most);
     }
 
-    /// Whether a buffer of so many bytes may be kept; it then counts until [`unkeep`](Self::unkeep).
+    /// Whether a buffer of so many bytes may be kept; it then counts until
+    /// [`unkeep`](Self::unkeep).
     pub fn keep(&self, bytes: usize) -> bool {
         let grown = |spare: usize| Some(spare + bytes).filter(|after| *after <= self.max / SPARE_DIVISOR);
         self.spare.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).is_ok()

@@ -1,5 +1,5 @@
-//! The client at the other end of a connection, as the set of devices knows it: who it is, whether it is still there, and the word that
-//! nothing more of what it sent is to be begun.
+//! The client at the other end of a connection, as the set of devices knows it: who it is, whether
+//! it is still there, and the word that nothing more of what it sent is to be begun.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -65,8 +65,8 @@ impl Client for Caller {
 
     fn give_up(&self) {
         self.given_up.store(true, Ordering::Release);
-        // Wakes the reader of the connection where it waits for the rest of a write, and ends the wait for replies to be taken. An error
-        // means that nothing waits.
+        // Wakes the reader of the connection where it waits for the rest of a write, and ends the
+        // wait for replies to be taken. An error means that nothing waits.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 }

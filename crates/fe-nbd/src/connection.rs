@@ -1,17 +1,21 @@
-//! One connection in transmission: its reader thread, which decides where each request is done. Owns the receive buffer
-//! and the batch of replies; the way to the client is the outbox's, the threads for what waits are the pool's.
+//! One connection in transmission: its reader thread, which decides where each request is done.
+//! Owns the receive buffer and the batch of replies; the way to the client is the outbox's, the
+//! threads for what waits are the pool's.
 //!
 //! The steps of a request:
-//! 1. One recv brings many requests. Each is judged ([`crate::admit`]); what is refused is answered at once.
-//! 2. Reads of cached data and writes that need not wait are done here. Their replies are collected into a batch. The
-//!    device has accepted a write before its reply is even collected.
-//! 3. A client that sends one request at a time gets everything done here: no thread switch is saved by anything else. What takes more memory than
-//!    a connection has of its own waits for the account first, as in step 4.
+//! 1. One recv brings many requests. Each is judged ([`crate::admit`]); what is refused is answered
+//!    at once.
+//! 2. Reads of cached data and writes that need not wait are done here. Their replies are collected
+//!    into a batch. The device has accepted a write before its reply is even collected.
+//! 3. A client that sends one request at a time gets everything done here: no thread switch is
+//!    saved by anything else. What takes more memory than a connection has of its own waits for the
+//!    account first, as in step 4.
 //! 4. All else goes to the pool, and is answered from there, in any order.
 //! 5. The batch is sent when it is large, and before anything that may wait.
 //!
-//! A flush covers the writes answered before it was received: those were accepted by the device (steps 2 to 4) before
-//! their replies were sent, and the device promises that its flush covers them, whichever thread wrote them.
+//! A flush covers the writes answered before it was received: those were accepted by the device
+//! (steps 2 to 4) before their replies were sent, and the device promises that its flush covers
+//! them, whichever thread wrote them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,10 +38,11 @@ use crate::wire::request::{HEADER_BYTES, RequestHeader};
 const INLINE_READ_BYTES_MAX: usize = 128 << 10;
 /// Bytes of the batch: the largest inline read always fits behind a batch that is not yet sent.
 const BATCH_BYTES: usize = INLINE_READ_BYTES_MAX + BATCH_SEND_BYTES + 1024;
-/// The batch is sent when it holds this much: enough to make the system call cheap, little enough that the client has
-/// something to do while the rest is being done.
+/// The batch is sent when it holds this much: enough to make the system call cheap, little enough
+/// that the client has something to do while the rest is being done.
 const BATCH_SEND_BYTES: usize = 32 << 10;
-/// Longest refused payload that is skipped to save the connection; more than eight times the limit is no mistake.
+/// Longest refused payload that is skipped to save the connection; more than eight times the limit
+/// is no mistake.
 const SKIP_BYTES_MAX: u32 = 256 << 20;
 /// Requests that came alone in a row until a client is taken for one that sends one at a time.
 const LONE_STREAK: u32 = 8;
@@ -77,8 +82,8 @@ impl Connection {
         Self { served, pool, lane, receiver: Receiver::new(rest), batch, lone_streak: 0, looks: Looks::default() }
     }
 
-    /// Serves until the client leaves, breaks the protocol, or `stop` is set and the socket shut down for reading;
-    /// returns when all requests were answered.
+    /// Serves until the client leaves, breaks the protocol, or `stop` is set and the socket shut
+    /// down for reading; returns when all requests were answered.
     pub fn run(mut self, stop: &AtomicBool) -> Ended {
         let ended = loop {
             if let Err(ended) = self.requests() {
@@ -167,8 +172,8 @@ impl Connection {
         }
         if refusal.payload_bytes > 0 {
             self.flush_batch()?;
-            // First all of the payload, then the answer: libnbd takes one that comes before it has sent everything for that of a request that it
-            // does not know, and ends the connection.
+            // First all of the payload, then the answer: libnbd takes one that comes before it has
+            // sent everything for that of a request that it does not know, and ends the connection.
             match self.receiver.skip(self.served.outbox.socket(), refusal.payload_bytes as usize) {
                 Ok(true) => {}
                 Ok(false) | Err(_) => return Err(GONE),
@@ -244,8 +249,8 @@ impl Connection {
         self.push(reply.as_bytes())
     }
 
-    /// Does a request that may wait: here if the client sends one at a time, in the pool if not. `is_begun`: it is in
-    /// the account already, with `reserved` bytes.
+    /// Does a request that may wait: here if the client sends one at a time, in the pool if not.
+    /// `is_begun`: it is in the account already, with `reserved` bytes.
     fn here_or_pool(&mut self, mut request: Request, mut reserved: usize, mut is_begun: bool) -> Flow {
         let others = u32::from(is_begun);
         if !self.is_alone(others) || self.lone_streak < LONE_STREAK {
@@ -253,7 +258,8 @@ impl Connection {
             return if is_begun { self.submit(request, reserved) } else { self.queue(request) };
         }
         if !is_begun && request.bytes() > OWN_BYTES {
-            // Taken into the account before it takes memory: so many of it would be too much, each alone with its own client.
+            // Taken into the account before it takes memory: so many of it would be too much, each
+            // alone with its own client.
             (reserved, is_begun) = (request.bytes(), true);
             if !self.served.outbox.begin(reserved) {
                 return Err(GONE);
@@ -294,7 +300,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether nothing of this client is in flight but the request at hand and `others` in the account that are it.
+    /// Whether nothing of this client is in flight but the request at hand and `others` in the
+    /// account that are it.
     fn is_alone(&self, others: u32) -> bool {
         self.batch.used == 0 && self.receiver.bytes().is_empty() && self.served.outbox.is_idle_but(others)
     }

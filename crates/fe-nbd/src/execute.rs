@@ -1,4 +1,5 @@
-//! Commands done on the device, and their replies. Owns nothing; may wait for the device, never for the client.
+//! Commands done on the device, and their replies. Owns nothing; may wait for the device, never for
+//! the client.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,14 +16,16 @@ use crate::pool::Job;
 use crate::server::Log;
 use crate::wire::{reply, state};
 
-/// Zeroes that are stored are done in steps of this: a step takes about as long as the largest write, so that one
-/// client's request for 4 GiB of them does not hold a thread of the pool while others wait.
+/// Zeroes that are stored are done in steps of this: a step takes about as long as the largest
+/// write, so that one client's request for 4 GiB of them does not hold a thread of the pool while
+/// others wait.
 const STORED_ZEROES_STEP_BYTES: u64 = 32 << 20;
 /// Holes are made in larger steps: they cost a map record per group, not data.
 const HOLES_STEP_BYTES: u64 = 1 << 30;
 /// Most of a range that is brought into memory by one request, which is a hint only.
 const CACHE_BYTES_MAX: u64 = 64 << 20;
-/// Longest read that is done together with others: longer ones keep a device busy, and a thread, for long.
+/// Longest read that is done together with others: longer ones keep a device busy, and a thread,
+/// for long.
 const JOINED_READ_BYTES_MAX: u32 = 1 << 20;
 /// Most failures told for one connection: enough to see what is wrong, too few to fill a disk.
 const FAILURES_TOLD_MAX: u32 = 100;
@@ -255,7 +258,8 @@ impl Request {
         matches!(self.command, Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. })
     }
 
-    /// Whether there is nothing to do: the range is empty, which the protocol leaves open and we allow.
+    /// Whether there is nothing to do: the range is empty, which the protocol leaves open and we
+    /// allow.
     const fn is_empty(&self) -> bool {
         match self.command {
             Command::Flush => false,
@@ -368,15 +372,16 @@ impl Served {
             extents.push((length as u32, status));
         }
         if extents.is_empty() {
-            // A status of 0 promises nothing and is always right; a reply without extents is not allowed.
+            // A status of 0 promises nothing and is always right; a reply without extents is not
+            // allowed.
             extents.push((range.length, 0));
         }
         reply::block_status(cookie, &extents).into()
     }
 }
 
-/// Takes a step off the start of `range`: up to the next multiple of `step_bytes`, so that only the ends of the whole
-/// are not whole blocks.
+/// Takes a step off the start of `range`: up to the next multiple of `step_bytes`, so that only the
+/// ends of the whole are not whole blocks.
 fn take_step(range: &mut Range, step_bytes: u64) -> Range {
     let to_boundary = step_bytes - range.offset % step_bytes;
     let length = u64::from(range.length).min(to_boundary) as u32;

@@ -28,7 +28,8 @@ pub fn greet(
     let socket = caller.socket();
     send(socket, &option_reply::greeting(), deadline)?;
     let mut handshake = Handshake::new(devices, Arc::clone(caller) as Arc<dyn Client>, refusal);
-    // Never longer than one option with its data and one receive: options are done with as they come.
+    // Never longer than one option with its data and one receive: options are done with as they
+    // come.
     let mut input = Vec::new();
     let mut out = Vec::new();
     loop {

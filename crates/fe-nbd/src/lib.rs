@@ -1,5 +1,6 @@
-//! An NBD server for anything that is a [`surface::DeviceSet`]: fixed newstyle handshake, structured replies, block
-//! status, several exports, many requests in flight, answered out of order. No TLS.
+//! An NBD server for anything that is a [`surface::DeviceSet`]: fixed newstyle handshake,
+//! structured replies, block status, several exports, many requests in flight, answered out of
+//! order. No TLS.
 //!
 //! ```text
 //! listen ── server ── greet ── negotiate ──┐            bytes of the handshake, pure
@@ -11,9 +12,9 @@
 //!                          └──────── outbox              replies, accounts, the writer thread
 //! ```
 //!
-//! Each connection has a reader thread, which does what need not wait, and a writer thread, which waits for a client
-//! that is slow to take its replies; the pool is shared. A hostile client can only waste its own connection: see the
-//! bounds in [`ServerOptions`], [`negotiate`] and `outbox`.
+//! Each connection has a reader thread, which does what need not wait, and a writer thread, which
+//! waits for a client that is slow to take its replies; the pool is shared. A hostile client can
+//! only waste its own connection: see the bounds in [`ServerOptions`], [`negotiate`] and `outbox`.
 
 mod caller;
 mod clock;

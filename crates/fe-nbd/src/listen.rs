@@ -1,5 +1,5 @@
-//! Where to listen: parsed from and shown as what a user writes, and bound. Owns the socket file of a unix listener and
-//! removes it.
+//! Where to listen: parsed from and shown as what a user writes, and bound. Owns the socket file of
+//! a unix listener and removes it.
 
 use std::fmt;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -14,8 +14,8 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::net::{SocketFlags, sockopt};
 use surface::{Error, ErrorKind, Result};
 
-/// A peer that vanished without closing is noticed after two minutes and gives its place in the connection limit back;
-/// the system's default is two hours.
+/// A peer that vanished without closing is noticed after two minutes and gives its place in the
+/// connection limit back; the system's default is two hours.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_COUNT: u32 = 6;
@@ -61,7 +61,8 @@ impl Listen {
         }
     }
 
-    /// The address as an NBD URI, for clients such as nbdinfo, qemu-img and fio; `export` may be empty.
+    /// The address as an NBD URI, for clients such as nbdinfo, qemu-img and fio; `export` may be
+    /// empty.
     pub fn uri(&self, export: &str) -> String {
         let export = escape(export.as_bytes(), b"-._~");
         match self {
@@ -119,7 +120,8 @@ impl Listener {
     /// Binds. A socket file on which nobody answers is replaced.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] when somebody listens there, [`ErrorKind::Exists`] when the path is not a socket.
+    /// [`ErrorKind::InUse`] when somebody listens there, [`ErrorKind::Exists`] when the path is not
+    /// a socket.
     pub fn bind(listen: &Listen) -> Result<Self> {
         let fail = |error: std::io::Error| {
             let what = format!("cannot listen on {listen}");
@@ -162,7 +164,8 @@ impl Listener {
         }
     }
 
-    /// Takes a client that waits, if any: a blocking socket without delays, which notices when the other end vanishes.
+    /// Takes a client that waits, if any: a blocking socket without delays, which notices when the
+    /// other end vanishes.
     pub fn accept(&self) -> rustix::io::Result<OwnedFd> {
         let socket = rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC)?;
         if matches!(self.address, Listen::Tcp(_)) {
@@ -194,9 +197,9 @@ impl Drop for Listener {
 
 /// Removes the socket file of a server that is gone.
 ///
-/// Two servers that start at once may both find a file stale, and the slower one would remove the live socket of the
-/// faster. So the file is moved aside first, which only one of them can do to one file, and what was moved is asked
-/// once more before it is removed; a live one goes back.
+/// Two servers that start at once may both find a file stale, and the slower one would remove the
+/// live socket of the faster. So the file is moved aside first, which only one of them can do to
+/// one file, and what was moved is asked once more before it is removed; a live one goes back.
 fn remove_stale(path: &Path) -> Result<()> {
     let Ok(metadata) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !metadata.file_type().is_socket() {
@@ -225,15 +228,16 @@ fn remove_stale(path: &Path) -> Result<()> {
         Err(error) => return Err(fail(error)),
     }
     if answers(&aside) {
-        // Without replacing: if there is a third by now, the live one stays reachable under the name aside.
+        // Without replacing: if there is a third by now, the live one stays reachable under the
+        // name aside.
         let _ = renameat_with(CWD, &aside, CWD, path, RenameFlags::NOREPLACE);
         return Err(in_use());
     }
     std::fs::remove_file(&aside).map_err(fail)
 }
 
-/// Whether somebody listens on a socket file. Anything but a clear refusal counts as an answer: a full backlog or a
-/// missing permission is no licence to take the path away.
+/// Whether somebody listens on a socket file. Anything but a clear refusal counts as an answer: a
+/// full backlog or a missing permission is no licence to take the path away.
 fn answers(path: &Path) -> bool {
     match UnixStream::connect(path) {
         Ok(_) => true,

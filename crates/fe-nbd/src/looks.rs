@@ -1,10 +1,13 @@
-//! How often a connection's reader looks for more before it sleeps. Owns that number for one connection.
+//! How often a connection's reader looks for more before it sleeps. Owns that number for one
+//! connection.
 //!
-//! To wake a thread that sleeps on another processor costs more than to read a block from memory, and the client pays for it with every request that
-//! finds the reader asleep. So the reader looks again for about as long as a wake-up takes, if that found something lately: a client that is quiet,
-//! or slower than that, costs a look or two each time.
+//! To wake a thread that sleeps on another processor costs more than to read a block from memory,
+//! and the client pays for it with every request that finds the reader asleep. So the reader looks
+//! again for about as long as a wake-up takes, if that found something lately: a client that is
+//! quiet, or slower than that, costs a look or two each time.
 
-/// Looks at most: each takes about a microsecond with the yield behind it, and a wake-up takes some tens of them.
+/// Looks at most: each takes about a microsecond with the yield behind it, and a wake-up takes some
+/// tens of them.
 const LOOKS_MAX: u32 = 64;
 /// Looks in the beginning, and at least: one that finds something doubles them.
 const LOOKS_MIN: u32 = 1;

@@ -1,10 +1,10 @@
-//! The handshake as a state machine without I/O: bytes of the client go in, bytes for the client come out.
-//! Owns what was agreed so far; knows no socket and no time.
+//! The handshake as a state machine without I/O: bytes of the client go in, bytes for the client
+//! come out. Owns what was agreed so far; knows no socket and no time.
 //!
 //! 1. The server sends [`greeting`](option_reply::greeting), the client its flags.
 //! 2. The client sends options; each is answered before the next is looked at.
-//! 3. `GO` or `EXPORT_NAME` opens a device and ends the handshake; `ABORT`, bytes that make no sense and too many
-//!    options end the connection.
+//! 3. `GO` or `EXPORT_NAME` opens a device and ends the handshake; `ABORT`, bytes that make no
+//!    sense and too many options end the connection.
 
 use std::sync::Arc;
 
@@ -19,13 +19,14 @@ use crate::wire::{
 
 /// Longest data of an option that is looked at. A name and a few queries, each at most 4 KiB.
 pub const OPTION_BYTES_MAX: usize = 32 << 10;
-/// Longest data of an option that is skipped and refused; behind it the connection is closed. Enough for any honest
-/// mistake, little enough to cost nothing.
+/// Longest data of an option that is skipped and refused; behind it the connection is closed.
+/// Enough for any honest mistake, little enough to cost nothing.
 pub const OPTION_SKIP_BYTES_MAX: usize = 1 << 20;
-/// Most options of one handshake before the client was told of any export. Clients use less than ten.
+/// Most options of one handshake before the client was told of any export. Clients use less than
+/// ten.
 pub const OPTIONS_MAX: u32 = 1024;
-/// Options that a client may send on top for each export that a LIST has named: tools that list them ask two to four times about each,
-/// all on one connection, and each snapshot is an export.
+/// Options that a client may send on top for each export that a LIST has named: tools that list
+/// them ask two to four times about each, all on one connection, and each snapshot is an export.
 pub const OPTIONS_PER_EXPORT_MAX: u32 = 8;
 
 /// The handshake's result: a device, and how to talk about it.
@@ -60,7 +61,8 @@ pub struct Handshake<'a> {
     /// The client's flags, once they came.
     client: Option<ClientFlags>,
     options: u32,
-    /// Most exports that a LIST has named. Not their sum: a client cannot raise its limit by asking again.
+    /// Most exports that a LIST has named. Not their sum: a client cannot raise its limit by asking
+    /// again.
     named: u32,
     skip: Option<Skip>,
     structured: bool,
@@ -84,8 +86,8 @@ struct Skip {
 type Refused = (u32, String);
 
 impl<'a> Handshake<'a> {
-    /// A handshake of `caller` about `devices`. With a `refusal` it is held in full, but no export is listed or opened: the text
-    /// is what the client is told.
+    /// A handshake of `caller` about `devices`. With a `refusal` it is held in full, but no export
+    /// is listed or opened: the text is what the client is told.
     pub fn new(devices: &'a dyn DeviceSet, caller: Arc<dyn Client>, refusal: Option<String>) -> Self {
         Self {
             devices,
@@ -100,8 +102,8 @@ impl<'a> Handshake<'a> {
         }
     }
 
-    /// Looks at `input` from its start; tells how many bytes of it are done with, and what comes next. What is to be
-    /// sent goes behind what is in `out`.
+    /// Looks at `input` from its start; tells how many bytes of it are done with, and what comes
+    /// next. What is to be sent goes behind what is in `out`.
     pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Next) {
         let Some(client) = self.client else { return self.client_flags(input) };
         if let Some(skip) = &mut self.skip {
@@ -219,8 +221,8 @@ impl<'a> Handshake<'a> {
             let text = format!("Shale {what} '{}', {}", established.name, format_size(device.size_bytes()));
             option_reply::put_info_text(out, option, info::DESCRIPTION, &text);
         }
-        // NBD's preferred size is the smallest that needs no read-modify-write, which is our minimum. A power of two
-        // from 512 on, says the protocol.
+        // NBD's preferred size is the smallest that needs no read-modify-write, which is our
+        // minimum. A power of two from 512 on, says the protocol.
         let preferred = device.block_bytes().0.clamp(512, PAYLOAD_BYTES_MAX);
         option_reply::put_info_block_size(out, option, preferred.checked_next_power_of_two().unwrap_or(512));
         Ok(established)
@@ -271,7 +273,8 @@ impl<'a> Handshake<'a> {
         Ok(Established { device, name, session })
     }
 
-    /// The device that a client means: the empty name is the only one, if there is only one, its snapshots left aside.
+    /// The device that a client means: the empty name is the only one, if there is only one, its
+    /// snapshots left aside.
     fn resolve(&self, name: &[u8]) -> Result<DeviceInfo, Refused> {
         if name.is_empty() {
             return self.resolve_unnamed();

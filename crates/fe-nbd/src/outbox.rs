@@ -1,14 +1,18 @@
-//! What goes to one client: owns the queue of replies, the right to send on the socket, and the account of what is in
-//! flight. Nobody but the writer thread and the reader of the same connection ever waits for the client.
+//! What goes to one client: owns the queue of replies, the right to send on the socket, and the
+//! account of what is in flight. Nobody but the writer thread and the reader of the same connection
+//! ever waits for the client.
 //!
 //! How a reply leaves:
-//! 1. [`Outbox::end`] and [`Outbox::reply`] queue it. If somebody is sending, that one takes it along: done.
-//! 2. Else the caller sends (`reply` straight from the caller's bytes), without waiting, until the queue is empty or the socket takes no more.
-//! 3. What the socket did not take is the writer thread's, which waits for the client for as long as the stall limit
-//!    allows without progress, and then drops the connection.
+//! 1. [`Outbox::end`] and [`Outbox::reply`] queue it. If somebody is sending, that one takes it
+//!    along: done.
+//! 2. Else the caller sends (`reply` straight from the caller's bytes), without waiting, until the
+//!    queue is empty or the socket takes no more.
+//! 3. What the socket did not take is the writer thread's, which waits for the client for as long
+//!    as the stall limit allows without progress, and then drops the connection.
 //!
-//! The account bounds memory: bytes of requests being executed (the reply of a read, the payload of a write) plus
-//! bytes queued. The reader stops reading, and answering, when it is full, or when all connections together have too much ([`Budget`]).
+//! The account bounds memory: bytes of requests being executed (the reply of a read, the payload of
+//! a write) plus bytes queued. The reader stops reading, and answering, when it is full, or when
+//! all connections together have too much ([`Budget`]).
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -25,19 +29,22 @@ use crate::budget::{Budget, OWN_BYTES};
 
 /// Most replies in one system call; the kernel takes up to 1024, a few dozen make its cost vanish.
 const REPLIES_PER_SEND: usize = 32;
-/// Large buffers kept for the next reads, and the most bytes of them: about what is useful at a moderate depth.
+/// Large buffers kept for the next reads, and the most bytes of them: about what is useful at a
+/// moderate depth.
 const SPARE_BUFFERS_MAX: usize = 8;
 const SPARE_BYTES_MAX: usize = 8 << 20;
 /// Buffers smaller than this are cheap to allocate and are not kept.
 const SPARE_BUFFER_BYTES_MIN: usize = 32 << 10;
 
-/// The socket's send buffer: takes a reply of 1 MiB and more from the thread that has it in its processor's cache. With
-/// the usual 208 KiB most of it goes through the writer thread, which costs a third of the speed of large reads.
+/// The socket's send buffer: takes a reply of 1 MiB and more from the thread that has it in its
+/// processor's cache. With the usual 208 KiB most of it goes through the writer thread, which costs
+/// a third of the speed of large reads.
 const SOCKET_BUFFER_BYTES: usize = 2 << 20;
-/// What a queued reply costs besides its buffer: its place in the queue and the allocator's overhead. Without it, a
-/// client that takes no replies could have millions of small ones queued.
+/// What a queued reply costs besides its buffer: its place in the queue and the allocator's
+/// overhead. Without it, a client that takes no replies could have millions of small ones queued.
 const REPLY_OVERHEAD_BYTES: usize = 64;
-/// How long a reader waits for others to give memory back before it looks whether its own connection is still there.
+/// How long a reader waits for others to give memory back before it looks whether its own
+/// connection is still there.
 const BUDGET_WAIT: Duration = Duration::from_millis(100);
 
 /// Bytes to send: the first `len` of a buffer.
@@ -132,11 +139,12 @@ enum Sender {
 impl Outbox {
     /// An outbox of a connected, blocking stream socket.
     pub fn new(socket: Arc<OwnedFd>, limits: Limits, budget: Arc<Budget>) -> rustix::io::Result<Self> {
-        // Only the writer thread sends in blocking mode; this is its patience. And that of the reader within a request.
+        // Only the writer thread sends in blocking mode; this is its patience. And that of the
+        // reader within a request.
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(limits.stall_max))?;
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(limits.stall_max))?;
-        // Only a wish: without the right to force it, the system's own limit holds, and what does not fit goes the way
-        // of the writer thread.
+        // Only a wish: without the right to force it, the system's own limit holds, and what does
+        // not fit goes the way of the writer thread.
         if sockopt::set_socket_send_buffer_size_force(&socket, SOCKET_BUFFER_BYTES).is_err() {
             let _ = sockopt::set_socket_send_buffer_size(&socket, SOCKET_BUFFER_BYTES);
         }
@@ -171,12 +179,14 @@ impl Outbox {
         &self.socket
     }
 
-    /// Whether nothing is being executed but `others` requests, and no reply waits for the client to take it.
+    /// Whether nothing is being executed but `others` requests, and no reply waits for the client
+    /// to take it.
     pub fn is_idle_but(&self, others: u32) -> bool {
         self.requests.load(Ordering::Acquire) == others && !self.stalled.load(Ordering::Acquire)
     }
 
-    /// Takes `bytes` of a request into the account, waiting until there is room. `false` if the connection was dropped.
+    /// Takes `bytes` of a request into the account, waiting until there is room. `false` if the
+    /// connection was dropped.
     pub fn begin(&self, bytes: usize) -> bool {
         let mut state = self.state.lock();
         loop {
@@ -214,8 +224,8 @@ impl Outbox {
         state.has_room(&self.limits, bytes) && state.wanted(bytes) <= state.granted
     }
 
-    /// Sends replies of requests that are not in the account: the reader's own. Waits while the account is full.
-    /// `false` if the connection was dropped.
+    /// Sends replies of requests that are not in the account: the reader's own. Waits while the
+    /// account is full. `false` if the connection was dropped.
     pub fn reply(&self, bytes: &[u8]) -> bool {
         let mut state = self.state.lock();
         loop {
@@ -259,7 +269,8 @@ impl Outbox {
         true
     }
 
-    /// Waits until everything was executed and sent, or the connection was dropped; then ends the writer thread.
+    /// Waits until everything was executed and sent, or the connection was dropped; then ends the
+    /// writer thread.
     pub fn finish(&self) {
         let mut state = self.state.lock();
         while state.requests > 0
@@ -282,7 +293,8 @@ impl Outbox {
         self.state.lock().dropped
     }
 
-    /// A buffer of at least `len` bytes of undefined content (zeroes or an earlier reply to the same client).
+    /// A buffer of at least `len` bytes of undefined content (zeroes or an earlier reply to the
+    /// same client).
     pub fn buffer(&self, len: usize) -> Vec<u8> {
         if len < SPARE_BUFFER_BYTES_MIN {
             return vec![0; len];
@@ -306,7 +318,8 @@ impl Outbox {
         }
     }
 
-    /// The writer thread: sends what others could not send without waiting. Ends after [`finish`](Self::finish).
+    /// The writer thread: sends what others could not send without waiting. Ends after
+    /// [`finish`](Self::finish).
     pub fn write(&self) {
         let mut state = self.state.lock();
         loop {
@@ -414,7 +427,8 @@ impl Outbox {
     fn drop_locked(&self, state: &mut State, why: &'static str) {
         if state.dropped.is_none() {
             state.dropped = Some(why);
-            // Wakes the reader in recv and the writer in send. It can only fail if the client was faster.
+            // Wakes the reader in recv and the writer in send. It can only fail if the client was
+            // faster.
             let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
         }
         state.queue.clear();
@@ -494,8 +508,8 @@ impl State {
         }
     }
 
-    /// Takes what was sent off `batch`, of whose bytes `sent` have left; returns how many of them belong to the first
-    /// reply that remains.
+    /// Takes what was sent off `batch`, of whose bytes `sent` have left; returns how many of them
+    /// belong to the first reply that remains.
     fn settle(&mut self, batch: &mut VecDeque<Reply>, mut sent: usize, budget: &Budget) -> usize {
         while let Some(front) = batch.front()
             && sent >= front.len

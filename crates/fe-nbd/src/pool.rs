@@ -1,11 +1,13 @@
-//! The threads for requests that may wait, shared by all connections. Owns the queue of jobs not yet begun.
+//! The threads for requests that may wait, shared by all connections. Owns the queue of jobs not
+//! yet begun.
 //!
-//! Each connection has a lane; threads take from the lanes in turn, so that one connection with many requests does not
-//! keep others waiting behind all of them. Lanes are bounded by their users: a connection has a limit on requests in
-//! flight. Jobs never wait for a client.
+//! Each connection has a lane; threads take from the lanes in turn, so that one connection with
+//! many requests does not keep others waiting behind all of them. Lanes are bounded by their users:
+//! a connection has a limit on requests in flight. Jobs never wait for a client.
 //!
-//! Jobs of one kind, reads, can be done together by one thread ([`Job::join`]): it takes more of them from the lane as it goes, and few threads
-//! have many under way. While some threads do that for a lane, another such job wakes nobody: one of them takes it as soon as it has done one.
+//! Jobs of one kind, reads, can be done together by one thread ([`Job::join`]): it takes more of
+//! them from the lane as it goes, and few threads have many under way. While some threads do that
+//! for a lane, another such job wakes nobody: one of them takes it as soon as it has done one.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,7 +18,8 @@ use parking_lot::{Condvar, Mutex};
 
 /// Something to be done by the pool.
 pub trait Job: Send + Sized + 'static {
-    /// Does it, or a part of it: what is left goes to the end of its lane, behind the turns of other lanes.
+    /// Does it, or a part of it: what is left goes to the end of its lane, behind the turns of
+    /// other lanes.
     fn run(self) -> Option<Self>;
 
     /// Whether [`join`](Self::join) does it.
@@ -24,11 +27,13 @@ pub trait Job: Send + Sized + 'static {
         false
     }
 
-    /// Does it, together with what `next` gives: more such jobs of its lane, and `None` if there is none now. Returns when all are done.
+    /// Does it, together with what `next` gives: more such jobs of its lane, and `None` if there is
+    /// none now. Returns when all are done.
     fn join(self, next: &mut dyn FnMut() -> Option<Self>);
 }
 
-/// Threads that do jobs together, for each lane. Fewer would leave a device idle whose every read takes long; more would have one job each.
+/// Threads that do jobs together, for each lane. Fewer would leave a device idle whose every read
+/// takes long; more would have one job each.
 const JOINED_THREADS: u32 = 4;
 /// Jobs that a thread takes so from a lane while others wait.
 const JOINED_JOBS_MAX: u32 = 64;
@@ -116,7 +121,8 @@ impl<J: Job> Pool<J> {
         self.shared.state.lock().stop = true;
         self.shared.work.notify_all();
         for thread in std::mem::take(&mut *self.threads.lock()) {
-            // A thread that panicked was reported by the panic handler; there is nothing left of it to end.
+            // A thread that panicked was reported by the panic handler; there is nothing left of it
+            // to end.
             drop(thread.join());
         }
     }
@@ -155,7 +161,8 @@ impl<J: Job> Shared<J> {
                     Some(job)
                 });
                 state = self.state.lock();
-                // What came since it was asked last is in the lane, and this thread looks there again before it sleeps.
+                // What came since it was asked last is in the lane, and this thread looks there
+                // again before it sleeps.
                 state.lanes[lane].joined -= 1;
                 state.free_closed(lane);
             } else {
@@ -178,7 +185,8 @@ impl<J> State<J> {
         queue.push_back(job);
     }
 
-    /// Frees a lane if it is closed. Not while a thread looks for more jobs in it: it would take those of the next connection for those of this one.
+    /// Frees a lane if it is closed. Not while a thread looks for more jobs in it: it would take
+    /// those of the next connection for those of this one.
     fn free_closed(&mut self, lane: usize) {
         if self.lanes[lane].is_closed && self.lanes[lane].joined == 0 {
             self.free.push(lane);
@@ -270,7 +278,8 @@ mod tests {
 
     #[test]
     fn what_comes_while_others_are_done_together_is_done_too() {
-        // No thread more: one that has just begun, or was woken for a job that another took, might do the late one.
+        // No thread more: one that has just begun, or was woken for a job that another took, might
+        // do the late one.
         let pool = Pool::start(JOINED_THREADS as usize).unwrap();
         let (out, names) = mpsc::channel();
         let lane = pool.open();

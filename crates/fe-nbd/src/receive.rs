@@ -1,7 +1,8 @@
 //! Bytes that came from one client: owns the receive buffer and all calls of recv on a socket.
 //!
-//! One recv brings many small requests. Payloads that are large are received straight into the buffer that the device
-//! keeps, and while they come, only a little is read ahead, because what is read ahead is copied once more.
+//! One recv brings many small requests. Payloads that are large are received straight into the
+//! buffer that the device keeps, and while they come, only a little is read ahead, because what is
+//! read ahead is copied once more.
 
 use std::os::fd::OwnedFd;
 
@@ -43,13 +44,14 @@ impl Receiver {
         debug_assert!(self.start <= self.end);
     }
 
-    /// Receives what is there, waiting for the first byte if `wait`. `Ok(0)` is the end of the stream, `WOULDBLOCK`
-    /// that nothing is there.
+    /// Receives what is there, waiting for the first byte if `wait`. `Ok(0)` is the end of the
+    /// stream, `WOULDBLOCK` that nothing is there.
     pub fn receive(&mut self, socket: &OwnedFd, wait: bool) -> Result<usize> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.buffer.len() - self.start < LARGE_PAYLOAD_BYTES * 2 {
-            // Whatever is awaited here is smaller than this: room for it is made before it is needed.
+            // Whatever is awaited here is smaller than this: room for it is made before it is
+            // needed.
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
@@ -68,15 +70,16 @@ impl Receiver {
         payload
     }
 
-    /// Takes a large payload: what of it was received, the rest from the socket. `None` at the end of the stream.
+    /// Takes a large payload: what of it was received, the rest from the socket. `None` at the end
+    /// of the stream.
     pub fn large_payload(&mut self, socket: &OwnedFd, length: usize) -> Result<Option<bytes::Bytes>> {
         self.read_ahead = LARGE_READ_AHEAD_BYTES;
         let mut payload = Vec::with_capacity(length);
         let here = self.bytes().len().min(length);
         payload.extend_from_slice(&self.bytes()[..here]);
         self.take(here);
-        // The receive below fills the capacity. An allocator may give more than was asked for; then that would be too
-        // much, and the bytes are received into zeroes instead.
+        // The receive below fills the capacity. An allocator may give more than was asked for; then
+        // that would be too much, and the bytes are received into zeroes instead.
         let is_exact = payload.capacity() == length;
         while payload.len() < length {
             let received = if is_exact {

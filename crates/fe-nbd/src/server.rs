@@ -1,7 +1,9 @@
-//! The server: owns the listeners, the thread that accepts, the register of connections and the pool.
+//! The server: owns the listeners, the thread that accepts, the register of connections and the
+//! pool.
 //!
-//! How it stops: no more clients are accepted and socket files are removed; each connection stops reading, finishes
-//! what it had read, and closes; whoever has not closed when the grace period ends is dropped; the pool ends last.
+//! How it stops: no more clients are accepted and socket files are removed; each connection stops
+//! reading, finishes what it had read, and closes; whoever has not closed when the grace period
+//! ends is dropped; the pool ends last.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -42,25 +44,28 @@ pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 /// Limits and sizes of a server. All have defaults.
 #[derive(Clone)]
 pub struct ServerOptions {
-    /// Threads for requests that wait, shared by all connections. They wait for the disk, so more than processors.
+    /// Threads for requests that wait, shared by all connections. They wait for the disk, so more
+    /// than processors.
     pub threads: usize,
-    /// Most connections. Each has two threads, 1 MiB in flight of its own and what it gets of `bytes_in_flight_total`, half a MiB of
-    /// buffers, and up to 4 MiB in the kernel's.
+    /// Most connections. Each has two threads, 1 MiB in flight of its own and what it gets of
+    /// `bytes_in_flight_total`, half a MiB of buffers, and up to 4 MiB in the kernel's.
     pub connections_max: usize,
-    /// Most bytes of requests and replies of one connection that are in memory at once. 64 MiB are two of the largest
-    /// requests, or depth 64 of 1 MiB.
+    /// Most bytes of requests and replies of one connection that are in memory at once. 64 MiB are
+    /// two of the largest requests, or depth 64 of 1 MiB.
     pub bytes_in_flight_max: usize,
-    /// Most bytes of requests and replies of all connections that are in memory at once, beside the 1 MiB that each has of its own. One
-    /// connection gets half of it at most. A quarter of it more may lie in buffers for the next reads.
+    /// Most bytes of requests and replies of all connections that are in memory at once, beside the
+    /// 1 MiB that each has of its own. One connection gets half of it at most. A quarter of it more
+    /// may lie in buffers for the next reads.
     pub bytes_in_flight_total: usize,
     /// Most requests of one connection that wait in the pool. Clients rarely use more than 128.
     pub requests_in_flight_max: u32,
     /// Longest handshake.
     pub handshake_max: Duration,
-    /// Longest handshake while all connections are taken: a new client then takes the place of the one that is longest in its own, so
-    /// that clients that say nothing keep nobody out.
+    /// Longest handshake while all connections are taken: a new client then takes the place of the
+    /// one that is longest in its own, so that clients that say nothing keep nobody out.
     pub handshake_crowded_max: Duration,
-    /// Longest time for which a client may take none of the replies that wait for it, or send nothing of the rest of a write.
+    /// Longest time for which a client may take none of the replies that wait for it, or send
+    /// nothing of the rest of a write.
     pub stall_max: Duration,
     /// Longest time that stopping waits for clients to take their last replies.
     pub stop_grace: Duration,
@@ -153,8 +158,8 @@ impl Server {
     /// Listens on all of `listen` and serves `devices` until it is stopped or dropped.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] when an address is taken, [`ErrorKind::Invalid`] when there is none, and errors of the
-    /// system.
+    /// [`ErrorKind::InUse`] when an address is taken, [`ErrorKind::Invalid`] when there is none,
+    /// and errors of the system.
     pub fn start(devices: Arc<dyn DeviceSet>, listen: &[Listen], options: ServerOptions) -> Result<Self> {
         if listen.is_empty() {
             return Err(Error::new(ErrorKind::Invalid, "an NBD server needs an address to listen on"));

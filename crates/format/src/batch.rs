@@ -1,5 +1,5 @@
-//! Batches: what one append writes to the log. A header with its entries, then the payloads of the fragments in the order of
-//! their entries, packed to the byte, then padding to 4 KiB.
+//! Batches: what one append writes to the log. A header with its entries, then the payloads of the
+//! fragments in the order of their entries, packed to the byte, then padding to 4 KiB.
 
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ExtentIndex, ObjectId, SHARE_BYTES, SHARE_FIRST_BLOCK, Seq};
 
@@ -65,7 +65,8 @@ pub const fn hole_bytes(first: BlockIndex) -> usize {
     if is_wide(first) { HOLE_BYTES + WIDE_MORE_BYTES } else { HOLE_BYTES }
 }
 
-/// Number of streams. Each fills an extent of its own, so that what dies soon and what stays do not lie side by side.
+/// Number of streams. Each fills an extent of its own, so that what dies soon and what stays do not
+/// lie side by side.
 pub const STREAMS: usize = 2;
 
 /// Which of the log's open extents a batch goes to. It says nothing of what the batch means.
@@ -97,7 +98,8 @@ pub struct BatchHeader {
     pub seq: Seq,
     /// Number of the opening of the pool that wrote it.
     pub incarnation: u64,
-    /// Sequence number of the first batch of that opening: batches of older openings from there on never happened.
+    /// Sequence number of the first batch of that opening: batches of older openings from there on
+    /// never happened.
     pub incarnation_first_seq: Seq,
     /// All batches before this one were durable when this batch was written.
     pub durable_before: Seq,
@@ -128,25 +130,28 @@ impl FragmentEntry {
         BlockMask::run(self.first.in_group(), self.count.into())
     }
 
-    /// What a record says of it when its payload is at `location`: all its blocks are read from there.
+    /// What a record says of it when its payload is at `location`: all its blocks are read from
+    /// there.
     pub fn at(&self, location: u64) -> FragmentRef {
         let Self { first, count, codec, stored, checksum } = *self;
         FragmentRef { live: self.unit(), first: first.in_group() as u8, count, codec, stored, checksum, location }
     }
 }
 
-/// A fragment that takes over blocks from an older one elsewhere in the log: the same payload at another place, or a part of what that
-/// one held, compressed anew.
+/// A fragment that takes over blocks from an older one elsewhere in the log: the same payload at
+/// another place, or a part of what that one held, compressed anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Move {
     /// The fragment as it is from here on.
     pub fragment: FragmentEntry,
-    /// Blocks of its group, all of them in its unit, for which the old fragment was the truth when this was written. The move
-    /// holds for those of them whose record still points at `from` when the batch's turn comes.
+    /// Blocks of its group, all of them in its unit, for which the old fragment was the truth when
+    /// this was written. The move holds for those of them whose record still points at `from` when
+    /// the batch's turn comes.
     pub live: BlockMask,
     /// Where the old fragment's payload begins in the data file, in bytes; below 2^48.
     pub from: u64,
-    /// Number of the batch that wrote the data first, kept through any number of moves: how new the data is.
+    /// Number of the batch that wrote the data first, kept through any number of moves: how new the
+    /// data is.
     pub made: Seq,
 }
 
@@ -180,7 +185,8 @@ pub enum Entry {
         /// First block and number of blocks (at most [`HOLE_BLOCKS_MAX`]); at most 65535 of them.
         ranges: Vec<(BlockIndex, u32)>,
     },
-    /// An object's descriptor as it is from here on. The figures in it (allocated, stored) mean nothing here.
+    /// An object's descriptor as it is from here on. The figures in it (allocated, stored) mean
+    /// nothing here.
     Object(ObjectDescriptor),
     /// The pool's properties as they are from here on.
     PoolProperties(std::collections::BTreeMap<String, String>),
@@ -221,7 +227,8 @@ impl Entry {
     }
 }
 
-/// A decoded batch: the header, the entries, and where the payloads begin and the batch ends, relative to its start.
+/// A decoded batch: the header, the entries, and where the payloads begin and the batch ends,
+/// relative to its start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     /// Fixed part.
@@ -250,9 +257,11 @@ pub fn header_bytes(entries: &[Entry]) -> usize {
     BATCH_FIXED_BYTES + entries
 }
 
-/// Encodes a header of `header_bytes` bytes, at least what the entries need; the rest is zeroes. Layout of the fixed part: magic 4, crc32c of all of the header behind this field 4, header bytes 4,
-/// batch bytes 4, pool 8, sequence number 8, incarnation 8, its first sequence number 8, durable-before 8, extent 4,
-/// number of entries 3, stream 1. Then the entries, each behind its tag.
+/// Encodes a header of `header_bytes` bytes, at least what the entries need; the rest is zeroes.
+/// Layout of the fixed part: magic 4, crc32c of all of the header behind this field 4, header bytes
+/// 4, batch bytes 4, pool 8, sequence number 8, incarnation 8, its first sequence number 8,
+/// durable-before 8, extent 4, number of entries 3, stream 1. Then the entries, each behind its
+/// tag.
 pub fn encode_batch(header: &BatchHeader, entries: &[Entry], header_bytes: usize, batch_bytes: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(header_bytes);
     put_uint(&mut out, BATCH_MAGIC.into(), 4);
@@ -348,8 +357,8 @@ fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
     }
 }
 
-/// Decodes the header of a batch at the start of `bytes`, which reach at most to the end of its extent.
-/// The payloads are not looked at: each is verified by its own checksum.
+/// Decodes the header of a batch at the start of `bytes`, which reach at most to the end of its
+/// extent. The payloads are not looked at: each is verified by its own checksum.
 ///
 /// # Errors
 /// When there is no batch there, or its header is damaged, or a length in it is impossible.
@@ -475,7 +484,8 @@ pub(crate) fn read_fragment(cursor: &mut Cursor<'_>, wide: bool) -> Result<Fragm
     Ok(fragment)
 }
 
-/// Reads the head of a run, and makes sure that its items can be there before memory is taken for them.
+/// Reads the head of a run, and makes sure that its items can be there before memory is taken for
+/// them.
 fn read_run_head(cursor: &mut Cursor<'_>, item_bytes: usize) -> Result<(ObjectId, Epoch, usize), FormatError> {
     let object = ObjectId(cursor.u64()?);
     let epoch = Epoch(cursor.u32()?);

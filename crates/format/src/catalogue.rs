@@ -1,8 +1,10 @@
-//! The catalogue: all descriptors and the pool's properties as of one moment, written into the log from time to time, so that the log
-//! alone tells what its fragments belong to. Replay passes over it; `salvage` and `check --repair` read it.
+//! The catalogue: all descriptors and the pool's properties as of one moment, written into the log
+//! from time to time, so that the log alone tells what its fragments belong to. Replay passes over
+//! it; `salvage` and `check --repair` read it.
 //!
-//! It is divided into parts, each an entry of a batch of its own, so that it fits in small extents, however many objects there are. It is
-//! complete if and only if all its parts are there. What it does not know yet, the entries of batches from `as_of` on tell.
+//! It is divided into parts, each an entry of a batch of its own, so that it fits in small extents,
+//! however many objects there are. It is complete if and only if all its parts are there. What it
+//! does not know yet, the entries of batches from `as_of` on tell.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +16,8 @@ use crate::incarnations::Incarnations;
 use crate::{FormatError, ObjectDescriptor};
 
 const WHAT: &str = "catalogue";
-/// Bytes of a part beside incarnations, properties and descriptors: as-of 8, part 4, parts 4, next object 8, three counts 2 + 2 + 4, crc32c 4.
+/// Bytes of a part beside incarnations, properties and descriptors: as-of 8, part 4, parts 4, next
+/// object 8, three counts 2 + 2 + 4, crc32c 4.
 pub const CATALOGUE_FIXED_BYTES: usize = 36;
 
 /// One part of a catalogue.
@@ -37,7 +40,8 @@ pub struct CataloguePart {
 }
 
 impl CataloguePart {
-    /// Encodes: as-of 8, part 4, parts 4, next object 8, incarnations, properties, number of descriptors 4, each behind its length (4), crc32c 4.
+    /// Encodes: as-of 8, part 4, parts 4, next object 8, incarnations, properties, number of
+    /// descriptors 4, each behind its length (4), crc32c 4.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         put_uint(&mut out, self.as_of.0, 8);
@@ -99,7 +103,8 @@ pub struct CatalogueRef {
 }
 
 impl CatalogueRef {
-    /// Encodes: as-of 8, bytes 8, bytes since 8, number of extents 4, each 4, the same again for those since, incarnations.
+    /// Encodes: as-of 8, bytes 8, bytes since 8, number of extents 4, each 4, the same again for
+    /// those since, incarnations.
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         for number in [self.as_of.0, self.bytes, self.since_bytes] {
             put_uint(out, number, 8);

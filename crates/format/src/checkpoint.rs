@@ -39,9 +39,11 @@ pub struct Checkpoint {
     pub number: u64,
     /// Properties of the pool.
     pub properties: BTreeMap<String, String>,
-    /// Objects: there are as many descriptors beside it. One that is gone would be a volume that was never there.
+    /// Objects: there are as many descriptors beside it. One that is gone would be a volume that
+    /// was never there.
     pub objects: u32,
-    /// Live bytes of all extents: the sum over the usage pages. Pages that are gone have left too few.
+    /// Live bytes of all extents: the sum over the usage pages. Pages that are gone have left too
+    /// few.
     pub live_bytes: u64,
     /// Deltas that lie over the records.
     pub deltas: u32,
@@ -55,8 +57,9 @@ impl Checkpoint {
         self.open.iter().flatten().map(|open| open.extent).chain(self.extents.iter().copied())
     }
 
-    /// Encodes: pool 16, incarnation 8, its first sequence number 8, next sequence number 8, per stream its open extent 4 (0: none) and
-    /// offset 4, next object 8, number 8, objects 4, live bytes 8, deltas 4, properties, catalogue, number of extents 4, each 4, crc32c 4.
+    /// Encodes: pool 16, incarnation 8, its first sequence number 8, next sequence number 8, per
+    /// stream its open extent 4 (0: none) and offset 4, next object 8, number 8, objects 4, live
+    /// bytes 8, deltas 4, properties, catalogue, number of extents 4, each 4, crc32c 4.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(128 + 4 * self.extents.len());
         out.extend_from_slice(&self.pool);

@@ -1,5 +1,5 @@
-//! The checksum of a fragment: crc32c over who it is, then over what it holds. A fragment read from the wrong place, or for
-//! the wrong block, fails it even if its bytes are intact.
+//! The checksum of a fragment: crc32c over who it is, then over what it holds. A fragment read from
+//! the wrong place, or for the wrong block, fails it even if its bytes are intact.
 
 use units::{BlockIndex, Epoch, ObjectId};
 
@@ -18,7 +18,8 @@ pub struct FragmentIdentity {
     pub codec: u8,
 }
 
-/// crc32c of the identity (22 bytes: object 8, epoch 4, first block 8, count 1, codec 1) followed by the payload.
+/// crc32c of the identity (22 bytes: object 8, epoch 4, first block 8, count 1, codec 1) followed
+/// by the payload.
 pub fn fragment_checksum(identity: &FragmentIdentity, payload: &[u8]) -> u32 {
     crate::crc::crc32c_append(who_checksum(identity), payload)
 }
@@ -33,12 +34,13 @@ fn who_checksum(identity: &FragmentIdentity) -> u32 {
     crate::crc::crc32c(&who)
 }
 
-/// The checksum of a payload of `payload_bytes` bytes under the identity `to`, from its checksum under the identity `from`, without
-/// the payload. If the payload has changed since the old checksum was made, the new one does not match it either: so whoever
-/// gives a fragment another identity cannot cover up damage by it, as one could who summed up the payload again.
+/// The checksum of a payload of `payload_bytes` bytes under the identity `to`, from its checksum
+/// under the identity `from`, without the payload. If the payload has changed since the old
+/// checksum was made, the new one does not match it either: so whoever gives a fragment another
+/// identity cannot cover up damage by it, as one could who summed up the payload again.
 ///
-/// A CRC is linear: the checksums of the same payload behind two different beginnings differ by the difference of the beginnings'
-/// checksums, multiplied by x to the number of bits that follow.
+/// A CRC is linear: the checksums of the same payload behind two different beginnings differ by the
+/// difference of the beginnings' checksums, multiplied by x to the number of bits that follow.
 pub fn reseal(checksum: u32, from: &FragmentIdentity, to: &FragmentIdentity, payload_bytes: u32) -> u32 {
     checksum ^ shift(who_checksum(from) ^ who_checksum(to), payload_bytes)
 }

@@ -1,5 +1,5 @@
-//! Bounds-checked reading and plain writing of little-endian fields. Public, because the blob crate's records and nodes
-//! are read and written with them too.
+//! Bounds-checked reading and plain writing of little-endian fields. Public, because the blob
+//! crate's records and nodes are read and written with them too.
 
 /// Bytes that do not decode: what was being read, and what is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq)]

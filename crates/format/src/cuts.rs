@@ -1,5 +1,6 @@
-//! What rollbacks take out of an object's history: cuts. The map forgets what lies within one; the log keeps it for longer, so that cuts are
-//! remembered behind their time, for whoever rebuilds the map from the log.
+//! What rollbacks take out of an object's history: cuts. The map forgets what lies within one; the
+//! log keeps it for longer, so that cuts are remembered behind their time, for whoever rebuilds the
+//! map from the log.
 
 use units::Epoch;
 
@@ -12,7 +13,8 @@ pub const CUTS_MAX: usize = 32;
 /// Most cuts that are remembered behind their time; the oldest are forgotten first.
 pub const UNDONE_MAX: usize = 128;
 
-/// Epochs strictly between two others, which a rollback took back: whoever looks from `before` or later does not see them.
+/// Epochs strictly between two others, which a rollback took back: whoever looks from `before` or
+/// later does not see them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
     /// Newest epoch before the cut: that of the snapshot which was gone back to.
@@ -33,12 +35,14 @@ impl Cut {
 pub struct Undone {
     /// Cuts within which nobody looks any more, by `before`.
     pub cuts: Vec<Cut>,
-    /// Within this were cuts that are not listed any more: of its epochs the log alone does not tell which were taken back.
+    /// Within this were cuts that are not listed any more: of its epochs the log alone does not
+    /// tell which were taken back.
     pub forgotten: Option<Cut>,
 }
 
 impl Undone {
-    /// Enters a cut, which takes the place of those that lie within it. Beyond [`UNDONE_MAX`] the oldest are forgotten.
+    /// Enters a cut, which takes the place of those that lie within it. Beyond [`UNDONE_MAX`] the
+    /// oldest are forgotten.
     pub fn enter(&mut self, new: Cut) {
         self.cuts.retain(|old| old.after < new.after || old.before > new.before);
         let at = self.cuts.partition_point(|old| old.before < new.before);

@@ -1,5 +1,6 @@
-//! Deltas: changes of map records that a light checkpoint puts beside the records instead of into them. A later one lies over an earlier
-//! one, and all of them over the records; a full checkpoint merges and removes them.
+//! Deltas: changes of map records that a light checkpoint puts beside the records instead of into
+//! them. A later one lies over an earlier one, and all of them over the records; a full checkpoint
+//! merges and removes them.
 
 use crate::FormatError;
 use crate::cursor::{Cursor, put_uint, seal, unseal};

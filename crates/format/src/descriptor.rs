@@ -1,8 +1,9 @@
 //! The descriptor of an object: a volume, a share, which differs from a volume in its size only, or
 //! a moment of one.
 //!
-//! An object is a timeline: its records carry epochs 0 to the one in force. A snapshot has no records of its own, only an
-//! origin: an epoch of a timeline. So has a clone, which is a volume; so the three differ in their state only.
+//! An object is a timeline: its records carry epochs 0 to the one in force. A snapshot has no
+//! records of its own, only an origin: an epoch of a timeline. So has a clone, which is a volume;
+//! so the three differ in their state only.
 
 use std::collections::BTreeMap;
 
@@ -18,24 +19,27 @@ use crate::receive::{ReceiveState, SnapshotIdentity, read_identity};
 pub enum ObjectState {
     /// A volume that can be used.
     Volume,
-    /// Destroyed. What no other object sees of its records is being removed by checkpoint after checkpoint; the rest
-    /// stays for as long as somebody's origin leads here.
+    /// Destroyed. What no other object sees of its records is being removed by checkpoint after
+    /// checkpoint; the rest stays for as long as somebody's origin leads here.
     Deleting,
     /// A moment of a volume: read only, without records of its own.
     Snapshot,
-    /// A snapshot of which a stream has brought a part so far: nobody reads it. It becomes a snapshot when all of it is there.
+    /// A snapshot of which a stream has brought a part so far: nobody reads it. It becomes a
+    /// snapshot when all of it is there.
     Partial,
     /// A volume that a stream brings: hidden until its first snapshot is whole.
     Incoming,
-    /// A moment of a volume of which nothing is kept but what it was called in all pools, and where in the volume's history it lies: its origin, which
-    /// may be gone by now.
+    /// A moment of a volume of which nothing is kept but what it was called in all pools, and where
+    /// in the volume's history it lies: its origin, which may be gone by now.
     Bookmark,
-    /// A trained dictionary of its parent, for as long as that exists; its content is what [`crate::encode_dictionary`] makes.
+    /// A trained dictionary of its parent, for as long as that exists; its content is what
+    /// [`crate::encode_dictionary`] makes.
     Dictionary,
 }
 
 impl ObjectState {
-    /// Whether an object of this state can have records: snapshots only look at those of others, and bookmarks at none.
+    /// Whether an object of this state can have records: snapshots only look at those of others,
+    /// and bookmarks at none.
     pub const fn has_records(self) -> bool {
         !matches!(self, Self::Snapshot | Self::Partial | Self::Bookmark)
     }
@@ -50,8 +54,8 @@ pub struct Origin {
     pub epoch: Epoch,
 }
 
-/// Somebody has stopped seeing this object's records: all its groups must be gone through once, in a circle, for what nobody
-/// needs any more. Where that stands.
+/// Somebody has stopped seeing this object's records: all its groups must be gone through once, in
+/// a circle, for what nobody needs any more. Where that stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reap {
     /// The group that comes next.
@@ -84,7 +88,8 @@ pub struct ObjectDescriptor {
     pub epoch: Epoch,
     /// Origin of a clone or a snapshot.
     pub origin: Option<Origin>,
-    /// The volume under which a snapshot is listed; the object whose fragments may need a dictionary.
+    /// The volume under which a snapshot is listed; the object whose fragments may need a
+    /// dictionary.
     pub parent: Option<ObjectId>,
     /// A snapshot that was made by a schedule, which may also remove it.
     pub scheduled: bool,
@@ -217,7 +222,8 @@ impl ObjectDescriptor {
     /// Decodes and checks.
     ///
     /// # Errors
-    /// When the checksum, the state, a flag, the name's or the object's size, the origin or a cut does not hold.
+    /// When the checksum, the state, a flag, the name's or the object's size, the origin or a cut
+    /// does not hold.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut cursor = Cursor::new("object descriptor", unseal("object descriptor", bytes)?);
         let id = ObjectId(cursor.u64()?);

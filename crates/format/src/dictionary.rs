@@ -1,10 +1,12 @@
-//! What a trained dictionary is stored as: the content of an object of its own. So the log, the cleaner and scrubbing treat it like any
-//! data; what makes it a dictionary is the state in its object's descriptor.
+//! What a trained dictionary is stored as: the content of an object of its own. So the log, the
+//! cleaner and scrubbing treat it like any data; what makes it a dictionary is the state in its
+//! object's descriptor.
 
 use crate::FormatError;
 use crate::cursor::{Cursor, seal, unseal};
 
-/// What the content begins with. A content of zeroes, which is what lost records read as, is no dictionary.
+/// What the content begins with. A content of zeroes, which is what lost records read as, is no
+/// dictionary.
 const MAGIC: [u8; 4] = *b"SHDI";
 /// Bytes that the content has besides the dictionary's.
 pub const DICTIONARY_FRAME_BYTES: usize = 8;
@@ -18,8 +20,8 @@ pub fn encode_dictionary(dictionary: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The dictionary's bytes in a content. Decoding with any others would give wrong bytes that nothing notices: so each fragment's checksum is
-/// not enough, and the whole is verified.
+/// The dictionary's bytes in a content. Decoding with any others would give wrong bytes that
+/// nothing notices: so each fragment's checksum is not enough, and the whole is verified.
 ///
 /// # Errors
 /// When the checksum or the magic does not hold, or nothing is in it.
@@ -34,8 +36,9 @@ pub fn decode_dictionary(content: &[u8]) -> Result<&[u8], FormatError> {
     cursor.bytes(cursor.remaining())
 }
 
-/// How many bytes the content at the start of `padded` has, if there is one and nothing but zeroes behind it: for whoever has lost the
-/// descriptor, and knows blocks only. At most `padding` bytes are taken for zeroes behind it.
+/// How many bytes the content at the start of `padded` has, if there is one and nothing but zeroes
+/// behind it: for whoever has lost the descriptor, and knows blocks only. At most `padding` bytes
+/// are taken for zeroes behind it.
 pub fn dictionary_content_bytes(padded: &[u8], padding: usize) -> Option<usize> {
     if !padded.starts_with(&MAGIC) {
         return None;

@@ -1,4 +1,5 @@
-//! The openings of a pool that are remembered, because batches that never happened may lie behind the end that they found.
+//! The openings of a pool that are remembered, because batches that never happened may lie behind
+//! the end that they found.
 
 use units::Seq;
 
@@ -15,7 +16,8 @@ const FLAG_FORGOTTEN: u16 = 1 << 15;
 /// The key of [`LogEnd`] in the map store.
 pub const KEY_END: &[u8] = b"E";
 
-/// An opening of the pool: its number, and the sequence number of its first batch. Batches of older ones from there on never happened.
+/// An opening of the pool: its number, and the sequence number of its first batch. Batches of older
+/// ones from there on never happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Incarnation {
     /// Number of the opening.
@@ -29,13 +31,14 @@ pub struct Incarnation {
 pub struct Incarnations {
     /// Those that did not follow an orderly end, oldest first.
     pub known: Vec<Incarnation>,
-    /// The number of the newest of those that are forgotten, and the first sequence number of the oldest: of batches of older openings from
-    /// there on, nobody knows whether they happened.
+    /// The number of the newest of those that are forgotten, and the first sequence number of the
+    /// oldest: of batches of older openings from there on, nobody knows whether they happened.
     pub forgotten: Option<Incarnation>,
 }
 
 impl Incarnations {
-    /// Enters an opening. One that wrote nothing says no more than the next one, and beyond [`INCARNATIONS_MAX`] the oldest are forgotten.
+    /// Enters an opening. One that wrote nothing says no more than the next one, and beyond
+    /// [`INCARNATIONS_MAX`] the oldest are forgotten.
     pub fn enter(&mut self, new: Incarnation) {
         if self.known.last().is_some_and(|last| last.number >= new.number) {
             return;
@@ -54,7 +57,8 @@ impl Incarnations {
         Incarnation { number: known.number.max(more.number), first_seq: known.first_seq.min(more.first_seq) }
     }
 
-    /// Encodes: their number 2, bit 15 of it set if some are forgotten, each 16 (number 8, first sequence number 8), and 16 if so.
+    /// Encodes: their number 2, bit 15 of it set if some are forgotten, each 16 (number 8, first
+    /// sequence number 8), and 16 if so.
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         let flag = if self.forgotten.is_some() { FLAG_FORGOTTEN } else { 0 };
         put_uint(out, u64::from(self.known.len() as u16 | flag), 2);
@@ -78,7 +82,8 @@ impl Incarnations {
     }
 }
 
-/// Where the log of an opening ended for good: it wrote no batch with that number or a greater one, and never will.
+/// Where the log of an opening ended for good: it wrote no batch with that number or a greater one,
+/// and never will.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogEnd {
     /// Number of the opening.

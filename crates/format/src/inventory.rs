@@ -1,7 +1,9 @@
-//! The inventory: which extents hold something as of a checkpoint, and how far each is filled. With it the data file alone tells whether something is
-//! missing. Two copies in extent 0, written in turn, each before the checkpoint that it belongs to is durable.
+//! The inventory: which extents hold something as of a checkpoint, and how far each is filled. With
+//! it the data file alone tells whether something is missing. Two copies in extent 0, written in
+//! turn, each before the checkpoint that it belongs to is durable.
 //!
-//! The header is one sector, so that a crash leaves the old one or the new one. A body that does not match its header was torn by one, or damaged.
+//! The header is one sector, so that a crash leaves the old one or the new one. A body that does
+//! not match its header was torn by one, or damaged.
 
 use units::{ExtentIndex, ObjectId, Seq};
 
@@ -35,7 +37,8 @@ const FILL_UNKNOWN: u32 = (1 << FILL_BITS) - 1;
 /// What numbers of batches are reduced by: 0 is none.
 const SEQ_MODULUS: u64 = (1 << (32 - FILL_BITS)) - 1;
 
-/// Where the copies lie in extent 0, and how many bytes each may have: beside the copies of the superblock, or behind them.
+/// Where the copies lie in extent 0, and how many bytes each may have: beside the copies of the
+/// superblock, or behind them.
 pub const fn inventory_places(extent_bytes: u32) -> [(u64, usize); 2] {
     const BEHIND: u64 = 32 << 10;
     if (extent_bytes as u64) <= BEHIND {
@@ -98,7 +101,8 @@ pub struct Inventory {
     pub is_coarse: bool,
     /// Those of them, and of the open ones, that hold the catalogue or entries since.
     pub pinned: Vec<ExtentIndex>,
-    /// Objects that hold something, and how many blocks of data in all their epochs; `None`: there was no room.
+    /// Objects that hold something, and how many blocks of data in all their epochs; `None`: there
+    /// was no room.
     pub objects: Option<Vec<(ObjectId, u64)>>,
 }
 

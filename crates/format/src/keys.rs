@@ -1,4 +1,5 @@
-//! Keys of the map store: a table byte, then big-endian fields, so that the store's order is the useful one.
+//! Keys of the map store: a table byte, then big-endian fields, so that the store's order is the
+//! useful one.
 
 use units::{Epoch, ExtentIndex, GroupIndex, ObjectId};
 
@@ -107,7 +108,8 @@ pub const fn delta_key_range() -> (&'static [u8], &'static [u8]) {
     (b"D", b"E")
 }
 
-/// `Q`, then as [`record_key`]: a record that was rebuilt, and of which blocks may have been discarded.
+/// `Q`, then as [`record_key`]: a record that was rebuilt, and of which blocks may have been
+/// discarded.
 pub fn doubt_key(key: &RecordKey) -> [u8; 21] {
     let mut bytes = record_key(key);
     bytes[0] = TABLE_DOUBT;

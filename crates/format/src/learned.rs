@@ -1,5 +1,6 @@
-//! What a pool has learned about codecs: cells of the policy's table, kept in the map store so that a restart does not begin anew. Nothing
-//! depends on it: without it, or when it is damaged, learning begins again.
+//! What a pool has learned about codecs: cells of the policy's table, kept in the map store so that
+//! a restart does not begin anew. Nothing depends on it: without it, or when it is damaged,
+//! learning begins again.
 
 use crate::FormatError;
 use crate::cursor::{Cursor, put_uint, seal, unseal};

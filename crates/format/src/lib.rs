@@ -1,6 +1,6 @@
-//! Bytes on disk: encode, decode, checksums, versions. No I/O, no clock, no allocation that a length on disk could
-//! make large. `docs/FORMAT.md` is the normative text; all integers are little-endian except in map keys, which are
-//! big-endian so that they sort.
+//! Bytes on disk: encode, decode, checksums, versions. No I/O, no clock, no allocation that a
+//! length on disk could make large. `docs/FORMAT.md` is the normative text; all integers are
+//! little-endian except in map keys, which are big-endian so that they sort.
 
 mod batch;
 mod catalogue;

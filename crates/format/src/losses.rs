@@ -6,7 +6,8 @@ use crate::cursor::{Cursor, put_text, put_uint, seal, unseal};
 const WHAT: &str = "note of losses";
 /// The key under which the map store keeps them; may be missing.
 pub const KEY_LOSSES: &[u8] = b"A";
-/// Losses that are remembered: the newest. A repair with loss is an event that an administrator acts upon, not a habit.
+/// Losses that are remembered: the newest. A repair with loss is an event that an administrator
+/// acts upon, not a habit.
 pub const LOSSES_MAX: usize = 16;
 /// Bytes of a description that are kept: some lines of a status.
 pub const LOSS_TEXT_BYTES_MAX: usize = 2000;
@@ -22,7 +23,8 @@ pub struct LossNote {
     pub text: String,
 }
 
-/// Encodes the newest of them: number 2, each as when 8, acknowledged 1, text (2 + bytes); crc32c 4.
+/// Encodes the newest of them: number 2, each as when 8, acknowledged 1, text (2 + bytes);
+/// crc32c 4.
 pub fn encode_losses(losses: &[LossNote]) -> Vec<u8> {
     let newest = &losses[losses.len().saturating_sub(LOSSES_MAX)..];
     let mut out = Vec::new();

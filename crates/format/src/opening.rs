@@ -1,4 +1,5 @@
-//! The note of the newest opening: two copies in the data file, each in a sector of its own, so that none is ever torn.
+//! The note of the newest opening: two copies in the data file, each in a sector of its own, so
+//! that none is ever torn.
 
 use crate::FormatError;
 use crate::cursor::{Cursor, put_uint, seal, unseal};
@@ -8,7 +9,8 @@ const WHAT: &str = "note of the newest opening";
 const MAGIC: &[u8; 8] = b"ShaleOp\x01";
 /// Bytes of a note: magic, pool, number, checksum.
 pub const OPENING_NOTE_BYTES: usize = 8 + 16 + 8 + 4;
-/// Where its copies lie, in bytes: behind those of the superblock, in extent 0, which is never freed.
+/// Where its copies lie, in bytes: behind those of the superblock, in extent 0, which is never
+/// freed.
 pub const OPENING_NOTE_OFFSETS: [u64; 2] = [4096, 20480];
 /// The key under which the map store tells which opening the data file is known to note.
 pub const KEY_NOTED: &[u8] = b"N";

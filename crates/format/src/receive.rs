@@ -5,8 +5,8 @@ use units::GroupIndex;
 use crate::FormatError;
 use crate::cursor::{Cursor, put_uint};
 
-/// A random number that a snapshot gets when it is taken and takes along in streams: snapshots of any pools that have the same
-/// one hold the same bytes.
+/// A random number that a snapshot gets when it is taken and takes along in streams: snapshots of
+/// any pools that have the same one hold the same bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SnapshotIdentity(pub [u8; 16]);
 
@@ -54,7 +54,8 @@ pub struct ReceiveState {
 }
 
 impl ReceiveState {
-    /// Appends: whether there is a parent 1, its identity 16, next group 8, payload bytes 8, expected bytes 8.
+    /// Appends: whether there is a parent 1, its identity 16, next group 8, payload bytes 8,
+    /// expected bytes 8.
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         put_optional_identity(out, self.from.as_ref());
         put_uint(out, self.next.0, 8);

@@ -32,7 +32,8 @@ pub struct RecompressState {
 }
 
 impl RecompressState {
-    /// Encodes: object 8, mode (2 + bytes), started 8, next extent 4, fragments 8, rewritten 8, bytes before 8, bytes after 8, damaged 8, crc32c 4.
+    /// Encodes: object 8, mode (2 + bytes), started 8, next extent 4, fragments 8, rewritten 8,
+    /// bytes before 8, bytes after 8, damaged 8, crc32c 4.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         put_uint(&mut out, self.object.0, 8);

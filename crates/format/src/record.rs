@@ -1,7 +1,7 @@
 //! The map record: where each block of one group lies that was written in one epoch.
 //!
-//! The same type serves as a change to a record: what it names replaces what an older record says, what it does not
-//! name falls through to it.
+//! The same type serves as a change to a record: what it names replaces what an older record says,
+//! what it does not name falls through to it.
 
 use smallvec::SmallVec;
 use units::{BlockMask, GROUP_BYTES};
@@ -42,9 +42,10 @@ impl FragmentRef {
         BlockMask::run(self.first as u32, self.count as u32)
     }
 
-    /// The share of the stored bytes that the live blocks stand for: what cleaning would keep of a unit of which some blocks
-    /// were overwritten. Shares of disjoint live masks add up, those of all blocks to the stored bytes, and no block
-    /// counts less than one byte: so an extent's sum is zero if and only if nothing refers to it.
+    /// The share of the stored bytes that the live blocks stand for: what cleaning would keep of a
+    /// unit of which some blocks were overwritten. Shares of disjoint live masks add up, those of
+    /// all blocks to the stored bytes, and no block counts less than one byte: so an extent's sum
+    /// is zero if and only if nothing refers to it.
     pub fn live_bytes(&self) -> u32 {
         let count = u32::from(self.count.max(1));
         let stored = self.stored.max(count);
@@ -57,7 +58,8 @@ impl FragmentRef {
     }
 }
 
-/// Fragments of a group. Most changes concern one: it lies where the list does, and needs no memory of its own.
+/// Fragments of a group. Most changes concern one: it lies where the list does, and needs no memory
+/// of its own.
 pub type Fragments = SmallVec<[FragmentRef; 1]>;
 
 /// What is known of the blocks of one group.
@@ -114,9 +116,11 @@ impl Record {
         self.holes.is_empty() && self.fragments.is_empty()
     }
 
-    /// Forgets what it says of `blocks`; `lost` gets each fragment that loses blocks, its live mask cut down to those.
+    /// Forgets what it says of `blocks`; `lost` gets each fragment that loses blocks, its live mask
+    /// cut down to those.
     pub fn forget(&mut self, blocks: BlockMask, lost: &mut dyn FnMut(&FragmentRef)) {
-        // No block has two fragments: most changes concern one, and the others need not be looked at.
+        // No block has two fragments: most changes concern one, and the others need not be looked
+        // at.
         let mut left = blocks.minus(self.holes);
         self.holes = self.holes.minus(blocks);
         let mut at = 0;
@@ -149,17 +153,20 @@ impl Record {
         self.holes = self.holes.or(blocks);
     }
 
-    /// Applies a newer change. `lost` gets what this record's fragments lose by it, each with those blocks as its live mask.
+    /// Applies a newer change. `lost` gets what this record's fragments lose by it, each with those
+    /// blocks as its live mask.
     pub fn absorb(&mut self, newer: &Self, lost: &mut dyn FnMut(&FragmentRef)) {
         self.forget(newer.known(), lost);
         self.holes = self.holes.or(newer.holes);
         self.fragments.extend_from_slice(&newer.fragments);
     }
 
-    /// Encodes: a byte with the number of fragments (bits 0-5), that it is compact (bit 6) and whether holes follow (bit 7); holes (4) if so;
-    /// the fragments, by their first live blocks; crc32c of all that (4). A fragment: first block | 0x20 if the live mask follows
+    /// Encodes: a byte with the number of fragments (bits 0-5), that it is compact (bit 6) and
+    /// whether holes follow (bit 7); holes (4) if so; the fragments, by their first live blocks;
+    /// crc32c of all that (4). A fragment: first block | 0x20 if the live mask follows
     /// | 0x40 if number of blocks and codec do, which are those of the fragment before if not | 0x80 if the location has six bytes (1); count - 1 (1)
-    /// and codec (1) if so; stored bytes - 1 (2, of more than 16 blocks 3), checksum (4), location (5 or 6), live mask if so (4).
+    /// and codec (1) if so; stored bytes - 1 (2, of more than 16 blocks 3), checksum (4), location
+    /// (5 or 6), live mask if so (4).
     pub fn encode(&self) -> Vec<u8> {
         let mut fragments = self.fragments.clone();
         fragments.sort_unstable_by_key(|f| place(f.live));
@@ -188,7 +195,8 @@ impl Record {
         out
     }
 
-    /// Exactly: a checkpoint has many of them in memory, and the store keeps them there until it has written them.
+    /// Exactly: a checkpoint has many of them in memory, and the store keeps them there until it
+    /// has written them.
     fn encoded_bytes(&self, sorted: &[FragmentRef]) -> usize {
         let mut bytes = 1 + CHECKSUM_BYTES + if self.holes.is_empty() { 0 } else { MASK_BYTES };
         let mut before = None;
@@ -202,8 +210,9 @@ impl Record {
         bytes
     }
 
-    /// Decodes and checks: the checksum, that units lie within the group, that lengths are possible, that no block
-    /// is claimed twice, and that it is as [`encode`](Self::encode) would have it. Records of older programs, which are not compact, are decoded as well.
+    /// Decodes and checks: the checksum, that units lie within the group, that lengths are
+    /// possible, that no block is claimed twice, and that it is as [`encode`](Self::encode) would
+    /// have it. Records of older programs, which are not compact, are decoded as well.
     ///
     /// # Errors
     /// When any of that does not hold.

@@ -1,4 +1,5 @@
-//! How far scrubbing has come, and what it found: kept in the map store, so that it goes on after a restart.
+//! How far scrubbing has come, and what it found: kept in the map store, so that it goes on after a
+//! restart.
 
 use units::ExtentIndex;
 
@@ -33,7 +34,8 @@ pub struct ScrubState {
     pub bytes: u64,
     /// Damages found.
     pub found: u64,
-    /// What is known to be damaged: of each extent what was found when it was looked at last, in this scrub or before.
+    /// What is known to be damaged: of each extent what was found when it was looked at last, in
+    /// this scrub or before.
     pub damages: Vec<ScrubDamage>,
     /// When it ended, in seconds since 1970; 0: it has not, or an older version has seen to it.
     pub finished_unix_s: u64,
@@ -44,9 +46,9 @@ pub struct ScrubState {
 }
 
 impl ScrubState {
-    /// Encodes: started 8, next extent 4, fragments 8, bytes 8, found 8, number of damages 2, each as
-    /// volume (2 + bytes), offset 8, detail (2 + bytes); finished 8, unlisted 8, unlisted so far 8, and
-    /// of each damage its extent 4, acknowledged 1; crc32c 4.
+    /// Encodes: started 8, next extent 4, fragments 8, bytes 8, found 8, number of damages 2, each
+    /// as volume (2 + bytes), offset 8, detail (2 + bytes); finished 8, unlisted 8, unlisted so far
+    /// 8, and of each damage its extent 4, acknowledged 1; crc32c 4.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         put_uint(&mut out, self.started_unix_s, 8);

@@ -1,8 +1,10 @@
-//! The standby file: writes and discards that were acknowledged and that the log does not have yet, in memory that outlives the
-//! process and not the machine. Owns its layout; `standby` in the engine has the order in which it is written and why that holds.
+//! The standby file: writes and discards that were acknowledged and that the log does not have yet,
+//! in memory that outlives the process and not the machine. Owns its layout; `standby` in the
+//! engine has the order in which it is written and why that holds.
 //!
-//! A header, three words that change, and from [`STANDBY_RING_OFFSET`] on a ring of records. A record's *position* counts bytes of
-//! the ring from the file's beginning on and never repeats: its place is the position modulo the ring's length.
+//! A header, three words that change, and from [`STANDBY_RING_OFFSET`] on a ring of records. A
+//! record's *position* counts bytes of the ring from the file's beginning on and never repeats: its
+//! place is the position modulo the ring's length.
 
 use units::{BLOCK_BYTES, BlockIndex, ObjectId};
 
@@ -17,7 +19,8 @@ const MAGIC: &[u8; 8] = b"ShaleSb\x01";
 pub const STANDBY_HEADER_BYTES: usize = 8 + 16 + 16 + 8 + 8 + 8 + 4;
 /// Where the word lies that says which records are still needed: those from this position on.
 pub const STANDBY_TAIL_OFFSET: usize = 256;
-/// Where the word lies that says how far the log was: the number of the first batch that was not applied.
+/// Where the word lies that says how far the log was: the number of the first batch that was not
+/// applied.
 pub const STANDBY_SEQ_OFFSET: usize = 320;
 /// Where the word lies that names the newest incarnation of the log that the file goes with.
 pub const STANDBY_INCARNATION_OFFSET: usize = 384;
@@ -124,8 +127,9 @@ impl StandbyRecord {
         }
     }
 
-    /// Encodes what stands before the word that makes it count: position 8, session 8, object 8, block 8, count 4, kind 4, crc32c 4,
-    /// zeroes 4; then that word, which says that it does not count yet.
+    /// Encodes what stands before the word that makes it count: position 8, session 8, object 8,
+    /// block 8, count 4, kind 4, crc32c 4, zeroes 4; then that word, which says that it does not
+    /// count yet.
     pub fn encode(&self, session: u64) -> [u8; STANDBY_COMMIT_OFFSET + 8] {
         let mut out = [0; STANDBY_COMMIT_OFFSET + 8];
         for (index, field) in [self.position, session, self.object.0, self.first.0].into_iter().enumerate() {
@@ -143,7 +147,8 @@ impl StandbyRecord {
         out
     }
 
-    /// Decodes what stands at a place of the ring: a record only if it is the one of that position and session.
+    /// Decodes what stands at a place of the ring: a record only if it is the one of that position
+    /// and session.
     pub fn decode(bytes: &[u8; STANDBY_COMMIT_OFFSET], position: u64, session: u64) -> Option<Self> {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
         let half = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));

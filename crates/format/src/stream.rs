@@ -1,8 +1,10 @@
-//! Streams: a snapshot, or the difference between two, on its way from one pool to another. A sequence of chunks, each with a checksum and
-//! its place in the stream: *begin*, any number of *data*, *end*.
+//! Streams: a snapshot, or the difference between two, on its way from one pool to another. A
+//! sequence of chunks, each with a checksum and its place in the stream: *begin*, any number of
+//! *data*, *end*.
 //!
-//! [`StreamWriter`] makes chunks; [`StreamReader`] takes them one by one and makes sure of everything that can be known without a pool: that
-//! each is intact, in its place, possible in itself, and goes on where the one before it ended; and at the end that none is missing.
+//! [`StreamWriter`] makes chunks; [`StreamReader`] takes them one by one and makes sure of
+//! everything that can be known without a pool: that each is intact, in its place, possible in
+//! itself, and goes on where the one before it ended; and at the end that none is missing.
 
 use std::collections::BTreeMap;
 
@@ -81,13 +83,15 @@ pub struct StreamBegin {
     pub size_bytes: u64,
     /// The first group of which the stream tells; those before it the receiver has.
     pub start: GroupIndex,
-    /// Bytes of payload that the sender expects to send, groups before `start` included; an estimate.
+    /// Bytes of payload that the sender expects to send, groups before `start` included; an
+    /// estimate.
     pub expected_bytes: u64,
     /// The volume's name where it comes from, for messages.
     pub volume: String,
     /// The snapshot's name.
     pub snapshot: String,
-    /// The full name of the snapshot that the receiver must have, where the stream comes from; may be empty without one.
+    /// The full name of the snapshot that the receiver must have, where the stream comes from; may
+    /// be empty without one.
     pub parent: String,
     /// Properties set on the volume itself.
     pub properties: BTreeMap<String, String>,
@@ -100,9 +104,11 @@ pub struct StreamData {
     pub from: GroupIndex,
     /// The group behind the last one.
     pub next: GroupIndex,
-    /// Ranges that read as zeroes: first block and number of blocks (at most [`HOLE_BLOCKS_MAX`](crate::HOLE_BLOCKS_MAX)), rising.
+    /// Ranges that read as zeroes: first block and number of blocks (at most
+    /// [`HOLE_BLOCKS_MAX`](crate::HOLE_BLOCKS_MAX)), rising.
     pub holes: Vec<(BlockIndex, u32)>,
-    /// Fragments, rising, disjoint from each other and from the holes. Their checksums are those of [`stream_checksum`].
+    /// Fragments, rising, disjoint from each other and from the holes. Their checksums are those of
+    /// [`stream_checksum`].
     pub fragments: Vec<FragmentEntry>,
 }
 
@@ -144,8 +150,8 @@ pub struct StreamHead {
 }
 
 impl StreamHead {
-    /// Decodes a head: magic 4, kind 1, zeroes 3, bytes of the body 4, bytes of the stream before the chunk 8, crc32c of these 20 bytes and the
-    /// body 4.
+    /// Decodes a head: magic 4, kind 1, zeroes 3, bytes of the body 4, bytes of the stream before
+    /// the chunk 8, crc32c of these 20 bytes and the body 4.
     ///
     /// # Errors
     /// When it is none, or the body would be too long. The checksum is verified with the body.
@@ -168,7 +174,8 @@ impl StreamHead {
         Ok(Self { kind, body_bytes, offset: cursor.u64()?, crc: cursor.u32()?, bytes: *bytes })
     }
 
-    /// The version of a stream that begins with this chunk, if it is another one than this program's.
+    /// The version of a stream that begins with this chunk, if it is another one than this
+    /// program's.
     pub fn other_version(&self, body: &[u8]) -> Option<u16> {
         let version = u16::from_le_bytes(*body.first_chunk()?);
         let is_known = version == STREAM_VERSION || version == STREAM_VERSION_SHARE;
@@ -190,7 +197,8 @@ impl StreamHead {
         self.kind == KIND_SET_END
     }
 
-    /// Fails if the body is not the one that belongs to it, or if it does not stand behind `before` bytes.
+    /// Fails if the body is not the one that belongs to it, or if it does not stand behind `before`
+    /// bytes.
     pub(crate) fn check(&self, cursor: &Cursor<'_>, body: &[u8], before: u64) -> Result<(), FormatError> {
         let crc = crate::crc::crc32c_append(crate::crc::crc32c(&self.bytes[..HEAD_SUMMED_BYTES]), body);
         if crc != self.crc || body.len() != self.body_bytes() {
@@ -286,8 +294,8 @@ impl StreamWriter {
         body
     }
 
-    /// The first chunk. Body: version 2, to 16, whether there is a parent 1, from 16, created 8, size 8, start 8, expected bytes 8, volume,
-    /// snapshot and parent (2 + bytes each), properties.
+    /// The first chunk. Body: version 2, to 16, whether there is a parent 1, from 16, created 8,
+    /// size 8, start 8, expected bytes 8, volume, snapshot and parent (2 + bytes each), properties.
     pub fn begin(&mut self, begin: &StreamBegin) -> Vec<u8> {
         let mut body = vec![0; STREAM_HEAD_BYTES];
         self.course.is_wide = begin.size_bytes == SHARE_BYTES;
@@ -307,8 +315,9 @@ impl StreamWriter {
         self.chunk(KIND_BEGIN, body)
     }
 
-    /// A chunk of data, with the payloads of its fragments in their order. Body: from 8, next 8, number of holes 2, of fragments 2, per hole its
-    /// first block 5 and blocks 3, per fragment 14 bytes as in a batch, payloads.
+    /// A chunk of data, with the payloads of its fragments in their order. Body: from 8, next 8,
+    /// number of holes 2, of fragments 2, per hole its first block 5 and blocks 3, per fragment 14
+    /// bytes as in a batch, payloads.
     pub fn data<'a>(&mut self, data: &StreamData, payloads: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
         let mut body = vec![0; STREAM_HEAD_BYTES];
         put_uint(&mut body, data.from.0, 8);
@@ -327,7 +336,8 @@ impl StreamWriter {
         self.chunk(KIND_DATA, body)
     }
 
-    /// The last chunk. Body: fragments 8, bytes of payload 8, blocks of holes 8, crc32c of all bytes of the stream before this chunk 4.
+    /// The last chunk. Body: fragments 8, bytes of payload 8, blocks of holes 8, crc32c of all
+    /// bytes of the stream before this chunk 4.
     pub fn end(&mut self) -> Vec<u8> {
         let mut body = vec![0; STREAM_HEAD_BYTES];
         let StreamEnd { fragments, payload_bytes, hole_blocks } = self.course.sums;
@@ -361,8 +371,8 @@ impl StreamReader {
     /// Takes the next chunk.
     ///
     /// # Errors
-    /// When it is damaged, not the one that must come, impossible, or, as the last one, does not match what came. Nothing
-    /// can be taken after that.
+    /// When it is damaged, not the one that must come, impossible, or, as the last one, does not
+    /// match what came. Nothing can be taken after that.
     pub fn take(&mut self, head: &StreamHead, body: &[u8]) -> Result<StreamChunk, FormatError> {
         let at = self.course.offset;
         let result = self.judge(head, body);

@@ -1,6 +1,7 @@
-//! Several streams in one: a *set* begins with a chunk that tells what comes, then the streams follow, each as it would stand alone, with places of its
-//! own; and a chunk behind the last one tells that all have come. What a receiver has of a set that breaks off is whole snapshots, and a part of one,
-//! which goes on with its resume token.
+//! Several streams in one: a *set* begins with a chunk that tells what comes, then the streams
+//! follow, each as it would stand alone, with places of its own; and a chunk behind the last one
+//! tells that all have come. What a receiver has of a set that breaks off is whole snapshots, and a
+//! part of one, which goes on with its resume token.
 
 use crate::FormatError;
 use crate::cursor::{Cursor, put_text, put_uint};
@@ -16,7 +17,8 @@ pub struct StreamSetBegin {
     pub streams: u32,
     /// Volumes that they are of. If it is one, the receiver may call it as it likes.
     pub volumes: u32,
-    /// The folder under which the volumes' names lie where they come from, which ends with `/`; empty: none. All names begin with it.
+    /// The folder under which the volumes' names lie where they come from, which ends with `/`;
+    /// empty: none. All names begin with it.
     pub root: String,
 }
 
@@ -66,7 +68,8 @@ impl StreamSetBegin {
 }
 
 impl StreamSetEnd {
-    /// The last chunk of a set. Body: streams 4, their bytes 8. Its place is behind `before` bytes of the set.
+    /// The last chunk of a set. Body: streams 4, their bytes 8. Its place is behind `before` bytes
+    /// of the set.
     pub fn encode(&self, before: u64) -> Vec<u8> {
         let mut body = Vec::new();
         put_uint(&mut body, self.streams.into(), 4);

@@ -1,4 +1,5 @@
-//! The token with which a receiver asks a sender to go on: which snapshot, from which one on, from which group on.
+//! The token with which a receiver asks a sender to go on: which snapshot, from which one on, from
+//! which group on.
 
 use units::GroupIndex;
 
@@ -21,7 +22,8 @@ pub struct ResumeToken {
 const PREFIX: &str = "shale1-";
 
 impl std::fmt::Display for ResumeToken {
-    /// `shale1-` and hexadecimal digits: to 16, whether there is a parent 1, from 16, next group 8, crc32c 4.
+    /// `shale1-` and hexadecimal digits: to 16, whether there is a parent 1, from 16, next group 8,
+    /// crc32c 4.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut bytes = self.to.0.to_vec();
         put_optional_identity(&mut bytes, self.from.as_ref());

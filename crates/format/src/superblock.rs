@@ -5,16 +5,19 @@ use crate::record::LOCATION_BYTES;
 
 /// Bytes of a copy.
 pub const SUPERBLOCK_BYTES: usize = 4096;
-/// Where the copies lie, in bytes. Both are in extent 0, which holds but the note of the newest opening beside them.
+/// Where the copies lie, in bytes. Both are in extent 0, which holds but the note of the newest
+/// opening beside them.
 pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 16384];
-/// From the copy at the end to the end of the data file, whose length is rounded down to whole blocks. What partitioning tools (34 sectors), and
-/// most other things that write to the end of a device, leave alone.
+/// From the copy at the end to the end of the data file, whose length is rounded down to whole
+/// blocks. What partitioning tools (34 sectors), and most other things that write to the end of a
+/// device, leave alone.
 pub const SUPERBLOCK_TAIL_BYTES: u64 = 64 << 10;
 /// The first eight bytes of a superblock.
 pub const SUPERBLOCK_MAGIC: &[u8; 8] = b"ShalePl\x01";
 /// Version of the format that this code writes.
 pub const FORMAT_VERSION: u32 = 1;
-/// Incompatible feature: map records may be compact. Set before the first one is written, and never taken back.
+/// Incompatible feature: map records may be compact. Set before the first one is written, and never
+/// taken back.
 pub const INCOMPAT_COMPACT_RECORDS: u64 = 1 << 0;
 /// Incompatible feature: there may be shares. Set before the first one is made, and never taken
 /// back.
@@ -73,13 +76,15 @@ pub struct Superblock {
     pub generation: u64,
 }
 
-/// Where the copy at the end lies in a data file of so many bytes, if it is long enough; only if that is behind what the pool uses there is one.
+/// Where the copy at the end lies in a data file of so many bytes, if it is long enough; only if
+/// that is behind what the pool uses there is one.
 pub const fn superblock_end_offset(file_bytes: u64) -> Option<u64> {
     let block = SUPERBLOCK_BYTES as u64;
     (file_bytes / block * block).checked_sub(SUPERBLOCK_TAIL_BYTES)
 }
 
-/// Most bytes that a pool with extents of so many bytes can have: what the numbers of extents reach, and the places in records.
+/// Most bytes that a pool with extents of so many bytes can have: what the numbers of extents
+/// reach, and the places in records.
 pub const fn capacity_bytes_max(extent_bytes: u32) -> u64 {
     // Behind the last whole extent there may be a part of one, which is not used.
     let by_extents = ((u32::MAX as u64) + 1) * extent_bytes as u64 - 1;
@@ -88,8 +93,8 @@ pub const fn capacity_bytes_max(extent_bytes: u32) -> u64 {
 }
 
 impl Superblock {
-    /// Encodes: magic 8, version 4, extent bytes 4, features 3 x 8, pool 16, capacity 8, created 8, generation 8, zeroes, and
-    /// in the last four bytes the crc32c of all before.
+    /// Encodes: magic 8, version 4, extent bytes 4, features 3 x 8, pool 16, capacity 8, created 8,
+    /// generation 8, zeroes, and in the last four bytes the crc32c of all before.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(SUPERBLOCK_BYTES);
         out.extend_from_slice(SUPERBLOCK_MAGIC);
@@ -107,8 +112,9 @@ impl Superblock {
         out
     }
 
-    /// Decodes a copy and checks that this code may use it. Every version keeps the magic number, the version and the
-    /// checksum where they are, so that a newer format is told from a damaged one.
+    /// Decodes a copy and checks that this code may use it. Every version keeps the magic number,
+    /// the version and the checksum where they are, so that a newer format is told from a damaged
+    /// one.
     ///
     /// # Errors
     /// See [`SuperblockError`].

@@ -1,23 +1,29 @@
-//! What tests may cost: a credit of CPU time, from which they are paid and into which compressing pays. Whoever compresses keeps the credit.
+//! What tests may cost: a credit of CPU time, from which they are paid and into which compressing
+//! pays. Whoever compresses keeps the credit.
 
-/// One over the share of the CPU time of compressing that tests may take: with probes and bookkeeping, deciding stays below 3 %.
+/// One over the share of the CPU time of compressing that tests may take: with probes and
+/// bookkeeping, deciding stays below 3 %.
 const SHARE_DIVISOR: u64 = 100;
-/// What a pool may spend on tests before it has compressed anything, in nanoseconds: its calibration.
+/// What a pool may spend on tests before it has compressed anything, in nanoseconds: its
+/// calibration.
 pub const TEST_CREDIT_NS: i64 = 16_000_000;
-/// Most that is saved up, in nanoseconds: a dozen usual tests. With more, tests would take more than their share for a while.
+/// Most that is saved up, in nanoseconds: a dozen usual tests. With more, tests would take more
+/// than their share for a while.
 const SAVED_NS_MAX: i64 = 1_000_000;
-/// Credit from which on any attempt is paid for: what costs more than can ever be saved up is tried as rarely as its debt takes to be paid.
+/// Credit from which on any attempt is paid for: what costs more than can ever be saved up is tried
+/// as rarely as its debt takes to be paid.
 const SAVED_NS_FULL: i64 = SAVED_NS_MAX / 10 * 9;
 
-/// By how much a credit grows after compressing for so many nanoseconds of CPU time, tests left out. What is saved up has a limit; a credit that is
-/// larger stays as it is.
+/// By how much a credit grows after compressing for so many nanoseconds of CPU time, tests left
+/// out. What is saved up has a limit; a credit that is larger stays as it is.
 pub fn test_credit_earned(credit_ns: i64, compressed_ns: u64) -> i64 {
     let earned = i64::try_from(compressed_ns / SHARE_DIVISOR).unwrap_or(i64::MAX);
     earned.min(SAVED_NS_MAX.saturating_sub(credit_ns).max(0))
 }
 
-/// Whether a credit pays for an attempt that is expected to take so long. So a candidate that takes a hundred times as long as the others is tested as
-/// rarely as it costs more, and does not leave them without credit.
+/// Whether a credit pays for an attempt that is expected to take so long. So a candidate that takes
+/// a hundred times as long as the others is tested as rarely as it costs more, and does not leave
+/// them without credit.
 pub(crate) fn pays_for_attempt(credit_ns: i64, cost_ns: i64) -> bool {
     credit_ns > 0 && (credit_ns >= cost_ns || credit_ns >= SAVED_NS_FULL)
 }
@@ -58,7 +64,8 @@ mod tests {
         }
     }
 
-    /// Whatever tests cost, in the long run they take their share, because each is paid for before the next one of its price.
+    /// Whatever tests cost, in the long run they take their share, because each is paid for before
+    /// the next one of its price.
     #[test]
     fn tests_take_their_share_in_the_long_run() {
         for cost_ns in [50_000i64, 700_000, 9_000_000] {

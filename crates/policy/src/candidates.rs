@@ -1,4 +1,5 @@
-//! The codecs among which `auto` chooses: an ordered list, bounded, so that a decision has a bounded cost.
+//! The codecs among which `auto` chooses: an ordered list, bounded, so that a decision has a
+//! bounded cost.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,8 +9,8 @@ use codec::{Codec, CodecId};
 /// Most candidates: a test compresses a unit with each that could win.
 pub const CANDIDATES_MAX: usize = 8;
 
-/// An ordered list of 1 to 8 different codecs; of two that cost the same the first wins. Storing raw is always possible and
-/// is not named.
+/// An ordered list of 1 to 8 different codecs; of two that cost the same the first wins. Storing
+/// raw is always possible and is not named.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Candidates {
     codecs: [Codec; CANDIDATES_MAX],
@@ -20,7 +21,8 @@ impl Candidates {
     /// What [`FromStr`] accepts, for messages and help.
     pub const ALLOWED: &str = "1 to 8 different codecs other than off, separated by commas, such as lz4,zstd-1,zstd-9";
 
-    /// The list when none is set: from the fastest to what takes a hundred times as long, each worth its time on some data.
+    /// The list when none is set: from the fastest to what takes a hundred times as long, each
+    /// worth its time on some data.
     pub const DEFAULT: &str = "lz4,zstd-1,zstd-3,zstd-6,zstd-9,zstd-15,zstd-19";
 
     /// A list; `None` if it is empty, too long, names `off`, or names a codec twice.

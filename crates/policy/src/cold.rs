@@ -1,5 +1,6 @@
-//! What becomes of data that the cleaner moves because it has outlived its neighbours: moved as it is, or compressed anew. It is read and
-//! written anyway then, so that nothing but CPU time is spent; and the less it takes, the less often the log has to be cleaned.
+//! What becomes of data that the cleaner moves because it has outlived its neighbours: moved as it
+//! is, or compressed anew. It is read and written anyway then, so that nothing but CPU time is
+//! spent; and the less it takes, the less often the log has to be cleaned.
 
 use std::str::FromStr;
 

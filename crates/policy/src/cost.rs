@@ -1,9 +1,10 @@
 //! The cost function: what a codec's CPU time is worth against what it saves.
 //!
-//! `c = t^mt * p / (nl - np)^mr` (F. Ehmke, Adaptive Compression for the Zettabyte File System, 2015, equation 3.1): *t* CPU
-//! time, *p* price of CPU time, *nl* bytes before and *np* after compression. The least cost wins. Here *t* is CPU time of
-//! the worker, so that a loaded machine changes the price and not the measurement; time and saving are taken per raw byte,
-//! which changes no comparison between candidates for the same unit.
+//! `c = t^mt * p / (nl - np)^mr` (F. Ehmke, Adaptive Compression for the Zettabyte File System,
+//! 2015, equation 3.1): *t* CPU time, *p* price of CPU time, *nl* bytes before and *np* after
+//! compression. The least cost wins. Here *t* is CPU time of the worker, so that a loaded machine
+//! changes the price and not the measurement; time and saving are taken per raw byte, which changes
+//! no comparison between candidates for the same unit.
 
 /// Exponents of the cost function.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -19,8 +20,8 @@ pub const SAVING_MIN: f64 = 0.01;
 /// Least time, in ns per KiB, that counts: a clock that stands still must not make a codec free.
 const TIME_MIN: f64 = 1.0;
 
-/// Natural logarithm of the cost: comparisons are the same, and no exponent overflows. `saving` is a share of the raw
-/// length; infinite when nothing is saved.
+/// Natural logarithm of the cost: comparisons are the same, and no exponent overflows. `saving` is
+/// a share of the raw length; infinite when nothing is saved.
 pub fn ln_cost(weights: Weights, ns_per_kib: f64, price: f64, saving: f64) -> f64 {
     if saving < SAVING_MIN {
         return f64::INFINITY;

@@ -1,17 +1,23 @@
-//! What is done with one unit, by its probe, its region's memory and the plan for its class; and what is remembered of
-//! it afterwards. Pure: the same facts give the same decision.
+//! What is done with one unit, by its probe, its region's memory and the plan for its class; and
+//! what is remembered of it afterwards. Pure: the same facts give the same decision.
 //!
-//! 1. A unit that looks random is stored raw, unless its region's last test says otherwise. The probe sees no repetitions: so it is *checked* with
-//!    the fastest candidate first, which gives up early on random data; of a run of such units one in sixteen. `performance` checks none, and in a
-//!    long run does not even probe but one in four, and in the end in sixteen.
-//! 2. At the first unit of a region (of those that look random, and of the others), after 127 units, and when the last units went otherwise than expected, the unit is
-//!    *tested*: compressed with every candidate that might win, and the winner kept for the region. Tests have a budget; without any
-//!    left, the unit is treated like others, so that small regions lose a test, not their compression.
-//! 3. Other units are compressed with the region's winner, if they are of the class that was tested, else with what the
-//!    plan says for their class. So are those of that class while two or more in a row went otherwise than the test, which may have been of an unusual unit; not
-//!    in `archive`, where a winner that is too strong does no harm. Where the test found that nothing pays for dense data, one unit in four is tried all the same, and the codec is the region's
+//! 1. A unit that looks random is stored raw, unless its region's last test says otherwise. The
+//!    probe sees no repetitions: so it is *checked* with the fastest candidate first, which gives
+//!    up early on random data; of a run of such units one in sixteen. `performance` checks none,
+//!    and in a long run does not even probe but one in four, and in the end in sixteen.
+//! 2. At the first unit of a region (of those that look random, and of the others), after 127
+//!    units, and when the last units went otherwise than expected, the unit is *tested*: compressed
+//!    with every candidate that might win, and the winner kept for the region. Tests have a budget;
+//!    without any left, the unit is treated like others, so that small regions lose a test, not
+//!    their compression.
+//! 3. Other units are compressed with the region's winner, if they are of the class that was
+//!    tested, else with what the plan says for their class. So are those of that class while two or
+//!    more in a row went otherwise than the test, which may have been of an unusual unit; not in
+//!    `archive`, where a winner that is too strong does no harm. Where the test found that nothing
+//!    pays for dense data, one unit in four is tried all the same, and the codec is the region's
 //!    winner as soon as it saves enough.
-//! 4. What then saves too little is tried once more with the fallback, where that usually helps, else stored raw.
+//! 4. What then saves too little is tried once more with the fallback, where that usually helps,
+//!    else stored raw.
 
 use std::fmt;
 
@@ -120,7 +126,8 @@ pub fn wants_probe(mode: Mode, region: Region) -> bool {
     !matches!(mode, Mode::Performance) || region.wants_look()
 }
 
-/// Whether no test of the region says anything of a class: what looked random says nothing of what does not.
+/// Whether no test of the region says anything of a class: what looked random says nothing of what
+/// does not.
 fn is_untested(region: Region, class: Class) -> bool {
     region.winner().is_none_or(|(tested, _)| tested.is_random() && !class.is_random())
 }
@@ -131,7 +138,8 @@ pub(crate) fn wants_test(region: Region, class: Class) -> bool {
     is_first || region.is_due()
 }
 
-/// Decides. `codec_of` finds a candidate that the mode considers by its number; `may_test`: the budget for tests is not used up.
+/// Decides. `codec_of` finds a candidate that the mode considers by its number; `may_test`: the
+/// budget for tests is not used up.
 pub fn decide(
     mode: Mode,
     plan: &ClassPlan,
@@ -143,12 +151,14 @@ pub fn decide(
     let is_believed = mode == Mode::Archive || !region.strays_from_test();
     let remembered = match region.winner().filter(|(tested, _)| *tested == class && is_believed) {
         Some((_, CodecId::RAW)) => Some(None),
-        // The test may have been one of another mode, or of other candidates: what would not be considered now is as good as none.
+        // The test may have been one of another mode, or of other candidates: what would not be
+        // considered now is as good as none.
         Some((_, id)) => codec_of(id).map(Some),
         None => None,
     };
     let is_new = is_untested(region, class);
-    // A random unit is no reason for a test because of drift; its own first test does not count for others.
+    // A random unit is no reason for a test because of drift; its own first test does not count for
+    // others.
     let due = if class.is_random() {
         mode != Mode::Performance
             && (region.wants_random_test() || region.units_since_test() >= crate::region::UNITS_PER_TEST)
@@ -171,7 +181,8 @@ pub fn decide(
     match (remembered, plan.winner) {
         // Times and loads of a test are past; `performance` goes by the present.
         (Some(Some(codec)), _) if mode != Mode::Performance => compress(codec, Why::RegionWinner),
-        // One unit's test is no reason to store a hundred raw that are usually compressible; if they are hardly, one in four is tried.
+        // One unit's test is no reason to store a hundred raw that are usually compressible; if
+        // they are hardly, one in four is tried.
         (Some(None), _) if class == Class::DENSE && mode != Mode::Performance => {
             match plan.winner.filter(|_| region.wants_dense_check()) {
                 Some(codec) => Decision::new(Action::Compress { codec, fallback: None }, Why::Check),

@@ -1,10 +1,13 @@
-//! When a dictionary takes part, and when one is worth keeping: pure functions of what was measured.
+//! When a dictionary takes part, and when one is worth keeping: pure functions of what was
+//! measured.
 //!
-//! A dictionary takes part in units of at most 16 KiB that `compression=auto` compresses with zstd: larger ones find in themselves what a
-//! dictionary would tell them. A volume holds different kinds of data, so that it may have several dictionaries, of which each region uses the one that
-//! helps it most, or none. A new one is adopted if, on samples that it was not trained with, it saves a set part more than what is in
-//! force on those parts of the volume where it is the best, and if that would have paid its own size several times on what was written there while the
-//! samples were taken.
+//! A dictionary takes part in units of at most 16 KiB that `compression=auto` compresses with zstd:
+//! larger ones find in themselves what a dictionary would tell them. A volume holds different kinds
+//! of data, so that it may have several dictionaries, of which each region uses the one that helps
+//! it most, or none. A new one is adopted if, on samples that it was not trained with, it saves a
+//! set part more than what is in force on those parts of the volume where it is the best, and if
+//! that would have paid its own size several times on what was written there while the samples were
+//! taken.
 
 use codec::{Codec, ZstdLevel};
 
@@ -13,16 +16,18 @@ use crate::{Candidates, Compression, Settings};
 /// Largest unit that is compressed with a dictionary.
 pub const DICTIONARY_UNIT_BYTES_MAX: usize = 16 << 10;
 
-/// Most dictionaries that new units of a volume are compressed with: a comparison compresses a unit with each.
+/// Most dictionaries that new units of a volume are compressed with: a comparison compresses a unit
+/// with each.
 pub const DICTIONARIES_IN_FORCE_MAX: usize = 4;
 
-/// Whether units of that many bytes are compressed with a dictionary, if there is one and the codec is zstd.
+/// Whether units of that many bytes are compressed with a dictionary, if there is one and the codec
+/// is zstd.
 pub fn wants_dictionary(settings: &Settings, raw_len: usize) -> bool {
     settings.dictionary && raw_len <= DICTIONARY_UNIT_BYTES_MAX && judging_level(settings).is_some()
 }
 
-/// The level at which dictionaries are judged: that of the candidate nearest to zstd-3, since others gain about the same; `None` if no codec
-/// that could be chosen takes a dictionary.
+/// The level at which dictionaries are judged: that of the candidate nearest to zstd-3, since
+/// others gain about the same; `None` if no codec that could be chosen takes a dictionary.
 pub fn judging_level(settings: &Settings) -> Option<ZstdLevel> {
     if settings.compression == Compression::Auto { judging_level_of(&settings.candidates) } else { None }
 }
@@ -48,9 +53,9 @@ pub struct Adoption {
 }
 
 impl Adoption {
-    /// The usual rule. 10: what is gained must be above what differs between one choice of samples and another (half a point at 256 samples); what helps less
-    /// in some regions is not used there. 2: half of
-    /// what was written may be overwritten before the dictionary has paid.
+    /// The usual rule. 10: what is gained must be above what differs between one choice of samples
+    /// and another (half a point at 256 samples); what helps less in some regions is not used
+    /// there. 2: half of what was written may be overwritten before the dictionary has paid.
     pub const USUAL: Self = Self { gain_permille_min: 10, payback_min: 2 };
 }
 
@@ -104,8 +109,9 @@ pub struct Part {
 }
 
 impl Adoption {
-    /// Which of some new dictionaries of so many bytes are adopted, at most `most`: the one that gains most first, then what gains most beside it, and so
-    /// on. Of each only the parts count where it is the best. `written_bytes`: as in [`Trial`], of all parts together.
+    /// Which of some new dictionaries of so many bytes are adopted, at most `most`: the one that
+    /// gains most first, then what gains most beside it, and so on. Of each only the parts count
+    /// where it is the best. `written_bytes`: as in [`Trial`], of all parts together.
     pub fn select(&self, parts: &[Part], dictionary_bytes: &[u64], written_bytes: u64, most: usize) -> Vec<usize> {
         let raw_bytes: u64 = parts.iter().map(|part| part.raw_bytes).sum();
         let mut now: Vec<u64> = parts.iter().map(|part| part.stored_now).collect();

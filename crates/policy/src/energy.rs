@@ -1,6 +1,8 @@
-//! Energy: what CPU time is worth in joules, and whose figure that is. Where the processor counts its energy (RAPL), a calibration divides what it
-//! counted by the CPU time that was used; elsewhere a nominal power of a busy CPU stands for it, so that joules are CPU time in another unit. Either way the
-//! cost function of the mode `energy` compares CPU times: a factor changes no choice.
+//! Energy: what CPU time is worth in joules, and whose figure that is. Where the processor counts
+//! its energy (RAPL), a calibration divides what it counted by the CPU time that was used;
+//! elsewhere a nominal power of a busy CPU stands for it, so that joules are CPU time in another
+//! unit. Either way the cost function of the mode `energy` compares CPU times: a factor changes no
+//! choice.
 
 use std::fmt;
 
@@ -36,10 +38,12 @@ const RAPL_BIT: u64 = 1 << 32;
 const MILLIWATTS_MAX: u32 = 1_000_000;
 
 impl Power {
-    /// Of a machine of which nothing is known: ten watts, about a core of a server's processor at work.
+    /// Of a machine of which nothing is known: ten watts, about a core of a server's processor at
+    /// work.
     pub const NOMINAL: Self = Self { milliwatts: 10_000, source: EnergySource::CpuTime };
 
-    /// From what the processor counted while threads used so much CPU time. `None` if that cannot be: nothing was counted, or far too much.
+    /// From what the processor counted while threads used so much CPU time. `None` if that cannot
+    /// be: nothing was counted, or far too much.
     pub fn measured(microjoules: u64, cpu_ns: u64) -> Option<Self> {
         let milliwatts = u128::from(microjoules) * 1_000_000 / u128::from(cpu_ns.max(1));
         let milliwatts = u32::try_from(milliwatts).ok().filter(|mw| (1..=MILLIWATTS_MAX).contains(mw))?;

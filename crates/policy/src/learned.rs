@@ -1,5 +1,6 @@
-//! What has been learned of a codec on a class of data: running averages of CPU time and saving, each packed into one word,
-//! so that whoever keeps the table can update it without a lock. Lost updates cost precision, never correctness.
+//! What has been learned of a codec on a class of data: running averages of CPU time and saving,
+//! each packed into one word, so that whoever keeps the table can update it without a lock. Lost
+//! updates cost precision, never correctness.
 
 use std::cell::Cell;
 
@@ -9,8 +10,8 @@ use crate::Class;
 use crate::prior::prior;
 use crate::probe::CLASSES;
 
-/// How many classes of unit size are told apart: a unit of 4 KiB costs more for each byte than one of 128 KiB, and saves less; small ones
-/// for which there is a dictionary are a class of their own.
+/// How many classes of unit size are told apart: a unit of 4 KiB costs more for each byte than one
+/// of 128 KiB, and saves less; small ones for which there is a dictionary are a class of their own.
 pub const SIZES: usize = 4;
 
 /// Class of unit size.
@@ -70,15 +71,16 @@ impl Key {
 const TIME_WINDOW: u64 = 16;
 /// Savings are averaged over about this many: they vary more from unit to unit.
 const SAVING_WINDOW: u64 = 64;
-/// A measured time more than this often the average is an interruption rather than work, and counts as this much.
+/// A measured time more than this often the average is an interruption rather than work, and counts
+/// as this much.
 const TIME_OUTLIER: u64 = 4;
 const TIME_BITS: u32 = 24;
 const SAVING_BITS: u32 = 16;
 const COUNT_BITS: u32 = 8;
 const SAVING_HALF: f64 = ((1u32 << (SAVING_BITS - 1)) - 1) as f64;
 
-/// One cell: bits 0 to 23 CPU nanoseconds per KiB, 24 to 39 a saving from -1 to 1, 40 to 47 number of time
-/// samples, 48 to 55 of saving samples, both up to 255.
+/// One cell: bits 0 to 23 CPU nanoseconds per KiB, 24 to 39 a saving from -1 to 1, 40 to 47 number
+/// of time samples, 48 to 55 of saving samples, both up to 255.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Learned(pub u64);
 
@@ -189,10 +191,12 @@ pub trait Table {
         self.update(key, self.cell(key).with_time(raw_len, cpu_ns));
     }
 
-    /// Learns what was saved of one unit, by each codec that was tried on it: effective savings, as shares.
+    /// Learns what was saved of one unit, by each codec that was tried on it: effective savings, as
+    /// shares.
     ///
-    /// Codecs are tried on different units. Were each averaged by itself, one that is tried only where it is good would look good. So what
-    /// they have in common goes into the level of the class, and only the differences between those that were tried on the same unit go to the
+    /// Codecs are tried on different units. Were each averaged by itself, one that is tried only
+    /// where it is good would look good. So what they have in common goes into the level of the
+    /// class, and only the differences between those that were tried on the same unit go to the
     /// codecs.
     fn learn_savings(&self, class: Class, size: SizeClass, tried: &[(CodecId, f64)]) {
         let Some((first, _)) = tried.first() else { return };

@@ -1,5 +1,5 @@
-//! What a file is, from its first bytes or its name: one word, that of the usual extension. Owns the signatures and the
-//! synonyms of extensions; what is done with a type is in [`crate::rules`].
+//! What a file is, from its first bytes or its name: one word, that of the usual extension. Owns
+//! the signatures and the synonyms of extensions; what is done with a type is in [`crate::rules`].
 
 /// First bytes of a file that are worth having: the farthest signature ends here.
 pub const HEAD_BYTES: usize = 512;
@@ -118,11 +118,12 @@ const SYNONYMS: &[(&str, &str)] = &[
 
 /// Longest extension that is one.
 const EXTENSION_BYTES_MAX: usize = 16;
-/// Share of a text's bytes that may be neither printable nor white space, as 1 in this many: a stray form feed.
+/// Share of a text's bytes that may be neither printable nor white space, as 1 in this many: a
+/// stray form feed.
 const TEXT_STRAYS: usize = 128;
 
-/// The type that the first bytes of a file tell (at most [`HEAD_BYTES`] are looked at); `txt` when they are text of no kind
-/// that says so; `None` when they tell nothing.
+/// The type that the first bytes of a file tell (at most [`HEAD_BYTES`] are looked at); `txt` when
+/// they are text of no kind that says so; `None` when they tell nothing.
 pub fn type_of_content(head: &[u8]) -> Option<&'static str> {
     let head = &head[..head.len().min(HEAD_BYTES)];
     let fits = |(at, bytes, _): &&(usize, &[u8], &str)| head.get(*at..at + bytes.len()) == Some(*bytes);
@@ -142,7 +143,8 @@ pub fn type_of_name(name: &str) -> Option<String> {
     canonical(extension)
 }
 
-/// The word for an extension, synonyms replaced; `None` if it cannot be one: 1 to 16 letters, digits, `_`, `+` or `-`.
+/// The word for an extension, synonyms replaced; `None` if it cannot be one: 1 to 16 letters,
+/// digits, `_`, `+` or `-`.
 pub fn canonical(extension: &str) -> Option<String> {
     let right = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'+' | b'-');
     if extension.is_empty() || extension.len() > EXTENSION_BYTES_MAX || !extension.bytes().all(right) {

@@ -1,21 +1,28 @@
 //! Which codec pays for a class of data, by what has been learned: a pure function of the facts.
 //!
-//! - No mode but `archive` chooses a candidate that is so slow to decode that a random read of a block would suffer ([`DECODE_NS_PER_KIB_MAX`]), unless all
-//!   candidates are; nor one that usually takes more than [`MODERATE_CPU_MULTIPLE`] times the CPU time of the quickest one that has an entropy coder: it
-//!   would have to save a fifth more, hardly any data is like that, and to look for it costs more than it saves.
-//! - `balanced`, `energy`, `archive`: the candidate of least cost ([`crate::ln_cost`]) with the mode's exponents; `archive` only among
-//!   those that take at most [`ARCHIVE_CPU_MULTIPLE`] times the CPU time of what `balanced` would choose, and save no less.
-//! - `performance`: the candidate that saves most among those that do not slow the writer. What a codec lets through is the
-//!   lesser of what the CPUs compress and what the device takes of its output; a writer who waits for neither is not slowed by
-//!   a codec that keeps up with him. Never a codec that takes more CPU time than `balanced`'s.
+//! - No mode but `archive` chooses a candidate that is so slow to decode that a random read of a
+//!   block would suffer ([`DECODE_NS_PER_KIB_MAX`]), unless all candidates are; nor one that
+//!   usually takes more than [`MODERATE_CPU_MULTIPLE`] times the CPU time of the quickest one that
+//!   has an entropy coder: it would have to save a fifth more, hardly any data is like that, and to
+//!   look for it costs more than it saves.
+//! - `balanced`, `energy`, `archive`: the candidate of least cost ([`crate::ln_cost`]) with the
+//!   mode's exponents; `archive` only among those that take at most [`ARCHIVE_CPU_MULTIPLE`] times
+//!   the CPU time of what `balanced` would choose, and save no less.
+//! - `performance`: the candidate that saves most among those that do not slow the writer. What a
+//!   codec lets through is the lesser of what the CPUs compress and what the device takes of its
+//!   output; a writer who waits for neither is not slowed by a codec that keeps up with him. Never
+//!   a codec that takes more CPU time than `balanced`'s.
 //!
-//! - A test is made of the candidates that might win against the winner, by what is known and some hope. Where none of them saves enough of a unit, what is
-//!   known does not hold for it, and those are tried that might win if the tried ones did not exist.
+//! - A test is made of the candidates that might win against the winner, by what is known and some
+//!   hope. Where none of them saves enough of a unit, what is known does not hold for it, and those
+//!   are tried that might win if the tried ones did not exist.
 //!
-//! **Modes are monotone**: for the same facts, what a mode chooses is expected to save at least what an earlier one chooses, in the order energy,
-//! balanced, archive; and `performance` never spends more CPU time than `balanced`. For let *a* be chosen with saving exponent *m* and *b*
-//! with *n > m*, time exponents equal. Then t(a)/s(a)^m <= t(b)/s(b)^m and t(b)/s(b)^n <= t(a)/s(a)^n; the product of both is
-//! (s(b)/s(a))^(n-m) >= 1. The bounds of `archive` keep `balanced`'s choice among those that it chooses from, and let none in that saves less.
+//! **Modes are monotone**: for the same facts, what a mode chooses is expected to save at least
+//! what an earlier one chooses, in the order energy, balanced, archive; and `performance` never
+//! spends more CPU time than `balanced`. For let *a* be chosen with saving exponent *m* and *b*
+//! with *n > m*, time exponents equal. Then t(a)/s(a)^m <= t(b)/s(b)^m and t(b)/s(b)^n <=
+//! t(a)/s(a)^n; the product of both is (s(b)/s(a))^(n-m) >= 1. The bounds of `archive` keep
+//! `balanced`'s choice among those that it chooses from, and let none in that saves less.
 
 use codec::Codec;
 
@@ -59,23 +66,28 @@ impl Default for Pressure {
     }
 }
 
-/// Share of the time between two KiB of an unhindered writer that storing one may take: twice as fast as he is leaves room for bursts.
+/// Share of the time between two KiB of an unhindered writer that storing one may take: twice as
+/// fast as he is leaves room for bursts.
 const DEMAND_SHARE: f64 = 0.5;
-/// How much slower than the fastest way a codec may be in `performance`: measurements are no better.
+/// How much slower than the fastest way a codec may be in `performance`: measurements are no
+/// better.
 const SLOWER: f64 = 1.05;
-/// Time to decode a KiB from which on a codec is too slow to read from: 40 microseconds for a unit of the default size, of which a random read wants one block.
+/// Time to decode a KiB from which on a codec is too slow to read from: 40 microseconds for a unit
+/// of the default size, of which a random read wants one block.
 pub const DECODE_NS_PER_KIB_MAX: f64 = 40_000.0 / 32.0;
-/// CPU time that a candidate usually takes, as a multiple of that of the quickest one with an entropy coder, up to which modes other than `archive`
-/// consider it: zstd-9 beside zstd-1 (11 times), not zstd-15 (29 times).
+/// CPU time that a candidate usually takes, as a multiple of that of the quickest one with an
+/// entropy coder, up to which modes other than `archive` consider it: zstd-9 beside zstd-1 (11
+/// times), not zstd-15 (29 times).
 pub const MODERATE_CPU_MULTIPLE: f64 = 16.0;
 /// [`strength`] from which on a codec has an entropy coder.
 const STRONG: f64 = 0.95;
-/// CPU time, as a multiple of the quickest one's, up to which candidates with an entropy coder are tested on what looks random: zstd-1 and zstd-3.
+/// CPU time, as a multiple of the quickest one's, up to which candidates with an entropy coder are
+/// tested on what looks random: zstd-1 and zstd-3.
 const RANDOM_CPU_MULTIPLE: f64 = 2.0;
 /// Samples from which on an average is believed.
 const SAMPLES_FEW: u64 = 4;
-/// Share of what it leaves that a codec might save more than its average says, when it is decided whether a test could show it as
-/// the winner; four times that while there are few samples.
+/// Share of what it leaves that a codec might save more than its average says, when it is decided
+/// whether a test could show it as the winner; four times that while there are few samples.
 const HOPE: f64 = 0.04;
 
 /// The facts behind a plan.
@@ -119,12 +131,13 @@ impl Contenders {
 pub struct ClassPlan {
     /// Codec that pays; `None`: raw.
     pub winner: Option<Codec>,
-    /// What to try when the winner saves too little of a unit: another codec that usually saves enough.
+    /// What to try when the winner saves too little of a unit: another codec that usually saves
+    /// enough.
     pub fallback: Option<Codec>,
     /// Candidates that might win a test.
     pub contenders: Contenders,
-    /// What a unit that looks random is tried with all the same: the fastest candidate, which gives up early on most. `None` if that is not
-    /// worth it.
+    /// What a unit that looks random is tried with all the same: the fastest candidate, which gives
+    /// up early on most. `None` if that is not worth it.
     pub check: Option<Codec>,
 }
 
@@ -152,8 +165,10 @@ impl<T: Table> Facts<'_, T> {
         let has_quick = entrants().any(|entrant| self.is_quick_and_strong(entrant.codec));
         let mut contenders = Contenders::default();
         for entrant in entrants() {
-            // What looks random is not worth a test with slow candidates: they, too, find nothing in most. But the fastest, with which it is checked, finds
-            // nothing in some of which a quick one with an entropy coder makes an eighth less (PNG, deflate of little alphabets).
+            // What looks random is not worth a test with slow candidates: they, too, find nothing
+            // in most. But the fastest, with which it is checked, finds nothing in some of which a
+            // quick one with an entropy coder makes an eighth less (PNG, deflate of little
+            // alphabets).
             let might_win = if class.is_random() && winner.is_none() {
                 if has_quick {
                     self.is_quick_and_strong(entrant.codec)
@@ -187,8 +202,9 @@ impl<T: Table> Facts<'_, T> {
         entrants
     }
 
-    /// Candidates that might win a test in which none of the contenders saved enough: what is usual of the class does not hold for such a unit. None of
-    /// the contenders is among them, and none there are for what looks random.
+    /// Candidates that might win a test in which none of the contenders saved enough: what is usual
+    /// of the class does not hold for such a unit. None of the contenders is among them, and none
+    /// there are for what looks random.
     pub(crate) fn stand_ins(&self, class: Class, contenders: &Contenders) -> Contenders {
         let mut stand_ins = Contenders::default();
         if class.is_random() {
@@ -202,7 +218,8 @@ impl<T: Table> Facts<'_, T> {
         stand_ins
     }
 
-    /// Only a codec without entropy coding runs through random data several times as fast as through other data.
+    /// Only a codec without entropy coding runs through random data several times as fast as
+    /// through other data.
     fn check(&self, entrants: impl Iterator<Item = Entrant>) -> Option<Codec> {
         let fastest = entrants.min_by(|a, b| a.estimate.ns_per_kib.total_cmp(&b.estimate.ns_per_kib))?;
         Some(fastest.codec)
@@ -214,8 +231,8 @@ impl<T: Table> Facts<'_, T> {
         is_quick(&codec) || !self.auto.candidates.as_slice().iter().any(is_quick)
     }
 
-    /// Whether modes other than `archive` consider a candidate: it is quick to read, and not many times slower than the quickest one that has an entropy
-    /// coder, which saves nearly as much.
+    /// Whether modes other than `archive` consider a candidate: it is quick to read, and not many
+    /// times slower than the quickest one that has an entropy coder, which saves nearly as much.
     pub fn is_moderate(&self, codec: Codec) -> bool {
         self.moderate()(codec)
     }
@@ -226,15 +243,17 @@ impl<T: Table> Facts<'_, T> {
         candidates.filter(|id| strength(*id) >= STRONG).map(usual_ns_per_kib).fold(f64::INFINITY, f64::min)
     }
 
-    /// Whether it is the quickest candidate with an entropy coder: it takes part in every test in `archive`, where it costs next to nothing beside the others.
-    /// Stronger ones do not save more of everything.
+    /// Whether it is the quickest candidate with an entropy coder: it takes part in every test in
+    /// `archive`, where it costs next to nothing beside the others. Stronger ones do not save more
+    /// of everything.
     fn is_quickest_strong(&self, codec: Codec) -> bool {
         self.auto.mode == Mode::Archive
             && strength(codec.id()) >= STRONG
             && usual_ns_per_kib(codec.id()) <= self.quickest_strong_ns()
     }
 
-    /// Whether a candidate has an entropy coder and is about as quick as the quickest one that does.
+    /// Whether a candidate has an entropy coder and is about as quick as the quickest one that
+    /// does.
     fn is_quick_and_strong(&self, codec: Codec) -> bool {
         strength(codec.id()) >= STRONG
             && usual_ns_per_kib(codec.id()) <= self.quickest_strong_ns() * RANDOM_CPU_MULTIPLE
@@ -245,7 +264,8 @@ impl<T: Table> Facts<'_, T> {
         self.auto.mode == Mode::Archive || self.is_moderate(codec)
     }
 
-    /// [`Self::is_moderate`], for whoever asks of several candidates: the quickest one is looked for once.
+    /// [`Self::is_moderate`], for whoever asks of several candidates: the quickest one is looked
+    /// for once.
     fn moderate(&self) -> impl Fn(Codec) -> bool + Copy {
         let candidates = self.auto.candidates.as_slice().iter().map(|codec| codec.id());
         let strong = candidates.filter(|id| strength(*id) >= STRONG && decode_ns_per_kib(*id) <= DECODE_NS_PER_KIB_MAX);
@@ -273,7 +293,8 @@ impl<T: Table> Facts<'_, T> {
         }
     }
 
-    /// Expected saving below which a codec is not tried on every unit: it would fail most of the time.
+    /// Expected saving below which a codec is not tried on every unit: it would fail most of the
+    /// time.
     fn least_saving(&self) -> f64 {
         let share = f64::from(self.auto.min_saving_permille) / 1000.0;
         let share = if self.auto.mode == Mode::Archive { share / 16.0 } else { share / 4.0 };
@@ -336,7 +357,8 @@ impl<T: Table> Facts<'_, T> {
             return true;
         }
         let hope = if few { 4.0 * HOPE } else { HOPE };
-        // What is known of a slower codec may be of other data; it saves hardly less than a faster one.
+        // What is known of a slower codec may be of other data; it saves hardly less than a faster
+        // one.
         let mut saving = entrant.estimate.saving;
         if entrant.estimate.ns_per_kib > winner.estimate.ns_per_kib {
             saving = saving.max(winner.estimate.saving);
@@ -344,13 +366,15 @@ impl<T: Table> Facts<'_, T> {
         saving += (1.0 - saving) * hope;
         let hoped = Estimate { saving, ..entrant.estimate };
         match self.auto.mode {
-            // Tests are for the table: `performance` compares times and savings that change with the load.
+            // Tests are for the table: `performance` compares times and savings that change with
+            // the load.
             Mode::Performance => few || entrant.estimate.ns_per_kib <= 2.0 * winner.estimate.ns_per_kib,
             mode => self.cost(mode, hoped) < self.cost(mode, winner.estimate),
         }
     }
 
-    /// A codec for units of which the winner saves too little: the one that usually saves most, if it saves enough and more.
+    /// A codec for units of which the winner saves too little: the one that usually saves most, if
+    /// it saves enough and more.
     fn fallback(&self, winner: Entrant, entrants: impl Iterator<Item = Entrant>) -> Option<Entrant> {
         let multiple = match self.auto.mode {
             Mode::Performance => return None,

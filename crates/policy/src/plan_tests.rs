@@ -88,7 +88,8 @@ fn modes_by_table() {
 fn performance_by_table() {
     let pressed = |cpus, device_ns_per_kib| Pressure { cpus, device_ns_per_kib, pressed: true, ..Pressure::default() };
     for (what, pressure, expected) in [
-        // 100 MB/s: the device takes 10 microseconds for a KiB, so that all the time of zstd-3 is free.
+        // 100 MB/s: the device takes 10 microseconds for a KiB, so that all the time of zstd-3 is
+        // free.
         ("a slow device", pressed(2.0, 10_000.0), "zstd-3"),
         ("a slow device, and others want the CPUs", pressed(0.6, 10_000.0), "zstd-1"),
         // 1 GB/s: two cores compress with lz4 at 1.6 GB/s, and the device then takes twice as much.
@@ -235,8 +236,8 @@ prop_compose! {
 }
 
 proptest! {
-    /// archive is never expected to store more than balanced, nor balanced more than energy; performance never takes more CPU time
-    /// than balanced, whatever the load.
+    /// archive is never expected to store more than balanced, nor balanced more than energy;
+    /// performance never takes more CPU time than balanced, whatever the load.
     #[test]
     fn modes_are_monotone(table in estimates(), pressure in pressures(), price in 0.1f64..100.0) {
         let chosen = |mode| {
@@ -278,13 +279,15 @@ proptest! {
             let facts = facts(Mode::Performance, pressure, &table);
             facts.plan(Class::DENSE).winner.map(|codec| facts.estimate(codec, Class::DENSE).ns_per_kib)
         };
-        // What the fastest way is changes with the CPUs, so that only a writer who has to wait is sure to get less.
+        // What the fastest way is changes with the CPUs, so that only a writer who has to wait is
+        // sure to get less.
         let pressure = Pressure { device_ns_per_kib: 0.0, pressed: true, ..pressure };
         let loaded = Pressure { cpus: pressure.cpus * less, ..pressure };
         prop_assert!(of(loaded).unwrap_or(0.0) <= of(pressure).unwrap_or(0.0));
     }
 
-    /// The winner is among those that are tested, and a test among them finds it again if it finds what was expected.
+    /// The winner is among those that are tested, and a test among them finds it again if it finds
+    /// what was expected.
     #[test]
     fn a_test_confirms_what_is_true(table in estimates(), mode in prop::sample::select(Mode::ALL.to_vec())) {
         let facts = facts(mode, Pressure::default(), &table);

@@ -1,24 +1,29 @@
 //! The probe: how compressible a unit looks, from a few of its bytes.
 //!
-//! 1. Pieces of 32 bytes are taken at regular distances, shifted a little each so that no structure of a power of two hides.
-//! 2. Pairs of equal bytes among them are counted: `n` bytes of the same value are `(n^2 - n) / 2` of them.
-//! 3. Pairs over all pairs is the probability that two bytes are equal: 1/256 for random bytes, 1/16 for English text, 1 for a
-//!    constant. Its negative logarithm is the collision entropy (Rényi's of order 2); like Shannon's, which Nicolae (2011)
-//!    samples, it is what an order-0 coder could do, but it needs neither logarithms nor a second pass, and few samples.
+//! 1. Pieces of 32 bytes are taken at regular distances, shifted a little each so that no structure
+//!    of a power of two hides.
+//! 2. Pairs of equal bytes among them are counted: `n` bytes of the same value are `(n^2 - n) / 2`
+//!    of them.
+//! 3. Pairs over all pairs is the probability that two bytes are equal: 1/256 for random bytes,
+//!    1/16 for English text, 1 for a constant. Its negative logarithm is the collision entropy
+//!    (Rényi's of order 2); like Shannon's, which Nicolae (2011) samples, it is what an order-0
+//!    coder could do, but it needs neither logarithms nor a second pass, and few samples.
 //!
-//! The probe cannot see repetitions of bytes that are evenly distributed. What a region's units really did corrects it
-//! ([`crate::Region`]).
+//! The probe cannot see repetitions of bytes that are evenly distributed. What a region's units
+//! really did corrects it ([`crate::Region`]).
 
 use std::fmt;
 
 /// Bytes of a piece: half a cache line; fetching the line costs more than looking at it.
 const PIECE_BYTES: usize = 32;
-/// Pieces of a unit of up to 8 KiB, of up to 64 KiB, of more: so many that random data is taken for something else less than
-/// once in a hundred units, and so few that they cost at most 3 % of lz4's time on the unit.
+/// Pieces of a unit of up to 8 KiB, of up to 64 KiB, of more: so many that random data is taken for
+/// something else less than once in a hundred units, and so few that they cost at most 3 % of lz4's
+/// time on the unit.
 const PIECES: [usize; 3] = [6, 12, 24];
 /// What is shorter is looked at whole.
 const UNIT_BYTES_MIN: usize = PIECES[0] * (PIECE_BYTES + SHIFT);
-/// By how much the pieces are shifted, each against the one before: prime to the usual distances, so that the shifts spread over the whole of them.
+/// By how much the pieces are shifted, each against the one before: prime to the usual distances,
+/// so that the shifts spread over the whole of them.
 const SHIFT: usize = 89;
 /// One over this is the score of a constant unit.
 const SCALE: u32 = 1 << 16;
@@ -75,7 +80,8 @@ impl fmt::Display for Class {
 /// What the probe found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Probe {
-    /// Probability that two bytes are equal, in 65536ths: 256 for random bytes, 65536 for a constant.
+    /// Probability that two bytes are equal, in 65536ths: 256 for random bytes, 65536 for a
+    /// constant.
     pub score: u32,
     /// Class of the score.
     pub class: Class,
@@ -103,8 +109,9 @@ pub fn probe(unit: &[u8]) -> Probe {
     })
 }
 
-/// Pieces of a unit. All of them are fetched before any is looked at: so the processor waits for memory once and not for each piece. None straddles
-/// two cache lines of a unit that begins with one.
+/// Pieces of a unit. All of them are fetched before any is looked at: so the processor waits for
+/// memory once and not for each piece. None straddles two cache lines of a unit that begins with
+/// one.
 fn sample<const N: usize>(unit: &[u8]) -> [[u8; PIECE_BYTES]; N] {
     let mut taken = [[0; PIECE_BYTES]; N];
     let distance = unit.len() / N;
@@ -125,7 +132,8 @@ fn sample<const N: usize>(unit: &[u8]) -> [[u8; PIECE_BYTES]; N] {
 
 /// Probability that two of these bytes are equal, in 65536ths.
 fn score(bytes: &[u8]) -> u32 {
-    // Two tables: where a byte comes again at once, its count is not read while it is being written.
+    // Two tables: where a byte comes again at once, its count is not read while it is being
+    // written.
     let mut seen = [[0i16; 256]; 2];
     let (pairs, rest) = bytes.as_chunks();
     for [even, odd] in pairs {

@@ -1,4 +1,5 @@
-//! The properties that users set: their keys, what is allowed, their inheritance from pool to volume.
+//! The properties that users set: their keys, what is allowed, their inheritance from pool to
+//! volume.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -29,7 +30,8 @@ pub struct Settings {
     pub mode: Mode,
     /// Among what it is chosen.
     pub candidates: Candidates,
-    /// Fewest blocks in a unit of a full group, when its size is chosen: a power of two, 1 to `unit_blocks`.
+    /// Fewest blocks in a unit of a full group, when its size is chosen: a power of two, 1 to
+    /// `unit_blocks`.
     pub unit_blocks_min: u32,
     /// Most blocks in a unit: a power of two, 1 to 32.
     pub unit_blocks: u32,
@@ -49,7 +51,8 @@ pub struct Settings {
     pub clean_marks: CleanMarks,
 }
 
-/// Free space of a pool, in thousandths, below which the background cleaner begins with what is cheap, and at which it stops.
+/// Free space of a pool, in thousandths, below which the background cleaner begins with what is
+/// cheap, and at which it stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CleanMarks {
     /// It begins below this.
@@ -123,7 +126,8 @@ pub enum Owner {
     Volume,
 }
 
-/// The mark of a volume, and of a snapshot, that has not got all of the data that an import was to bring.
+/// The mark of a volume, and of a snapshot, that has not got all of the data that an import was to
+/// bring.
 pub const INCOMPLETE: &str = "incomplete";
 
 /// Whether properties that were set on a volume or a snapshot say so.
@@ -379,8 +383,8 @@ pub fn is_property(key: &str) -> bool {
     key.starts_with(RULE_PREFIX) || KEYS.iter().any(|known| known.name == key)
 }
 
-/// The properties in force, given those that were set on the pool and on the volume (empty for the pool itself).
-/// A volume's value wins over its pool's, and that over the default.
+/// The properties in force, given those that were set on the pool and on the volume (empty for the
+/// pool itself). A volume's value wins over its pool's, and that over the default.
 ///
 /// # Errors
 /// When a key or value that was set is not allowed.

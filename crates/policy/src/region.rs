@@ -1,6 +1,6 @@
-//! What is remembered of a region of an object (4 MiB: 128 units of the default size): packed into one word, so that it can be kept in a table
-//! of bounded size without locks. What it says can be wrong (another region's, out of date); then a decision is less good,
-//! and nothing else.
+//! What is remembered of a region of an object (4 MiB: 128 units of the default size): packed into
+//! one word, so that it can be kept in a table of bounded size without locks. What it says can be
+//! wrong (another region's, out of date); then a decision is less good, and nothing else.
 
 use codec::CodecId;
 
@@ -8,36 +8,44 @@ use crate::Class;
 
 /// Units of a region after which its winner is tested again.
 pub const UNITS_PER_TEST: u32 = 127;
-/// Units in a row that went otherwise than the last test, after which the region is tested again at once: it has drifted.
+/// Units in a row that went otherwise than the last test, after which the region is tested again at
+/// once: it has drifted.
 pub const STRAYS_MAX: u32 = 4;
-/// Units in a row that went otherwise than the last test, after which its winner is left for the time being.
+/// Units in a row that went otherwise than the last test, after which its winner is left for the
+/// time being.
 const STRAYS_FEW: u32 = 2;
-/// How far a unit's saving may lie from the region's average, in thousandths, before it counts as a stray.
+/// How far a unit's saving may lie from the region's average, in thousandths, before it counts as a
+/// stray.
 const STRAY_PERMILLE: u32 = 150;
-/// Units in a row that looked random, after which the mode `performance` does not look at each any more.
+/// Units in a row that looked random, after which the mode `performance` does not look at each any
+/// more.
 const RANDOM_RUN: u32 = 32;
-/// From so many units in a row on, one of so many is looked at in the mode `performance`: the longer the run, the fewer. Sixteen units of the default size
-/// are half a megabyte, which is what is stored raw at most before a change is noticed.
+/// From so many units in a row on, one of so many is looked at in the mode `performance`: the
+/// longer the run, the fewer. Sixteen units of the default size are half a megabyte, which is what
+/// is stored raw at most before a change is noticed.
 const LOOKS: [(u32, u32); 3] = [(RANDOM_RUN, 4), (RANDOM_RUN + 8, 8), (RANDOM_RUN + 16, 16)];
 /// Length of the run with which a region begins next to one that was random to its end.
 const NEIGHBOUR_RUN_MAX: u32 = RANDOM_RUN + 8;
 /// Of how many units in a row that are dense where nothing paid one is tried all the same.
 const CHECK_EVERY: u32 = 4;
-/// The same of units that look random, once [`CHECKED_RUN`] of them did not compress: the fastest candidate takes a third as long on each as storing it raw
-/// takes in all.
+/// The same of units that look random, once [`CHECKED_RUN`] of them did not compress: the fastest
+/// candidate takes a third as long on each as storing it raw takes in all.
 const RANDOM_CHECK_EVERY: u32 = 16;
-/// Units in a row that looked random and did not compress, after which the other modes, too, believe the probe for most of them.
+/// Units in a row that looked random and did not compress, after which the other modes, too,
+/// believe the probe for most of them.
 const CHECKED_RUN: u32 = 8;
 /// Failures in a row after which a fallback is not tried any more in this region.
 const FALLBACK_FAILURES_MAX: u32 = 2;
-/// Units after which dictionaries are compared again, by how often the same one was the best in a row.
+/// Units after which dictionaries are compared again, by how often the same one was the best in a
+/// row.
 const DICTIONARY_PERIODS: [u32; 3] = [4, 16, 64];
 
 /// A region's memory.
 ///
-/// Bits: 0 to 7 number of the winning codec, 8 to 10 class of data tested, 11 whether there was a test, 12 to 21 average saving
-/// in thousandths, 22 to 28 units since the test, 29 to 31 strays, 32 to 37 random units in a row, 38 to 39 fallbacks that failed in a row,
-/// 40 to 42 dictionary, 43 to 44 how often it was found to be the best.
+/// Bits: 0 to 7 number of the winning codec, 8 to 10 class of data tested, 11 whether there was a
+/// test, 12 to 21 average saving in thousandths, 22 to 28 units since the test, 29 to 31 strays, 32
+/// to 37 random units in a row, 38 to 39 fallbacks that failed in a row, 40 to 42 dictionary, 43 to
+/// 44 how often it was found to be the best.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Region(u64);
 
@@ -99,7 +107,8 @@ impl Region {
     pub const fn has_drifted(self) -> bool {
         self.strays() >= STRAYS_MAX
     }
-    /// Whether the last two units, or more, went otherwise than the test, which may have been of an unusual one.
+    /// Whether the last two units, or more, went otherwise than the test, which may have been of an
+    /// unusual one.
     pub const fn strays_from_test(self) -> bool {
         self.strays() >= STRAYS_FEW
     }
@@ -117,7 +126,8 @@ impl Region {
     pub const fn wants_check(self) -> bool {
         self.random_run() < CHECKED_RUN || self.since().is_multiple_of(RANDOM_CHECK_EVERY)
     }
-    /// Whether a dense unit should be tried although the region's last test found nothing that pays.
+    /// Whether a dense unit should be tried although the region's last test found nothing that
+    /// pays.
     pub const fn wants_dense_check(self) -> bool {
         self.since() % CHECK_EVERY == CHECK_EVERY - 1
     }
@@ -125,14 +135,15 @@ impl Region {
     pub const fn wants_random_test(self) -> bool {
         self.tested() == 0 && self.since() == 0
     }
-    /// The memory of a region of which nothing is known, next to this one, in the modes that look at every unit: what looks random is not checked unit by
-    /// unit again.
+    /// The memory of a region of which nothing is known, next to this one, in the modes that look
+    /// at every unit: what looks random is not checked unit by unit again.
     #[must_use]
     pub const fn checked_neighbour(self) -> Self {
         let run = self.random_run();
         Self(0).set_random_run(if run < CHECKED_RUN { 0 } else { CHECKED_RUN })
     }
-    /// The memory of a region of which nothing is known, next to this one: a run of random units goes on until the contrary is seen.
+    /// The memory of a region of which nothing is known, next to this one: a run of random units
+    /// goes on until the contrary is seen.
     #[must_use]
     pub const fn random_neighbour(self) -> Self {
         let run = self.random_run();
@@ -142,8 +153,8 @@ impl Region {
     pub fn dictionary(self) -> Option<u8> {
         (self.trust() > 0).then_some(self.raw_dictionary() as u8)
     }
-    /// Whether the dictionaries are to be compared at the next unit: at a region's first, soon again while they are not trusted, and once
-    /// between two tests when they are.
+    /// Whether the dictionaries are to be compared at the next unit: at a region's first, soon
+    /// again while they are not trusted, and once between two tests when they are.
     pub const fn wants_dictionaries(self) -> bool {
         match self.trust() {
             0 => true,
@@ -170,7 +181,8 @@ impl Region {
     pub const fn with_dictionary(self, best: u8) -> Self {
         self.set_raw_dictionary(best as u32).set_trust(DICTIONARY_PERIODS.len() as u32)
     }
-    /// With the dictionary of the region next to it, if nothing is known of one here: what lies side by side is usually of one kind.
+    /// With the dictionary of the region next to it, if nothing is known of one here: what lies
+    /// side by side is usually of one kind.
     #[must_use]
     pub const fn beside(self, before: Self) -> Self {
         if self.trust() > 0 || before.trust() == 0 {
@@ -211,8 +223,9 @@ impl Region {
         next.set_strays(self.strays() + 1)
     }
 
-    /// After a unit of which what was expected to pay for its class saved too little. The last test may have been of another class: then it said nothing of
-    /// this one, and what all regions have learned of it does not hold here.
+    /// After a unit of which what was expected to pay for its class saved too little. The last test
+    /// may have been of another class: then it said nothing of this one, and what all regions have
+    /// learned of it does not hold here.
     #[must_use]
     pub fn after_failure(self, class: Class, raw_len: usize) -> Self {
         let is_other = self.winner().is_some_and(|(tested, _)| tested != class);
@@ -220,7 +233,8 @@ impl Region {
         if is_other { next.set_strays(next.strays() + 1) } else { next }
     }
 
-    /// After a unit that looked random, or was not looked at, and was stored raw. Drifts from nothing: it was not tried.
+    /// After a unit that looked random, or was not looked at, and was stored raw. Drifts from
+    /// nothing: it was not tried.
     #[must_use]
     pub const fn after_random(self) -> Self {
         // A count that stood still would be looked at for ever, or never.
@@ -291,10 +305,12 @@ mod tests {
             |region: Region, times: u32| (0..times).fold(region, |region, _| region.after_failure(Class::DENSE, 32768));
         assert!(!fail(tested, STRAYS_MAX - 1).is_due());
         assert!(fail(tested, STRAYS_MAX).has_drifted());
-        // What goes well of the same class in between takes nothing back: the class is not one of which all fails.
+        // What goes well of the same class in between takes nothing back: the class is not one of
+        // which all fails.
         let region = fail(tested, STRAYS_MAX - 1).after_unit(Class::DENSE, 32768, 16384);
         assert!(fail(region, 1).has_drifted());
-        // Of the class that was tested a failure counts once, and nothing does where there was no test.
+        // Of the class that was tested a failure counts once, and nothing does where there was no
+        // test.
         let same = (1..STRAYS_MAX).fold(tested, |region, _| region.after_failure(TEXT, 32768));
         assert!(!same.is_due() && same.after_failure(TEXT, 32768).has_drifted());
         assert!(!fail(Region::default(), 9).has_drifted());

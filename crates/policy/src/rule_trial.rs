@@ -1,16 +1,21 @@
-//! Whether what a file holds bears out the rule of its type. A name, or four bytes of signature, say what a file should be; a default rule that goes by them
-//! is believed only if units from all over the file agree.
+//! Whether what a file holds bears out the rule of its type. A name, or four bytes of signature,
+//! say what a file should be; a default rule that goes by them is believed only if units from all
+//! over the file agree.
 
-/// Units that are tried at most: they are read in advance, and each costs about a tenth of a millisecond.
+/// Units that are tried at most: they are read in advance, and each costs about a tenth of a
+/// millisecond.
 pub const RULE_UNITS_MAX: u64 = 64;
-/// Bytes of a file for each of which one unit is tried, as far as [`RULE_UNITS_MAX`] goes: a region.
+/// Bytes of a file for each of which one unit is tried, as far as [`RULE_UNITS_MAX`] goes: a
+/// region.
 pub const RULE_REGION_BYTES: u64 = 4 << 20;
 /// Units that are tried at least, if the file has as many.
 pub const RULE_UNITS_MIN: u64 = 8;
-/// Share of the data that must not be lost by believing a rule, and that a rule's codec must save to be worth its time.
+/// Share of the data that must not be lost by believing a rule, and that a rule's codec must save
+/// to be worth its time.
 const SHARE: f64 = 0.02;
 
-/// Where the units begin that are to be tried of a file, and are whole: one in the middle of each of as many stretches.
+/// Where the units begin that are to be tried of a file, and are whole: one in the middle of each
+/// of as many stretches.
 pub fn rule_units(file_bytes: u64, unit_bytes: u64) -> impl Iterator<Item = u64> {
     let units = file_bytes / unit_bytes.max(1);
     let count = file_bytes.div_ceil(RULE_REGION_BYTES).clamp(RULE_UNITS_MIN, RULE_UNITS_MAX).min(units);
@@ -36,7 +41,8 @@ impl RuleTrial {
         self.by_quick += by_quick.unwrap_or(raw) as u64;
     }
 
-    /// Whether the rule holds: it gives nothing away that a quick codec finds, and, if it compresses at all (`is_strong`), there is something to find.
+    /// Whether the rule holds: it gives nothing away that a quick codec finds, and, if it
+    /// compresses at all (`is_strong`), there is something to find.
     pub fn agrees(&self, is_strong: bool) -> bool {
         let share = |bytes: u64| if self.raw == 0 { 0.0 } else { (self.raw as f64 - bytes as f64) / self.raw as f64 };
         let (by_rule, by_quick) = (share(self.by_rule), share(self.by_quick));

@@ -1,12 +1,14 @@
-//! File-type rules: which codec a type of file is stored with, by mode. Owns their syntax, their defaults, and which rule
-//! counts for a file; what type a file is of, [`crate::magic`] says.
+//! File-type rules: which codec a type of file is stored with, by mode. Owns their syntax, their
+//! defaults, and which rule counts for a file; what type a file is of, [`crate::magic`] says.
 //!
-//! A rule is the property `rule.TYPE`, its value a list such as `archive:zstd-9,performance:lz4`: a codec or `auto` for a
-//! mode, or, without a mode, for all that are not named. `auto` means: as if there were no rule, and none by default either.
+//! A rule is the property `rule.TYPE`, its value a list such as `archive:zstd-9,performance:lz4`: a
+//! codec or `auto` for a mode, or, without a mode, for all that are not named. `auto` means: as if
+//! there were no rule, and none by default either.
 //!
-//! Which rule counts: one that was set for the type that the name tells, one that was set for the type that the content tells,
-//! a default for the content's type, a default for the name's. But content that only tells a family (text, zip) comes
-//! after the name there. A rule without a word on the mode is passed over.
+//! Which rule counts: one that was set for the type that the name tells, one that was set for the
+//! type that the content tells, a default for the content's type, a default for the name's. But
+//! content that only tells a family (text, zip) comes after the name there. A rule without a word
+//! on the mode is passed over.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,12 +22,15 @@ use crate::{Mode, Source};
 /// What the properties that are rules begin with.
 pub const RULE_PREFIX: &str = "rule.";
 
-/// What is compressed already: in the corpus and a system's own files no codec saved more of any of these than the zeroes behind the end of a file, up to
-/// its last block; and those zle finds at the price of a look. They are not nothing: a third of what a system's small `gz` files take. Not among
-/// these, for they are often worth more: zip (office documents save 12 to 22 %), pdf, ole, lz4.
+/// What is compressed already: in the corpus and a system's own files no codec saved more of any of
+/// these than the zeroes behind the end of a file, up to its last block; and those zle finds at the
+/// price of a look. They are not nothing: a third of what a system's small `gz` files take. Not
+/// among these, for they are often worth more: zip (office documents save 12 to 22 %), pdf, ole,
+/// lz4.
 const COMPRESSED: &str = "zle";
-/// Text and databases: zstd-3 saves 1 to 3 points more than zstd-1, and that 10 to 20 more than lz4; zstd-9 saves 2 points more for four times the time, and what
-/// lies above one more for five times that.
+/// Text and databases: zstd-3 saves 1 to 3 points more than zstd-1, and that 10 to 20 more than
+/// lz4; zstd-9 saves 2 points more for four times the time, and what lies above one more for five
+/// times that.
 const TEXT: &str = "energy:zstd-1,balanced:zstd-3,archive:zstd-9";
 
 /// Types and their rules when nobody set others; everything else is `auto`.
@@ -184,7 +189,8 @@ pub struct Rules {
 }
 
 impl RuleMatch {
-    /// Whether nobody set it and it names zstd: then `auto` does better where units are small enough for dictionaries, which only it has.
+    /// Whether nobody set it and it names zstd: then `auto` does better where units are small
+    /// enough for dictionaries, which only it has.
     pub fn yields_to_dictionaries(&self) -> bool {
         self.source == Source::Default && matches!(self.choice, RuleChoice::Codec(Codec::Zstd(_)))
     }
@@ -202,7 +208,8 @@ pub struct RuleMatch {
 }
 
 impl Rules {
-    /// The rules among the properties that were set on the pool and on the volume; the volume's win.
+    /// The rules among the properties that were set on the pool and on the volume; the volume's
+    /// win.
     ///
     /// # Errors
     /// When one is not allowed.
@@ -321,7 +328,8 @@ mod tests {
             ("x.gz", jpg, Mode::Balanced, Some(("jpg", Source::Pool, "lz4"))),
             // Content is believed more than the name.
             ("x.sql", gz, Mode::Balanced, Some(("gz", Source::Default, "zle"))),
-            // But not when it only tells a family; and what was set for the family counts before defaults.
+            // But not when it only tells a family; and what was set for the family counts before
+            // defaults.
             ("x.log", b"text\n", Mode::Balanced, Some(("txt", Source::Volume, "lz4hc-9"))),
             ("x.docx", b"PK\x03\x04", Mode::Balanced, None),
             ("x.whl", b"PK\x03\x04", Mode::Balanced, Some(("whl", Source::Default, "zle"))),

@@ -1,5 +1,5 @@
-//! Snapshots by the clock: when one is due, and which have had their time. A pure function of the time, of when snapshots were
-//! taken, and of the two properties `snapshots` and `keep`.
+//! Snapshots by the clock: when one is due, and which have had their time. A pure function of the
+//! time, of when snapshots were taken, and of the two properties `snapshots` and `keep`.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +55,8 @@ impl Schedule {
     /// What `keep` takes.
     pub const KEEP_ALLOWED: &str = "numbers of hours, days and weeks, separated by commas, such as 24h,7d,4w";
 
-    /// From the values of the properties `snapshots` and `keep`; `None` if one of them is not allowed.
+    /// From the values of the properties `snapshots` and `keep`; `None` if one of them is not
+    /// allowed.
     pub fn parse(snapshots: &str, keep: &str) -> Option<Self> {
         let every = match snapshots {
             "off" => None,
@@ -82,9 +83,10 @@ impl Schedule {
         Some(Self { every, keep: kept })
     }
 
-    /// What there is to do at `now`, when snapshots were `taken` by the schedule at these moments, in any order; all in seconds since
-    /// 1970. With the schedule off nothing is. The latest snapshot never expires, nor one that seems to come from
-    /// the future.
+    /// What there is to do at `now`, when snapshots were `taken` by the schedule at these moments,
+    /// in any order; all in seconds since
+    /// 1970. With the schedule off nothing is. The latest snapshot never expires, nor one that
+    ///       seems to come from the future.
     pub fn due(&self, now: u64, taken: &[u64]) -> Due {
         let Some(every) = self.every else { return Due::default() };
         let mut past: Vec<usize> = (0..taken.len()).filter(|index| taken[*index] <= now).collect();
@@ -120,8 +122,8 @@ pub fn scheduled_name(unix_s: u64) -> String {
     format!("auto-{year:04}-{month:02}-{day:02}T{hour:02}{minute:02}Z")
 }
 
-/// Year, month and day of a number of days since 1970 (Hinnant, "chrono-Compatible Low-Level Date Algorithms",
-/// `civil_from_days`, for days that are not negative).
+/// Year, month and day of a number of days since 1970 (Hinnant, "chrono-Compatible Low-Level Date
+/// Algorithms", `civil_from_days`, for days that are not negative).
 pub const fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let era = days / 146_097;

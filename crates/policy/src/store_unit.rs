@@ -1,5 +1,6 @@
-//! How one unit goes through the policy: probe, decision, attempts, and what is learned from them. The compressing itself is
-//! handed in ([`Attempts`]), so that the engine, a replay of measurements and an estimate all go the same way.
+//! How one unit goes through the policy: probe, decision, attempts, and what is learned from them.
+//! The compressing itself is handed in ([`Attempts`]), so that the engine, a replay of measurements
+//! and an estimate all go the same way.
 
 use codec::{Codec, CodecId};
 
@@ -18,12 +19,13 @@ fn saving_of(raw_len: usize, attempt: Attempt) -> f64 {
     if raw_len == 0 { 0.0 } else { (raw_len - stored) as f64 / raw_len as f64 }
 }
 
-/// Share of a unit's own saving, against what was expected of each codec, in a test: differences between codecs on one unit are
-/// partly luck.
+/// Share of a unit's own saving, against what was expected of each codec, in a test: differences
+/// between codecs on one unit are partly luck.
 const OWN: f64 = 0.25;
 
-/// Share of a unit by which a candidate must save more than a quicker one in a test, if it is not to be out: what it saves more elsewhere does not make
-/// up for what it loses here. Stronger codecs do not save more of everything: of hexadecimal digits zstd-9 saves less than zstd-1.
+/// Share of a unit by which a candidate must save more than a quicker one in a test, if it is not
+/// to be out: what it saves more elsewhere does not make up for what it loses here. Stronger codecs
+/// do not save more of everything: of hexadecimal digits zstd-9 saves less than zstd-1.
 const LEAST_LEAD: f64 = -0.01;
 
 /// Whether something that usually takes no longer has saved clearly more of the same unit.
@@ -37,7 +39,8 @@ fn is_beaten<T: Table>(
     measured.iter().any(|(other, saved)| *other != codec && saving - saved < LEAST_LEAD && ns(*other) <= ns(codec))
 }
 
-/// Those who were measured, with the times that were learned, which are steadier than one measurement.
+/// Those who were measured, with the times that were learned, which are steadier than one
+/// measurement.
 fn entrants<T: Table>(
     facts: &Facts<'_, T>,
     class: Class,
@@ -70,7 +73,8 @@ pub trait Attempts {
     fn attempt(&mut self, codec: Codec, timed: bool) -> Attempt;
     /// What was attempted last is to be stored, unless something else is kept later.
     fn keep(&mut self);
-    /// How many dictionaries there are that could help zstd: they have the numbers from 1 on, the newest the last one.
+    /// How many dictionaries there are that could help zstd: they have the numbers from 1 on, the
+    /// newest the last one.
     fn dictionaries(&self) -> u8 {
         0
     }
@@ -99,7 +103,8 @@ pub struct Stored {
     pub test_ns: u64,
 }
 
-/// Plans of one setting, made when they are first needed. Good for one batch: later, more has been learned.
+/// Plans of one setting, made when they are first needed. Good for one batch: later, more has been
+/// learned.
 pub struct Planner<'a, T: Table> {
     auto: Auto,
     price: f64,
@@ -132,8 +137,8 @@ impl<'a, T: Table> Planner<'a, T> {
         })
     }
 
-    /// Decides about a unit, lets it be compressed, and learns from it. `credit_ns`: CPU time that tests may take now; `timed`: measure CPU
-    /// time also without a test.
+    /// Decides about a unit, lets it be compressed, and learns from it. `credit_ns`: CPU time that
+    /// tests may take now; `timed`: measure CPU time also without a test.
     pub fn store(
         &mut self,
         raw: &[u8],
@@ -180,7 +185,8 @@ impl<'a, T: Table> Planner<'a, T> {
         Stored { cpu_ns, test_ns, ..stored }
     }
 
-    /// The contenders of a test that the credit pays for, and whether there is anything to be learned from them.
+    /// The contenders of a test that the credit pays for, and whether there is anything to be
+    /// learned from them.
     fn affordable(
         &self,
         plan: &ClassPlan,
@@ -209,7 +215,8 @@ impl<'a, T: Table> Planner<'a, T> {
         (contenders, credit_ns > 0 && (has_rival || plan.contenders == contenders))
     }
 
-    /// Chooses the dictionary for a unit: its region's. Now and then all of them, and none, are compared on the unit. Also the CPU time that this took.
+    /// Chooses the dictionary for a unit: its region's. Now and then all of them, and none, are
+    /// compared on the unit. Also the CPU time that this took.
     fn help(
         &self,
         raw_len: usize,
@@ -272,7 +279,8 @@ impl<'a, T: Table> Planner<'a, T> {
             attempts.keep();
             stored = Stored { codec: codec.id(), bytes, ..stored };
         } else if let Some(fallback) = fallback {
-            // Learned by the region only: the units that come here are no fair sample of their class.
+            // Learned by the region only: the units that come here are no fair sample of their
+            // class.
             let second = attempts.attempt(fallback, timed);
             stored.cpu_ns += second.cpu_ns.unwrap_or(0);
             region = region.after_fallback(second.stored.is_some());
@@ -337,7 +345,8 @@ impl<'a, T: Table> Planner<'a, T> {
         let winner = facts.choose(entrants(&facts, class, &measured[..count], &before));
         let tried = measured.map(|(codec, saving)| (codec.id(), saving));
         self.table.learn_savings(class, size, &tried[..count]);
-        // What was kept may have lost to another by what came after it; and what is stored should be the winner's.
+        // What was kept may have lost to another by what came after it; and what is stored should
+        // be the winner's.
         if let Some(winner) = winner
             && kept.is_none_or(|(codec, ..)| codec != winner.codec)
         {

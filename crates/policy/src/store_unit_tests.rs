@@ -1,4 +1,5 @@
-//! What `auto` makes of data on which what is usual does not hold, with the real codecs. Times are those that are usual, so that each run is the same.
+//! What `auto` makes of data on which what is usual does not hold, with the real codecs. Times are
+//! those that are usual, so that each run is the same.
 
 use codec::Workspace;
 
@@ -79,7 +80,8 @@ impl Random {
     }
 }
 
-/// Digits are half as long as they are written, which an entropy coder finds and a search for repetitions spoils.
+/// Digits are half as long as they are written, which an entropy coder finds and a search for
+/// repetitions spoils.
 #[test]
 fn hexadecimal_digits_take_the_codec_that_saves_most_of_them() {
     let mut random = Random(7);
@@ -94,7 +96,8 @@ fn hexadecimal_digits_take_the_codec_that_saves_most_of_them() {
     }
 }
 
-/// Random bytes among which short pieces come again, as in images that were compressed line by line: the probe sees nothing of that, and lz4 little.
+/// Random bytes among which short pieces come again, as in images that were compressed line by
+/// line: the probe sees nothing of that, and lz4 little.
 #[test]
 fn what_looks_random_and_is_not_is_found() {
     let mut random = Random(11);

@@ -1,9 +1,12 @@
-//! Which dictionaries are made of samples, and which of them are worth keeping: the same for a volume and for an estimate of one. A function of the samples
-//! that takes seconds; choosing the moment is the caller's business.
+//! Which dictionaries are made of samples, and which of them are worth keeping: the same for a
+//! volume and for an estimate of one. A function of the samples that takes seconds; choosing the
+//! moment is the caller's business.
 //!
-//! 1. Samples are divided into parts: what lies together is usually of one kind. Of each part a quarter is held out.
+//! 1. Samples are divided into parts: what lies together is usually of one kind. Of each part a
+//!    quarter is held out.
 //! 2. One dictionary is trained with all of the rest, and one with each part.
-//! 3. What was held out is compressed as things stand, and with each of them; [`Adoption::select`] says which ones pay.
+//! 3. What was held out is compressed as things stand, and with each of them; [`Adoption::select`]
+//!    says which ones pay.
 
 use codec::{DICTIONARY_BYTES_MAX, UNIT_BYTES_MAX, ZstdLevel, evaluate, train};
 
@@ -22,8 +25,9 @@ pub const DICTIONARY_BYTES_TRAINED_MAX: usize = DICTIONARY_BYTES_MAX;
 const _: () = assert!(DICTIONARY_BYTES_MAX < UNIT_BYTES_MAX);
 /// Shortest dictionary.
 const TRAINED_BYTES_MIN: usize = 1 << 10;
-/// Bytes of samples for each byte of a dictionary. With fewer a dictionary holds accidents, too, which cost only their room: what was held out decides
-/// whether it is adopted. With 32, and dictionaries of up to 64 KiB, books saved a point less in units of 4 KiB, mail 0.7, logs 0.6.
+/// Bytes of samples for each byte of a dictionary. With fewer a dictionary holds accidents, too,
+/// which cost only their room: what was held out decides whether it is adopted. With 32, and
+/// dictionaries of up to 64 KiB, books saved a point less in units of 4 KiB, mail 0.7, logs 0.6.
 const SAMPLES_PER_BYTE: usize = 8;
 
 /// Samples of one part.
@@ -45,7 +49,8 @@ impl<'a> SamplePart<'a> {
     }
 }
 
-/// Step 1: samples, each with the place that it lies in, in up to eight parts, each of whole places and of some size.
+/// Step 1: samples, each with the place that it lies in, in up to eight parts, each of whole places
+/// and of some size.
 pub fn divide_samples(mut samples: Vec<(u64, &[u8])>) -> Vec<SamplePart<'_>> {
     // Stable: within a place in the order in which they come.
     samples.sort_by_key(|(place, _)| *place);
@@ -66,8 +71,10 @@ pub fn divide_samples(mut samples: Vec<(u64, &[u8])>) -> Vec<SamplePart<'_>> {
     parts
 }
 
-/// Steps 2 and 3: the dictionaries that pay, of at most `bytes_max` bytes each. `present`: those in force. `(level, limit)`: the level at which they are
-/// judged, and how many bytes of so many are worth storing compressed. `written_bytes`: see [`Trial`](crate::Trial). None if there is no memory.
+/// Steps 2 and 3: the dictionaries that pay, of at most `bytes_max` bytes each. `present`: those in
+/// force. `(level, limit)`: the level at which they are judged, and how many bytes of so many are
+/// worth storing compressed. `written_bytes`: see [`Trial`](crate::Trial). None if there is no
+/// memory.
 pub fn train_dictionaries(
     parts: &[SamplePart<'_>],
     present: &[Vec<u8>],

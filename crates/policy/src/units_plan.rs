@@ -22,8 +22,8 @@ impl Unit {
 
 /// Divides the dirty blocks of a group into units, in order.
 ///
-/// Units never span a multiple of `unit_blocks` within the group: so a sequential rewrite replaces whole units, at whatever
-/// block it began, and leaves no unit partly dead.
+/// Units never span a multiple of `unit_blocks` within the group: so a sequential rewrite replaces
+/// whole units, at whatever block it began, and leaves no unit partly dead.
 pub fn plan_units(mask: BlockMask, unit_blocks: u32) -> impl Iterator<Item = Unit> {
     let window = unit_blocks.clamp(1, GROUP_BLOCKS as u32);
     let mut rest = mask;
@@ -37,7 +37,8 @@ pub fn plan_units(mask: BlockMask, unit_blocks: u32) -> impl Iterator<Item = Uni
 
 /// Blocks of a unit for what is dirty of a group, within the limits of the settings.
 ///
-/// - Data that is read in small pieces gets the smallest units: a piece costs the decoding of all before it.
+/// - Data that is read in small pieces gets the smallest units: a piece costs the decoding of all
+///   before it.
 /// - A group that was written as a whole is part of a stream and gets the largest.
 /// - Everything else, rewrites in the middle of something for example, gets what lies between.
 pub fn unit_blocks(settings: &Settings, dirty: BlockMask, read_in_pieces: bool) -> u32 {
@@ -48,8 +49,8 @@ pub fn unit_blocks(settings: &Settings, dirty: BlockMask, read_in_pieces: bool) 
     if read_in_pieces { low } else { 1 << u32::midpoint(low.ilog2(), high.ilog2()) }
 }
 
-/// The largest stored length that still saves enough of `raw_len` bytes; a unit that does not fit is stored raw.
-/// Always less than `raw_len`, because what saves nothing is not worth decoding.
+/// The largest stored length that still saves enough of `raw_len` bytes; a unit that does not fit
+/// is stored raw. Always less than `raw_len`, because what saves nothing is not worth decoding.
 pub fn dst_limit(raw_len: usize, settings: &Settings) -> usize {
     dst_limit_permille(raw_len, settings.min_saving_permille)
 }

@@ -5,8 +5,8 @@ use codec::Codec;
 
 use crate::properties::KEYS;
 
-/// Families of codecs with levels: the name, the lowest and highest level, and the one that the name alone means: that of
-/// the family's own tool, or of its library.
+/// Families of codecs with levels: the name, the lowest and highest level, and the one that the
+/// name alone means: that of the family's own tool, or of its library.
 const FAMILIES: [(&str, u32, u32, u32); 5] =
     [("zstd", 1, 19, 3), ("gzip", 1, 9, 6), ("lz4hc", 1, 12, 9), ("bzip2", 1, 9, 9), ("zstd-fast", 1, 10, 1)];
 /// Codecs without levels.

@@ -1,4 +1,5 @@
-//! Units of generated data through the whole policy, with the real codecs and a clock that counts what the codecs are known to take.
+//! Units of generated data through the whole policy, with the real codecs and a clock that counts
+//! what the codecs are known to take.
 #![allow(clippy::expect_used)]
 
 use std::collections::BTreeMap;
@@ -74,7 +75,8 @@ impl Run {
     fn put(&mut self, mode: Mode, pressure: Pressure, unit: &[u8]) -> Stored {
         let auto = Auto { mode, candidates: candidates(), min_saving_permille: MIN_SAVING_PERMILLE };
         let mut planner = Planner::new(auto, 1.0, pressure, &self.table);
-        // As whoever stores units does: in the mode `performance`, a run of random ones goes on in the next region.
+        // As whoever stores units does: in the mode `performance`, a run of random ones goes on in
+        // the next region.
         let before = self.regions.get(&(self.at >> 22).wrapping_sub(1)).filter(|_| mode == Mode::Performance);
         let fresh = before.map_or_else(Region::default, |before| before.random_neighbour());
         let region = self.regions.entry(self.at >> 22).or_insert(fresh);
@@ -259,7 +261,8 @@ fn a_later_mode_stores_no_more_and_performance_takes_no_more_time() {
     }
 }
 
-/// Dictionaries that help with some data: of each it is said what share it leaves of what zstd makes of the unit alone.
+/// Dictionaries that help with some data: of each it is said what share it leaves of what zstd
+/// makes of the unit alone.
 struct Helped<'a> {
     workspace: &'a mut Workspace,
     raw: &'a [u8],
@@ -373,7 +376,8 @@ fn the_same_facts_give_the_same_decisions() {
     assert_eq!((one.stored, one.whys, one.codecs), (other.stored, other.whys, other.codecs));
 }
 
-/// A region remembers what won a test under `archive`; other modes do not go on with a codec that they would not consider.
+/// A region remembers what won a test under `archive`; other modes do not go on with a codec that
+/// they would not consider.
 #[test]
 fn what_won_under_archive_is_left_when_the_mode_changes() {
     let strong: Codec = "zstd-15".parse().expect("a codec");

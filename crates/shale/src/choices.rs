@@ -1,5 +1,6 @@
-//! What commands report of choices of codecs: the documents behind `--json` of `explain` and `trace`, which also cross the control
-//! socket. Field names are a promise to scripts, as in [`crate::model`].
+//! What commands report of choices of codecs: the documents behind `--json` of `explain` and
+//! `trace`, which also cross the control socket. Field names are a promise to scripts, as in
+//! [`crate::model`].
 
 use serde::{Deserialize, Serialize};
 
@@ -117,7 +118,8 @@ pub struct Detail {
     pub device_bytes_per_s: Option<f64>,
     /// Watts that a busy CPU takes.
     pub cpu_watts: f64,
-    /// Whose figure that is: `rapl` (counted by the processor at the last calibration) or `cpu-time` (CPU time at a nominal power).
+    /// Whose figure that is: `rapl` (counted by the processor at the last calibration) or
+    /// `cpu-time` (CPU time at a nominal power).
     pub energy_source: String,
     /// Number of the dictionary that helps zstd with this unit; none: none does.
     pub dictionary: Option<u32>,

@@ -1,4 +1,5 @@
-//! The clients of each device, by the number that a device keeps: how many, which of them have gone, and what messages call them.
+//! The clients of each device, by the number that a device keeps: how many, which of them have
+//! gone, and what messages call them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

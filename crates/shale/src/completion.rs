@@ -2,8 +2,8 @@
 //! of them ([`crate::cli`]); volumes, snapshots, bookmarks, holds, properties and their values
 //! from here.
 //!
-//! The script that `shale completions` prints calls the binary for each completion. Names are asked of
-//! the pool's server. A pool that is not served is not opened for it: that would replay its log.
+//! The script that `shale completions` prints calls the binary for each completion. Names are asked
+//! of the pool's server. A pool that is not served is not opened for it: that would replay its log.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -34,8 +34,8 @@ pub fn answer() -> bool {
     })
 }
 
-/// The script for bash. Where words end is its own matter: bash would divide `KEY=VALUE` and `VOLUME@SNAPSHOT`, and replaces
-/// what is behind the last of these marks only.
+/// The script for bash. Where words end is its own matter: bash would divide `KEY=VALUE` and
+/// `VOLUME@SNAPSHOT`, and replaces what is behind the last of these marks only.
 const BASH: &str = r#"# Completion of shale: source it, or put it where bash-completion looks.
 _shale() {
     local line=${COMP_LINE:0:COMP_POINT} current behind i
@@ -92,7 +92,8 @@ enum Kind {
     Column,
 }
 
-/// What an argument of a command takes, by their names; `None`: the shell's own guess, mostly files.
+/// What an argument of a command takes, by their names; `None`: the shell's own guess, mostly
+/// files.
 fn kind_of(command: &str, argument: &str) -> Option<Kind> {
     Some(match (command, argument) {
         ("create" | "import" | "receive", "volume") | ("clone", "volume") => return None,

@@ -1,4 +1,5 @@
-//! Who has which volume open. Every client gets its volume here, so that `destroy` can refuse while one is in use.
+//! Who has which volume open. Every client gets its volume here, so that `destroy` can refuse while
+//! one is in use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,8 +16,9 @@ use surface::{
 use crate::clients::{Clients, names_of};
 use crate::names;
 
-/// How long whoever needs a volume for himself waits for its clients to go, and who wants to open one for whoever needs it for himself: the server
-/// learns of a client that has gone a moment later, longer where the machine is overloaded.
+/// How long whoever needs a volume for himself waits for its clients to go, and who wants to open
+/// one for whoever needs it for himself: the server learns of a client that has gone a moment
+/// later, longer where the machine is overloaded.
 pub const GOING_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Most clients of a volume that a list names: a line of each stays within what one reply may
@@ -26,7 +28,8 @@ const LISTED_MAX: usize = 16;
 /// How long what a client that has gone left may take.
 #[derive(Debug, Clone, Copy)]
 pub struct GonePatience {
-    /// Before what of it has not begun is dropped. A full write buffer's worth takes a second or two on a disk.
+    /// Before what of it has not begun is dropped. A full write buffer's worth takes a second or
+    /// two on a disk.
     pub finish: Duration,
     /// After that, before the next client is refused.
     pub drop: Duration,
@@ -47,7 +50,8 @@ struct Register {
     changed: Condvar,
 }
 
-/// How often each is counted, by the number that a volume or a snapshot keeps, whatever it is called.
+/// How often each is counted, by the number that a volume or a snapshot keeps, whatever it is
+/// called.
 #[derive(Default)]
 struct Counts(BTreeMap<DeviceId, usize>);
 
@@ -75,7 +79,8 @@ struct State {
     clients: Clients,
     /// What is being destroyed: nobody may open it meanwhile.
     going: Counts,
-    /// What somebody needs for himself, and what is there afterwards as well: whoever wants to open it waits until that is done.
+    /// What somebody needs for himself, and what is there afterwards as well: whoever wants to open
+    /// it waits until that is done.
     held: Counts,
 }
 
@@ -87,18 +92,21 @@ struct Needed {
 }
 
 impl Register {
-    /// Waits until nobody needs a volume for himself. Whether that came about, the caller sees from who still does.
+    /// Waits until nobody needs a volume for himself. Whether that came about, the caller sees from
+    /// who still does.
     fn await_let_go(&self, state: &mut MutexGuard<'_, State>, id: DeviceId) {
         let _ = self.changed.wait_while_for(state, |state| state.held.of(id) > 0, GOING_PATIENCE);
     }
 
-    /// Waits until nobody has a volume open and nobody needs it for himself: who comes first while one of both is waited for, comes first.
+    /// Waits until nobody has a volume open and nobody needs it for himself: who comes first while
+    /// one of both is waited for, comes first.
     fn await_free(&self, state: &mut MutexGuard<'_, State>, id: DeviceId) {
         let is_taken = |state: &mut State| state.held.of(id) > 0 || state.clients.count(id) > 0;
         let _ = self.changed.wait_while_for(state, is_taken, GOING_PATIENCE);
     }
 
-    /// Waits until what clients of these that have gone had under way is done: none of it lands behind what comes next.
+    /// Waits until what clients of these that have gone had under way is done: none of it lands
+    /// behind what comes next.
     ///
     /// # Errors
     /// `InUse`, if that takes too long.
@@ -171,8 +179,9 @@ impl Devices {
         Ok(Arc::new(OpenDevice { volume, _in_use: in_use }))
     }
 
-    /// Opens a volume that nobody has open, and does something to it before anybody else gets it: whoever wants it meanwhile waits. Unlike with
-    /// [`alone`](Self::alone), whoever asks has it open afterwards.
+    /// Opens a volume that nobody has open, and does something to it before anybody else gets it:
+    /// whoever wants it meanwhile waits. Unlike with [`alone`](Self::alone), whoever asks has it
+    /// open afterwards.
     fn open_alone(
         &self,
         volume: Arc<Volume>,
@@ -284,8 +293,8 @@ impl Devices {
         work()
     }
 
-    /// Destroys a volume or a snapshot; one that is in use only with `force`, and a volume's snapshots if asked for
-    /// (`recursive`).
+    /// Destroys a volume or a snapshot; one that is in use only with `force`, and a volume's
+    /// snapshots if asked for (`recursive`).
     ///
     /// # Errors
     /// `InUse`, `NotFound`, and what the pool says.
@@ -316,7 +325,8 @@ impl Devices {
         snapshots.iter().map(|snapshot| Ok(Needed { volume: self.pool.volume_of(snapshot.id)?, goes: true })).collect()
     }
 
-    /// Takes a volume back to a snapshot; with `recursive`, newer snapshots go. While one of all these is in use only with `force`.
+    /// Takes a volume back to a snapshot; with `recursive`, newer snapshots go. While one of all
+    /// these is in use only with `force`.
     ///
     /// # Errors
     /// `InUse`, `NotFound`, and what the pool says.

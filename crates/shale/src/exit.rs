@@ -1,4 +1,5 @@
-//! Exit codes, and how a failed command tells what went wrong. The only place where an [`ErrorKind`] becomes a number.
+//! Exit codes, and how a failed command tells what went wrong. The only place where an
+//! [`ErrorKind`] becomes a number.
 
 use std::fmt;
 use std::io::{IsTerminal, Write};
@@ -158,7 +159,8 @@ pub const fn code_of(kind: ErrorKind) -> u8 {
     }
 }
 
-/// Reports what is wrong with the command line (or prints the help that was asked for), and gives the exit code.
+/// Reports what is wrong with the command line (or prints the help that was asked for), and gives
+/// the exit code.
 pub fn report_usage(error: &clap::Error) -> ExitCode {
     let asked_for = !error.use_stderr();
     // The flags could not be parsed, so --json is looked for by hand.
@@ -200,7 +202,8 @@ fn print(error: &clap::Error, asked_for: bool) -> std::io::Result<()> {
     }
 }
 
-/// The kind of an I/O error on something that the user named: NotFound, Exists and the like keep their kinds.
+/// The kind of an I/O error on something that the user named: NotFound, Exists and the like keep
+/// their kinds.
 pub fn kind_of(error: &std::io::Error) -> ErrorKind {
     use std::io::ErrorKind as Io;
     match error.kind() {

@@ -1,14 +1,16 @@
 //! The one binary: command line, server, control socket, import and export.
 //!
-//! Layers, from the top: [`cli`] is the one definition of commands and flags; [`commands`] does what they say, through a
-//! [`session::Session`], which is either the pool itself, opened by this process, or a connection to the server that
-//! holds it ([`control`]). Both answer the same [`control::Request`]s through the same [`service::Service`], so that a
-//! command gives the same result either way. [`transfer`] moves bulk data in and out; [`estimate`]
-//! tells what data would take; [`pool_dir`] owns the layout of a
-//! pool's directory.
+//! Layers, from the top: [`cli`] is the one definition of commands and flags; [`commands`] does
+//! what they say, through a [`session::Session`], which is either the pool itself, opened by this
+//! process, or a connection to the server that holds it ([`control`]). Both answer the same
+//! [`control::Request`]s through the same [`service::Service`], so that a command gives the same
+//! result either way. [`transfer`] moves bulk data in and out; [`estimate`] tells what data would
+//! take; [`pool_dir`] owns the layout of a pool's directory.
 //!
-//! This crate owns no storage: it never interprets what the engine keeps in the data file or in the map.
-// The storage stack takes time and files through `env` so that it can be simulated; nothing simulates the command line.
+//! This crate owns no storage: it never interprets what the engine keeps in the data file or in the
+//! map.
+// The storage stack takes time and files through `env` so that it can be simulated; nothing
+// simulates the command line.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod choices;

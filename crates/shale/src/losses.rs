@@ -20,7 +20,8 @@ pub struct LossReport {
     pub first_batch: u64,
     /// Batches before this one were flushed for certain.
     pub flushed_before: u64,
-    /// Batches that are there, those of them that are whole, and those that are missing between them.
+    /// Batches that are there, those of them that are whole, and those that are missing between
+    /// them.
     pub batches: u64,
     /// See `batches`.
     pub batches_whole: u64,

@@ -1,5 +1,6 @@
-//! What commands report: the documents behind `--json`, which also cross the control socket. Field names are a promise
-//! to scripts: they are documented in the help of each command, added to, and not renamed.
+//! What commands report: the documents behind `--json`, which also cross the control socket. Field
+//! names are a promise to scripts: they are documented in the help of each command, added to, and
+//! not renamed.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +42,8 @@ pub struct VolumeReport {
     /// It has not got all of the data that an import was to bring.
     #[serde(default)]
     pub incomplete: bool,
-    /// `allocated_bytes` and `stored_bytes` are exact: nothing has changed them since the last checkpoint.
+    /// `allocated_bytes` and `stored_bytes` are exact: nothing has changed them since the last
+    /// checkpoint.
     #[serde(default)]
     pub exact: bool,
     /// Its bookmarks, `VOLUME#BOOKMARK`.
@@ -471,7 +473,8 @@ pub struct TransferSummary {
     /// Logical bytes of the volume that hold data now, those of its snapshots not counted (import).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocated_bytes: Option<u64>,
-    /// Whether `stored_bytes` and `ratio` count what only snapshots of the volume hold, too (import).
+    /// Whether `stored_bytes` and `ratio` count what only snapshots of the volume hold, too
+    /// (import).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub with_snapshots: Option<bool>,
     /// Bytes that the volume and its snapshots take in the pool (import).

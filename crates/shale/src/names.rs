@@ -1,5 +1,5 @@
-//! What may be written on the command line for names, sizes and properties. The engine checks again; checking here
-//! gives the message before a pool is opened.
+//! What may be written on the command line for names, sizes and properties. The engine checks
+//! again; checking here gives the message before a pool is opened.
 
 use surface::{Error, ErrorKind, Result};
 
@@ -82,7 +82,8 @@ pub fn size(text: &str) -> std::result::Result<u64, String> {
     units::parse_size(text).map_err(|error| error.to_string())
 }
 
-/// The first sixteen digits of a pool's id, for clap; more of them, as `status` has it, are as good.
+/// The first sixteen digits of a pool's id, for clap; more of them, as `status` has it, are as
+/// good.
 ///
 /// # Errors
 /// A message that says what is allowed.
@@ -92,7 +93,8 @@ pub fn pool_prefix(text: &str) -> std::result::Result<[u8; 8], String> {
     number.map(u64::to_be_bytes).ok_or_else(|| "a pool's id has 16 to 32 hexadecimal digits".to_owned())
 }
 
-/// Slowest pace of work that goes through a whole pool: with less it would rest for minutes between two slices.
+/// Slowest pace of work that goes through a whole pool: with less it would rest for minutes between
+/// two slices.
 const RATE_MIN: u64 = 64 << 10;
 
 /// Bytes in a second, or `max`.
@@ -131,8 +133,8 @@ pub fn key_value(text: &str) -> std::result::Result<(String, String), String> {
 /// Properties to set: key, and value or none to inherit again.
 pub type Changes = Vec<(String, Option<String>)>;
 
-/// Splits the words after `POOL` of `shale set` into the volume, if there is one, and the changes; an empty value
-/// means that the property is inherited again.
+/// Splits the words after `POOL` of `shale set` into the volume, if there is one, and the changes;
+/// an empty value means that the property is inherited again.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] when a word is neither.

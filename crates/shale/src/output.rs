@@ -1,4 +1,5 @@
-//! What goes to stdout and stderr: results on stdout (text, or one JSON document), notes and errors on stderr.
+//! What goes to stdout and stderr: results on stdout (text, or one JSON document), notes and errors
+//! on stderr.
 
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::sync::OnceLock;
@@ -18,7 +19,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// With `json` results are JSON documents; with `quiet` notes, progress and words on what was done are left out.
+    /// With `json` results are JSON documents; with `quiet` notes, progress and words on what was
+    /// done are left out.
     pub const fn new(json: bool, quiet: bool) -> Self {
         Self { json, quiet }
     }
@@ -55,8 +57,8 @@ impl Output {
         }
     }
 
-    /// What was done, for a command of which nothing but that is to be told: as JSON or as text, and when quiet only as JSON. The
-    /// exit code tells the same.
+    /// What was done, for a command of which nothing but that is to be told: as JSON or as text,
+    /// and when quiet only as JSON. The exit code tells the same.
     pub fn done(&self, document: &impl Serialize, text: impl FnOnce() -> String) {
         if self.json || !self.quiet {
             self.result(document, text);
@@ -90,17 +92,20 @@ impl Output {
     }
 }
 
-/// The first result that could not be written to stdout: a script that keeps it must not take half of it for all.
+/// The first result that could not be written to stdout: a script that keeps it must not take half
+/// of it for all.
 static UNWRITTEN: OnceLock<std::io::Error> = OnceLock::new();
 /// Who was to read stdout went away.
 static IS_UNREAD: AtomicBool = AtomicBool::new(false);
 
-/// Whether nothing more that is written to stdout arrives anywhere: whoever goes on without an end shall stop.
+/// Whether nothing more that is written to stdout arrives anywhere: whoever goes on without an end
+/// shall stop.
 pub fn is_in_vain() -> bool {
     UNWRITTEN.get().is_some() || IS_UNREAD.load(Ordering::Relaxed) || system::has_lost_reader(std::io::stdout())
 }
 
-/// Whether all results reached stdout. A reader that went away (`shale list | head -1`) is no error of ours.
+/// Whether all results reached stdout. A reader that went away (`shale list | head -1`) is no error
+/// of ours.
 ///
 /// # Errors
 /// What writing to stdout failed with.

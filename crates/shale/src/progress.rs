@@ -1,4 +1,5 @@
-//! The progress bar: bytes, rate, time left, and a word of the command's own. Shown only on a terminal.
+//! The progress bar: bytes, rate, time left, and a word of the command's own. Shown only on a
+//! terminal.
 
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use crate::output::Output;
 /// Drawn at most that often: more cannot be read, and each redraw is a write to the terminal.
 const DRAWS_PER_SECOND: u8 = 8;
 
-/// All fits 80 columns and leaves ten for the bar, with words of up to ten letters from the command.
+/// All fits 80 columns and leaves ten for the bar, with words of up to ten letters from the
+/// command.
 const MEASURED: &str = "{prefix} {wide_bar} {percent:>3}%  {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {msg}  {eta} left";
 const OPEN_ENDED: &str = "{prefix} {spinner}  {binary_bytes}  {binary_bytes_per_sec}  {msg}  {elapsed}";
 
@@ -27,7 +29,8 @@ impl Progress {
         let target = ProgressDrawTarget::stderr_with_hz(DRAWS_PER_SECOND);
         let bar = ProgressBar::with_draw_target(total, target);
         let template = if total.is_some() { MEASURED } else { OPEN_ENDED };
-        // The templates are ours and tested; should one be wrong, the default bar still tells how far it is.
+        // The templates are ours and tested; should one be wrong, the default bar still tells how
+        // far it is.
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }

@@ -1,5 +1,5 @@
-//! Takes and removes the snapshots that volumes ask for by the properties `snapshots` and `keep`, while a pool is served. What is due
-//! is the policy's to say; this asks it, and does it.
+//! Takes and removes the snapshots that volumes ask for by the properties `snapshots` and `keep`,
+//! while a pool is served. What is due is the policy's to say; this asks it, and does it.
 
 use engine::{Pool, SnapshotStatus};
 use policy::{Schedule, scheduled_name};
@@ -7,8 +7,9 @@ use surface::{ErrorKind, Result};
 
 use crate::devices::Devices;
 
-/// Does all that is due at `now`, in seconds since 1970, or what of it comes before `is_over`: whoever calls this has other things to see to as well.
-/// Returns what was done, and what could not be, for the log; a volume that fails does not keep others from their turn.
+/// Does all that is due at `now`, in seconds since 1970, or what of it comes before `is_over`:
+/// whoever calls this has other things to see to as well. Returns what was done, and what could not
+/// be, for the log; a volume that fails does not keep others from their turn.
 pub fn run(pool: &Pool, devices: &Devices, now: u64, is_over: &dyn Fn() -> bool) -> Vec<String> {
     let mut told = Vec::new();
     for volume in pool.volumes() {

@@ -1,4 +1,5 @@
-//! Answers requests on an open pool: for the command that opened it, and for the clients of a server.
+//! Answers requests on an open pool: for the command that opened it, and for the clients of a
+//! server.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -170,7 +171,8 @@ impl Service {
         self.output.note(&format!("shale: {text}"));
     }
 
-    /// Opens a volume for bulk data, and says which it is: the one with the number `id`, or whichever has the name.
+    /// Opens a volume for bulk data, and says which it is: the one with the number `id`, or
+    /// whichever has the name.
     ///
     /// # Errors
     /// `NotFound`.
@@ -185,7 +187,8 @@ impl Service {
         Ok((volume.id().0, self.devices.open_volume(volume, client)?))
     }
 
-    /// The volume with the number `id`, whatever it is called by now; without one whichever has the name.
+    /// The volume with the number `id`, whatever it is called by now; without one whichever has the
+    /// name.
     fn named(&self, name: &str, id: Option<u64>) -> Result<Arc<Volume>> {
         let meant = id.map_or(Meant::Name(name), |id| DeviceId(id).into());
         self.pool.volume_meant(meant).map_err(|error| match id {
@@ -326,7 +329,8 @@ impl Service {
         }
     }
 
-    /// Takes and removes the snapshots that are due now, until `is_over`; what was done, or could not be.
+    /// Takes and removes the snapshots that are due now, until `is_over`; what was done, or could
+    /// not be.
     pub fn run_schedules(&self, is_over: &dyn Fn() -> bool) -> Vec<String> {
         if let Err(error) = self.freeze(None) {
             return vec![format!("shares cannot be made durable: {error}")];

@@ -1,4 +1,5 @@
-//! How a command reaches a pool: opened by this process when nobody serves it, else through the server's socket.
+//! How a command reaches a pool: opened by this process when nobody serves it, else through the
+//! server's socket.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -39,7 +40,8 @@ pub enum Session {
 }
 
 impl Session {
-    /// Opens the pool, or connects to its server, and runs `work` on it. The pool is closed in order whatever happens.
+    /// Opens the pool, or connects to its server, and runs `work` on it. The pool is closed in
+    /// order whatever happens.
     ///
     /// # Errors
     /// Those of reaching the pool, of `work`, and of closing the pool.
@@ -61,7 +63,8 @@ impl Session {
     }
 
     fn open(dir: &PoolDir, access: &Access, output: &Output) -> Result<Self> {
-        // Whoever has the pool is either a server, which answers, or another command, which will be done soon.
+        // Whoever has the pool is either a server, which answers, or another command, which will be
+        // done soon.
         pool_dir::wait_for(access, |_| {
             dir.ready_config()?;
             let holder = match dir.lock()? {

@@ -1,5 +1,5 @@
-//! What slices of work that goes through a pool report: how far it is, and what came of it. Field names
-//! are a promise to scripts, as in [`crate::model`].
+//! What slices of work that goes through a pool report: how far it is, and what came of it. Field
+//! names are a promise to scripts, as in [`crate::model`].
 
 use serde::{Deserialize, Serialize};
 

@@ -1,8 +1,9 @@
 //! Which streams a set has, and in which order: pure but for what the pool says of its snapshots.
 //!
-//! Of each volume, its snapshots from the base (or the first one) up to the one that is asked for, each as the difference from the one before it. A
-//! volume that has not got the base is sent from its first snapshot on, whole; a clone as the difference from where it came from, if that is in the
-//! set as well, behind the volume that it came from.
+//! Of each volume, its snapshots from the base (or the first one) up to the one that is asked for,
+//! each as the difference from the one before it. A volume that has not got the base is sent from
+//! its first snapshot on, whole; a clone as the difference from where it came from, if that is in
+//! the set as well, behind the volume that it came from.
 
 use engine::{Pool, VolumeStatus};
 use format::ResumeToken;
@@ -11,13 +12,15 @@ use surface::{Error, ErrorKind, Result};
 
 use crate::stream_io::SendWish;
 
-/// Most streams of a set: bounds what a plan takes in memory and on the control socket. The snapshots of 10,000 volumes, a hundred of each.
+/// Most streams of a set: bounds what a plan takes in memory and on the control socket. The
+/// snapshots of 10,000 volumes, a hundred of each.
 const STREAMS_MAX: usize = 1_000_000;
 
 /// What is to be sent in one set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetWish {
-    /// The volumes: a name, or a pattern with `*` and `?`; and the newest snapshot that is sent of each, without one its newest.
+    /// The volumes: a name, or a pattern with `*` and `?`; and the newest snapshot that is sent of
+    /// each, without one its newest.
     pub of: String,
     /// The base: a snapshot's name, or `#BOOKMARK`, of each volume.
     pub from: Option<String>,
@@ -65,7 +68,8 @@ pub fn fits(pattern: &str, name: &str) -> bool {
 /// Makes the plan.
 ///
 /// # Errors
-/// `NotFound` if nothing fits, or a volume that is named has not got what is asked for; `Invalid` for a token of another set.
+/// `NotFound` if nothing fits, or a volume that is named has not got what is asked for; `Invalid`
+/// for a token of another set.
 pub fn plan(pool: &Pool, wish: &SetWish) -> Result<SetPlan> {
     let (pattern, newest) = wish.of.split_once('@').map_or((wish.of.as_str(), None), |(p, s)| (p, Some(s)));
     let is_pattern = pattern.contains(['*', '?']);

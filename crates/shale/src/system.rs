@@ -1,4 +1,5 @@
-//! Small questions to the system: time, memory, space; signals; and telling a service manager that we are ready.
+//! Small questions to the system: time, memory, space; signals; and telling a service manager that
+//! we are ready.
 #![allow(unsafe_code)]
 
 use std::io::{Error, ErrorKind, Result, Seek, SeekFrom};
@@ -25,7 +26,8 @@ pub fn resident_bytes() -> u64 {
     kib.unwrap_or(0u64) * 1024
 }
 
-/// Bytes that this process made the system write to disks since it was started; 0 if the system does not count.
+/// Bytes that this process made the system write to disks since it was started; 0 if the system
+/// does not count.
 pub fn disk_written_bytes() -> u64 {
     let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
     io.lines().find_map(|line| line.strip_prefix("write_bytes:")?.trim().parse().ok()).unwrap_or(0)
@@ -56,8 +58,8 @@ pub fn device_bytes(path: &Path) -> Result<u64> {
     std::fs::File::open(path)?.seek(SeekFrom::End(0))
 }
 
-/// Reads exactly `length` bytes into memory of their own, without clearing it first: that would cost as much as the
-/// reading does.
+/// Reads exactly `length` bytes into memory of their own, without clearing it first: that would
+/// cost as much as the reading does.
 ///
 /// # Errors
 /// Of read, and `UnexpectedEof` when there are fewer.
@@ -87,7 +89,8 @@ pub fn read_up_to(from: impl AsFd, length: usize) -> Result<Vec<u8>> {
     Ok(data)
 }
 
-/// Reads exactly `length` bytes from `offset` into memory of their own, with room for `capacity` in all, without clearing it first.
+/// Reads exactly `length` bytes from `offset` into memory of their own, with room for `capacity` in
+/// all, without clearing it first.
 ///
 /// # Errors
 /// Of pread, and `UnexpectedEof` when there are fewer.
@@ -102,7 +105,8 @@ pub fn read_exact_at(from: impl AsFd, offset: u64, length: usize, capacity: usiz
             }
             Ok((filled, _)) => {
                 let more = filled.len();
-                // SAFETY: pread filled that many bytes behind those that were there, which is within the capacity.
+                // SAFETY: pread filled that many bytes behind those that were there, which is
+                // within the capacity.
                 unsafe { data.set_len(done + more) };
             }
             Err(rustix::io::Errno::INTR) => {}
@@ -120,9 +124,11 @@ extern "C" fn look_at_stdout() {
     STDOUT_WAS_CLOSED.store(was_closed, Ordering::Relaxed);
 }
 
-/// Before `main`, because Rust's runtime opens /dev/null where a process has no stdout: what is written there is gone, and nobody is told. That
-/// it is /dev/null says nothing: somebody may have asked for it.
-// SAFETY: the C library calls what is in this section once, before `main`; the function needs nothing that is not there by then.
+/// Before `main`, because Rust's runtime opens /dev/null where a process has no stdout: what is
+/// written there is gone, and nobody is told. That it is /dev/null says nothing: somebody may have
+/// asked for it.
+// SAFETY: the C library calls what is in this section once, before `main`; the function needs
+// nothing that is not there by then.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOOK_AT_STDOUT: extern "C" fn() = look_at_stdout;
@@ -152,8 +158,8 @@ pub fn readable(from: impl AsFd) -> Result<bool> {
     }
 }
 
-/// The signals that ask a process to end. Blocked while this exists, in the thread that made it and in those started
-/// later; taken by [`wait`](Self::wait).
+/// The signals that ask a process to end. Blocked while this exists, in the thread that made it and
+/// in those started later; taken by [`wait`](Self::wait).
 #[derive(Clone, Copy)]
 pub struct Termination {
     set: libc::sigset_t,
@@ -166,7 +172,8 @@ impl Termination {
     /// Of pthread_sigmask.
     pub fn block() -> Result<Self> {
         let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: sigemptyset initialises the set; the others work on the initialised set and on valid signal numbers.
+        // SAFETY: sigemptyset initialises the set; the others work on the initialised set and on
+        // valid signal numbers.
         let (set, status) = unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             let mut set = set.assume_init();
@@ -192,7 +199,8 @@ impl Termination {
         }
     }
 
-    /// Starts a thread that calls `first` when a signal comes, and ends the process when somebody insists ([`Insistence`]).
+    /// Starts a thread that calls `first` when a signal comes, and ends the process when somebody
+    /// insists ([`Insistence`]).
     ///
     /// # Errors
     /// When the thread cannot be started.
@@ -224,13 +232,15 @@ impl Termination {
     }
 }
 
-/// Signals within so long of the first are one request: timeout(1) signals its child and then its process group, a terminal the whole
-/// foreground while a script passes on what it got. Who insists has seen first that the process goes on.
+/// Signals within so long of the first are one request: timeout(1) signals its child and then its
+/// process group, a terminal the whole foreground while a script passes on what it got. Who insists
+/// has seen first that the process goes on.
 const ONE_REQUEST: Duration = Duration::from_secs(1);
 
-/// Whether somebody insists that a process which was asked to end does so at once, whatever is lost: a SIGINT or SIGTERM some time after the
-/// first one. SIGHUP asks, and never insists: a terminal that is closed sends it twice (the shell to its jobs, the kernel to the foreground), and
-/// systemd can be told to send it right behind SIGTERM.
+/// Whether somebody insists that a process which was asked to end does so at once, whatever is
+/// lost: a SIGINT or SIGTERM some time after the first one. SIGHUP asks, and never insists: a
+/// terminal that is closed sends it twice (the shell to its jobs, the kernel to the foreground),
+/// and systemd can be told to send it right behind SIGTERM.
 #[derive(Debug, Default)]
 struct Insistence {
     asked: Option<Instant>,
@@ -243,15 +253,16 @@ impl Insistence {
     }
 }
 
-/// From now on a write behind the largest size that this process may give a file (`ulimit -f`) fails, as one to a full disk does, instead of
-/// ending the process.
+/// From now on a write behind the largest size that this process may give a file (`ulimit -f`)
+/// fails, as one to a full disk does, instead of ending the process.
 pub fn survive_file_size_limit() {
     // SAFETY: SIG_IGN runs no code of ours, and the signal's number is valid.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// From now on this process may open as many files, and have as many connections, as it is allowed to at most: what it is given at first is
-/// often kept low for programs that cannot do with more (select(2)).
+/// From now on this process may open as many files, and have as many connections, as it is allowed
+/// to at most: what it is given at first is often kept low for programs that cannot do with more
+/// (select(2)).
 pub fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     // If it cannot be raised, fewer must do.
@@ -267,8 +278,8 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// A file descriptor that this process inherited. To be called before anything else is opened, so that the number
-/// cannot be one of ours.
+/// A file descriptor that this process inherited. To be called before anything else is opened, so
+/// that the number cannot be one of ours.
 ///
 /// # Errors
 /// When it is not open, or is stdin, stdout or stderr.
@@ -277,11 +288,13 @@ pub fn inherited_file(fd: i32) -> Result<std::fs::File> {
     if fd <= 2 || unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
         return Err(Error::from_raw_os_error(libc::EBADF));
     }
-    // SAFETY: the descriptor is open and, this being called first, owned by nothing else in this process.
+    // SAFETY: the descriptor is open and, this being called first, owned by nothing else in this
+    // process.
     Ok(unsafe { std::fs::File::from_raw_fd(fd) })
 }
 
-/// Tells a service manager that waits on `$NOTIFY_SOCKET` (sd_notify(3)); does nothing when there is none.
+/// Tells a service manager that waits on `$NOTIFY_SOCKET` (sd_notify(3)); does nothing when there
+/// is none.
 ///
 /// # Errors
 /// When the socket is there and does not take it.

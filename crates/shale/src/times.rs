@@ -1,4 +1,5 @@
-//! Moments and durations as people read them. Moments are in UTC, as the names of scheduled snapshots are.
+//! Moments and durations as people read them. Moments are in UTC, as the names of scheduled
+//! snapshots are.
 
 /// Seconds of a day.
 const DAY_S: u64 = 86_400;

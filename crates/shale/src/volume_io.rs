@@ -20,8 +20,9 @@ pub trait VolumeIo: Send + Sync {
     fn allocation(&self, offset: u64, length: u64, runs_max: u32) -> Result<Vec<Run>>;
     /// Makes what was written durable.
     fn flush(&self) -> Result<()>;
-    /// The same volume, copying to and from `file` by itself; none where that saves nothing, because the volume is in this process, and where the
-    /// file may be served by who would copy it, because it lies on a FUSE mount.
+    /// The same volume, copying to and from `file` by itself; none where that saves nothing,
+    /// because the volume is in this process, and where the file may be served by who would copy
+    /// it, because it lies on a FUSE mount.
     ///
     /// # Errors
     /// When the file cannot be passed on.
@@ -30,7 +31,8 @@ pub trait VolumeIo: Send + Sync {
     }
 }
 
-/// Copies between a volume and a file, at the same offsets on both sides. All calls may be made from several threads at once.
+/// Copies between a volume and a file, at the same offsets on both sides. All calls may be made
+/// from several threads at once.
 pub trait FileCopier: Send + Sync {
     /// Volume to file.
     fn copy_out(&self, offset: u64, length: u64) -> Result<()>;

@@ -1,4 +1,5 @@
-//! The content of one block, as the model keeps it: bytes or zeroes, and the operation that wrote it.
+//! The content of one block, as the model keeps it: bytes or zeroes, and the operation that wrote
+//! it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -42,7 +43,8 @@ pub fn digest(bytes: &[u8]) -> u64 {
     hash
 }
 
-/// Whether part of a block is all zeroes; by a comparison of memory, which is fast without optimisation too.
+/// Whether part of a block is all zeroes; by a comparison of memory, which is fast without
+/// optimisation too.
 pub(crate) fn is_zero(part: &[u8]) -> bool {
     const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
     *part == ZEROES[..part.len()]

@@ -7,11 +7,13 @@ use env::Clock;
 /// Wall-clock second at which every simulation begins.
 const START_UNIX_S: u64 = 1_700_000_000;
 
-/// Most CPU time between two looks at it, in nanoseconds: from much less than any codec takes to much more.
+/// Most CPU time between two looks at it, in nanoseconds: from much less than any codec takes to
+/// much more.
 const CPU_STEP_NS_MAX: u64 = 1 << 20;
 
-/// A clock that only [`advance_ms`](Self::advance_ms) moves. CPU time is another matter: it jumps by amounts that look random and are the same
-/// in every run, so that whatever is decided by measured times is decided in all ways, and repeatably.
+/// A clock that only [`advance_ms`](Self::advance_ms) moves. CPU time is another matter: it jumps
+/// by amounts that look random and are the same in every run, so that whatever is decided by
+/// measured times is decided in all ways, and repeatably.
 #[derive(Debug, Default)]
 pub struct SimClock {
     now_ns: AtomicU64,

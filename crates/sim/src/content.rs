@@ -49,8 +49,8 @@ const WORDS: [&[u8]; 16] = [
     b"fragment ",
 ];
 
-/// Fills `buf` with bytes of a kind. Two calls give different bytes (but for [`ContentKind::Zero`]), so that a block's
-/// content tells which write it came from.
+/// Fills `buf` with bytes of a kind. Two calls give different bytes (but for
+/// [`ContentKind::Zero`]), so that a block's content tells which write it came from.
 pub fn fill_content(rng: &mut Rng, kind: ContentKind, buf: &mut [u8]) {
     match kind {
         ContentKind::Zero => buf.fill(0),
@@ -73,7 +73,8 @@ pub fn fill_content(rng: &mut Rng, kind: ContentKind, buf: &mut [u8]) {
             let mut at = 0;
             let mut bits = 0;
             while at < buf.len() {
-                // A fresh number now and then keeps blocks apart; 16 words per number keep it cheap.
+                // A fresh number now and then keeps blocks apart; 16 words per number keep it
+                // cheap.
                 if bits == 0 {
                     bits = rng.next_u64() | 1;
                 }

@@ -1,12 +1,14 @@
 //! A disk in memory that keeps apart what reads see and what is certain to survive a loss of power.
 //!
-//! Model of durability, per 512-byte sector: a sync that succeeds makes every earlier write certain. When the power
-//! comes back, a sector holds what is certain, or what any one of the later writes put there: any subset of them, in
-//! any order, torn anywhere. A punched sector may also hold zeroes or garbage, with or without a crash. After a sync that failed,
-//! what it should have made certain stays uncertain whatever later syncs of the same process say, as on Linux, where the
-//! kernel drops the dirty mark of a page that could not be written.
+//! Model of durability, per 512-byte sector: a sync that succeeds makes every earlier write
+//! certain. When the power comes back, a sector holds what is certain, or what any one of the later
+//! writes put there: any subset of them, in any order, torn anywhere. A punched sector may also
+//! hold zeroes or garbage, with or without a crash. After a sync that failed, what it should have
+//! made certain stays uncertain whatever later syncs of the same process say, as on Linux, where
+//! the kernel drops the dirty mark of a page that could not be written.
 //!
-//! It is a device, of one length, or a file ([`SimDisk::become_file`]): the length of a file is as certain as what is written to it.
+//! It is a device, of one length, or a file ([`SimDisk::become_file`]): the length of a file is as
+//! certain as what is written to it.
 
 use std::collections::HashSet;
 use std::io;
@@ -91,7 +93,8 @@ impl SimDisk {
         Arc::new(DiskHandle { disk: Arc::clone(self), generation: self.power.generation() })
     }
 
-    /// Bounds the space below: writes and reservations that would need more fail with ENOSPC. `None` lifts the bound.
+    /// Bounds the space below: writes and reservations that would need more fail with ENOSPC.
+    /// `None` lifts the bound.
     pub fn limit_space(&self, bytes: Option<u64>) {
         self.state.lock().limit_pages = bytes.map_or(usize::MAX, |b| (b / PAGE as u64) as usize);
     }
@@ -104,7 +107,8 @@ impl SimDisk {
         state.is_file = true;
     }
 
-    /// Makes reads that touch the range fail with EIO, until [`heal`](Self::heal) or until it is written over.
+    /// Makes reads that touch the range fail with EIO, until [`heal`](Self::heal) or until it is
+    /// written over.
     pub fn break_reads(&self, range: std::ops::Range<u64>) {
         self.state.lock().unreadable.push(range);
     }
@@ -133,7 +137,8 @@ impl SimDisk {
         state.certain.write(offset, data);
     }
 
-    /// A copy of the medium as it is now, with its unreadable places and nothing pending, attached to another power switch: a way to try one image many times.
+    /// A copy of the medium as it is now, with its unreadable places and nothing pending, attached
+    /// to another power switch: a way to try one image many times.
     pub fn duplicate(&self, power: Arc<Power>) -> Self {
         let state = self.state.lock();
         let copy = State {
@@ -165,8 +170,9 @@ impl SimDisk {
 }
 
 impl SimDisk {
-    /// Decides what the next process finds after the last one has died with the power on. Writes whose sync failed are no
-    /// longer remembered by anyone: each sector of them has been dropped, or is an ordinary write again.
+    /// Decides what the next process finds after the last one has died with the power on. Writes
+    /// whose sync failed are no longer remembered by anyone: each sector of them has been dropped,
+    /// or is an ordinary write again.
     pub(crate) fn restart(&self, rng: &mut Rng) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -191,8 +197,9 @@ enum Tear {
     AllButOne,
 }
 
-/// Chooses what survives and in which order it lands. Uniform choice per sector would hardly ever show the regular
-/// patterns (all but one write lost, only the last one there), so a pattern is chosen first.
+/// Chooses what survives and in which order it lands. Uniform choice per sector would hardly ever
+/// show the regular patterns (all but one write lost, only the last one there), so a pattern is
+/// chosen first.
 fn survivors(mut pending: Vec<Pending>, rng: &mut Rng) -> Vec<(Pending, Tear)> {
     let count = pending.len();
     if count == 0 {
@@ -268,8 +275,8 @@ impl State {
         self.unreadable.retain(|bad| bad.start < offset || bad.end > end);
     }
 
-    /// Leaves of a range what a hole punched in it may leave: zeroes as on a file, the old bytes as on a device that ignores it,
-    /// garbage because it is allowed.
+    /// Leaves of a range what a hole punched in it may leave: zeroes as on a file, the old bytes as
+    /// on a device that ignores it, garbage because it is allowed.
     fn punch(&mut self, offset: u64, len: u64) {
         let mut left = vec![0; len as usize];
         match self.rng.below(4) {
@@ -304,7 +311,8 @@ impl State {
             }
             return;
         }
-        // Doomed sectors (all older than the rest) stay in doubt unless something certain now lies over them.
+        // Doomed sectors (all older than the rest) stay in doubt unless something certain now lies
+        // over them.
         let mut covered = HashSet::new();
         for op in ops.iter().filter(|op| !op.doomed) {
             self.certain.write(op.offset, &op.data);

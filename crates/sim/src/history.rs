@@ -1,5 +1,6 @@
-//! The history of volumes, as the model keeps it: a snapshot is a copy, so are a clone and a rollback. Beside the contents it knows who
-//! came from whom: which snapshots a rollback gives up, and which a promotion moves.
+//! The history of volumes, as the model keeps it: a snapshot is a copy, so are a clone and a
+//! rollback. Beside the contents it knows who came from whom: which snapshots a rollback gives up,
+//! and which a promotion moves.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +23,8 @@ pub(crate) struct History {
 }
 
 impl Volume {
-    /// Its content now, nothing of it in doubt but what already is: that of a snapshot which has just been made durable.
+    /// Its content now, nothing of it in doubt but what already is: that of a snapshot which has
+    /// just been made durable.
     fn frozen(&self) -> Self {
         let mut copy = self.clone();
         copy.unsettled.clear();

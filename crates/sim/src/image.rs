@@ -1,5 +1,6 @@
-//! The bytes of a disk at one moment: sparse, copied on write by the page, so that keeping two of them (what reads see,
-//! and what is certain to survive) costs only what differs. Knows nothing of durability.
+//! The bytes of a disk at one moment: sparse, copied on write by the page, so that keeping two of
+//! them (what reads see, and what is certain to survive) costs only what differs. Knows nothing of
+//! durability.
 
 use std::sync::Arc;
 
@@ -64,7 +65,8 @@ impl Image {
     }
 }
 
-/// Cuts a range of bytes at page boundaries: page, first byte within it, range within the caller's buffer.
+/// Cuts a range of bytes at page boundaries: page, first byte within it, range within the caller's
+/// buffer.
 fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (usize, usize, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

@@ -1,5 +1,5 @@
-//! How long a simulated file is: what its user sees, and what a loss of power may leave. A device has a length, too, which
-//! never changes.
+//! How long a simulated file is: what its user sees, and what a loss of power may leave. A device
+//! has a length, too, which never changes.
 
 use crate::Rng;
 
@@ -48,7 +48,8 @@ impl Length {
         *self = Self::new(self.certain);
     }
 
-    /// Decides what the next process finds: what could not be synced has been dropped, or is an ordinary change again.
+    /// Decides what the next process finds: what could not be synced has been dropped, or is an
+    /// ordinary change again.
     pub fn restart(&mut self, rng: &mut Rng) {
         if std::mem::take(&mut self.is_doomed) && rng.coin() {
             self.pending.clear();

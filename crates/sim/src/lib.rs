@@ -1,10 +1,12 @@
-//! A world that fails on command, for tests: a [`SimDisk`] and a [`SimStore`] behind one power switch ([`Power`]), a
-//! clock and a source of entropy that repeat themselves from a seed, and a byte-exact [`Model`] of what volumes must hold
-//! before and after a crash. Owns no knowledge of the engine: it sees only the traits of `env`, so that the same
-//! simulator judges a toy log (see `tests/toy_log.rs`) and the real thing.
+//! A world that fails on command, for tests: a [`SimDisk`] and a [`SimStore`] behind one power
+//! switch ([`Power`]), a clock and a source of entropy that repeat themselves from a seed, and a
+//! byte-exact [`Model`] of what volumes must hold before and after a crash. Owns no knowledge of
+//! the engine: it sees only the traits of `env`, so that the same simulator judges a toy log (see
+//! `tests/toy_log.rs`) and the real thing.
 //!
-//! This crate is a test tool: it panics when it is misused or when the code under test breaks the contract of a trait
-//! (an unaligned write, a write past the end), because that is a bug and no fault of the medium.
+//! This crate is a test tool: it panics when it is misused or when the code under test breaks the
+//! contract of a trait (an unaligned write, a write past the end), because that is a bug and no
+//! fault of the medium.
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used)]
 
 mod block;

@@ -43,7 +43,8 @@ impl Machine {
         self.rng = Rng::new(seed);
     }
 
-    /// The power fails (if it has not yet) and comes back: the disk and the store hold what survived. Handles from before are dead.
+    /// The power fails (if it has not yet) and comes back: the disk and the store hold what
+    /// survived. Handles from before are dead.
     pub fn power_cycle(&mut self) {
         self.power.cut();
         let _stopped = self.power.stopped();
@@ -53,8 +54,8 @@ impl Machine {
         self.power.start();
     }
 
-    /// The program has died and is started anew; the power stayed on, so nothing that was written is lost, and nothing has become
-    /// certain either. Handles from before are dead.
+    /// The program has died and is started anew; the power stayed on, so nothing that was written
+    /// is lost, and nothing has become certain either. Handles from before are dead.
     pub fn restart(&mut self) {
         let _stopped = self.power.stopped();
         self.disk.restart(&mut self.rng);

@@ -1,6 +1,7 @@
-//! What volumes must hold, byte for byte: for each 4 KiB block the content that a read must give now, and every content
-//! that a crash may leave (that of the last acknowledged flush, and all that was written since). Owns no engine: the
-//! harness tells it what was asked and how it ended, and asks it whether what came back is right.
+//! What volumes must hold, byte for byte: for each 4 KiB block the content that a read must give
+//! now, and every content that a crash may leave (that of the last acknowledged flush, and all that
+//! was written since). Owns no engine: the harness tells it what was asked and how it ended, and
+//! asks it whether what came back is right.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -100,7 +101,8 @@ pub struct Model {
     /// Timelines and snapshots so far.
     pub(crate) serial: u64,
     op: u64,
-    /// Every content ever written, by digest, and where: for messages, and for [`is_known`](Self::is_known).
+    /// Every content ever written, by digest, and where: for messages, and for
+    /// [`is_known`](Self::is_known).
     seen: HashMap<u64, Vec<Place>>,
 }
 
@@ -228,7 +230,8 @@ impl Model {
         self.names().iter().for_each(|name| self.flushed(name));
     }
 
-    /// The power was lost, or the program died: of each block any possible content may be visible now.
+    /// The power was lost, or the program died: of each block any possible content may be visible
+    /// now.
     pub fn crashed(&mut self) {
         for volume in self.volumes.values_mut() {
             for index in &volume.unsettled {
@@ -243,7 +246,8 @@ impl Model {
         self.flushed_all();
     }
 
-    /// Whether the content that a read gave is right. What it gave is then the only visible content.
+    /// Whether the content that a read gave is right. What it gave is then the only visible
+    /// content.
     ///
     /// # Errors
     /// The first block that is wrong.
@@ -267,8 +271,8 @@ impl Model {
         Ok(())
     }
 
-    /// Whether a range of whole blocks may read as zeroes. Then zeroes are the only visible content. Costs what the range holds,
-    /// not what it spans.
+    /// Whether a range of whole blocks may read as zeroes. Then zeroes are the only visible
+    /// content. Costs what the range holds, not what it spans.
     ///
     /// # Errors
     /// The first block that must hold something else.
@@ -284,8 +288,9 @@ impl Model {
         Ok(())
     }
 
-    /// Whether `data` is something that was written to that block of some volume at some time (the check that is left when the
-    /// medium itself lost data and said so). Of some volume, because clones and names move.
+    /// Whether `data` is something that was written to that block of some volume at some time (the
+    /// check that is left when the medium itself lost data and said so). Of some volume, because
+    /// clones and names move.
     pub fn is_known(&self, block: u64, data: &[u8]) -> bool {
         is_zero(data)
             || self.seen.get(&digest(data)).is_some_and(|places| places.iter().any(|(_, index, _)| *index == block))
@@ -336,7 +341,8 @@ impl Model {
         self.in_doubt.is_some()
     }
 
-    /// Compares the table with what a start found; a change in doubt has happened or has not, but nothing in between.
+    /// Compares the table with what a start found; a change in doubt has happened or has not, but
+    /// nothing in between.
     ///
     /// # Errors
     /// What differs.
@@ -351,7 +357,8 @@ impl Model {
         let Some(doubt) = doubt else { return Err(without) };
         let before = self.clone();
         if let (TableOp::Snapshot { volume, .. }, Some(held)) = (&doubt, doubtful) {
-            // If it was taken, all that had been written by then is there, in the volume as in the snapshot.
+            // If it was taken, all that had been written by then is there, in the volume as in the
+            // snapshot.
             self.volumes.insert(volume.clone(), held);
         }
         self.table_done(&doubt);
@@ -445,7 +452,8 @@ fn mismatch(
     })
 }
 
-/// Cuts a range of bytes at block boundaries: block, first byte within it, range within the caller's buffer.
+/// Cuts a range of bytes at block boundaries: block, first byte within it, range within the
+/// caller's buffer.
 fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

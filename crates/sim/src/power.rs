@@ -1,5 +1,6 @@
-//! The power switch and the plan of faults: every operation of the simulated disk and store that can fail asks here first.
-//! Owns the numbering of points, the plan, and whether the power is on. Does not know what an operation does.
+//! The power switch and the plan of faults: every operation of the simulated disk and store that
+//! can fail asks here first. Owns the numbering of points, the plan, and whether the power is on.
+//! Does not know what an operation does.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -37,15 +38,19 @@ pub enum PointKind {
 /// What goes wrong at a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The power fails: this operation has happened in part, and nothing works until the power is back.
+    /// The power fails: this operation has happened in part, and nothing works until the power is
+    /// back.
     Crash,
-    /// EIO. Of a write any subset of sectors has happened; of a sync nothing is promised, now or by a later sync.
+    /// EIO. Of a write any subset of sectors has happened; of a sync nothing is promised, now or by
+    /// a later sync.
     Io,
-    /// A write of which only the first part has happened, reported as an error. Elsewhere like [`Fault::Io`].
+    /// A write of which only the first part has happened, reported as an error. Elsewhere like
+    /// [`Fault::Io`].
     ShortWrite,
     /// ENOSPC; nothing has happened.
     NoSpace,
-    /// Before the operation, a bit of this range of the disk turns over. The operation itself succeeds.
+    /// Before the operation, a bit of this range of the disk turns over. The operation itself
+    /// succeeds.
     FlipBit {
         /// First byte of the range.
         offset: u64,
@@ -73,11 +78,13 @@ impl fmt::Display for Point {
     }
 }
 
-/// Between two starts of the machine lies one generation; a handle of an older one finds the door closed.
+/// Between two starts of the machine lies one generation; a handle of an older one finds the door
+/// closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Generation(pub u64);
 
-/// Points kept for the story that a failure tells: enough for the last few operations of the engine.
+/// Points kept for the story that a failure tells: enough for the last few operations of the
+/// engine.
 const TRACE_POINTS: usize = 48;
 
 #[derive(Debug, Default)]
@@ -96,7 +103,8 @@ struct State {
 #[derive(Debug, Default)]
 pub struct Power {
     state: Mutex<State>,
-    /// Held by each operation that changes something, for as long as it takes; alone, by whoever lets the machine start anew.
+    /// Held by each operation that changes something, for as long as it takes; alone, by whoever
+    /// lets the machine start anew.
     running: RwLock<()>,
 }
 
@@ -144,7 +152,8 @@ impl Power {
         self.state.lock().numbers_reads = yes;
     }
 
-    /// Whether uses of standby memory are numbered points too (they are not at first): a program can die at them.
+    /// Whether uses of standby memory are numbered points too (they are not at first): a program
+    /// can die at them.
     pub fn number_standby(&self, yes: bool) {
         self.state.lock().numbers_standby = yes;
     }
@@ -181,8 +190,8 @@ impl Power {
         state.generation += 1;
     }
 
-    /// An operation that changes something begins, and ends when this goes: none that was let through before the power failed does anything
-    /// when it is back.
+    /// An operation that changes something begins, and ends when this goes: none that was let
+    /// through before the power failed does anything when it is back.
     pub(crate) fn running(&self) -> RwLockReadGuard<'_, ()> {
         self.running.read()
     }

@@ -1,5 +1,5 @@
-//! A small deterministic generator (splitmix64: Steele, Lea, Flood, OOPSLA 2014). One seed is one run, on every machine
-//! and with every version of every dependency: that is why it is our own.
+//! A small deterministic generator (splitmix64: Steele, Lea, Flood, OOPSLA 2014). One seed is one
+//! run, on every machine and with every version of every dependency: that is why it is our own.
 
 /// Deterministic random numbers from a seed. Not for secrets.
 #[derive(Debug, Clone)]
@@ -22,7 +22,8 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number in `0..bound`; 0 when `bound` is 0. The bias of the multiplication does not matter to tests.
+    /// A number in `0..bound`; 0 when `bound` is 0. The bias of the multiplication does not matter
+    /// to tests.
     pub const fn below(&mut self, bound: u64) -> u64 {
         ((self.next_u64() as u128 * bound as u128) >> 64) as u64
     }
@@ -66,7 +67,8 @@ impl Rng {
         }
     }
 
-    /// A generator of its own for a part of the run, so that one part's appetite does not change the other's numbers.
+    /// A generator of its own for a part of the run, so that one part's appetite does not change
+    /// the other's numbers.
     pub const fn fork(&mut self) -> Self {
         Self::new(self.next_u64())
     }

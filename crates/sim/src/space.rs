@@ -1,7 +1,8 @@
 //! An object space in memory that loses power on command.
 //!
-//! Between flushes each 4 KiB block has its own history: after a loss of power it holds its durable content or any
-//! later one, whatever other blocks hold. That is as much as the trait promises, and no more.
+//! Between flushes each 4 KiB block has its own history: after a loss of power it holds its durable
+//! content or any later one, whatever other blocks hold. That is as much as the trait promises, and
+//! no more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -66,11 +67,13 @@ impl SimSpace {
         self.inner.lock().is_off
     }
 
-    /// What is there when power comes back: of each block the durable content or a later one, as `rng` says.
+    /// What is there when power comes back: of each block the durable content or a later one, as
+    /// `rng` says.
     pub fn after_power_loss(&self, rng: &mut Rng) -> Arc<Self> {
         let inner = self.inner.lock();
         let mut blocks = BTreeMap::new();
-        // How much of what was not flushed survives is drawn once, so that runs with nothing, all and anything between come.
+        // How much of what was not flushed survives is drawn once, so that runs with nothing, all
+        // and anything between come.
         let share = rng.below(5);
         for (&key, history) in &inner.blocks {
             let versions = history.later.len() as u64;

@@ -1,5 +1,6 @@
-//! Memory that outlives the program and not the machine. A program that dies between two stores leaves what it has stored by then; a copy that
-//! it dies in has happened in part. After a loss of power it is gone, or is still there with another boot's number, as a file on a disk would be.
+//! Memory that outlives the program and not the machine. A program that dies between two stores
+//! leaves what it has stored by then; a copy that it dies in has happened in part. After a loss of
+//! power it is gone, or is still there with another boot's number, as a file on a disk would be.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -73,7 +74,8 @@ impl SimStandby {
         self.state.lock().files.insert(*pool, Arc::new(Mutex::new(bytes)));
     }
 
-    /// The machine is started anew: every second time something is still there, as if the place were on a disk.
+    /// The machine is started anew: every second time something is still there, as if the place
+    /// were on a disk.
     pub(crate) fn settle(&self, rng: &mut Rng) {
         let mut state = self.state.lock();
         state.boot += 1;

@@ -1,6 +1,7 @@
-//! A map store in memory that keeps exactly to the contract of [`env::MapStore`]: after a loss of power it holds the state after some
-//! committed batch that is not older than the last persisted one. A batch whose commit failed may turn up after a
-//! restart if nothing was committed after it (its record in a store's journal may be whole).
+//! A map store in memory that keeps exactly to the contract of [`env::MapStore`]: after a loss of
+//! power it holds the state after some committed batch that is not older than the last persisted
+//! one. A batch whose commit failed may turn up after a restart if nothing was committed after it
+//! (its record in a store's journal may be whole).
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

@@ -1,5 +1,5 @@
-//! Operations on the table of volumes, and what of it can be observed. Each is durable when it returns; the one in flight
-//! at a crash may or may not have happened.
+//! Operations on the table of volumes, and what of it can be observed. Each is durable when it
+//! returns; the one in flight at a crash may or may not have happened.
 
 use std::collections::BTreeMap;
 

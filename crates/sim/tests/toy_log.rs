@@ -1,5 +1,6 @@
-//! The simulator judged by a toy: a log of one block per record. The correct one passes; each planted bug is one that real logs
-//! had, and the simulator must find it. If it does not, its silence about the engine means nothing.
+//! The simulator judged by a toy: a log of one block per record. The correct one passes; each
+//! planted bug is one that real logs had, and the simulator must find it. If it does not, its
+//! silence about the engine means nothing.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -25,7 +26,8 @@ enum Bug {
     NoPayloadChecksum,
     /// Sequence numbers are not looked at: stale records of an earlier round count.
     NoSequence,
-    /// A record does not name its predecessor: one that survived behind a lost one comes back once the gap is filled.
+    /// A record does not name its predecessor: one that survived behind a lost one comes back once
+    /// the gap is filled.
     NoChain,
     /// A failed sync is tried again and believed.
     RetrySync,

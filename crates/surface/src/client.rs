@@ -1,7 +1,9 @@
-//! Clients: for whom a device is opened. A set of devices asks a client whether it is still there, and names it in messages.
+//! Clients: for whom a device is opened. A set of devices asks a client whether it is still there,
+//! and names it in messages.
 //!
-//! A client that has gone may have left requests behind: what it sent last, and what is being done for it. A set of devices lets no other
-//! client in before those are done, so that a write that nobody waits for any more never lands behind one of the next client.
+//! A client that has gone may have left requests behind: what it sent last, and what is being done
+//! for it. A set of devices lets no other client in before those are done, so that a write that
+//! nobody waits for any more never lands behind one of the next client.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -11,8 +13,8 @@ pub trait Client: Send + Sync {
     /// The door that it came through and who it is, for messages: `NBD client 10.0.0.7:4711`.
     fn name(&self) -> String;
 
-    /// Whether it has gone: nothing new comes from it, only what it had sent is still being done. The device that was opened for it is
-    /// dropped when that is done.
+    /// Whether it has gone: nothing new comes from it, only what it had sent is still being done.
+    /// The device that was opened for it is dropped when that is done.
     fn is_gone(&self) -> bool {
         false
     }

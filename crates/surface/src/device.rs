@@ -1,5 +1,5 @@
-//! The capability traits of a block device. All calls may be made from many threads at once; all are
-//! synchronous: they return when the promise that they make holds.
+//! The capability traits of a block device. All calls may be made from many threads at once; all
+//! are synchronous: they return when the promise that they make holds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,8 @@ pub struct WriteOptions {
 pub struct ZeroOptions {
     /// Return only when the zeroes are durable.
     pub fua: bool,
-    /// The range must stay allocated (NBD_CMD_FLAG_NO_HOLE): zeroes are stored, compressed, instead of a hole.
+    /// The range must stay allocated (NBD_CMD_FLAG_NO_HOLE): zeroes are stored, compressed, instead
+    /// of a hole.
     pub no_hole: bool,
 }
 
@@ -50,52 +51,58 @@ pub trait PendingRead {
     /// Where the bytes go, as many as there are to be read.
     fn buf(&mut self) -> &mut [u8];
 
-    /// The read is done: the buffer is filled, or its content is undefined if there was an error. Does not wait for whoever asked,
-    /// and asks nothing of the device.
+    /// The read is done: the buffer is filled, or its content is undefined if there was an error.
+    /// Does not wait for whoever asked, and asks nothing of the device.
     fn finish(self: Box<Self>, result: Result<()>);
 }
 
 /// A block device of any byte size, addressed in bytes.
 ///
-/// Consistency: a read that begins after a write returned sees that write. Of writes that overlap in time and in
-/// range, each 4 KiB block ends with the content of one of them.
+/// Consistency: a read that begins after a write returned sees that write. Of writes that overlap
+/// in time and in range, each 4 KiB block ends with the content of one of them.
 ///
-/// Durability: what was acknowledged before a [`flush`](Self::flush) was called is durable when that flush returns, on
-/// whatever connection or thread it was written.
+/// Durability: what was acknowledged before a [`flush`](Self::flush) was called is durable when
+/// that flush returns, on whatever connection or thread it was written.
 ///
-/// Ranges past the end are refused with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid); nothing is done in part.
+/// Ranges past the end are refused with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid); nothing
+/// is done in part.
 pub trait BlockDevice: Send + Sync {
     /// Size in bytes. Changes when the device is resized.
     fn size_bytes(&self) -> u64;
 
-    /// Whether every change is refused, with [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly): the device is a snapshot.
+    /// Whether every change is refused, with [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly):
+    /// the device is a snapshot.
     fn is_read_only(&self) -> bool {
         false
     }
 
-    /// Size of the requests that the device serves best, in bytes: (minimum without read-modify-write, preferred).
+    /// Size of the requests that the device serves best, in bytes: (minimum without
+    /// read-modify-write, preferred).
     fn block_bytes(&self) -> (u32, u32);
 
     /// Fills `buf` from `offset`.
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
 
-    /// Whether [`read_many`](Self::read_many) has several reads under way at a time. If not, whoever wants that needs threads.
+    /// Whether [`read_many`](Self::read_many) has several reads under way at a time. If not,
+    /// whoever wants that needs threads.
     fn reads_together(&self) -> bool;
 
-    /// Does the reads that `next` gives, many at the same time if the device can, and finishes them in any order; returns when `next` has
-    /// given `None`, which says that there is none now, and all are done. It is asked again each time that a read is done.
+    /// Does the reads that `next` gives, many at the same time if the device can, and finishes them
+    /// in any order; returns when `next` has given `None`, which says that there is none now, and
+    /// all are done. It is asked again each time that a read is done.
     fn read_many(&self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>);
 
-    /// Like [`read`](Self::read), if it can be answered from memory at once: `Ok(true)` and `buf` is filled, or
-    /// `Ok(false)` and the content of `buf` is undefined. Never waits for I/O.
+    /// Like [`read`](Self::read), if it can be answered from memory at once: `Ok(true)` and `buf`
+    /// is filled, or `Ok(false)` and the content of `buf` is undefined. Never waits for I/O.
     fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool>;
 
-    /// Writes `data` at `offset`. The device keeps a reference to `data` until it has been stored, so that large aligned
-    /// requests are not copied; a caller hands over a buffer of its own for each request.
+    /// Writes `data` at `offset`. The device keeps a reference to `data` until it has been stored,
+    /// so that large aligned requests are not copied; a caller hands over a buffer of its own for
+    /// each request.
     fn write(&self, offset: u64, data: Bytes, options: WriteOptions) -> Result<()>;
 
-    /// Whether a write without FUA would have to wait now, because the write buffer is full. A hint for front ends that
-    /// would rather hand such a write to another thread.
+    /// Whether a write without FUA would have to wait now, because the write buffer is full. A hint
+    /// for front ends that would rather hand such a write to another thread.
     fn write_would_wait(&self) -> bool;
 
     /// How long a write that failed with [`ErrorKind::Full`](crate::ErrorKind::Full) is to be held and tried again ([`Held`](crate::Held))
@@ -111,11 +118,13 @@ pub trait BlockDevice: Send + Sync {
     /// Whole blocks become holes; the parts of blocks at the ends are overwritten with zeroes.
     fn discard(&self, offset: u64, length: u64) -> Result<()>;
 
-    /// Makes `length` bytes at `offset` read as zeroes. Fast (no data is written) unless `no_hole` is asked for.
+    /// Makes `length` bytes at `offset` read as zeroes. Fast (no data is written) unless `no_hole`
+    /// is asked for.
     fn write_zeroes(&self, offset: u64, length: u64, options: ZeroOptions) -> Result<()>;
 
-    /// What is allocated in `length` bytes from `offset`: runs that cover the range from its start, neighbours of
-    /// different kinds, at most `runs_max` (at least 1) of them; cut off there, so their sum may be less than `length`.
+    /// What is allocated in `length` bytes from `offset`: runs that cover the range from its start,
+    /// neighbours of different kinds, at most `runs_max` (at least 1) of them; cut off there, so
+    /// their sum may be less than `length`.
     fn allocation(&self, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>>;
 
     /// Brings the range into memory if there is room; a hint.
@@ -134,7 +143,8 @@ pub fn read_each(device: &(impl BlockDevice + ?Sized), next: &mut dyn FnMut() ->
     }
 }
 
-/// Which device of its set one is: a small number that it keeps for ever, whatever it is called, and that no other gets.
+/// Which device of its set one is: a small number that it keeps for ever, whatever it is called,
+/// and that no other gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u64);
 
@@ -143,8 +153,9 @@ pub struct DeviceId(pub u64);
 pub struct DeviceInfo {
     /// Which it is.
     pub id: DeviceId,
-    /// Name, unique in its set: 1 to 255 bytes of `A-Z a-z 0-9 . _ -`, not starting with `.` or `-`; that of a snapshot has one
-    /// `@` between its volume's name and its own. Another device may have it later.
+    /// Name, unique in its set: 1 to 255 bytes of `A-Z a-z 0-9 . _ -`, not starting with `.` or
+    /// `-`; that of a snapshot has one `@` between its volume's name and its own. Another device
+    /// may have it later.
     pub name: String,
     /// Size in bytes.
     pub size_bytes: u64,
@@ -156,8 +167,8 @@ pub struct DeviceInfo {
     pub read_only: bool,
 }
 
-/// Devices. A name is looked up once; what was found has a number, which means the same device whatever becomes of the name. Looking at a device
-/// is not having it open, and waits for nobody.
+/// Devices. A name is looked up once; what was found has a number, which means the same device
+/// whatever becomes of the name. Looking at a device is not having it open, and waits for nobody.
 pub trait DeviceSet: Send + Sync {
     /// All devices, by name.
     fn list(&self) -> Result<Vec<DeviceInfo>>;
@@ -171,18 +182,22 @@ pub trait DeviceSet: Send + Sync {
     /// # Errors
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound).
     fn look(&self, id: DeviceId) -> Result<DeviceInfo>;
-    /// Opens a device for a client, which has it open until the result is dropped. Waits a moment for a client that needs it alone, and until what
-    /// clients that have [gone](Client::is_gone) had under way is done.
+    /// Opens a device for a client, which has it open until the result is dropped. Waits a moment
+    /// for a client that needs it alone, and until what clients that have [gone](Client::is_gone)
+    /// had under way is done.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound), [`ErrorKind::InUse`](crate::ErrorKind::InUse).
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound),
+    /// [`ErrorKind::InUse`](crate::ErrorKind::InUse).
     fn open(&self, id: DeviceId, client: &Arc<dyn Client>) -> Result<Arc<dyn BlockDevice>>;
-    /// A device, if nobody else has it open through whatever front end, once `work` on it is done: nobody else gets it before.
-    /// Waits a moment for those who are just closing it; a device that the caller has from [`open`](Self::open) counts as anybody's.
-    /// A set that does not know who has what open does the work at once.
+    /// A device, if nobody else has it open through whatever front end, once `work` on it is done:
+    /// nobody else gets it before. Waits a moment for those who are just closing it; a device that
+    /// the caller has from [`open`](Self::open) counts as anybody's. A set that does not know who
+    /// has what open does the work at once.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound), [`ErrorKind::InUse`](crate::ErrorKind::InUse), and those of `work`.
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound),
+    /// [`ErrorKind::InUse`](crate::ErrorKind::InUse), and those of `work`.
     fn open_alone(
         &self,
         id: DeviceId,

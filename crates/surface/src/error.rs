@@ -1,4 +1,5 @@
-//! Errors by what the caller can do about them. Mapped to an errno, a wire code or an exit code once, at the edge.
+//! Errors by what the caller can do about them. Mapped to an errno, a wire code or an exit code
+//! once, at the edge.
 
 use std::fmt;
 
@@ -21,7 +22,8 @@ pub enum ErrorKind {
     Io,
     /// It is a snapshot, which never changes: write elsewhere.
     ReadOnly,
-    /// It is not in the state for which the request was made (a stream for another parent): bring it there, or ask for another thing.
+    /// It is not in the state for which the request was made (a stream for another parent): bring
+    /// it there, or ask for another thing.
     Conflict,
     /// This version, or this kernel or file system, cannot do it.
     Unsupported,
@@ -45,7 +47,8 @@ impl ErrorKind {
     }
 }
 
-/// An error: its kind, a message that names the object, the offset, what was expected and what to do, and its cause.
+/// An error: its kind, a message that names the object, the offset, what was expected and what to
+/// do, and its cause.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,

@@ -1,5 +1,6 @@
-//! The capability trait of an object space: many files of bytes under numbers, in one object of a pool. A share's
-//! tree lies in one. All calls may be made from many threads at once, and are synchronous.
+//! The capability trait of an object space: many files of bytes under numbers, in one object of a
+//! pool. A share's tree lies in one. All calls may be made from many threads at once, and are
+//! synchronous.
 
 use std::ops::Range;
 
@@ -7,15 +8,15 @@ use bytes::Bytes;
 
 use crate::{Result, Run};
 
-/// Files of bytes, by number. Every file exists, is 4 PiB long, and reads as zeroes where nothing was written: sizes
-/// are the tree's business.
+/// Files of bytes, by number. Every file exists, is 4 PiB long, and reads as zeroes where nothing
+/// was written: sizes are the tree's business.
 ///
-/// Consistency: a read that begins after a write returned sees that write. Of writes that overlap in time and in range, each
-/// 4 KiB block ends with the content of one of them.
+/// Consistency: a read that begins after a write returned sees that write. Of writes that overlap
+/// in time and in range, each 4 KiB block ends with the content of one of them.
 ///
-/// Durability: what was acknowledged before a [`flush`](Self::flush) was called is durable when it returns. Of
-/// what came later, after a loss of power, each 4 KiB block holds its content as of that flush or any later one;
-/// the order between blocks is not kept.
+/// Durability: what was acknowledged before a [`flush`](Self::flush) was called is durable when it
+/// returns. Of what came later, after a loss of power, each 4 KiB block holds its content as of
+/// that flush or any later one; the order between blocks is not kept.
 pub trait ObjectSpace: Send + Sync {
     /// Fills `buf` from `offset` of a file.
     fn read(&self, file: u64, offset: u64, buf: &mut [u8]) -> Result<()>;
@@ -23,7 +24,8 @@ pub trait ObjectSpace: Send + Sync {
     /// Writes `data` at `offset` of a file.
     fn write(&self, file: u64, offset: u64, data: Bytes) -> Result<()>;
 
-    /// Makes the bytes of a range read as zeroes and gives their space back. A range may end at `u64::MAX`.
+    /// Makes the bytes of a range read as zeroes and gives their space back. A range may end at
+    /// `u64::MAX`.
     fn discard(&self, file: u64, range: Range<u64>) -> Result<()>;
 
     /// As [`discard`](Self::discard), of all bytes of all files of these numbers.
@@ -32,7 +34,8 @@ pub trait ObjectSpace: Send + Sync {
     /// Makes all that was acknowledged before the call durable.
     fn flush(&self) -> Result<()>;
 
-    /// What is allocated in `length` bytes from `offset`, as [`BlockDevice::allocation`](crate::BlockDevice::allocation).
+    /// What is allocated in `length` bytes from `offset`, as
+    /// [`BlockDevice::allocation`](crate::BlockDevice::allocation).
     fn allocation(&self, file: u64, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>>;
 
     /// How much fits in all, in bytes of content, and how much of that is free.

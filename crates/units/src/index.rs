@@ -1,4 +1,5 @@
-//! Indexes and identifiers. Each is a plain number with a name, so that a block is never taken for a byte.
+//! Indexes and identifiers. Each is a plain number with a name, so that a block is never taken for
+//! a byte.
 
 use crate::{BLOCK_BYTES, GROUP_BLOCKS};
 

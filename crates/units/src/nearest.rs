@@ -3,8 +3,8 @@
 /// Longest words that are compared: the work grows with the product of two lengths.
 const COMPARED_MAX: usize = 64;
 
-/// The word of `known` that `word` most likely was meant to be: the nearest one, if at most a third of
-/// it was mistyped. Of several as near the first.
+/// The word of `known` that `word` most likely was meant to be: the nearest one, if at most a third
+/// of it was mistyped. Of several as near the first.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wanted: Vec<char> = word.to_lowercase().chars().collect();
     if wanted.is_empty() || wanted.len() > COMPARED_MAX {
@@ -32,7 +32,8 @@ pub fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) ->
     nearest(word, known).map_or_else(String::new, |meant| format!("; did you mean '{meant}'?"))
 }
 
-/// Letters inserted, left out, exchanged, or swapped with their neighbour (optimal string alignment).
+/// Letters inserted, left out, exchanged, or swapped with their neighbour (optimal string
+/// alignment).
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut before: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=b.len()).collect();

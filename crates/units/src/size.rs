@@ -1,5 +1,5 @@
-//! Human-readable sizes. `K`, `M`, `G`, `T`, `P`, `E` (with or without `iB`) are powers of 1024, as in lvm and
-//! qemu; `KB`, `MB`, ... are powers of 1000.
+//! Human-readable sizes. `K`, `M`, `G`, `T`, `P`, `E` (with or without `iB`) are powers of 1024, as
+//! in lvm and qemu; `KB`, `MB`, ... are powers of 1000.
 
 /// What is wrong with a size that a user gave.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,5 +1,6 @@
-//! What dictionaries bring in a volume: each kind of data is written twice, with and without, in small units and at one level. Every other
-//! MiB of it comes first and is what the volume learns from; the rest, which it has not seen, is what counts.
+//! What dictionaries bring in a volume: each kind of data is written twice, with and without, in
+//! small units and at one level. Every other MiB of it comes first and is what the volume learns
+//! from; the rest, which it has not seen, is what counts.
 
 use engine::{Pool, Properties};
 use surface::{BlockDevice, WriteOptions};
@@ -17,7 +18,8 @@ const REQUEST_BYTES: usize = 128 << 10;
 const STRIPE_BYTES: usize = 1 << 20;
 const UNITS: [&str; 2] = ["4K", "16K"];
 const CODEC: &str = "zstd-3";
-/// Gains that are asked for at 4 KiB, in points of the raw size, by kind; of all others: no loss. The single file of db-pages is SQLite's.
+/// Gains that are asked for at 4 KiB, in points of the raw size, by kind; of all others: no loss.
+/// The single file of db-pages is SQLite's.
 const TARGETS: [(&str, f64); 5] =
     [("db-pages/files", 6.0), ("db-pages/postgresql", 6.0), ("books", 6.0), ("logs", 6.0), ("mail", 3.0)];
 /// What is told apart from one run to the next, in points.
@@ -49,7 +51,8 @@ fn write(context: &Context, data: &bytes::Bytes, unit: &str, dictionary: &str) -
     })
 }
 
-/// Bytes of fragments that a volume in units of 4 KiB makes of data that it has written before and trained its dictionaries with.
+/// Bytes of fragments that a volume in units of 4 KiB makes of data that it has written before and
+/// trained its dictionaries with.
 pub fn stored_with_dictionaries(context: &Context, data: &bytes::Bytes, candidates: &str) -> Outcome<u64> {
     let world = World::create_alone(&context.dir.join("pool"), "auto", "4K")?;
     let properties = Properties::from([("candidates".to_owned(), candidates.to_owned())]);

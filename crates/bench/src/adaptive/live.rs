@@ -1,4 +1,5 @@
-//! `auto` in the engine: what it costs on data that cannot be compressed, and what it lets through on slow and fast devices.
+//! `auto` in the engine: what it costs on data that cannot be compressed, and what it lets through
+//! on slow and fast devices.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,22 +21,28 @@ const REQUEST: usize = 128 << 10;
 const BYTES: (usize, usize) = (768 << 20, 2 << 30);
 /// Bytes on a throttled device: it is slow.
 const THROTTLED_BYTES: usize = 384 << 20;
-/// Fixed codecs that `performance` is compared with: the default candidates but zstd-15 and zstd-19, which take longer than any device.
+/// Fixed codecs that `performance` is compared with: the default candidates but zstd-15 and
+/// zstd-19, which take longer than any device.
 const RIVALS: [&str; 6] = ["off", "lz4", "zstd-1", "zstd-3", "zstd-6", "zstd-9"];
 const OURS: &str = "auto performance";
 
-/// What is compared on data that cannot be compressed. `off` twice: the mean of both is what `auto` is compared with, and how far they are from each
-/// other says what can be told at all. (With builds beside it, the CPU time of the same 768 MiB was 11 and 17 % off in the median of nine rounds.)
+/// What is compared on data that cannot be compressed. `off` twice: the mean of both is what `auto`
+/// is compared with, and how far they are from each other says what can be told at all. (With
+/// builds beside it, the CPU time of the same 768 MiB was 11 and 17 % off in the median of nine
+/// rounds.)
 const AGAINST_OFF: [&str; 3] = ["off performance", OURS, "off performance"];
-/// Rounds of that: what one run takes differs by several per cent from the next. Each takes each place in the order as often.
+/// Rounds of that: what one run takes differs by several per cent from the next. Each takes each
+/// place in the order as often.
 const ROUNDS_AGAINST_OFF: usize = 27;
-/// Bytes that are written before the clock starts, more than a write buffer takes: memory that nobody has touched before is dear, and whose pool meets
-/// memory that an earlier one has touched is chance.
+/// Bytes that are written before the clock starts, more than a write buffer takes: memory that
+/// nobody has touched before is dear, and whose pool meets memory that an earlier one has touched
+/// is chance.
 const WARM_UP_BYTES: usize = 512 << 20;
 /// Bytes at the start of a data file that are kept in any case: the superblock's extent.
 const KEPT_BYTES: u64 = 1 << 20;
 
-/// A device that takes everything at once and forgets it: what is measured on it is Shale's alone, and no file system's.
+/// A device that takes everything at once and forgets it: what is measured on it is Shale's alone,
+/// and no file system's.
 pub struct Sink {
     inner: Arc<dyn Disk>,
 }

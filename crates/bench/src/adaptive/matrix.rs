@@ -1,5 +1,6 @@
-//! Measurements to replay: what each unit of each kind of data costs and saves with each codec. They can be kept in a file, so that two versions of
-//! the policy are compared on the same ones: runs on a busy machine differ by more than versions do.
+//! Measurements to replay: what each unit of each kind of data costs and saves with each codec.
+//! They can be kept in a file, so that two versions of the policy are compared on the same ones:
+//! runs on a busy machine differ by more than versions do.
 
 use std::path::Path;
 
@@ -17,7 +18,8 @@ pub struct UnitRow {
     pub kind: usize,
     /// Where it begins in its kind's data.
     pub at: usize,
-    /// Bytes stored and CPU nanoseconds with each codec, in the matrix's order; raw length: it saved too little.
+    /// Bytes stored and CPU nanoseconds with each codec, in the matrix's order; raw length: it
+    /// saved too little.
     pub attempts: Vec<(usize, u64)>,
 }
 
@@ -31,11 +33,13 @@ pub struct Matrix {
     pub units: Vec<UnitRow>,
 }
 
-/// Units that are compressed with each codec in turn: what disturbs the machine for a while disturbs all codecs alike.
+/// Units that are compressed with each codec in turn: what disturbs the machine for a while
+/// disturbs all codecs alike.
 const UNITS_IN_TURN: usize = 16;
 /// Rounds over all units; the least time of each counts.
 const ROUNDS: usize = 3;
-/// Codecs that take longer than this for the first unit of a turn are measured in one round only: their own work is all that matters.
+/// Codecs that take longer than this for the first unit of a turn are measured in one round only:
+/// their own work is all that matters.
 const SLOW_NS: u64 = 2_000_000;
 
 impl UnitRow {
@@ -56,7 +60,8 @@ struct Kept {
 }
 
 impl Matrix {
-    /// What was kept in a file of the directory for the same data and codecs; else measures, and keeps it there.
+    /// What was kept in a file of the directory for the same data and codecs; else measures, and
+    /// keeps it there.
     pub fn kept_or_measured(
         directory: Option<&Path>,
         kinds: &[Vec<u8>],
@@ -88,7 +93,8 @@ impl Matrix {
         Ok(matrix)
     }
 
-    /// Measures. `kinds`: the data of each kind. Times are the least of three runs for all but the slowest codecs.
+    /// Measures. `kinds`: the data of each kind. Times are the least of three runs for all but the
+    /// slowest codecs.
     pub fn measure(kinds: &[Vec<u8>], unit_bytes: usize, codecs: &[Codec], min_saving_permille: u32) -> Self {
         let clock = SystemClock::default();
         let mut workspace = Workspace::new();

@@ -1,10 +1,12 @@
-//! What a random read of 4 KiB costs of CPU time where `balanced` chose the codec, at the default unit and at half of it: the unit is
-//! read, verified and decoded as far as need be, and one block of it used. What counts is the CPU time of Shale: looking the unit up, its checksum,
-//! decoding, what it is copied, and keeping it. The kernel's part, the call that reads from the disk, is told beside it: no codec changes
-//! it much.
+//! What a random read of 4 KiB costs of CPU time where `balanced` chose the codec, at the default
+//! unit and at half of it: the unit is read, verified and decoded as far as need be, and one block
+//! of it used. What counts is the CPU time of Shale: looking the unit up, its checksum, decoding,
+//! what it is copied, and keeping it. The kernel's part, the call that reads from the disk, is told
+//! beside it: no codec changes it much.
 //!
-//! Twice: where there is more data than memory, so that the cache is full and keeps nothing that is read for the first time; and while the cache has
-//! room, so that whole units are decoded and kept for later reads.
+//! Twice: where there is more data than memory, so that the cache is full and keeps nothing that is
+//! read for the first time; and while the cache has room, so that whole units are decoded and kept
+//! for later reads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,7 +37,8 @@ const LIMIT_US: f64 = 40.0;
 /// Order of the reads; any number.
 const SEED: u64 = 4;
 
-/// A disk that adds up the CPU time that reading takes of this thread: what is read ahead is read by others.
+/// A disk that adds up the CPU time that reading takes of this thread: what is read ahead is read
+/// by others.
 struct Measured {
     inner: Arc<dyn Disk>,
     read_ns: Arc<AtomicU64>,

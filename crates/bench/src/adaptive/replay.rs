@@ -1,4 +1,5 @@
-//! The policy on measurements: `auto`, each candidate alone, and the oracle, over the same units in the same order.
+//! The policy on measurements: `auto`, each candidate alone, and the oracle, over the same units in
+//! the same order.
 
 use std::collections::HashMap;
 
@@ -94,7 +95,8 @@ impl<'a> Replay<'a> {
         self.pressure = pressure;
     }
 
-    /// Stores units in this order, in regions that nothing is known of. `each` is told of every unit.
+    /// Stores units in this order, in regions that nothing is known of. `each` is told of every
+    /// unit.
     pub fn run(&mut self, order: &[usize], mut each: impl FnMut(&UnitRow, &Stored)) -> Done {
         let matrix = self.matrix;
         let clock = SystemClock::default();

@@ -1,6 +1,8 @@
-//! Many small files, each an object of its own for the policy: what a directory tree is when files become objects. There are no shares yet; so each file
-//! lies at the beginning of a region of its own in one thin volume. Units, regions' memory (none: no region ever gets a second file), the budget for
-//! tests and what is learned are what they would be with an object for each file; only the objects' own records are left out, which no codec changes.
+//! Many small files, each an object of its own for the policy: what a directory tree is when files
+//! become objects. There are no shares yet; so each file lies at the beginning of a region of its
+//! own in one thin volume. Units, regions' memory (none: no region ever gets a second file), the
+//! budget for tests and what is learned are what they would be with an object for each file; only
+//! the objects' own records are left out, which no codec changes.
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +32,8 @@ struct Written {
     cpu_seconds: f64,
 }
 
-/// Writes the files to a new pool, several times: the mean ratio, and the least CPU time, which has the least of what is none of a codec's.
+/// Writes the files to a new pool, several times: the mean ratio, and the least CPU time, which has
+/// the least of what is none of a codec's.
 fn write(context: &Context, files: &[Bytes], compression: &str, dictionary: &str) -> Outcome<Written> {
     let mut rounds: Vec<Written> = Vec::new();
     let is_slow = |written: &Written| written.cpu_seconds > REPEATED_SECONDS_MAX;

@@ -1,5 +1,6 @@
-//! The policy replayed on measurements of every unit with every candidate: by kind, and on mixes of all kinds. Each replay goes over
-//! its data twice and the second time counts: the first one is the calibration of a new pool.
+//! The policy replayed on measurements of every unit with every candidate: by kind, and on mixes of
+//! all kinds. Each replay goes over its data twice and the second time counts: the first one is the
+//! calibration of a new pool.
 
 use codec::Codec;
 use policy::{Auto, Candidates, Mode, PlainTable, Power, Pressure, Settings};
@@ -12,8 +13,8 @@ use super::{Kinds, UNITS};
 use crate::report::Report;
 use crate::{Context, Outcome};
 
-/// Bytes of a stream from which on the share of tests is one of steady use: what is saved up for tests is worth half a second of
-/// compressing.
+/// Bytes of a stream from which on the share of tests is one of steady use: what is saved up for
+/// tests is worth half a second of compressing.
 const SHARE_BYTES_MIN: u64 = 32 << 20;
 
 /// Fixed codecs that are measured though they may be no candidates.
@@ -22,11 +23,14 @@ const OTHERS: [&str; 2] = ["zstd-12", "zstd-15"];
 /// What is replayed. `performance` with nobody waiting: it takes what keeps up with the writer.
 const MODES: [Mode; 4] = Mode::ALL;
 
-/// Replays over which the cost of deciding is taken: what is saved up for tests is worth one of them.
+/// Replays over which the cost of deciding is taken: what is saved up for tests is worth one of
+/// them.
 const STEADY_RUNS: usize = 5;
 
-/// What writers wait for under full load: others take one of two CPUs, and a device of 200 MB/s. On one that takes everything at once `performance` compresses nothing
-/// then, so that there is nothing to hold the cost of deciding against; what it costs there is measured on incompressible data, against `compression=off`.
+/// What writers wait for under full load: others take one of two CPUs, and a device of 200 MB/s. On
+/// one that takes everything at once `performance` compresses nothing then, so that there is
+/// nothing to hold the cost of deciding against; what it costs there is measured on incompressible
+/// data, against `compression=off`.
 const FULL_LOAD: Pressure =
     Pressure { cpus: 1.0, device_ns_per_kib: 5120.0, raw_ns_per_kib: 100.0, demand_ns_per_kib: 0.0, pressed: true };
 

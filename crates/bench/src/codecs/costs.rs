@@ -9,7 +9,8 @@ use super::kinds::Kind;
 
 /// Sizes of units.
 pub const UNIT_BYTES: [usize; 3] = [4 << 10, 32 << 10, 128 << 10];
-/// Rounds of what is timed; the fastest counts, because everything else that happens only makes it slower.
+/// Rounds of what is timed; the fastest counts, because everything else that happens only makes it
+/// slower.
 const ROUNDS: usize = 2;
 /// What takes longer than this is timed once: it is long enough to be steady.
 const LONG_NS: u64 = 50_000_000;

@@ -26,7 +26,8 @@ pub struct Kind {
     pub count: usize,
 }
 
-/// Kinds that consist of different things: directories that are looked at one by one, with the files beside them as one more.
+/// Kinds that consist of different things: directories that are looked at one by one, with the
+/// files beside them as one more.
 const BY_DIRECTORY: &[&str] = &["compiled", "db-pages", "media"];
 /// Kinds that consist of different things: by extension.
 const BY_EXTENSION: &[&str] = &["office"];
@@ -82,8 +83,8 @@ impl Kind {
         Ok(kind)
     }
 
-    /// Units of about `budget` bytes together, drawn from everywhere. They are cut from the same groups of 128 KiB whatever
-    /// their size is, so that sizes can be compared.
+    /// Units of about `budget` bytes together, drawn from everywhere. They are cut from the same
+    /// groups of 128 KiB whatever their size is, so that sizes can be compared.
     pub fn sample(&self, unit_bytes: usize, budget: usize) -> Vec<&[u8]> {
         let mut groups: Vec<&[u8]> = self.files.iter().flat_map(|file| file.chunks(GROUP_BYTES)).collect();
         shuffle(&mut groups);

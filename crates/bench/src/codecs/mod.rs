@@ -1,4 +1,5 @@
-//! Codecs on real data by kind: what each saves and costs, what dictionaries add, and how that compares with gzip on files.
+//! Codecs on real data by kind: what each saves and costs, what dictionaries add, and how that
+//! compares with gzip on files.
 //!
 //! 1. `kinds` reads the data as files in blocks, as a file system would lay them out.
 //! 2. `costs` compresses the same sampled units with every codec, on one core, in CPU time.

@@ -1,5 +1,6 @@
-//! Resident memory under random writes and reads, each in a process of its own: on a large volume that is nearly empty, and on one that fills its pool, block
-//! by block, so that cleaning never ends and each record of the map is as long as it can be.
+//! Resident memory under random writes and reads, each in a process of its own: on a large volume
+//! that is nearly empty, and on one that fills its pool, block by block, so that cleaning never
+//! ends and each record of the map is as long as it can be.
 
 use std::sync::Arc;
 

@@ -71,7 +71,8 @@ fn place(index: u64, volume_bytes: u64) -> u64 {
     scattered(index, 1, volume_bytes / BLOCK) * BLOCK
 }
 
-/// Writes `count` blocks of the corpus at random, 32 at a time, and waits until they are on the disk.
+/// Writes `count` blocks of the corpus at random, 32 at a time, and waits until they are on the
+/// disk.
 fn write_randomly(volume: &Arc<Volume>, corpus: &Corpus, volume_bytes: u64, first: u64, count: u64) -> Outcome<Done> {
     let began = std::time::Instant::now();
     let done = drive(
@@ -94,7 +95,8 @@ fn read_blocks(volume: &Arc<Volume>, count: u64, seconds: f64, place: impl Fn(u6
     drive_reads(&**volume, DEPTH, BLOCK as usize, count, seconds, place)
 }
 
-/// Reads `bytes` from the start in requests of 128 KiB, 16 at a time, for some seconds at most; bytes per second.
+/// Reads `bytes` from the start in requests of 128 KiB, 16 at a time, for some seconds at most;
+/// bytes per second.
 fn read_sequentially(volume: &Arc<Volume>, bytes: u64, seconds: f64) -> Outcome<f64> {
     let requests = bytes / REQUEST_BYTES;
     let place = |index| index * REQUEST_BYTES;

@@ -1,4 +1,5 @@
-//! Data written at random in blocks of 4 KiB over a large volume: write, read, what it costs in bytes.
+//! Data written at random in blocks of 4 KiB over a large volume: write, read, what it costs in
+//! bytes.
 
 use super::{BLOCK, DEPTH, how, mb, place, read_blocks, write_randomly};
 use crate::report::{Report, median, ratio_percent};

@@ -1,6 +1,7 @@
 //! Data written in order: write, read in order, read at random, space.
 //!
-//! Kinds of data are mixed, as files are in a file system. What comes of one kind after the other is told beside it.
+//! Kinds of data are mixed, as files are in a file system. What comes of one kind after the other
+//! is told beside it.
 
 use std::sync::Arc;
 

@@ -55,7 +55,8 @@ fn random_reads(context: &Context, world: &World, volume: &Arc<Volume>, seed: u6
     Ok(done.per_second())
 }
 
-/// A thousand snapshots of one volume: taking them, reading the head, and what is left when they are gone.
+/// A thousand snapshots of one volume: taking them, reading the head, and what is left when they
+/// are gone.
 pub fn snapshots(context: &Context, report: &mut Report) -> Outcome<()> {
     let group = "space snapshots";
     // The same writes without snapshots are what the head is compared with.

@@ -1,5 +1,6 @@
-//! A volume that fills four fifths of its pool and is overwritten for ever: what cleaning writes, how fast the users' writes
-//! are meanwhile and how long they take, and whether the data can still be read in order afterwards.
+//! A volume that fills four fifths of its pool and is overwritten for ever: what cleaning writes,
+//! how fast the users' writes are meanwhile and how long they take, and whether the data can still
+//! be read in order afterwards.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -32,7 +33,8 @@ const TURNS: usize = 5;
 const ROOMY: u64 = 12;
 /// Bytes of volumes that are sorted at once.
 const SORT_SLICE_BYTES: u64 = 64 << 20;
-/// What is overwritten unless it is said otherwise: the quickest, so that everything else counts most.
+/// What is overwritten unless it is said otherwise: the quickest, so that everything else counts
+/// most.
 const CODEC: &str = "lz4";
 const COLD_MODE: &str = "balanced";
 
@@ -118,7 +120,8 @@ impl Written {
     }
 }
 
-/// Writes `count` blocks of data that have nothing to do with their places, numbers `first` and on, each where `place` says; prints a curve.
+/// Writes `count` blocks of data that have nothing to do with their places, numbers `first` and on,
+/// each where `place` says; prints a curve.
 pub fn write(
     context: &Context,
     volume: &Arc<Volume>,
@@ -217,7 +220,8 @@ fn live_share(pool: &Pool) -> f64 {
     status.live_bytes as f64 / (status.extents_total * status.extent_bytes) as f64
 }
 
-/// A pool under overwrites: where they go, how far they have come, and what those that were measured came to.
+/// A pool under overwrites: where they go, how far they have come, and what those that were
+/// measured came to.
 struct Load {
     aged: Aged,
     place: Box<dyn Fn(u64) -> u64 + Sync>,
@@ -253,7 +257,8 @@ impl Load {
         write(context, &self.aged.volume, count, first, &self.place)
     }
 
-    /// Overwrites until nothing changes any more (`warm` volumes), then measures. While another pool had its turn, this one could clean.
+    /// Overwrites until nothing changes any more (`warm` volumes), then measures. While another
+    /// pool had its turn, this one could clean.
     fn measure(&mut self, context: &Context, (warm, measured): (f64, f64)) -> Outcome<Written> {
         self.overwrite(context, warm)?;
         let before = self.aged.world.pool.status();
@@ -266,8 +271,8 @@ impl Load {
     }
 }
 
-/// Uniformly random overwrites: write amplification against theory, speed and latency against a pool that needs no cleaning. The two have turns, as
-/// the device has its moods.
+/// Uniformly random overwrites: write amplification against theory, speed and latency against a
+/// pool that needs no cleaning. The two have turns, as the device has its moods.
 pub fn uniform(context: &Context, report: &mut Report, compression: &str) -> Outcome<()> {
     let group = uniform_group(compression);
     let bytes = capacity_bytes(context);
@@ -331,7 +336,8 @@ pub fn uniform_group(compression: &str) -> String {
     format!("space uniform {compression}")
 }
 
-/// Where the n-th write goes: four fifths of them to a fifth of the blocks, which lie all over the volume.
+/// Where the n-th write goes: four fifths of them to a fifth of the blocks, which lie all over the
+/// volume.
 pub fn skewed_place(blocks: u64) -> impl Fn(u64) -> u64 + Sync {
     let fifth = blocks / 5;
     move |index| {
@@ -343,8 +349,9 @@ pub fn skewed_place(blocks: u64) -> impl Fn(u64) -> u64 + Sync {
     }
 }
 
-/// Four fifths of the overwrites go to a fifth of the blocks: as they are written, against theory, and with cold data compressed anew as it moves. Only
-/// that can come below what theory says, because it makes the log less full.
+/// Four fifths of the overwrites go to a fifth of the blocks: as they are written, against theory,
+/// and with cold data compressed anew as it moves. Only that can come below what theory says,
+/// because it makes the log less full.
 pub fn skewed(context: &Context, report: &mut Report) -> Outcome<()> {
     let group = "space skewed";
     let bytes = capacity_bytes(context);
@@ -376,7 +383,8 @@ pub fn skewed(context: &Context, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-/// What it is worth to compress cold data anew while it is moved: the same loads with and without, side by side.
+/// What it is worth to compress cold data anew while it is moved: the same loads with and without,
+/// side by side.
 pub fn cold(context: &Context, report: &mut Report) -> Outcome<()> {
     let group = "space cold data";
     let bytes = capacity_bytes(context);
@@ -422,7 +430,8 @@ pub fn cold(context: &Context, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-/// Reading in order what was written in order, then overwritten twenty times over at random and cleaned.
+/// Reading in order what was written in order, then overwritten twenty times over at random and
+/// cleaned.
 pub fn locality(context: &Context, report: &mut Report) -> Outcome<()> {
     let group = "space locality";
     // Compressed, it fills about half of the pool.
@@ -437,7 +446,8 @@ pub fn locality(context: &Context, report: &mut Report) -> Outcome<()> {
     let fresh = read(&world, &volume, bytes)?;
     let live_fresh = world.pool.status().live_bytes;
     let blocks = bytes / BLOCK;
-    // With the same data, so that what is read in the end is what was read when it was fresh, and compresses to as much.
+    // With the same data, so that what is read in the end is what was read when it was fresh, and
+    // compresses to as much.
     let place = move |number| scattered(number, 1, blocks);
     write_what(context, &volume, 20 * blocks, 0, &place, &place)?;
     let worn = read(&world, &volume, bytes)?;

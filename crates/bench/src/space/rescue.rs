@@ -1,4 +1,5 @@
-//! `check` and `salvage` of a pool of gigabytes: how fast, against reading its data file in order, and how much memory salvage takes.
+//! `check` and `salvage` of a pool of gigabytes: how fast, against reading its data file in order,
+//! and how much memory salvage takes.
 
 use std::time::Instant;
 
@@ -15,14 +16,16 @@ use crate::{Context, Outcome};
 
 const BLOCK: u64 = units::BLOCK_BYTES as u64;
 const REQUEST_BYTES: u64 = 128 << 10;
-/// As `shale salvage` divides its budget of 512 MiB: for the new pool, for the temporary store, and for reading the old pool.
+/// As `shale salvage` divides its budget of 512 MiB: for the new pool, for the temporary store, and
+/// for reading the old pool.
 const NEW_POOL_BYTES: u64 = 256 << 20;
 const TEMPORARY_BYTES: u64 = 128 << 20;
 const READING_BYTES: u64 = 128 << 20;
 /// What both may take beyond reading the same bytes in order: as little as a scrub does.
 const CHECK_PERCENT: f64 = 80.0;
 
-/// Check, then salvage, a pool with a volume that was written in order, and then, if it shall be, as many blocks of it again at random.
+/// Check, then salvage, a pool with a volume that was written in order, and then, if it shall be,
+/// as many blocks of it again at random.
 pub fn measure(context: &Context, report: &mut Report, is_random: bool) -> Outcome<()> {
     let how_written = if is_random { "at random" } else { "in order" };
     let group = format!("space check and salvage, written {how_written}");

@@ -1,4 +1,5 @@
-//! Scrubbing: how fast it verifies what lives in a pool, and what it costs those who use the pool meanwhile.
+//! Scrubbing: how fast it verifies what lives in a pool, and what it costs those who use the pool
+//! meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +16,8 @@ use crate::{Context, Outcome, fio};
 
 const BLOCK: u64 = units::BLOCK_BYTES as u64;
 const REQUEST_BYTES: u64 = 128 << 10;
-/// What `shale scrub` asks for at a time while nobody else is at work, and while somebody is; and how many times as long as that takes it rests then.
+/// What `shale scrub` asks for at a time while nobody else is at work, and while somebody is; and
+/// how many times as long as that takes it rests then.
 const IDLE_SLICE_BYTES: u64 = 128 << 20;
 const SLICE_BYTES: u64 = 8 << 20;
 const REST_FACTOR: u32 = 9;
@@ -109,7 +111,8 @@ pub fn speed(context: &Context, report: &mut Report) -> Outcome<()> {
     world.close()
 }
 
-/// Operations a second of users who read and write at random; with `scrubbing`, while the pool is scrubbed as `shale scrub` does it.
+/// Operations a second of users who read and write at random; with `scrubbing`, while the pool is
+/// scrubbed as `shale scrub` does it.
 fn foreground(context: &Context, world: &World, volume: &Arc<Volume>, seed: u64, scrubbing: bool) -> Outcome<f64> {
     world.drop_caches()?;
     let stop = AtomicBool::new(false);

@@ -1,5 +1,6 @@
-//! The fragmentation soak: a pool that is nearly full is overwritten twenty times over with a skew, and checked. Prints what each round came
-//! to. It fails when a write is refused although there must be room, when a check finds anything, or when what cleaning writes goes on growing; never
+//! The fragmentation soak: a pool that is nearly full is overwritten twenty times over with a skew,
+//! and checked. Prints what each round came to. It fails when a write is refused although there
+//! must be room, when a check finds anything, or when what cleaning writes goes on growing; never
 //! because of a time.
 
 use std::time::Instant;
@@ -15,8 +16,9 @@ const FULL: f64 = 0.9;
 const ROUNDS: u64 = 20;
 /// Rounds from one check to the next.
 const CHECK_EVERY: u64 = 5;
-/// How much more the last quarter of the rounds may write than the one before it, for the same of the users' bytes: the first half of the rounds
-/// is enough to settle, and from then on quarters differed by less than a hundredth.
+/// How much more the last quarter of the rounds may write than the one before it, for the same of
+/// the users' bytes: the first half of the rounds is enough to settle, and from then on quarters
+/// differed by less than a hundredth.
 const SETTLED_FACTOR: f64 = 1.05;
 
 /// Bytes of the pool.

@@ -1,11 +1,13 @@
 //! What theory says that cleaning a log must cost.
 
-/// Bytes written to a log per byte written by its users, when uniformly random blocks are overwritten for ever, `share` of the log
-/// is live, and the extent that was written longest ago is cleaned: `1 / (1 - u)`, where the live share `u` of an extent
-/// that is cleaned solves `u = exp(-(1 - u) / share)`. (Menon, "A performance comparison of RAID-5 and log-structured
-/// arrays", 1995; Robinson, "Analysis of steady-state segment storage utilizations in a log-structured file system with
-/// least-utilized segment cleaning", 1996; Desnoyers, "Analytic modeling of SSD write performance", 2012, sections 3 and 4.)
-/// Taking the extent with the least live bytes comes to the same when an extent holds many blocks, as ours do.
+/// Bytes written to a log per byte written by its users, when uniformly random blocks are
+/// overwritten for ever, `share` of the log is live, and the extent that was written longest ago is
+/// cleaned: `1 / (1 - u)`, where the live share `u` of an extent that is cleaned solves `u =
+/// exp(-(1 - u) / share)`. (Menon, "A performance comparison of RAID-5 and log-structured arrays",
+/// 1995; Robinson, "Analysis of steady-state segment storage utilizations in a log-structured file
+/// system with least-utilized segment cleaning", 1996; Desnoyers, "Analytic modeling of SSD write
+/// performance", 2012, sections 3 and 4.) Taking the extent with the least live bytes comes to the
+/// same when an extent holds many blocks, as ours do.
 pub fn write_amplification(share: f64) -> f64 {
     let mut live: f64 = 0.0;
     // A fixed point iteration: the slope at the solution is live / share, which is below 1.
@@ -15,10 +17,11 @@ pub fn write_amplification(share: f64) -> f64 {
     1.0 / (1.0 - live)
 }
 
-/// The same for two kinds of blocks: the share `hot_blocks` of them gets the share `hot_writes` of the writes, both uniformly within, each
-/// kind is kept apart from the other, and the spare space is divided between them so that the whole costs least. Nobody who does not know
-/// the future can do with less. (Desnoyers 2012, section 5; Van Houdt, "On the necessity of hot and cold data identification to
-/// reduce the write amplification in flash-based SSDs", 2014.)
+/// The same for two kinds of blocks: the share `hot_blocks` of them gets the share `hot_writes` of
+/// the writes, both uniformly within, each kind is kept apart from the other, and the spare space
+/// is divided between them so that the whole costs least. Nobody who does not know the future can
+/// do with less. (Desnoyers 2012, section 5; Van Houdt, "On the necessity of hot and cold data
+/// identification to reduce the write amplification in flash-based SSDs", 2014.)
 pub fn write_amplification_skewed(share: f64, hot_blocks: f64, hot_writes: f64) -> f64 {
     const STEPS: u32 = 1000;
     let spare = 1.0 / share - 1.0;

@@ -1,4 +1,5 @@
-//! A sparse block device in memory, with knobs to make it fail or wait, and counters of what reached it.
+//! A sparse block device in memory, with knobs to make it fail or wait, and counters of what
+//! reached it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

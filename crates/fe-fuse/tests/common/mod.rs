@@ -1,4 +1,5 @@
-//! Mounts, loop devices and file systems for tests, taken away when they go out of scope, also when a test fails.
+//! Mounts, loop devices and file systems for tests, taken away when they go out of scope, also when
+//! a test fails.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -93,7 +94,8 @@ impl Mounted {
     }
 }
 
-/// Opens the gates of a device when it goes out of scope: who waits at one would hang the test that has failed.
+/// Opens the gates of a device when it goes out of scope: who waits at one would hang the test that
+/// has failed.
 pub struct Released<'a>(&'a MemDevice);
 
 impl Drop for Released<'_> {
@@ -119,8 +121,9 @@ impl Drop for Mounted {
     }
 }
 
-/// Held while a command runs, so that the next one finds nobody but those who mean to have a file open: a process that is being started
-/// has a copy of each descriptor of this one until its program is loaded, and with it keeps a file system busy that is to be unmounted.
+/// Held while a command runs, so that the next one finds nobody but those who mean to have a file
+/// open: a process that is being started has a copy of each descriptor of this one until its
+/// program is loaded, and with it keeps a file system busy that is to be unmounted.
 static RUNNING: Mutex<()> = Mutex::new(());
 
 /// Runs a command to its end; its standard output.

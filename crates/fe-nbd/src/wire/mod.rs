@@ -1,6 +1,6 @@
-//! The NBD protocol's numbers and the bytes of its messages: decode and encode, no I/O, no state. Everything is
-//! big-endian. The normative text is the NBD project's `doc/proto.md`; names here are its names without `NBD_`.
-//! Public so that the fuzz targets reach it; not meant for other users.
+//! The NBD protocol's numbers and the bytes of its messages: decode and encode, no I/O, no state.
+//! Everything is big-endian. The normative text is the NBD project's `doc/proto.md`; names here are
+//! its names without `NBD_`. Public so that the fuzz targets reach it; not meant for other users.
 
 pub mod option;
 pub mod option_reply;
@@ -20,8 +20,8 @@ pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// First word of a chunk of a structured reply.
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
-/// Largest payload of a read or a write, as announced to clients. The protocol's recommended minimum for portability, and
-/// what qemu, libnbd and the kernel stay under.
+/// Largest payload of a read or a write, as announced to clients. The protocol's recommended
+/// minimum for portability, and what qemu, libnbd and the kernel stay under.
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 /// Longest string of the protocol (export names, queries, error messages).
 pub const STRING_BYTES_MAX: usize = 4096;

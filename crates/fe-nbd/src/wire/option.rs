@@ -75,7 +75,8 @@ impl<'a> InfoRequest<'a> {
             match cursor.u16()? {
                 info::NAME => request.wants_name = true,
                 info::DESCRIPTION => request.wants_description = true,
-                // The export is always described, sizes are always told, and unknown kinds must be ignored.
+                // The export is always described, sizes are always told, and unknown kinds must be
+                // ignored.
                 _ => {}
             }
         }
@@ -97,13 +98,15 @@ pub struct MetaRequest<'a> {
 }
 
 impl<'a> MetaRequest<'a> {
-    /// Decodes; `None` if lengths do not add up. Queries of unknown namespaces are ignored, as they must be.
+    /// Decodes; `None` if lengths do not add up. Queries of unknown namespaces are ignored, as they
+    /// must be.
     pub fn decode(data: &'a [u8]) -> Option<Self> {
         let mut cursor = Cursor::new(data);
         let name = cursor.string()?;
         let queries = cursor.u32()?;
         let mut request = Self { name, is_empty: queries == 0, names_allocation: false, names_base: false };
-        // A query takes at least four bytes, so a count that lies ends the loop at the end of the data.
+        // A query takes at least four bytes, so a count that lies ends the loop at the end of the
+        // data.
         for _ in 0..queries {
             let query = cursor.string()?;
             request.names_allocation |= query == super::CONTEXT_ALLOCATION.as_bytes();

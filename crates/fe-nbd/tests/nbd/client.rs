@@ -16,8 +16,8 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::memory::{Clients, Devices, Memory};
 
-/// Nothing in these tests takes this long, not even on a machine that stands still for a while; a read that does ends the test instead of
-/// hanging it.
+/// Nothing in these tests takes this long, not even on a machine that stands still for a while; a
+/// read that does ends the test instead of hanging it.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A directory of its own, removed at the end.
@@ -95,7 +95,8 @@ impl Setup {
             }
         };
         options.log = Some(Arc::new(log) as Log);
-        // The usual limits are for users' machines; tests also run on some that stand still for a minute.
+        // The usual limits are for users' machines; tests also run on some that stand still for a
+        // minute.
         let usual = ServerOptions::default();
         for (limit, usual) in [
             (&mut options.handshake_max, usual.handshake_max),
@@ -345,7 +346,8 @@ impl Client {
         (bytes, cookie)
     }
 
-    /// The next answer, whichever request it is for. `lengths`: of the reads, by cookie; simple replies do not tell.
+    /// The next answer, whichever request it is for. `lengths`: of the reads, by cookie; simple
+    /// replies do not tell.
     pub fn answer(&mut self, lengths: &HashMap<u64, (u64, u32)>) -> (u64, Answer) {
         let magic = self.u32();
         if magic == wire::SIMPLE_REPLY_MAGIC {

@@ -1,4 +1,5 @@
-//! Clients that have gone: what they had under way is done, or dropped, before the next client of the device is let in.
+//! Clients that have gone: what they had under way is done, or dropped, before the next client of
+//! the device is let in.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +22,8 @@ fn write_of(offset: u64, length: usize) -> Op {
     Op::Write { offset, length, fua: false }
 }
 
-/// A client that sends two writes of which the first is held in the device, and goes away without an answer.
+/// A client that sends two writes of which the first is held in the device, and goes away without
+/// an answer.
 fn go_with_two_writes(device: &Memory, mut client: Client, through_pool: bool) {
     device.full_buffer.store(through_pool, Ordering::Release);
     device.hold_writes();
@@ -63,7 +65,8 @@ fn what_a_gone_client_sent_is_written_before_the_next_one_is_let_in() {
         assert_eq!(answer, Answer::Ok(b"NEWEST".to_vec()));
         let mut order = device.recorded();
         order.retain(|op| matches!(op, Op::Write { .. }));
-        // The second one is not begun if the answer to the first one found nobody before it was read.
+        // The second one is not begun if the answer to the first one found nobody before it was
+        // read.
         let all = [write_of(0, 4), write_of(0, 5), write_of(0, 6)];
         let is_right = order == all || order == [write_of(0, 4), write_of(0, 6)];
         assert!(is_right, "tcp {tcp}, pool {through_pool}: {order:?}");

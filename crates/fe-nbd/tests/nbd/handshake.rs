@@ -33,7 +33,8 @@ fn list_names_all_exports() {
     client.refused(option::LIST, b"x", option_reply::ERR_INVALID);
 }
 
-/// Tools that list exports ask about each of them on the same connection, and were cut off after some five hundred.
+/// Tools that list exports ask about each of them on the same connection, and were cut off after
+/// some five hundred.
 #[test]
 fn a_thousand_exports_are_listed_and_asked_about_on_one_connection() {
     const BLOCK: u64 = 4096;

@@ -1,4 +1,5 @@
-//! Clients that break the protocol, stall, or ask for too much: each costs its own connection and nothing else.
+//! Clients that break the protocol, stall, or ask for too much: each costs its own connection and
+//! nothing else.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -108,7 +109,8 @@ fn a_client_that_lists_for_ever_is_cut_off() {
 
 #[test]
 fn a_handshake_that_takes_too_long_ends() {
-    // Whoever is held up himself for so long that he is closed before he has said what he means to say proves nothing, and tries with more time.
+    // Whoever is held up himself for so long that he is closed before he has said what he means to
+    // say proves nothing, and tries with more time.
     let is_ended = |handshake_max| {
         let (setup, _device) = with(ServerOptions { handshake_max, ..Default::default() });
         // One says nothing, one stops in the middle of an option.
@@ -149,7 +151,8 @@ fn clients_over_the_limit_are_told_and_then_closed() {
     client.go("disk");
 }
 
-/// Sixty-four clients that only connected kept all others out for the thirty seconds that a handshake may take.
+/// Sixty-four clients that only connected kept all others out for the thirty seconds that a
+/// handshake may take.
 #[test]
 fn clients_that_say_nothing_keep_nobody_out() {
     let options = ServerOptions { connections_max: 2, handshake_crowded_max: Duration::ZERO, ..Default::default() };
@@ -255,7 +258,8 @@ fn a_client_that_takes_no_replies_holds_no_thread_and_is_dropped() {
     for cached in [false, true] {
         device.cached.store(cached, Ordering::Release);
         let mut stuck = setup.simple("disk");
-        // 64 MiB of replies in large reads, then small ones for as long as the server takes requests.
+        // 64 MiB of replies in large reads, then small ones for as long as the server takes
+        // requests.
         for _ in 0..64 {
             let (request, _) = stuck.encode(command::READ, 0, 0, 1 << 20, &[]);
             // It may have been dropped by now, if this thread was held up.
@@ -299,7 +303,8 @@ fn clients_that_take_no_cached_data_share_the_budget() {
     is_well(&setup);
 }
 
-/// A client that sends one request at a time is served by its own reader, which took memory for a large read before it asked for any.
+/// A client that sends one request at a time is served by its own reader, which took memory for a
+/// large read before it asked for any.
 #[test]
 fn clients_with_one_large_read_each_share_the_budget() {
     let options = ServerOptions { bytes_in_flight_total: 64 << 20, ..Default::default() };

@@ -1,4 +1,5 @@
-//! The server against a device in memory: raw sockets for every option, command and hostile case, and real clients.
+//! The server against a device in memory: raw sockets for every option, command and hostile case,
+//! and real clients.
 
 #![allow(
     clippy::unwrap_used,

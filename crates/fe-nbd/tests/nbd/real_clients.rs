@@ -1,4 +1,5 @@
-//! The clients that people use. One that is not installed fails its test and names its Debian package.
+//! The clients that people use. One that is not installed fails its test and names its Debian
+//! package.
 
 use std::ffi::OsStr;
 use std::path::Path;

@@ -69,7 +69,8 @@ fn many_requests_in_one_packet_are_all_answered() {
             let (bytes, cookie) = client.encode(command::WRITE, 0, index << 14, data.len() as u32, &data);
             wire.extend(bytes);
             expected.insert(cookie, DONE);
-            // A flush between does not hurt, and the read of a write not yet answered may return either content.
+            // A flush between does not hurt, and the read of a write not yet answered may return
+            // either content.
             let (bytes, cookie) = client.encode(command::FLUSH, 0, 0, 0, &[]);
             wire.extend(bytes);
             expected.insert(cookie, DONE);
@@ -344,7 +345,8 @@ fn a_request_that_had_to_wait_for_a_lone_one_ends_the_streak() {
     device.hold_flushes();
     let flush = client.request(command::FLUSH, 0, 0, 0, &[]);
     device.wait_for_held(1);
-    // The reader is in the device now; this waits in the socket, which is the price of serving lone clients fast.
+    // The reader is in the device now; this waits in the socket, which is the price of serving lone
+    // clients fast.
     let read = client.request(command::READ, 0, 0, 4, &[]);
     device.release();
     let lengths = [(read, (0, 4))].into();

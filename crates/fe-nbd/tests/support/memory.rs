@@ -1,5 +1,5 @@
-//! A block device in memory for tests and measurements, with knobs: what is cached, what fails, what is held until
-//! told otherwise.
+//! A block device in memory for tests and measurements, with knobs: what is cached, what fails,
+//! what is held until told otherwise.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use surface::{
     WriteOptions, ZeroOptions,
 };
 
-/// Nothing in a test that works takes this long, not even on a machine that stands still for a while.
+/// Nothing in a test that works takes this long, not even on a machine that stands still for a
+/// while.
 const PATIENCE: Duration = Duration::from_secs(300);
 const CHUNK: usize = 64 << 10;
 const BLOCK: usize = 4096;
@@ -191,7 +192,8 @@ impl Memory {
         }
     }
 
-    /// Fills a range from `source` (of the range's length), or with zeroes that are data (`stored`) or holes.
+    /// Fills a range from `source` (of the range's length), or with zeroes that are data (`stored`)
+    /// or holes.
     fn fill(&self, offset: u64, length: u64, source: Option<&[u8]>, stored: bool) {
         let (mut at, end) = (offset as usize, (offset + length) as usize);
         while at < end {
@@ -346,7 +348,8 @@ impl BlockDevice for Memory {
     }
 }
 
-/// Devices by name, and who has them open: what clients that have gone had under way is waited for, as a real set does.
+/// Devices by name, and who has them open: what clients that have gone had under way is waited for,
+/// as a real set does.
 #[derive(Default)]
 pub struct Devices {
     devices: Vec<(String, Arc<Memory>)>,

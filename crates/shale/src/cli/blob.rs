@@ -97,7 +97,8 @@ pub struct BlobUpload {
     /// What the log is to say
     #[arg(long, short, value_name = "TEXT", default_value = "")]
     pub message: String,
-    /// Stored bytes of an object: larger ones are fewer requests, smaller ones less memory; 4M to 64M
+    /// Stored bytes of an object: larger ones are fewer requests, smaller ones less memory; 4M to
+    /// 64M
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = names::small_size)]
     pub pack: u32,
     /// Memory for objects that are under way

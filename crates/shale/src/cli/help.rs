@@ -1,11 +1,12 @@
-//! How help is laid out: prose is wrapped to the terminal, examples and tables stay as they are, and
-//! commands stand in groups.
+//! How help is laid out: prose is wrapped to the terminal, examples and tables stay as they are,
+//! and commands stand in groups.
 
 use clap::Command;
 
 /// Columns when there is no terminal that says how many it has.
 const COLUMNS_DEFAULT: usize = 100;
-/// Longer lines are hard to read; and fewer columns than this leave no room for text beside the flags.
+/// Longer lines are hard to read; and fewer columns than this leave no room for text beside the
+/// flags.
 const COLUMNS_MAX: usize = 110;
 const COLUMNS_MIN: usize = 50;
 /// A space at which the parser's own wrapping does not break; [`plain`] takes it out again.
@@ -89,8 +90,9 @@ enum Piece {
     Words { first: String, other: String, words: Vec<String> },
 }
 
-/// Wraps prose and tables to `columns`. A line under `Examples:` stays as it is, however long, so that it can be copied; so does an
-/// indented one that is neither a row of a table nor goes on from the line before.
+/// Wraps prose and tables to `columns`. A line under `Examples:` stays as it is, however long, so
+/// that it can be copied; so does an indented one that is neither a row of a table nor goes on from
+/// the line before.
 pub fn reflow(text: &str, columns: usize) -> String {
     let mut pieces: Vec<Piece> = Vec::new();
     let mut is_example = false;

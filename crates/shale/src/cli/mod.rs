@@ -1,4 +1,5 @@
-//! The one definition of commands and flags: help, completions and man pages come from it. Owns no behaviour.
+//! The one definition of commands and flags: help, completions and man pages come from it. Owns no
+//! behaviour.
 
 mod blob;
 pub mod help;
@@ -32,8 +33,8 @@ use clap::{Args, Parser, Subcommand};
 use crate::exit::EXIT_CODES_HELP;
 use crate::names;
 
-/// Memory that a pool may use unless told otherwise: enough for the group cache of about 100 GiB of hot data and a write
-/// buffer that keeps both cores of a small machine busy.
+/// Memory that a pool may use unless told otherwise: enough for the group cache of about 100 GiB of
+/// hot data and a write buffer that keeps both cores of a small machine busy.
 const MEMORY_DEFAULT: &str = "512M";
 
 /// The version, with the commit that it was built from where that is known.
@@ -46,9 +47,9 @@ pub fn command() -> clap::Command {
 
 /// A storage pool that compresses what is written to it
 ///
-/// A pool is a directory. It holds volumes: thin block devices whose data is compressed as it is written. A pool is
-/// opened by one process at a time: commands talk to its server when there is one, and open the pool themselves when
-/// there is none.
+/// A pool is a directory. It holds volumes: thin block devices whose data is compressed as it is
+/// written. A pool is opened by one process at a time: commands talk to its server when there is
+/// one, and open the pool themselves when there is none.
 #[derive(Debug, Parser)]
 #[command(name = "shale", version = VERSION, arg_required_else_help = true, after_long_help = format!("\
 Examples:
@@ -64,7 +65,8 @@ pub struct Cli {
     /// Print results and errors as JSON
     #[arg(long, global = true)]
     pub json: bool,
-    /// Leave out notes, the progress bar, and words on what was done; what a command is to show is still shown
+    /// Leave out notes, the progress bar, and words on what was done; what a command is to show is
+    /// still shown
     #[arg(long, short, global = true)]
     pub quiet: bool,
     /// What to do
@@ -178,7 +180,8 @@ pub struct Access {
 /// How work that goes through a whole pool is paced, gone on with, and looked at.
 #[derive(Debug, Clone, Args)]
 pub struct Pacing {
-    /// Most bytes to go through in a second, or 'max' [default: a tenth of the time while others use the pool]
+    /// Most bytes to go through in a second, or 'max' [default: a tenth of the time while others
+    /// use the pool]
     #[arg(long, value_name = "SIZE|max", value_parser = names::rate)]
     pub rate: Option<u64>,
     /// Begin anew

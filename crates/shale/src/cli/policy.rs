@@ -119,7 +119,8 @@ pub struct RecompressArgs {
     pub pool: PathBuf,
     /// Name of the volume
     pub volume: String,
-    /// Choose codecs in this mode, whatever the properties say: performance, balanced, energy, archive
+    /// Choose codecs in this mode, whatever the properties say: performance, balanced, energy,
+    /// archive
     #[arg(long)]
     pub mode: Option<String>,
     /// How fast it goes, and from where

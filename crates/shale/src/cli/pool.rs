@@ -25,7 +25,8 @@ pub struct InitArgs {
     /// File or block device for the data [default: POOL/data]
     #[arg(long, value_name = "FILE_OR_BLOCK_DEVICE")]
     pub data: Option<PathBuf>,
-    /// Bytes of data that the pool may hold [default: the block device's size, or 80 % of the free space]
+    /// Bytes of data that the pool may hold [default: the block device's size, or 80 % of the free
+    /// space]
     #[arg(long, value_name = "SIZE", value_parser = names::size)]
     pub capacity: Option<u64>,
     /// Extent, the piece in which space is allocated: a power of two from 32K to 16M
@@ -174,7 +175,8 @@ pub struct ServeArgs {
     /// Memory for buffers and caches
     #[arg(long, value_name = "SIZE", default_value = MEMORY_DEFAULT, value_parser = names::size)]
     pub memory: u64,
-    /// Where acknowledged writes are kept until the log has them: a directory on a file system in memory, or 'off'
+    /// Where acknowledged writes are kept until the log has them: a directory on a file system in
+    /// memory, or 'off'
     #[arg(long, value_name = "DIR|off", default_value = env::STANDBY_DIR, value_parser = parse_standby)]
     pub standby: ServeStandby,
     /// Keep the mount when the server dies: a small process holds it for the next server
@@ -265,7 +267,8 @@ pub struct CheckArgs {
     /// Mend what can be mended
     #[arg(long)]
     pub repair: bool,
-    /// With --repair: drop what is damaged or cut off, although something that was flushed may go back with it
+    /// With --repair: drop what is damaged or cut off, although something that was flushed may go
+    /// back with it
     #[arg(long, requires = "repair")]
     pub accept_loss: bool,
     /// How the pool is reached
@@ -307,7 +310,8 @@ pub struct CleanArgs {
     /// First write anew, in order, what overwriting has scattered
     #[arg(long)]
     pub sort: bool,
-    /// Most bytes of volumes to go through in a second, or 'max' [default: a tenth of the time while others use the pool]
+    /// Most bytes of volumes to go through in a second, or 'max' [default: a tenth of the time
+    /// while others use the pool]
     #[arg(long, requires = "sort", value_name = "SIZE|max", value_parser = names::rate)]
     pub rate: Option<u64>,
     /// Begin sorting anew

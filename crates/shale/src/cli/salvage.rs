@@ -42,10 +42,12 @@ pub struct SalvageArgs {
     /// Data file or block device of the new pool [default: NEW/data]
     #[arg(long, value_name = "FILE_OR_BLOCK_DEVICE")]
     pub data: Option<PathBuf>,
-    /// Bytes of data that the new pool may hold [default: the block device's size, or 80 % of the free space]
+    /// Bytes of data that the new pool may hold [default: the block device's size, or 80 % of the
+    /// free space]
     #[arg(long, value_name = "SIZE", value_parser = names::size)]
     pub capacity: Option<u64>,
-    /// The pool that is meant, if the beginning of the data is lost and its log tells of several: the first 16 digits of its id
+    /// The pool that is meant, if the beginning of the data is lost and its log tells of several:
+    /// the first 16 digits of its id
     #[arg(long, value_name = "ID", value_parser = names::pool_prefix)]
     pub id: Option<[u8; 8]>,
     /// Property of the new pool, which the old one's does not replace; may be repeated

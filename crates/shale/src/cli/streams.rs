@@ -41,13 +41,15 @@ pub struct SendArgs {
     #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name,
         required_unless_present_any = ["resume", "replicate"])]
     pub snapshot: Option<String>,
-    /// The snapshot that the receiver has: its name, #BOOKMARK, or VOLUME@SNAPSHOT if it is of another volume
+    /// The snapshot that the receiver has: its name, #BOOKMARK, or VOLUME@SNAPSHOT if it is of
+    /// another volume
     #[arg(long, value_name = "SNAPSHOT|#BOOKMARK")]
     pub from: Option<String>,
     /// Send every snapshot behind this one, up to the one named, and not only the difference
     #[arg(short = 'I', long, value_name = "SNAPSHOT|#BOOKMARK", conflicts_with = "from")]
     pub all_from: Option<String>,
-    /// Send all volumes whose names fit a pattern ('*', 'vm-*'), with all their snapshots up to this one, or up to the newest
+    /// Send all volumes whose names fit a pattern ('*', 'vm-*'), with all their snapshots up to
+    /// this one, or up to the newest
     #[arg(short = 'R', long, value_name = "PATTERN[@SNAPSHOT]", conflicts_with = "snapshot")]
     pub replicate: Option<String>,
     /// Send the rest of a stream that broke off: the token that the receiver showed

@@ -96,7 +96,8 @@ fn is_accepted(error: &Error, output: &Output) -> bool {
     is_yes
 }
 
-/// Says what opening the pool has mended, as far as it is listed, and of how much; where the result is one document, on stderr.
+/// Says what opening the pool has mended, as far as it is listed, and of how much; where the result
+/// is one document, on stderr.
 fn tell_mended(mended: Vec<Problem>, output: &Output) -> usize {
     let lines = mended.into_iter().take(PROBLEMS_LISTED_MAX).map(|problem| line(&problem.into()));
     let tell = |line: String| if output.is_json() { output.warn(line.trim_end()) } else { output.text(&line) };

@@ -1,5 +1,6 @@
-//! `shale clean`: with `--sort`, asks for slice after slice of sorting first, and rests between them as the rate or the pool's users demand. How
-//! far that came is kept with the pool, so that interrupting this command pauses it.
+//! `shale clean`: with `--sort`, asks for slice after slice of sorting first, and rests between
+//! them as the rate or the pool's users demand. How far that came is kept with the pool, so that
+//! interrupting this command pauses it.
 
 use std::time::Instant;
 
@@ -16,7 +17,8 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::session::Session;
 
-/// Rounds of one request: a second or so, so that the bar moves and an interruption is soon noticed.
+/// Rounds of one request: a second or so, so that the bar moves and an interruption is soon
+/// noticed.
 const ROUNDS: u32 = 16;
 
 /// Bytes of volumes of one slice of sorting: a fraction of a second.
@@ -50,7 +52,8 @@ pub fn run(args: CleanArgs, output: &Output) -> Outcome {
         }
         let progress = Progress::new(output, "cleaning", None);
         while !done.finished {
-            // What was there when the first slice began: what writers fill meanwhile is for the next pass.
+            // What was there when the first slice began: what writers fill meanwhile is for the
+            // next pass.
             let request = Request::Clean { all: args.all, rounds: ROUNDS, mark: done.mark };
             let slice = match session.call(request)? {
                 Reply::Cleaned(slice) => slice,

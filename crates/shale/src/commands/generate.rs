@@ -43,7 +43,8 @@ pub fn man(dir: &Path) -> Outcome {
     Ok(())
 }
 
-/// What follows the options in the help, under headings of manual pages: examples, exit status, and notes. Lines stay as they are.
+/// What follows the options in the help, under headings of manual pages: examples, exit status, and
+/// notes. Lines stay as they are.
 fn with_sections(page: &str) -> String {
     let (before, after) = page.split_once(".SH EXTRA\n").unwrap_or((page, ""));
     let (extra, rest) = match after.find("\n.SH ") {

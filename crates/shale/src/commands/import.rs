@@ -31,8 +31,8 @@ use crate::system::Termination;
 use crate::transfer::{self, Import, Moved, Source};
 use crate::volume_io::VolumeIo;
 
-/// Size of a volume that is made for a stream of unknown length, doubled whenever it becomes too small: few enough
-/// durable changes of size. A thin volume's size costs nothing.
+/// Size of a volume that is made for a stream of unknown length, doubled whenever it becomes too
+/// small: few enough durable changes of size. A thin volume's size costs nothing.
 const STREAM_BYTES_FIRST: u64 = 1 << 30;
 /// How often the ratio is asked for.
 const RATIO_EVERY: Duration = Duration::from_millis(500);
@@ -81,7 +81,8 @@ fn find(session: &Session, is_meant: impl Fn(&VolumeReport) -> bool) -> Outcome<
     Ok(volumes(session)?.into_iter().find(is_meant))
 }
 
-/// Waits for other clients of a volume that this one has open to go, at most [`GOING_PATIENCE`]: that of a command that has just ended does.
+/// Waits for other clients of a volume that this one has open to go, at most [`GOING_PATIENCE`]:
+/// that of a command that has just ended does.
 fn await_others_gone(session: &Session, name: &str, id: u64) -> Outcome {
     let give_up = Instant::now() + GOING_PATIENCE;
     loop {
@@ -99,7 +100,8 @@ fn await_others_gone(session: &Session, name: &str, id: u64) -> Outcome {
     }
 }
 
-/// Bytes of a volume that hold data: what snapshots keep beside is not the volume's. `None` if it is `interrupted`, or cannot be told.
+/// Bytes of a volume that hold data: what snapshots keep beside is not the volume's. `None` if it
+/// is `interrupted`, or cannot be told.
 fn data_bytes(volume: &dyn VolumeIo, interrupted: &AtomicBool) -> Option<u64> {
     let (size_bytes, mut at, mut data_bytes) = (volume.size_bytes().ok()?, 0, 0);
     while at < size_bytes {
@@ -121,7 +123,8 @@ fn empty(source: &Source) -> Error {
     Error::new(ErrorKind::Invalid, message)
 }
 
-/// What the volume says from before the first byte until all is durable: an import that is killed takes nothing back.
+/// What the volume says from before the first byte until all is durable: an import that is killed
+/// takes nothing back.
 fn incomplete() -> (String, String) {
     (INCOMPLETE.to_owned(), "yes".to_owned())
 }
@@ -129,7 +132,8 @@ fn incomplete() -> (String, String) {
 /// The volume that is imported into.
 struct Target {
     name: String,
-    /// What is written to, cut and removed is this one, even if it is renamed meanwhile and another gets its name.
+    /// What is written to, cut and removed is this one, even if it is renamed meanwhile and another
+    /// gets its name.
     id: u64,
     created: bool,
     /// It was made for a stream, and takes its size from what comes.
@@ -140,7 +144,8 @@ struct Target {
 }
 
 impl Target {
-    /// What is imported into, opened: of two imports that begin in the same instant, each finds the other.
+    /// What is imported into, opened: of two imports that begin in the same instant, each finds the
+    /// other.
     fn prepare(
         session: &Session,
         args: &ImportArgs,
@@ -273,7 +278,8 @@ impl Target {
         Ok(size_bytes)
     }
 
-    /// What is told of an import that is complete and durable: figures that cannot be had are left out.
+    /// What is told of an import that is complete and durable: figures that cannot be had are left
+    /// out.
     fn summary(
         &self,
         session: &Session,
@@ -284,7 +290,8 @@ impl Target {
     ) -> TransferSummary {
         let figures = find(session, |volume| volume.id == self.id).ok().flatten();
         let own_bytes = if self.created {
-            // All that a new volume holds is its own, unless a schedule was quick: it need not be gone through.
+            // All that a new volume holds is its own, unless a schedule was quick: it need not be
+            // gone through.
             figures.as_ref().map(|volume| volume.allocated_bytes)
         } else {
             session.volume(&self.name, Some(self.id)).ok().and_then(|volume| data_bytes(&*volume, interrupted))
@@ -308,7 +315,8 @@ impl Target {
         }
     }
 
-    /// Removes the volume if it was made for this import, and adds to the failure how far it came and what is left.
+    /// Removes the volume if it was made for this import, and adds to the failure how far it came
+    /// and what is left.
     fn clean_up(&self, session: &Session, source: &str, failure: Failure) -> Failure {
         let done = format_size(self.done.load(Ordering::SeqCst));
         let left = if self.created {
@@ -328,8 +336,8 @@ impl Target {
     }
 }
 
-/// The file-type rule that names a codec for what is imported, where the pool says `auto` and nobody said otherwise for this
-/// volume.
+/// The file-type rule that names a codec for what is imported, where the pool says `auto` and
+/// nobody said otherwise for this volume.
 fn rule_for(
     session: &Session,
     own: &BTreeMap<String, String>,
@@ -382,13 +390,13 @@ fn too_small(volume: &str, size_bytes: u64, source: &Source) -> Error {
     Error::new(ErrorKind::Invalid, format!("volume '{volume}' has {has}, {} needs {needs}", source.name()))
 }
 
-/// The ratio of what the pool stored since the import began. It includes what others write meanwhile: near enough for
-/// a progress bar.
+/// The ratio of what the pool stored since the import began. It includes what others write
+/// meanwhile: near enough for a progress bar.
 struct RatioSoFar<'a> {
     session: &'a Session,
     shown: bool,
-    /// The volume was empty, so that what it holds is what was stored; else what was written has to do, a part of
-    /// which still waits in the write buffer.
+    /// The volume was empty, so that what it holds is what was stored; else what was written has to
+    /// do, a part of which still waits in the write buffer.
     was_empty: bool,
     asked: Instant,
     before: StatusReport,
@@ -453,7 +461,8 @@ mod tests {
         );
     }
 
-    /// A volume of so many blocks, every other one of data, told one at a time; what comes from `fails_at` on cannot be told.
+    /// A volume of so many blocks, every other one of data, told one at a time; what comes from
+    /// `fails_at` on cannot be told.
     struct Striped {
         blocks: u64,
         fails_at: u64,

@@ -1,4 +1,5 @@
-//! What commands say of a volume, or of a snapshot, that has not got all of the data that an import was to bring.
+//! What commands say of a volume, or of a snapshot, that has not got all of the data that an import
+//! was to bring.
 
 use super::status::status;
 use crate::output::Output;

@@ -13,7 +13,8 @@ use crate::exit::Outcome;
 use crate::output::Output;
 use crate::pool_dir::{self, InitOptions, MEMORY_BYTES_MIN, Opening, Overwrite, PoolDir};
 
-/// A new pool begins with a short calibration, so that `auto` need not find out while it writes. Without it the pool is as good.
+/// A new pool begins with a short calibration, so that `auto` need not find out while it writes.
+/// Without it the pool is as good.
 fn calibrate(dir: &PoolDir, output: &Output) -> Result<()> {
     let lock = dir.lock()?.map_err(|holder| Error::new(ErrorKind::InUse, holder))?;
     let how = Opening::usual(MEMORY_BYTES_MIN);
@@ -25,7 +26,8 @@ fn calibrate(dir: &PoolDir, output: &Output) -> Result<()> {
 
 /// Makes a pool.
 pub fn run(args: InitArgs, output: &Output) -> Outcome {
-    // Before anything is touched: with --force an old pool would be gone by the time the engine says the same.
+    // Before anything is touched: with --force an old pool would be gone by the time the engine
+    // says the same.
     if !args.extent.is_power_of_two() || !(EXTENT_BYTES_MIN..=EXTENT_BYTES_MAX).contains(&args.extent) {
         let message = format!(
             "--extent {}: must be a power of two from {} to {}",

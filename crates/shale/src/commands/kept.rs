@@ -1,4 +1,5 @@
-//! `shale bookmark`, `bookmarks`: what outlives a snapshot; `hold`, `release`, `holds`: what keeps one.
+//! `shale bookmark`, `bookmarks`: what outlives a snapshot; `hold`, `release`, `holds`: what keeps
+//! one.
 
 use serde_json::json;
 use surface::{Error, ErrorKind};

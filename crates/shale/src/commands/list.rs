@@ -1,4 +1,5 @@
-//! `shale list`: volumes, with `-r` their snapshots; as a table for people, or as bare columns for scripts.
+//! `shale list`: volumes, with `-r` their snapshots; as a table for people, or as bare columns for
+//! scripts.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,7 @@
-//! Work that goes through a whole pool slice by slice, and how much of the time it leaves to others. How far it came is kept with the
-//! pool, so that interrupting the command pauses the work: it ends behind a slice, and a pool that it opened is closed in order, because
-//! otherwise what the map was told last is lost, and that is how far it came.
+//! Work that goes through a whole pool slice by slice, and how much of the time it leaves to
+//! others. How far it came is kept with the pool, so that interrupting the command pauses the work:
+//! it ends behind a slice, and a pool that it opened is closed in order, because otherwise what the
+//! map was told last is lost, and that is how far it came.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,8 +58,9 @@ impl Interruption {
     }
 }
 
-/// From now on a signal ends the process at once, as its default would, but says so in the way of all commands. For those that leave nothing
-/// to be put in order: a pool that is open then has crashed, which it is made for. To be called before any other thread is started.
+/// From now on a signal ends the process at once, as its default would, but says so in the way of
+/// all commands. For those that leave nothing to be put in order: a pool that is open then has
+/// crashed, which it is made for. To be called before any other thread is started.
 ///
 /// # Errors
 /// When signals cannot be blocked, or the thread that waits for them cannot be started.
@@ -78,7 +80,8 @@ pub struct Standing {
     pub finished: bool,
     pub bytes_done: u64,
     pub bytes_total: u64,
-    /// Bytes that users of the pool have read and written, and that were sent and received for them.
+    /// Bytes that users of the pool have read and written, and that were sent and received for
+    /// them.
     pub foreground_bytes: u64,
     /// What the progress bar says of it.
     pub said: String,
@@ -87,9 +90,11 @@ pub struct Standing {
 /// How much is asked for at a time, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct SliceBytes {
-    /// While others use the pool, and where a rate is given: so little that nobody waits long for it.
+    /// While others use the pool, and where a rate is given: so little that nobody waits long for
+    /// it.
     pub busy: u64,
-    /// As long as nobody does, or nobody is to be spared: the beginning and the end of a slice cost time.
+    /// As long as nobody does, or nobody is to be spared: the beginning and the end of a slice cost
+    /// time.
     pub idle: u64,
 }
 
@@ -100,8 +105,9 @@ impl SliceBytes {
     }
 }
 
-/// Asks for slices with `call` (bytes, whether to begin anew), until all is done, resting between them as the pacing or the pool's
-/// users demand; only asks how far it is when `pacing` says so. Returns the last answer.
+/// Asks for slices with `call` (bytes, whether to begin anew), until all is done, resting between
+/// them as the pacing or the pool's users demand; only asks how far it is when `pacing` says so.
+/// Returns the last answer.
 ///
 /// # Errors
 /// Those of `call`; `Interrupted`.

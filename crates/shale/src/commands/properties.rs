@@ -33,7 +33,8 @@ pub fn get(args: GetArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// The first word is a volume if there is one of that name; else all words are properties of the pool.
+/// The first word is a volume if there is one of that name; else all words are properties of the
+/// pool.
 fn wanted(session: &Session, pool: &Path, words: &[String]) -> Result<Vec<PropertyReport>> {
     let Some((first, rest)) = words.split_first() else { return in_force(session, None) };
     match in_force(session, Some(first.clone())) {

@@ -13,7 +13,8 @@ use crate::exit::Outcome;
 use crate::output::Output;
 use crate::session::Session;
 
-/// Bytes of extents of one slice: a fraction of a second of compressing, even with the slowest codecs.
+/// Bytes of extents of one slice: a fraction of a second of compressing, even with the slowest
+/// codecs.
 const SLICES: SliceBytes = SliceBytes::always(4 << 20);
 
 /// What recompression did.

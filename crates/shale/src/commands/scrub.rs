@@ -14,8 +14,8 @@ use crate::model::ScrubSlice;
 use crate::output::Output;
 use crate::session::Session;
 
-/// While others are at work, a few milliseconds on a fast device, so that the rests between them are short, too; else so much that reading hardly
-/// ever stops.
+/// While others are at work, a few milliseconds on a fast device, so that the rests between them
+/// are short, too; else so much that reading hardly ever stops.
 const SLICES: SliceBytes = SliceBytes { busy: 8 << 20, idle: 128 << 20 };
 
 /// What scrubbing found.

@@ -1,11 +1,13 @@
 //! `shale serve`.
 //!
-//! Order of events: signals caught; pool opened; control socket; front ends; `ready`. Then everything is up to the
-//! clients, until a signal comes or the mount is taken away with nothing else left to serve. Then:
+//! Order of events: signals caught; pool opened; control socket; front ends; `ready`. Then
+//! everything is up to the clients, until a signal comes or the mount is taken away with nothing
+//! else left to serve. Then:
 //!
 //! 1. NBD: no new requests; those in work are answered, connections closed.
-//! 2. The mount is taken away. If files in it are open: what file systems on loop devices on them have in the kernel's
-//!    caches is synced, then the mount is cut off. Nobody is waited for who only has a file open: what was acknowledged to him is kept.
+//! 2. The mount is taken away. If files in it are open: what file systems on loop devices on them
+//!    have in the kernel's caches is synced, then the mount is cut off. Nobody is waited for who
+//!    only has a file open: what was acknowledged to him is kept.
 //! 3. The control socket; the pool is closed, which makes everything durable.
 //!
 //! A second SIGINT or SIGTERM, a second or more after the first, ends the process wherever it is.
@@ -32,8 +34,9 @@ use crate::service::{Served, Service};
 use crate::shares::Shares;
 use crate::system::{self, Termination};
 
-/// How long a stopping server takes to bring down what file systems on its files have in the kernel's caches, before it cuts
-/// them off. Well within the 90 s after which systemd kills, with time left to close the pool.
+/// How long a stopping server takes to bring down what file systems on its files have in the
+/// kernel's caches, before it cuts them off. Well within the 90 s after which systemd kills, with
+/// time left to close the pool.
 const SYNC_PATIENCE: Duration = Duration::from_secs(45);
 
 /// NBD connections get one of so many descriptors at most: the map, commands and the mount need
@@ -65,8 +68,9 @@ pub fn run(args: ServeArgs, output: &Output) -> Outcome {
     let listen = addresses(&args, &dir, output)?;
     // Room for one of each kind: nobody sends twice.
     let (send, events) = bounded(2);
-    // Before any thread is started: it holds for this one and for those that it starts. A file system on one of our volumes waits for those of the
-    // engine as it does for those of the front ends.
+    // Before any thread is started: it holds for this one and for those that it starts. A file
+    // system on one of our volumes waits for those of the engine as it does for those of the front
+    // ends.
     fe_fuse::become_io_flusher();
     let for_signals = send.clone();
     signals
@@ -175,7 +179,8 @@ struct FrontEnds {
     connections_max: usize,
 }
 
-/// Refuses a mount point below which the pool itself would vanish: no command would find it any more.
+/// Refuses a mount point below which the pool itself would vanish: no command would find it any
+/// more.
 ///
 /// # Errors
 /// `Invalid`.
@@ -197,8 +202,9 @@ fn check_hides_nothing(dir: &Path, service: &Service) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a mount point below which a socket of the server itself would vanish: its address would be told, nobody could reach it, and the
-/// file would stay behind, out of the server's reach as well.
+/// Refuses a mount point below which a socket of the server itself would vanish: its address would
+/// be told, nobody could reach it, and the file would stay behind, out of the server's reach as
+/// well.
 ///
 /// # Errors
 /// `Invalid`.
@@ -222,8 +228,8 @@ fn check_hides_no_socket(dir: &Path, listen: &[Listen]) -> Result<()> {
     Ok(())
 }
 
-/// Memory for what NBD clients have in flight: a quarter of the budget, but enough for the largest request, and for a few deep queues
-/// at most.
+/// Memory for what NBD clients have in flight: a quarter of the budget, but enough for the largest
+/// request, and for a few deep queues at most.
 fn nbd_bytes(memory_bytes: u64) -> usize {
     (memory_bytes / 4).clamp(64 << 20, 256 << 20) as usize
 }
@@ -395,7 +401,8 @@ impl FrontEnds {
     }
 }
 
-/// Syncs what lies on the files of the mount that is about to end, and tells whoever uses it what to do.
+/// Syncs what lies on the files of the mount that is about to end, and tells whoever uses it what
+/// to do.
 fn sync_stack(stack: Stack, output: &Output) {
     if stack.is_empty() {
         return;
@@ -403,7 +410,8 @@ fn sync_stack(stack: Stack, output: &Output) {
     let shown = |paths: &[PathBuf]| paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
     let (mounts, devices) = (shown(&stack.mounts), shown(&stack.devices));
     let (send, done) = bounded(1);
-    // A thread of its own: it waits for the files that this process serves, and ends when they are cut off.
+    // A thread of its own: it waits for the files that this process serves, and ends when they are
+    // cut off.
     let started =
         std::thread::Builder::new().name("stack-sync".to_owned()).spawn(move || drop(send.send(stack.sync())));
     let synced = match started.map(|_| done.recv_timeout(SYNC_PATIENCE)) {
@@ -425,7 +433,8 @@ fn install_logger(output: Output) {
     struct Logger(Output);
     impl log::Log for Logger {
         fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
-            // Libraries tell much that means nothing to a user; what goes wrong there comes back as an error.
+            // Libraries tell much that means nothing to a user; what goes wrong there comes back as
+            // an error.
             let ours = metadata.target().starts_with("fe_") || metadata.target().starts_with("shale");
             metadata.level() <= if ours { log::Level::Info } else { log::Level::Error }
         }

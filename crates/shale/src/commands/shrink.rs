@@ -16,7 +16,8 @@ use crate::progress::Progress;
 use crate::session::Session;
 use crate::system::Termination;
 
-/// Rounds of one request: a second or so, so that the bar moves and an interruption is soon noticed.
+/// Rounds of one request: a second or so, so that the bar moves and an interruption is soon
+/// noticed.
 const ROUNDS: u32 = 16;
 
 /// Makes a pool smaller.

@@ -1,5 +1,5 @@
-//! Short values of properties that stand for others, such as `compression=zstd`: they are spelled out
-//! before anything is done with them, and what they stand for is said.
+//! Short values of properties that stand for others, such as `compression=zstd`: they are spelled
+//! out before anything is done with them, and what they stand for is said.
 
 use crate::cli::Command;
 use crate::output::Output;

@@ -1,5 +1,6 @@
-//! `shale send` and `shale receive` of several snapshots in one go: see `stream_plan` for what a set has, and `format` for how it begins and ends.
-//! Each stream of a set is sent and received by itself: the pool, and its server, know nothing of sets.
+//! `shale send` and `shale receive` of several snapshots in one go: see `stream_plan` for what a
+//! set has, and `format` for how it begins and ends. Each stream of a set is sent and received by
+//! itself: the pool, and its server, know nothing of sets.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -20,7 +21,8 @@ use crate::session::Session;
 use crate::stream_io::{Place, ReceiveWish, Received};
 use crate::stream_plan::{SetPlan, SetWish};
 
-/// Properties of a volume in a stream that a clone does not get from it: see the engine's `receive`, and `incomplete` goes with the snapshot.
+/// Properties of a volume in a stream that a clone does not get from it: see the engine's
+/// `receive`, and `incomplete` goes with the snapshot.
 const LEFT_BEHIND: [&str; 4] = ["reservation", "snapshots", "keep", "incomplete"];
 
 #[derive(Debug, Serialize)]
@@ -270,7 +272,8 @@ impl Incoming<'_, '_> {
 
     /// A clone begins as what it was cloned from, if that is here.
     fn make_clone(&self, begin: &StreamBegin, volume: &str, place: &Place) -> Outcome {
-        // Under a name of the user's, a difference for what is not there is a mistake, which the pool tells.
+        // Under a name of the user's, a difference for what is not there is a mistake, which the
+        // pool tells.
         if place.exists || begin.from.is_none() || !self.args.replicate {
             return Ok(());
         }

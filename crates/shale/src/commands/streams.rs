@@ -135,7 +135,8 @@ pub fn send(args: SendArgs, output: &Output) -> Outcome {
     let started = Instant::now();
     let summary = Session::with(&args.pool, &args.access, output, |session| {
         let wish = SendWish { snapshot: args.snapshot, from: args.from, resume: args.resume };
-        // Before the target is opened: with --force an old stream would be gone by the time the pool says that there is no such snapshot.
+        // Before the target is opened: with --force an old stream would be gone by the time the
+        // pool says that there is no such snapshot.
         let mut source = session.send(&wish)?;
         let about = source.about().clone();
         incomplete::warn_of(&format!("{}@{}", about.volume, about.snapshot), session, output);

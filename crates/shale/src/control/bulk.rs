@@ -1,7 +1,8 @@
 //! Binary frames for bulk data of one volume, after a `bulk` request on a control connection.
 //!
-//! The client sends a request and waits for its reply; several connections carry several requests at once. So each side
-//! buffers one frame for each connection, and an error comes back with the request that it belongs to.
+//! The client sends a request and waits for its reply; several connections carry several requests
+//! at once. So each side buffers one frame for each connection, and an error comes back with the
+//! request that it belongs to.
 //!
 //! | request: offset | size | field |
 //! | --- | --- | --- |
@@ -23,7 +24,8 @@ use surface::{Allocation, Error, Run};
 
 use super::protocol::kind_by_name;
 
-/// Largest read or write: bounds a frame, and with it the memory of a connection. Imports use 1 MiB.
+/// Largest read or write: bounds a frame, and with it the memory of a connection. Imports use 1
+/// MiB.
 pub const DATA_BYTES_MAX: u64 = 4 << 20;
 /// Most runs that one `allocation` asks for: 512 KiB of reply.
 pub const RUNS_MAX: u32 = 65536;
@@ -207,7 +209,8 @@ pub fn encode_runs(runs: &[Run]) -> Vec<u8> {
     runs.iter().flat_map(|run| word(run).to_le_bytes()).collect()
 }
 
-/// Runs from what was received. A rest of less than 8 bytes is ignored: the caller checks the sum of the lengths.
+/// Runs from what was received. A rest of less than 8 bytes is ignored: the caller checks the sum
+/// of the lengths.
 pub fn decode_runs(payload: &[u8]) -> Vec<Run> {
     let (words, _) = payload.as_chunks::<8>();
     let run = |word: &[u8; 8]| {

@@ -19,14 +19,16 @@ use crate::stream_io::{ReceiveWish, SendWish};
 use crate::system::read_vec;
 use crate::volume_io::{FileCopier, VolumeIo};
 
-/// A connection to the server of a pool. Requests go one at a time; there is no time limit, because a checkpoint or a
-/// resize takes as long as it takes, and a server that dies closes the connection.
+/// A connection to the server of a pool. Requests go one at a time; there is no time limit, because
+/// a checkpoint or a resize takes as long as it takes, and a server that dies closes the
+/// connection.
 pub struct Client {
     socket: PathBuf,
     stream: Mutex<BufReader<UnixStream>>,
 }
 
-/// How long a server may take to say hello. It does so without looking at the pool; a stopped process never does.
+/// How long a server may take to say hello. It does so without looking at the pool; a stopped
+/// process never does.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) fn gone(error: std::io::Error) -> Error {
@@ -41,7 +43,8 @@ impl Client {
     /// Connects to the socket, and sees whether somebody answers.
     ///
     /// # Errors
-    /// `InUse` when nobody does within [`HELLO_PATIENCE`], `Unsupported` when it is a server of another version.
+    /// `InUse` when nobody does within [`HELLO_PATIENCE`], `Unsupported` when it is a server of
+    /// another version.
     pub fn connect(socket: &Path) -> Result<Self> {
         let silent = |error| Error::with_source(ErrorKind::InUse, "its control socket does not answer", error);
         let short = short_socket_path(socket).map_err(silent)?;
@@ -67,7 +70,8 @@ impl Client {
         let line = encode_request(request)?;
         let mut stream = self.stream.lock();
         let written = stream.get_mut().write_all(&line);
-        // Even if it cannot be written: a server that refuses a connection says why before it closes it.
+        // Even if it cannot be written: a server that refuses a connection says why before it
+        // closes it.
         match (read_line(&mut *stream), written) {
             (Ok(Some(reply)), _) => decode_reply(&reply),
             (_, Err(error)) | (Err(error), Ok(())) => Err(gone(error)),
@@ -115,14 +119,15 @@ impl Client {
 fn bulk_connection(socket: &Path, name: &str, id: Option<u64>) -> Result<(UnixStream, u64)> {
     let client = Client::connect(socket)?;
     match client.call(&Request::Bulk { volume: name.to_owned(), id })? {
-        // The server sends nothing unasked, so the line reader holds nothing that belongs to the frames.
+        // The server sends nothing unasked, so the line reader holds nothing that belongs to the
+        // frames.
         Reply::Bulk { id } => Ok((client.stream.into_inner().into_inner(), id)),
         other => Err(other.unexpected()),
     }
 }
 
-/// A volume behind the control socket. Keeps one connection for each thread that is inside a call at the same time:
-/// as many as the caller has threads.
+/// A volume behind the control socket. Keeps one connection for each thread that is inside a call
+/// at the same time: as many as the caller has threads.
 pub struct RemoteVolume {
     socket: PathBuf,
     name: String,
@@ -163,7 +168,8 @@ impl RemoteVolume {
         result
     }
 
-    /// Takes a reply: the outer error is that of the connection, the inner one what the server says.
+    /// Takes a reply: the outer error is that of the connection, the inner one what the server
+    /// says.
     fn take_reply<T>(
         stream: &mut UnixStream,
         take: impl FnOnce(&mut UnixStream, usize) -> std::io::Result<T>,

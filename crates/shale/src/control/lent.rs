@@ -1,17 +1,23 @@
-//! A client's file in the server's hands: its descriptor is passed over the control connection, and the server copies between it and
-//! the volume itself. Import and export of files go that way, because bytes that pass through a socket are copied twice more and
-//! wake two processes for each piece.
+//! A client's file in the server's hands: its descriptor is passed over the control connection, and
+//! the server copies between it and the volume itself. Import and export of files go that way,
+//! because bytes that pass through a socket are copied twice more and wake two processes for each
+//! piece.
 //!
-//! 1. The client sends a `lend` frame, and behind it one byte that carries the descriptor (SCM_RIGHTS). The server takes a regular file
-//!    or a block device, and refuses everything else: reading or writing those ends by itself, a pipe may wait for ever.
-//! 2. Each `copy-out` frame names a range of the volume: the server reads it and writes it to the file at the same offset.
-//! 3. Each `copy-in` frame names a range of the file: the server reads it, fills its last block up with zeroes, and writes it to the volume.
+//! 1. The client sends a `lend` frame, and behind it one byte that carries the descriptor
+//!    (SCM_RIGHTS). The server takes a regular file or a block device, and refuses everything else:
+//!    reading or writing those ends by itself, a pipe may wait for ever.
+//! 2. Each `copy-out` frame names a range of the volume: the server reads it and writes it to the
+//!    file at the same offset.
+//! 3. Each `copy-in` frame names a range of the file: the server reads it, fills its last block up
+//!    with zeroes, and writes it to the volume.
 //!
-//! A file on a FUSE mount is not lent, and not taken: the mount may be the server's own. A thread of the server that waits for its own mount
-//! keeps the process from ending, by kill -9 as well. The client reads or writes such a file by itself.
+//! A file on a FUSE mount is not lent, and not taken: the mount may be the server's own. A thread
+//! of the server that waits for its own mount keeps the process from ending, by kill -9 as well.
+//! The client reads or writes such a file by itself.
 //!
-//! The server can do with the descriptor what the client could, no more: it was opened by the client, with the client's rights. The
-//! copies are bounded like all frames, so a connection never holds more than one piece, and a client that goes away ends its copy.
+//! The server can do with the descriptor what the client could, no more: it was opened by the
+//! client, with the client's rights. The copies are bounded like all frames, so a connection never
+//! holds more than one piece, and a client that goes away ends its copy.
 
 use std::fs::File;
 use std::io::{Error as IoError, ErrorKind as IoErrorKind, IoSlice, IoSliceMut, Result as IoResult};
@@ -48,7 +54,8 @@ pub(super) fn pass(socket: impl AsFd, file: impl AsFd) -> IoResult<()> {
     if sent == 1 { Ok(()) } else { Err(IoError::from(IoErrorKind::WriteZero)) }
 }
 
-/// Takes a descriptor that was passed. The inner error says why it cannot be used; the connection goes on.
+/// Takes a descriptor that was passed. The inner error says why it cannot be used; the connection
+/// goes on.
 ///
 /// # Errors
 /// I/O errors, and `InvalidData` when something else comes.

@@ -1,7 +1,7 @@
 //! Requests and replies: their documents, encoding and decoding. No sockets here.
 //!
-//! Request: `{"version":1,"request":{"op":"create","volume":"vm",...}}`.
-//! Reply: `{"version":1,"reply":{...}}` or `{"version":1,"error":{"kind":"not-found","message":"..."}}`.
+//! Request: `{"version":1,"request":{"op":"create","volume":"vm",...}}`. Reply:
+//! `{"version":1,"reply":{...}}` or `{"version":1,"error":{"kind":"not-found","message":"..."}}`.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -17,11 +17,12 @@ use crate::model::{
 use crate::stream_io::{Place, ReceiveWish, SendWish, Sending};
 use crate::stream_plan::{SetPlan, SetWish};
 
-/// Version of the protocol. Raised when a request or reply changes its meaning; new requests alone do not raise it.
+/// Version of the protocol. Raised when a request or reply changes its meaning; new requests alone
+/// do not raise it.
 pub const VERSION: u32 = 2;
 
-/// Longest line. A list of 10,000 volumes with properties takes about 4 MiB; this leaves room, and bounds what a
-/// peer can make us buffer.
+/// Longest line. A list of 10,000 volumes with properties takes about 4 MiB; this leaves room, and
+/// bounds what a peer can make us buffer.
 pub const LINE_BYTES_MAX: usize = 16 << 20;
 
 /// What a command asks of an open pool.
@@ -243,7 +244,8 @@ pub enum Request {
         /// A byte of the region.
         offset: u64,
     },
-    /// Begins to trace choices if nobody does yet, and takes what has been traced: [`Reply::Trace`].
+    /// Begins to trace choices if nobody does yet, and takes what has been traced:
+    /// [`Reply::Trace`].
     Trace {
         /// At most so many records.
         count: usize,
@@ -263,7 +265,8 @@ pub enum Request {
         /// The base's.
         from: Option<[u8; 16]>,
     },
-    /// Turns the connection into one that carries a stream out of the pool: [`Reply::Sending`], then what `streams` says.
+    /// Turns the connection into one that carries a stream out of the pool: [`Reply::Sending`],
+    /// then what `streams` says.
     Send(SendWish),
     /// Turns the connection into one that carries a stream into the pool.
     Receive(ReceiveWish),
@@ -459,7 +462,8 @@ pub fn kind_by_name(name: &str) -> ErrorKind {
     known.into_iter().find(|kind| kind.name() == name).unwrap_or(Io)
 }
 
-/// Reads one line of at most [`LINE_BYTES_MAX`] bytes, without its end; none at the end of the stream.
+/// Reads one line of at most [`LINE_BYTES_MAX`] bytes, without its end; none at the end of the
+/// stream.
 ///
 /// # Errors
 /// I/O errors; `InvalidData` for a line that is too long or ends in the middle.

@@ -1,8 +1,8 @@
 //! The server's side of the control socket.
 //!
-//! One thread accepts, one thread serves each connection. Connections are bounded; each buffers one line or one frame.
-//! [`ControlServer::stop`] cuts the connections off where they wait for their client, lets the request in work finish,
-//! and returns when all threads are done.
+//! One thread accepts, one thread serves each connection. Connections are bounded; each buffers one
+//! line or one frame. [`ControlServer::stop`] cuts the connections off where they wait for their
+//! client, lets the request in work finish, and returns when all threads are done.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -33,10 +33,11 @@ use crate::service::Service;
 use crate::stream_io::{LocalSink, LocalSource, StreamSink, StreamSource};
 use crate::system::read_vec;
 
-/// Most connections at once. An import takes about five; this allows a dozen of them, and bounds memory to
-/// 64 frames of 4 MiB.
+/// Most connections at once. An import takes about five; this allows a dozen of them, and bounds
+/// memory to 64 frames of 4 MiB.
 const CONNECTIONS_MAX: usize = 64;
-/// Where descriptors are few, one for so many of them: each takes one, and the file that was passed along with it.
+/// Where descriptors are few, one for so many of them: each takes one, and the file that was passed
+/// along with it.
 const CONNECTIONS_SHARE: u64 = 8;
 const CONNECTIONS_MIN: usize = 6;
 
@@ -46,7 +47,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a stopping server waits for clients to take the replies that are under way. A client that was stopped itself
 /// never does.
 const REPLY_PATIENCE: Duration = Duration::from_secs(5);
-/// How long the connection of a command that was just interrupted may take to end before somebody who waits for that is refused.
+/// How long the connection of a command that was just interrupted may take to end before somebody
+/// who waits for that is refused.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(1);
 
 struct Shared {
@@ -70,8 +72,8 @@ struct Connection {
 }
 
 impl Shared {
-    /// One connection recompresses at a time: how far a pool has come with it is kept once, and the one that began first would be told to go on
-    /// where the other one is.
+    /// One connection recompresses at a time: how far a pool has come with it is kept once, and the
+    /// one that began first would be told to go on where the other one is.
     ///
     /// # Errors
     /// `InUse`, if another one does, and does not end within [`LEAVE_PATIENCE`].
@@ -115,8 +117,8 @@ impl Shared {
 /// A control socket that is listened on.
 pub struct ControlServer {
     socket: PathBuf,
-    /// The acceptor's, to end its waiting: a connection could not be made for that once somebody has removed the socket, or all descriptors are
-    /// taken.
+    /// The acceptor's, to end its waiting: a connection could not be made for that once somebody
+    /// has removed the socket, or all descriptors are taken.
     listener: Arc<UnixListener>,
     shared: Arc<Shared>,
     acceptor: JoinHandle<()>,
@@ -147,7 +149,8 @@ impl ControlServer {
     /// Stops listening, ends all connections, and removes the socket.
     pub fn stop(self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        // Wakes the acceptor, and refuses who has not been accepted; a listening socket can always be shut down.
+        // Wakes the acceptor, and refuses who has not been accepted; a listening socket can always
+        // be shut down.
         let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
         drop(std::fs::remove_file(&self.socket));
         if self.acceptor.join().is_err() {
@@ -174,8 +177,8 @@ impl ControlServer {
     }
 }
 
-/// Binds under another name first, so that nobody can connect before the mode is set, and a stale socket is replaced
-/// in one step.
+/// Binds under another name first, so that nobody can connect before the mode is set, and a stale
+/// socket is replaced in one step.
 fn listen(socket: &Path) -> IoResult<UnixListener> {
     let mut unready = socket.as_os_str().to_owned();
     unready.push(".new");
@@ -348,7 +351,8 @@ fn serve_frames(mut stream: &UnixStream, device: &dyn BlockDevice) -> IoResult<(
     Ok(())
 }
 
-/// Does what a frame asks for; what is to be sent is the beginning of `buffer`, as long as the result says.
+/// Does what a frame asks for; what is to be sent is the beginning of `buffer`, as long as the
+/// result says.
 fn answer(
     frame: Frame,
     stream: &UnixStream,

@@ -1,7 +1,8 @@
 //! Streams of snapshots through the control socket, both sides.
 //!
-//! After `send`, the server sends chunk after chunk as bulk replies, an empty one behind the last; or an error. After `receive`, the client
-//! sends each chunk in a bulk frame and waits for its reply, which is empty, but for the last chunk's: that is the report, in JSON.
+//! After `send`, the server sends chunk after chunk as bulk replies, an empty one behind the last;
+//! or an error. After `receive`, the client sends each chunk in a bulk frame and waits for its
+//! reply, which is empty, but for the last chunk's: that is the report, in JSON.
 
 use std::io::{BufReader, Error as IoError, ErrorKind as IoErrorKind, Read, Result as IoResult, Write};
 use std::os::unix::net::UnixStream;

@@ -1,11 +1,15 @@
-//! The dictionaries that a volume would train for its small units: from samples of the same population, by the same rules as in a pool.
+//! The dictionaries that a volume would train for its small units: from samples of the same
+//! population, by the same rules as in a pool.
 //!
-//! 1. Windows are drawn from everywhere, as many as a volume keeps as samples; what looks random is left out, as there.
-//! 2. They are divided into parts in the order of the files, and go through [`policy::train_dictionaries`].
-//! 3. Before a batch of samples of one type is compressed, all that were adopted, and none, are tried on some of its units: the best one is what a
-//!    region of a volume would come to use, too.
+//! 1. Windows are drawn from everywhere, as many as a volume keeps as samples; what looks random is
+//!    left out, as there.
+//! 2. They are divided into parts in the order of the files, and go through
+//!    [`policy::train_dictionaries`].
+//! 3. Before a batch of samples of one type is compressed, all that were adopted, and none, are
+//!    tried on some of its units: the best one is what a region of a volume would come to use, too.
 //!
-//! So the estimate is of a volume that has its dictionaries: what is written before the first training is stored without.
+//! So the estimate is of a volume that has its dictionaries: what is written before the first
+//! training is stored without.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,12 +23,14 @@ use super::meter::units_of;
 use super::population::Population;
 use super::settings::Plan;
 
-/// Bytes of samples, and how many times that is written while a volume takes them: as the engine has it.
+/// Bytes of samples, and how many times that is written while a volume takes them: as the engine
+/// has it.
 const SAMPLE_BYTES: u64 = 4 << 20;
 const WRITTEN_TIMES: u64 = 4;
 /// Units of a batch that dictionaries are compared on.
 const COMPARED_UNITS: usize = 6;
-/// Number of the drawing of samples, apart from that of the estimate: a dictionary that had seen what it is measured on would look too good.
+/// Number of the drawing of samples, apart from that of the estimate: a dictionary that had seen
+/// what it is measured on would look too good.
 const SEED: u64 = 0x5a3b;
 /// Samples of a part lie together; so many windows count as one place.
 const PLACE_WINDOWS: u64 = 256;

@@ -12,7 +12,8 @@ use super::dictionaries::Dictionaries;
 use super::settings::{How, Plan, Setting};
 use super::statistics::Observation;
 
-/// What is tried beside the codec of a file-type rule: zstd-1, which takes next to nothing and finds most of what there is.
+/// What is tried beside the codec of a file-type rule: zstd-1, which takes next to nothing and
+/// finds most of what there is.
 const QUICK: CodecId = CodecId(65);
 /// [`strength`] from which on a codec is meant to compress, and not only to leave zeroes out.
 const STRONG: f64 = 0.5;
@@ -50,8 +51,8 @@ pub struct Sample {
     pub slow: bool,
 }
 
-/// What a setting works with: contexts of its own, because one that changes its level for every unit is slower than in a pool; and
-/// what `auto` has learned.
+/// What a setting works with: contexts of its own, because one that changes its level for every
+/// unit is slower than in a pool; and what `auto` has learned.
 struct Bench {
     workspace: Workspace,
     table: PlainTable,
@@ -86,8 +87,8 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Learns from samples what a pool has learned long ago, and pays for it: what `auto` tests from now on, it pays for by what
-    /// it compresses.
+    /// Learns from samples what a pool has learned long ago, and pays for it: what `auto` tests
+    /// from now on, it pays for by what it compresses.
     pub fn warm_up(&mut self, samples: &[Sample]) {
         self.observe(samples);
         for bench in &mut self.benches {
@@ -95,8 +96,9 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Compresses samples. One setting goes through all of them before the next one does, as in a pool, where a codec finds its tables in
-    /// the cache: taking turns with others for each unit makes some codecs look twice as slow as they are.
+    /// Compresses samples. One setting goes through all of them before the next one does, as in a
+    /// pool, where a codec finds its tables in the cache: taking turns with others for each unit
+    /// makes some codecs look twice as slow as they are.
     pub fn observe(&mut self, samples: &[Sample]) -> Vec<Observation> {
         let count = self.plan.settings.len();
         let units: Vec<Vec<&[u8]>> = samples.iter().map(|sample| units_of(&sample.bytes)).collect();
@@ -124,7 +126,8 @@ impl<'a> Meter<'a> {
         observations
     }
 
-    /// The codecs of the rules, by mode, of those that hold for these units: as `import` tries them.
+    /// The codecs of the rules, by mode, of those that hold for these units: as `import` tries
+    /// them.
     fn believed(&mut self, rules: &RuleOfModes, units: &[&[u8]]) -> [Option<Codec>; Mode::ALL.len()] {
         rules.map(|rule| {
             let RuleOf { codec, is_default } = rule?;

@@ -1,15 +1,17 @@
-//! What data would take if it were stored: saving with an error bar, CPU time and speed for each setting, from samples.
+//! What data would take if it were stored: saving with an error bar, CPU time and speed for each
+//! setting, from samples.
 //!
-//! 1. `population` lists what there is: files, images, devices, a volume; cut into windows of one unit, those that are holes left
-//!    out; grouped by type of file into strata.
-//! 2. `draw` picks windows: each stratum is divided into as many strips as it gets samples, in the order of its files, and one
-//!    window is drawn from each strip at random.
+//! 1. `population` lists what there is: files, images, devices, a volume; cut into windows of one
+//!    unit, those that are holes left out; grouped by type of file into strata.
+//! 2. `draw` picks windows: each stratum is divided into as many strips as it gets samples, in the
+//!    order of its files, and one window is drawn from each strip at random.
 //! 3. If units are small enough for dictionaries, `dictionaries` trains some, as a volume does.
-//! 4. `meter` compresses each drawn window with every setting, through the same code as a pool does; slow settings get every
-//!    eighth window only.
+//! 4. `meter` compresses each drawn window with every setting, through the same code as a pool
+//!    does; slow settings get every eighth window only.
 //! 5. `statistics` makes estimates with confidence intervals of it, `report` the tables.
 //!
-//! Nothing is written, and memory does not grow with the amount of data but with the number of files.
+//! Nothing is written, and memory does not grow with the amount of data but with the number of
+//! files.
 
 mod dictionaries;
 mod draw;
@@ -28,7 +30,8 @@ use env::{Clock, Rapl, SystemClock};
 use policy::Power;
 use surface::{Error, ErrorKind, Result};
 
-/// What is read unless told otherwise: a margin of about one point where units differ as much as files of all kinds do.
+/// What is read unless told otherwise: a margin of about one point where units differ as much as
+/// files of all kinds do.
 const SAMPLE_BYTES: u64 = 128 << 20;
 /// Most samples unless told otherwise: each costs a seek where the disk has heads.
 const SAMPLES_MAX: u64 = 8192;
@@ -49,7 +52,8 @@ const STRATUM_SAMPLES_MIN: u64 = 24;
 /// Draws, measures, and estimates. `progress` is told the bytes done and the bytes to do.
 ///
 /// # Errors
-/// Of reading a volume; files that cannot be read, and what is damaged, are left out and counted, unless that is all there is.
+/// Of reading a volume; files that cannot be read, and what is damaged, are left out and counted,
+/// unless that is all there is.
 pub fn run(
     population: &Population,
     plan: &Plan,

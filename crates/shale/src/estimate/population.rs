@@ -21,7 +21,8 @@ const HOLES_FROM_BYTES: u64 = 1 << 20;
 const RUNS_MAX: u32 = 4096;
 /// Types that are not known, or seldom.
 const OTHER: &str = "other";
-/// Most strata: rarer types share one, so that the least number of samples for each does not become the most of the work.
+/// Most strata: rarer types share one, so that the least number of samples for each does not become
+/// the most of the work.
 const STRATA_MAX: usize = 32;
 
 /// Where bytes come from.
@@ -133,8 +134,8 @@ pub struct Open {
 }
 
 impl Population {
-    /// The files below paths, each once; links are not followed, but a path that is named may be one. Block devices are taken whole.
-    /// `progress` is told what was found so far.
+    /// The files below paths, each once; links are not followed, but a path that is named may be
+    /// one. Block devices are taken whole. `progress` is told what was found so far.
     ///
     /// # Errors
     /// When a path that was named is not there or cannot be read.
@@ -244,7 +245,8 @@ impl Runs {
         let mut first = offset / self.unit_bytes;
         let end = (offset + length).div_ceil(self.unit_bytes);
         if let Some((last, count)) = self.windows.last_mut() {
-            // The windows at the border may hold the end of one range and the beginning of the next.
+            // The windows at the border may hold the end of one range and the beginning of the
+            // next.
             first = first.max(*last + *count);
             if first == *last + *count && end > first {
                 *count += end - first;
@@ -261,7 +263,8 @@ impl Runs {
 struct Scan<'a> {
     unit_bytes: u64,
     types: BTreeMap<String, Vec<Item>>,
-    /// Files that may be met again, by device and inode: those with several names, and all if several paths are looked at.
+    /// Files that may be met again, by device and inode: those with several names, and all if
+    /// several paths are looked at.
     seen: HashSet<(u64, u64)>,
     overlaps: bool,
     scanned: Scanned,
@@ -362,7 +365,8 @@ fn data_of(file: &File, size_bytes: u64, is_device: bool, found: &mut dyn FnMut(
     }
 }
 
-/// What to call a file's type: what its content says, unless that is only a family, of which the name says more.
+/// What to call a file's type: what its content says, unless that is only a family, of which the
+/// name says more.
 fn type_of(name: &str, head: &[u8]) -> String {
     let by_name = type_of_name(name);
     match type_of_content(head) {

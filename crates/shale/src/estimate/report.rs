@@ -12,8 +12,9 @@ use crate::output::table;
 /// What the margins mean.
 const CONFIDENCE: f64 = 0.95;
 
-/// How far the saving of `auto` may lie from what was measured of it even if all data was looked at: in a pool it tests other units, and other measurements of
-/// time go into its choice. 0.7 points were seen.
+/// How far the saving of `auto` may lie from what was measured of it even if all data was looked
+/// at: in a pool it tests other units, and other measurements of time go into its choice. 0.7
+/// points were seen.
 const CHOICE: f64 = 0.01;
 
 /// That, for a setting of which this was found: no more than there is to be saved.
@@ -146,7 +147,8 @@ impl Line {
         match (self.ratio, self.margin_percent) {
             (Some(ratio), Some(margin)) => {
                 let (low, high) = (of(self.saving_percent - margin), of((self.saving_percent + margin).min(99.99)));
-                // All of them are rounded: without a margin the ratio is not to lie beside its interval.
+                // All of them are rounded: without a margin the ratio is not to lie beside its
+                // interval.
                 format!("{ratio:.2}x ({:.2}-{:.2})", low.min(ratio), high.max(ratio))
             }
             (Some(ratio), None) => format!("{ratio:.2}x"),

@@ -1,4 +1,5 @@
-//! Which settings are compared: the one that the properties say, each mode of `auto`, and some codecs.
+//! Which settings are compared: the one that the properties say, each mode of `auto`, and some
+//! codecs.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +56,8 @@ pub struct Plan {
     pub unit_bytes: usize,
     /// Least saving for which a unit is stored compressed, in thousandths.
     pub min_saving_permille: u32,
-    /// The level at which dictionaries are judged; `None`: units are too large for any, or they are switched off, or no candidate takes one.
+    /// The level at which dictionaries are judged; `None`: units are too large for any, or they are
+    /// switched off, or no candidate takes one.
     pub dictionary_level: Option<ZstdLevel>,
     /// What is compared.
     pub settings: Vec<Setting>,
@@ -69,8 +71,8 @@ pub struct Plan {
 const HELPER: &str = "zstd-1";
 
 impl Plan {
-    /// From properties (those of a pool and a volume, if it is about one, and those of the command line, which win), and a list of codecs or
-    /// `all` or `none`.
+    /// From properties (those of a pool and a volume, if it is about one, and those of the command
+    /// line, which win), and a list of codecs or `all` or `none`.
     ///
     /// # Errors
     /// When a property or a codec is not allowed.

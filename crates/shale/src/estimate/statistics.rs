@@ -1,17 +1,21 @@
 //! From samples to estimates with confidence intervals. Pure.
 //!
-//! Within a stratum *h* of N windows, n were drawn, one from each of n strips. Of a window, z is its raw bytes (zero blocks are
-//! holes and do not count) and y what is stored of it. The share that is stored is the **combined ratio estimate** of stratified sampling,
-//! R = sum N y / sum N z over the strata (Cochran, *Sampling Techniques*, 3rd ed. 1977, chapter 6), with the variance
+//! Within a stratum *h* of N windows, n were drawn, one from each of n strips. Of a window, z is
+//! its raw bytes (zero blocks are holes and do not count) and y what is stored of it. The share
+//! that is stored is the **combined ratio estimate** of stratified sampling, R = sum N y / sum N z
+//! over the strata (Cochran, *Sampling Techniques*, 3rd ed. 1977, chapter 6), with the variance
 //!
 //! > V(R) = sum N^2 (1 - n/N) s^2 / n / Z^2, s^2 the variance of e = y - R z,
 //!
-//! where s^2 comes from **successive differences**, sum (e_i+1 - e_i)^2 / 2(n - 1), as suits one draw from each strip (Wolter,
-//! *Introduction to Variance Estimation*, 2nd ed. 2007, chapter 8, estimator v2).
+//! where s^2 comes from **successive differences**, sum (e_i+1 - e_i)^2 / 2(n - 1), as suits one
+//! draw from each strip (Wolter, *Introduction to Variance Estimation*, 2nd ed. 2007, chapter 8,
+//! estimator v2).
 //!
-//! A slow setting is measured on n' < n of the windows only. Its y follows z and what zstd-1 makes of a window, x, and those are known of all n. So the mean of y is
-//! estimated by **regression in double sampling** (Särndal, Swensson, Wretman, *Model Assisted Survey Sampling*, 1992, chapter 9): as the mean of a z + b x over all n,
-//! plus the mean of d = y - a z - b x over the n', a and b being those that make the squares of d least. That adds s_d^2 (1/n' - 1/n) to s^2 / n, s_d^2 the
+//! A slow setting is measured on n' < n of the windows only. Its y follows z and what zstd-1 makes
+//! of a window, x, and those are known of all n. So the mean of y is estimated by **regression in
+//! double sampling** (Särndal, Swensson, Wretman, *Model Assisted Survey Sampling*, 1992, chapter
+//! 9): as the mean of a z + b x over all n, plus the mean of d = y - a z - b x over the n', a and b
+//! being those that make the squares of d least. That adds s_d^2 (1/n' - 1/n) to s^2 / n, s_d^2 the
 //! variance of d.
 //!
 //! The interval is R +- t s(R), with Student's t for a confidence of 95 %.
@@ -43,7 +47,8 @@ pub struct Estimate {
     pub raw_bytes: f64,
     /// Bytes stored.
     pub stored_bytes: f64,
-    /// Half the width of the 95 % confidence interval of their quotient; infinite where nothing can be said.
+    /// Half the width of the 95 % confidence interval of their quotient; infinite where nothing can
+    /// be said.
     pub margin: f64,
     /// CPU nanoseconds to compress it all.
     pub cpu_ns: f64,
@@ -77,7 +82,8 @@ struct Line {
 }
 
 impl Line {
-    /// Through points (z, x, y), by least squares; by z alone where z and x go together, or the points are few.
+    /// Through points (z, x, y), by least squares; by z alone where z and x go together, or the
+    /// points are few.
     fn through(points: &[(f64, f64, f64)]) -> Self {
         let sum = |of: fn(&(f64, f64, f64)) -> f64| points.iter().map(of).sum::<f64>();
         let (zz, zx, xx) = (sum(|p| p.0 * p.0), sum(|p| p.0 * p.1), sum(|p| p.1 * p.1));
@@ -173,8 +179,8 @@ impl Stratum {
     }
 }
 
-/// The 97.5 % quantile of Student's t, by the first terms of its expansion around the normal one (Abramowitz and Stegun 26.7.5); exact for 1
-/// and 2 degrees of freedom.
+/// The 97.5 % quantile of Student's t, by the first terms of its expansion around the normal one
+/// (Abramowitz and Stegun 26.7.5); exact for 1 and 2 degrees of freedom.
 pub fn student_t95(freedom: f64) -> f64 {
     const Z: f64 = 1.959_963_985;
     match freedom {
@@ -202,7 +208,8 @@ mod tests {
         }
     }
 
-    /// A population: stretches of alike windows, as files are; the second setting follows the first (the helper) loosely.
+    /// A population: stretches of alike windows, as files are; the second setting follows the first
+    /// (the helper) loosely.
     fn population(random: &mut Random, windows: usize, rough: f64) -> Vec<(f64, f64, f64)> {
         let mut level = 0.5;
         (0..windows)
@@ -227,7 +234,8 @@ mod tests {
         Stratum { windows: all.len() as u64, observations: (0..count).map(|strip| observe(strip, random)).collect() }
     }
 
-    /// The interval holds the truth as often as it says, for quick and for slow settings, and is not wide for nothing.
+    /// The interval holds the truth as often as it says, for quick and for slow settings, and is
+    /// not wide for nothing.
     #[test]
     fn intervals_hold_the_truth_as_often_as_they_say() {
         let mut random = Random(2026);
@@ -252,7 +260,8 @@ mod tests {
         }
     }
 
-    /// The helper is worth having: without it the interval of a slow setting would be about as wide as its few windows allow.
+    /// The helper is worth having: without it the interval of a slow setting would be about as wide
+    /// as its few windows allow.
     #[test]
     fn double_sampling_narrows_the_interval() {
         let mut random = Random(3);
@@ -266,7 +275,8 @@ mod tests {
         assert!(with.margin < without.margin * 0.6, "{} {}", with.margin, without.margin);
     }
 
-    /// A setting that does not follow the helper (a rule stores everything raw) is estimated no worse for it.
+    /// A setting that does not follow the helper (a rule stores everything raw) is estimated no
+    /// worse for it.
     #[test]
     fn what_does_not_follow_the_helper_is_not_bent_towards_it() {
         let mut random = Random(5);

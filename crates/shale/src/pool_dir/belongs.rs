@@ -1,5 +1,5 @@
-//! What belongs to a pool, open or not, so that nothing else is written over it: the files of its directory by their names, its data,
-//! wherever that lies, by its superblock.
+//! What belongs to a pool, open or not, so that nothing else is written over it: the files of its
+//! directory by their names, its data, wherever that lies, by its superblock.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -10,7 +10,8 @@ use surface::{Error, ErrorKind, Result};
 
 use super::PoolDir;
 
-/// What else lies in the directory of a pool, beside `map` and what `init` and `salvage` leave on their way.
+/// What else lies in the directory of a pool, beside `map` and what `init` and `salvage` leave on
+/// their way.
 const NAMES: [&str; 7] = ["pool.json", "pool.json.tmp", "lock", "control.sock", "map", "reserve", "salvage.tmp"];
 
 /// Refuses to write over what is at `path` if that belongs to a pool.

@@ -1,14 +1,16 @@
 //! Making a pool.
 //!
 //! Steps, each of which a crash may follow:
-//! 1. The directory is made, its lock taken, sizes and properties are looked at, and the data is held: what is refused is refused here, and what
-//!    `--force` would overwrite is as it was.
-//! 2. `pool.json` says `initialising` and names the data. From here on `init` may be repeated and may overwrite it.
-//! 3. The data file is made, and the engine writes its superblock and the first checkpoint into data and `map/`.
+//! 1. The directory is made, its lock taken, sizes and properties are looked at, and the data is
+//!    held: what is refused is refused here, and what `--force` would overwrite is as it was.
+//! 2. `pool.json` says `initialising` and names the data. From here on `init` may be repeated and
+//!    may overwrite it.
+//! 3. The data file is made, and the engine writes its superblock and the first checkpoint into
+//!    data and `map/`.
 //! 4. `pool.json` says `ready`.
 //!
-//! A failure (unlike a crash) removes what was made. `salvage` fills the pool between steps 3 and 4 ([`Unfinished`]), so that a pool which
-//! holds only a part is never taken for a whole one.
+//! A failure (unlike a crash) removes what was made. `salvage` fills the pool between steps 3 and 4
+//! ([`Unfinished`]), so that a pool which holds only a part is never taken for a whole one.
 
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -26,11 +28,11 @@ use crate::exit::{kind_of, path_error};
 use crate::output::Output;
 use crate::system;
 
-/// Part of the free space below that a pool takes by default, in percent: the rest is for the map, and for whatever
-/// else lives there.
+/// Part of the free space below that a pool takes by default, in percent: the rest is for the map,
+/// and for whatever else lives there.
 const FREE_SPACE_PERCENT: u64 = 80;
-/// How much of a block device must be blank for it to be taken without `--force`: partition tables and the superblocks
-/// of all common file systems lie there.
+/// How much of a block device must be blank for it to be taken without `--force`: partition tables
+/// and the superblocks of all common file systems lie there.
 const BLANK_BYTES: usize = 1 << 20;
 
 /// What a pool is made with.
@@ -90,7 +92,8 @@ enum Found {
     Occupied(String),
 }
 
-/// A pool that is made but for step 4: its lock is held, and nobody else opens it. Dropped, it stays so, as after a crash.
+/// A pool that is made but for step 4: its lock is held, and nobody else opens it. Dropped, it
+/// stays so, as after a crash.
 pub struct Unfinished {
     dir: PoolDir,
     config: Config,
@@ -131,8 +134,9 @@ impl Unfinished {
         Ok(self.made)
     }
 
-    /// Removes what was made, and tells whether it did: what was there before is gone, if there was anything, and then `initialising` is the
-    /// truth. Best effort: the error that is reported is the one that made it fail.
+    /// Removes what was made, and tells whether it did: what was there before is gone, if there was
+    /// anything, and then `initialising` is the truth. Best effort: the error that is reported is
+    /// the one that made it fail.
     pub fn abandon(self) -> bool {
         if self.was_empty {
             if self.has_made_data {
@@ -160,7 +164,8 @@ fn remove_directory(dir: &PoolDir) {
 /// Makes a pool.
 ///
 /// # Errors
-/// `Exists` when something is there that is not to be overwritten, `InUse`, and what the engine and the system say.
+/// `Exists` when something is there that is not to be overwritten, `InUse`, and what the engine and
+/// the system say.
 pub fn init(dir: &PoolDir, options: &InitOptions) -> Result<Made> {
     begin(dir, options)?.finish()
 }
@@ -253,7 +258,8 @@ fn examine(dir: &PoolDir) -> Result<Found> {
         let name = entry.map_err(|error| path_error("cannot read the directory", root, error))?.file_name();
         match name.to_str() {
             Some("pool.json") => has_config = true,
-            // What an interrupted `init` leaves before step 2, and what is in the root of a new file system.
+            // What an interrupted `init` leaves before step 2, and what is in the root of a new
+            // file system.
             Some("lock" | "pool.json.tmp" | "lost+found") => {}
             _ => other = Some(name),
         }
@@ -293,7 +299,8 @@ enum Target {
 impl Target {
     fn examine(path: &Path, may_overwrite: bool, overwrite: Overwrite) -> Result<Self> {
         let metadata = match std::fs::metadata(path) {
-            // A file there would be in memory, and gone with the next boot: what is meant is a device.
+            // A file there would be in memory, and gone with the next boot: what is meant is a
+            // device.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && is_of_devices(path) => {
                 return Err(path_error("there is no block device", path, error));
             }
@@ -351,7 +358,8 @@ fn capacity(target: &Target, path: &Path, options: &InitOptions) -> Result<(u64,
         }
         (Some(wanted), _) => Ok((whole_extents(wanted), None)),
         (None, Target::BlockDevice { bytes }) => {
-            // With room for the copy of the superblock at its end, unless the device is too small to be a pool then.
+            // With room for the copy of the superblock at its end, unless the device is too small
+            // to be a pool then.
             let with_end = format::superblock_end_offset(*bytes).map(whole_extents);
             let is_pool = |bytes: &u64| {
                 let (capacity_bytes, extent_bytes) = (*bytes, options.extent_bytes);
@@ -373,8 +381,8 @@ fn capacity(target: &Target, path: &Path, options: &InitOptions) -> Result<(u64,
     }
 }
 
-/// Holds the data, without touching what it holds, so that whatever it refuses comes before an old pool is gone. A file that is not there is made
-/// only where a pool.json says whose it is.
+/// Holds the data, without touching what it holds, so that whatever it refuses comes before an old
+/// pool is gone. A file that is not there is made only where a pool.json says whose it is.
 fn claim(dir: &PoolDir, data: &Path, target: &Target, capacity_bytes: u64) -> Result<Option<FileDisk>> {
     let claimed = match target {
         Target::Absent if !dir.config_path().exists() => return Ok(None),
@@ -410,7 +418,8 @@ fn make(unfinished: &mut Unfinished, target: &Target, claimed: Option<FileDisk>,
     let disk = disk.map_err(refused)?;
     unfinished.has_made_data = disk.is_new();
     if matches!(target, Target::BlockDevice { .. }) {
-        // An old superblock must not outlive this step: it would make a half-made pool look like the old one.
+        // An old superblock must not outlive this step: it would make a half-made pool look like
+        // the old one.
         let zeroes = AlignedBuf::new(BLANK_BYTES);
         disk.write_at(0, &zeroes, BLANK_BYTES)
             .and_then(|()| disk.sync())
@@ -425,7 +434,8 @@ fn make(unfinished: &mut Unfinished, target: &Target, claimed: Option<FileDisk>,
     Ok(())
 }
 
-/// The path made absolute through its directory, so that the pool finds its data from wherever it is opened.
+/// The path made absolute through its directory, so that the pool finds its data from wherever it
+/// is opened.
 fn absolute(path: &Path) -> Result<PathBuf> {
     let Some(name) = path.file_name() else {
         return Err(Error::new(ErrorKind::Invalid, format!("{} is no path of a file", path.display())));

@@ -11,8 +11,9 @@
 //! | `reserve` | room for the map when the file system is full |
 //! | `salvage.tmp/` | the temporary store of a salvage into this pool |
 //!
-//! States: no `pool.json`: no pool. `state` is `initialising`: `init`, or a `salvage` into this pool, is under way or was
-//! interrupted; either may be run again, and may overwrite the data that is named; nothing else opens the pool. `state` is `ready`: a pool.
+//! States: no `pool.json`: no pool. `state` is `initialising`: `init`, or a `salvage` into this
+//! pool, is under way or was interrupted; either may be run again, and may overwrite the data that
+//! is named; nothing else opens the pool. `state` is `ready`: a pool.
 
 mod belongs;
 mod config;
@@ -90,7 +91,8 @@ impl PoolDir {
     /// Reads `pool.json`, whatever its state.
     ///
     /// # Errors
-    /// `NotFound` when there is no pool, `Corrupt` when the file makes no sense, or when there is a map but no file.
+    /// `NotFound` when there is no pool, `Corrupt` when the file makes no sense, or when there is a
+    /// map but no file.
     pub fn config(&self) -> Result<Config> {
         let path = self.config_path();
         match std::fs::read(&path) {

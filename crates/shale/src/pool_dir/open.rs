@@ -17,7 +17,8 @@ use crate::service::{Facts, Service};
 
 /// Most memory of the map store. Beyond it the engine's own cache of decoded groups serves better.
 const STORE_MEMORY_BYTES_MAX: u64 = 256 << 20;
-/// Least memory of a pool: the write buffer and the caches must each hold a few requests of the largest size.
+/// Least memory of a pool: the write buffer and the caches must each hold a few requests of the
+/// largest size.
 pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
 /// An open pool and the lock that makes it ours.
@@ -60,8 +61,8 @@ impl Opening {
     }
 }
 
-/// Takes the lock of a pool for a command that cannot go through a server; waits for other commands as long as `access`
-/// says, but not for a server.
+/// Takes the lock of a pool for a command that cannot go through a server; waits for other commands
+/// as long as `access` says, but not for a server.
 ///
 /// # Errors
 /// `NotFound`, `InUse`.
@@ -75,8 +76,8 @@ pub fn lock_alone(dir: &PoolDir, access: &Access) -> Result<Arc<PoolLock>> {
     })
 }
 
-/// The lock of a pool that may be damaged, for whoever only reads its data. Waits as [`lock_alone`] does. `None`: the medium can only be read, so that nobody
-/// else can have the pool open either.
+/// The lock of a pool that may be damaged, for whoever only reads its data. Waits as [`lock_alone`]
+/// does. `None`: the medium can only be read, so that nobody else can have the pool open either.
 ///
 /// # Errors
 /// `NotFound`, `InUse`.
@@ -95,7 +96,8 @@ pub fn lock_for_reading(dir: &PoolDir, access: &Access) -> Result<Option<PoolLoc
     })
 }
 
-/// Of a pool that somebody has: whoever serves it will not be done soon. Once is enough to `ask`: a server that hangs takes its time.
+/// Of a pool that somebody has: whoever serves it will not be done soon. Once is enough to `ask`: a
+/// server that hangs takes its time.
 fn taken<T>(dir: &PoolDir, holder: &str, ask: bool) -> Result<ControlFlow<T, Error>> {
     if ask && Client::connect(&dir.control_path()).is_ok() {
         return Err(Error::new(ErrorKind::InUse, format!("{holder}, which serves it: stop that first")));
@@ -214,12 +216,14 @@ pub fn environment(disk: FileDisk, store: FjallStore) -> PoolEnv {
     }
 }
 
-/// The damage that the map store's own checksums found, if that is what an error of the engine comes from.
+/// The damage that the map store's own checksums found, if that is what an error of the engine
+/// comes from.
 fn store_damage(error: &Error) -> Option<&MapError> {
     std::error::Error::source(error)?.downcast_ref::<MapError>().filter(|found| found.corrupt)
 }
 
-/// What to say about a map whose files are damaged: first what can be done, last what the store says.
+/// What to say about a map whose files are damaged: first what can be done, last what the store
+/// says.
 fn damaged_map(dir: &PoolDir, found: &MapError) -> Error {
     let (map, advice) = (dir.map_path(), dir.salvage_advice());
     Error::new(ErrorKind::Corrupt, format!("the pool's map in {} is damaged; {advice} ({found})", map.display()))

@@ -1,8 +1,10 @@
-//! The room that a pool's directory holds back, so that the pool can be opened when its file system is full to the last byte: opening
-//! writes a little to the map, and destroying something, which makes room, a little more.
+//! The room that a pool's directory holds back, so that the pool can be opened when its file system
+//! is full to the last byte: opening writes a little to the map, and destroying something, which
+//! makes room, a little more.
 //!
-//! It is a file of zeroes with real blocks. Whoever opens the pool while there is less room than it has removes it; it is made anew when a pool
-//! is opened or closed where there is twice as much. Nothing depends on it: where it cannot be made, there is none.
+//! It is a file of zeroes with real blocks. Whoever opens the pool while there is less room than it
+//! has removes it; it is made anew when a pool is opened or closed where there is twice as much.
+//! Nothing depends on it: where it cannot be made, there is none.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -11,7 +13,8 @@ use std::path::{Path, PathBuf};
 use super::PoolDir;
 use crate::system;
 
-/// A checkpoint of a few megabytes, some changes of volumes, and what the file system takes for them.
+/// A checkpoint of a few megabytes, some changes of volumes, and what the file system takes for
+/// them.
 const BYTES: u64 = 4 << 20;
 
 impl PoolDir {
@@ -48,7 +51,8 @@ impl PoolDir {
     }
 }
 
-/// Whether a file is the reserve, or what is left of making it, and not somebody's data under its name.
+/// Whether a file is the reserve, or what is left of making it, and not somebody's data under its
+/// name.
 fn is_ours(path: &Path) -> bool {
     let is_zero = || std::fs::read(path).is_ok_and(|bytes| policy::is_zero(&bytes));
     path.symlink_metadata()

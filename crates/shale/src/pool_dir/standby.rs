@@ -1,7 +1,9 @@
-//! Where a server keeps what it has acknowledged until the log has it, so that the server's death loses none of it.
+//! Where a server keeps what it has acknowledged until the log has it, so that the server's death
+//! loses none of it.
 //!
-//! Every opening looks for what a server left: in the directory that the file `standby` in the pool's directory names, where a server was
-//! told another one than the usual, and in the usual one.
+//! Every opening looks for what a server left: in the directory that the file `standby` in the
+//! pool's directory names, where a server was told another one than the usual, and in the usual
+//! one.
 
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
@@ -72,7 +74,8 @@ impl PoolDir {
             ));
         }
         if earlier.as_deref() != Some(dir) {
-            // A file left where an earlier note says would not be found any more: it is taken over now, or told.
+            // A file left where an earlier note says would not be found any more: it is taken over
+            // now, or told.
             let new = note.with_extension("new");
             std::fs::write(&new, dir.as_os_str().as_bytes())
                 .and_then(|()| std::fs::rename(&new, &note))

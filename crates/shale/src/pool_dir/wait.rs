@@ -10,8 +10,9 @@ use crate::cli::Access;
 /// How often to look again whether the other is done.
 const RETRY_EVERY: Duration = Duration::from_millis(20);
 
-/// Attempts something until it breaks with its result, as long as `access` says. While it continues, another command has the pool, and what
-/// it continues with is what to say if that lasts too long. The attempt is told whether it is the last one.
+/// Attempts something until it breaks with its result, as long as `access` says. While it
+/// continues, another command has the pool, and what it continues with is what to say if that lasts
+/// too long. The attempt is told whether it is the last one.
 ///
 /// # Errors
 /// Those of the attempt, and the last that it continued with.

@@ -1,6 +1,7 @@
-//! Copying a volume to a sink: one thread plans from the volume's allocation, several read. What has places to write to is
-//! written by the readers, in any order (or by the pool's server, if there is one and the file is passed to it); for a stream they take
-//! turns, and hand over what they read to one writer.
+//! Copying a volume to a sink: one thread plans from the volume's allocation, several read. What
+//! has places to write to is written by the readers, in any order (or by the pool's server, if
+//! there is one and the file is passed to it); for a stream they take turns, and hand over what
+//! they read to one writer.
 
 use std::fs::File;
 use std::io::Write;
@@ -65,7 +66,8 @@ pub fn export(plan: &Export<'_>, sink: &Sink, report: &mut dyn FnMut(u64)) -> Ou
                 }
             }
             Sink::Stream(stream) => {
-                // Reader i has pieces i, i + THREADS, ...: the writer takes from the readers in turn.
+                // Reader i has pieces i, i + THREADS, ...: the writer takes from the readers in
+                // turn.
                 let mut outputs = Vec::new();
                 for _ in 0..THREADS {
                     let (send_job, receive_job) = bounded(1);
@@ -196,7 +198,8 @@ fn read_pieces(plan: &Export<'_>, jobs: &Receiver<Job>, outputs: &Sender<Output>
 fn write_stream(mut stream: &File, outputs: &[Receiver<Output>], shared: &Shared<'_>) -> Result<()> {
     let failed = |error| Error::from_io("cannot write to the output", error);
     for receiver in outputs.iter().cycle() {
-        // Closed: the reader whose turn it is has no more jobs, so nobody has; or it failed, and said so.
+        // Closed: the reader whose turn it is has no more jobs, so nobody has; or it failed, and
+        // said so.
         let Ok(output) = receiver.recv() else { break };
         if !shared.go_on() {
             break;

@@ -1,5 +1,6 @@
-//! Copying a source into a volume: one thread reads, several write, in any order. If the pool has a server and the source is a file, the
-//! server gets the file, and nothing but places goes over the socket.
+//! Copying a source into a volume: one thread reads, several write, in any order. If the pool has a
+//! server and the source is a file, the server gets the file, and nothing but places goes over the
+//! socket.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -24,10 +25,12 @@ pub struct Import<'a> {
     pub interrupted: &'a AtomicBool,
 }
 
-/// Copies everything; nothing is flushed. `report` is called now and then with the bytes dealt with.
+/// Copies everything; nothing is flushed. `report` is called now and then with the bytes dealt
+/// with.
 ///
 /// # Errors
-/// Those of the source and of the volume, `Invalid` when the source is larger than the volume, and an interruption.
+/// Those of the source and of the volume, `Invalid` when the source is larger than the volume, and
+/// an interruption.
 pub fn import(plan: &Import<'_>, source: &mut Source, report: &mut dyn FnMut(u64)) -> Outcome<Moved> {
     let shared = Shared::new(plan.interrupted);
     let copier = source.file().map(|file| plan.volume.with_file(file)).transpose()?.flatten();

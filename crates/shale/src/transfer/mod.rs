@@ -1,5 +1,5 @@
-//! Moving bulk data into and out of a volume, in parallel and in bounded memory. Knows neither how the volume is reached
-//! ([`crate::volume_io`]) nor what is said about it ([`crate::commands`]).
+//! Moving bulk data into and out of a volume, in parallel and in bounded memory. Knows neither how
+//! the volume is reached ([`crate::volume_io`]) nor what is said about it ([`crate::commands`]).
 
 mod export;
 mod import;
@@ -19,13 +19,14 @@ use surface::Error;
 
 use crate::exit::{Failure, Outcome};
 
-/// Bytes of a piece: large enough that a piece's fixed costs (a wake-up, a frame) vanish, small enough that the pieces in
-/// flight stay in the processor's outer cache.
+/// Bytes of a piece: large enough that a piece's fixed costs (a wake-up, a frame) vanish, small
+/// enough that the pieces in flight stay in the processor's outer cache.
 pub const PIECE_BYTES: usize = 1 << 20;
-/// Threads that write to (or read from) the volume. More than processors, because some wait for the disk or the socket.
+/// Threads that write to (or read from) the volume. More than processors, because some wait for the
+/// disk or the socket.
 pub const THREADS: usize = 4;
-/// Pieces that wait between reader and writers: one for each thread, so that none waits for the other side to wake up.
-/// With one in each thread's hands that makes 9 MiB of buffers.
+/// Pieces that wait between reader and writers: one for each thread, so that none waits for the
+/// other side to wake up. With one in each thread's hands that makes 9 MiB of buffers.
 const QUEUED_PIECES_MAX: usize = THREADS;
 /// How often progress is reported.
 const REPORT_EVERY: Duration = Duration::from_millis(100);

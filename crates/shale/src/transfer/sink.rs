@@ -1,4 +1,5 @@
-//! Where an export goes: a file, written sparse and in any order; a block device; or a stream, written in order.
+//! Where an export goes: a file, written sparse and in any order; a block device; or a stream,
+//! written in order.
 
 use std::fs::File;
 use std::io::Write;
@@ -14,9 +15,11 @@ use crate::system;
 
 /// Something to write.
 pub enum Sink {
-    /// A regular file of our own making: holes need not be written. It grows with what is written, so that nobody takes a part for the whole.
+    /// A regular file of our own making: holes need not be written. It grows with what is written,
+    /// so that nobody takes a part for the whole.
     File(Target),
-    /// A block device, or whatever else keeps its size and what was there before: holes are written as zeroes.
+    /// A block device, or whatever else keeps its size and what was there before: holes are written
+    /// as zeroes.
     Device(Target),
     /// Written in order.
     Stream(File),
@@ -56,7 +59,8 @@ impl Sink {
     /// Opens a file or block device for `size_bytes`, or stdout for `-`.
     ///
     /// # Errors
-    /// `Exists` without `force` when something is there, `InUse` when it is in use, `Full` when a device is too small.
+    /// `Exists` without `force` when something is there, `InUse` when it is in use, `Full` when a
+    /// device is too small.
     pub fn open(path: &Path, size_bytes: u64, force: bool) -> Result<Self> {
         if path == Path::new("-") {
             let stdout = system::stdout().map_err(|error| Error::from_io("cannot use stdout", error))?;

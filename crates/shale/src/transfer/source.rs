@@ -1,4 +1,5 @@
-//! What is imported: a regular file with holes, or a stream of bytes. Gives pieces in ascending order.
+//! What is imported: a regular file with holes, or a stream of bytes. Gives pieces in ascending
+//! order.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -134,13 +135,14 @@ impl Source {
         self.size_bytes.map(|_| &self.file)
     }
 
-    /// From now on a file's data is not read: pieces are [`Piece::Range`]s. A stream is always read.
+    /// From now on a file's data is not read: pieces are [`Piece::Range`]s. A stream is always
+    /// read.
     pub fn leave_unread(&mut self) {
         self.unread = self.size_bytes.is_some();
     }
 
-    /// The next piece; none at the end. `go_on` is asked while a stream keeps us waiting; when it says no, that is
-    /// the end.
+    /// The next piece; none at the end. `go_on` is asked while a stream keeps us waiting; when it
+    /// says no, that is the end.
     ///
     /// # Errors
     /// I/O errors, and `Io` when a file became shorter meanwhile.
@@ -172,7 +174,8 @@ impl Source {
         }
         let offset = self.position;
         let end = self.data_end.next_multiple_of(BLOCK_BYTES as u64).min(size);
-        // Up to the next multiple of a piece's size, so that no unit of the volume is cut in the middle.
+        // Up to the next multiple of a piece's size, so that no unit of the volume is cut in the
+        // middle.
         let room = PIECE_BYTES as u64 - offset % PIECE_BYTES as u64;
         let own_bytes = (end - offset).min(room);
         if self.unread {
@@ -190,7 +193,8 @@ impl Source {
         Ok(Piece::Data { offset, data: data.into(), own_bytes })
     }
 
-    /// The data at or behind `position`: where it begins and ends. Begins at the file's end if there is none.
+    /// The data at or behind `position`: where it begins and ends. Begins at the file's end if
+    /// there is none.
     fn next_data(&mut self, size: u64) -> std::io::Result<(u64, u64)> {
         if !self.tells_holes {
             return Ok((self.position, size));

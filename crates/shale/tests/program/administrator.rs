@@ -1,4 +1,5 @@
-//! What an administrator sees: health, lists for people and for scripts, help, completions, and what a mistyped word was meant to be.
+//! What an administrator sees: health, lists for people and for scripts, help, completions, and
+//! what a mistyped word was meant to be.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! Who has which volume open, and what that keeps others from: in one process, as the doors of a server are.
+//! Who has which volume open, and what that keeps others from: in one process, as the doors of a
+//! server are.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::{Arc, Barrier, mpsc};
@@ -112,7 +113,8 @@ fn id(devices: &Devices) -> surface::DeviceId {
     devices.shown(&[]).find("v").unwrap().id
 }
 
-/// To whoever came while a volume was made smaller or taken back it was not there: an NBD client gave up.
+/// To whoever came while a volume was made smaller or taken back it was not there: an NBD client
+/// gave up.
 #[test]
 fn a_volume_that_stays_is_waited_for() {
     let (open, _dir) = pool_with(&[]);
@@ -197,7 +199,8 @@ fn a_volume_is_changed_by_its_number_under_another_name() {
     open.close().unwrap();
 }
 
-/// Whoever waited for another to be done with a volume emptied it under a client who had come meanwhile, or under one who emptied it, too.
+/// Whoever waited for another to be done with a volume emptied it under a client who had come
+/// meanwhile, or under one who emptied it, too.
 #[test]
 fn a_volume_that_somebody_has_just_opened_is_not_emptied() {
     let (open, _dir) = pool_with(&[]);

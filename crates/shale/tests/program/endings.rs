@@ -1,4 +1,5 @@
-//! How commands end when something around them goes wrong: with which exit code, what they say, and what they leave.
+//! How commands end when something around them goes wrong: with which exit code, what they say, and
+//! what they leave.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs::File;
@@ -118,7 +119,8 @@ fn a_second_recompression_is_refused_while_one_is_under_way() {
     server.stop();
 }
 
-/// It had its full length from the beginning, and nothing said that there were holes where data should be.
+/// It had its full length from the beginning, and nothing said that there were holes where data
+/// should be.
 #[test]
 fn a_file_that_an_export_leaves_unfinished_is_short_and_said_to_be_incomplete() {
     let dir = Dir::with_pool("64M");

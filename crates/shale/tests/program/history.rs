@@ -1,4 +1,5 @@
-//! Snapshots and clones by command: on a pool that nobody serves, and through its server, with the same answers.
+//! Snapshots and clones by command: on a pool that nobody serves, and through its server, with the
+//! same answers.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::os::unix::fs::FileExt;
@@ -167,7 +168,8 @@ fn what_clones_see_of_a_destroyed_volume_is_counted() {
     assert!(!on(&dir, "list", &[]).ok().stdout.contains("destroyed"));
 }
 
-/// Snapshots come and go at the doors while the server runs; nobody can write to one, or take a volume back beneath a client.
+/// Snapshots come and go at the doors while the server runs; nobody can write to one, or take a
+/// volume back beneath a client.
 #[test]
 fn snapshots_appear_at_the_doors_of_a_running_server() {
     let dir = Dir::with_pool("256M");
@@ -201,7 +203,8 @@ fn snapshots_appear_at_the_doors_of_a_running_server() {
     server.stop();
 }
 
-/// A schedule takes one snapshot for each hour and keeps as many as it is told; what a user took is never removed.
+/// A schedule takes one snapshot for each hour and keeps as many as it is told; what a user took is
+/// never removed.
 #[test]
 fn schedules_take_and_remove_their_own() {
     use shale::output::Output;
@@ -232,7 +235,8 @@ fn schedules_take_and_remove_their_own() {
     drop(client);
     schedules::run(pool, devices, now + 10800, &|| false);
     assert!(!scheduled().any(|name| name == policy::scheduled_name(now)));
-    // Whoever has something else to see to is not kept by the rest: here, one volume's turn has come and the other's has not.
+    // Whoever has something else to see to is not kept by the rest: here, one volume's turn has
+    // come and the other's has not.
     pool.set_properties(Some("w"), &[("snapshots".to_owned(), Some("hourly".to_owned()))]).unwrap();
     let looks = std::cell::Cell::new(0);
     let told = schedules::run(pool, devices, now + 14400, &|| looks.replace(looks.get() + 1) > 0);

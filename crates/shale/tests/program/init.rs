@@ -21,7 +21,8 @@ fn a_failed_overwrite_is_an_unfinished_init() {
     on(&dir, "list", &[]).ok();
 }
 
-/// `init --force` did away with the old pool before it found that the new one was too small, or its data in use.
+/// `init --force` did away with the old pool before it found that the new one was too small, or its
+/// data in use.
 #[test]
 fn a_refused_overwrite_leaves_the_old_pool() {
     let dir = Dir::with_pool("64M");
@@ -55,7 +56,8 @@ fn a_refused_overwrite_leaves_the_old_pool() {
     server.stop();
 }
 
-/// Data called `reserve` was emptied when the pool was opened: the room that is held back for a full file system has that name.
+/// Data called `reserve` was emptied when the pool was opened: the room that is held back for a
+/// full file system has that name.
 #[test]
 fn data_gets_no_name_of_the_pool_itself() {
     let dir = Dir::with_pool("64M");
@@ -107,7 +109,8 @@ fn what_is_there_is_not_overwritten_without_force() {
     on(&other, "init", &["--capacity", "64M"]).code(8).says("thesis.tex");
     assert!(!other.pool().join("data").exists() && !other.pool().join("lock").exists(), "init left something");
 
-    // A directory that looks like a pool but has no pool.json may be one whose description was lost: not even by force.
+    // A directory that looks like a pool but has no pool.json may be one whose description was
+    // lost: not even by force.
     let lost = Dir::new();
     std::fs::create_dir(lost.pool()).unwrap();
     std::fs::write(lost.pool().join("data"), b"precious").unwrap();
@@ -164,7 +167,8 @@ fn a_failed_init_leaves_nothing() {
     assert_eq!((&get[0]["value"], &get[0]["source"]), (&"zstd-5".into(), &"pool".into()));
 }
 
-/// What failed removed what it had not made: a link of the user's, or the data of another pool that was just being made.
+/// What failed removed what it had not made: a link of the user's, or the data of another pool that
+/// was just being made.
 #[test]
 fn a_failed_init_removes_nothing_that_is_not_its_own() {
     let dir = Dir::new();
@@ -255,7 +259,8 @@ fn a_pool_may_lie_where_the_path_is_no_utf8() {
     on_it(&["check"]).ok();
 }
 
-/// What became free stayed occupied in the file system below: while the pool was short of space, and what the log was to fill next.
+/// What became free stayed occupied in the file system below: while the pool was short of space,
+/// and what the log was to fill next.
 #[test]
 fn a_pool_gives_back_what_it_does_not_hold() {
     let dir = Dir::with_pool("128M");

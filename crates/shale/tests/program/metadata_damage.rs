@@ -1,5 +1,6 @@
-//! Each file of a real pool's metadata directory is damaged in each of several ways: the pool is never called clean when it is not; what can be mended
-//! `check --repair` mends, with all that was flushed; otherwise the message names the file or its directory, and `salvage` works.
+//! Each file of a real pool's metadata directory is damaged in each of several ways: the pool is
+//! never called clean when it is not; what can be mended `check --repair` mends, with all that was
+//! flushed; otherwise the message names the file or its directory, and `salvage` works.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::{Path, PathBuf};

@@ -200,7 +200,8 @@ fn an_interrupted_salvage_leaves_nothing() {
     assert!(export(&new, "vm", &dir.join("out")) == expected[1].1, "the content differs");
 }
 
-/// It was refused when the new pool had been made, which the next try then found, and with a limit that was not the real one.
+/// It was refused when the new pool had been made, which the next try then found, and with a limit
+/// that was not the real one.
 #[test]
 fn too_little_memory_is_refused_before_anything_is_made() {
     let (dir, _) = pool_with_history();

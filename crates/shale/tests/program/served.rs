@@ -106,7 +106,8 @@ fn copies_without_a_usable_file_are_refused() {
     let Err(refused) = volume.with_file(&pipe) else { panic!("a pipe was taken") };
     assert!(refused.to_string().contains("regular file"), "{refused}");
 
-    // A file that was opened for reading only is not written to; one that is too short is not read beyond its end.
+    // A file that was opened for reading only is not written to; one that is too short is not read
+    // beyond its end.
     let place = dir.join("short");
     std::fs::write(&place, noise(5000)).unwrap();
     let file = std::fs::File::open(&place).unwrap();
@@ -125,7 +126,8 @@ fn copies_without_a_usable_file_are_refused() {
     on(&dir, "check", &[]).ok();
 }
 
-/// The server read its own mount; after kill -9 its threads waited for each other, and it could not end.
+/// The server read its own mount; after kill -9 its threads waited for each other, and it could not
+/// end.
 #[test]
 fn a_file_on_the_mount_is_not_lent_to_its_server() {
     let dir = Dir::with_pool("64M");
@@ -205,7 +207,8 @@ fn the_default_door_is_said_aloud_and_sockets_go_with_the_server() {
     assert!(!socket.exists() && !control.exists());
 }
 
-/// With huge pages wherever the allocator asks for memory, a server with 32 readers took twice what it may. It has some for what it reads.
+/// With huge pages wherever the allocator asks for memory, a server with 32 readers took twice what
+/// it may. It has some for what it reads.
 #[test]
 fn the_server_takes_few_huge_pages() {
     const FEW_KIB: u64 = 16 << 10;
@@ -333,7 +336,8 @@ fn a_log_that_is_damaged_where_it_was_durable_is_opened_only_by_repair() {
     assert!(content(&dir, "v").starts_with(&bytes.repeat(8)), "what was not damaged is lost");
 }
 
-/// Both found the volume without clients, and the first to end took away the mark that the other's data was not complete.
+/// Both found the volume without clients, and the first to end took away the mark that the other's
+/// data was not complete.
 #[test]
 fn of_two_imports_into_a_volume_that_begin_at_once_no_more_than_one_goes_on() {
     let dir = Dir::with_pool("64M");
@@ -546,7 +550,8 @@ fn a_second_signal_ends_a_server_that_hangs() {
     on(&dir, "create", &["v", "--size", "4M"]).ok();
     let mount = dir.join("mnt");
     std::fs::create_dir(&mount).unwrap();
-    // Nobody reads what it says on stderr, and there is no room left there: it hangs when it tells of the open file.
+    // Nobody reads what it says on stderr, and there is no room left there: it hangs when it tells
+    // of the open file.
     let (_reader, mut writer) = std::io::pipe().unwrap();
     rustix::io::ioctl_fionbio(&writer, true).unwrap();
     while writer.write(&[b'x'; 1024]).is_ok() {}
@@ -569,8 +574,9 @@ fn a_second_signal_ends_a_server_that_hangs() {
     on(&dir, "check", &[]).ok();
 }
 
-/// As timeout(1) does, which signals its child and then its process group. (One that is repeated while the first still waits is one to the kernel; that
-/// a repeated one soon after counts as one is tested where that is decided, with given times.)
+/// As timeout(1) does, which signals its child and then its process group. (One that is repeated
+/// while the first still waits is one to the kernel; that a repeated one soon after counts as one
+/// is tested where that is decided, with given times.)
 #[test]
 fn signals_that_come_at_once_stop_a_server_in_order() {
     let dir = Dir::with_pool("64M");
@@ -633,7 +639,8 @@ fn nonsense_on_the_control_socket_costs_only_its_connection() {
     let mut block = [0; 4096];
     volume.read(4096, &mut block).unwrap();
     assert_eq!(block, [7; 4096]);
-    // More connections than there may be: the rest are refused with a word, and there is room again afterwards.
+    // More connections than there may be: the rest are refused with a word, and there is room again
+    // afterwards.
     let crowd: Vec<_> = (0..80).map(|_| connect()).collect();
     let refused = Client::connect(&control).err().map(|error| error.to_string());
     assert!(refused.as_deref().is_some_and(|text| text.contains("try later")), "{refused:?}");
@@ -649,7 +656,8 @@ fn a_client_that_takes_no_reply_does_not_keep_the_server() {
     let server = Server::start(&dir, &[]);
     let mut socket = UnixStream::connect(dir.pool().join("control.sock")).unwrap();
     assert!(say(&mut socket, b"{\"version\":2,\"request\":{\"op\":\"bulk\",\"volume\":\"v\"}}\n").contains("bulk"));
-    // Four MiB are more than a socket holds; once the first byte is there, the server is writing the rest.
+    // Four MiB are more than a socket holds; once the first byte is there, the server is writing
+    // the rest.
     let read = shale::control::bulk::Frame {
         operation: shale::control::bulk::Operation::Read,
         runs_max: 0,
@@ -673,7 +681,8 @@ fn a_server_that_hangs_is_told_from_one_that_is_gone() {
     server.stop();
 }
 
-/// Whoever clears the directory away must not keep a server from making everything durable when it is stopped.
+/// Whoever clears the directory away must not keep a server from making everything durable when it
+/// is stopped.
 #[test]
 fn a_server_whose_socket_was_removed_can_be_stopped() {
     let dir = Dir::with_pool("64M");
@@ -713,7 +722,8 @@ fn a_limit_on_the_size_of_files_is_an_error_and_not_the_end() {
     on(&dir, "check", &[]).ok();
 }
 
-/// `ulimit -n`: clients of the one door took all descriptors, and nobody got in at the other any more.
+/// `ulimit -n`: clients of the one door took all descriptors, and nobody got in at the other any
+/// more.
 #[test]
 fn many_clients_and_few_descriptors_leave_the_control_socket_open() {
     let dir = Dir::with_pool("64M");

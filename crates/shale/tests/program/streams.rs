@@ -1,4 +1,5 @@
-//! Streams by command: between pools that are served and not, through files and pipes; broken off, damaged and resumed.
+//! Streams by command: between pools that are served and not, through files and pipes; broken off,
+//! damaged and resumed.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs::File;

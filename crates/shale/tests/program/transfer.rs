@@ -1,4 +1,5 @@
-//! Import and export: what goes in comes out, byte for byte, whatever it is and whichever way it goes.
+//! Import and export: what goes in comes out, byte for byte, whatever it is and whichever way it
+//! goes.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs::File;
@@ -132,7 +133,8 @@ fn an_import_that_does_not_fit_leaves_the_pool_as_it_was() {
     on(&dir, "check", &[]).ok();
 }
 
-/// An import into `v` from a pipe that has read what begins its stream, so that the volume is there, and waits for more.
+/// An import into `v` from a pipe that has read what begins its stream, so that the volume is
+/// there, and waits for more.
 fn begun_import(dir: &Dir, begins: &[u8]) -> (Child, ChildStdin) {
     begun_import_of(dir, &[], begins)
 }
@@ -281,7 +283,8 @@ fn an_incomplete_volume_is_told_of_at_every_door() {
     assert_eq!(on(&dir, "export", &["v", path(&dir.join("again"))]).ok().stderr, "");
 }
 
-/// While a server takes an import, the volume is renamed, and another gets its name: the import stays with its own.
+/// While a server takes an import, the volume is renamed, and another gets its name: the import
+/// stays with its own.
 #[test]
 fn an_import_stays_with_its_volume_whatever_it_is_called() {
     let dir = Dir::with_pool("256M");
@@ -383,7 +386,8 @@ fn until(what: &str, come: impl Fn() -> bool) {
     }
 }
 
-/// Through a server, files are copied by the server itself; what comes out is what an import without a server gives.
+/// Through a server, files are copied by the server itself; what comes out is what an import
+/// without a server gives.
 #[test]
 fn a_server_copies_files_and_they_are_the_same() {
     let dir = Dir::with_pool("256M");
@@ -416,7 +420,8 @@ fn a_server_copies_files_and_they_are_the_same() {
     on(&dir, "check", &[]).ok();
 }
 
-/// The client is killed in the middle: the server lets go of its file and of its own half-written volume, and goes on.
+/// The client is killed in the middle: the server lets go of its file and of its own half-written
+/// volume, and goes on.
 #[test]
 fn a_client_that_dies_in_the_middle_leaves_a_server_that_works() {
     let dir = Dir::with_pool("512M");

@@ -24,7 +24,8 @@ fn a_server_takes_the_snapshots_that_are_due() {
     assert!(server.child.wait().unwrap().success());
 }
 
-/// Only the threads of the mount were set apart, and those of the engine, which they wait for, were not.
+/// Only the threads of the mount were set apart, and those of the engine, which they wait for, were
+/// not.
 #[test]
 fn no_thread_of_a_server_waits_for_what_lies_on_its_own_volumes() {
     let own = std::fs::read_to_string("/proc/self/status").unwrap();

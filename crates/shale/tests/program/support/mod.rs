@@ -100,8 +100,8 @@ pub fn signal(child: &Child, number: i32) {
     rustix::process::kill_process(pid, rustix::process::Signal::from_named_raw(number).unwrap()).unwrap();
 }
 
-/// Stops a process where it is, until it gets SIGCONT. A signal is only on its way when kill(2) returns, and until the last thread has stopped
-/// the others go on.
+/// Stops a process where it is, until it gets SIGCONT. A signal is only on its way when kill(2)
+/// returns, and until the last thread has stopped the others go on.
 pub fn halt(child: &Child) {
     signal(child, libc::SIGSTOP);
     let pid = rustix::process::WaitId::Pid(rustix::process::Pid::from_child(child));
