@@ -1,15 +1,19 @@
-//! Compressing ahead of a flush. Whoever syncs after every few dozen blocks would wait, each time, until one thread has compressed all of
-//! them; meanwhile the other cores have nothing to do, before the flush and during it.
+//! Compressing ahead of a flush. Whoever syncs after every few dozen blocks would wait, each time,
+//! until one thread has compressed all of them; meanwhile the other cores have nothing to do,
+//! before the flush and during it.
 //!
-//! 1. A pool is *bound by flushes* when several in a row have found little in the write buffer, and left nothing. Who goes on writing during a flush
-//!    keeps the cores busy, and would wait for one (an NBD client with 32 requests under way: a fifth less with a worker that compresses ahead).
-//! 2. Then a worker takes what has been in the buffer longest, a few groups at a time, and compresses it as a drain would; the *part* that
-//!    comes of it waits here. It has no place in the log yet, so that a burst still makes one batch. What was written last stays in the buffer: it may go
-//!    on growing.
-//! 3. The next drain, whoever does it, takes all parts along. A flush that is past that point waits for what is taken already, so
-//!    the worker appends by itself what it has finished by then.
+//! 1. A pool is *bound by flushes* when several in a row have found little in the write buffer, and
+//!    left nothing. Who goes on writing during a flush keeps the cores busy, and would wait for one
+//!    (an NBD client with 32 requests under way: a fifth less with a worker that compresses ahead).
+//! 2. Then a worker takes what has been in the buffer longest, a few groups at a time, and
+//!    compresses it as a drain would; the *part* that comes of it waits here. It has no place in
+//!    the log yet, so that a burst still makes one batch. What was written last stays in the
+//!    buffer: it may go on growing.
+//! 3. The next drain, whoever does it, takes all parts along. A flush that is past that point waits
+//!    for what is taken already, so the worker appends by itself what it has finished by then.
 //!
-//! To everybody else a part is a batch under way: its groups are in flight in the write buffer, and readers find them there.
+//! To everybody else a part is a batch under way: its groups are in flight in the write buffer, and
+//! readers find them there.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -23,7 +27,8 @@ use crate::prepared::Prepared;
 const FLUSH_BYTES_MAX: usize = 512 << 10;
 /// So many of them in a row make the pattern.
 const STREAK_MIN: u32 = 4;
-/// Groups in the write buffer, beside those of the parts, from which on a worker is woken. A flush compresses fewer faster than a worker wakes.
+/// Groups in the write buffer, beside those of the parts, from which on a worker is woken. A flush
+/// compresses fewer faster than a worker wakes.
 const GROUPS_MIN: usize = 4;
 /// Groups that stay in the buffer: those to which somebody may be adding block after block.
 const GROUPS_LEFT: usize = 2;
@@ -74,7 +79,8 @@ impl Ahead {
         Some(self.asked_on.swap(NOWHERE, Ordering::AcqRel)).filter(|cpu| *cpu != NOWHERE)
     }
 
-    /// A flush begins that finds `bytes` in the write buffer. It goes on until the result is dropped.
+    /// A flush begins that finds `bytes` in the write buffer. It goes on until the result is
+    /// dropped.
     pub(crate) fn flush(&self, bytes: usize) -> Flushing<'_> {
         let streak = if bytes <= FLUSH_BYTES_MAX { self.streak.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
         self.streak.store(streak, Ordering::Relaxed);
@@ -96,7 +102,8 @@ impl Ahead {
         Collecting(Some(self))
     }
 
-    /// Keeps a part for the next drain. Handed back: a flush waits for it, and no drain would take it along.
+    /// Keeps a part for the next drain. Handed back: a flush waits for it, and no drain would take
+    /// it along.
     fn keep(&self, part: Prepared) -> Option<Prepared> {
         let mut state = self.state.lock();
         if self.flushing.load(Ordering::Relaxed) > 0 && state.collecting == 0 {
@@ -122,7 +129,8 @@ impl Drop for Flushing<'_> {
 pub(crate) struct Collecting<'a>(Option<&'a Ahead>);
 
 impl Collecting<'_> {
-    /// All parts that there are. Whoever finishes another one from now on does not count on this drain.
+    /// All parts that there are. Whoever finishes another one from now on does not count on this
+    /// drain.
     pub(crate) fn parts(mut self) -> Vec<Prepared> {
         let Some(ahead) = self.0.take() else { return Vec::new() };
         let mut state = ahead.state.lock();

@@ -9,8 +9,9 @@ use crate::objects::Object;
 use crate::volume::Runs;
 use crate::write_buffer::GroupKey;
 
-/// Groups that are looked through at once (128 MiB); where next to nothing is, twice as many the next time. So the hole that is most of a huge volume
-/// is crossed in a few steps, and who wants a few runs of a full one does not go through all of it.
+/// Groups that are looked through at once (128 MiB); where next to nothing is, twice as many the
+/// next time. So the hole that is most of a huge volume is crossed in a few steps, and who wants a
+/// few runs of a full one does not go through all of it.
 const WINDOW_GROUPS: u64 = 1024;
 /// Groups with records that are found at once, at most.
 const FOUND_MAX: usize = WINDOW_GROUPS as usize;
@@ -60,8 +61,8 @@ impl Core {
         Ok(runs.finish())
     }
 
-    /// Groups of which the write buffer or the map knows something, in order, and where the look ended: at `to`, or before it, behind `records_max`
-    /// groups that have records.
+    /// Groups of which the write buffer or the map knows something, in order, and where the look
+    /// ended: at `to`, or before it, behind `records_max` groups that have records.
     pub(crate) fn known_groups(
         &self,
         object: &Object,
@@ -69,10 +70,12 @@ impl Core {
         mut to: GroupIndex,
         records_max: usize,
     ) -> Result<(Vec<GroupIndex>, GroupIndex)> {
-        // The buffer comes first, as for a reader: what leaves it is in the map by then. The other way round, what is drained between the two
-        // looks would be in neither, and be taken for a hole.
+        // The buffer comes first, as for a reader: what leaves it is in the map by then. The other
+        // way round, what is drained between the two looks would be in neither, and be taken for a
+        // hole.
         let mut groups = self.buffer.groups_in(object.id, from, to);
-        // Origins come first, for the same reason: of a destroyed one may go, between two looks, what a clone has just written over.
+        // Origins come first, for the same reason: of a destroyed one may go, between two looks,
+        // what a clone has just written over.
         for level in object.levels().iter().rev() {
             let (found, end) = self.map.groups_in(level.object, from, to, records_max)?;
             groups.extend(found);
@@ -202,8 +205,9 @@ mod tests {
         assert!(runs(usize::MAX) == expected, "over a snapshot");
     }
 
-    /// Of a destroyed origin goes what a clone has written over, at the checkpoint that has the clone's record: whoever looks at the clone first and then at
-    /// the origin, with that checkpoint in between, finds it nowhere, and takes it for a hole.
+    /// Of a destroyed origin goes what a clone has written over, at the checkpoint that has the
+    /// clone's record: whoever looks at the clone first and then at the origin, with that
+    /// checkpoint in between, finds it nowhere, and takes it for a hole.
     #[test]
     fn origins_are_looked_at_before_what_came_from_them() {
         let machine = Machine::new(64 << 20, 1);

@@ -1,18 +1,24 @@
-//! What batches mean: applied to the map and the objects in the order of the log, while running and in recovery alike.
+//! What batches mean: applied to the map and the objects in the order of the log, while running and
+//! in recovery alike.
 //!
-//! A *move* takes a block over from an older fragment if the block's record still points there, and this must come out the same
-//! now and in replay, without asking the store. The rule: of the blocks that the move names, those count of which neither overlay
-//! knows anything in that epoch, and those that an overlay finds at the place that the move names.
+//! A *move* takes a block over from an older fragment if the block's record still points there, and
+//! this must come out the same now and in replay, without asking the store. The rule: of the blocks
+//! that the move names, those count of which neither overlay knows anything in that epoch, and
+//! those that an overlay finds at the place that the move names.
 //!
-//! This is exact, because whoever appends a move (`cleaner`) verifies it against the whole map at a time *T*, and holds the capture of the
-//! next checkpoint back until the batch is applied. Let a block be named by the move:
-//! - If it changed between *T* and the move, the active overlay knows it, now and in replay, and it decides.
-//! - If it did not, it was verified to lie at the place that the move names. An overlay that knows it says so; and if none does, the
-//!   move holds, which is right. Which of the overlays know it is of no consequence: running, those of a checkpoint that is under way
-//!   may go at any time, because it is published; in replay, they go back to the checkpoint that was loaded.
+//! This is exact, because whoever appends a move (`cleaner`) verifies it against the whole map at a
+//! time *T*, and holds the capture of the next checkpoint back until the batch is applied. Let a
+//! block be named by the move:
+//! - If it changed between *T* and the move, the active overlay knows it, now and in replay, and it
+//!   decides.
+//! - If it did not, it was verified to lie at the place that the move names. An overlay that knows
+//!   it says so; and if none does, the move holds, which is right. Which of the overlays know it is
+//!   of no consequence: running, those of a checkpoint that is under way may go at any time,
+//!   because it is published; in replay, they go back to the checkpoint that was loaded.
 //!
-//! In replay there is one overlay, which has all changes since the checkpoint that was loaded; that is one captured before *T*, else the
-//! batch would not be replayed: so it has everything that changed between *T* and the move.
+//! In replay there is one overlay, which has all changes since the checkpoint that was loaded; that
+//! is one captured before *T*, else the batch would not be replayed: so it has everything that
+//! changed between *T* and the move.
 
 use std::sync::Arc;
 
@@ -191,11 +197,13 @@ impl Applier {
             groups.into_iter().for_each(|group| put(group, true));
             return;
         }
-        // A store that cannot be read has its say at the next checkpoint; the holes hold all the same.
+        // A store that cannot be read has its say at the next checkpoint; the holes hold all the
+        // same.
         (from.0..to.0).for_each(|group| put(GroupIndex(group), false));
     }
 
-    /// Groups of which the object, or one that it came from, knows something: what is below must be hidden too.
+    /// Groups of which the object, or one that it came from, knows something: what is below must be
+    /// hidden too.
     fn groups_in(&self, object: &Object, from: GroupIndex, to: GroupIndex) -> surface::Result<Vec<GroupIndex>> {
         let mut groups = Vec::new();
         for level in object.levels().iter() {
@@ -206,8 +214,9 @@ impl Applier {
         Ok(groups)
     }
 
-    /// Changes a record by what stores so many bytes, and estimates what that makes of the object. `is_held`: the group is known to hold
-    /// something; so what memory does not know of it counts as allocated, else as not.
+    /// Changes a record by what stores so many bytes, and estimates what that makes of the object.
+    /// `is_held`: the group is known to hold something; so what memory does not know of it counts
+    /// as allocated, else as not.
     fn change(
         &self,
         overlay: &Overlay,
@@ -248,8 +257,9 @@ mod tests {
 
     const POOL_BYTES: u64 = 64 << 20;
 
-    /// What is allocated is told exactly between checkpoints too, as far as memory knows the groups: whether a block's last change was merged into the
-    /// records, is settled, is being settled, or is neither.
+    /// What is allocated is told exactly between checkpoints too, as far as memory knows the
+    /// groups: whether a block's last change was merged into the records, is settled, is being
+    /// settled, or is neither.
     #[test]
     fn blocks_that_are_discarded_and_written_again_are_counted_once() {
         let machine = Machine::new(POOL_BYTES, 1);

@@ -1,6 +1,7 @@
-//! Which extents have their space below for certain, because it was set aside and not given back since. File systems wait for all I/O
-//! under way on the file, and hold up what comes, when they set space aside or take it back; so neither is done for
-//! extents that are filled again and again in a pool that is short of space.
+//! Which extents have their space below for certain, because it was set aside and not given back
+//! since. File systems wait for all I/O under way on the file, and hold up what comes, when they
+//! set space aside or take it back; so neither is done for extents that are filled again and again
+//! in a pool that is short of space.
 
 use std::ops::Range;
 

@@ -1,18 +1,22 @@
-//! Space below the data file: how much of the pool can be written at all. Owns the bound that a file system puts on a sparse
-//! file, as of the last look.
+//! Space below the data file: how much of the pool can be written at all. Owns the bound that a
+//! file system puts on a sparse file, as of the last look.
 //!
-//! A pool is as large as its data file says, but the file system may have less room left. Admission (`space`) must know it: what was
-//! acknowledged has to find its place when it is flushed. So extents count as left only as far as they have their space below, or can get it.
+//! A pool is as large as its data file says, but the file system may have less room left. Admission
+//! (`space`) must know it: what was acknowledged has to find its place when it is flushed. So
+//! extents count as left only as far as they have their space below, or can get it.
 //!
-//! 1. A *look* asks the storage for its room. If that is enough for every extent that could be filled, there is no bound.
-//! 2. Otherwise extents that have their space already (`backing`) are counted, and with the room they are the bound. Those that the pool
-//!    had when it was opened are looked at once.
-//! 3. With next to no room, the pool is *tight*. In a tight pool, checkpoints keep the log's list short, put extents with space on it first, and give the space of all others
-//!    that are free back at once: so what is discarded, destroyed and cleaned is room again, for the pool and for whoever shares the
-//!    file system.
+//! 1. A *look* asks the storage for its room. If that is enough for every extent that could be
+//!    filled, there is no bound.
+//! 2. Otherwise extents that have their space already (`backing`) are counted, and with the room
+//!    they are the bound. Those that the pool had when it was opened are looked at once.
+//! 3. With next to no room, the pool is *tight*. In a tight pool, checkpoints keep the log's list
+//!    short, put extents with space on it first, and give the space of all others that are free
+//!    back at once: so what is discarded, destroyed and cleaned is room again, for the pool and for
+//!    whoever shares the file system.
 //!
-//! Looks are taken when the pool is opened, by the keeper every now and then, whenever a checkpoint has freed something, and before a
-//! write is refused. In between, somebody else may fill the file system: then a flush fails until there is room.
+//! Looks are taken when the pool is opened, by the keeper every now and then, whenever a checkpoint
+//! has freed something, and before a write is refused. In between, somebody else may fill the file
+//! system: then a flush fails until there is room.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -28,7 +32,8 @@ const TIGHT_EXTENTS: u64 = 64;
 /// What was seen at the last look.
 #[derive(Debug)]
 pub(crate) struct Below {
-    /// The log can open so many extents in all, counted since the pool was opened; `u64::MAX`: as many as there are.
+    /// The log can open so many extents in all, counted since the pool was opened; `u64::MAX`: as
+    /// many as there are.
     bound: AtomicU64,
     is_tight: AtomicBool,
     /// Which extents have had their space since before the pool was opened is known.
@@ -52,8 +57,8 @@ impl Core {
         self.below.bound.load(Ordering::Relaxed).saturating_sub(self.counters.opened_extents.get())
     }
 
-    /// Bytes that can be written to so many free extents: the storage below has what they occupy already, and its room. A look of its own,
-    /// whatever the room: it is for people.
+    /// Bytes that can be written to so many free extents: the storage below has what they occupy
+    /// already, and its room. A look of its own, whatever the room: it is for people.
     pub(crate) fn free_bytes_below(&self, extents_free: u64) -> u64 {
         let extent_bytes = u64::from(self.geometry.extent_bytes);
         let free = extents_free.min(self.extents_left_below()) * extent_bytes;

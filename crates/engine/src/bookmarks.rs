@@ -48,7 +48,8 @@ pub struct BookmarkStatus {
 }
 
 impl Pool {
-    /// Makes a bookmark of a snapshot (`VOLUME@SNAPSHOT`), under the snapshot's volume. Durable on return.
+    /// Makes a bookmark of a snapshot (`VOLUME@SNAPSHOT`), under the snapshot's volume. Durable on
+    /// return.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`] for a name.
@@ -89,7 +90,8 @@ impl Pool {
         Ok(())
     }
 
-    /// The snapshots of a bookmark's volume to which a difference from it can be sent, oldest first: names without the volume.
+    /// The snapshots of a bookmark's volume to which a difference from it can be sent, oldest
+    /// first: names without the volume.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`].
@@ -154,7 +156,8 @@ impl Pool {
     }
 }
 
-/// The way down from a bookmark, as it lies on that of a later moment; none if it does not lie on it.
+/// The way down from a bookmark, as it lies on that of a later moment; none if it does not lie on
+/// it.
 pub(crate) fn levels_from(origin: Origin, later: &[Level]) -> Option<Vec<Level>> {
     let at = later.iter().position(|level| level.object == origin.object)?;
     let level = later.get(at).filter(|level| level.sees(origin.epoch))?;

@@ -1,11 +1,13 @@
-//! Aligned buffers that are used again: allocating and clearing a megabyte for each batch would cost as much as copying it.
+//! Aligned buffers that are used again: allocating and clearing a megabyte for each batch would
+//! cost as much as copying it.
 
 use std::sync::Arc;
 
 use env::{AlignedBuf, Arena, HUGE_PAGE_BYTES, Pages};
 use parking_lot::Mutex;
 
-/// Bytes kept, of those of the memory budget, and at least: for each batch that may wait for a writer, and those that are being filled or read.
+/// Bytes kept, of those of the memory budget, and at least: for each batch that may wait for a
+/// writer, and those that are being filled or read.
 const KEPT_DIVISOR: u64 = 16;
 const KEPT_BYTES_MIN: usize = 12 << 20;
 const KEPT_BYTES_MAX: usize = 32 << 20;
@@ -13,13 +15,15 @@ const KEPT_BYTES_MAX: usize = 32 << 20;
 const BUFFER_BYTES_MAX: usize = 2 << 20;
 /// Smallest buffer.
 const BUFFER_BYTES_MIN: usize = 4 << 10;
-/// Sizes are powers of two, and from this one on three steps between them, so that every buffer serves many lengths and none is much
-/// longer than was asked for: a batch is a little more than a megabyte.
+/// Sizes are powers of two, and from this one on three steps between them, so that every buffer
+/// serves many lengths and none is much longer than was asked for: a batch is a little more than a
+/// megabyte.
 const STEPPED_BYTES_MIN: usize = 32 << 10;
 const STEPS: usize = 4;
 /// Reads of more than this land in huge pages: those of a page have one segment anyway.
 const SMALL_READ_BYTES_MAX: usize = 4 << 10;
-/// Bytes of such reads, of those of the memory budget, and at most: 128 requests of 128 KiB, which is what a buffer of 65 KiB takes too.
+/// Bytes of such reads, of those of the memory budget, and at most: 128 requests of 128 KiB, which
+/// is what a buffer of 65 KiB takes too.
 const LARGE_READS_DIVISOR: u64 = 24;
 const LARGE_READS_BYTES_MAX: u64 = 16 << 20;
 /// One list for each size.
@@ -52,7 +56,8 @@ impl Default for BufferPool {
     }
 }
 
-/// Bytes of large reads that a pool with so much memory may have under way: about what lies in huge pages.
+/// Bytes of large reads that a pool with so much memory may have under way: about what lies in huge
+/// pages.
 pub(crate) fn large_reads_bytes(memory_bytes: u64) -> u64 {
     (memory_bytes / LARGE_READS_DIVISOR).min(LARGE_READS_BYTES_MAX)
 }
@@ -97,8 +102,8 @@ impl BufferPool {
         self.get_large(len).unwrap_or_else(|| self.get(len))
     }
 
-    /// A buffer in huge pages of at least `len` bytes with any content, if so much is worth it and there is room, for whoever has a buffer of his own
-    /// otherwise.
+    /// A buffer in huge pages of at least `len` bytes with any content, if so much is worth it and
+    /// there is room, for whoever has a buffer of his own otherwise.
     pub(crate) fn get_large(&self, len: usize) -> Option<AlignedBuf> {
         let arena = self.huge.as_ref().filter(|_| len > SMALL_READ_BYTES_MAX)?;
         AlignedBuf::of_arena(arena, len)
@@ -205,7 +210,8 @@ mod tests {
         assert!(BufferPool::new(47 << 20).get_large(1 << 20).is_none());
     }
 
-    /// A pool full of sizes that nobody wanted any more took no others: each batch was allocated and cleared anew.
+    /// A pool full of sizes that nobody wanted any more took no others: each batch was allocated
+    /// and cleared anew.
     #[test]
     fn sizes_that_are_asked_for_no_more_make_room() {
         let pool = BufferPool::default();

@@ -1,9 +1,13 @@
-//! Calibration: how long each candidate takes on this machine, measured at once instead of unit by unit, and what a busy CPU takes of power where the
-//! processor counts it. What comes of it is kept with the learned costs.
+//! Calibration: how long each candidate takes on this machine, measured at once instead of unit by
+//! unit, and what a busy CPU takes of power where the processor counts it. What comes of it is kept
+//! with the learned costs.
 //!
-//! 1. Units of some kinds of made data, in all sizes, are compressed with every candidate of the pool and of its volumes, on one thread.
-//! 2. Their CPU times are learned like those of units that are written. Savings are not: made data is no data.
-//! 3. The energy that was counted meanwhile, over the CPU time: it includes what the processor takes anyway.
+//! 1. Units of some kinds of made data, in all sizes, are compressed with every candidate of the
+//!    pool and of its volumes, on one thread.
+//! 2. Their CPU times are learned like those of units that are written. Savings are not: made data
+//!    is no data.
+//! 3. The energy that was counted meanwhile, over the CPU time: it includes what the processor
+//!    takes anyway.
 //! 4. A checkpoint keeps it.
 
 use codec::{Codec, Workspace};
@@ -15,7 +19,8 @@ use units::GROUP_BYTES;
 use crate::costs::Costs;
 use crate::pool::Pool;
 
-/// Lengths of units: one of each class of size, and how many of each kind: some hundred KiB of each.
+/// Lengths of units: one of each class of size, and how many of each kind: some hundred KiB of
+/// each.
 const UNITS: [(usize, usize); 3] = [(4 << 10, 64), (32 << 10, 16), (GROUP_BYTES, 6)];
 /// Words of the made text.
 const WORDS: &str = "the of and storage engine block writes compressed extent log map every checksum is verified before unit decoded to reader epoch \
@@ -131,8 +136,9 @@ fn measure(effort: CalibrationEffort, clock: &dyn Clock, candidates: &[Codec], c
 }
 
 impl Pool {
-    /// Measures and learns how long the candidates of the pool and of its volumes take on this machine; takes the CPU time that `effort` says. `energy_uj` tells the
-    /// energy that the processors have used up to now, in microjoules, if they count it.
+    /// Measures and learns how long the candidates of the pool and of its volumes take on this
+    /// machine; takes the CPU time that `effort` says. `energy_uj` tells the energy that the
+    /// processors have used up to now, in microjoules, if they count it.
     ///
     /// # Errors
     /// When the storage fails.

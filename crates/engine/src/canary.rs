@@ -1,12 +1,15 @@
-//! Bugs that are planted on purpose, so that the tests can be shown to notice them (`tools/canaries`).
+//! Bugs that are planted on purpose, so that the tests can be shown to notice them
+//! (`tools/canaries`).
 //!
-//! 1. Where a bug is planted, the code asks [`Canary::is_planted`]. Without the feature `canaries` that is the constant `false`,
-//!    and the compiler leaves nothing of the bug.
-//! 2. With the feature, `SHALE_CANARY=NAME` in the environment chooses one bug for the life of the process; without that
-//!    variable the program is what it is without the feature.
-//! 3. A name that does not exist ends whoever asks first: a run that plants nothing must not look like one that found nothing.
+//! 1. Where a bug is planted, the code asks [`Canary::is_planted`]. Without the feature `canaries`
+//!    that is the constant `false`, and the compiler leaves nothing of the bug.
+//! 2. With the feature, `SHALE_CANARY=NAME` in the environment chooses one bug for the life of the
+//!    process; without that variable the program is what it is without the feature.
+//! 3. A name that does not exist ends whoever asks first: a run that plants nothing must not look
+//!    like one that found nothing.
 //!
-//! The feature does not compile without debug assertions, which no release profile of ours has, and no crate asks for it.
+//! The feature does not compile without debug assertions, which no release profile of ours has, and
+//! no crate asks for it.
 
 #[cfg(all(feature = "canaries", not(debug_assertions)))]
 compile_error!("the feature `canaries` plants bugs: it is for tests with debug assertions, never for a release build");

@@ -1,34 +1,44 @@
-//! The catalogue: what keeps names, sizes, snapshots and properties in the log, although the batches that told them are long gone.
-//! Owns which extents must be kept for that (*pins*); `format` has the bytes.
+//! The catalogue: what keeps names, sizes, snapshots and properties in the log, although the
+//! batches that told them are long gone. Owns which extents must be kept for that (*pins*);
+//! `format` has the bytes.
 //!
-//! Pinned are the extents that hold the newest durable catalogue, and those with entries since that change descriptors or mark an opening
-//! (below). Most of them hold live data anyway; one that does not is kept *idle*. A new catalogue lets go of all of them. It is made at the
-//! beginning of a checkpoint, whose sync makes it durable, and whose commit exchanges the pins:
-//! 1. *Whether*: there is none; entries since make as many bytes as a catalogue; idle extents make more than it. So it costs as much as
-//!    what caused it, whatever the number of objects.
+//! Pinned are the extents that hold the newest durable catalogue, and those with entries since that
+//! change descriptors or mark an opening (below). Most of them hold live data anyway; one that does
+//! not is kept *idle*. A new catalogue lets go of all of them. It is made at the beginning of a
+//! checkpoint, whose sync makes it durable, and whose commit exchanges the pins:
+//! 1. *Whether*: there is none; entries since make as many bytes as a catalogue; idle extents make
+//!    more than it. So it costs as much as what caused it, whatever the number of objects.
 //! 2. *Capture* all descriptors while no batch is applied, and begin to note entries anew.
 //! 3. *Append* it in parts. Where they land is noted when they are applied.
 //!
-//! **Space.** A new one is made from space that nobody else needs. When little is left, what is idle stands in the way of writers: then
-//! it moves to the end of the open extent, by way of one more checkpoint; and if even that does not fit, it is given up: `salvage` would know
-//! less, and `status` says so, until there is room again. So no pin can ever keep a pool full.
+//! **Space.** A new one is made from space that nobody else needs. When little is left, what is
+//! idle stands in the way of writers: then it moves to the end of the open extent, by way of one
+//! more checkpoint; and if even that does not fit, it is given up: `salvage` would know less, and
+//! `status` says so, until there is room again. So no pin can ever keep a pool full.
 //!
-//! Replay notes entries as it meets them, and passes over parts: whatever catalogue the checkpoint names is still there.
+//! Replay notes entries as it meets them, and passes over parts: whatever catalogue the checkpoint
+//! names is still there.
 //!
-//! **Openings.** Recovery ends at the first batch that is not whole. Behind that end, anywhere in the extents that were on the list, may lie
-//! whole batches of the opening that died: they never happened, and the map store knows that; the log alone must know it too, or salvage
-//! would bring back what users have seen undone. Where they lie cannot be told without reading all of the list (heads may be torn), so
-//! it is not asked. Instead each opening *marks* itself: behind its first checkpoint it appends an empty batch, whose header has
-//! the opening's number and its first sequence number *f*, and syncs it before anybody is served.
-//! - Whoever has been served knows a state without the dead batches, and the mark is durable. It is pinned until a catalogue tells the opening.
-//!   So the log tells *f*, and salvage leaves out whatever earlier openings wrote from *f* on.
-//! - A crash before the mark is durable: nobody has been served since the crash before, so nothing that was not durable then was promised;
-//!   the dead batches hold only such things, and salvage may show them or not. Recovery ends at *f* once more (the checkpoint of the dead
-//!   opening says so, and nothing else was written under it), and its mark hides them from then on.
-//! - An opening behind an orderly end is marked and not remembered beyond that: whoever closes a pool ends its log for good, and says where in
-//!   the map store ([`LogEnd`](format::LogEnd)). If recovery ends there too, nothing lies behind. So what is remembered are crashes, not commands.
-//! - A log that goes on under another number after a failed write marks that as well, with the next checkpoint; what was given back then
-//!   was never acknowledged, and is written again, under the new number, before any flush is.
+//! **Openings.** Recovery ends at the first batch that is not whole. Behind that end, anywhere in
+//! the extents that were on the list, may lie whole batches of the opening that died: they never
+//! happened, and the map store knows that; the log alone must know it too, or salvage would bring
+//! back what users have seen undone. Where they lie cannot be told without reading all of the list
+//! (heads may be torn), so it is not asked. Instead each opening *marks* itself: behind its first
+//! checkpoint it appends an empty batch, whose header has the opening's number and its first
+//! sequence number *f*, and syncs it before anybody is served.
+//! - Whoever has been served knows a state without the dead batches, and the mark is durable. It is
+//!   pinned until a catalogue tells the opening. So the log tells *f*, and salvage leaves out
+//!   whatever earlier openings wrote from *f* on.
+//! - A crash before the mark is durable: nobody has been served since the crash before, so nothing
+//!   that was not durable then was promised; the dead batches hold only such things, and salvage
+//!   may show them or not. Recovery ends at *f* once more (the checkpoint of the dead opening says
+//!   so, and nothing else was written under it), and its mark hides them from then on.
+//! - An opening behind an orderly end is marked and not remembered beyond that: whoever closes a
+//!   pool ends its log for good, and says where in the map store ([`LogEnd`](format::LogEnd)). If
+//!   recovery ends there too, nothing lies behind. So what is remembered are crashes, not commands.
+//! - A log that goes on under another number after a failed write marks that as well, with the next
+//!   checkpoint; what was given back then was never acknowledged, and is written again, under the
+//!   new number, before any flush is.
 
 use std::collections::BTreeSet;
 
@@ -46,10 +56,12 @@ use crate::prepared::Prepared;
 
 /// Entries since a catalogue that are worth a new one, however small it is.
 const SINCE_BYTES_MIN: u64 = 64 << 10;
-/// Largest part, and the share of an extent that one takes: small enough to fit in the rest of most extents.
+/// Largest part, and the share of an extent that one takes: small enough to fit in the rest of most
+/// extents.
 const PART_BYTES_MAX: usize = 64 << 10;
 const PART_DIVISOR: usize = 4;
-/// Extents beside the reserve below which idle ones are not kept: the smallest pools have about as many in all.
+/// Extents beside the reserve below which idle ones are not kept: the smallest pools have about as
+/// many in all.
 const SHORT_EXTENTS: u64 = 4;
 
 /// Extents that are kept for the catalogue, and what is in them.
@@ -88,7 +100,8 @@ impl Pins {
         }
     }
 
-    /// All pinned extents. None, if there is no catalogue: then what came since it does not help either.
+    /// All pinned extents. None, if there is no catalogue: then what came since it does not help
+    /// either.
     pub(crate) fn extents(&self) -> BTreeSet<ExtentIndex> {
         let is_kept = self.as_of.is_some() && !Canary::CatalogueNotKept.is_planted();
         if is_kept { self.base.union(&self.since).copied().collect() } else { BTreeSet::new() }
@@ -112,7 +125,8 @@ struct State {
     newest: u64,
     /// The log does not tell of it yet.
     unmarked: bool,
-    /// A checkpoint of this opening is durable. Before, nothing may be written: another opening could get the same number.
+    /// A checkpoint of this opening is durable. Before, nothing may be written: another opening
+    /// could get the same number.
     has_begun: bool,
 }
 
@@ -152,7 +166,8 @@ impl Catalogue {
         }
     }
 
-    /// The log goes on under that opening. One that follows an orderly end (`is_orderly`) need not be remembered: no batch lies there.
+    /// The log goes on under that opening. One that follows an orderly end (`is_orderly`) need not
+    /// be remembered: no batch lies there.
     pub(crate) fn enter(&self, number: u64, first_seq: Seq, is_orderly: bool) {
         let mut state = self.state.lock();
         if number <= state.newest {
@@ -199,7 +214,8 @@ impl Core {
         available < self.geometry.reserve_extents() + SHORT_EXTENTS
     }
 
-    /// Tells the log which opening it goes on under, unless it has been told. Without room for that the next checkpoint tries again.
+    /// Tells the log which opening it goes on under, unless it has been told. Without room for that
+    /// the next checkpoint tries again.
     pub(crate) fn mark_opening(&self) {
         let is_due = {
             let state = self.catalogue.state.lock();
@@ -211,8 +227,8 @@ impl Core {
         }
     }
 
-    /// Appends a new catalogue if one is due. `pressing`: idle extents stand in the way. If there is no room for it, or the log cannot be
-    /// written, the one that there is stays.
+    /// Appends a new catalogue if one is due. `pressing`: idle extents stand in the way. If there
+    /// is no room for it, or the log cannot be written, the one that there is stays.
     pub(crate) fn renew_catalogue(&self, pressing: bool) {
         let has_begun = self.catalogue.state.lock().has_begun;
         if !has_begun || self.log.is_broken() || !(pressing || self.is_catalogue_due()) {
@@ -220,7 +236,8 @@ impl Core {
         }
         let spare = self.extents_spare();
         let extent_bytes = u64::from(self.geometry.extent_bytes);
-        // Step 2. Whoever changes descriptors appends an entry: none is applied between the capture and the note.
+        // Step 2. Whoever changes descriptors appends an entry: none is applied between the capture
+        // and the note.
         let (mut parts, before) = self.log.while_still(|as_of| {
             let descriptors = self.objects.all().iter().map(|object| object.descriptor.read().clone()).collect();
             let mut state = self.catalogue.state.lock();
@@ -314,7 +331,8 @@ impl Core {
         parts.into_iter().map(prepared).collect()
     }
 
-    /// Step 3. `false`: there is no room, or a part fits in no extent, or the log fails, which whoever writes next will meet.
+    /// Step 3. `false`: there is no room, or a part fits in no extent, or the log fails, which
+    /// whoever writes next will meet.
     fn append_batches(&self, parts: impl Iterator<Item = Prepared>, purpose: Purpose) -> bool {
         let mut last = None;
         for part in parts {

@@ -1,4 +1,5 @@
-//! `check`: reads and verifies every structure and every checksum, and compares what the map says with what it counts.
+//! `check`: reads and verifies every structure and every checksum, and compares what the map says
+//! with what it counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -26,7 +27,8 @@ use crate::{superblock_copies, superblock_io};
 /// Map records in memory at the same time.
 const RECORDS_MAX: usize = 4096;
 
-/// Rounds of the cleaner for an extent whose headers are damaged: one moves it, if a checkpoint has made room; others may be under way.
+/// Rounds of the cleaner for an extent whose headers are damaged: one moves it, if a checkpoint has
+/// made room; others may be under way.
 const EVACUATION_ROUNDS_MAX: usize = 8;
 
 /// A fragment to be verified: where its record is, and what that says.
@@ -55,12 +57,14 @@ pub(crate) struct Checker<'a> {
 }
 
 impl Pool {
-    /// Verifies everything. The pool should be idle: what is written meanwhile may be reported as missing. `progress` gets bytes
-    /// done and bytes to do.
+    /// Verifies everything. The pool should be idle: what is written meanwhile may be reported as
+    /// missing. `progress` gets bytes done and bytes to do.
     ///
-    /// What opening the pool with [`repair`](crate::PoolOptions::repair) mended comes first. With `repair`, a damaged superblock copy is rewritten, usage counts are corrected, and damaged records are removed (where they
-    /// were, older data of snapshots and origins shows, or zeroes; they are named in the report). What lives beside damaged headers is moved
-    /// elsewhere, where the log alone tells of it again.
+    /// What opening the pool with [`repair`](crate::PoolOptions::repair) mended comes first. With
+    /// `repair`, a damaged superblock copy is rewritten, usage counts are corrected, and damaged
+    /// records are removed (where they were, older data of snapshots and origins shows, or zeroes;
+    /// they are named in the report). What lives beside damaged headers is moved elsewhere, where
+    /// the log alone tells of it again.
     ///
     /// # Errors
     /// When the check itself cannot go on; damage is reported, not returned.
@@ -115,7 +119,8 @@ impl Pool {
 }
 
 impl Core {
-    /// Moves what lives in an extent elsewhere. Whether nothing is left there: what is damaged stays, and what the log has open or listed does.
+    /// Moves what lives in an extent elsewhere. Whether nothing is left there: what is damaged
+    /// stays, and what the log has open or listed does.
     fn evacuate(&self, extent: ExtentIndex) -> Result<bool> {
         let within = (extent, ExtentIndex(extent.0 + 1));
         let filled_by = CleanMark::NEVER;
@@ -216,7 +221,8 @@ impl Checker<'_> {
         Ok(bytes.and_then(|bytes| Checkpoint::decode(&bytes).ok()))
     }
 
-    /// Descriptors in the store, against those in memory. One that is damaged or gone is written anew.
+    /// Descriptors in the store, against those in memory. One that is damaged or gone is written
+    /// anew.
     fn objects(&mut self) -> Result<()> {
         let store = &self.core.env.store;
         let mut wrong: BTreeMap<ObjectId, String> = BTreeMap::new();
@@ -255,7 +261,8 @@ impl Checker<'_> {
         store.commit(batch).map_err(store_error)
     }
 
-    /// Goes through all records, a bounded number at a time: what they refer to is counted, and read later.
+    /// Goes through all records, a bounded number at a time: what they refer to is counted, and
+    /// read later.
     fn records(&mut self) -> Result<()> {
         let mut from = vec![b'R'];
         loop {
@@ -332,7 +339,8 @@ impl Checker<'_> {
 
     /// See [`Core::audit_history`].
     fn history(&mut self) -> Result<()> {
-        // What could not be read has been counted by nobody: then the figures only follow what is left. What was mended is there.
+        // What could not be read has been counted by nobody: then the figures only follow what is
+        // left. What was mended is there.
         let is_sound = self.report.problems_total == self.mended;
         for finding in self.core.audit_history(self.repair)? {
             if is_sound {
@@ -380,7 +388,8 @@ impl Checker<'_> {
         let mut batch = MapBatch::default();
         let counted = |extent| self.counted.get(&extent).map_or(0, |counted| counted.live_bytes);
         put_pages(&mut batch, wrong.iter().map(|(extent, _, _)| extent.0), counted)?;
-        // No checkpoint is taken meanwhile: this is still the last one, and the extents are as of it.
+        // No checkpoint is taken meanwhile: this is still the last one, and the extents are as of
+        // it.
         let mut extents = self.core.extents.lock();
         for (extent, _, counted) in wrong {
             extents.recount(*extent, usage_of_extent(*counted)?);

@@ -1,5 +1,5 @@
-//! The part of `check` that reads the catalogue as `salvage` would: what the log alone tells of objects must be what the map store
-//! tells.
+//! The part of `check` that reads the catalogue as `salvage` would: what the log alone tells of
+//! objects must be what the map store tells.
 
 use env::AlignedBuf;
 use format::{ObjectDescriptor, ObjectState, Undone};
@@ -65,7 +65,8 @@ impl Checker<'_> {
     }
 }
 
-/// Without what means nothing in the log, and without cuts, which become undone without a word in the log.
+/// Without what means nothing in the log, and without cuts, which become undone without a word in
+/// the log.
 fn plain(descriptor: &ObjectDescriptor) -> ObjectDescriptor {
     ObjectDescriptor {
         reap: None,

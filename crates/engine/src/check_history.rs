@@ -1,5 +1,6 @@
-//! The audit of history, a part of `check`: nothing that nobody needs is left (a leak), and every object's figures are those of
-//! its records. That nothing is missing which somebody needs only reading can tell; see the tests.
+//! The audit of history, a part of `check`: nothing that nobody needs is left (a leak), and every
+//! object's figures are those of its records. That nothing is missing which somebody needs only
+//! reading can tell; see the tests.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -75,8 +76,8 @@ impl Audit<'_> {
 }
 
 impl Core {
-    /// Audits the records in the store against the descriptors, and with `repair` corrects the figures of these. Everything must
-    /// have been reaped, and no checkpoint may run.
+    /// Audits the records in the store against the descriptors, and with `repair` corrects the
+    /// figures of these. Everything must have been reaped, and no checkpoint may run.
     pub(crate) fn audit_history(&self, repair: bool) -> Result<Vec<Finding>> {
         let timelines = self.objects.timelines();
         let mut audit = Audit {

@@ -1,4 +1,5 @@
-//! Checkpoints: the map on disk is brought up to a position of the log, in one atomic batch of the store.
+//! Checkpoints: the map on disk is brought up to a position of the log, in one atomic batch of the
+//! store.
 //!
 //! 1. *Capture*, while no batch can be applied: the log's position, the descriptors that changed, and the overlay, which is
 //!    frozen; changes go to a new one from here on.
@@ -17,8 +18,8 @@
 //! few syncs: the cleaner needs many of them. It is taken where space is what is wanted, and as long as the settled overlay is within its
 //! memory.
 //!
-//! An error before step 5 leaves everything as it was; the next checkpoint repeats it. An error in step 5 leaves unknown
-//! what the store holds: the pool takes no writes until it is reopened.
+//! An error before step 5 leaves everything as it was; the next checkpoint repeats it. An error in
+//! step 5 leaves unknown what the store holds: the pool takes no writes until it is reopened.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -44,7 +45,8 @@ use crate::objects::Object;
 use crate::recovery::write_over;
 use crate::timeline::Timelines;
 
-/// Shortest and longest list of extents that the log is given. The longest bounds the checkpoint's record to 16 KiB.
+/// Shortest and longest list of extents that the log is given. The longest bounds the checkpoint's
+/// record to 16 KiB.
 const LISTED_MIN: u64 = 16;
 const LISTED_MAX: u64 = 4096;
 
@@ -67,8 +69,8 @@ pub(crate) struct Captured {
     pins: Pins,
     /// Descriptors that changed since the last checkpoint.
     descriptors: Vec<ObjectDescriptor>,
-    /// Who looked at whose records at the position. What has been destroyed since, however dead by now, may be alive again
-    /// after a crash.
+    /// Who looked at whose records at the position. What has been destroyed since, however dead by
+    /// now, may be alive again after a crash.
     pub timelines: Arc<Timelines>,
     /// Reaping that was due.
     pub reaping: Vec<(ObjectId, Reap, u64)>,
@@ -91,7 +93,8 @@ pub(crate) struct CheckpointState {
     pub number: u64,
     /// Captured by a checkpoint that failed before its commit.
     unfinished: Option<Captured>,
-    /// Deltas in the store, each the number of its checkpoint and its part of it: what a full checkpoint removes.
+    /// Deltas in the store, each the number of its checkpoint and its part of it: what a full
+    /// checkpoint removes.
     deltas: Vec<(u64, u32)>,
     /// Number of the last full one.
     pub last_full: u64,
@@ -104,7 +107,8 @@ impl CheckpointState {
         Self { number, unfinished: None, deltas, last_full: number, folding: Folding::default() }
     }
 
-    /// Whether one failed and waits to be repeated: then the map has changes that are neither new nor in the store.
+    /// Whether one failed and waits to be repeated: then the map has changes that are neither new
+    /// nor in the store.
     pub(crate) fn is_unfinished(&self) -> bool {
         self.unfinished.is_some()
     }
@@ -126,8 +130,8 @@ impl Core {
         self.checkpoint_unless(Kind::Light, |_| false)
     }
 
-    /// Takes a checkpoint unless `done` says, once no other checkpoint runs, that it is not needed any more. A light one
-    /// becomes a full one if there is more to do.
+    /// Takes a checkpoint unless `done` says, once no other checkpoint runs, that it is not needed
+    /// any more. A light one becomes a full one if there is more to do.
     pub(crate) fn checkpoint_unless(&self, kind: Kind, done: impl Fn(&Self) -> bool) -> Result<()> {
         let mut state = self.checkpoint.lock();
         if done(self) {
@@ -136,7 +140,8 @@ impl Core {
         self.checkpoint_with(&mut state, kind)
     }
 
-    /// Takes a full checkpoint and holds off the next one for as long as what is returned is kept: the store has everything.
+    /// Takes a full checkpoint and holds off the next one for as long as what is returned is kept:
+    /// the store has everything.
     pub(crate) fn checkpoint_and_hold(&self) -> Result<parking_lot::MutexGuard<'_, CheckpointState>> {
         let mut state = self.checkpoint.lock();
         self.checkpoint_with(&mut state, Kind::Full)?;
@@ -276,7 +281,8 @@ impl Core {
         }
         self.inventory_holds(&captured.position);
         self.note_opening(captured.position.incarnation)?;
-        // Before anything is appended: the log, or a catalogue that moves to the open extent, may come there at once.
+        // Before anything is appended: the log, or a catalogue that moves to the open extent, may
+        // come there at once.
         write_over(&*self.env.disk, &std::mem::take(&mut *self.unreadable.lock()));
         self.catalogue.begin();
         let count = if kind == Kind::Full { &self.counters.checkpoints } else { &self.counters.light_checkpoints };
@@ -332,7 +338,8 @@ impl Core {
             let used = extents.used_after(&plan);
             (plan, live_bytes, used)
         };
-        // Every object that was captured has a descriptor in the store: it came there when it was new, or comes with this batch.
+        // Every object that was captured has a descriptor in the store: it came there when it was
+        // new, or comes with this batch.
         let gone = merged.reaped.iter().filter(|reaped| reaped.is_gone).count();
         let folded = state.folding.folded.number;
         let deltas_kept = state.deltas.iter().filter(|(number, _)| is_kept(kind, folded, *number)).count();
@@ -431,7 +438,8 @@ impl Core {
         {
             let mut extents = self.extents.lock();
             extents.apply(plan);
-            // Before the thaw: who looks at the overlays first, and then at this, sees each change in one of them.
+            // Before the thaw: who looks at the overlays first, and then at this, sees each change
+            // in one of them.
             let mut deaths = self.applier.deaths.lock();
             deaths.take(&merged.deaths, &plan.freed);
             deaths.begin(&plan.listed, (captured.position.incarnation, captured.position.next_seq));

@@ -1,5 +1,6 @@
-//! When a checkpoint is taken, and of which kind: by the log and the changes of the map that have come since the last one, by the space that it would
-//! free, and when nothing comes any more. Owns no state.
+//! When a checkpoint is taken, and of which kind: by the log and the changes of the map that have
+//! come since the last one, by the space that it would free, and when nothing comes any more. Owns
+//! no state.
 
 use std::sync::atomic::Ordering;
 
@@ -8,11 +9,12 @@ use surface::Result;
 use crate::checkpoint::Kind;
 use crate::core::Core;
 
-/// How long nothing must have come into the log, and how much must have come since the last checkpoint, for one that nothing else asks for. Longer
-/// than data stays in the write buffer.
+/// How long nothing must have come into the log, and how much must have come since the last
+/// checkpoint, for one that nothing else asks for. Longer than data stays in the write buffer.
 const IDLE_NS: u64 = 10_000_000_000;
 const IDLE_LOG_BYTES: u64 = 1 << 20;
-/// As many bytes of changes of the map do, however little that was in the log: a discard of a few MiB is a line there, and its space comes back.
+/// As many bytes of changes of the map do, however little that was in the log: a discard of a few
+/// MiB is a line there, and its space comes back.
 const IDLE_CHANGES_BYTES: usize = 16 << 10;
 
 impl Core {
@@ -30,8 +32,9 @@ impl Core {
             || self.objects.has_reaping()
     }
 
-    /// Takes a light checkpoint if nothing has come into the log for a while: then it is cheap to have figures that are exact, and little to
-    /// recover. If it fails, the next attempt is a while later, too.
+    /// Takes a light checkpoint if nothing has come into the log for a while: then it is cheap to
+    /// have figures that are exact, and little to recover. If it fails, the next attempt is a while
+    /// later, too.
     pub(crate) fn checkpoint_if_idle(&self) -> Result<()> {
         let bytes = self.log.bytes_since_checkpoint();
         let now = self.env.clock.now_ns();

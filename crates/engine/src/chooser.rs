@@ -1,12 +1,13 @@
-//! `compression=auto` in the drain: joins what the policy needs to know (regions, costs, pressure, the budget for tests) and lets it
-//! decide about each unit.
+//! `compression=auto` in the drain: joins what the policy needs to know (regions, costs, pressure,
+//! the budget for tests) and lets it decide about each unit.
 //!
 //! 1. A batch begins: plans are empty, no clock is read before something is compressed.
-//! 2. Each unit goes through [`Planner::store`]; its region's memory is fetched when the region changes and put back when it changes again.
+//! 2. Each unit goes through [`Planner::store`]; its region's memory is fetched when the region
+//!    changes and put back when it changes again.
 //! 3. The batch ends: the CPU time that it took pays into the budget for tests.
 //!
-//! Deciding costs a probe, a few loads, and one look at the clock for every sixteenth unit. With a clock that is a function of the calls, so are
-//! the decisions.
+//! Deciding costs a probe, a few loads, and one look at the clock for every sixteenth unit. With a
+//! clock that is a function of the calls, so are the decisions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -60,7 +61,8 @@ impl Chooser {
         }
     }
 
-    /// Step 1. `pressed`: writers wait, or nearly; `written_bytes`: what they have written since the pool was opened.
+    /// Step 1. `pressed`: writers wait, or nearly; `written_bytes`: what they have written since
+    /// the pool was opened.
     pub(crate) fn begin(&self, pressed: bool, written_bytes: u64) -> Batch<'_> {
         self.meter.demanded(written_bytes);
         Batch { chooser: self, pressed, is_apart: false, planner: None, region: None, began: None, test_ns: 0 }
@@ -75,7 +77,8 @@ pub(crate) struct Batch<'a> {
     is_apart: bool,
     planner: Option<Planner<'a, Costs>>,
     region: Option<(RegionKey, policy::Region)>,
-    /// Wall and CPU time when something was compressed first: a batch in which nothing is needs no clock.
+    /// Wall and CPU time when something was compressed first: a batch in which nothing is needs no
+    /// clock.
     began: Option<(u64, u64)>,
     test_ns: u64,
 }
@@ -111,7 +114,8 @@ impl<'a> Batch<'a> {
         Self { is_apart: true, ..self }
     }
 
-    /// Step 2: chooses, compresses into the unit's target (raw if nothing pays), and says with what and how many bytes.
+    /// Step 2: chooses, compresses into the unit's target (raw if nothing pays), and says with what
+    /// and how many bytes.
     pub(crate) fn store(&mut self, unit: Unit<'_, '_>, codecs: &mut Workspace, spare: &mut Vec<u8>) -> Chosen {
         let chooser = self.chooser;
         let key = RegionKey::of(unit.object, unit.first);
@@ -240,7 +244,8 @@ enum Place {
     Spare,
 }
 
-/// Compresses a unit into its target or, while the target holds what may be kept, into a spare buffer.
+/// Compresses a unit into its target or, while the target holds what may be kept, into a spare
+/// buffer.
 struct UnitAttempts<'a, 'core> {
     codecs: &'a mut Workspace,
     clock: &'a dyn Clock,

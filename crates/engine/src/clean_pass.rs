@@ -1,20 +1,24 @@
-//! When the cleaner runs, and for how long: in the background by how much space is left, for a writer that finds none, and on demand.
+//! When the cleaner runs, and for how long: in the background by how much space is left, for a
+//! writer that finds none, and on demand.
 //!
-//! *Wall*: the reserve. Data never gets past it.
-//! *Pressed*: little is left before the wall, measured by how much could be free at best. Then everything that wins space is
-//! cleaned. In a log that is overwritten for ever, that is where it ends up, and the later an extent is cleaned, the less
-//! lives in it; so the band is narrow.
-//! *Below*: between the marks that the properties `clean-low` and `clean-high` set. Then only extents are cleaned of which three quarters are
-//! dead, so that a byte moved wins three: what is half dead by then is what is written most, and will soon be deader. *Idle*, half
-//! suffices, and the pool is treated as if it were below until the high mark.
+//! *Wall*: the reserve. Data never gets past it. *Pressed*: little is left before the wall,
+//! measured by how much could be free at best. Then everything that wins space is cleaned. In a log
+//! that is overwritten for ever, that is where it ends up, and the later an extent is cleaned, the
+//! less lives in it; so the band is narrow. *Below*: between the marks that the properties
+//! `clean-low` and `clean-high` set. Then only extents are cleaned of which three quarters are
+//! dead, so that a byte moved wins three: what is half dead by then is what is written most, and
+//! will soon be deader. *Idle*, half suffices, and the pool is treated as if it were below until
+//! the high mark.
 //!
-//! *Soft wall*: some extents before the wall, in pools that have some to spare. A writer that comes to it waits for the cleaner; only if
-//! cleaning wins nothing may it go on, up to the wall. For the cleaner needs room to work in: with the last extents
-//! alone it wins one or two at a time, and each time a checkpoint has to be taken before they are of use.
+//! *Soft wall*: some extents before the wall, in pools that have some to spare. A writer that comes
+//! to it waits for the cleaner; only if cleaning wins nothing may it go on, up to the wall. For the
+//! cleaner needs room to work in: with the last extents alone it wins one or two at a time, and
+//! each time a checkpoint has to be taken before they are of use.
 //!
-//! **No cliff.** The nearer the wall, the less the cleaner rests between rounds; and once it is pressed, writers are slowed down smoothly
-//! towards the rate at which cleaning has been winning space, so that they meet it instead of the wall. While one round is under way, the
-//! keeper takes the (light) checkpoint that frees what the last one won.
+//! **No cliff.** The nearer the wall, the less the cleaner rests between rounds; and once it is
+//! pressed, writers are slowed down smoothly towards the rate at which cleaning has been winning
+//! space, so that they meet it instead of the wall. While one round is under way, the keeper takes
+//! the (light) checkpoint that frees what the last one won.
 
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,21 +34,24 @@ use crate::pool::Pool;
 use crate::space::Admitted;
 use crate::status::CleanReport;
 
-/// Extents before the wall below which the cleaner is pressed, and up to which it goes on, as parts of what could be free at best; and
-/// the least of each.
+/// Extents before the wall below which the cleaner is pressed, and up to which it goes on, as parts
+/// of what could be free at best; and the least of each.
 const PRESSED_DIVISOR: u64 = 40;
 const PRESSED_MIN: u64 = 2;
 const RELIEVED_DIVISOR: u64 = 20;
 const RELIEVED_MIN: u64 = 4;
-/// The soft wall, as a part of what could be free at best. Space that lies idle there makes the log write more.
+/// The soft wall, as a part of what could be free at best. Space that lies idle there makes the log
+/// write more.
 const SOFT_DIVISOR: u64 = 64;
 const SOFT_MAX: u64 = 256;
 /// The room, as a part of the soft wall, that a writer waits for who came to it.
 const SOFT_AWAITED_DIVISOR: u64 = 2;
-/// Cleaned extents for which a checkpoint is taken at the latest, and as soon as that when space is needed.
+/// Cleaned extents for which a checkpoint is taken at the latest, and as soon as that when space is
+/// needed.
 const EVACUATED_MAX: u64 = 64;
 const EVACUATED_PRESSED: u64 = 8;
-/// Least dead share of an extent that is cleaned in the background below the marks, while nobody writes and while somebody does.
+/// Least dead share of an extent that is cleaned in the background below the marks, while nobody
+/// writes and while somebody does.
 const IDLE_DEAD_PERMILLE: u32 = 500;
 const BELOW_DEAD_PERMILLE: u32 = 750;
 /// Least dead share of an extent that is cleaned on demand, in thousandths.
@@ -58,28 +65,32 @@ const URGENCY_MIN: f64 = 0.2;
 const BRAKE_NS_MAX: u64 = 50_000_000;
 /// Shorter waits than this cost more than they regulate; they add up in `next_ns`.
 const BRAKE_LEAST: Duration = Duration::from_millis(10);
-/// How often and how long a writer at the soft wall waits for the cleaner to say something, before it acts itself.
+/// How often and how long a writer at the soft wall waits for the cleaner to say something, before
+/// it acts itself.
 const WAITS_MAX: u32 = 50;
 const WAIT: Duration = Duration::from_millis(20);
 /// Rounds for which what new data asked to be kept counts.
 const KEPT_ROUNDS: u64 = 16;
-/// Rounds that win something after which a writer who cleans lets the cleaner's threads have their turn.
+/// Rounds that win something after which a writer who cleans lets the cleaner's threads have their
+/// turn.
 const TURN_ROUNDS: u32 = 8;
 /// Rounds in a row that want a checkpoint first after which there is no hope for one more.
 const STUCK_MAX: u32 = 2;
 
 impl Pool {
-    /// Cleans now what is dead by more than a twentieth, at most `rounds` rounds of it: until the pool is as free as the background
-    /// cleaner would make it, or with `all` as much as there is; of what writers fill meanwhile nothing. What was won is free on return.
+    /// Cleans now what is dead by more than a twentieth, at most `rounds` rounds of it: until the
+    /// pool is as free as the background cleaner would make it, or with `all` as much as there is;
+    /// of what writers fill meanwhile nothing. What was won is free on return.
     ///
     /// # Errors
-    /// When the storage fails. Damage does not stop it: see [`PoolStatus::damages`](crate::PoolStatus::damages).
+    /// When the storage fails. Damage does not stop it: see
+    /// [`PoolStatus::damages`](crate::PoolStatus::damages).
     pub fn clean(&self, all: bool, rounds: u32) -> Result<CleanReport> {
         self.core.clean_pass(all, rounds, None)
     }
 
-    /// Goes on with a pass of which [`clean`](Self::clean) has reported the mark: only what was there then is cleaned, so that the pass ends however much
-    /// is written meanwhile.
+    /// Goes on with a pass of which [`clean`](Self::clean) has reported the mark: only what was
+    /// there then is cleaned, so that the pass ends however much is written meanwhile.
     ///
     /// # Errors
     /// Those of [`clean`](Self::clean).
@@ -118,7 +129,8 @@ pub(crate) fn run(core: &Weak<Core>) {
             (Paced::Busy, _) => REST_NEAR,
             // Nobody shall wait for a cleaner that rests.
             (Paced::Worked, _) if is_awaited || has_braked => Duration::ZERO,
-            // Of two cores, cleaning for its own sake takes an eighth; where rounds are long, because they compress (`cold`), a quarter at most.
+            // Of two cores, cleaning for its own sake takes an eighth; where rounds are long,
+            // because they compress (`cold`), a quarter at most.
             (Paced::Worked, false) => (took * 3).min(REST.max(took)),
             (Paced::Worked, true) => took.mul_f64((1.0 - urgency) / urgency.max(URGENCY_MIN)).min(REST),
             (Paced::Nothing, true) => REST_NEAR,
@@ -127,7 +139,8 @@ pub(crate) fn run(core: &Weak<Core>) {
     }
 }
 
-/// The thread of the second cleaner, which works only when space is needed: while one reads or writes, the other one computes.
+/// The thread of the second cleaner, which works only when space is needed: while one reads or
+/// writes, the other one computes.
 pub(crate) fn help(core: &Weak<Core>) {
     let mut pause = REST;
     while let Some(core) = core.upgrade() {
@@ -164,7 +177,8 @@ pub(crate) struct Brake {
     soft: AtomicU64,
     /// Nanoseconds that cleaning takes for a MiB that it wins; 0 if it wins none.
     ns_per_mib: AtomicU64,
-    /// When the next write may go on. Changed by every write, so without a lock: whoever holds one may lose his core.
+    /// When the next write may go on. Changed by every write, so without a lock: whoever holds one
+    /// may lose his core.
     next_ns: AtomicU64,
     /// Those who wait for their turn.
     easing: Mutex<()>,
@@ -178,7 +192,8 @@ pub(crate) struct Brake {
     /// Times that cleaning won nothing.
     futile: Mutex<u64>,
     room: Condvar,
-    /// Extents before the soft wall that new data, which came to it, must leave alone, and the rounds for which that still counts.
+    /// Extents before the soft wall that new data, which came to it, must leave alone, and the
+    /// rounds for which that still counts.
     kept: AtomicU64,
     kept_rounds: AtomicU64,
 }
@@ -194,7 +209,8 @@ impl Core {
         self.soft_wall() + self.brake.kept.load(Ordering::Relaxed)
     }
 
-    /// Waits until the cleaner has made room for `bytes`, and takes it. `None`: it wins nothing, or there is no cleaner.
+    /// Waits until the cleaner has made room for `bytes`, and takes it. `None`: it wins nothing, or
+    /// there is no cleaner.
     pub(crate) fn wait_for_cleaner(&self, bytes: u64, kept: &dyn Fn() -> u64) -> Option<Admitted<'_>> {
         if self.is_inline() {
             return None;
@@ -225,7 +241,8 @@ impl Core {
         taken.or_else(|| self.try_admit(bytes, kept()))
     }
 
-    /// Whether the cleaner has to work for this pool, or soon will: then it pays to care where data goes.
+    /// Whether the cleaner has to work for this pool, or soon will: then it pays to care where data
+    /// goes.
     pub(crate) fn is_short_of_space(&self) -> bool {
         let total = u64::from(self.geometry.extents()) - 1;
         self.extents_left() * 1000 < total * u64::from(self.objects.clean_marks().high_permille)
@@ -247,7 +264,8 @@ impl Core {
         ((from - left) as f64 / (from - wall) as f64).min(1.0)
     }
 
-    /// Lets a write of so many bytes wait for its turn, if space is won more slowly than it is used. Bounded.
+    /// Lets a write of so many bytes wait for its turn, if space is won more slowly than it is
+    /// used. Bounded.
     pub(crate) fn brake(&self, bytes: u64) {
         let ns_per_mib = self.brake.ns_per_mib.load(Ordering::Relaxed);
         if ns_per_mib == 0 || self.extents_left() >= self.brake.from.load(Ordering::Relaxed) {
@@ -366,8 +384,8 @@ impl Core {
         }
     }
 
-    /// A round of the cleaner that counts as one in the background: a writer that wants to know what can be won at all keeps it out, else its
-    /// victims would be missing in what he finds.
+    /// A round of the cleaner that counts as one in the background: a writer that wants to know
+    /// what can be won at all keeps it out, else its victims would be missing in what he finds.
     pub(crate) fn clean_round_beside(&self, rule: Rule) -> Result<Round> {
         let _shared = self.cleaning.read();
         self.clean_round(rule)
@@ -429,11 +447,13 @@ impl Core {
         Ok(report)
     }
 
-    /// Cleans until a writer of `bytes`, from whom `kept` extents are kept back beside the reserve, has room before the soft wall and some
-    /// more lies before it, or until cleaning wins nothing. Returns his room; `None`: not even up to the wall is there any, the pool is full.
+    /// Cleans until a writer of `bytes`, from whom `kept` extents are kept back beside the reserve,
+    /// has room before the soft wall and some more lies before it, or until cleaning wins nothing.
+    /// Returns his room; `None`: not even up to the wall is there any, the pool is full.
     ///
-    /// Others are let in as soon as there is room for them. Where they take what is won, this would keep the cleaners' threads out for ever, which win
-    /// more together: after a few rounds they have their turn.
+    /// Others are let in as soon as there is room for them. Where they take what is won, this would
+    /// keep the cleaners' threads out for ever, which win more together: after a few rounds they
+    /// have their turn.
     ///
     /// # Errors
     /// Whatever storage and map fail with.
@@ -466,7 +486,8 @@ impl Core {
                     }
                 }
                 is_exhausted |= stuck > STUCK_MAX;
-                // What was won is of use only behind a checkpoint, and each costs as much as many extents.
+                // What was won is of use only behind a checkpoint, and each costs as much as many
+                // extents.
                 if stuck > 0 || self.evacuated.load(Ordering::Relaxed) >= soft {
                     self.take_light_checkpoint()?;
                 }
@@ -475,7 +496,8 @@ impl Core {
                 self.take_light_checkpoint()?;
             }
             if is_exhausted && !enough(self) {
-                // Waiting before the soft wall wins nothing now. The background cleaner will set it up again.
+                // Waiting before the soft wall wins nothing now. The background cleaner will set it
+                // up again.
                 self.brake.soft.store(0, Ordering::Relaxed);
             }
             // The turn has ended: there may be room soon before the soft wall.
@@ -486,7 +508,8 @@ impl Core {
                 let _still = self.checkpoint.lock();
                 self.try_set_aside(bytes, wall)
             };
-            // Other writers may have been quicker to take what was won: that does not make the pool full.
+            // Other writers may have been quicker to take what was won: that does not make the pool
+            // full.
             if admitted.is_some() || is_exhausted {
                 return Ok(admitted);
             }
@@ -498,8 +521,8 @@ impl Core {
     }
 }
 
-/// Whether rounds bring anything. Where extents are small, the ends of batches may take what a round has won by its own account, and the
-/// next round would win it again, and so on.
+/// Whether rounds bring anything. Where extents are small, the ends of batches may take what a
+/// round has won by its own account, and the next round would win it again, and so on.
 #[derive(Debug, Default)]
 struct Progress {
     /// Most extents that were left, or will be after a checkpoint.
@@ -511,7 +534,8 @@ struct Progress {
 }
 
 impl Progress {
-    /// A round has cleaned. Each wins the [`GAIN_DIVISOR`]th part of an extent at least: after twice as many that have not won one, there is none to be won.
+    /// A round has cleaned. Each wins the [`GAIN_DIVISOR`]th part of an extent at least: after
+    /// twice as many that have not won one, there is none to be won.
     fn is_none(&mut self, core: &Core) -> bool {
         let left = core.extents_left() + core.evacuated.load(Ordering::Relaxed);
         let brought = core.counters.fragment_bytes.get();
@@ -530,7 +554,8 @@ mod tests {
     use super::*;
     use crate::testing::pool_on;
 
-    /// Writers stood still while rounds read their victims: what lies before the soft wall was kept for them, and what they had set aside as well.
+    /// Writers stood still while rounds read their victims: what lies before the soft wall was kept
+    /// for them, and what they had set aside as well.
     #[test]
     fn what_a_round_sets_aside_before_the_soft_wall_stands_in_nobodys_way() {
         let machine = Machine::new(8 << 20, 1);

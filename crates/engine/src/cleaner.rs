@@ -1,23 +1,30 @@
-//! The cleaner: takes what lives in extents that are mostly dead to other places, so that a checkpoint can free them.
+//! The cleaner: takes what lives in extents that are mostly dead to other places, so that a
+//! checkpoint can free them.
 //!
 //! A round goes through these steps; only the last one keeps others out:
 //! 1. *Choose* victims: `Extents::victims`, as of a checkpoint whose number is noted.
-//! 2. *Collect* what lives there, until the round's budget is full: `survivors`. If it takes as much space elsewhere as it does
-//!    where it is, the victims are shunned until something in them dies.
-//! 3. *Append* the moves, and wait until they are applied. If a checkpoint captured or was published since step 1,
-//!    what was collected is looked up again first. From the (last) look at the map on, no checkpoint captures before the moves hold:
-//!    that is what makes them exact (see `apply`); the rest of a checkpoint goes on beside. If the log has no room left for it, the round ends there: what was
-//!    moved was moved, what was not stays where it is.
+//! 2. *Collect* what lives there, until the round's budget is full: `survivors`. If it takes as
+//!    much space elsewhere as it does where it is, the victims are shunned until something in them
+//!    dies.
+//! 3. *Append* the moves, and wait until they are applied. If a checkpoint captured or was
+//!    published since step 1, what was collected is looked up again first. From the (last) look at
+//!    the map on, no checkpoint captures before the moves hold: that is what makes them exact (see
+//!    `apply`); the rest of a checkpoint goes on beside. If the log has no room left for it, the
+//!    round ends there: what was moved was moved, what was not stays where it is.
 //!
-//! The victims hold nothing afterwards that is not dead, and the next checkpoint frees them. So a crash at any moment leaves
-//! each block in one place that counts: the old one, until the moves are in the log behind a checkpoint, or the new one.
+//! The victims hold nothing afterwards that is not dead, and the next checkpoint frees them. So a
+//! crash at any moment leaves each block in one place that counts: the old one, until the moves are
+//! in the log behind a checkpoint, or the new one.
 //!
-//! **Room.** Data is admitted only if it leaves two extents for moves; of the others, a round sets aside what neither dirty nor admitted
-//! data needs, first of all what lies before the soft wall (`clean_pass`), which is left for rounds anyway. What lives in one extent fits
-//! in two. So a pool in which anything is dead can be cleaned, however full it is. A crash in the middle of a round may leave those two
-//! used and nothing freed; then one extent at a time is moved into those that are kept for metadata (`Purpose::Rescue`).
+//! **Room.** Data is admitted only if it leaves two extents for moves; of the others, a round sets
+//! aside what neither dirty nor admitted data needs, first of all what lies before the soft wall
+//! (`clean_pass`), which is left for rounds anyway. What lives in one extent fits in two. So a pool
+//! in which anything is dead can be cleaned, however full it is. A crash in the middle of a round
+//! may leave those two used and nothing freed; then one extent at a time is moved into those that
+//! are kept for metadata (`Purpose::Rescue`).
 //!
-//! Costs: an extent is read whole, once; what lives is written once; a map lookup for each fragment where it is not known what has died (`deaths`).
+//! Costs: an extent is read whole, once; what lives is written once; a map lookup for each fragment
+//! where it is not known what has died (`deaths`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -36,15 +43,19 @@ use crate::victim_reads::VictimReads;
 
 /// Victims looked at in one round: bounds what it reads.
 const VICTIMS_MAX: usize = 64;
-/// Most bytes that one round moves: bounds its memory, and for how long a checkpoint may have to wait for it.
+/// Most bytes that one round moves: bounds its memory, and for how long a checkpoint may have to
+/// wait for it.
 const ROUND_BYTES_MAX: u64 = 8 << 20;
-/// A round's memory up to this size is used again: what a vector took that grew to that. More comes from large extents.
+/// A round's memory up to this size is used again: what a vector took that grew to that. More comes
+/// from large extents.
 const SPARE_BYTES_MAX: usize = 2 * ROUND_BYTES_MAX as usize;
-/// Headers and padding of moved fragments take this part of their payload, for fragments of half a block.
+/// Headers and padding of moved fragments take this part of their payload, for fragments of half a
+/// block.
 const HEADERS_DIVISOR: u64 = 32;
 /// Extents that a round may fill from which on hot survivors and others go to different ones.
 const APART_EXTENTS_MIN: u64 = CLEAN_EXTENTS + 2;
-/// A round must win at least this share of the extents that it cleans: below that, it costs more than 32 times what it brings.
+/// A round must win at least this share of the extents that it cleans: below that, it costs more
+/// than 32 times what it brings.
 pub(crate) const GAIN_DIVISOR: u64 = 32;
 /// Damages that are remembered one by one.
 const DAMAGES_MAX: usize = 100;
@@ -68,8 +79,9 @@ pub(crate) struct Rule {
     pub recodes: bool,
 }
 
-/// A moment of the log: so many extents had been filled. What a pass over the pool has as its target was there at its mark, so that it ends while
-/// writers fill others: each extent of the target is emptied once at most.
+/// A moment of the log: so many extents had been filled. What a pass over the pool has as its
+/// target was there at its mark, so that it ends while writers fill others: each extent of the
+/// target is emptied once at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CleanMark(pub u32);
 
@@ -113,7 +125,8 @@ struct Allowance<'a> {
 #[derive(Debug, Clone, Copy)]
 struct Shunned {
     live: u32,
-    /// What lives there could not be moved; otherwise it was not worth it, which is nothing to one that is to go.
+    /// What lives there could not be moved; otherwise it was not worth it, which is nothing to one
+    /// that is to go.
     is_stuck: bool,
 }
 
@@ -155,7 +168,8 @@ impl Drop for Claim<'_> {
     }
 }
 
-/// Keeps as many of the first victims as live in `bytes`, headers and padding included, and one at least. One more would be read in vain.
+/// Keeps as many of the first victims as live in `bytes`, headers and padding included, and one at
+/// least. One more would be read in vain.
 fn keep_within(victims: &mut Vec<Victim>, bytes: u64) {
     let mut live = 0;
     let fit = victims.iter().take_while(|victim| {
@@ -196,7 +210,8 @@ impl Core {
         (extents.checkpoint(), victims)
     }
 
-    /// What a round may fill now; with `may_dip`, what is kept for moves is part of it. `None` if a checkpoint has to be taken first.
+    /// What a round may fill now; with `may_dip`, what is kept for moves is part of it. `None` if a
+    /// checkpoint has to be taken first.
     fn allowance(&self, rule: Rule, may_dip: bool) -> Option<Allowance<'_>> {
         let extent_bytes = u64::from(self.geometry.extent_bytes);
         let memory = (self.options.memory_bytes / 32 / extent_bytes).clamp(2, (ROUND_BYTES_MAX / extent_bytes).max(2));
@@ -211,7 +226,8 @@ impl Core {
             return has_room.then_some(Allowance { bytes, victims, purpose, _aside: Some(aside) });
         }
         if reachable == 0 {
-            // Only when a writer waits for space: in the background a checkpoint may still bring some.
+            // Only when a writer waits for space: in the background a checkpoint may still bring
+            // some.
             let extents = ahead.saturating_sub(self.geometry.kept_back(Purpose::Rescue)) as u64;
             let (bytes, victims) = (extents.min(CLEAN_EXTENTS) * extent_bytes, 1);
             return (rule.greedy && may_dip && extents > 0).then_some(Allowance {
@@ -221,7 +237,8 @@ impl Core {
                 _aside: None,
             });
         }
-        // What others could take meanwhile is set aside first, and given up if somebody was quicker.
+        // What others could take meanwhile is set aside first, and given up if somebody was
+        // quicker.
         let wanted = self.extents_spare().min(memory).min(reachable.saturating_sub(CLEAN_EXTENTS));
         let aside = self.set_aside_to_clean(wanted * self.geometry.usable_bytes_min());
         let (spare, aside) = if self.has_room() { (wanted, Some(aside)) } else { (0, None) };
@@ -230,7 +247,8 @@ impl Core {
         (bytes > 0).then_some(Allowance { bytes, victims: VICTIMS_MAX, purpose: Purpose::Clean, _aside: aside })
     }
 
-    /// One round. Two may run at the same time: they have different victims, and only one of them takes what is kept for moves.
+    /// One round. Two may run at the same time: they have different victims, and only one of them
+    /// takes what is kept for moves.
     ///
     /// # Errors
     /// When storage or map fail. Damage in the extents is remembered, not returned.
@@ -276,7 +294,8 @@ impl Core {
     ) -> Result<Round> {
         let _in_use = self.dictionaries.in_use.read();
         let extent_bytes = u64::from(self.geometry.extent_bytes);
-        // Two streams may open an extent each: that must not take what is kept for the survivors of one.
+        // Two streams may open an extent each: that must not take what is kept for the survivors of
+        // one.
         let is_apart_worth = allowance.purpose == Purpose::Clean && !rule.away;
         let apart = is_apart_worth && allowance.bytes >= APART_EXTENTS_MIN * extent_bytes;
         let budget = allowance.bytes - if apart { extent_bytes } else { 0 };
@@ -334,7 +353,8 @@ impl Core {
         let wins = |packed: u64| packed + cleaned_bytes / GAIN_DIVISOR <= cleaned_bytes;
         let mut packed = survivors.measure(self.geometry.extent_bytes).bytes;
         if apart && !wins(packed) {
-            // The end of the one part and of the other may leave an extent's worth that neither needs.
+            // The end of the one part and of the other may leave an extent's worth that neither
+            // needs.
             survivors.forget_hot();
             packed = survivors.measure(self.geometry.extent_bytes).bytes;
         }
@@ -359,9 +379,9 @@ impl Core {
         }
     }
 
-    /// Step 3, for what was collected since the map had the version `seen`; if extents were `cleaned`, as of which checkpoint, and how many. Returns the
-    /// number of the last checkpoint that had captured before. `None`
-    /// if one has to be taken before the rest can be moved.
+    /// Step 3, for what was collected since the map had the version `seen`; if extents were
+    /// `cleaned`, as of which checkpoint, and how many. Returns the number of the last checkpoint
+    /// that had captured before. `None` if one has to be taken before the rest can be moved.
     pub(crate) fn move_survivors(
         &self,
         survivors: &mut Survivors,
@@ -396,7 +416,8 @@ impl Core {
             }
         }
         if !matches!(ended, Ok(true)) {
-            // Of what was refused a part may be on its way: the next capture must not come between what it looked at and its end.
+            // Of what was refused a part may be on its way: the next capture must not come between
+            // what it looked at and its end.
             self.log.wait_settled();
         }
         let done = ended?;

@@ -1,13 +1,17 @@
-//! Cold data in the cleaner's hands: where a volume's property `cold-mode` asks for it, it is compressed anew on its way (`recode`), instead of
-//! being moved as it is. It has been read already and will be written anyway, so only CPU time is spent; and what takes less room lets the log
+//! Cold data in the cleaner's hands: where a volume's property `cold-mode` asks for it, it is
+//! compressed anew on its way (`recode`), instead of being moved as it is. It has been read already
+//! and will be written anyway, so only CPU time is spent; and what takes less room lets the log
 //! write less.
 //!
-//! *Cold* is what is not written again and again, as far as `rewrites` knows. A fragment is tried when it is moved for the first time. What was moved before may
-//! have been tried in vain, or there was no time: of these as large a share is tried as has won of them lately. What has another codec than its volume writes
-//! was most likely compressed anew already: of that the least share is tried.
+//! *Cold* is what is not written again and again, as far as `rewrites` knows. A fragment is tried
+//! when it is moved for the first time. What was moved before may have been tried in vain, or there
+//! was no time: of these as large a share is tried as has won of them lately. What has another
+//! codec than its volume writes was most likely compressed anew already: of that the least share is
+//! tried.
 //!
-//! **Pace.** While space is short, a cleaner spends at most half of its time here, so that no writer waits for it more than twice as long as he
-//! would; else as much as there is to do, because it rests between rounds, the longer the longer they take (`clean_pass`).
+//! **Pace.** While space is short, a cleaner spends at most half of its time here, so that no
+//! writer waits for it more than twice as long as he would; else as much as there is to do, because
+//! it rests between rounds, the longer the longer they take (`clean_pass`).
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -45,7 +49,8 @@ impl ColdPace {
         });
     }
 
-    /// So long was spent on compressing. It counts twice, because the round's time, which is earned, includes it.
+    /// So long was spent on compressing. It counts twice, because the round's time, which is
+    /// earned, includes it.
     fn spend(&self, ns: u64) {
         self.credit_ns.fetch_sub(i64::try_from(ns).map_or(i64::MAX / 4, |ns| ns.saturating_mul(2)), Ordering::Relaxed);
     }
@@ -82,7 +87,8 @@ impl<'a> ColdRecoder<'a> {
         Self { core, recoder: Recoder::new(core), known: None, whole: (0, 0), part: (0, 0) }
     }
 
-    /// Makes survivors of the blocks `live` of a fragment whose payload has been verified, if they are to be compressed anew and that pays.
+    /// Makes survivors of the blocks `live` of a fragment whose payload has been verified, if they
+    /// are to be compressed anew and that pays.
     pub(crate) fn recode(
         &mut self,
         resident: &Resident,
@@ -137,7 +143,8 @@ impl<'a> ColdRecoder<'a> {
     }
 }
 
-/// Whether it is the turn of one that was moved to that place, if so many thousandths of them are tried.
+/// Whether it is the turn of one that was moved to that place, if so many thousandths of them are
+/// tried.
 fn is_turn(location: u64, permille: u32) -> bool {
     (location.wrapping_mul(MULTIPLIER) >> 32) % 1000 < u64::from(permille)
 }

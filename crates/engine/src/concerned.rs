@@ -1,5 +1,5 @@
-//! Under whose name damage is reported: of those who see it, which need not be the volume that wrote it. That may have written over it since a
-//! snapshot, or be destroyed while clones need it.
+//! Under whose name damage is reported: of those who see it, which need not be the volume that
+//! wrote it. That may have written over it since a snapshot, or be destroyed while clones need it.
 
 use format::ObjectState;
 use units::{BlockMask, Epoch, GroupIndex};
@@ -21,8 +21,8 @@ pub(crate) struct Place {
 
 /// Who sees a place of an object's.
 pub(crate) struct Concerned {
-    /// The name to report it under: the object's own if it sees it as it is now, else that of the newest of its snapshots that does, or of the
-    /// newest of what was cloned from it.
+    /// The name to report it under: the object's own if it sees it as it is now, else that of the
+    /// newest of its snapshots that does, or of the newest of what was cloned from it.
     pub name: String,
     /// The blocks that are seen under it.
     pub blocks: BlockMask,
@@ -44,7 +44,8 @@ impl Concerned {
 }
 
 impl Core {
-    /// Who sees what is stored at a place of an object's. Goes through all objects: for what is damaged only.
+    /// Who sees what is stored at a place of an object's. Goes through all objects: for what is
+    /// damaged only.
     pub(crate) fn concerned(&self, object: &Object, place: Place) -> Concerned {
         let live = place.fragment.map_or(BlockMask::FULL, |(_, live)| live);
         let mut found = Vec::new();

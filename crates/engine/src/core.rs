@@ -1,4 +1,5 @@
-//! What all parts of an open pool share, and the promises that join them: flush, throttling, failure.
+//! What all parts of an open pool share, and the promises that join them: flush, throttling,
+//! failure.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -44,21 +45,24 @@ use crate::walked::Walked;
 use crate::workers::{Workers, room_mark};
 use crate::write_buffer::WriteBuffer;
 
-/// The write buffer takes this part of the room that is left: what is dirty may cost twice its bytes in the log (`space`). With a quarter,
-/// writers waited for the workers, a moment each but every thirtieth time, more often than for room.
+/// The write buffer takes this part of the room that is left: what is dirty may cost twice its
+/// bytes in the log (`space`). With a quarter, writers waited for the workers, a moment each but
+/// every thirtieth time, more often than for room.
 const ROOM_DIVISOR: u64 = 3;
 /// Least limit of the write buffer, however full the pool is: a few batches' worth.
 const BUFFER_BYTES_MIN: usize = 512 << 10;
 
-/// Limit of the write buffer below which no codec is slow enough to bring it: some batches for each worker.
+/// Limit of the write buffer below which no codec is slow enough to bring it: some batches for each
+/// worker.
 const BUFFER_TIMELY_MIN: usize = 8 << 20;
 
-/// More than this much of a write buffer, or of changes between checkpoints, makes nothing faster: what a large budget has left
-/// belongs to decoded units.
+/// More than this much of a write buffer, or of changes between checkpoints, makes nothing faster:
+/// what a large budget has left belongs to decoded units.
 const BUFFER_BYTES_MAX: usize = 256 << 20;
 
-/// How the memory budget is divided, in 64ths. A checkpoint needs about three times the overlay's share on top of it: what changes
-/// meanwhile, and its batch. The rest is what allocation rounding, batches under way and the threads' scratch space cost.
+/// How the memory budget is divided, in 64ths. A checkpoint needs about three times the overlay's
+/// share on top of it: what changes meanwhile, and its batch. The rest is what allocation rounding,
+/// batches under way and the threads' scratch space cost.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shares {
     /// Write buffer: writers wait when it is full.
@@ -119,13 +123,15 @@ pub(crate) struct Core {
     /// Extents that were cleaned and become free with the next checkpoint.
     pub evacuated: AtomicU64,
     pub cleaner: Mutex<Cleaner>,
-    /// Held shared by rounds in the background, exclusively by whoever must know what can be won at all.
+    /// Held shared by rounds in the background, exclusively by whoever must know what can be won at
+    /// all.
     pub cleaning: RwLock<()>,
     /// Held by the round that may take what is kept for moves.
     pub dipping: Mutex<()>,
     pub brake: Brake,
     pub scrub: Mutex<Scrubbing>,
-    /// Where damage is suspected, and what was told of it. Never held while anything else is waited for.
+    /// Where damage is suspected, and what was told of it. Never held while anything else is waited
+    /// for.
     pub suspicion: Mutex<Suspicion>,
     /// What opening the pool has mended; whoever checks tells.
     pub mended: Mutex<Vec<Problem>>,
@@ -136,13 +142,16 @@ pub(crate) struct Core {
     /// What cleaning could not move because it is damaged.
     pub damages: Mutex<Vec<String>>,
     pub checkpoint: Mutex<CheckpointState>,
-    /// Held shared from a look at the map to the moves that follow from it, exclusively for a moment while a checkpoint captures.
+    /// Held shared from a look at the map to the moves that follow from it, exclusively for a
+    /// moment while a checkpoint captures.
     pub still: RwLock<()>,
-    /// Raised when a checkpoint captures, and before and after it is published: what was seen meanwhile may be a mixture.
+    /// Raised when a checkpoint captures, and before and after it is published: what was seen
+    /// meanwhile may be a mixture.
     pub map_version: AtomicU64,
     /// Number of the checkpoint that captured last.
     pub captured: AtomicU64,
-    /// Held shared while a reader uses locations, exclusively for a moment before extents are used again.
+    /// Held shared while a reader uses locations, exclusively for a moment before extents are used
+    /// again.
     pub readers: RwLock<()>,
     pub units: UnitCache,
     /// What `compression=auto` knows.
@@ -159,7 +168,8 @@ pub(crate) struct Core {
     pub making_room: Mutex<()>,
     /// Held by whatever changes the table of objects.
     pub admin: Mutex<()>,
-    /// The full checkpoint behind which clones were passed on last, as they are counted; held while it is done.
+    /// The full checkpoint behind which clones were passed on last, as they are counted; held while
+    /// it is done.
     pub passed_on: Mutex<u64>,
     /// The pool is being made smaller.
     pub shrinking: Mutex<Option<crate::shrink::Shrinking>>,
@@ -177,9 +187,11 @@ pub(crate) struct Core {
     pub cleaning_bytes: AtomicU64,
     /// Applied sequence number at which the pool was found full.
     pub full_at: AtomicU64,
-    /// When the oldest dirty data came, for the age limit: time of the first tick that saw the generation.
+    /// When the oldest dirty data came, for the age limit: time of the first tick that saw the
+    /// generation.
     pub aging: Mutex<(u64, u64)>,
-    /// How much of the log had come since the last checkpoint when that last changed, and when it was.
+    /// How much of the log had come since the last checkpoint when that last changed, and when it
+    /// was.
     pub resting: Mutex<(u64, u64)>,
     /// What was made of the standby memory when the pool was opened.
     pub standby: Mutex<StandbyFacts>,
@@ -288,7 +300,8 @@ impl Core {
         self.options.workers == 0
     }
 
-    /// Refuses writes from now on: the map store or a sync failed, and only recovery knows what holds.
+    /// Refuses writes from now on: the map store or a sync failed, and only recovery knows what
+    /// holds.
     pub(crate) fn fail(&self, why: &Error) {
         self.failed.lock().get_or_insert_with(|| why.to_string());
         if tells_of_deletion(why) {
@@ -308,8 +321,8 @@ impl Core {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Ends the log for good, and notes where: then the next opening knows that nothing lies behind. Without the note it takes that for
-    /// possible, which does no harm.
+    /// Ends the log for good, and notes where: then the next opening knows that nothing lies
+    /// behind. Without the note it takes that for possible, which does no harm.
     pub(crate) fn end_log(&self) {
         let Some(end) = self.log.end() else { return };
         let mut batch = MapBatch::default();
@@ -359,8 +372,8 @@ impl Core {
             if self.drain(generation)? {
                 continue;
             }
-            // What is left is in the hands of other threads. If one of them fails, its groups come back to the queue, and
-            // this thread takes them and sees the error itself.
+            // What is left is in the hands of other threads. If one of them fails, its groups come
+            // back to the queue, and this thread takes them and sees the error itself.
             if self.buffer.wait_drained(generation, Duration::from_millis(100)) {
                 return Ok(());
             }
@@ -368,9 +381,10 @@ impl Core {
         }
     }
 
-    /// Bytes that the write buffer may hold now: its share of memory, but in a pool that is nearly full no more than leaves room
-    /// for the worst that they could take in the log, so that writers wait for the workers and not for the last extent; and with a slow codec
-    /// no more than is drained in a few seconds, so that writers wait a little each and no flush waits for minutes.
+    /// Bytes that the write buffer may hold now: its share of memory, but in a pool that is nearly
+    /// full no more than leaves room for the worst that they could take in the log, so that writers
+    /// wait for the workers and not for the last extent; and with a slow codec no more than is
+    /// drained in a few seconds, so that writers wait a little each and no flush waits for minutes.
     pub(crate) fn buffer_limit(&self) -> usize {
         let room = self.room_before(self.geometry.reserve_extents());
         let limit = usize::try_from(room / ROOM_DIVISOR).unwrap_or(usize::MAX).max(BUFFER_BYTES_MIN);
@@ -389,7 +403,8 @@ impl Core {
                 self.drain(u64::MAX)?;
                 continue;
             }
-            // Each time: a worker that was about to rest has not heard it, and one that rests goes by the limit as it is now.
+            // Each time: a worker that was about to rest has not heard it, and one that rests goes
+            // by the limit as it is now.
             self.workers.wake();
             self.workers.wait_for_room(&self.buffer, room_mark(limit))?;
             limit = self.buffer_limit();

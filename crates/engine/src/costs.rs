@@ -1,5 +1,5 @@
-//! The table of what was learned about codecs, shared by all threads: one word for each cell, read and replaced without a lock.
-//! Kept in the map store at checkpoints.
+//! The table of what was learned about codecs, shared by all threads: one word for each cell, read
+//! and replaced without a lock. Kept in the map store at checkpoints.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -18,7 +18,8 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// With what a checkpoint kept. Without it, or when it cannot be understood, learning begins anew: nothing but time is lost.
+    /// With what a checkpoint kept. Without it, or when it cannot be understood, learning begins
+    /// anew: nothing but time is lost.
     pub(crate) fn new(kept: Option<&[u8]>) -> Self {
         let costs = Self {
             cells: (0..CELLS).map(|_| AtomicU64::new(0)).collect(),

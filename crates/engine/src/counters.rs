@@ -49,7 +49,8 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Bytes that were read and written, sent and received for users: stays as it is while none of them is at work.
+    /// Bytes that were read and written, sent and received for users: stays as it is while none of
+    /// them is at work.
     pub(crate) fn foreground_bytes(&self) -> u64 {
         self.written_bytes.get() + self.read_bytes.get() + self.streamed_bytes.get()
     }

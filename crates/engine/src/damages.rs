@@ -25,11 +25,14 @@ use crate::status::Problem;
 
 /// Damages that are kept one by one; beyond them only the count matters.
 pub(crate) const DAMAGES_MAX: usize = 1000;
-/// Extents under suspicion that are remembered: as many as can have a damage of their own on the list.
+/// Extents under suspicion that are remembered: as many as can have a damage of their own on the
+/// list.
 const SUSPECTS_MAX: usize = DAMAGES_MAX;
-/// Extents that one look at the damages verifies anew: 16 MiB at the usual size, a fraction of a second.
+/// Extents that one look at the damages verifies anew: 16 MiB at the usual size, a fraction of a
+/// second.
 const LOOKED_AT: usize = 16;
-/// How long after its last slice a scrub counts as under way: longer than it rests while others are at work.
+/// How long after its last slice a scrub counts as under way: longer than it rests while others are
+/// at work.
 const UNDER_WAY_NS: u64 = 5_000_000_000;
 
 /// What is known to be damaged, and of the last scrub.
@@ -77,7 +80,8 @@ impl Pool {
         !self.core.suspicion.lock().extents.is_empty()
     }
 
-    /// Takes note of all that is known to be damaged: it is on the list, and counted apart. Returns how much that is.
+    /// Takes note of all that is known to be damaged: it is on the list, and counted apart. Returns
+    /// how much that is.
     ///
     /// # Errors
     /// When the map cannot be written.
@@ -87,7 +91,8 @@ impl Pool {
 }
 
 impl Core {
-    /// Remembers that bytes at `location` of the data file do not match their checksum, or cannot be read.
+    /// Remembers that bytes at `location` of the data file do not match their checksum, or cannot
+    /// be read.
     pub(crate) fn suspect(&self, location: u64) {
         self.suspect_extent(self.geometry.extent_at(location));
     }
@@ -156,7 +161,8 @@ impl Core {
         result
     }
 
-    /// Step 2: verifies extents under suspicion, and of those that have damages on the list, at most so many.
+    /// Step 2: verifies extents under suspicion, and of those that have damages on the list, at
+    /// most so many.
     fn look_again(&self, state: &mut ScrubState, max: usize) -> Result<()> {
         let extents = {
             let mut suspicion = self.suspicion.lock();
@@ -200,7 +206,8 @@ impl Core {
     }
 }
 
-/// Replaces what the list says of an extent by what was found there. Returns how much of that the list has no room for.
+/// Replaces what the list says of an extent by what was found there. Returns how much of that the
+/// list has no room for.
 pub(crate) fn enter(state: &mut ScrubState, extent: ExtentIndex, mut found: Vec<ScrubDamage>) -> u64 {
     let is_same =
         |a: &ScrubDamage, b: &ScrubDamage| a.extent == b.extent && a.volume == b.volume && a.offset == b.offset;

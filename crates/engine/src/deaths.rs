@@ -1,16 +1,21 @@
-//! What has died in the extents that the log has filled, fragment by fragment: so the cleaner knows what lives in one without asking the map,
-//! which for a large pool is not in memory.
+//! What has died in the extents that the log has filled, fragment by fragment: so the cleaner knows
+//! what lives in one without asking the map, which for a large pool is not in memory.
 //!
-//! Of an extent either everything is known since the log began to fill it, or nothing: of those that were there when the pool was opened, and
-//! of those that were forgotten because the memory for it is used up. A fragment dies in one of two ways:
-//! - a checkpoint counts it as lost, so that its extent has fewer live bytes: entered together with those;
-//! - it is replaced before a checkpoint has counted it at all, or never counts: entered when its batch, or the one that replaces it, is applied. When the log
-//!   has passed an extent, as of a checkpoint, nothing of this kind can happen to it any more.
+//! Of an extent either everything is known since the log began to fill it, or nothing: of those
+//! that were there when the pool was opened, and of those that were forgotten because the memory
+//! for it is used up. A fragment dies in one of two ways:
+//! - a checkpoint counts it as lost, so that its extent has fewer live bytes: entered together with
+//!   those;
+//! - it is replaced before a checkpoint has counted it at all, or never counts: entered when its
+//!   batch, or the one that replaces it, is applied. When the log has passed an extent, as of a
+//!   checkpoint, nothing of this kind can happen to it any more.
 //!
-//! So what is named by the batches of a passed extent, less what is dead, is exactly what the records pointed to at the last checkpoint, and the
-//! sum of its live bytes proves it. If it does not, whoever asks has to ask the map (`residents`).
+//! So what is named by the batches of a passed extent, less what is dead, is exactly what the
+//! records pointed to at the last checkpoint, and the sum of its live bytes proves it. If it does
+//! not, whoever asks has to ask the map (`residents`).
 //!
-//! Memory: 4 bytes for each fragment that has died, 8 while a part of it has, and some dozens for each extent.
+//! Memory: 4 bytes for each fragment that has died, 8 while a part of it has, and some dozens for
+//! each extent.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -48,7 +53,8 @@ impl Death {
     }
 }
 
-/// What a checkpoint counts as dead. Beyond a bound, only in which extents: a large discard ends millions of fragments at once.
+/// What a checkpoint counts as dead. Beyond a bound, only in which extents: a large discard ends
+/// millions of fragments at once.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Toll {
     deaths: Vec<Death>,
@@ -166,7 +172,8 @@ impl Deaths {
             dead.enter(death);
             let after = dead.entries();
             self.entries = self.entries + after - before;
-            // What has few will be cleaned last. So room is left for those that come to be cleaned soon.
+            // What has few will be cleaned last. So room is left for those that come to be cleaned
+            // soon.
             if self.entries > self.max && after * self.known.len() <= self.entries {
                 self.forget(death.extent);
             }

@@ -1,4 +1,5 @@
-//! Deltas, as light checkpoints left them in the map store: reads them all, and lays them over each other. `checkpoint` writes and removes them.
+//! Deltas, as light checkpoints left them in the map store: reads them all, and lays them over each
+//! other. `checkpoint` writes and removes them.
 
 use std::ops::ControlFlow;
 
@@ -18,8 +19,8 @@ pub(crate) struct Deltas {
     pub keys: Vec<(u64, u32)>,
 }
 
-/// Reads the deltas of a store, of which there must be `expected`; nothing but the log knows what they say. The inner error says what is wrong
-/// with them.
+/// Reads the deltas of a store, of which there must be `expected`; nothing but the log knows what
+/// they say. The inner error says what is wrong with them.
 ///
 /// # Errors
 /// What the store fails with.

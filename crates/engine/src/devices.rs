@@ -1,4 +1,5 @@
-//! The volumes of a pool as a set of devices: what is told of each, and finding it by its name or its number. Owns nothing.
+//! The volumes of a pool as a set of devices: what is told of each, and finding it by its name or
+//! its number. Owns nothing.
 
 use std::sync::Arc;
 
@@ -96,10 +97,11 @@ impl Core {
 
     /// Logical bytes of a volume or a snapshot that hold data.
     pub(crate) fn allocated_bytes(&self, object: &Object) -> u64 {
-        // First: what leaves the write buffer now is in the other figures then. With neither, a volume would seem empty to whoever copies files,
-        // and not be copied.
+        // First: what leaves the write buffer now is in the other figures then. With neither, a
+        // volume would seem empty to whoever copies files, and not be copied.
         let dirty = self.buffer.data_bytes_of(object.id) as u64;
-        // What it owns and what it may see of others: not less than it holds, and not more than there can be.
+        // What it owns and what it may see of others: not less than it holds, and not more than
+        // there can be.
         let below = object.levels();
         let below = below.iter().filter(|level| level.object != object.id);
         let seen = below.filter_map(|level| self.objects.get(level.object)).map(|o| o.allocated_bytes());

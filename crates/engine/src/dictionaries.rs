@@ -1,16 +1,21 @@
-//! Dictionaries in use: prepared for decoding and encoding, in bounded caches, loaded from the log when they are needed. How they come to be is
-//! in `training`.
+//! Dictionaries in use: prepared for decoding and encoding, in bounded caches, loaded from the log
+//! when they are needed. How they come to be is in `training`.
 //!
-//! A dictionary is an object that users do not see: its content is the dictionary ([`format::encode_dictionary`]), its parent the volume that it was
-//! trained for, its number the object's. So the log, the cleaner, scrubbing and checking treat it as they treat data.
+//! A dictionary is an object that users do not see: its content is the dictionary
+//! ([`format::encode_dictionary`]), its parent the volume that it was trained for, its number the
+//! object's. So the log, the cleaner, scrubbing and checking treat it as they treat data.
 //!
 //! **Why none is missing.**
-//! 1. A dictionary comes into the log in one batch, descriptor and content together, which is applied before anybody can find it: so
-//!    every fragment that needs it lies behind it in the log, and recovery, which applies a prefix of the log, has it too.
-//! 2. Fragments of an object are only compressed with dictionaries of that object or of those that it came from ([`Objects::newest_dictionaries`]).
-//! 3. A dictionary is kept for as long as its parent is in the table of objects, in whatever state (`timeline`). The parent stays there while it has
-//!    records, and while anything that came from it is seen; and fragments are decoded of objects only that are seen.
-//! 4. Those that are given up earlier have been shown to be needed by no fragment (`dictionary_review`).
+//! 1. A dictionary comes into the log in one batch, descriptor and content together, which is
+//!    applied before anybody can find it: so every fragment that needs it lies behind it in the
+//!    log, and recovery, which applies a prefix of the log, has it too.
+//! 2. Fragments of an object are only compressed with dictionaries of that object or of those that
+//!    it came from ([`Objects::newest_dictionaries`]).
+//! 3. A dictionary is kept for as long as its parent is in the table of objects, in whatever state
+//!    (`timeline`). The parent stays there while it has records, and while anything that came from
+//!    it is seen; and fragments are decoded of objects only that are seen.
+//! 4. Those that are given up earlier have been shown to be needed by no fragment
+//!    (`dictionary_review`).
 //!
 //! [`Objects::newest_dictionaries`]: crate::objects::Objects::newest_dictionaries
 
@@ -36,10 +41,11 @@ use crate::samples::Sampling;
 const CACHE_BYTES_MIN: u64 = 1 << 20;
 /// What a prepared dictionary takes, for the size of the caches' tables.
 const USUAL_BYTES: u64 = 128 << 10;
-/// What one takes that is prepared to compress at a quick level: as many as the cache holds are in force, so that it does not lose one while it makes
-/// room for another.
+/// What one takes that is prepared to compress at a quick level: as many as the cache holds are in
+/// force, so that it does not lose one while it makes room for another.
 const ENCODER_BYTES: u64 = 512 << 10;
-/// How long one that could not be read is left alone by whoever compresses: each batch would wait for the same failing read.
+/// How long one that could not be read is left alone by whoever compresses: each batch would wait
+/// for the same failing read.
 const UNREADABLE_PAUSE_NS: u64 = 60_000_000_000;
 
 #[derive(Clone, Copy)]
@@ -77,7 +83,8 @@ pub(crate) struct Dictionaries {
     /// Until when those that could not be read are not tried again, in nanoseconds of the clock.
     unreadable: Mutex<BTreeMap<u32, u64>>,
     pub sampling: Sampling,
-    /// Held shared by rounds of the cleaner, which may use a dictionary at their beginning and append what they made of it at their end.
+    /// Held shared by rounds of the cleaner, which may use a dictionary at their beginning and
+    /// append what they made of it at their end.
     pub in_use: RwLock<()>,
     /// Held by whoever trains: one at a time.
     pub training: Mutex<()>,
@@ -107,7 +114,8 @@ impl Dictionaries {
     }
 }
 
-/// The dictionaries in force for what an object writes, prepared for the levels that are asked for. They have the numbers from 1 on, the newest the last.
+/// The dictionaries in force for what an object writes, prepared for the levels that are asked for.
+/// They have the numbers from 1 on, the newest the last.
 pub(crate) struct Encoders<'a> {
     core: &'a Core,
     /// At least one.
@@ -149,7 +157,8 @@ fn object_of(number: DictionaryNumber) -> ObjectId {
 }
 
 impl Core {
-    /// The dictionaries with which units of an object are written under these settings, if there are any.
+    /// The dictionaries with which units of an object are written under these settings, if there
+    /// are any.
     pub(crate) fn encoders(&self, object: &Object, settings: &Settings) -> Option<Encoders<'_>> {
         if !settings.dictionary || judging_level(settings).is_none() {
             return None;
@@ -222,7 +231,8 @@ impl Core {
     /// The bytes of a dictionary, verified.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if it is not there or damaged, [`ErrorKind::Io`] if the storage fails.
+    /// [`ErrorKind::Corrupt`] if it is not there or damaged, [`ErrorKind::Io`] if the storage
+    /// fails.
     pub(crate) fn load_dictionary(&self, number: DictionaryNumber, readers: Readers) -> Result<Vec<u8>> {
         let corrupt = |text: String| Error::new(ErrorKind::Corrupt, text);
         let object = self.objects.get(object_of(number)).filter(|object| object.is_dictionary());
@@ -242,10 +252,12 @@ impl Core {
         }
     }
 
-    /// Decodes the first `wanted` bytes at least of a payload of an object that has been verified; `dst` is as long as the unit.
+    /// Decodes the first `wanted` bytes at least of a payload of an object that has been verified;
+    /// `dst` is as long as the unit.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if it cannot be decoded, and whatever loading the dictionary that it needs fails with.
+    /// [`ErrorKind::Corrupt`] if it cannot be decoded, and whatever loading the dictionary that it
+    /// needs fails with.
     pub(crate) fn decode(
         &self,
         readers: Readers,
@@ -257,7 +269,8 @@ impl Core {
     ) -> Result<()> {
         let mut failure = None;
         let mut find = |number| {
-            // A dictionary needs none itself: whatever says so is damaged, and must not lead in a circle.
+            // A dictionary needs none itself: whatever says so is damaged, and must not lead in a
+            // circle.
             if object.is_dictionary() {
                 return None;
             }

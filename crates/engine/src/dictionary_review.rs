@@ -1,16 +1,21 @@
-//! Giving up dictionaries that no fragment needs any more: the end of a recompression, which has rewritten what older ones helped to
-//! compress. Nobody counts references to dictionaries; so before one is given up, every fragment that could need it is looked at.
+//! Giving up dictionaries that no fragment needs any more: the end of a recompression, which has
+//! rewritten what older ones helped to compress. Nobody counts references to dictionaries; so
+//! before one is given up, every fragment that could need it is looked at.
 //!
-//! 1. All dictionaries of the volume but the newest are *retired*: nothing is compressed with them until it is known which are needed.
-//! 2. Drains and rounds of the cleaner that may have used one before are waited for, and a checkpoint is taken: every fragment that needs one is
-//!    part of the map as of a checkpoint now. From here on no record comes to need one: a move leaves a fragment in its record, and everything
-//!    else only takes fragments away.
-//! 3. All objects' records, as of the last checkpoint, are gone through in the order of their keys; of each fragment with a dictionary the payload is
-//!    read, verified, and asked which one. What cannot be read or verified may need any of them.
-//! 4. A checkpoint makes durable what was seen, readers who came before are waited for, and those that nobody named are destroyed. The others may be used
-//!    again.
+//! 1. All dictionaries of the volume but the newest are *retired*: nothing is compressed with them
+//!    until it is known which are needed.
+//! 2. Drains and rounds of the cleaner that may have used one before are waited for, and a
+//!    checkpoint is taken: every fragment that needs one is part of the map as of a checkpoint now.
+//!    From here on no record comes to need one: a move leaves a fragment in its record, and
+//!    everything else only takes fragments away.
+//! 3. All objects' records, as of the last checkpoint, are gone through in the order of their keys;
+//!    of each fragment with a dictionary the payload is read, verified, and asked which one. What
+//!    cannot be read or verified may need any of them.
+//! 4. A checkpoint makes durable what was seen, readers who came before are waited for, and those
+//!    that nobody named are destroyed. The others may be used again.
 //!
-//! Records are looked at page by page. Only for a page checkpoints are held off: until the next one, what the last one points at stays in its place.
+//! Records are looked at page by page. Only for a page checkpoints are held off: until the next
+//! one, what the last one points at stays in its place.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -40,7 +45,8 @@ struct Needed {
 }
 
 impl Core {
-    /// All steps for the dictionaries of one volume; how many were given up. Recompression must be held off by the caller.
+    /// All steps for the dictionaries of one volume; how many were given up. Recompression must be
+    /// held off by the caller.
     ///
     /// # Errors
     /// When the storage fails.
@@ -57,7 +63,8 @@ impl Core {
         Ok(gone.len() as u64)
     }
 
-    /// Steps 2 to 4 for dictionaries that are retired: those that are gone. After an error some may be.
+    /// Steps 2 to 4 for dictionaries that are retired: those that are gone. After an error some may
+    /// be.
     fn destroy_unneeded(&self, mut old: BTreeSet<ObjectId>) -> Result<BTreeSet<ObjectId>> {
         // Step 2.
         self.drain_all()?;

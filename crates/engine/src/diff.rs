@@ -1,7 +1,8 @@
-//! What has changed between a snapshot and a later one, or the volume as it is: from the map alone, no data is read.
+//! What has changed between a snapshot and a later one, or the volume as it is: from the map alone,
+//! no data is read.
 //!
-//! A block is the same if both find it in the same record: nobody changes what a record of a past epoch says. It may be called
-//! changed although the same bytes were written again.
+//! A block is the same if both find it in the same record: nobody changes what a record of a past
+//! epoch says. It may be called changed although the same bytes were written again.
 
 use format::FragmentRef;
 use surface::{Allocation, Error, ErrorKind, Result};
@@ -29,14 +30,16 @@ pub struct DiffPage {
     pub changes: Vec<Changed>,
     /// From where to go on; `None`: that was all.
     pub next: Option<u64>,
-    /// Sizes before and now, in bytes: what lies behind the smaller one is there in one of them only.
+    /// Sizes before and now, in bytes: what lies behind the smaller one is there in one of them
+    /// only.
     pub sizes: (u64, u64),
 }
 
 impl Pool {
-    /// Changes from `from`, a snapshot, to `to`, another snapshot or a volume, beginning at byte `start`. Returns after a bounded number
-    /// of map records: go on from [`DiffPage::next`]. The first page (`start` 0) takes a checkpoint, so that what was written before
-    /// is seen; of a volume that is being written, later changes may or may not be.
+    /// Changes from `from`, a snapshot, to `to`, another snapshot or a volume, beginning at byte
+    /// `start`. Returns after a bounded number of map records: go on from [`DiffPage::next`]. The
+    /// first page (`start` 0) takes a checkpoint, so that what was written before is seen; of a
+    /// volume that is being written, later changes may or may not be.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Corrupt`], and what a checkpoint fails with.

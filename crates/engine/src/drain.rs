@@ -2,9 +2,11 @@
 //!
 //! 1. Groups are taken from the write buffer, about a megabyte of raw data.
 //! 2. Their consecutive blocks become units, in the order of (object, block).
-//! 3. Each unit is compressed straight into the batch, behind room for the header, with the codec that its properties name or that
-//!    `chooser` picks; one that saves too little is stored raw. The checksum is taken while the bytes are hot.
-//! 4. In a pool that the cleaner has to work for, what is not written often is divided off, for the log's cold stream (`rewrites`).
+//! 3. Each unit is compressed straight into the batch, behind room for the header, with the codec
+//!    that its properties name or that `chooser` picks; one that saves too little is stored raw.
+//!    The checksum is taken while the bytes are hot.
+//! 4. In a pool that the cleaner has to work for, what is not written often is divided off, for the
+//!    log's cold stream (`rewrites`).
 //! 5. The batch, or both, are appended; when the last one is applied, the groups leave the buffer.
 //!
 //! Any number of threads do this at the same time, each with groups of its own.
@@ -29,13 +31,15 @@ use crate::scratch::{self, Scratch};
 use crate::sorted::{came_from, compress_as_before, sorted_blocks, sorted_bytes};
 use crate::write_buffer::{DirtyRun, GroupKey, Taken};
 
-/// Raw bytes of a batch: enough that its padding (2 KiB on average) and the tail of an extent it cannot fill are below one per cent
-/// at the usual ratios, little enough that two workers share a burst and that a batch fits in a default extent.
+/// Raw bytes of a batch: enough that its padding (2 KiB on average) and the tail of an extent it
+/// cannot fill are below one per cent at the usual ratios, little enough that two workers share a
+/// burst and that a batch fits in a default extent.
 pub(crate) const BATCH_RAW_BYTES: usize = 1 << 20;
 /// Hole ranges of one entry (its count has two bytes).
 const HOLES_PER_ENTRY: usize = 4096;
 
-/// A batch is divided between the streams only if each part has so many bytes of payload: padding costs 2 KiB a batch on average.
+/// A batch is divided between the streams only if each part has so many bytes of payload: padding
+/// costs 2 KiB a batch on average.
 const PART_BYTES_MIN: usize = 32 << 10;
 
 /// A unit to be compressed: which of the taken groups it belongs to, and its blocks.
@@ -57,7 +61,8 @@ struct Run<'a> {
 }
 
 impl Core {
-    /// Drains one batch of what became dirty up to `generation` and waits until it is written. `false`: there was nothing to take.
+    /// Drains one batch of what became dirty up to `generation` and waits until it is written.
+    /// `false`: there was nothing to take.
     pub(crate) fn drain(&self, generation: u64) -> Result<bool> {
         let Some(prepared) = self.prepare(generation)? else { return Ok(false) };
         self.append_drained(prepared)?;
@@ -71,7 +76,8 @@ impl Core {
         Ok(())
     }
 
-    /// Like [`drain`](Self::drain), but leaves the writing to the writer threads. If that fails, the next call says so.
+    /// Like [`drain`](Self::drain), but leaves the writing to the writer threads. If that fails,
+    /// the next call says so.
     pub(crate) fn drain_ahead(&self) -> Result<bool> {
         if let Some(error) = self.log.take_failure() {
             return Err(error);
@@ -93,7 +99,8 @@ impl Core {
             match append(part, purpose) {
                 Ok(ticket) => begun = Some(ticket.incarnation),
                 Err(error) => {
-                    // It has been given back what it completes; what others would have completed is still here.
+                    // It has been given back what it completes; what others would have completed is
+                    // still here.
                     parts.for_each(|part| self.buffer.failed(&part.taken));
                     return Err(error);
                 }
@@ -105,7 +112,8 @@ impl Core {
     /// Steps 1 to 4. `None`: nothing was dirty; no part: what was taken needs no batch.
     fn prepare(&self, generation: u64) -> Result<Option<Vec<Prepared>>> {
         self.heal()?;
-        // Changes that pile up faster than checkpoints write them would fill memory: then draining waits for one.
+        // Changes that pile up faster than checkpoints write them would fill memory: then draining
+        // waits for one.
         if self.map.is_frozen() {
             self.bound_changes()?;
         }
@@ -234,7 +242,8 @@ impl Core {
             }
             raw_bytes += run.units.iter().map(|u| u.count as usize * BLOCK_BYTES).sum::<usize>();
         }
-        // The header's size depends on the number of fragments only, so that payloads can be put in their places.
+        // The header's size depends on the number of fragments only, so that payloads can be put in
+        // their places.
         let mut header = header_bytes(&entries);
         for run in runs.iter().filter(|r| !r.units.is_empty()) {
             let empty = Entry::Fragments { object: run.object, epoch: run.epoch, fragments: Vec::new() };
@@ -344,8 +353,8 @@ impl Core {
     /// Appends entries without payload and waits until they hold.
     ///
     /// # Errors
-    /// Those of the log; [`ErrorKind::Invalid`] for a descriptor that nobody could read back: a batch with one would end the log for
-    /// recovery, and take all that is flushed behind it along.
+    /// Those of the log; [`ErrorKind::Invalid`] for a descriptor that nobody could read back: a
+    /// batch with one would end the log for recovery, and take all that is flushed behind it along.
     pub(crate) fn append_applied(&self, entries: Vec<Entry>) -> Result<()> {
         for entry in &entries {
             if let Entry::Object(descriptor) = entry {
@@ -376,7 +385,8 @@ impl Core {
             has_room.set(core.log.ahead() > kept_back);
             has_room.get()
         })?;
-        // Others may have used up by now what was there: whoever asks for room tries, and comes back.
+        // Others may have used up by now what was there: whoever asks for room tries, and comes
+        // back.
         if has_room.get() || self.log.ahead() > kept_back || self.log.listed_ever() > listed {
             return Ok(());
         }

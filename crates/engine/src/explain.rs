@@ -1,5 +1,6 @@
-//! Why data is stored as it is: per region what was chosen and what it cost and saved, from the map; what is remembered of it; and for one
-//! region, what each candidate makes of its first unit now, and why the others lose. Reads; changes nothing.
+//! Why data is stored as it is: per region what was chosen and what it cost and saved, from the
+//! map; what is remembered of it; and for one region, what each candidate makes of its first unit
+//! now, and why the others lose. Reads; changes nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -104,8 +105,8 @@ pub struct RegionDetail {
     pub chosen: String,
     /// Why.
     pub why: String,
-    /// What the choice goes by in the mode `performance`: CPUs that compression can get, and nanoseconds of the device for a KiB (0: not
-    /// known).
+    /// What the choice goes by in the mode `performance`: CPUs that compression can get, and
+    /// nanoseconds of the device for a KiB (0: not known).
     pub cpus: f64,
     /// See `cpus`.
     pub device_ns_per_kib: f64,
@@ -120,7 +121,8 @@ pub struct RegionDetail {
 }
 
 impl Pool {
-    /// Regions of a volume or a snapshot that hold data, from byte `from` on, at most `count` of them; and where to go on, if there are more.
+    /// Regions of a volume or a snapshot that hold data, from byte `from` on, at most `count` of
+    /// them; and where to go on, if there are more.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], and whatever the storage fails with.
@@ -148,7 +150,8 @@ impl Pool {
     /// The region of a volume that holds byte `offset`, in detail.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] also when the region holds no data; [`ErrorKind::Invalid`] for an offset behind the end.
+    /// [`ErrorKind::NotFound`] also when the region holds no data; [`ErrorKind::Invalid`] for an
+    /// offset behind the end.
     pub fn explain_region(&self, volume: &str, offset: u64) -> Result<RegionDetail> {
         let object = self.core.objects.readable(volume)?;
         if offset >= object.size_bytes() {
@@ -211,7 +214,8 @@ impl Core {
         })
     }
 
-    /// The first unit at or behind `offset` in its region that holds data, else the first of the region: where it begins, and its bytes.
+    /// The first unit at or behind `offset` in its region that holds data, else the first of the
+    /// region: where it begins, and its bytes.
     fn sample(&self, object: &Object, region: u64, offset: u64, settings: &Settings) -> Result<Option<(u64, Vec<u8>)>> {
         let mut first = None;
         for group in self.groups_with_data(object, region)? {

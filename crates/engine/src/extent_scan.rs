@@ -1,8 +1,9 @@
-//! What an extent holds, told by its own batches: for whoever reads extents instead of asking the map (cleaning, scrub, salvage).
+//! What an extent holds, told by its own batches: for whoever reads extents instead of asking the
+//! map (cleaning, scrub, salvage).
 //!
-//! Behind the batches of the extent's present use there may be some of an earlier one, or of an opening of the pool that died: they
-//! are found as well. Whoever asks decides what of it counts, usually by the map: a fragment lives if and only if
-//! a record points at exactly its place.
+//! Behind the batches of the extent's present use there may be some of an earlier one, or of an
+//! opening of the pool that died: they are found as well. Whoever asks decides what of it counts,
+//! usually by the map: a fragment lives if and only if a record points at exactly its place.
 
 use format::{BATCH_ALIGN, Batch, Entry, FragmentEntry, FragmentIdentity, decode_batch, fragment_checksum};
 use units::{BlockMask, Epoch, ExtentIndex, ObjectId, Seq};
@@ -36,7 +37,8 @@ impl Stored {
     }
 }
 
-/// The batches in the bytes of an extent, with where they begin. Where none begins, the search goes on 4 KiB further.
+/// The batches in the bytes of an extent, with where they begin. Where none begins, the search goes
+/// on 4 KiB further.
 pub(crate) fn batches(pool: u64, extent: ExtentIndex, bytes: &[u8]) -> impl Iterator<Item = (usize, Batch)> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -59,7 +61,8 @@ pub(crate) fn fragments(at: usize, batch: &Batch) -> impl Iterator<Item = Stored
     let mut offset = at + batch.header_bytes;
     let named = batch.entries.iter().flat_map(|entry| {
         let moves = if let Entry::Moves { moves, .. } = entry { moves.as_slice() } else { &[] };
-        // The n-th payload of an entry of moves is that of its n-th move; others were made by this very batch.
+        // The n-th payload of an entry of moves is that of its n-th move; others were made by this
+        // very batch.
         entry.payloads().enumerate().map(|(n, payload)| (payload, moves.get(n)))
     });
     named.map(move |((object, epoch, fragment), moved)| {

@@ -1,10 +1,12 @@
 //! The extents: which are free, which the log fills next, how many live bytes each holds.
 //!
-//! Live bytes of an extent are the sum of [`format::FragmentRef::live_bytes`] over the fragments that records refer to: of a unit
-//! partly overwritten, only the share that is still read. They change only when a checkpoint merges the map, so they are exact as of the last checkpoint. An extent goes
-//! through these states: *free*, then *listed* (named by a durable checkpoint as one that the log fills next; it is
-//! written in this state), then *used* (the log has passed it, as of a durable checkpoint), and *free* again once a
-//! checkpoint that no longer refers to it is durable and no reader is left in it.
+//! Live bytes of an extent are the sum of [`format::FragmentRef::live_bytes`] over the fragments
+//! that records refer to: of a unit partly overwritten, only the share that is still read. They
+//! change only when a checkpoint merges the map, so they are exact as of the last checkpoint. An
+//! extent goes through these states: *free*, then *listed* (named by a durable checkpoint as one
+//! that the log fills next; it is written in this state), then *used* (the log has passed it, as of
+//! a durable checkpoint), and *free* again once a checkpoint that no longer refers to it is durable
+//! and no reader is left in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +26,8 @@ enum State {
 pub(crate) struct Extents {
     live: Vec<u32>,
     state: Vec<State>,
-    /// When each was passed last, in extents that the log has passed since the pool was opened: how old its data is at least.
+    /// When each was passed last, in extents that the log has passed since the pool was opened: how
+    /// old its data is at least.
     passed_at: Vec<u32>,
     /// Extents passed so far.
     now: u32,
@@ -36,7 +39,8 @@ pub(crate) struct Extents {
     mark: usize,
     /// Kept although nothing lives there, as of the last checkpoint: see `catalogue`.
     pinned: BTreeSet<ExtentIndex>,
-    /// Where the search for free extents goes on, so that the log moves through the file in long runs.
+    /// Where the search for free extents goes on, so that the log moves through the file in long
+    /// runs.
     cursor: usize,
 }
 
@@ -111,7 +115,8 @@ impl Extents {
         self.free = self.count_free();
     }
 
-    /// Extents before `end` that hold nothing: those on the log's list are among them, and what it has open.
+    /// Extents before `end` that hold nothing: those on the log's list are among them, and what it
+    /// has open.
     pub(crate) fn idle_before(&self, end: usize) -> u64 {
         self.state.iter().take(end).filter(|state| **state != State::Used).count() as u64
     }
@@ -181,8 +186,8 @@ impl Extents {
         *slot = state;
     }
 
-    /// Live bytes were counted anew: what is live in `extent` is `live`. If that is nothing, the extent is free after the next opening: who knows
-    /// who is in it now.
+    /// Live bytes were counted anew: what is live in `extent` is `live`. If that is nothing, the
+    /// extent is free after the next opening: who knows who is in it now.
     pub(crate) fn recount(&mut self, extent: ExtentIndex, live: u32) {
         let Some(slot) = self.live.get_mut(extent.0 as usize) else { return };
         self.live_bytes = self.live_bytes - u64::from(*slot) + u64::from(live);
@@ -212,9 +217,10 @@ impl Extents {
         }
     }
 
-    /// Decides what a checkpoint does: `usage` is what its merge changed, `passed` the extents that leave the log's
-    /// list, `dropped` those that were taken off it unused, `kept` those that stay on it, `pinned` those that are not freed, and `wanted`
-    /// the length that the list should have, and what comes first.
+    /// Decides what a checkpoint does: `usage` is what its merge changed, `passed` the extents that
+    /// leave the log's list, `dropped` those that were taken off it unused, `kept` those that stay
+    /// on it, `pinned` those that are not freed, and `wanted` the length that the list should have,
+    /// and what comes first.
     pub(crate) fn plan(
         &mut self,
         usage: UsageChanges,
@@ -293,15 +299,18 @@ impl Extents {
         page
     }
 
-    /// Extents worth cleaning, the best first, at most `max`: those that the log has passed, with live bytes but no more than `live_max`,
-    /// that `skip` does not exclude.
+    /// Extents worth cleaning, the best first, at most `max`: those that the log has passed, with
+    /// live bytes but no more than `live_max`, that `skip` does not exclude.
     ///
-    /// Of an extent with the live share u, cleaning writes u / (1 - u) bytes for each that it wins. That falls while we wait, since what
-    /// lives dies at some rate r: by r u / (1 - u)^2 a second. To clean where waiting wins least is what makes the sum over all
-    /// extents least (Lomet and Luo, *Efficiently Reclaiming Space in a Log Structured Store*, ICDE 2021, section 4). The rate is taken
-    /// to be 1 / age: what has lived for long is likely to live as long again. Against benefit over cost (Rosenblum and Ousterhout 1992),
-    /// (1 - u) age / (1 + u), a model of a log that is 80 % full writes as much at uniform overwrites and at a sharp 80/20 skew, and 5 % less
-    /// if the skew is self-similar; against the least live bytes first, 13 to 16 % less when skewed. With `greedy`, those come first.
+    /// Of an extent with the live share u, cleaning writes u / (1 - u) bytes for each that it wins.
+    /// That falls while we wait, since what lives dies at some rate r: by r u / (1 - u)^2 a second.
+    /// To clean where waiting wins least is what makes the sum over all extents least (Lomet and
+    /// Luo, *Efficiently Reclaiming Space in a Log Structured Store*, ICDE 2021, section 4). The
+    /// rate is taken to be 1 / age: what has lived for long is likely to live as long again.
+    /// Against benefit over cost (Rosenblum and Ousterhout 1992), (1 - u) age / (1 + u), a model of
+    /// a log that is 80 % full writes as much at uniform overwrites and at a sharp 80/20 skew, and
+    /// 5 % less if the skew is self-similar; against the least live bytes first, 13 to 16 % less
+    /// when skewed. With `greedy`, those come first.
     pub(crate) fn victims(
         &self,
         extent_bytes: u32,
@@ -335,8 +344,8 @@ impl Extents {
         CleanMark(self.now)
     }
 
-    /// The checkpoint is durable: live bytes and states become what it says. Freed extents become free only with
-    /// [`release`](Self::release), when no reader is left in them.
+    /// The checkpoint is durable: live bytes and states become what it says. Freed extents become
+    /// free only with [`release`](Self::release), when no reader is left in them.
     pub(crate) fn apply(&mut self, plan: &ExtentPlan) {
         for (extent, change) in &plan.usage {
             if let Some(live) = self.live.get_mut(extent.0 as usize) {
@@ -358,8 +367,9 @@ impl Extents {
         }
     }
 
-    /// Ends the checkpoint: makes the plan's freed extents free, except those that it listed again; returns them. Only now does it count as the last
-    /// one: until the changes have thawed, who looks at the map may see what was before it.
+    /// Ends the checkpoint: makes the plan's freed extents free, except those that it listed again;
+    /// returns them. Only now does it count as the last one: until the changes have thawed, who
+    /// looks at the map may see what was before it.
     pub(crate) fn release(&mut self, plan: &ExtentPlan) -> Vec<ExtentIndex> {
         self.number += 1;
         let mut listed = plan.listed.clone();

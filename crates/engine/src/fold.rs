@@ -1,19 +1,26 @@
-//! Folding: what light checkpoints left beside the map's records goes into them a slice at a time, so that no full checkpoint has to merge all of it at
-//! once. While that took place no space came back, and in a full log writers stood still.
+//! Folding: what light checkpoints left beside the map's records goes into them a slice at a time,
+//! so that no full checkpoint has to merge all of it at once. While that took place no space came
+//! back, and in a full log writers stood still.
 //!
-//! 1. A *sweep* begins when most of the memory for what is settled is used. It goes through the groups that have something settled then: all that
-//!    the deltas say up to that checkpoint.
-//! 2. Behind each light checkpoint comes a slice of it: the groups' records, with what is settled laid over them, go into the store in one batch. That
-//!    changes nothing of the base, so that nothing has to be counted, and it does not matter when it becomes durable. Then the groups leave the overlay.
-//! 3. At the end of the sweep the store is made durable, and the next light checkpoint removes the deltas up to where it began.
+//! 1. A *sweep* begins when most of the memory for what is settled is used. It goes through the
+//!    groups that have something settled then: all that the deltas say up to that checkpoint.
+//! 2. Behind each light checkpoint comes a slice of it: the groups' records, with what is settled
+//!    laid over them, go into the store in one batch. That changes nothing of the base, so that
+//!    nothing has to be counted, and it does not matter when it becomes durable. Then the groups
+//!    leave the overlay.
+//! 3. At the end of the sweep the store is made durable, and the next light checkpoint removes the
+//!    deltas up to where it began.
 //!
-//! Only what merging would leave as it is can be folded: groups with one record, which somebody sees, and with which nothing goes from what their object
-//! came from (`need`), as of the checkpoint: what came after it may be forgotten in a crash. What is taken out of others must be counted, and a delta
-//! would bring it back. Those are *left*: the checkpoint that removes the deltas says again what is settled of them.
+//! Only what merging would leave as it is can be folded: groups with one record, which somebody
+//! sees, and with which nothing goes from what their object came from (`need`), as of the
+//! checkpoint: what came after it may be forgotten in a crash. What is taken out of others must be
+//! counted, and a delta would bring it back. Those are *left*: the checkpoint that removes the
+//! deltas says again what is settled of them.
 //!
-//! **After a crash** deltas are laid over records that may have more than they say. It comes to the same: the deltas that are there are all those since
-//! some checkpoint, in order. If one of them speaks of a block, the last one that does has its last change. If none does, its last change was said by
-//! deltas that were removed, and the record has it.
+//! **After a crash** deltas are laid over records that may have more than they say. It comes to the
+//! same: the deltas that are there are all those since some checkpoint, in order. If one of them
+//! speaks of a block, the last one that does has its last change. If none does, its last change was
+//! said by deltas that were removed, and the record has it.
 
 use env::MapBatch;
 use surface::Result;
@@ -29,10 +36,11 @@ use crate::reap::put_group;
 use crate::timeline::Timelines;
 use crate::write_buffer::GroupKey;
 
-/// Percents of the memory for what is settled that are used before anything is folded: the longer a group waits, the more changes are merged at once.
+/// Percents of the memory for what is settled that are used before anything is folded: the longer a
+/// group waits, the more changes are merged at once.
 const FOLD_FROM_PERCENT: usize = 75;
-/// Percents more at which as many groups are folded as are added, and so the most that is used if the load is even. Then twice as many are folded
-/// long before a full checkpoint is due.
+/// Percents more at which as many groups are folded as are added, and so the most that is used if
+/// the load is even. Then twice as many are folded long before a full checkpoint is due.
 const FOLD_EVEN_PERCENT: usize = 10;
 /// Most groups of a slice: some hundred milliseconds.
 const SLICE_MAX: usize = 32 << 10;
@@ -85,17 +93,20 @@ impl Slice {
     }
 }
 
-/// How many groups are folded behind a checkpoint that added so many to what is settled, `bytes` of at most `max`.
+/// How many groups are folded behind a checkpoint that added so many to what is settled, `bytes` of
+/// at most `max`.
 fn slice_of(added: usize, bytes: usize, max: usize) -> usize {
     let pace = (bytes.saturating_mul(100) / max.max(1)).saturating_sub(FOLD_FROM_PERCENT);
     (added.saturating_mul(pace) / FOLD_EVEN_PERCENT).max(pace).min(SLICE_MAX)
 }
 
 impl Core {
-    /// Folds a slice, after a light checkpoint that captured `timelines` and added so many groups to what is settled.
+    /// Folds a slice, after a light checkpoint that captured `timelines` and added so many groups
+    /// to what is settled.
     ///
     /// # Errors
-    /// When the store does not take the slice. Nobody knows what it holds then: the pool takes no writes until it is reopened.
+    /// When the store does not take the slice. Nobody knows what it holds then: the pool takes no
+    /// writes until it is reopened.
     pub(crate) fn fold_some(&self, state: &mut CheckpointState, timelines: &Timelines, added: usize) -> Result<()> {
         let settled = self.map.settled();
         let count = slice_of(added, settled.bytes(), self.settled_bytes_max());
@@ -122,7 +133,8 @@ impl Core {
             folded_groups += folded.len();
             sweep.left.append(&mut left);
         }
-        // Whoever has snapshots of all that he writes would have it looked at in vain, again and again.
+        // Whoever has snapshots of all that he writes would have it looked at in vain, again and
+        // again.
         state.folding.is_vain = sweep.left.len() - left_before > folded_groups;
         if Canary::DeltasRemovedEarly.is_planted() {
             sweep.since = state.number;
@@ -167,7 +179,8 @@ impl Core {
         Ok(slice)
     }
 
-    /// Whether merging would take something out of a group, or out of one below it, because clones do not need it any more (`need`).
+    /// Whether merging would take something out of a group, or out of one below it, because clones
+    /// do not need it any more (`need`).
     fn frees_some(&self, key: GroupKey, base: &GroupRecords, settled: &Overlay, timelines: &Timelines) -> Result<bool> {
         let frees = |key: GroupKey, base: &GroupRecords| {
             let needs = self.needs(timelines, (key, base), (settled, None), &mut 0);

@@ -7,14 +7,17 @@ use units::{BLOCK_BYTES, ExtentIndex, GROUP_BLOCKS};
 
 use crate::log::Purpose;
 
-/// Extents that neither data nor cleaning may take, so that discards, deletions and checkpoints work in a full pool. An extent that
-/// holds nothing but such entries has no live bytes, so the next checkpoint frees it again: a handful suffices for ever.
+/// Extents that neither data nor cleaning may take, so that discards, deletions and checkpoints
+/// work in a full pool. An extent that holds nothing but such entries has no live bytes, so the
+/// next checkpoint frees it again: a handful suffices for ever.
 const METADATA_EXTENTS: u64 = 4;
-/// Further extents that only cleaning may take: what lives in one extent, with the larger entries of moves, fits in two for
-/// certain, and a checkpoint later there is one more than before, and what was won.
+/// Further extents that only cleaning may take: what lives in one extent, with the larger entries
+/// of moves, fits in two for certain, and a checkpoint later there is one more than before, and
+/// what was won.
 pub(crate) const CLEAN_EXTENTS: u64 = 2;
 
-/// Of the metadata's extents, those that not even a cleaner may take that a crash robbed of its own.
+/// Of the metadata's extents, those that not even a cleaner may take that a crash robbed of its
+/// own.
 const RESCUE_EXTENTS: usize = 1;
 
 /// See [`Geometry::held_below`]: for the survivors of one extent, and for entries.
@@ -79,8 +82,9 @@ impl Geometry {
             && location % u64::from(self.extent_bytes) + u64::from(len) <= u64::from(self.extent_bytes)
     }
 
-    /// Extents that the log keeps back from a batch of this purpose. Data and moves may use the same: that each has its room is
-    /// the business of those who admit them (`space`, `cleaner`), since both fill whatever extent is open.
+    /// Extents that the log keeps back from a batch of this purpose. Data and moves may use the
+    /// same: that each has its room is the business of those who admit them (`space`, `cleaner`),
+    /// since both fill whatever extent is open.
     pub(crate) fn kept_back(&self, purpose: Purpose) -> usize {
         match purpose {
             Purpose::Data | Purpose::Clean => METADATA_EXTENTS as usize,
@@ -89,8 +93,9 @@ impl Geometry {
         }
     }
 
-    /// Extents ahead that have their space below and that the log keeps back from a batch of this purpose. The storage below may run out of
-    /// space whatever the pool has: moves, and what gives space back, must find some all the same.
+    /// Extents ahead that have their space below and that the log keeps back from a batch of this
+    /// purpose. The storage below may run out of space whatever the pool has: moves, and what gives
+    /// space back, must find some all the same.
     pub(crate) fn held_below(&self, purpose: Purpose) -> usize {
         match purpose {
             Purpose::Data => HELD_BELOW_EXTENTS,
@@ -104,15 +109,16 @@ impl Geometry {
         METADATA_EXTENTS + CLEAN_EXTENTS
     }
 
-    /// Largest unit in blocks: a raw unit and its header must fit in half an extent, so that tails stay small.
+    /// Largest unit in blocks: a raw unit and its header must fit in half an extent, so that tails
+    /// stay small.
     pub(crate) fn unit_blocks_max(&self) -> u32 {
         let blocks = (self.extent_bytes as usize / 2 / BLOCK_BYTES).min(GROUP_BLOCKS) as u32;
         // The largest power of two: 1 << floor(log2).
         1 << blocks.max(1).ilog2()
     }
 
-    /// Bytes of incompressible data that an extent takes at least, whatever the units: its tail may be one byte too small
-    /// for the largest unit, and headers and padding take up to two blocks.
+    /// Bytes of incompressible data that an extent takes at least, whatever the units: its tail may
+    /// be one byte too small for the largest unit, and headers and padding take up to two blocks.
     pub(crate) fn usable_bytes_min(&self) -> u64 {
         let unit = u64::from(self.unit_blocks_max()) * BLOCK_BYTES as u64;
         u64::from(self.extent_bytes) - unit - 2 * BLOCK_BYTES as u64

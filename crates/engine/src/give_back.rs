@@ -1,24 +1,30 @@
-//! The space of free extents goes back to what is below the data file. Owns when that is done, and what is owed.
+//! The space of free extents goes back to what is below the data file. Owns when that is done, and
+//! what is owed.
 //!
-//! An extent is punched out only while it is free as of a durable checkpoint, no reader is left in it, and no checkpoint can put it on the
-//! log's list: whoever does it holds the checkpoint's lock, or is the only one who has the pool.
+//! An extent is punched out only while it is free as of a durable checkpoint, no reader is left in
+//! it, and no checkpoint can put it on the log's list: whoever does it holds the checkpoint's lock,
+//! or is the only one who has the pool.
 //!
-//! 1. A checkpoint gives back what it has freed. Not while the pool is short of space, because it is filled again at once (see
-//!    `backing`), unless it is the storage below that is: then it is *owed*.
-//! 2. The keeper pays what is owed, a turn at each of its looks, when the pool is not short of space any more, or rests.
-//! 3. When the pool is closed or opened, and its data file occupies clearly more than what is in use and what the log has listed, all
-//!    that is free is given back, as long as that is so: what was owed in an earlier life is not known any more. At the end, the log's list is made
-//!    short before: what is on it is not given back, and nobody is going to fill it soon. Whoever waits for the pool, or for the process, waits
-//!    a bounded time; the next closing goes on.
+//! 1. A checkpoint gives back what it has freed. Not while the pool is short of space, because it
+//!    is filled again at once (see `backing`), unless it is the storage below that is: then it is
+//!    *owed*.
+//! 2. The keeper pays what is owed, a turn at each of its looks, when the pool is not short of
+//!    space any more, or rests.
+//! 3. When the pool is closed or opened, and its data file occupies clearly more than what is in
+//!    use and what the log has listed, all that is free is given back, as long as that is so: what
+//!    was owed in an earlier life is not known any more. At the end, the log's list is made short
+//!    before: what is on it is not given back, and nobody is going to fill it soon. Whoever waits
+//!    for the pool, or for the process, waits a bounded time; the next closing goes on.
 //!
-//! It goes in *turns* of a bounded number of extents, each with the locks taken anew, so that nobody waits for more than one. Where the storage
-//! below is short of space, a checkpoint pays all at once: writers wait for it.
+//! It goes in *turns* of a bounded number of extents, each with the locks taken anew, so that
+//! nobody waits for more than one. Where the storage below is short of space, a checkpoint pays all
+//! at once: writers wait for it.
 //!
-//! Whoever repairs a pool gives nothing back: what repair has accepted as lost may still be in what is free then, for whoever looks further. The next
-//! opening does.
+//! Whoever repairs a pool gives nothing back: what repair has accepted as lost may still be in what
+//! is free then, for whoever looks further. The next opening does.
 //!
-//! So what a pool occupies beside what is in use is bounded by the log's list (`Core::list_target`) while it is open, by a few extents
-//! and a sixteenth when it is closed.
+//! So what a pool occupies beside what is in use is bounded by the log's list (`Core::list_target`)
+//! while it is open, by a few extents and a sixteenth when it is closed.
 
 use std::sync::atomic::Ordering;
 
@@ -27,19 +33,22 @@ use units::ExtentIndex;
 
 use crate::core::Core;
 
-/// Occupied beyond what is in use, and not worth looking for: what file systems count for themselves. A part of what is in use, and extents.
+/// Occupied beyond what is in use, and not worth looking for: what file systems count for
+/// themselves. A part of what is in use, and extents.
 const EXCESS_DIVISOR: u64 = 16;
 const EXCESS_EXTENTS: u64 = 16;
-/// Bytes of one turn, and extents: some tens of milliseconds on a file system that is slow at it, and a list of a few KiB.
+/// Bytes of one turn, and extents: some tens of milliseconds on a file system that is slow at it,
+/// and a list of a few KiB.
 const TURN_BYTES: u64 = 1 << 30;
 const TURN_EXTENTS: u32 = 1024;
-/// How long opening and closing a pool may be held up, in nanoseconds: less than anybody takes for a hang, and much less than service managers give a
-/// process to end.
+/// How long opening and closing a pool may be held up, in nanoseconds: less than anybody takes for
+/// a hang, and much less than service managers give a process to end.
 const OPEN_NS_MAX: u64 = 2_000_000_000;
 const CLOSE_NS_MAX: u64 = 10_000_000_000;
 
 impl Core {
-    /// Gives back what a checkpoint has freed, and what is owed, or owes it. The caller holds the checkpoint's lock.
+    /// Gives back what a checkpoint has freed, and what is owed, or owes it. The caller holds the
+    /// checkpoint's lock.
     pub(crate) fn give_back(&self, freed: &[ExtentIndex]) {
         self.look_below();
         self.unpunched.lock().extend(freed);
@@ -80,7 +89,8 @@ impl Core {
         self.give_back_all(OPEN_NS_MAX);
     }
 
-    /// Gives back all that is free, as long as that is much, for so many nanoseconds and a turn at most.
+    /// Gives back all that is free, as long as that is much, for so many nanoseconds and a turn at
+    /// most.
     fn give_back_all(&self, most_ns: u64) {
         if self.options.repair {
             return;
@@ -95,7 +105,8 @@ impl Core {
         }
     }
 
-    /// Whether the data file occupies clearly more than what is in use and listed, but for `spared` extents of that.
+    /// Whether the data file occupies clearly more than what is in use and listed, but for `spared`
+    /// extents of that.
     fn occupies_too_much(&self, spared: u64) -> bool {
         // Nobody else can use what is free on a device.
         if self.env.disk.room_bytes() == u64::MAX {
@@ -139,7 +150,8 @@ impl Core {
             let count = rest.iter().enumerate().take_while(|(i, e)| e.0 == first.0 + *i as u32).count();
             let len = count as u64 * u64::from(self.geometry.extent_bytes);
             self.log.backing.loses(*first, count);
-            // Space that is not given back now is when the extent is freed again; nothing depends on it.
+            // Space that is not given back now is when the extent is freed again; nothing depends
+            // on it.
             let _ = self.env.disk.punch(self.geometry.start(*first), len);
             rest = &rest[count..];
         }

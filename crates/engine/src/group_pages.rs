@@ -1,4 +1,5 @@
-//! Going through the groups of several objects side by side, as the store has them: a bounded number of records at a time.
+//! Going through the groups of several objects side by side, as the store has them: a bounded
+//! number of records at a time.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -16,17 +17,20 @@ const RECORDS_MAX: usize = 4096;
 
 /// A stretch of groups.
 pub(crate) struct Page {
-    /// Groups of which some object has records: those of each object, in the order in which the objects were named.
+    /// Groups of which some object has records: those of each object, in the order in which the
+    /// objects were named.
     pub groups: BTreeMap<GroupIndex, Vec<GroupRecords>>,
     /// Where the next page begins; `None`: there is none.
     pub next: Option<GroupIndex>,
 }
 
 impl Core {
-    /// Those of an origin must be read before those of what came from it: a checkpoint that comes between the two may have taken out of the origin what
-    /// its clone knows from then on. Origins have smaller numbers.
+    /// Those of an origin must be read before those of what came from it: a checkpoint that comes
+    /// between the two may have taken out of the origin what its clone knows from then on. Origins
+    /// have smaller numbers.
     ///
-    /// The groups from `from` on of which some of `objects` have records, as of the last checkpoint. Every page brings some, or is the last.
+    /// The groups from `from` on of which some of `objects` have records, as of the last
+    /// checkpoint. Every page brings some, or is the last.
     ///
     /// # Errors
     /// When the store cannot be read, or a record is damaged.

@@ -1,8 +1,10 @@
 //! Growing a pool while it is in use.
 //!
-//! 1. The storage makes room, durably: a file becomes longer, a device must have the bytes. A length that is not synced may be lost in
-//!    a crash that the superblock survives. 2. The superblock says so, durably, in both copies: a crash in between leaves the old size or
-//!    the new one, and either is right. A sync that fails ends all writing, here as anywhere. 3. The new extents are free.
+//! 1. The storage makes room, durably: a file becomes longer, a device must have the bytes. A
+//!    length that is not synced may be lost in a crash that the superblock survives. 2. The
+//!    superblock says so, durably, in both copies: a crash in between leaves the old size or the
+//!    new one, and either is right. A sync that fails ends all writing, here as anywhere. 3. The
+//!    new extents are free.
 
 use std::sync::atomic::Ordering;
 
@@ -13,12 +15,12 @@ use crate::pool::Pool;
 use crate::{superblock_copies, superblock_io};
 
 impl Pool {
-    /// Makes the pool `capacity_bytes` large, rounded down to whole extents; it cannot become smaller. Durable on return, and of use at
-    /// once, to a full pool as well.
+    /// Makes the pool `capacity_bytes` large, rounded down to whole extents; it cannot become
+    /// smaller. Durable on return, and of use at once, to a full pool as well.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if it would become smaller or have too many extents; [`ErrorKind::Full`] or
-    /// [`ErrorKind::Io`] if the storage has not got the room.
+    /// [`ErrorKind::Invalid`] if it would become smaller or have too many extents;
+    /// [`ErrorKind::Full`] or [`ErrorKind::Io`] if the storage has not got the room.
     pub fn grow(&self, capacity_bytes: u64) -> Result<()> {
         let core = &self.core;
         core.check_failed()?;
@@ -26,7 +28,8 @@ impl Pool {
         let extent_bytes = u64::from(core.geometry.extent_bytes);
         let now = u64::from(core.geometry.extents()) * extent_bytes;
         let capacity_bytes = capacity_bytes / extent_bytes * extent_bytes;
-        // A device keeps room for the copy of the superblock at its end, if that does not make the pool smaller.
+        // A device keeps room for the copy of the superblock at its end, if that does not make the
+        // pool smaller.
         let with_end =
             superblock_copies::capacity_with_end(&*core.env.disk, capacity_bytes) / extent_bytes * extent_bytes;
         let capacity_bytes = if with_end >= now { with_end } else { capacity_bytes };

@@ -1,5 +1,6 @@
-//! A hasher for small integer keys that nobody hostile chooses: one multiplication a word. Block numbers come from
-//! clients, but a client that crafts collisions slows down only its own volume's groups within one shard.
+//! A hasher for small integer keys that nobody hostile chooses: one multiplication a word. Block
+//! numbers come from clients, but a client that crafts collisions slows down only its own volume's
+//! groups within one shard.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -13,7 +14,8 @@ pub(crate) const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Hasher for WordHasher {
     fn finish(&self) -> u64 {
-        // The table takes its index from the low bits and its tags from the high ones; fold so that both are mixed.
+        // The table takes its index from the low bits and its tags from the high ones; fold so that
+        // both are mixed.
         self.0 ^ (self.0 >> 32)
     }
     fn write(&mut self, bytes: &[u8]) {

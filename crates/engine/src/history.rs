@@ -1,13 +1,15 @@
-//! What users do with the history of volumes: snapshots, clones, rollback, promote, rename, destroy. Each is a change of
-//! descriptors in one batch of the log, durable on return, and costs the same whatever the volume holds. What becomes
-//! unneeded by it comes back with the next checkpoints (see `reap`).
+//! What users do with the history of volumes: snapshots, clones, rollback, promote, rename,
+//! destroy. Each is a change of descriptors in one batch of the log, durable on return, and costs
+//! the same whatever the volume holds. What becomes unneeded by it comes back with the next
+//! checkpoints (see `reap`).
 //!
 //! A snapshot is taken in these steps:
 //! 1. what is dirty is drained while writers go on;
 //! 2. the volume's gate is closed: requests under way end, others wait;
-//! 3. the little that became dirty meanwhile is drained: all that was acknowledged lies in the log, in the epoch in force;
-//! 4. one batch makes the snapshot, which sees up to that epoch, and raises the volume's epoch; it is made durable, and with it
-//!    all that the snapshot holds.
+//! 3. the little that became dirty meanwhile is drained: all that was acknowledged lies in the log,
+//!    in the epoch in force;
+//! 4. one batch makes the snapshot, which sees up to that epoch, and raises the volume's epoch; it
+//!    is made durable, and with it all that the snapshot holds.
 //!
 //! Lock order: `admin`, then gates in the order of objects, then what a drain and an append take.
 
@@ -41,10 +43,12 @@ fn refused(kind: ErrorKind, text: String) -> Error {
 }
 
 impl Pool {
-    /// Takes a snapshot of a volume: all that was acknowledged before the call, nothing that is written after it.
+    /// Takes a snapshot of a volume: all that was acknowledged before the call, nothing that is
+    /// written after it.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`] for a name, and whatever a flush fails with.
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`] for a name, and
+    /// whatever a flush fails with.
     pub fn snapshot(&self, volume: &str, name: &str) -> Result<()> {
         self.take_snapshot(volume, name, false)
     }
@@ -69,7 +73,8 @@ impl Pool {
         // Steps 2 and 3.
         let _gate = object.gate.write();
         core.leave_behind()?;
-        // Step 4. The snapshot comes first: so the epoch that the volume leaves is never without somebody who looks at it.
+        // Step 4. The snapshot comes first: so the epoch that the volume leaves is never without
+        // somebody who looks at it.
         let head = object.descriptor.read().clone();
         let snapshot = ObjectDescriptor {
             state: ObjectState::Snapshot,
@@ -85,12 +90,13 @@ impl Pool {
         core.append_durably(vec![Entry::Object(snapshot), Entry::Object(volume)])
     }
 
-    /// Makes a volume that begins as a snapshot was. It has the properties set on the snapshot's volume, but not its
-    /// reservation, changed by `properties`; it is incomplete if the snapshot is.
+    /// Makes a volume that begins as a snapshot was. It has the properties set on the snapshot's
+    /// volume, but not its reservation, changed by `properties`; it is incomplete if the snapshot
+    /// is.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`]; [`ErrorKind::Unsupported`] for a clone of a clone
-    /// of a clone, more than 30 times.
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`];
+    /// [`ErrorKind::Unsupported`] for a clone of a clone of a clone, more than 30 times.
     pub fn clone_snapshot(&self, snapshot: &str, name: &str, properties: &Properties) -> Result<()> {
         check_name(name)?;
         properties::check(policy::Owner::Volume, properties)?;
@@ -122,12 +128,13 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes a volume back to one of its snapshots, size included. Snapshots that are newer must be given up for it
-    /// (`recursive`); clones of them stay.
+    /// Takes a volume back to one of its snapshots, size included. Snapshots that are newer must be
+    /// given up for it (`recursive`); clones of them stay.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`]; [`ErrorKind::InUse`] if there are newer snapshots, or one of them is held; [`ErrorKind::Unsupported`] for a snapshot that was
-    /// taken when the data belonged to another volume (see [`promote`](Self::promote)).
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::InUse`] if there are newer snapshots, or one of them
+    /// is held; [`ErrorKind::Unsupported`] for a snapshot that was taken when the data belonged to
+    /// another volume (see [`promote`](Self::promote)).
     pub fn rollback<'a>(&self, snapshot: impl Into<Meant<'a>>, recursive: bool) -> Result<()> {
         let core = &self.core;
         let _admin = core.admin.lock();
@@ -184,7 +191,8 @@ impl Pool {
         core.drain_all()?;
         self.destroy_in_steps(&newer)?;
         let _gate = volume.gate.write();
-        // What is dirty belongs to the past that is given up; what is under way must not end up behind it.
+        // What is dirty belongs to the past that is given up; what is under way must not end up
+        // behind it.
         core.leave_behind()?;
         let head = volume.descriptor.read().clone();
         let epoch = next_epoch(&head)?;
@@ -196,12 +204,14 @@ impl Pool {
         Ok(())
     }
 
-    /// Destroys a volume with its bookmarks, or a snapshot (`VOLUME@SNAPSHOT`), or what has come so far of one that is being received. A volume's
-    /// snapshots go with it if that is asked for (`recursive`). Clones keep what they see. Durable on return; the space comes back
-    /// with the next checkpoints.
+    /// Destroys a volume with its bookmarks, or a snapshot (`VOLUME@SNAPSHOT`), or what has come so
+    /// far of one that is being received. A volume's snapshots go with it if that is asked for
+    /// (`recursive`). Clones keep what they see. Durable on return; the space comes back with the
+    /// next checkpoints.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`]; [`ErrorKind::InUse`] for a volume with snapshots, and for a snapshot that is held.
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::InUse`] for a volume with snapshots, and for a
+    /// snapshot that is held.
     pub fn destroy<'a>(&self, meant: impl Into<Meant<'a>>, recursive: bool) -> Result<()> {
         let (core, meant) = (&self.core, meant.into());
         let _admin = core.admin.lock();
@@ -237,7 +247,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Destroys objects in their order, as many in one batch as fit in a piece of an extent. A crash may leave the later ones.
+    /// Destroys objects in their order, as many in one batch as fit in a piece of an extent. A
+    /// crash may leave the later ones.
     pub(crate) fn destroy_in_steps(&self, objects: &[Arc<Object>]) -> Result<()> {
         let mut rest = objects;
         while !rest.is_empty() {
@@ -269,8 +280,8 @@ impl Pool {
     /// Gives a volume (`NEW` another name of a volume) or a snapshot (`VOLUME@NEW`) another name.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`]; [`ErrorKind::Invalid`], also if the snapshots that are taken of it by the clock would get too
-    /// long names.
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`]; [`ErrorKind::Invalid`], also if the
+    /// snapshots that are taken of it by the clock would get too long names.
     pub fn rename(&self, old: &str, new: &str) -> Result<()> {
         let core = &self.core;
         let _admin = core.admin.lock();
@@ -305,12 +316,13 @@ impl Pool {
         core.append_durably(vec![Entry::Object(descriptor)])
     }
 
-    /// Makes a clone the owner of the history that it came from: the snapshots of the other volume up to the one that it was
-    /// cloned from become its own, and the bookmarks up to there, so that the other volume, which now is the clone, can be destroyed. Moves no data.
+    /// Makes a clone the owner of the history that it came from: the snapshots of the other volume
+    /// up to the one that it was cloned from become its own, and the bookmarks up to there, so that
+    /// the other volume, which now is the clone, can be destroyed. Moves no data.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] if it came from no other volume's snapshot; [`ErrorKind::Exists`] if a name is
-    /// taken.
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] if it came from no other volume's snapshot;
+    /// [`ErrorKind::Exists`] if a name is taken.
     pub fn promote(&self, name: &str) -> Result<()> {
         let core = &self.core;
         let _admin = core.admin.lock();
@@ -336,8 +348,8 @@ impl Pool {
             self.check_free(&format!("{name}@{}", descriptor.name))?;
             entries.push(Entry::Object(descriptor));
         }
-        // The oldest first: if a crash comes between two batches, the rest is still the other volume's, and can be had by
-        // promoting again.
+        // The oldest first: if a crash comes between two batches, the rest is still the other
+        // volume's, and can be had by promoting again.
         while !entries.is_empty() {
             let mut count = entries.len();
             while count > 1 && header_bytes(&entries[..count]) > self.step_bytes_max() {
@@ -359,7 +371,8 @@ impl Pool {
         }
     }
 
-    /// The snapshot of another volume from which a volume came: the newest one on its way down, of all `by_timeline`.
+    /// The snapshot of another volume from which a volume came: the newest one on its way down, of
+    /// all `by_timeline`.
     pub(crate) fn origin_of(volume: &Object, by_timeline: &HashMap<ObjectId, Vec<Arc<Object>>>) -> Option<Arc<Object>> {
         let levels = volume.levels();
         let is_origin = |snapshot: &&Arc<Object>| {
@@ -405,9 +418,9 @@ fn lies_on(snapshot: &Object, levels: &[Level]) -> bool {
 }
 
 impl Core {
-    /// The cuts of a volume that are still needed when it has been taken back to the epoch `after`, and the snapshots `going` are gone, which are
-    /// not yet.
-    /// What an older cut within the new one hides, the new one hides from whoever comes then; nobody else needs it if nobody looks from
+    /// The cuts of a volume that are still needed when it has been taken back to the epoch `after`,
+    /// and the snapshots `going` are gone, which are not yet. What an older cut within the new one
+    /// hides, the new one hides from whoever comes then; nobody else needs it if nobody looks from
     /// between the two.
     fn cuts_behind(&self, head: &ObjectDescriptor, after: Epoch, going: &[Arc<Object>]) -> Vec<Cut> {
         let goes = |point: Epoch| {

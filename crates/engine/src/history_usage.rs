@@ -1,7 +1,8 @@
 //! What snapshots cost: for each, the bytes that only it keeps, and those that it shares.
 //!
-//! A scan of the records of its timeline and of what is below, done when it is asked for, in bounded memory: as the last checkpoint
-//! left them. While others write, the figures of different groups are of different moments.
+//! A scan of the records of its timeline and of what is below, done when it is asked for, in
+//! bounded memory: as the last checkpoint left them. While others write, the figures of different
+//! groups are of different moments.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -28,7 +29,8 @@ struct Figures {
 }
 
 impl Pool {
-    /// What the snapshots of a volume cost, oldest first: in the order of [`snapshots`](Self::snapshots).
+    /// What the snapshots of a volume cost, oldest first: in the order of
+    /// [`snapshots`](Self::snapshots).
     ///
     /// # Errors
     /// [`surface::ErrorKind::NotFound`], [`surface::ErrorKind::Corrupt`].

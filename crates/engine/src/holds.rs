@@ -16,7 +16,8 @@ use crate::pool::Pool;
 
 /// Begins the key of a tag among a snapshot's properties.
 pub(crate) const HOLD_PREFIX: &str = "hold.";
-/// Most tags of a snapshot: they go into the log with its descriptor, in one piece, which must fit the smallest extent, 32 KiB.
+/// Most tags of a snapshot: they go into the log with its descriptor, in one piece, which must fit
+/// the smallest extent, 32 KiB.
 const HOLDS_MAX: usize = 32;
 /// Longest tag, in bytes; with [`HOLDS_MAX`] of them a descriptor takes about 3 KiB more.
 const TAG_BYTES_MAX: usize = 64;
@@ -69,8 +70,8 @@ impl Pool {
     /// Puts a tag on a snapshot: it stays until the tag is taken off. Durable on return.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`]; [`ErrorKind::Exists`] if the snapshot has the tag; [`ErrorKind::Invalid`] for what is no tag, and for more
-    /// than 32 of them.
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::Exists`] if the snapshot has the tag;
+    /// [`ErrorKind::Invalid`] for what is no tag, and for more than 32 of them.
     pub fn hold(&self, snapshot: &str, tag: &str) -> Result<()> {
         check_tag(tag)?;
         let core = &self.core;
@@ -105,7 +106,8 @@ impl Pool {
         core.append_durably(vec![Entry::Object(descriptor)])
     }
 
-    /// The holds of a snapshot (`VOLUME@SNAPSHOT`), of a volume's snapshots, or of all, the oldest snapshots first within each volume.
+    /// The holds of a snapshot (`VOLUME@SNAPSHOT`), of a volume's snapshots, or of all, the oldest
+    /// snapshots first within each volume.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`].

@@ -105,7 +105,8 @@ fn write_at(disk: &dyn Disk, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Extents that batches have been applied to since they were opened, as far as no checkpoint has taken them over.
+    /// Extents that batches have been applied to since they were opened, as far as no checkpoint
+    /// has taken them over.
     filled: BTreeMap<ExtentIndex, Filled>,
     /// What the last checkpoint knew of all others that hold something.
     known: BTreeMap<ExtentIndex, ExtentEntry>,
@@ -122,7 +123,8 @@ pub(crate) struct Inventories {
 }
 
 impl Inventories {
-    /// Takes over what the copy says that belongs to the checkpoint that is loaded. The other one is written next.
+    /// Takes over what the copy says that belongs to the checkpoint that is loaded. The other one
+    /// is written next.
     pub(crate) fn load(disk: &dyn Disk, checkpoint: &Checkpoint, extent_bytes: u32) -> Self {
         let (mut state, mut id) = (State::default(), [0; 8]);
         id.copy_from_slice(&checkpoint.pool[..8]);
@@ -230,7 +232,8 @@ impl Core {
         state.is_bare = false;
     }
 
-    /// The checkpoint is durable: the next one writes over the other copy, and what was passed is not filled any more.
+    /// The checkpoint is durable: the next one writes over the other copy, and what was passed is
+    /// not filled any more.
     pub(crate) fn inventory_holds(&self, position: &Position) {
         let mut state = self.applier.inventories.state.lock();
         state.next = 1 - state.next;

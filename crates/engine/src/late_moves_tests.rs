@@ -1,4 +1,5 @@
-//! Moves that come between a checkpoint's capture and its end: what that checkpoint takes out must not come back with them.
+//! Moves that come between a checkpoint's capture and its end: what that checkpoint takes out must
+//! not come back with them.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -94,7 +95,8 @@ impl World {
         assert!(self.disk.moved.load(Ordering::Relaxed) > 0, "nothing was moved");
     }
 
-    /// All blocks are what `expected` says (nothing: zeroes): now, after checkpoints, and when the pool was opened again.
+    /// All blocks are what `expected` says (nothing: zeroes): now, after checkpoints, and when the
+    /// pool was opened again.
     fn verify(self, expected: impl Fn(u64) -> Option<u64>) {
         let verify = |world: &Self, when: &str| {
             world.pool.drop_caches();
@@ -124,7 +126,8 @@ impl World {
 #[test]
 fn what_a_discard_hid_does_not_come_back_with_a_move() {
     let world = World::new();
-    // Every third block is dead where it was, and all belong to an older epoch that nobody looks at any more.
+    // Every third block is dead where it was, and all belong to an older epoch that nobody looks at
+    // any more.
     (0..BLOCKS).step_by(3).for_each(|block| world.write(block, 100 + block));
     world.pool.snapshot("v", "s").unwrap();
     world.pool.checkpoint().unwrap();

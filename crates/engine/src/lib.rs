@@ -1,10 +1,11 @@
-//! The storage engine: a log of compressed fragments, a map from blocks to fragments, and what keeps the two true to each
-//! other through crashes. Knows nothing of front ends; sees files, time and randomness only through `env`.
+//! The storage engine: a log of compressed fragments, a map from blocks to fragments, and what
+//! keeps the two true to each other through crashes. Knows nothing of front ends; sees files, time
+//! and randomness only through `env`.
 //!
-//! Layers, from the top: [`Pool`] and [`Volume`] (byte ranges, names) / `write_buffer`, `drain`, `reader` (blocks, units) / `map`,
-//! `overlay` (where blocks lie), `log`, `extents` (where batches go) / `checkpoint`, `recovery` (how map and log meet).
-//! The order of writes and syncs, on which all promises after a crash rest, is decided in `log`, `checkpoint` and
-//! `recovery` only.
+//! Layers, from the top: [`Pool`] and [`Volume`] (byte ranges, names) / `write_buffer`, `drain`,
+//! `reader` (blocks, units) / `map`, `overlay` (where blocks lie), `log`, `extents` (where batches
+//! go) / `checkpoint`, `recovery` (how map and log meet). The order of writes and syncs, on which
+//! all promises after a crash rest, is decided in `log`, `checkpoint` and `recovery` only.
 
 mod ahead;
 mod allocation;

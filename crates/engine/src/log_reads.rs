@@ -1,5 +1,6 @@
-//! Reads the extents of the log for recovery, in the order in which they were filled, some ahead of whoever applies them and several at a time,
-//! because one reader alone has no more than half of what a device can give. Without threads they are read when they are wanted.
+//! Reads the extents of the log for recovery, in the order in which they were filled, some ahead of
+//! whoever applies them and several at a time, because one reader alone has no more than half of
+//! what a device can give. Without threads they are read when they are wanted.
 
 use std::cell::Cell;
 use std::io;
@@ -18,7 +19,8 @@ use crate::pieces;
 const READERS_MAX: usize = 4;
 /// Extents in memory that nobody has taken, at most: one that a reader reads, and one that waits.
 const AHEAD_MAX: u64 = 2 * READERS_MAX as u64;
-/// The part of the memory budget that they may take, if there is one at least: while a pool is opened, most of it is free.
+/// The part of the memory budget that they may take, if there is one at least: while a pool is
+/// opened, most of it is free.
 const MEMORY_DIVISOR: u64 = 16;
 
 /// Where extents are read from.

@@ -71,14 +71,16 @@ impl fmt::Display for LossOf {
     }
 }
 
-/// What opening a damaged pool with [`repair`](crate::PoolOptions::repair) drops of what was, or may have been, flushed.
+/// What opening a damaged pool with [`repair`](crate::PoolOptions::repair) drops of what was, or
+/// may have been, flushed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Loss {
     /// What is damaged.
     pub what: String,
     /// Number of the first batch that is dropped; 0 if no batch is.
     pub first_batch: u64,
-    /// All batches before this one were flushed, for certain; `first_batch` if that is not known of any.
+    /// All batches before this one were flushed, for certain; `first_batch` if that is not known of
+    /// any.
     pub flushed_before: u64,
     /// Batches from the first on of which the header is there.
     pub batches: u64,
@@ -212,7 +214,8 @@ impl Dropped {
         }
     }
 
-    /// What that comes to, if the log ends before batch `next` and the objects are what they are there.
+    /// What that comes to, if the log ends before batch `next` and the objects are what they are
+    /// there.
     pub(crate) fn loss(self, what: String, next: Seq, objects: &Objects) -> Loss {
         let flushed_before = self.durable_before.unwrap_or(next).max(next);
         // What is counted from the first one on to the newest that is there, or was there.
@@ -284,7 +287,8 @@ fn changes(objects: &Objects, after: &ObjectDescriptor) -> Vec<String> {
     changes
 }
 
-/// Stored bytes of each object from byte `cut_at` of the data file on, as the last checkpoint has them, by name.
+/// Stored bytes of each object from byte `cut_at` of the data file on, as the last checkpoint has
+/// them, by name.
 ///
 /// # Errors
 /// Those of the store.
@@ -355,10 +359,12 @@ impl Cut {
 }
 
 impl Losses {
-    /// Steps 2 and 3: puts together what the log and the cut lose, and accepts it if the options do.
+    /// Steps 2 and 3: puts together what the log and the cut lose, and accepts it if the options
+    /// do.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] with the [`Loss`] as its source if they do not; and those of the store.
+    /// [`ErrorKind::Corrupt`] with the [`Loss`] as its source if they do not; and those of the
+    /// store.
     pub(crate) fn accept(
         env: &PoolEnv,
         options: &PoolOptions,
@@ -434,7 +440,8 @@ impl Pool {
         self.core.losses.lock().accepted.clone()
     }
 
-    /// What earlier repairs, and this one, lost, as long as it has not been acknowledged: when (seconds since 1970), and what.
+    /// What earlier repairs, and this one, lost, as long as it has not been acknowledged: when
+    /// (seconds since 1970), and what.
     pub fn losses(&self) -> Vec<(u64, String)> {
         let losses = self.core.losses.lock();
         losses.known.iter().filter(|loss| !loss.is_acknowledged).map(|loss| (loss.unix_s, loss.text.clone())).collect()
@@ -455,13 +462,15 @@ impl Pool {
         Ok(())
     }
 
-    /// The same, if a batch is torn there: something that was acknowledged is gone, or was never acknowledged.
+    /// The same, if a batch is torn there: something that was acknowledged is gone, or was never
+    /// acknowledged.
     pub fn torn_end(&self) -> Option<String> {
         let losses = self.core.losses.lock();
         losses.end.clone().filter(|_| losses.is_torn)
     }
 
-    /// What can be said of the end of the log as it was when this opening found it; `None` after an orderly end.
+    /// What can be said of the end of the log as it was when this opening found it; `None` after an
+    /// orderly end.
     pub fn log_end(&self) -> Option<String> {
         self.core.losses.lock().end.clone()
     }

@@ -1,18 +1,25 @@
-//! The map: from (object, group) to where each block lies. Four layers, newest first: the active overlay (changes
-//! since the last checkpoint began), the frozen overlay (changes that a checkpoint is writing right now), the *settled* overlay (changes that light
-//! checkpoints made durable as they are, without rewriting records), and the records of the store, read through a cache of decoded groups. Records with
-//! what is settled laid over them are the *base*: the map as of the last checkpoint.
+//! The map: from (object, group) to where each block lies. Four layers, newest first: the active
+//! overlay (changes since the last checkpoint began), the frozen overlay (changes that a checkpoint
+//! is writing right now), the *settled* overlay (changes that light checkpoints made durable as
+//! they are, without rewriting records), and the records of the store, read through a cache of
+//! decoded groups. Records with what is settled laid over them are the *base*: the map as of the
+//! last checkpoint.
 //!
-//! Coherence of the cache with the base: a cached group may lack fragments that are settled, never anything else. A reader takes what is settled of a group
-//! first and the cached group then, which it loads and puts into the cache if need be, all under the layers' read lock. So before anything leaves the
-//! settled overlay, the store has it; then the write lock is taken once (from here on nobody holds a group that was loaded before); then it is
-//! laid over the cached groups where they are; and only then it goes. In this way go the groups that were folded (`fold`), and everything that is settled
-//! with a full checkpoint, which does the same with the frozen overlay. A light one lays the frozen changes over the settled ones. The frozen overlay
-//! goes last, under the write lock: until then it lies above old and new alike, and laying a change over a record that contains it already changes nothing.
+//! Coherence of the cache with the base: a cached group may lack fragments that are settled, never
+//! anything else. A reader takes what is settled of a group first and the cached group then, which
+//! it loads and puts into the cache if need be, all under the layers' read lock. So before anything
+//! leaves the settled overlay, the store has it; then the write lock is taken once (from here on
+//! nobody holds a group that was loaded before); then it is laid over the cached groups where they
+//! are; and only then it goes. In this way go the groups that were folded (`fold`), and everything
+//! that is settled with a full checkpoint, which does the same with the frozen overlay. A light one
+//! lays the frozen changes over the settled ones. The frozen overlay goes last, under the write
+//! lock: until then it lies above old and new alike, and laying a change over a record that
+//! contains it already changes nothing.
 //!
-//! With several epochs the layers are not merged for a lookup: epoch by epoch, newest first, the newest layer that knows a block
-//! answers for it. A checkpoint may have taken out of the store what the overlays above it still say; but then nobody sees that any more,
-//! because whatever hides it from all points is still there (see `timeline`).
+//! With several epochs the layers are not merged for a lookup: epoch by epoch, newest first, the
+//! newest layer that knows a block answers for it. A checkpoint may have taken out of the store
+//! what the overlays above it still say; but then nobody sees that any more, because whatever hides
+//! it from all points is still there (see `timeline`).
 
 mod level;
 mod scan;
@@ -60,7 +67,8 @@ struct Layers {
     frozen: Option<Arc<Overlay>>,
     /// Empty after a full checkpoint.
     settled: Arc<Overlay>,
-    /// The store has what is settled, and what is frozen above it: a full checkpoint is being published.
+    /// The store has what is settled, and what is frozen above it: a full checkpoint is being
+    /// published.
     is_merged: bool,
 }
 
@@ -113,7 +121,8 @@ impl Map {
         self.layers.read().active.clone()
     }
 
-    /// Where the blocks of `wanted` are found, going down `levels`. What no piece covers reads as zeroes.
+    /// Where the blocks of `wanted` are found, going down `levels`. What no piece covers reads as
+    /// zeroes.
     ///
     /// # Errors
     /// When the store fails or a record is damaged.
@@ -123,7 +132,8 @@ impl Map {
         Ok(pieces)
     }
 
-    /// Like [`lookup`](Self::lookup), but only in memory: `None` if the store would have to be asked.
+    /// Like [`lookup`](Self::lookup), but only in memory: `None` if the store would have to be
+    /// asked.
     pub(crate) fn lookup_cached(&self, levels: &[Level], group: GroupIndex, wanted: BlockMask) -> Option<Vec<Piece>> {
         let mut pieces = Vec::new();
         match self.walk(levels, group, wanted, false, &mut |piece| pieces.push(piece)) {
@@ -147,7 +157,8 @@ impl Map {
                 break;
             }
             let key = GroupKey { object: level.object, group };
-            // What was written in the newest epoch hides everything else: often the store need not be asked.
+            // What was written in the newest epoch hides everything else: often the store need not
+            // be asked.
             for overlay in [Some(&layers.active), layers.frozen.as_ref(), Some(&layers.settled)].into_iter().flatten() {
                 overlay.with(key, |records| missing = take_newest(records, level, missing, found));
                 if missing.is_empty() {
@@ -164,7 +175,8 @@ impl Map {
         Ok(true)
     }
 
-    /// The group, which may lack what is settled: see the head of this file. `None`: not in memory, and loading was not allowed.
+    /// The group, which may lack what is settled: see the head of this file. `None`: not in memory,
+    /// and loading was not allowed.
     fn group(
         &self,
         layers: &Layers,
@@ -203,7 +215,8 @@ impl Map {
     /// The group in the store.
     fn stored(&self, key: GroupKey, only: bool) -> Result<GroupRecords> {
         if only {
-            // Nothing but epoch 0 can be there: a point lookup is several times cheaper than a scan.
+            // Nothing but epoch 0 can be there: a point lookup is several times cheaper than a
+            // scan.
             let epoch = Epoch(0);
             let id = record_key(&RecordKey { object: key.object, group: key.group, epoch });
             let value = self.store.get(&id).map_err(store_error)?;
@@ -227,7 +240,8 @@ impl Map {
         failure.map_or(Ok(records), Err)
     }
 
-    /// The group as a checkpoint must merge it, of which so much is `settled`: from the cache, else loaded without filling the cache.
+    /// The group as a checkpoint must merge it, of which so much is `settled`: from the cache, else
+    /// loaded without filling the cache.
     pub(crate) fn base_for_checkpoint(&self, key: GroupKey, newest: Epoch, settled: &GroupRecords) -> Result<Base> {
         let (mut records, cached) = match self.cache.peek(&key) {
             Some(records) => (records, true),
@@ -237,9 +251,10 @@ impl Map {
         Ok(Base { records, cached })
     }
 
-    /// The group as of the last checkpoint, for the cleaner. Fills the cache: the cleaner itself asks for it again when it comes to the group's next
-    /// fragment, and so does whoever counts what it has moved.
-    /// `newest` gives the object's epoch: one that was asked for before the layers are held may be none any more when the group is loaded.
+    /// The group as of the last checkpoint, for the cleaner. Fills the cache: the cleaner itself
+    /// asks for it again when it comes to the group's next fragment, and so does whoever counts
+    /// what it has moved. `newest` gives the object's epoch: one that was asked for before the
+    /// layers are held may be none any more when the group is loaded.
     pub(crate) fn base_for_cleaning(&self, key: GroupKey, newest: impl Fn() -> Epoch) -> Result<Arc<GroupRecords>> {
         // As a reader does: see the head of this file.
         let layers = self.layers.read();
@@ -280,7 +295,8 @@ impl Map {
         }
     }
 
-    /// Those of `blocks` of a group that are allocated in an epoch below the active overlay, and those of which memory knows whether they are.
+    /// Those of `blocks` of a group that are allocated in an epoch below the active overlay, and
+    /// those of which memory knows whether they are.
     pub(crate) fn allocated_below(&self, key: GroupKey, epoch: Epoch, blocks: BlockMask) -> (BlockMask, BlockMask) {
         let layers = self.layers.read();
         let (mut below, mut known) = (BlockMask::EMPTY, BlockMask::EMPTY);
@@ -300,7 +316,8 @@ impl Map {
         if layers.frozen.as_ref().and_then(|frozen| frozen.with(key, |records| look(records, false))) == Some(true) {
             return (below, blocks);
         }
-        // Streams of new data find the cache empty, and need not look. A cached group may lack fragments that are settled, but no holes.
+        // Streams of new data find the cache empty, and need not look. A cached group may lack
+        // fragments that are settled, but no holes.
         let group = if self.cache.is_empty() { None } else { self.cache.peek(&key) };
         if group.as_ref().is_none_or(|group| !look(group, true)) {
             layers.settled.with(key, |records| look(records, false));
@@ -308,8 +325,8 @@ impl Map {
         (below, if group.is_some() { blocks } else { known })
     }
 
-    /// Begins a checkpoint: what changed so far is frozen. If an earlier checkpoint failed, its frozen changes come first,
-    /// and what changed since stays active.
+    /// Begins a checkpoint: what changed so far is frozen. If an earlier checkpoint failed, its
+    /// frozen changes come first, and what changed since stays active.
     pub(crate) fn freeze(&self) -> Arc<Overlay> {
         let mut layers = self.layers.write();
         if let Some(frozen) = &layers.frozen {
@@ -320,15 +337,17 @@ impl Map {
         frozen
     }
 
-    /// Ends a checkpoint whose batch was committed. After a full one nothing is settled, and cached groups have got what was and what was frozen; after
-    /// a light one what was frozen is settled. Of the groups in `trimmed` more has gone than that: where they are cached they become what they are said to
-    /// be, or go.
+    /// Ends a checkpoint whose batch was committed. After a full one nothing is settled, and cached
+    /// groups have got what was and what was frozen; after a light one what was frozen is settled.
+    /// Of the groups in `trimmed` more has gone than that: where they are cached they become what
+    /// they are said to be, or go.
     pub(crate) fn thaw(&self, kind: Kind, trimmed: Vec<(GroupKey, Option<GroupRecords>)>) {
         self.bring_up(kind, trimmed);
         self.let_go(kind);
     }
 
-    /// Drops the frozen overlay, which nobody needs any more; after a full checkpoint what is settled, too.
+    /// Drops the frozen overlay, which nobody needs any more; after a full checkpoint what is
+    /// settled, too.
     fn let_go(&self, kind: Kind) {
         let mut layers = self.layers.write();
         layers.frozen = None;
@@ -353,14 +372,16 @@ impl Map {
                 }
             });
         } else {
-            // From here on nobody holds a group that was loaded before the commit, and nobody lays what is older over one that is loaded.
+            // From here on nobody holds a group that was loaded before the commit, and nobody lays
+            // what is older over one that is loaded.
             self.layers.write().is_merged = true;
             for overlay in [&settled, &frozen] {
                 overlay.each(|key, changes| self.renew(key, changes));
             }
         }
         for (key, records) in trimmed {
-            // Only what is in the cache already is replaced: a checkpoint must not push out what readers want.
+            // Only what is in the cache already is replaced: a checkpoint must not push out what
+            // readers want.
             match records.filter(|_| self.cache.peek(&key).is_some()) {
                 Some(records) => self.cache.insert(key, Arc::new(records)),
                 None => drop(self.cache.remove(&key)),
@@ -382,14 +403,14 @@ impl Map {
         drop(renewed);
     }
 
-    /// Those of `blocks`, for which a fragment at `location` was the truth at the last checkpoint, that no change since has given to
-    /// another one, or made holes.
+    /// Those of `blocks`, for which a fragment at `location` was the truth at the last checkpoint,
+    /// that no change since has given to another one, or made holes.
     pub(crate) fn unmoved(&self, key: GroupKey, epoch: Epoch, location: u64, blocks: BlockMask) -> BlockMask {
         Self::unmoved_in(&self.layers.read(), key, epoch, location, blocks)
     }
 
-    /// The blocks of a group that live in the fragment at `location` of which `is_it` says that it is the one that is meant, in one look at
-    /// all layers.
+    /// The blocks of a group that live in the fragment at `location` of which `is_it` says that it
+    /// is the one that is meant, in one look at all layers.
     ///
     /// # Errors
     /// When the store fails or a record is damaged.
@@ -451,8 +472,9 @@ fn decode(key: GroupKey, value: &[u8]) -> Result<Record> {
     })
 }
 
-/// Takes the fragments that a record has for `missing`, their live masks cut down to that; returns what is still missing. No block has two: those
-/// behind the last one that is wanted need not be looked at.
+/// Takes the fragments that a record has for `missing`, their live masks cut down to that; returns
+/// what is still missing. No block has two: those behind the last one that is wanted need not be
+/// looked at.
 fn take_fragments(record: &Record, missing: BlockMask, mut found: impl FnMut(FragmentRef)) -> BlockMask {
     let mut missing = missing.minus(record.holes);
     for fragment in &record.fragments {
@@ -479,7 +501,8 @@ fn take_record(
     take_fragments(record, missing, |fragment| found(Piece { object: level.object, epoch, fragment }))
 }
 
-/// Takes what `records` know of `missing` in the newest epoch of the level; returns what is still missing.
+/// Takes what `records` know of `missing` in the newest epoch of the level; returns what is still
+/// missing.
 fn take_newest(records: &GroupRecords, level: &Level, missing: BlockMask, found: &mut dyn FnMut(Piece)) -> BlockMask {
     match records.iter().find(|(epoch, _)| *epoch <= level.epoch) {
         Some((epoch, record)) if *epoch == level.epoch => take_record(*epoch, record, level, missing, found),
@@ -487,7 +510,8 @@ fn take_newest(records: &GroupRecords, level: &Level, missing: BlockMask, found:
     }
 }
 
-/// Takes what several layers, newest first, know of `missing`, epoch by epoch; returns what is still missing.
+/// Takes what several layers, newest first, know of `missing`, epoch by epoch; returns what is
+/// still missing.
 pub(crate) fn take<const N: usize>(
     layers: [Option<&GroupRecords>; N],
     level: &Level,
@@ -517,14 +541,16 @@ pub(crate) fn take<const N: usize>(
     missing
 }
 
-/// Lays changes over a group that others may look at; it is copied only then, and only if there are any.
+/// Lays changes over a group that others may look at; it is copied only then, and only if there are
+/// any.
 fn lay(group: &mut Arc<GroupRecords>, changes: &GroupRecords) {
     if !changes.is_empty() {
         absorb(Arc::make_mut(group), changes, &mut |_, _| ());
     }
 }
 
-/// Lays changes over records, epoch by epoch; `lost` gets what fragments lose by it, with those blocks as their live mask.
+/// Lays changes over records, epoch by epoch; `lost` gets what fragments lose by it, with those
+/// blocks as their live mask.
 pub(crate) fn absorb(records: &mut GroupRecords, changes: &GroupRecords, lost: &mut dyn FnMut(Epoch, &FragmentRef)) {
     for (epoch, change) in changes {
         match records.binary_search_by(|(e, _)| epoch.cmp(e)) {
@@ -565,7 +591,8 @@ mod tests {
         Level { object: KEY.object, epoch, newest, cuts: Vec::new() }
     }
 
-    /// Where the block lies for a reader, and as of the last checkpoint for the cleaner, which asks for the group or goes through all of them.
+    /// Where the block lies for a reader, and as of the last checkpoint for the cleaner, which asks
+    /// for the group or goes through all of them.
     fn places(map: &Map) -> [u64; 3] {
         let level = level(EPOCH, &Arc::default());
         let pieces = map.lookup(&[level], KEY.group, BlockMask::run(3, 1)).unwrap();
@@ -586,7 +613,8 @@ mod tests {
         machine.store.handle().commit(batch).unwrap();
     }
 
-    /// A reader that loads a group while a full checkpoint is being published does not bring back what was settled before.
+    /// A reader that loads a group while a full checkpoint is being published does not bring back
+    /// what was settled before.
     #[test]
     fn a_group_that_is_loaded_while_a_full_checkpoint_is_published_is_the_new_one() {
         let machine = Machine::new(1 << 20, 1);
@@ -611,7 +639,8 @@ mod tests {
         assert_eq!(places(&map), [3000; 3], "loaded anew");
     }
 
-    /// Somebody looks down from an object that had no snapshot when he asked for the way, and has one by now.
+    /// Somebody looks down from an object that had no snapshot when he asked for the way, and has
+    /// one by now.
     #[test]
     fn a_way_down_from_before_a_snapshot_does_not_leave_half_a_group_in_the_cache() {
         let machine = Machine::new(1 << 20, 1);

@@ -1,19 +1,22 @@
-//! Mends a map store before the pool is opened, when `check --repair` asks for it: damaged descriptors, map records and usage pages, each of
-//! which keeps a pool from being opened.
+//! Mends a map store before the pool is opened, when `check --repair` asks for it: damaged
+//! descriptors, map records and usage pages, each of which keeps a pool from being opened.
 //!
-//! 1. *Find*: all descriptors, records and usage pages are decoded; whether all are there, the checkpoint's counts tell. The checkpoint,
-//!    and changes that light checkpoints left, must be whole: without them only `salvage` helps.
-//! 2. *Descriptors*, damaged and missing ones, come from the catalogue and the entries behind it, as of the checkpoint (`mend_objects`).
-//!    Nothing else knows them.
-//! 3. *Records* come from the log, as of the checkpoint (`mend_records`). What is missing is missed by the usage pages, which count what records
-//!    refer to (`mend_balance`): records that are gone (`mend_missing`), and data of damaged ones that the log has lost, too. What cannot
-//!    be told for certain is refused.
-//! 4. *Figures*, usage and those of the objects that were concerned, are counted anew from all records: an extent that is in use must not be taken
-//!    for free.
+//! 1. *Find*: all descriptors, records and usage pages are decoded; whether all are there, the
+//!    checkpoint's counts tell. The checkpoint, and changes that light checkpoints left, must be
+//!    whole: without them only `salvage` helps.
+//! 2. *Descriptors*, damaged and missing ones, come from the catalogue and the entries behind it,
+//!    as of the checkpoint (`mend_objects`). Nothing else knows them.
+//! 3. *Records* come from the log, as of the checkpoint (`mend_records`). What is missing is missed
+//!    by the usage pages, which count what records refer to (`mend_balance`): records that are gone
+//!    (`mend_missing`), and data of damaged ones that the log has lost, too. What cannot be told
+//!    for certain is refused.
+//! 4. *Figures*, usage and those of the objects that were concerned, are counted anew from all
+//!    records: an extent that is in use must not be taken for free.
 //!
-//! All of it is one batch of the store, durable before the pool is opened; before it the superblock comes to say what records may be like. Replay
-//! then applies to it what came behind the checkpoint, as ever. What snapshots see of doubtful records makes them others, when all of them are
-//! there (`mend_identities`).
+//! All of it is one batch of the store, durable before the pool is opened; before it the superblock
+//! comes to say what records may be like. Replay then applies to it what came behind the
+//! checkpoint, as ever. What snapshots see of doubtful records makes them others, when all of them
+//! are there (`mend_identities`).
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -54,7 +54,8 @@ pub(crate) fn forget(store: &dyn MapStore, noted: &[RecordKey]) -> Result<()> {
     if noted.is_empty() {
         return Ok(());
     }
-    // Durably: what is done under the new identities is, and would be done under others after a crash.
+    // Durably: what is done under the new identities is, and would be done under others after a
+    // crash.
     store.commit(batch).and_then(|()| store.persist()).map_err(store_error)
 }
 

@@ -37,7 +37,8 @@ use crate::mend_balance::{Accounts, beyond};
 use crate::mend_records::only;
 use crate::salvage::{Rank, Scan};
 
-/// Records that the log knows and the map store has not, beyond which none is looked for: a few hundred bytes of memory each.
+/// Records that the log knows and the map store has not, beyond which none is looked for: a few
+/// hundred bytes of memory each.
 const CANDIDATES_MAX: usize = 1 << 20;
 
 fn untold(what: &str, bytes: u64) -> Error {
@@ -47,7 +48,8 @@ fn untold(what: &str, bytes: u64) -> Error {
 }
 
 impl Mender<'_> {
-    /// All steps; `damaged` is what the log tells of damaged records, `doubtful` where it may be older than it was. Which are missing.
+    /// All steps; `damaged` is what the log tells of damaged records, `doubtful` where it may be
+    /// older than it was. Which are missing.
     ///
     /// # Errors
     /// [`surface::ErrorKind::Corrupt`] unless these, all that fit, are what is missing.
@@ -122,8 +124,8 @@ impl Mender<'_> {
         Ok(candidates)
     }
 
-    /// Whether the log may have lost what is `short`, what `doubtful` older data shows in place of, or what lies hidden in accounts that come out with
-    /// too much.
+    /// Whether the log may have lost what is `short`, what `doubtful` older data shows in place of,
+    /// or what lies hidden in accounts that come out with too much.
     fn may_hide(&self, doubtful: &BTreeSet<ExtentIndex>, short: &Accounts, over: &Accounts) -> bool {
         if self.found.damaged_pages.is_empty() {
             let mut suspect = short.keys().chain(over.keys());

@@ -49,7 +49,8 @@ impl Mender<'_> {
         self.rebuild(&wanted, told)
     }
 
-    /// Extents in which records have data that may have been discarded, or overwritten by what the log has lost.
+    /// Extents in which records have data that may have been discarded, or overwritten by what the
+    /// log has lost.
     pub(crate) fn doubtful(&self, wanted: &BTreeMap<RecordKey, String>, told: &Told) -> BTreeSet<ExtentIndex> {
         wanted.keys().filter_map(|key| told.get(key)).flat_map(|told| self.doubtful_of(told)).collect()
     }
@@ -115,7 +116,8 @@ impl Mender<'_> {
         Ok(())
     }
 
-    /// What the log says of the groups of these records, and of what shows through them or is seen through.
+    /// What the log says of the groups of these records, and of what shows through them or is seen
+    /// through.
     pub(crate) fn told_of(&self, wanted: &BTreeMap<RecordKey, String>) -> Result<Told> {
         if wanted.is_empty() {
             return Ok(Told::new());
@@ -164,8 +166,9 @@ impl Mender<'_> {
         Ok(facts.into_iter().map(|(key, facts)| (key, resolved(facts))).collect())
     }
 
-    /// Blocks of a record that is rebuilt, and older ones that show where it says nothing, that may have been discarded or taken back, or
-    /// that something hides which may have been: at most these. `hiding`: what any record of a group hides, if what is doubtful is right.
+    /// Blocks of a record that is rebuilt, and older ones that show where it says nothing, that may
+    /// have been discarded or taken back, or that something hides which may have been: at most
+    /// these. `hiding`: what any record of a group hides, if what is doubtful is right.
     fn uncertain(&self, key: &RecordKey, told: &Told, hiding: &BTreeMap<GroupIndex, BlockMask>) -> BlockMask {
         let first = |object| RecordKey { object, group: key.group, epoch: Epoch(0) };
         let own = told.range(first(key.object)..*key);
@@ -214,7 +217,8 @@ impl Mender<'_> {
         Ok(())
     }
 
-    /// The groups through which damaged records are seen: of their objects, and of what came from these.
+    /// The groups through which damaged records are seen: of their objects, and of what came from
+    /// these.
     fn above(&self, damaged: &BTreeMap<RecordKey, String>) -> Groups {
         let mut came_from: BTreeMap<ObjectId, Vec<ObjectId>> = BTreeMap::new();
         for descriptor in self.found.descriptors.values().filter(|d| d.state.has_records()) {

@@ -1,10 +1,13 @@
 //! Step 2 of a full checkpoint: the changes are merged into the groups' records, in the order of the groups.
 //!
-//! Where there are many, two threads have half of the groups each: whoever opens a pool after a crash waits for it, and in a full log no space
-//! comes back before it is done. Groups have nothing to do with one another, and the parts are put together in their order, so that it comes to the same.
+//! Where there are many, two threads have half of the groups each: whoever opens a pool after a
+//! crash waits for it, and in a full log no space comes back before it is done. Groups have nothing
+//! to do with one another, and the parts are put together in their order, so that it comes to the
+//! same.
 //!
-//! What a clone has in these groups now, it needs no longer of its origin. Where nobody else does (`need`), the same groups of the origin are trimmed with
-//! them, and those of the origin's own: so a destroyed volume's space comes back as its clones are written over.
+//! What a clone has in these groups now, it needs no longer of its origin. Where nobody else does
+//! (`need`), the same groups of the origin are trimmed with them, and those of the origin's own: so
+//! a destroyed volume's space comes back as its clones are written over.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::thread::Builder;
@@ -28,7 +31,8 @@ use crate::write_buffer::GroupKey;
 /// Groups for which a second thread is worth it: tens of milliseconds.
 pub(crate) const SHARED_GROUPS_MIN: usize = 8192;
 
-/// Groups whose changes are asked for together: a few more than the processor fetches at the same time.
+/// Groups whose changes are asked for together: a few more than the processor fetches at the same
+/// time.
 const ASKED_TOGETHER: usize = 16;
 
 /// Groups for which those below are looked at together: a few megabytes of keys.
@@ -43,9 +47,11 @@ pub(crate) struct Merged {
     pub deaths: Toll,
     /// Change of allocated blocks and stored bytes by object.
     pub objects: BTreeMap<ObjectId, (i64, i64)>,
-    /// Groups whose records are not what they were with the changes laid over them, because more of them went; and what they are now, where that is wanted.
+    /// Groups whose records are not what they were with the changes laid over them, because more of
+    /// them went; and what they are now, where that is wanted.
     pub trimmed: Vec<(GroupKey, Option<GroupRecords>)>,
-    /// Groups that had no changes, and were trimmed because less of them is needed below those that had.
+    /// Groups that had no changes, and were trimmed because less of them is needed below those that
+    /// had.
     pub below: HashSet<GroupKey>,
     /// Objects of which something was taken out that a rollback had undone.
     pub undone: BTreeSet<ObjectId>,
@@ -75,7 +81,8 @@ impl Merged {
     }
 }
 
-/// Does something for groups, in two threads where there are many of them; `append` puts what the second half came to behind what the first did.
+/// Does something for groups, in two threads where there are many of them; `append` puts what the
+/// second half came to behind what the first did.
 ///
 /// # Errors
 /// The first of either half.
@@ -101,8 +108,8 @@ pub(crate) fn in_two<G: Sync, T: Send>(
     })
 }
 
-/// The groups of which less may be needed because `some` have changed: without those that have changed themselves (`all`, sorted), and those that
-/// were `done`.
+/// The groups of which less may be needed because `some` have changed: without those that have
+/// changed themselves (`all`, sorted), and those that were `done`.
 fn groups_below(some: &[GroupKey], all: &[GroupKey], timelines: &Timelines, done: &HashSet<GroupKey>) -> Vec<GroupKey> {
     let mut groups = Vec::new();
     for of_object in some.chunk_by(|one, other| one.object == other.object) {
@@ -120,8 +127,9 @@ fn groups_below(some: &[GroupKey], all: &[GroupKey], timelines: &Timelines, done
 /// A group that is to be merged, and what has changed of it: nothing, if it is only settled.
 type Changed<'a> = (GroupKey, &'a GroupRecords);
 
-/// Has the processor's cache load what has changed of a group. The changes of neighbours lie all over the memory: asked for one after the other, each
-/// takes as long as many that are asked for together.
+/// Has the processor's cache load what has changed of a group. The changes of neighbours lie all
+/// over the memory: asked for one after the other, each takes as long as many that are asked for
+/// together.
 fn ask_for((_, changes): &Changed<'_>) {
     let known = |(_, change): &(_, Record)| change.known();
     std::hint::black_box(changes.iter().map(known).fold(BlockMask::EMPTY, BlockMask::or));
@@ -198,7 +206,8 @@ impl Core {
             };
             let settled = all_settled.with(key, Clone::clone).unwrap_or_default();
             if timeline.is_dead() {
-                // Of an object that nobody looks at, reaping takes away what is in the store. What has changed is never counted.
+                // Of an object that nobody looks at, reaping takes away what is in the store. What
+                // has changed is never counted.
                 let uncounted = changes.iter().flat_map(|(_, change)| &change.fragments);
                 uncounted.for_each(|f| merged.deaths.push(Death::of(&self.geometry, f, f.live)));
                 changes = &none;
@@ -278,7 +287,8 @@ mod tests {
         line.bytes().cycle().take(BLOCK_BYTES).collect()
     }
 
-    /// Whether two threads merge or one: the same records, and figures that a recount confirms, before and after everything was overwritten.
+    /// Whether two threads merge or one: the same records, and figures that a recount confirms,
+    /// before and after everything was overwritten.
     #[test]
     fn what_two_threads_merge_is_what_one_would() {
         let merged = [0, 2].map(|workers| {

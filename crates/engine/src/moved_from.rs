@@ -1,10 +1,12 @@
-//! Where blocks lay that the cleaner has moved: so that the light checkpoint that counts what is dead there need not ask the map again, whose
-//! records of a large pool are not in memory.
+//! Where blocks lay that the cleaner has moved: so that the light checkpoint that counts what is
+//! dead there need not ask the map again, whose records of a large pool are not in memory.
 //!
-//! A note says: as of the checkpoint before the one that counts it, these blocks were in this fragment. Whoever writes it down has verified that against the
-//! whole map, and holds the capture of the next checkpoint back until the moves are applied (`cleaner`). It holds however the blocks change
-//! afterwards, until what has changed is counted; then it goes with the overlay that it lies in. Only a full checkpoint that is published in
-//! between may take out of the records what a note says, because nobody looks there any more: then it does not count.
+//! A note says: as of the checkpoint before the one that counts it, these blocks were in this
+//! fragment. Whoever writes it down has verified that against the whole map, and holds the capture
+//! of the next checkpoint back until the moves are applied (`cleaner`). It holds however the blocks
+//! change afterwards, until what has changed is counted; then it goes with the overlay that it lies
+//! in. Only a full checkpoint that is published in between may take out of the records what a note
+//! says, because nobody looks there any more: then it does not count.
 
 use format::{FragmentRef, Record};
 use units::Epoch;
@@ -41,8 +43,8 @@ impl<'a> Notes<'a> {
     }
 }
 
-/// What the base of a group says of the blocks that `changes` concern, if the notes `about` it tell. `last_full` is the number of the last full
-/// checkpoint.
+/// What the base of a group says of the blocks that `changes` concern, if the notes `about` it
+/// tell. `last_full` is the number of the last full checkpoint.
 pub(crate) fn base_of(about: &[MovedFrom], changes: &GroupRecords, last_full: u64) -> Option<GroupRecords> {
     let mut base = GroupRecords::with_capacity(changes.len());
     for (epoch, change) in changes {

@@ -2,7 +2,8 @@
 
 use surface::{Error, ErrorKind, Result};
 
-/// Checks a volume's or a snapshot's name: 1 to 255 bytes of letters, digits, `.`, `_`, `-`, not starting with `.` or `-`.
+/// Checks a volume's or a snapshot's name: 1 to 255 bytes of letters, digits, `.`, `_`, `-`, not
+/// starting with `.` or `-`.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if (1..=255).contains(&name.len()) && name.chars().all(allowed) && !name.starts_with(['.', '-']) {

@@ -1,19 +1,26 @@
-//! What clones need of the objects that they came from. Pure, but for the records, which whoever asks hands in.
+//! What clones need of the objects that they came from. Pure, but for the records, which whoever
+//! asks hands in.
 //!
-//! From a *partial* point only clones look (`points`): no snapshot, no head. Of what is seen there, a clone needs in a group the blocks that its own
-//! records do not know, as seen from some point of its own; and from a partial point of its own only those that its clones need in turn. The rest
+//! From a *partial* point only clones look (`points`): no snapshot, no head. Of what is seen there,
+//! a clone needs in a group the blocks that its own records do not know, as seen from some point of
+//! its own; and from a partial point of its own only those that its clones need in turn. The rest
 //! can go (`Timeline::trim`).
 //!
 //! **Why what has gone is never missed.** What a clone needs of a group only ever becomes less:
-//! 1. What a point of it knows of a block does not go: a record that answers for a needed block stays, and so do its holes, as long as it has an origin.
-//! 2. A head comes to know more with each write and each discard. A snapshot sees what the head saw. A rollback goes back to a snapshot, which was a
-//!    point already. What a stream brings comes on top of what the head knows.
+//! 1. What a point of it knows of a block does not go: a record that answers for a needed block
+//!    stays, and so do its holes, as long as it has an origin.
+//! 2. A head comes to know more with each write and each discard. A snapshot sees what the head
+//!    saw. A rollback goes back to a snapshot, which was a point already. What a stream brings
+//!    comes on top of what the head knows.
 //! 3. Nobody new looks from a partial point: clones are made of snapshots, and there is none.
 //!
-//! So it suffices that it is worked out for one state of the log from which every later one follows. Full checkpoints do: what goes from an
-//! origin, and what the clone knows instead, become durable in one batch of the store, with the descriptors as of that position. Who looks meanwhile goes
-//! down under the layers' lock, and finds in the overlays what the clone knows; who reads records of several objects one by one reads origins first
-//! (`group_pages`). What is moved late comes back where nobody needs it (`reap`), until that group is looked at again: its change is merged.
+//! So it suffices that it is worked out for one state of the log from which every later one
+//! follows. Full checkpoints do: what goes from an origin, and what the clone knows instead, become
+//! durable in one batch of the store, with the descriptors as of that position. Who looks meanwhile
+//! goes down under the layers' lock, and finds in the overlays what the clone knows; who reads
+//! records of several objects one by one reads origins first (`group_pages`). What is moved late
+//! comes back where nobody needs it (`reap`), until that group is looked at again: its change is
+//! merged.
 
 use smallvec::SmallVec;
 use units::{BlockMask, Epoch};
@@ -72,8 +79,8 @@ impl Timeline {
 }
 
 impl Core {
-    /// What is needed of the blocks that `of` knows in a group: as of the base, with what is `frozen` laid over it. `reads` counts the groups
-    /// that were looked at for it.
+    /// What is needed of the blocks that `of` knows in a group: as of the base, with what is
+    /// `frozen` laid over it. `reads` counts the groups that were looked at for it.
     pub(crate) fn needs(
         &self,
         timelines: &Timelines,

@@ -1,4 +1,5 @@
-//! What clones need, as tables, and against the plainest possible reading over many random families of objects.
+//! What clones need, as tables, and against the plainest possible reading over many random families
+//! of objects.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

@@ -19,17 +19,20 @@ pub(crate) struct Object {
     changed: AtomicBool,
     /// What the properties in force mean.
     pub settings: RwLock<Settings>,
-    /// Held shared by every request, and exclusively by a resize, a snapshot, a rollback or a deletion.
+    /// Held shared by every request, and exclusively by a resize, a snapshot, a rollback or a
+    /// deletion.
     pub gate: RwLock<()>,
-    /// Held shared by whoever reads a block to change a part of it, exclusively while a large range is made a hole past the write buffer: the
-    /// rest of the block would be written back as it was before.
+    /// Held shared by whoever reads a block to change a part of it, exclusively while a large range
+    /// is made a hole past the write buffer: the rest of the block would be written back as it was
+    /// before.
     pub parts: RwLock<()>,
     /// The name that users know: that of a volume, or `VOLUME@SNAPSHOT`.
     title: RwLock<String>,
     levels: RwLock<Arc<[Level]>>,
     size_bytes: AtomicU64,
     epoch: Arc<AtomicU32>,
-    /// Whether it is a volume, whether it is that or a snapshot, and whether the log may bring data for it.
+    /// Whether it is a volume, whether it is that or a snapshot, and whether the log may bring data
+    /// for it.
     live: AtomicBool,
     readable: AtomicBool,
     growing: AtomicBool,
@@ -179,12 +182,14 @@ impl Object {
         *self.title.write() = title;
     }
 
-    /// Only a level that has nothing goes from the way down, or comes back with a descriptor from the past.
+    /// Only a level that has nothing goes from the way down, or comes back with a descriptor from
+    /// the past.
     pub(crate) fn set_levels(&self, levels: Arc<[Level]>) {
         *self.levels.write() = levels;
     }
 
-    /// The way down from the object. Does not change while its gate is held, but for levels of which nothing is left anywhere (`pass_on`).
+    /// The way down from the object. Does not change while its gate is held, but for levels of
+    /// which nothing is left anywhere (`pass_on`).
     pub(crate) fn levels(&self) -> Arc<[Level]> {
         self.levels.read().clone()
     }
@@ -208,8 +213,9 @@ impl Object {
         self.reap_number.load(Ordering::Relaxed)
     }
 
-    /// A checkpoint has stored a descriptor that was changed like this while it was made; unless `number` says that reaping
-    /// has begun anew since, that holds for the present one too. Whether it does.
+    /// A checkpoint has stored a descriptor that was changed like this while it was made; unless
+    /// `number` says that reaping has begun anew since, that holds for the present one too. Whether
+    /// it does.
     pub(crate) fn reaped(&self, number: u64, change: impl Fn(&mut ObjectDescriptor)) -> bool {
         change(&mut self.captured.write());
         let holds = self.reap_number() == number;
@@ -227,13 +233,14 @@ impl Object {
         is_zero(&self.active) && is_zero(&self.frozen)
     }
 
-    /// Logical bytes that hold data, those that only snapshots see included: exact at a checkpoint, estimated since.
+    /// Logical bytes that hold data, those that only snapshots see included: exact at a checkpoint,
+    /// estimated since.
     pub(crate) fn allocated_bytes(&self) -> u64 {
         self.allocated_now().saturating_mul(BLOCK_BYTES as u64).min(self.allocated_bytes_max())
     }
 
-    /// Blocks that hold data: exact at a checkpoint, estimated since. Too many if blocks were overwritten of which memory did not know
-    /// that they are allocated.
+    /// Blocks that hold data: exact at a checkpoint, estimated since. Too many if blocks were
+    /// overwritten of which memory did not know that they are allocated.
     fn allocated_now(&self) -> u64 {
         // In this order: see `freeze_estimate`.
         let estimate = self.active.blocks.load(Ordering::Acquire) + self.frozen.blocks.load(Ordering::Relaxed);
@@ -271,13 +278,14 @@ impl Object {
         i64::try_from(bytes).unwrap_or(i64::MAX)
     }
 
-    /// The active overlay changed by so many allocated blocks, and about so many bytes of live payload.
+    /// The active overlay changed by so many allocated blocks, and about so many bytes of live
+    /// payload.
     pub(crate) fn estimate(&self, blocks: i64, bytes: i64) {
         self.active.add(blocks, bytes);
     }
 
-    /// A checkpoint begins. Whoever counts what is allocated meanwhile finds it twice rather than not at all: a volume that seems empty is
-    /// not copied.
+    /// A checkpoint begins. Whoever counts what is allocated meanwhile finds it twice rather than
+    /// not at all: a volume that seems empty is not copied.
     pub(crate) fn freeze_estimate(&self) {
         let blocks = self.active.blocks.load(Ordering::Relaxed);
         self.frozen.add(blocks.max(0), self.active.bytes.swap(0, Ordering::Relaxed));

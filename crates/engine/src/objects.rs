@@ -1,12 +1,14 @@
-//! The table of objects: descriptors in memory, by id and by name, and who looks at whose records. Owns names, properties and
-//! points; the log and the map own everything that depends on them.
+//! The table of objects: descriptors in memory, by id and by name, and who looks at whose records.
+//! Owns names, properties and points; the log and the map own everything that depends on them.
 //!
 //! A descriptor comes in from the store or from the log and goes through these steps:
-//! 1. the name that the object had is forgotten, the descriptor replaced, the way down from the object worked out;
+//! 1. the name that the object had is forgotten, the descriptor replaced, the way down from the
+//!    object worked out;
 //! 2. the points that it makes are entered, those that it made before are taken away;
-//! 3. an object that lost a point, and a destroyed one, is due for reaping, and so is one from whose points less may be needed than before (`clones`); one
-//!    that is destroyed and not seen any more needs its own origin no longer, which may go on from there. When nothing is left of an object, its
-//!    dictionaries lose their points.
+//! 3. an object that lost a point, and a destroyed one, is due for reaping, and so is one from
+//!    whose points less may be needed than before (`clones`); one that is destroyed and not seen
+//!    any more needs its own origin no longer, which may go on from there. When nothing is left of
+//!    an object, its dictionaries lose their points.
 //!
 //! All of this depends on the descriptors alone, so that replay arrives at the same.
 
@@ -32,7 +34,8 @@ use crate::timeline::{Made, Timelines, points_of};
 /// Names that an error message lists.
 const NAMES_TOLD: usize = 8;
 
-/// Properties were checked when they were set; a pool from a newer version may hold ones that this one does not know.
+/// Properties were checked when they were set; a pool from a newer version may hold ones that this
+/// one does not know.
 fn settings(pool: &Properties, own: &Properties) -> Settings {
     // A snapshot's holds mean nothing for what is written.
     let own = own.iter().filter(|(key, _)| !key.starts_with(HOLD_PREFIX));
@@ -169,7 +172,8 @@ impl Table {
             _ => {}
         }
         self.update_points(id);
-        // Holes hide nothing any more once there is nothing below: they are all that may be left of it.
+        // Holes hide nothing any more once there is nothing below: they are all that may be left of
+        // it.
         if newly_destroyed || has_moved && descriptor.origin.is_none() {
             object.restart_reap();
         }
@@ -228,7 +232,8 @@ impl Table {
         }
         if let Some(look) = added(made.1, old.1) {
             self.points.add(look);
-            // A destroyed object that is seen after all; when the table is loaded, it comes before those who see it.
+            // A destroyed object that is seen after all; when the table is loaded, it comes before
+            // those who see it.
             self.update_points(look.object);
         }
         for look in [added(old.0, made.0), added(old.1, made.1)].into_iter().flatten() {
@@ -286,8 +291,8 @@ impl Objects {
         Ok(())
     }
 
-    /// Enters a descriptor from the log, or changes the object that has its id. Its figures, and how far reaping has come, are
-    /// known here and mean nothing in the log.
+    /// Enters a descriptor from the log, or changes the object that has its id. Its figures, and
+    /// how far reaping has come, are known here and mean nothing in the log.
     pub(crate) fn apply(&self, descriptor: &ObjectDescriptor) {
         let mut table = self.table.write();
         let mut descriptor = ObjectDescriptor { reap: None, ..descriptor.clone() };
@@ -307,7 +312,8 @@ impl Objects {
         !self.table.read().reaping.is_empty()
     }
 
-    /// The objects whose records must be gone through: where that stands, and [`Object::reap_number`].
+    /// The objects whose records must be gone through: where that stands, and
+    /// [`Object::reap_number`].
     pub(crate) fn reaping(&self) -> Vec<(ObjectId, Reap, u64)> {
         let table = self.table.read();
         let due = |id: &ObjectId| {
@@ -473,8 +479,8 @@ impl Objects {
         snapshots
     }
 
-    /// The newest dictionaries, at most so many, of an object and of what it came from, those of the nearest first, that `may_use` lets pass; in the order
-    /// of their numbers.
+    /// The newest dictionaries, at most so many, of an object and of what it came from, those of
+    /// the nearest first, that `may_use` lets pass; in the order of their numbers.
     pub(crate) fn newest_dictionaries(
         &self,
         object: &Object,

@@ -1,17 +1,23 @@
-//! Which opening of the pool is the newest, by the data file and by the map: so one that was put back from a backup beside a newer other one
-//! is told. Batches of later openings tell it, too, but they go with the extents that they lie in; the *note* lies in extent 0 and stays.
+//! Which opening of the pool is the newest, by the data file and by the map: so one that was put
+//! back from a backup beside a newer other one is told. Batches of later openings tell it, too, but
+//! they go with the extents that they lie in; the *note* lies in extent 0 and stays.
 //!
 //! 1. A checkpoint that names incarnation *n* is durable.
-//! 2. Both copies of the note say *n*, durably. What cannot be written is left: then the log alone tells, as far as it does.
-//! 3. The map says, durably, that the note says *n*, if all of step 2 was done: a small batch of the store, no checkpoint.
-//! 4. Only now the log may go on under *n*: so map and data belong together from the first batch of an opening on.
+//! 2. Both copies of the note say *n*, durably. What cannot be written is left: then the log alone
+//!    tells, as far as it does.
+//! 3. The map says, durably, that the note says *n*, if all of step 2 was done: a small batch of
+//!    the store, no checkpoint.
+//! 4. Only now the log may go on under *n*: so map and data belong together from the first batch of
+//!    an opening on.
 //!
-//! - A note above the checkpoint's incarnation: that checkpoint is not the newest one, by step 1. The map is older than the data.
+//! - A note above the checkpoint's incarnation: that checkpoint is not the newest one, by step 1.
+//!   The map is older than the data.
 //! - A note below what the map says of it: the data is older than the map, by step 2.
-//! - A crash before step 4 leaves a note below the checkpoint's incarnation, in one copy or in both, or a map that says less than the note. That
-//!   proves nothing, and need not: nothing was written under *n*, so the data of the opening before has all that was acknowledged.
-//! - A copy is one sector, so it is the old one or the new one; the higher one counts. One that is damaged says nothing; without any, as in
-//!   pools of older programs, nothing is told.
+//! - A crash before step 4 leaves a note below the checkpoint's incarnation, in one copy or in
+//!   both, or a map that says less than the note. That proves nothing, and need not: nothing was
+//!   written under *n*, so the data of the opening before has all that was acknowledged.
+//! - A copy is one sector, so it is the old one or the new one; the higher one counts. One that is
+//!   damaged says nothing; without any, as in pools of older programs, nothing is told.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -66,10 +72,12 @@ pub(crate) fn older_map(incarnation: u64, newer: u64) -> Error {
     Error::new(ErrorKind::Corrupt, text)
 }
 
-/// Makes sure that neither the map nor the data file is older than the other one, as far as they tell.
+/// Makes sure that neither the map nor the data file is older than the other one, as far as they
+/// tell.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] if one is, and what the store fails with. What is missing or damaged is left to whoever loads it.
+/// [`ErrorKind::Corrupt`] if one is, and what the store fails with. What is missing or damaged is
+/// left to whoever loads it.
 pub(crate) fn check(store: &dyn MapStore, disk: &dyn Disk, pool: [u8; 16]) -> Result<()> {
     let Some(noted) = read_note(disk, pool) else { return Ok(()) };
     let checkpoint = store.get(KEY_CHECKPOINT).map_err(store_error)?.and_then(|bytes| Checkpoint::decode(&bytes).ok());

@@ -19,8 +19,8 @@ pub struct PoolEnv {
     pub clock: Arc<dyn Clock>,
     /// Randomness, for identifiers.
     pub entropy: Arc<dyn Entropy>,
-    /// Memory that outlives the process: what was acknowledged is there until the log has it. `None`: the death of the process takes what was
-    /// not flushed along.
+    /// Memory that outlives the process: what was acknowledged is there until the log has it.
+    /// `None`: the death of the process takes what was not flushed along.
     pub standby: Option<Arc<dyn Standby>>,
 }
 
@@ -38,19 +38,20 @@ pub struct FormatOptions {
 /// How dictionaries are trained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Training {
-    /// Bytes of samples of a volume for one training, if the memory budget allows: bounds its memory and its CPU time. They are
-    /// taken from four times as much that is written.
+    /// Bytes of samples of a volume for one training, if the memory budget allows: bounds its
+    /// memory and its CPU time. They are taken from four times as much that is written.
     pub sample_bytes: usize,
-    /// Bytes of small units that a volume writes between a training and the samples for the next one; twice as many after each
-    /// training that brought nothing.
+    /// Bytes of small units that a volume writes between a training and the samples for the next
+    /// one; twice as many after each training that brought nothing.
     pub pause_bytes: u64,
     /// When a dictionary is adopted.
     pub adoption: policy::Adoption,
 }
 
 impl Training {
-    /// The usual one. 4 MiB: with half of it dictionaries gain a tenth less, with twice as much hardly more. 1 GiB: a training takes about two seconds of
-    /// CPU time, which compressing that much takes ten times over.
+    /// The usual one. 4 MiB: with half of it dictionaries gain a tenth less, with twice as much
+    /// hardly more. 1 GiB: a training takes about two seconds of CPU time, which compressing that
+    /// much takes ten times over.
     pub const USUAL: Self = Self { sample_bytes: 4 << 20, pause_bytes: 1 << 30, adoption: policy::Adoption::USUAL };
 }
 
@@ -63,28 +64,30 @@ impl Default for Training {
 /// What a pool is opened with.
 #[derive(Debug, Clone)]
 pub struct PoolOptions {
-    /// Budget for the write buffer, the map's dirty records, the group cache and the decoded units, in bytes.
-    /// The map store's own memory is part of it, but is set where the store is opened.
+    /// Budget for the write buffer, the map's dirty records, the group cache and the decoded units,
+    /// in bytes. The map store's own memory is part of it, but is set where the store is opened.
     pub memory_bytes: u64,
-    /// Worker threads that compress, drain and decompress. With 0 the pool starts no thread at all: everything
-    /// happens inside the caller's calls, in one order, as the simulator needs it.
+    /// Worker threads that compress, drain and decompress. With 0 the pool starts no thread at all:
+    /// everything happens inside the caller's calls, in one order, as the simulator needs it.
     pub workers: usize,
     /// Bytes of log after which a checkpoint is taken: bounds the time of recovery.
     pub checkpoint_log_bytes: u64,
-    /// Memory for what light checkpoints leave beside the map's records until they are merged, in bytes; `None`: that of the changes
-    /// between two checkpoints.
+    /// Memory for what light checkpoints leave beside the map's records until they are merged, in
+    /// bytes; `None`: that of the changes between two checkpoints.
     pub settled_bytes_max: Option<usize>,
     /// Age in milliseconds at which a dirty block is drained even if nothing presses.
     pub age_limit_ms: u64,
-    /// For `check --repair` only: mends the map store first, and a log that is damaged where it was durable, as far as nothing is lost by that.
-    /// If something is, opening fails with an error whose source is a [`Loss`](crate::Loss). [`Pool::check`](crate::Pool::check) tells
-    /// what was done.
+    /// For `check --repair` only: mends the map store first, and a log that is damaged where it was
+    /// durable, as far as nothing is lost by that. If something is, opening fails with an error
+    /// whose source is a [`Loss`](crate::Loss). [`Pool::check`](crate::Pool::check) tells what was
+    /// done.
     pub repair: bool,
     /// With `repair`: opens the pool without what is damaged or cut off, and remembers the loss.
     pub accept_loss: bool,
     /// How dictionaries are trained.
     pub training: Training,
-    /// Most bytes of standby memory to make; 0: none. What an earlier process left there is taken over in any case.
+    /// Most bytes of standby memory to make; 0: none. What an earlier process left there is taken
+    /// over in any case.
     pub standby_bytes_max: usize,
 }
 

@@ -1,5 +1,5 @@
-//! What the map has learnt since a checkpoint: changes by group, newest epoch first. Bounded by checkpoints, which are taken
-//! when [`Overlay::bytes`] passes a limit.
+//! What the map has learnt since a checkpoint: changes by group, newest epoch first. Bounded by
+//! checkpoints, which are taken when [`Overlay::bytes`] passes a limit.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,12 +13,13 @@ use crate::hash::FastHash;
 use crate::moved_from::MovedFrom;
 use crate::write_buffer::GroupKey;
 
-/// Records of one group, one an epoch, newest first. Most groups have one: it lies where the list does, and needs no memory of its own.
+/// Records of one group, one an epoch, newest first. Most groups have one: it lies where the list
+/// does, and needs no memory of its own.
 pub(crate) type GroupRecords = SmallVec<[(Epoch, Record); 1]>;
 
 const SHARDS: usize = 16;
-/// Memory of a group's entry beside its fragments: a table slot at mean load, a vector of one epoch, a vector of fragments, what the
-/// allocator rounds up.
+/// Memory of a group's entry beside its fragments: a table slot at mean load, a vector of one
+/// epoch, a vector of fragments, what the allocator rounds up.
 const GROUP_BYTES: usize = 208;
 /// Memory of each further epoch of a group.
 const RECORD_BYTES: usize = size_of::<(Epoch, Record)>() + 32;
@@ -163,7 +164,8 @@ impl Overlay {
         }
     }
 
-    /// Hands all groups, sorted, to whoever looks at each of them; whoever changes one waits meanwhile.
+    /// Hands all groups, sorted, to whoever looks at each of them; whoever changes one waits
+    /// meanwhile.
     pub(crate) fn sorted<R>(&self, look: impl FnOnce(Vec<(GroupKey, &GroupRecords)>) -> R) -> R {
         let shards = self.shards.each_ref().map(|shard| shard.read());
         let mut groups = Vec::with_capacity(self.groups());

@@ -1,24 +1,29 @@
-//! Reads what can be read of a range of the data file: all at once, or, if that fails, in ever smaller parts. Does not judge what is missing.
+//! Reads what can be read of a range of the data file: all at once, or, if that fails, in ever
+//! smaller parts. Does not judge what is missing.
 //!
-//! Each read that fails may take a bad disk seconds. Few bad blocks among good ones are found exactly, for as many reads as there are halvings.
-//! Where one read after the other fails, nothing but bad blocks is to be expected, and a smaller part is only divided if one of its ends can be
-//! read: so an extent that is gone as a whole costs a seventh of the reads (of 16 MiB; a third of 1 MiB), and the edge of a large area is found as
-//! exactly as that of a small one. Nothing else can tell a batch beside it from one that is lost.
+//! Each read that fails may take a bad disk seconds. Few bad blocks among good ones are found
+//! exactly, for as many reads as there are halvings. Where one read after the other fails, nothing
+//! but bad blocks is to be expected, and a smaller part is only divided if one of its ends can be
+//! read: so an extent that is gone as a whole costs a seventh of the reads (of 16 MiB; a third of 1
+//! MiB), and the edge of a large area is found as exactly as that of a small one. Nothing else can
+//! tell a batch beside it from one that is lost.
 
 use std::ops::Range;
 
 use env::{AlignedBuf, Disk};
 use format::BATCH_ALIGN;
 
-/// As many reads that fail one after the other make an area that is gone: more than single bad blocks side by side and all halvings on the
-/// way to them.
+/// As many reads that fail one after the other make an area that is gone: more than single bad
+/// blocks side by side and all halvings on the way to them.
 const FAILURES_MAX: usize = 64;
-/// In such an area parts of this size and less are only divided if their first or their last block can be read.
+/// In such an area parts of this size and less are only divided if their first or their last block
+/// can be read.
 const COARSE_BYTES: usize = 128 << 10;
 
-/// Reads `len` bytes at `start`. What cannot be read, in multiples of [`BATCH_ALIGN`], is zeroes in `buf`, and returned: finer than anything
-/// in the log begins, so that no batch is lost for a neighbour's sake. Only within an area that is gone, less than [`COARSE_BYTES`] with bad blocks on
-/// both sides may be given up. Who needs it for certain tries it with [`read_again`].
+/// Reads `len` bytes at `start`. What cannot be read, in multiples of [`BATCH_ALIGN`], is zeroes in
+/// `buf`, and returned: finer than anything in the log begins, so that no batch is lost for a
+/// neighbour's sake. Only within an area that is gone, less than [`COARSE_BYTES`] with bad blocks
+/// on both sides may be given up. Who needs it for certain tries it with [`read_again`].
 pub(crate) fn read(disk: &dyn Disk, start: u64, buf: &mut AlignedBuf, len: usize) -> Vec<Range<usize>> {
     if disk.read_at(start, buf, len).is_ok() {
         return Vec::new();
@@ -61,8 +66,8 @@ pub(crate) fn read(disk: &dyn Disk, start: u64, buf: &mut AlignedBuf, len: usize
     unreadable
 }
 
-/// Tries what could not be read from byte `from` on again, block by block, up to the first that fails: where that begins. The others come to `buf`, and are
-/// not among the unreadable any more.
+/// Tries what could not be read from byte `from` on again, block by block, up to the first that
+/// fails: where that begins. The others come to `buf`, and are not among the unreadable any more.
 pub(crate) fn read_again(
     disk: &dyn Disk,
     start: u64,

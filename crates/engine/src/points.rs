@@ -1,4 +1,5 @@
-//! Who looks from where: the points of all timelines, counted, kept up to date as descriptors change.
+//! Who looks from where: the points of all timelines, counted, kept up to date as descriptors
+//! change.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,7 +10,8 @@ use units::{Epoch, ObjectId};
 pub(crate) struct Look {
     pub object: ObjectId,
     pub epoch: Epoch,
-    /// All that is seen from there is needed. Whoever has records of its own needs what these leave open (see `need`).
+    /// All that is seen from there is needed. Whoever has records of its own needs what these leave
+    /// open (see `need`).
     pub needs_all: bool,
 }
 

@@ -47,8 +47,10 @@ use crate::{
 /// Fewest extents of a pool: the superblock's, the reserve, and some to work with.
 pub(crate) const EXTENTS_MIN: u32 = 16;
 
-/// An open pool. Clones share it. Dropping the last one without [`close`](Self::close) is like a crash, if it has no threads of its own: what
-/// was not flushed is lost, and the next open recovers. With threads it is not even an end: they go on, and hold the storage, until the process ends.
+/// An open pool. Clones share it. Dropping the last one without [`close`](Self::close) is like a
+/// crash, if it has no threads of its own: what was not flushed is lost, and the next open
+/// recovers. With threads it is not even an end: they go on, and hold the storage, until the
+/// process ends.
 #[derive(Clone)]
 pub struct Pool {
     pub(crate) core: Arc<Core>,
@@ -87,11 +89,12 @@ impl Pool {
         properties::check(Owner::Pool, &options.properties)
     }
 
-    /// Makes a pool: superblock, first checkpoint. Refuses data that already carries a superblock; to make a pool there all the same,
-    /// overwrite its first 32 KiB with zeroes.
+    /// Makes a pool: superblock, first checkpoint. Refuses data that already carries a superblock;
+    /// to make a pool there all the same, overwrite its first 32 KiB with zeroes.
     ///
     /// # Errors
-    /// Those of [`check_format`](Self::check_format), [`ErrorKind::Exists`], and whatever the storage fails with.
+    /// Those of [`check_format`](Self::check_format), [`ErrorKind::Exists`], and whatever the
+    /// storage fails with.
     pub fn format(env: &PoolEnv, options: &FormatOptions) -> Result<()> {
         Self::check_format(options)?;
         if superblock_io::hold_pool(&superblock_io::read_copies(&*env.disk)?) {
@@ -137,12 +140,12 @@ impl Pool {
         superblock_copies::write_end(&*env.disk, &superblock)
     }
 
-    /// Opens a pool: verifies the superblock, loads the last checkpoint, applies the log behind it, takes a checkpoint, and
-    /// starts the threads.
+    /// Opens a pool: verifies the superblock, loads the last checkpoint, applies the log behind it,
+    /// takes a checkpoint, and starts the threads.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] without a superblock, [`ErrorKind::Unsupported`] for an unknown version or feature,
-    /// [`ErrorKind::Corrupt`] for damage, and whatever the storage fails with.
+    /// [`ErrorKind::NotFound`] without a superblock, [`ErrorKind::Unsupported`] for an unknown
+    /// version or feature, [`ErrorKind::Corrupt`] for damage, and whatever the storage fails with.
     pub fn open(env: PoolEnv, options: PoolOptions) -> Result<Self> {
         let began = env.clock.now_ns();
         let (superblock, beginning) = superblock_copies::find(&env, options.repair)?;
@@ -252,7 +255,8 @@ impl Pool {
         Ok(Self { core })
     }
 
-    /// Flushes, takes a checkpoint, and stops the threads. Handles of volumes that are still there get errors from now on.
+    /// Flushes, takes a checkpoint, and stops the threads. Handles of volumes that are still there
+    /// get errors from now on.
     ///
     /// # Errors
     /// When something could not be made durable; the pool is closed all the same.
@@ -265,7 +269,8 @@ impl Pool {
         done
     }
 
-    /// What opening the pool with [`repair`](PoolOptions::repair) has mended, until [`check`](Self::check) takes it into its report.
+    /// What opening the pool with [`repair`](PoolOptions::repair) has mended, until
+    /// [`check`](Self::check) takes it into its report.
     pub fn mended(&self) -> Vec<Problem> {
         self.core.mended.lock().clone()
     }
@@ -324,17 +329,20 @@ impl Pool {
         self.destroy(name, false)
     }
 
-    /// Changes a volume's size. What is cut off is gone; what is added reads as zeroes. Durable on return. More than 512 MiB where data lie
-    /// dense (1 TiB where there are none) are cut off piece by piece, from the end: what fails or crashes in between leaves the volume as large as it
-    /// is by then.
+    /// Changes a volume's size. What is cut off is gone; what is added reads as zeroes. Durable on
+    /// return. More than 512 MiB where data lie dense (1 TiB where there are none) are cut off
+    /// piece by piece, from the end: what fails or crashes in between leaves the volume as large as
+    /// it is by then.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`]; and what the storage fails with, which says how large the volume is if it was cut in part.
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`]; and what the storage fails with, which says
+    /// how large the volume is if it was cut in part.
     pub fn resize_volume<'a>(&self, meant: impl Into<Meant<'a>>, size_bytes: u64) -> Result<()> {
         self.resize_volume_to(meant.into(), size_bytes, true)
     }
 
-    /// Changes a volume's size, if it is not larger already: nothing is ever cut off. Durable on return.
+    /// Changes a volume's size, if it is not larger already: nothing is ever cut off. Durable on
+    /// return.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`]; [`ErrorKind::Conflict`] if it is larger.
@@ -394,7 +402,8 @@ impl Pool {
         self.core.objects.volumes().into_iter().map(status).collect()
     }
 
-    /// Figures of the pool. Live and dead bytes are exact at a checkpoint and estimated since; free ones are those of the last checkpoint.
+    /// Figures of the pool. Live and dead bytes are exact at a checkpoint and estimated since; free
+    /// ones are those of the last checkpoint.
     pub fn status(&self) -> PoolStatus {
         let core = &self.core;
         let extent_bytes = u64::from(core.geometry.extent_bytes);
@@ -490,8 +499,8 @@ impl Pool {
         Ok(())
     }
 
-    /// The same as cheaply as possible: what is dead becomes free, and recovery has less to do, but changes of the map may stay beside its
-    /// records.
+    /// The same as cheaply as possible: what is dead becomes free, and recovery has less to do, but
+    /// changes of the map may stay beside its records.
     ///
     /// # Errors
     /// When the storage fails.
@@ -500,7 +509,8 @@ impl Pool {
         self.core.take_light_checkpoint()
     }
 
-    /// Does background work that is due. The pool's own threads do this; without them, its user does.
+    /// Does background work that is due. The pool's own threads do this; without them, its user
+    /// does.
     ///
     /// # Errors
     /// When the storage fails or is full.

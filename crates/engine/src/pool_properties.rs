@@ -27,7 +27,8 @@ impl Pool {
         Ok(all)
     }
 
-    /// The volumes and snapshots that have not got all of the data that an import was to bring, by name.
+    /// The volumes and snapshots that have not got all of the data that an import was to bring, by
+    /// name.
     pub fn incomplete(&self) -> Vec<String> {
         let is_meant =
             |object: &Object| object.is_readable() && policy::is_incomplete(&object.descriptor.read().properties);
@@ -37,7 +38,8 @@ impl Pool {
         names
     }
 
-    /// Sets properties (`None`: unsets them), all or none. They hold for what is written from now on. Durable on return.
+    /// Sets properties (`None`: unsets them), all or none. They hold for what is written from now
+    /// on. Durable on return.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] with what is allowed.

@@ -1,13 +1,16 @@
 //! Reading ahead, and around: units are decoded into the cache before anybody asks for them.
 //!
-//! 1. The map tells the units of a range. 2. Each that is neither cached nor on its way is claimed: whoever wants it
-//!    meanwhile waits for it. 3. The claimed ones are read, neighbours in one read, verified and decoded. 4. Each goes into the
-//!    cache, which ends its claim; a claim that is dropped sends those who wait to read for themselves.
+//! 1. The map tells the units of a range. 2. Each that is neither cached nor on its way is claimed:
+//!    whoever wants it meanwhile waits for it. 3. The claimed ones are read, neighbours in one
+//!    read, verified and decoded. 4. Each goes into the cache, which ends its claim; a claim that
+//!    is dropped sends those who wait to read for themselves.
 //!
-//! Around a small read, while the cache has plenty of room: the rest of its group as far as it lies beside what is read anyway. One
-//! read of the device brings a whole group then, and memory that nobody uses yet is put to use in a quarter of the requests.
+//! Around a small read, while the cache has plenty of room: the rest of its group as far as it lies
+//! beside what is read anyway. One read of the device brings a whole group then, and memory that
+//! nobody uses yet is put to use in a quarter of the requests.
 //!
-//! The readers' lock is taken before the first claim: who waits for a claim may hold it too, and a checkpoint may be waiting for it.
+//! The readers' lock is taken before the first claim: who waits for a claim may hold it too, and a
+//! checkpoint may be waiting for it.
 
 use bytes::Bytes;
 use codec::{CodecId, Workspace};
@@ -57,8 +60,8 @@ impl Core {
         self.load(object, loads, passing)
     }
 
-    /// Claims the units of the groups of the fragments that a request misses, as far as they lie beside them. A group of which the map cannot tell
-    /// more than was asked for is left out.
+    /// Claims the units of the groups of the fragments that a request misses, as far as they lie
+    /// beside them. A group of which the map cannot tell more than was asked for is left out.
     pub(crate) fn claim_around(&self, object: &Object, wanted: &[Wanted]) -> Vec<(Wanted, Claim<'_>)> {
         let mut loads: Vec<(Wanted, Claim<'_>)> = Vec::new();
         let mut last = None;
@@ -66,7 +69,8 @@ impl Core {
             if last.replace(*group) == Some(*group) {
                 continue;
             }
-            // Where the request goes no further down than the newest records, older ones may be damaged.
+            // Where the request goes no further down than the newest records, older ones may be
+            // damaged.
             let Ok(mut pieces) = self.map.lookup(&object.levels(), *group, BlockMask::FULL) else { continue };
             pieces.sort_unstable_by_key(|piece| piece.fragment.location);
             let is_wanted = |piece: &Piece| {
@@ -85,7 +89,8 @@ impl Core {
         loads
     }
 
-    /// Reads the groups of the fragments that a request misses, as far as they lie beside them, and takes from `wanted` what is in the cache then.
+    /// Reads the groups of the fragments that a request misses, as far as they lie beside them, and
+    /// takes from `wanted` what is in the cache then.
     pub(crate) fn read_around(
         &self,
         object: &Object,
@@ -93,7 +98,8 @@ impl Core {
         mut use_unit: impl FnMut(&Wanted, &Unit),
     ) {
         let loads = self.claim_around(object, wanted);
-        // What is damaged here may be nothing that was asked for; if it is, reading just that tells.
+        // What is damaged here may be nothing that was asked for; if it is, reading just that
+        // tells.
         let _ = self.load(object, loads, false);
         wanted.retain(|w| match self.units.get(&UnitKey::new(&w.piece, w.group)) {
             Some(unit) => {
@@ -149,7 +155,8 @@ mod tests {
     use super::*;
     use crate::testing::pool_on;
 
-    /// A clone has all that is read; what lies around it is looked for in the volume that it came from, whose record is damaged.
+    /// A clone has all that is read; what lies around it is looked for in the volume that it came
+    /// from, whose record is damaged.
     #[test]
     fn a_damaged_record_that_nobody_asked_for_fails_no_read() {
         let machine = Machine::new(16 << 20, 1);

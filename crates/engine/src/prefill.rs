@@ -1,12 +1,14 @@
 //! Zeroes written ahead of a log that is synced after every few kilobytes.
 //!
-//! The first write to a place of a sparse file makes the file system record that the place is written now, and the next
-//! sync waits for its journal: two to three times as long as for a place that was written before. Writers that sync after every block
-//! would pay that each time. So once such a writer is recognised, a stretch ahead of the log is filled with zeroes, and
-//! the journal is waited for once a stretch. Zeroes are no batch, so recovery does not care.
+//! The first write to a place of a sparse file makes the file system record that the place is
+//! written now, and the next sync waits for its journal: two to three times as long as for a place
+//! that was written before. Writers that sync after every block would pay that each time. So once
+//! such a writer is recognised, a stretch ahead of the log is filled with zeroes, and the journal
+//! is waited for once a stretch. Zeroes are no batch, so recovery does not care.
 //!
-//! A file system's journal syncs twice: behind the data, and behind a few kilobytes that say that they are whole. There a large batch takes
-//! zeroes along for the small one that will follow it, in the same write. That is as many bytes as the file system's journal does not write for it.
+//! A file system's journal syncs twice: behind the data, and behind a few kilobytes that say that
+//! they are whole. There a large batch takes zeroes along for the small one that will follow it, in
+//! the same write. That is as many bytes as the file system's journal does not write for it.
 
 use std::io::Result;
 
@@ -18,7 +20,8 @@ const SMALL_BATCH_BYTES: usize = 16 << 10;
 const STREAK_MIN: u32 = 4;
 /// Zeroes that a large batch takes along.
 pub(crate) const TAIL_BYTES: usize = 8 << 10;
-/// Bytes filled at a time: 64 of the smallest batches share the journal's cost; more would delay the one that fills.
+/// Bytes filled at a time: 64 of the smallest batches share the journal's cost; more would delay
+/// the one that fills.
 const STRETCH_BYTES: u32 = 256 << 10;
 
 /// What is known of a stream and of its open extent.
@@ -41,8 +44,8 @@ impl Prefill {
         Self { until: 0, ..self }
     }
 
-    /// A batch of `len` bytes is about to be placed at `offset` of an extent that begins at byte `start`: fills ahead if that pays. Returns how many
-    /// zeroes the batch shall take along.
+    /// A batch of `len` bytes is about to be placed at `offset` of an extent that begins at byte
+    /// `start`: fills ahead if that pays. Returns how many zeroes the batch shall take along.
     ///
     /// # Errors
     /// When the zeroes cannot be written.
@@ -114,7 +117,8 @@ mod tests {
             assert_eq!(before(&mut prefill, sync as u32 * 4096, 4096, sync), 0);
         }
         assert_eq!(prefill.until, STREAK_MIN * 4096 + STRETCH_BYTES);
-        // Large and small ones in turns: the large one takes zeroes along, which are enough for the small one.
+        // Large and small ones in turns: the large one takes zeroes along, which are enough for the
+        // small one.
         let mut prefill = Prefill::default();
         let mut offset = 4096;
         for turn in 1..8 {
@@ -132,7 +136,8 @@ mod tests {
         assert_eq!(before(&mut prefill.in_another_extent(), 4096, 48 << 10, 101), 0);
     }
 
-    /// Watches that no write meets another one that is under way, and tells when one takes zeroes along.
+    /// Watches that no write meets another one that is under way, and tells when one takes zeroes
+    /// along.
     struct Watched {
         below: Arc<dyn Disk>,
         under_way: Mutex<Vec<(u64, u64)>>,
@@ -168,7 +173,8 @@ mod tests {
         }
     }
 
-    /// Zeroes that a batch takes along must not come to lie on the one behind it, whoever writes that one.
+    /// Zeroes that a batch takes along must not come to lie on the one behind it, whoever writes
+    /// that one.
     #[test]
     fn no_batch_is_written_where_zeroes_are_on_their_way_to() {
         let mut machine = Machine::new(64 << 20, 1);

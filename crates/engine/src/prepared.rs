@@ -1,4 +1,5 @@
-//! A batch on its way to the log: entries, their payloads packed behind room for the header, and what it completes.
+//! A batch on its way to the log: entries, their payloads packed behind room for the header, and
+//! what it completes.
 
 use env::AlignedBuf;
 use format::{
@@ -10,14 +11,16 @@ use crate::buffers::BufferPool;
 use crate::prefill::TAIL_BYTES;
 use crate::write_buffer::Taken;
 
-/// Of a batch that is divided, the part that comes first keeps the whole header, so that nothing of it moves, where that is no more than one part in
-/// so many of the room: what the entries of the rest took is zeroes then.
+/// Of a batch that is divided, the part that comes first keeps the whole header, so that nothing of
+/// it moves, where that is no more than one part in so many of the room: what the entries of the
+/// rest took is zeroes then.
 const HEADER_STAYS_DIVISOR: usize = 16;
 
 /// A batch that has no position yet.
 pub(crate) struct Prepared {
     pub entries: Vec<Entry>,
-    /// Where it goes: moves to the cold one, all else to the hot one, unless somebody decides otherwise.
+    /// Where it goes: moves to the cold one, all else to the hot one, unless somebody decides
+    /// otherwise.
     pub stream: Stream,
     /// Bytes of the header, at least those that `entries` make; the payloads follow it in `buf`.
     header: usize,
@@ -25,12 +28,14 @@ pub(crate) struct Prepared {
     pub buf: AlignedBuf,
     /// Groups that are drained when this batch, or the last part of it, is applied.
     pub taken: Vec<Taken>,
-    /// The incarnation of the log under which another part was appended already: this one completes it, too, and means nothing under another.
+    /// The incarnation of the log under which another part was appended already: this one completes
+    /// it, too, and means nothing under another.
     pub begun: Option<u64>,
 }
 
 impl Prepared {
-    /// A batch with payloads of `payload` bytes in all, already in `buf` behind room for the header of `entries`.
+    /// A batch with payloads of `payload` bytes in all, already in `buf` behind room for the header
+    /// of `entries`.
     pub(crate) fn new(entries: Vec<Entry>, payload: usize, buf: AlignedBuf, taken: Vec<Taken>) -> Self {
         let header = header_bytes(&entries);
         debug_assert!(buf.len() >= header + payload);
@@ -92,8 +97,9 @@ impl Prepared {
         self.header
     }
 
-    /// Takes as many fragments as fit in `room` bytes out of it, wherever they stand: their blocks are different ones, so
-    /// that their order does not matter. `None` if nothing fits. What it completes stays with the rest.
+    /// Takes as many fragments as fit in `room` bytes out of it, wherever they stand: their blocks
+    /// are different ones, so that their order does not matter. `None` if nothing fits. What it
+    /// completes stays with the rest.
     pub(crate) fn split(&mut self, room: usize, buffers: &BufferPool) -> Option<Self> {
         let is_moves = self.entries.iter().any(|entry| matches!(entry, Entry::Moves { .. }));
         let entry_bytes = if is_moves { move_entry_bytes } else { fragment_entry_bytes };
@@ -110,12 +116,14 @@ impl Prepared {
         self.divide_by(fits, header_stays, buffers).or_else(|| self.split_holes(room, buffers))
     }
 
-    /// Takes the fragments that `takes` names out of it. `None` if it names none; then it is as it was. What it completes stays with the
-    /// rest, as does all that has no payload.
+    /// Takes the fragments that `takes` names out of it. `None` if it names none; then it is as it
+    /// was. What it completes stays with the rest, as does all that has no payload.
     ///
-    /// A batch that brings a dictionary is never divided: before its descriptor its content would mean nothing.
+    /// A batch that brings a dictionary is never divided: before its descriptor its content would
+    /// mean nothing.
     ///
-    /// The part keeps the buffer, in which its payloads move up to its shorter header; the rest is copied.
+    /// The part keeps the buffer, in which its payloads move up to its shorter header; the rest is
+    /// copied.
     pub(crate) fn divide(
         &mut self,
         takes: impl FnMut(ObjectId, &FragmentEntry) -> bool,
@@ -124,7 +132,8 @@ impl Prepared {
         self.divide_by(takes, false, buffers)
     }
 
-    /// The same; if the header stays as long as it is, what the part takes from the beginning on need not move.
+    /// The same; if the header stays as long as it is, what the part takes from the beginning on
+    /// need not move.
     fn divide_by(
         &mut self,
         mut takes: impl FnMut(ObjectId, &FragmentEntry) -> bool,
@@ -166,7 +175,8 @@ impl Prepared {
         let mut at = header;
         for range in part.payloads {
             let len = range.len();
-            // Header and payloads before it are no longer than what stood there: nothing is overwritten before it is read.
+            // Header and payloads before it are no longer than what stood there: nothing is
+            // overwritten before it is read.
             if range.start != at {
                 buf.copy_within(range, at);
             }
@@ -177,8 +187,9 @@ impl Prepared {
 }
 
 impl Prepared {
-    /// Takes hole ranges out of it: a flood of discards makes a header that fits in no small extent. Only of batches that drain
-    /// the write buffer: others promise that their entries hold together.
+    /// Takes hole ranges out of it: a flood of discards makes a header that fits in no small
+    /// extent. Only of batches that drain the write buffer: others promise that their entries hold
+    /// together.
     fn split_holes(&mut self, room: usize, buffers: &BufferPool) -> Option<Self> {
         let empty = |object, epoch| Entry::Holes { object, epoch, ranges: Vec::new() };
         let index = self.entries.iter().position(|entry| matches!(entry, Entry::Holes { .. }))?;
@@ -249,7 +260,8 @@ impl Side {
         }
     }
 
-    /// A batch of its own, in a buffer as large as that of `from`, which can be used again as that one can.
+    /// A batch of its own, in a buffer as large as that of `from`, which can be used again as that
+    /// one can.
     fn copied(self, from: &mut Prepared, buffers: &BufferPool) -> Prepared {
         let header = header_bytes(&self.entries);
         let mut buf = buffers.get(from.buf.len());

@@ -1,5 +1,6 @@
-//! What writers wait for, as measured over the last moments: how fast the device takes writes, how much of the CPUs compression gets, how fast
-//! writers bring data, how fast what is dirty is compressed. Owns the measuring; what follows from it is the policy's affair.
+//! What writers wait for, as measured over the last moments: how fast the device takes writes, how
+//! much of the CPUs compression gets, how fast writers bring data, how fast what is dirty is
+//! compressed. Owns the measuring; what follows from it is the policy's affair.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,13 +15,14 @@ const DEVICE_SAMPLE_NS: u64 = 20_000_000;
 const DEMAND_SAMPLE_NS: u64 = 200_000_000;
 /// Weight of a new sample against the average of the old ones.
 const WEIGHT: f64 = 0.25;
-/// CPU nanoseconds that copying and checking a KiB take, raw: measured on the benchmark's machine. It matters only against codecs, the fastest
-/// of which takes ten times as long.
+/// CPU nanoseconds that copying and checking a KiB take, raw: measured on the benchmark's machine.
+/// It matters only against codecs, the fastest of which takes ten times as long.
 const RAW_NS_PER_KIB: f64 = 120.0;
 /// CPU time of a piece of work below which its share of the wall time says nothing.
 const STRETCH_CPU_NS_MIN: u64 = 200_000;
 
-/// How long draining a full write buffer may take: what is dirty must not take long to flush, whatever the codec.
+/// How long draining a full write buffer may take: what is dirty must not take long to flush,
+/// whatever the codec.
 const DRAIN_NS_MAX: f64 = 4e9;
 
 /// A number that any thread may replace; 0 is unknown.
@@ -206,7 +208,8 @@ mod tests {
         let (clock, meter) = meter();
         assert_eq!(meter.pressure(false).device_ns_per_kib, 0.0);
         for _ in 0..50 {
-            // Two writes of a megabyte at the same time, in 20 ms together; then a long rest, which does not count.
+            // Two writes of a megabyte at the same time, in 20 ms together; then a long rest, which
+            // does not count.
             meter.begin_write();
             meter.begin_write();
             clock.0.fetch_add(10_000_000, Ordering::Relaxed);

@@ -8,8 +8,8 @@ use crate::history::TITLE_BYTES_MAX;
 use crate::options::Properties;
 use crate::status::{Property, PropertySource};
 
-/// Most bytes of keys and values that are set on a pool or a volume. They go into the log in one piece, which must fit the smallest
-/// extent, 32 KiB, beside whatever else a batch holds.
+/// Most bytes of keys and values that are set on a pool or a volume. They go into the log in one
+/// piece, which must fit the smallest extent, 32 KiB, beside whatever else a batch holds.
 const PROPERTIES_BYTES_MAX: usize = 8 << 10;
 
 /// Fails with what is allowed if a property is unknown or a value makes no sense.
@@ -53,8 +53,8 @@ pub(crate) fn changed(
     Ok(properties)
 }
 
-/// What of a volume's properties belongs to what it holds at a moment: whether an import has brought only a part of it. A snapshot keeps that; all else
-/// is of the volume, whatever it holds.
+/// What of a volume's properties belongs to what it holds at a moment: whether an import has
+/// brought only a part of it. A snapshot keeps that; all else is of the volume, whatever it holds.
 pub(crate) fn of_moment(own: &Properties) -> Properties {
     if policy::is_incomplete(own) {
         [(policy::INCOMPLETE.to_owned(), "yes".to_owned())].into()
@@ -84,7 +84,8 @@ enum Conflict {
     Name,
 }
 
-/// The same for a volume of that name, if they can hold together: what is reserved must fit the quota, and snapshots by the clock must get names.
+/// The same for a volume of that name, if they can hold together: what is reserved must fit the
+/// quota, and snapshots by the clock must get names.
 pub(crate) fn resolved_for(name: &str, pool: &Properties, volume: &Properties) -> Result<policy::Settings> {
     let settings = resolved(pool, volume)?;
     conflicts(name, &settings, pool, volume)?.into_iter().next().map_or(Ok(settings), |(_, error)| Err(error))
@@ -117,7 +118,8 @@ fn conflicts(
     Ok(conflicts)
 }
 
-/// The same when properties change: what did not hold together before (from an older version) stands in nobody's way.
+/// The same when properties change: what did not hold together before (from an older version)
+/// stands in nobody's way.
 pub(crate) fn resolved_after(
     name: &str,
     before: (&Properties, &Properties),
@@ -132,8 +134,8 @@ pub(crate) fn resolved_after(
     refuse_new(&known, conflicts(name, &settings, pool, volume)?).map(|()| settings)
 }
 
-/// Fails if a volume that gets another name would get no more snapshots by the clock. What this version does not understand, and what was so before,
-/// stands in nobody's way.
+/// Fails if a volume that gets another name would get no more snapshots by the clock. What this
+/// version does not understand, and what was so before, stands in nobody's way.
 pub(crate) fn check_rename(old: &str, new: &str, pool: &Properties, volume: &Properties) -> Result<()> {
     let Ok(settings) = resolved(pool, volume) else { return Ok(()) };
     refuse_new(&conflicts(old, &settings, pool, volume)?, conflicts(new, &settings, pool, volume)?)

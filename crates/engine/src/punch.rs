@@ -1,8 +1,10 @@
-//! Large ranges that become holes, past the write buffer: what is discarded, and what a volume that shrinks loses.
+//! Large ranges that become holes, past the write buffer: what is discarded, and what a volume that
+//! shrinks loses.
 //!
-//! A hole costs the map a change for each group of which it knows something, so a range goes into the log in *pieces* of a few thousand such
-//! groups, and before each piece whoever brings it waits until the changes have their share of memory again. A piece of a range that is
-//! mostly empty is long: a batch for each half gigabyte would fill the log where nothing is.
+//! A hole costs the map a change for each group of which it knows something, so a range goes into
+//! the log in *pieces* of a few thousand such groups, and before each piece whoever brings it waits
+//! until the changes have their share of memory again. A piece of a range that is mostly empty is
+//! long: a batch for each half gigabyte would fill the log where nothing is.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +17,8 @@ use crate::core::Core;
 use crate::objects::Object;
 use crate::volume::Volume;
 
-/// Groups with data that one piece makes holes of. They are looked up while nothing else is applied.
+/// Groups with data that one piece makes holes of. They are looked up while nothing else is
+/// applied.
 const PIECE_GROUPS: u64 = 4096;
 /// Blocks that cannot have more groups, whatever the map knows of them.
 pub(crate) const PIECE_BLOCKS_MIN: u64 = PIECE_GROUPS * GROUP_BLOCKS as u64;
@@ -46,13 +49,14 @@ impl Pace {
 }
 
 impl Core {
-    /// Makes a piece of a large range holes without going through the write buffer block by block; returns where it ends.
+    /// Makes a piece of a large range holes without going through the write buffer block by block;
+    /// returns where it ends.
     ///
     /// 1. What is dirty by now is drained, so that the log keeps the order.
     /// 2. The piece is appended, and applied.
     ///
-    /// A write to the range that comes at the same time is ordered before or after it, block by block; one of a part of a block waits: it
-    /// would bring back what it has read of the rest.
+    /// A write to the range that comes at the same time is ordered before or after it, block by
+    /// block; one of a part of a block waits: it would bring back what it has read of the rest.
     pub(crate) fn punch_piece(
         &self,
         object: &Object,
@@ -71,8 +75,9 @@ impl Core {
         result.map(|()| end)
     }
 
-    /// Cuts off what lies behind `size_bytes`, piece by piece, from the end: what fails or crashes in between leaves the volume as large as
-    /// it is by then, which the error says. Durable on return, an error's as well. The caller holds the gate.
+    /// Cuts off what lies behind `size_bytes`, piece by piece, from the end: what fails or crashes
+    /// in between leaves the volume as large as it is by then, which the error says. Durable on
+    /// return, an error's as well. The caller holds the gate.
     pub(crate) fn cut_off(&self, object: &Object, size_bytes: u64) -> Result<()> {
         let before = object.size_bytes();
         let cut = self.cut_pieces(object, size_bytes);

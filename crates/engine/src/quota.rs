@@ -1,14 +1,18 @@
-//! Quotas and reservations: how much of the pool a volume may take, and how much is kept for it. Both count live bytes as stored,
-//! the volume's snapshots included, which are known exactly at checkpoints.
+//! Quotas and reservations: how much of the pool a volume may take, and how much is kept for it.
+//! Both count live bytes as stored, the volume's snapshots included, which are known exactly at
+//! checkpoints.
 //!
-//! **Quota.** Between two looks, a volume may write as many bytes as it was below its quota, as if nothing of them could be
-//! compressed. When they are used up, what is dirty is drained, a checkpoint counts, and what is left then is the next allowance. So the
-//! quota is never passed but by writes that are under way at that very moment, and a look comes the more often the
-//! nearer it is. A volume at its quota may go on overwriting what it has itself, and neither a snapshot of it nor a clone keeps.
+//! **Quota.** Between two looks, a volume may write as many bytes as it was below its quota, as if
+//! nothing of them could be compressed. When they are used up, what is dirty is drained, a
+//! checkpoint counts, and what is left then is the next allowance. So the quota is never passed but
+//! by writes that are under way at that very moment, and a look comes the more often the nearer it
+//! is. A volume at its quota may go on overwriting what it has itself, and neither a snapshot of it
+//! nor a clone keeps.
 //!
-//! **Reservation.** What a volume has not used yet of its reservation is a wall for all others (`space`). Who overwrites what he has himself leaves as much
-//! dead, and stops there only where that is not so, because the new data compresses less well; in pools too small to have room for overwriting, not even
-//! then.
+//! **Reservation.** What a volume has not used yet of its reservation is a wall for all others
+//! (`space`). Who overwrites what he has himself leaves as much dead, and stops there only where
+//! that is not so, because the new data compresses less well; in pools too small to have room for
+//! overwriting, not even then.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -86,7 +90,8 @@ impl Core {
         ))
     }
 
-    /// Whether all of a range holds data that only the volume itself sees: to write it anew leaves as much dead.
+    /// Whether all of a range holds data that only the volume itself sees: to write it anew leaves
+    /// as much dead.
     pub(crate) fn overwrites(&self, object: &Object, offset: u64, length: u64) -> Result<bool> {
         if length == 0 {
             return Ok(true);
@@ -105,7 +110,8 @@ impl Core {
         Ok(true)
     }
 
-    /// What each volume has not used yet of its reservation, in bytes, if that were what `reserved` says.
+    /// What each volume has not used yet of its reservation, in bytes, if that were what `reserved`
+    /// says.
     fn unmet(&self, reserved: impl Fn(&Object) -> u64) -> impl Iterator<Item = (Arc<Object>, u64)> {
         self.objects.volumes().into_iter().map(move |object| {
             let unmet = reserved(&object).saturating_sub(object.stored_bytes());
@@ -165,7 +171,8 @@ impl Core {
         others.div_ceil(self.geometry.usable_bytes_min())
     }
 
-    /// Refuses a reservation that does not fit beside what lives in the pool and what is reserved already.
+    /// Refuses a reservation that does not fit beside what lives in the pool and what is reserved
+    /// already.
     ///
     /// # Errors
     /// [`ErrorKind::Full`].
@@ -179,8 +186,8 @@ impl Core {
         self.check_reserved(reserved, of_a_new_one, &format!("a reservation of {}", format_size(bytes)))
     }
 
-    /// The same for what volumes would inherit from the pool, if these were its properties and they asked for more than now; and whether it
-    /// would hold together.
+    /// The same for what volumes would inherit from the pool, if these were its properties and they
+    /// asked for more than now; and whether it would hold together.
     ///
     /// # Errors
     /// [`ErrorKind::Full`], and [`ErrorKind::Invalid`] for properties that make no sense.
@@ -204,12 +211,13 @@ impl Core {
         self.check_reserved(reserved, 0, &format!("what {count} volumes would reserve"))
     }
 
-    /// Whether what nobody uses yet of reservations fits beside what lives in the pool, if each volume's were what `reserved` says and one that
-    /// is not there yet had `of_a_new_one` bytes.
+    /// Whether what nobody uses yet of reservations fits beside what lives in the pool, if each
+    /// volume's were what `reserved` says and one that is not there yet had `of_a_new_one` bytes.
     fn check_reserved(&self, reserved: impl Fn(&Object) -> u64, of_a_new_one: u64, what: &str) -> Result<()> {
         let extents = u64::from(self.geometry.extents_usable()) - 1 - self.geometry.reserve_extents();
         let room = extents * self.geometry.usable_bytes_min();
-        // Both as of one checkpoint: what a volume has given up since is missing in what lives, and is unmet again.
+        // Both as of one checkpoint: what a volume has given up since is missing in what lives, and
+        // is unmet again.
         let look = || {
             let _no_checkpoint = self.checkpoint.lock();
             let wanted = self.unmet(&reserved).fold(of_a_new_one, |sum, (_, unmet)| sum.saturating_add(unmet));

@@ -1,5 +1,5 @@
-//! Read-ahead: who reads one range after another, with few requests under way, finds the next units decoded already, or on
-//! their way.
+//! Read-ahead: who reads one range after another, with few requests under way, finds the next units
+//! decoded already, or on their way.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,7 +19,8 @@ const WINDOW_BYTES: u64 = 2 << 20;
 const JOB_BYTES: u64 = 256 << 10;
 /// With more requests under way than this the reader keeps device and cores busy by itself.
 const REQUESTS_MAX: u32 = 2;
-/// Requests of one stream that are under way together come in any order: so many of them apart they still are that stream.
+/// Requests of one stream that are under way together come in any order: so many of them apart they
+/// still are that stream.
 const DISORDER: u64 = 4;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -98,7 +99,8 @@ impl ReadAhead {
         })
     }
 
-    /// A read was answered from memory: the stream goes on, but none begins. Returns what should be read ahead now.
+    /// A read was answered from memory: the stream goes on, but none begins. Returns what should be
+    /// read ahead now.
     pub(crate) fn passed(&self, offset: u64, length: u64) -> Option<Range<u64>> {
         self.state.lock().advise(offset, length)?.ahead
     }
@@ -125,8 +127,8 @@ impl Core {
             at = job.end;
             let (streams, object) = (streams.clone(), object.clone());
             self.workers.submit(Box::new(move |core| {
-                // Not while somebody changes the way down from the object. That does not take long, but may be waiting for the
-                // very thread that this runs on.
+                // Not while somebody changes the way down from the object. That does not take long,
+                // but may be waiting for the very thread that this runs on.
                 let Some(_gate) = object.gate.try_read().filter(|_| object.is_readable()) else { return };
                 if !streams.has_passed(&job) {
                     // Whoever reads the range meets the same error, and reports it.

@@ -1,15 +1,18 @@
 //! Many reads of one thread at the same time.
 //!
-//! 1. A read *begins*: it enters the volume and the extents, takes from memory what is there (steps 1 to 3 of `reader`), and what it misses is handed to
-//!    the disk's ring, neighbours in one read.
-//! 2. What has come is verified and decoded into the request's buffer (step 4 there), in whatever order it comes.
+//! 1. A read *begins*: it enters the volume and the extents, takes from memory what is there (steps
+//!    1 to 3 of `reader`), and what it misses is handed to the disk's ring, neighbours in one read.
+//! 2. What has come is verified and decoded into the request's buffer (step 4 there), in whatever
+//!    order it comes.
 //! 3. With its last piece the read is done, and somebody else may have its place.
 //!
-//! Whatever is unusual is read in the ordinary way, one after the other, when nothing of this thread is under way: what failed, so that the error is
-//! found again and named, what is too large, and what is being read ahead, which is waited for.
+//! Whatever is unusual is read in the ordinary way, one after the other, when nothing of this
+//! thread is under way: what failed, so that the error is found again and named, what is too large,
+//! and what is being read ahead, which is waited for.
 //!
-//! Each read under way holds two locks, shared. No lock is waited for meanwhile: who wants one for himself alone may be waiting for
-//! these. If one cannot be had at once, nothing more begins until all of this thread's reads are done.
+//! Each read under way holds two locks, shared. No lock is waited for meanwhile: who wants one for
+//! himself alone may be waiting for these. If one cannot be had at once, nothing more begins until
+//! all of this thread's reads are done.
 
 use bytes::Bytes;
 use env::{EndedRead, ReadRing};
@@ -171,7 +174,8 @@ impl<'a> Reads<'a> {
         None
     }
 
-    /// What is read for fragments that are missing: `keep` if units may be kept, and then the rest of their groups while there is plenty of room.
+    /// What is read for fragments that are missing: `keep` if units may be kept, and then the rest
+    /// of their groups while there is plenty of room.
     fn parts(&self, wanted: Vec<Wanted>, keep: bool) -> Vec<Part<'a>> {
         let object = &*self.volume.object;
         let is_roomy = keep && self.core.units.has_plenty_of_room();

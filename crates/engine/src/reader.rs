@@ -2,10 +2,11 @@
 //!
 //! 1. Dirty blocks come from the write buffer.
 //! 2. The map tells where the others lie; what it does not know reads as zeroes.
-//! 3. Decoded units in the cache are copied; those that were read ahead leave it when the request has had their end. The other
-//!    fragments are read exactly, neighbours in one read; while the cache has plenty of room, neighbours that nobody asked for, too.
-//! 4. Each checksum is verified before anything else looks at the bytes; then the unit is decoded, straight into the caller's
-//!    buffer if all of it was asked for.
+//! 3. Decoded units in the cache are copied; those that were read ahead leave it when the request
+//!    has had their end. The other fragments are read exactly, neighbours in one read; while the
+//!    cache has plenty of room, neighbours that nobody asked for, too.
+//! 4. Each checksum is verified before anything else looks at the bytes; then the unit is decoded,
+//!    straight into the caller's buffer if all of it was asked for.
 
 use std::time::Duration;
 
@@ -24,13 +25,17 @@ use crate::scratch::{self, READ_BYTES_MAX, Scratch};
 use crate::unit_cache::UnitKey;
 use crate::write_buffer::GroupKey;
 
-/// A read of at most one over this of a unit counts as one of a piece, for the choice of unit sizes.
+/// A read of at most one over this of a unit counts as one of a piece, for the choice of unit
+/// sizes.
 const PIECE_SHARE: u32 = 4;
-/// How long a reader of a stream waits for a unit that is being read ahead, before it reads the unit itself.
+/// How long a reader of a stream waits for a unit that is being read ahead, before it reads the
+/// unit itself.
 const AHEAD_PATIENCE: Duration = Duration::from_millis(100);
-/// Bytes between two fragments that are rather read than skipped: a second read costs more than these.
+/// Bytes between two fragments that are rather read than skipped: a second read costs more than
+/// these.
 const GAP_BYTES_MAX: u64 = 8 << 10;
-/// Requests up to this size leave their units in the cache; larger ones are streams, which would only flush it.
+/// Requests up to this size leave their units in the cache; larger ones are streams, which would
+/// only flush it.
 const CACHED_REQUEST_MAX: usize = 64 << 10;
 
 /// A request: bytes of an object and where they go.
@@ -55,7 +60,8 @@ impl<'a> Request<'a> {
         self.offset + self.buf.len() as u64
     }
 
-    /// The part of the caller's buffer for bytes `from..from + len` of the object, and how far into that range it begins.
+    /// The part of the caller's buffer for bytes `from..from + len` of the object, and how far into
+    /// that range it begins.
     fn target(&mut self, from: u64, len: usize) -> Option<(usize, &mut [u8])> {
         let end = (from + len as u64).min(self.end());
         let start = from.max(self.offset);
@@ -103,7 +109,8 @@ pub(crate) struct Wanted {
     pub piece: Piece,
 }
 
-/// What is done with a payload that has been verified: the index of its fragment in the span, codec contexts, and room for a unit.
+/// What is done with a payload that has been verified: the index of its fragment in the span, codec
+/// contexts, and room for a unit.
 pub(crate) type Use<'a> = &'a mut dyn FnMut(usize, &[u8], &mut Workspace, &mut [u8]) -> Result<()>;
 
 impl Core {
@@ -115,8 +122,8 @@ impl Core {
         self.read_with(object, offset, buf, false)
     }
 
-    /// Like [`read`](Self::read); `ahead` tells that the range is being read ahead: then a unit that is on its way is waited
-    /// for, instead of being read twice.
+    /// Like [`read`](Self::read); `ahead` tells that the range is being read ahead: then a unit
+    /// that is on its way is waited for, instead of being read twice.
     pub(crate) fn read_with(&self, object: &Object, offset: u64, buf: &mut [u8], ahead: bool) -> Result<()> {
         if buf.is_empty() {
             return Ok(());
@@ -127,8 +134,8 @@ impl Core {
         self.read_guarded(object, offset, buf, ahead)
     }
 
-    /// Like [`read_with`](Self::read_with), for whoever holds [`Core::readers`]: asked for twice, it could wait behind a checkpoint that waits for the
-    /// first one.
+    /// Like [`read_with`](Self::read_with), for whoever holds [`Core::readers`]: asked for twice,
+    /// it could wait behind a checkpoint that waits for the first one.
     pub(crate) fn read_guarded(&self, object: &Object, offset: u64, buf: &mut [u8], ahead: bool) -> Result<()> {
         let mut request = Request::new(offset, buf);
         let mut wanted = self.missing(object, &mut request, ahead)?;
@@ -153,7 +160,8 @@ impl Core {
         })
     }
 
-    /// Fills in what is in memory, and returns the fragments that are not. The caller holds [`Core::readers`].
+    /// Fills in what is in memory, and returns the fragments that are not. The caller holds
+    /// [`Core::readers`].
     ///
     /// # Errors
     /// Those of the map.
@@ -261,7 +269,8 @@ impl Core {
         })
     }
 
-    /// Decodes a verified payload into the request's buffer, and for the cache if it is to be kept. The caller holds [`Core::readers`].
+    /// Decodes a verified payload into the request's buffer, and for the cache if it is to be kept.
+    /// The caller holds [`Core::readers`].
     pub(crate) fn deliver(
         &self,
         object: &Object,
@@ -308,8 +317,9 @@ impl Core {
         }
     }
 
-    /// Reads the fragments of a span in one go, verifies each, and hands its payload to `each`. If that fails, each is read by itself: what cannot be
-    /// read may lie between them, where nobody needs it.
+    /// Reads the fragments of a span in one go, verifies each, and hands its payload to `each`. If
+    /// that fails, each is read by itself: what cannot be read may lie between them, where nobody
+    /// needs it.
     pub(crate) fn with_payloads(
         &self,
         object: &Object,
@@ -352,7 +362,8 @@ impl Core {
         Ok(())
     }
 
-    /// Where the read of some fragments begins, the first of which lies first, and how long it is, in whole sectors.
+    /// Where the read of some fragments begins, the first of which lies first, and how long it is,
+    /// in whole sectors.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if one of them cannot be there.
@@ -380,7 +391,8 @@ impl Core {
     }
 }
 
-/// How many fragments, which are sorted by their places, are read together in at most so many bytes.
+/// How many fragments, which are sorted by their places, are read together in at most so many
+/// bytes.
 pub(crate) fn span_count<'w>(mut fragments: impl Iterator<Item = &'w Wanted>, bytes_max: u64) -> usize {
     let Some(first) = fragments.next() else { return 0 };
     let start = first.piece.fragment.location;

@@ -1,14 +1,18 @@
-//! Reaping: whenever somebody stops looking at an object (a snapshot, a clone or a volume was destroyed, a volume was rolled
-//! back), or clones need less of it because a point of theirs has gone, what only they needed of its records goes, a bounded number of records in each
-//! checkpoint. What clones need less because they have written goes as their changes are merged (`merge`).
+//! Reaping: whenever somebody stops looking at an object (a snapshot, a clone or a volume was
+//! destroyed, a volume was rolled back), or clones need less of it because a point of theirs has
+//! gone, what only they needed of its records goes, a bounded number of records in each checkpoint.
+//! What clones need less because they have written goes as their changes are merged (`merge`).
 //!
-//! 1. The descriptors say that it is due, and from which group on: a circle over all groups, begun anew by whoever stops
-//!    looking meanwhile. So it goes on after a crash where the last durable checkpoint left it.
-//! 2. A checkpoint goes through as many groups as its budget allows, in the state that it captured. Groups that it merges
-//!    anyway, or has trimmed below them, are left out: what goes must be counted once.
-//! 3. At the end of the circle nothing is left within cuts that nobody sees: they are dropped, by the first checkpoint that has taken nothing out of
-//!    them; what one takes out may have been moved since it captured its state, and come back with that move. A destroyed object that nobody looks
-//!    at is gone.
+//! 1. The descriptors say that it is due, and from which group on: a circle over all groups, begun
+//!    anew by whoever stops looking meanwhile. So it goes on after a crash where the last durable
+//!    checkpoint left it.
+//! 2. A checkpoint goes through as many groups as its budget allows, in the state that it captured.
+//!    Groups that it merges anyway, or has trimmed below them, are left out: what goes must be
+//!    counted once.
+//! 3. At the end of the circle nothing is left within cuts that nobody sees: they are dropped, by
+//!    the first checkpoint that has taken nothing out of them; what one takes out may have been
+//!    moved since it captured its state, and come back with that move. A destroyed object that
+//!    nobody looks at is gone.
 
 use std::ops::ControlFlow;
 
@@ -30,8 +34,8 @@ use crate::write_buffer::GroupKey;
 
 /// Most records that one checkpoint looks at: bounds its time to about a tenth of a second.
 const SCANNED_MAX: u64 = 65536;
-/// Memory of the pool for each record that one checkpoint looks at, and how many it looks at for one that it changes or removes:
-/// bounds its batch to a fraction of the memory.
+/// Memory of the pool for each record that one checkpoint looks at, and how many it looks at for
+/// one that it changes or removes: bounds its batch to a fraction of the memory.
 const MEMORY_PER_SCANNED: u64 = 8 << 10;
 const SCANNED_PER_CHANGED: usize = 4;
 /// Least of either, so that it comes to an end.
@@ -128,7 +132,8 @@ impl Core {
         Ok(left.map(|next| Reap { next, stop: reap.stop, wrapped: true }))
     }
 
-    /// Goes through the groups `from..to`; the first one for which the budget did not suffice, if it did not.
+    /// Goes through the groups `from..to`; the first one for which the budget did not suffice, if
+    /// it did not.
     #[allow(clippy::too_many_arguments)]
     fn reap_range(
         &self,
@@ -162,7 +167,8 @@ impl Core {
                 open.get_or_insert(Stored { group: key.group, records: GroupRecords::new(), is_damaged: false });
             match Record::decode(value) {
                 Ok(record) => stored.records.push((key.epoch, record)),
-                // Of an object that nobody looks at it goes unread: its extent keeps a few bytes too many until `check`.
+                // Of an object that nobody looks at it goes unread: its extent keeps a few bytes
+                // too many until `check`.
                 Err(_) if !captured.sees(id) => merged.batch.delete(record_key(&key)),
                 Err(_) => stored.is_damaged = true,
             }
@@ -203,8 +209,8 @@ impl Core {
         }
     }
 
-    /// Takes out of a group's records what nobody needs, and counts it as dead. Records may be empty afterwards. Returns
-    /// whether anything changed.
+    /// Takes out of a group's records what nobody needs, and counts it as dead. Records may be
+    /// empty afterwards. Returns whether anything changed.
     pub(crate) fn trim_group(
         &self,
         key: GroupKey,
@@ -228,8 +234,9 @@ impl Core {
     }
 }
 
-/// Puts into the batch what has become of a group's records: those that differ from what they were (`before`), and those that the store
-/// does not have so because some of it was only `settled`. Empty ones are deleted, and leave `records`.
+/// Puts into the batch what has become of a group's records: those that differ from what they were
+/// (`before`), and those that the store does not have so because some of it was only `settled`.
+/// Empty ones are deleted, and leave `records`.
 pub(crate) fn put_group(
     key: GroupKey,
     before: &GroupRecords,

@@ -1,17 +1,21 @@
-//! Receiving: a stream becomes a snapshot, of a volume that comes into being with it, or of one that has the snapshot from which
-//! the stream goes out.
+//! Receiving: a stream becomes a snapshot, of a volume that comes into being with it, or of one
+//! that has the snapshot from which the stream goes out.
 //!
-//! 1. *Begin*: the stream must fit (`receive_fit`): a free name, or a volume whose newest snapshot is the parent, unchanged since; or a clone of
-//!    the parent without snapshots of its own, unchanged since; or what an interrupted stream has left of the same snapshot. Nothing is
-//!    made yet.
-//! 2. The first *data* makes the partial snapshot, and the hidden volume if there is to be a new one (see `receives`).
-//! 3. All data goes into an epoch that nobody sees: of the new volume its first one, of another one the one behind its head. The
-//!    descriptor of the partial snapshot goes along and says how much there is (`receive_chunk`): whatever a crash leaves, the stream
-//!    can go on behind it.
-//! 4. *End*: if all has come that was sent, and the volume is still what it was, one batch makes the partial snapshot a snapshot and lifts
-//!    the volume's epoch behind it. It is made durable, and with it all that came before it in the log. **Here the snapshot is there.**
+//! 1. *Begin*: the stream must fit (`receive_fit`): a free name, or a volume whose newest snapshot
+//!    is the parent, unchanged since; or a clone of the parent without snapshots of its own,
+//!    unchanged since; or what an interrupted stream has left of the same snapshot. Nothing is made
+//!    yet.
+//! 2. The first *data* makes the partial snapshot, and the hidden volume if there is to be a new
+//!    one (see `receives`).
+//! 3. All data goes into an epoch that nobody sees: of the new volume its first one, of another one
+//!    the one behind its head. The descriptor of the partial snapshot goes along and says how much
+//!    there is (`receive_chunk`): whatever a crash leaves, the stream can go on behind it.
+//! 4. *End*: if all has come that was sent, and the volume is still what it was, one batch makes
+//!    the partial snapshot a snapshot and lifts the volume's epoch behind it. It is made durable,
+//!    and with it all that came before it in the log. **Here the snapshot is there.**
 //!
-//! What is here already is passed over, so a stream may also begin before the place where another one broke off.
+//! What is here already is passed over, so a stream may also begin before the place where another
+//! one broke off.
 
 use std::sync::Arc;
 
@@ -30,8 +34,8 @@ use crate::pool::Pool;
 use crate::properties;
 use crate::receive_chunk::Place;
 
-/// Properties that a volume does not bring along: space is not set aside in a pool because it was in another; snapshots that a schedule
-/// takes of the copy would keep it from receiving more.
+/// Properties that a volume does not bring along: space is not set aside in a pool because it was
+/// in another; snapshots that a schedule takes of the copy would keep it from receiving more.
 const LEFT_BEHIND: [&str; 3] = ["reservation", "snapshots", "keep"];
 
 /// What came of a stream.
@@ -86,7 +90,8 @@ fn damaged(error: FormatError) -> Error {
 }
 
 impl Pool {
-    /// Receives a stream into `volume`, which the first stream makes, with its properties changed by `properties`.
+    /// Receives a stream into `volume`, which the first stream makes, with its properties changed
+    /// by `properties`.
     pub fn receive(&self, volume: &str, properties: &Properties) -> Receiver {
         Receiver {
             pool: self.clone(),
@@ -100,12 +105,15 @@ impl Pool {
 }
 
 impl Receiver {
-    /// Takes the next chunk: its head and its body. The report once the last one has been taken, and the snapshot is there.
+    /// Takes the next chunk: its head and its body. The report once the last one has been taken,
+    /// and the snapshot is there.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] for a stream that is damaged or not in order; [`ErrorKind::Unsupported`] for another version;
-    /// [`ErrorKind::Conflict`] if it does not fit what is here; [`ErrorKind::Exists`], [`ErrorKind::NotFound`], [`ErrorKind::Full`], and what
-    /// the storage fails with. Nothing can be taken after an error; what came before stays, see [`Pool::receives`].
+    /// [`ErrorKind::Corrupt`] for a stream that is damaged or not in order;
+    /// [`ErrorKind::Unsupported`] for another version; [`ErrorKind::Conflict`] if it does not fit
+    /// what is here; [`ErrorKind::Exists`], [`ErrorKind::NotFound`], [`ErrorKind::Full`], and what
+    /// the storage fails with. Nothing can be taken after an error; what came before stays, see
+    /// [`Pool::receives`].
     pub fn take(&mut self, head: &[u8; STREAM_HEAD_BYTES], body: &[u8]) -> Result<Option<ReceiveReport>> {
         if self.failed {
             return Err(Error::new(ErrorKind::Invalid, "this stream has failed: begin another one"));
@@ -277,8 +285,8 @@ impl Receiver {
             Some(volume) => {
                 let mut head = volume.descriptor.read().clone();
                 if head.epoch == Epoch(0) {
-                    // A clone that was promoted: while it stands there, nobody expects records of any other epoch. So the gate is held until
-                    // it does not any more.
+                    // A clone that was promoted: while it stands there, nobody expects records of
+                    // any other epoch. So the gate is held until it does not any more.
                     gate = Some(volume.gate.write());
                     core.leave_behind()?;
                     head = volume.descriptor.read().clone();

@@ -1,11 +1,14 @@
 //! One chunk of a stream on its way into the log.
 //!
-//! 1. Each payload is verified against the checksum that it has in the stream; its codec must be known.
-//! 2. The fragments get the identity that they have here. Their checksums are converted, not taken anew: damage that came after step 1 is
-//!    not covered up. A unit that is too large for this pool's extents is decoded and divided.
+//! 1. Each payload is verified against the checksum that it has in the stream; its codec must be
+//!    known.
+//! 2. The fragments get the identity that they have here. Their checksums are converted, not taken
+//!    anew: damage that came after step 1 is not covered up. A unit that is too large for this
+//!    pool's extents is decoded and divided.
 //! 3. Room is made for them as for a write: quotas, reservations and the cleaner's reserve hold.
-//! 4. They are appended in batches. The last one carries the descriptor that says how far the snapshot has come: in the log, it stands
-//!    behind all that it speaks of, so a crash leaves as much of the stream as the descriptor says, or a little more.
+//! 4. They are appended in batches. The last one carries the descriptor that says how far the
+//!    snapshot has come: in the log, it stands behind all that it speaks of, so a crash leaves as
+//!    much of the stream as the descriptor says, or a little more.
 
 use codec::{CodecId, Workspace};
 use format::{Entry, FragmentEntry, ObjectDescriptor, STREAM_HEAD_BYTES, StreamData, header_bytes, stream_checksum};
@@ -21,14 +24,15 @@ use crate::punch::PIECE_BLOCKS_MIN;
 use crate::scratch;
 use crate::send::with_unit;
 
-/// Most fragments and hole ranges of one batch: their entries, and the descriptor, fit into what an extent of any size has left when a
-/// batch is begun there.
+/// Most fragments and hole ranges of one batch: their entries, and the descriptor, fit into what an
+/// extent of any size has left when a batch is begun there.
 const FRAGMENTS_MAX: usize = 192;
 const HOLES_MAX: usize = 192;
 /// Most payload of one batch.
 const BATCH_BYTES: usize = 1 << 20;
-/// Blocks of the holes of one batch: never more groups than a piece of a discard makes holes of. A discard asks the map, and takes more where it is
-/// mostly empty; what a stream brings as holes has had data in its source, and has as a rule here.
+/// Blocks of the holes of one batch: never more groups than a piece of a discard makes holes of. A
+/// discard asks the map, and takes more where it is mostly empty; what a stream brings as holes has
+/// had data in its source, and has as a rule here.
 const RANGE_BLOCKS_MAX: u32 = PIECE_BLOCKS_MIN as u32;
 
 /// Fragments as they will be stored, and their payloads.
@@ -85,12 +89,12 @@ fn at_block(kind: ErrorKind, first: BlockIndex, text: &str) -> Error {
 }
 
 impl Core {
-    /// Takes in what a chunk brings; `done` is the descriptor that says so. Durable with the next sync. The caller holds the gate of the
-    /// object that `done` describes.
+    /// Takes in what a chunk brings; `done` is the descriptor that says so. Durable with the next
+    /// sync. The caller holds the gate of the object that `done` describes.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] for a payload that does not match, [`ErrorKind::Unsupported`] for an unknown codec, [`ErrorKind::Full`], and
-    /// what the storage fails with.
+    /// [`ErrorKind::Corrupt`] for a payload that does not match, [`ErrorKind::Unsupported`] for an
+    /// unknown codec, [`ErrorKind::Full`], and what the storage fails with.
     pub(crate) fn take_in(
         &self,
         place: &Place<'_>,
@@ -110,7 +114,8 @@ impl Core {
             last = Some(self.append_received(place.volume, entries, mine, begun)?);
             Ok::<_, Error>(())
         };
-        // One at a time: a few bytes of a stream can make a great many of them. The last one waits for the descriptor.
+        // One at a time: a few bytes of a stream can make a great many of them. The last one waits
+        // for the descriptor.
         let mut held: Vec<Entry> = Vec::new();
         for entry in place.holes(data).chain(place.fragments(&resealed.fragments)) {
             if !held.is_empty() {

@@ -1,5 +1,6 @@
-//! Whether a difference fits what is here: the volume must be as its sender's parent is. That is so if its newest snapshot has the parent's
-//! identity; or, of a clone that has no snapshot of its own, the snapshot that it came from; and if nothing has been written since.
+//! Whether a difference fits what is here: the volume must be as its sender's parent is. That is so
+//! if its newest snapshot has the parent's identity; or, of a clone that has no snapshot of its
+//! own, the snapshot that it came from; and if nothing has been written since.
 
 use std::sync::Arc;
 
@@ -17,7 +18,8 @@ use crate::receive::conflict;
 use crate::send_pages::push_holes;
 
 impl Pool {
-    /// The moment as of which a volume may take a difference: its newest snapshot, or, if it has none, the one that it is a clone of.
+    /// The moment as of which a volume may take a difference: its newest snapshot, or, if it has
+    /// none, the one that it is a clone of.
     fn newest_moment(&self, volume: &Object) -> Option<Arc<Object>> {
         let objects = &self.core.objects;
         let newest = objects.snapshots_of(volume.id).pop();
@@ -60,7 +62,8 @@ impl Pool {
         }))
     }
 
-    /// Fails if a volume is not what it was in its newest snapshot, or in the one that it is a clone of.
+    /// Fails if a volume is not what it was in its newest snapshot, or in the one that it is a
+    /// clone of.
     pub(crate) fn check_unchanged(&self, volume: &Object, newest: &Object) -> Result<()> {
         let (name, snapshot) = (volume.title(), newest.title());
         Self::check_size_unchanged(volume, newest)?;
@@ -97,8 +100,8 @@ fn changed(volume: &Object, newest: &Object, how: &str) -> Error {
 }
 
 impl Core {
-    /// The parts of `holes` that lie over data, as seen going down `levels`: a difference from a bookmark brings everything that reads as
-    /// zeroes. As of the last checkpoint.
+    /// The parts of `holes` that lie over data, as seen going down `levels`: a difference from a
+    /// bookmark brings everything that reads as zeroes. As of the last checkpoint.
     ///
     /// # Errors
     /// When the map cannot be read.

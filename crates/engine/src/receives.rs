@@ -1,9 +1,11 @@
-//! Snapshots that streams are bringing: what there is of them between the first chunk and the last one, and giving them up.
+//! Snapshots that streams are bringing: what there is of them between the first chunk and the last
+//! one, and giving them up.
 //!
-//! What has come lies in the volume that it is for, in an epoch that the volume has not reached, so that nobody sees it; a *partial* object
-//! looks from there, so that it is kept. For a volume that does not exist yet there is a hidden one. It becomes visible in one batch (see
-//! `receive`), and goes in one batch: the partial object is destroyed, and the volume steps over the epoch with a cut, as in a
-//! rollback.
+//! What has come lies in the volume that it is for, in an epoch that the volume has not reached, so
+//! that nobody sees it; a *partial* object looks from there, so that it is kept. For a volume that
+//! does not exist yet there is a hidden one. It becomes visible in one batch (see `receive`), and
+//! goes in one batch: the partial object is destroyed, and the volume steps over the epoch with a
+//! cut, as in a rollback.
 
 use std::sync::Arc;
 
@@ -96,7 +98,8 @@ impl Pool {
         }
     }
 
-    /// Destroys what has come of a snapshot, and the volume if it was to come with it. The caller holds `admin`.
+    /// Destroys what has come of a snapshot, and the volume if it was to come with it. The caller
+    /// holds `admin`.
     pub(crate) fn give_up_receive(&self, partial: &Arc<Object>) -> Result<()> {
         let core = &self.core;
         let (parent, origin) = {

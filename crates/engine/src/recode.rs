@@ -1,8 +1,11 @@
-//! Compresses fragments anew, for whoever moves them: recompression and, for cold data, the cleaner.
+//! Compresses fragments anew, for whoever moves them: recompression and, for cold data, the
+//! cleaner.
 //!
-//! A fragment is decoded; what is left of it is compressed as if it were written now, and becomes moves from where it was, if that makes it clearly
-//! smaller. So data never becomes larger. Units that are larger than the property `unit` has it are divided, if they become smaller all the same; small
-//! ones are not joined, because a move has one place that it comes from (`sort` does that). They keep their epoch: snapshots see what they saw.
+//! A fragment is decoded; what is left of it is compressed as if it were written now, and becomes
+//! moves from where it was, if that makes it clearly smaller. So data never becomes larger. Units
+//! that are larger than the property `unit` has it are divided, if they become smaller all the
+//! same; small ones are not joined, because a move has one place that it comes from (`sort` does
+//! that). They keep their epoch: snapshots see what they saw.
 
 use codec::{CodecId, DictionaryNumber};
 use format::FragmentRef;
@@ -17,10 +20,11 @@ use crate::residents::Resident;
 use crate::scratch;
 use crate::survivors::Survivors;
 
-/// A fragment is moved for it only if that wins this share of its size: less is not worth a write and a dead place.
+/// A fragment is moved for it only if that wins this share of its size: less is not worth a write
+/// and a dead place.
 const GAIN_DIVISOR: usize = 32;
-/// Marks regions of data that is compressed anew: what is remembered of them is apart from what is remembered of present writes, which may be
-/// chosen for in another mode.
+/// Marks regions of data that is compressed anew: what is remembered of them is apart from what is
+/// remembered of present writes, which may be chosen for in another mode.
 const APART: u64 = 1 << 63;
 
 /// Compresses one fragment after the other.
@@ -37,8 +41,9 @@ impl<'a> Recoder<'a> {
         Self { core, batch, known: None }
     }
 
-    /// Compresses the blocks `live` of a fragment whose payload has been verified; what they took, and what they take now, if it is clearly less (bytes). What comes of
-    /// it is then among the survivors. All of a volume's are rewritten under the same settings.
+    /// Compresses the blocks `live` of a fragment whose payload has been verified; what they took,
+    /// and what they take now, if it is clearly less (bytes). What comes of it is then among the
+    /// survivors. All of a volume's are rewritten under the same settings.
     pub(crate) fn recode(
         &mut self,
         resident: &Resident,
@@ -56,7 +61,8 @@ impl<'a> Recoder<'a> {
         let before = FragmentRef { live, ..*reference }.live_bytes() as usize;
         let raw_len = usize::from(stored.fragment.count) * BLOCK_BYTES;
         let codec = CodecId(stored.fragment.codec);
-        // What needs an old dictionary is compressed anew wherever that costs nothing: then the old one can be given up.
+        // What needs an old dictionary is compressed anew wherever that costs nothing: then the old
+        // one can be given up.
         let newest = dictionaries.as_ref().and_then(|encoders| encoders.number(encoders.count()));
         let is_outdated = codec == CodecId::ZSTD_DICTIONARY
             && DictionaryNumber::split(payload).is_some_and(|(number, _)| Some(number) != newest);

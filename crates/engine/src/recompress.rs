@@ -1,17 +1,21 @@
-//! Recompression: data that was written under other settings is rewritten as its volume's properties, or a mode that is named, would have
-//! it now; a slice at a time, so that whoever asks for it decides on the pace and can stop at any time. How far it came is kept in the map
-//! store: it goes on from there, in the next slice or after a restart.
+//! Recompression: data that was written under other settings is rewritten as its volume's
+//! properties, or a mode that is named, would have it now; a slice at a time, so that whoever asks
+//! for it decides on the pace and can stop at any time. How far it came is kept in the map store:
+//! it goes on from there, in the next slice or after a restart.
 //!
 //! For each extent that has live bytes:
-//! 1. It is read whole, and what lives there of the volume is found ([`residents`](crate::residents)), as for cleaning.
+//! 1. It is read whole, and what lives there of the volume is found
+//!    ([`residents`](crate::residents)), as for cleaning.
 //! 2. Each fragment is verified and compressed anew (`recode`). A damaged one stays where it is.
-//! 3. What became clearly smaller is appended as moves. So the rules of moves hold at every crash point: a move takes effect only for
-//!    blocks whose record still points at the place that it moves from, and it is in the log behind nothing that it depends on.
+//! 3. What became clearly smaller is appended as moves. So the rules of moves hold at every crash
+//!    point: a move takes effect only for blocks whose record still points at the place that it
+//!    moves from, and it is in the log behind nothing that it depends on.
 //!
-//! When all extents are done, dictionaries that nothing needs any more are given up (`dictionary_review`).
+//! When all extents are done, dictionaries that nothing needs any more are given up
+//! (`dictionary_review`).
 //!
-//! What does not become smaller is not moved. What is left behind is dead, and the cleaner's. Space for the new place comes from what data may use,
-//! never from the reserve.
+//! What does not become smaller is not moved. What is left behind is dead, and the cleaner's. Space
+//! for the new place comes from what data may use, never from the reserve.
 
 use std::sync::atomic::Ordering;
 
@@ -62,7 +66,8 @@ pub struct RecompressReport {
     pub after_bytes: u64,
     /// Fragments that cannot be read, and stay as they are.
     pub damaged: u64,
-    /// Bytes read and written, sent and received for users of the pool since it was opened: tells whether somebody is at work.
+    /// Bytes read and written, sent and received for users of the pool since it was opened: tells
+    /// whether somebody is at work.
     pub foreground_bytes: u64,
 }
 
@@ -76,13 +81,15 @@ enum Rewrite {
 }
 
 impl Pool {
-    /// Recompresses on from where it stopped last, at least `bytes` of extents. Begins anew with `restart`, and for another volume or mode than
-    /// last time; when it is finished, nothing happens without that. With 0 bytes it only reports, without a mode on
-    /// the last one, whatever its mode was.
+    /// Recompresses on from where it stopped last, at least `bytes` of extents. Begins anew with
+    /// `restart`, and for another volume or mode than last time; when it is finished, nothing
+    /// happens without that. With 0 bytes it only reports, without a mode on the last one, whatever
+    /// its mode was.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] and [`ErrorKind::Invalid`] for the volume and the mode, [`ErrorKind::Full`] when there is no room to
-    /// rewrite anything, and whatever the storage fails with.
+    /// [`ErrorKind::NotFound`] and [`ErrorKind::Invalid`] for the volume and the mode,
+    /// [`ErrorKind::Full`] when there is no room to rewrite anything, and whatever the storage
+    /// fails with.
     pub fn recompress(&self, volume: &str, mode: Option<&str>, bytes: u64, restart: bool) -> Result<RecompressReport> {
         let object = self.core.objects.named(volume)?;
         let mut settings = *object.settings.read();
@@ -149,7 +156,8 @@ impl Core {
         walked.at(&self.extents.lock(), state.next);
         let mut left = bytes;
         while left > 0 && state.next.0 < self.geometry.extents() {
-            // What is empty is not read, and does not count against the rate: a large pool may hold little.
+            // What is empty is not read, and does not count against the rate: a large pool may hold
+            // little.
             let live = self.extents.lock().live_of(state.next);
             if live == 0 {
                 state.next = ExtentIndex(state.next.0 + 1);
@@ -218,7 +226,8 @@ impl Core {
         let after = survivors.payload_bytes() as u64;
         if rewritten > 0 {
             let packed = survivors.measure(self.geometry.extent_bytes).bytes;
-            // As data that is admitted: so that neither the cleaner nor writers count on the same room.
+            // As data that is admitted: so that neither the cleaner nor writers count on the same
+            // room.
             let _aside = self.set_aside(packed + u64::from(self.geometry.extent_bytes));
             if !self.has_room_before(self.soft_wall())
                 || self.move_survivors(&mut survivors, seen, None, Purpose::Data)?.is_none()

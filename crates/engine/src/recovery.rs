@@ -1,21 +1,28 @@
-//! Opening a pool: the last checkpoint is loaded, and the batches behind it are applied until the first one that is not whole.
-//! Reads only the extents that the checkpoint lists, so that the time depends on the checkpoint interval alone.
+//! Opening a pool: the last checkpoint is loaded, and the batches behind it are applied until the
+//! first one that is not whole. Reads only the extents that the checkpoint lists, so that the time
+//! depends on the checkpoint interval alone.
 //!
-//! The next batch lies behind the last one of its stream, or at the start of the next listed extent (`log::streams` has the proof):
-//! 1. Look behind the last batch of each stream. What stands there is remembered, since it may be a later batch.
-//! 2. If it is none of them, the next listed extent is read. If it begins with the batch, it is from now on what that batch's stream
-//!    fills; what the stream filled before is passed.
-//! 3. If it is not there either, or not whole, the log has ended. A batch of any stream that was written when the missing one was
-//!    durable proves damage.
+//! The next batch lies behind the last one of its stream, or at the start of the next listed extent
+//! (`log::streams` has the proof):
+//! 1. Look behind the last batch of each stream. What stands there is remembered, since it may be a
+//!    later batch.
+//! 2. If it is none of them, the next listed extent is read. If it begins with the batch, it is
+//!    from now on what that batch's stream fills; what the stream filled before is passed.
+//! 3. If it is not there either, or not whole, the log has ended. A batch of any stream that was
+//!    written when the missing one was durable proves damage.
 //!
-//! **A map that is older than the log**, as one from a backup, knows nothing of later openings, which have written where it would have the log go
-//! on, and where it thinks that data is. Nothing mends that but `salvage`, so nothing accepts it. The note of the newest opening has told it before
-//! (`opening`); what later openings left in the log tells it where there is no note.
+//! **A map that is older than the log**, as one from a backup, knows nothing of later openings,
+//! which have written where it would have the log go on, and where it thinks that data is. Nothing
+//! mends that but `salvage`, so nothing accepts it. The note of the newest opening has told it
+//! before (`opening`); what later openings left in the log tells it where there is no note.
 //!
-//! **What cannot be read** is read around, and tried alone where a batch is looked for (`pieces`). It matters only where it may hide a batch that is durable: at a place of the next batch; and anywhere
-//! behind, if there is a trace of that batch or of later ones, because the proof that it was durable may be hidden. Places that can be read and
-//! show no trace of a batch had none, so there is none behind them that counts. Once a checkpoint under the next incarnation is durable, nothing
-//! behind the end can count any more, and [`write_over`] makes it readable again: the log will come there.
+//! **What cannot be read** is read around, and tried alone where a batch is looked for (`pieces`).
+//! It matters only where it may hide a batch that is durable: at a place of the next batch; and
+//! anywhere behind, if there is a trace of that batch or of later ones, because the proof that it
+//! was durable may be hidden. Places that can be read and show no trace of a batch had none, so
+//! there is none behind them that counts. Once a checkpoint under the next incarnation is durable,
+//! nothing behind the end can count any more, and [`write_over`] makes it readable again: the log
+//! will come there.
 
 mod damage;
 mod tail;
@@ -46,8 +53,9 @@ use crate::usage::{Pages, usage_bytes, usage_differs};
 use damage::leave_damaged_moves;
 use tail::{Found, Tail};
 
-/// Listed extents without a head, one after the other, behind which nobody looks for proof of damage: as many as one event may take, and few
-/// enough that opening a pool reads only a little more than its log.
+/// Listed extents without a head, one after the other, behind which nobody looks for proof of
+/// damage: as many as one event may take, and few enough that opening a pool reads only a little
+/// more than its log.
 const HEADLESS_MAX: usize = 8;
 
 /// What the map store says.
@@ -87,8 +95,8 @@ fn gone(what: String) -> Error {
 /// Loads the last checkpoint from the map store.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] if it is missing, damaged, or that of another pool, and if descriptors, usage pages or deltas are missing that it
-/// counts.
+/// [`ErrorKind::Corrupt`] if it is missing, damaged, or that of another pool, and if descriptors,
+/// usage pages or deltas are missing that it counts.
 pub(crate) fn load(store: &dyn MapStore, pool: &[u8; 16], geometry: &Geometry) -> Result<Loaded> {
     let Some(bytes) = store.get(KEY_CHECKPOINT).map_err(store_error)? else {
         let text = "the map store holds no checkpoint: the metadata directory is not that of this pool, or `init` was interrupted";
@@ -160,7 +168,8 @@ pub(crate) fn load(store: &dyn MapStore, pool: &[u8; 16], geometry: &Geometry) -
     Ok(Loaded { checkpoint, objects, usage, deltas })
 }
 
-/// Whether the log of that opening was ended for good just there. Nothing depends on a record that cannot be read.
+/// Whether the log of that opening was ended for good just there. Nothing depends on a record that
+/// cannot be read.
 pub(crate) fn ended_at(store: &dyn MapStore, incarnation: u64, next_seq: Seq) -> Result<bool> {
     let end = store.get(KEY_END).map_err(store_error)?.and_then(|bytes| LogEnd::decode(&bytes).ok());
     Ok(end == Some(LogEnd { incarnation, next_seq }))
@@ -182,7 +191,8 @@ impl LogId {
         (header.pool, header.extent, header.incarnation) == (self.pool, extent, self.incarnation)
     }
 
-    /// Whether the batch is of a later opening: none writes before a checkpoint that names it is durable.
+    /// Whether the batch is of a later opening: none writes before a checkpoint that names it is
+    /// durable.
     fn is_newer(self, header: &BatchHeader, extent: ExtentIndex) -> bool {
         (header.pool, header.extent) == (self.pool, extent) && header.incarnation > self.incarnation
     }
@@ -227,7 +237,8 @@ struct End {
     hidden: Option<u64>,
     /// What cannot be read from there on.
     unreadable: Vec<Range<u64>>,
-    /// The missing batch has been written: it is there, torn or damaged, or something that could be it, or one behind it.
+    /// The missing batch has been written: it is there, torn or damaged, or something that could be
+    /// it, or one behind it.
     is_begun: bool,
 }
 
@@ -252,9 +263,10 @@ struct Followed {
 /// Applies the batches behind a checkpoint.
 ///
 /// # Errors
-/// [`ErrorKind::Io`] if a batch that is durable may stand where the log cannot be read, and [`ErrorKind::Corrupt`] if a batch is damaged of
-/// which a later one says that it was durable, unless that is to be mended: then the log ends there, and what is lost is told. [`ErrorKind::Corrupt`] in
-/// any case, if a later opening than the checkpoint's has written there.
+/// [`ErrorKind::Io`] if a batch that is durable may stand where the log cannot be read, and
+/// [`ErrorKind::Corrupt`] if a batch is damaged of which a later one says that it was durable,
+/// unless that is to be mended: then the log ends there, and what is lost is told.
+/// [`ErrorKind::Corrupt`] in any case, if a later opening than the checkpoint's has written there.
 pub(crate) fn replay(
     source: Source<'_>,
     checkpoint: &Checkpoint,
@@ -295,9 +307,10 @@ pub(crate) fn replay(
     Ok(Replayed { position, batches, bytes_read, loss, damaged, torn, unreadable })
 }
 
-/// Writes over each block behind the end of the log that cannot be read, and holds nothing that counts. What was given up with its neighbours, and
-/// can be read alone, stays: it hides nothing from the next opening, and may be all that is left for `salvage`. What fails there fails again when
-/// the log comes there, and then goes on elsewhere.
+/// Writes over each block behind the end of the log that cannot be read, and holds nothing that
+/// counts. What was given up with its neighbours, and can be read alone, stays: it hides nothing
+/// from the next opening, and may be all that is left for `salvage`. What fails there fails again
+/// when the log comes there, and then goes on elsewhere.
 pub(crate) fn write_over(disk: &dyn Disk, unreadable: &[Range<u64>]) {
     let zeroes = AlignedBuf::new(BATCH_ALIGN);
     let mut block = AlignedBuf::new(BATCH_ALIGN);
@@ -371,7 +384,8 @@ impl Replay<'_> {
         Err(Error::new(kind, text))
     }
 
-    /// The next batch, or why there is none; with `even_damaged` one whose payloads do not match, too.
+    /// The next batch, or why there is none; with `even_damaged` one whose payloads do not match,
+    /// too.
     fn advance(&mut self, reads: &LogReads<'_>, even_damaged: bool) -> std::result::Result<Taken, String> {
         let has_next = |tail: &Option<Tail>| tail.as_ref().is_some_and(|tail| tail.has(self.next));
         let stream = match self.open.iter().position(has_next) {
@@ -458,15 +472,17 @@ impl Replay<'_> {
         for tail in self.open.iter().flatten() {
             self.look_for_more(tail, true, &mut end);
         }
-        // The missing batch may be the one that the next extent should begin with: its head tells nothing. Extents are opened in their
-        // order, but a crash or damage may have taken the heads of several.
+        // The missing batch may be the one that the next extent should begin with: its head tells
+        // nothing. Extents are opened in their order, but a crash or damage may have taken the
+        // heads of several.
         let mut headless = 0;
         for (i, extent) in self.checkpoint.extents.iter().copied().enumerate().skip(self.opened) {
             let is_place = i == self.opened;
             if headless == HEADLESS_MAX || end.later.is_some() && !is_place {
                 break;
             }
-            // What could not be read the first time must not pass for what was never there the second time.
+            // What could not be read the first time must not pass for what was never there the
+            // second time.
             let tail = match self.fresh.take_if(|_| is_place) {
                 Some(tail) => tail,
                 None => self.load(extent, self.source.read_around(extent), 0, None),
@@ -482,7 +498,8 @@ impl Replay<'_> {
         end
     }
 
-    /// Adds what stands at and behind the end of a tail; `is_place`: the missing batch could stand there.
+    /// Adds what stands at and behind the end of a tail; `is_place`: the missing batch could stand
+    /// there.
     fn look_for_more(&self, tail: &Tail, is_place: bool, end: &mut End) {
         let start = self.source.geometry.start(tail.extent);
         let behind = tail.unreadable.iter().filter(|bad| bad.end > tail.at);

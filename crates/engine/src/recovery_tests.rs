@@ -1,4 +1,5 @@
-//! A batch beside a large area of the log that cannot be read is there, and what lies in one is not written over.
+//! A batch beside a large area of the log that cannot be read is there, and what lies in one is not
+//! written over.
 #![allow(clippy::unwrap_used)]
 
 use std::ops::Range;
@@ -28,8 +29,9 @@ fn write(pool: &Pool, blocks: Range<u64>) {
     pool.flush().unwrap();
 }
 
-/// A pool whose last checkpoint left an extent of the log at block 80 or a little more, and that has a durable batch of a few blocks there: the
-/// machine, the extent's first byte in the data file, and which block of the volume the batch brought.
+/// A pool whose last checkpoint left an extent of the log at block 80 or a little more, and that
+/// has a durable batch of a few blocks there: the machine, the extent's first byte in the data
+/// file, and which block of the volume the batch brought.
 fn with_a_batch_at_block_80() -> (Machine, u64, u64) {
     let mut machine = Machine::new(32 * EXTENT_BYTES, 1);
     let env = env_on(&machine, machine.disk.handle());
@@ -78,7 +80,8 @@ fn expect(pool: &Pool, block: u64) {
     assert!(data == found, "block {block}");
 }
 
-/// It was given up with the area, the pool could not be opened, and `check --repair` wrote zeroes over it.
+/// It was given up with the area, the pool could not be opened, and `check --repair` wrote zeroes
+/// over it.
 #[test]
 fn a_batch_beside_an_area_that_is_gone_is_replayed() {
     // Before it; on both sides of it, so that neither of the part's ends can be read.

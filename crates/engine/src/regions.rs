@@ -1,5 +1,6 @@
-//! What is remembered of regions of objects, for the policy: a table of a fixed number of words. Two regions that share a place
-//! push each other out, which costs a test and nothing else; so there are no locks and no lists.
+//! What is remembered of regions of objects, for the policy: a table of a fixed number of words.
+//! Two regions that share a place push each other out, which costs a test and nothing else; so
+//! there are no locks and no lists.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -15,7 +16,8 @@ const SLOTS_MIN: usize = 1 << 10;
 const SLOTS_MAX: usize = 1 << 18;
 /// Bytes of the memory budget for each region.
 const BUDGET_PER_SLOT: u64 = 8 << 10;
-/// Reads in pieces after which a region counts as read in pieces, and the most that are counted; each group written takes one off.
+/// Reads in pieces after which a region counts as read in pieces, and the most that are counted;
+/// each group written takes one off.
 const PIECES_MANY: u8 = 16;
 const PIECES_MAX: u8 = 64;
 
@@ -79,7 +81,8 @@ impl Regions {
         self.pieces[self.place(key)].load(Ordering::Relaxed) >= PIECES_MANY
     }
 
-    /// Whether the region is read in pieces. Asked once for each group that is written, which makes it forget.
+    /// Whether the region is read in pieces. Asked once for each group that is written, which makes
+    /// it forget.
     pub(crate) fn is_read_in_pieces(&self, key: RegionKey) -> bool {
         let count = &self.pieces[self.place(key)];
         let now = count.load(Ordering::Relaxed);

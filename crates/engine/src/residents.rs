@@ -1,10 +1,12 @@
-//! What lives in an extent: the fragments that its own batches name and that records of the map point to.
+//! What lives in an extent: the fragments that its own batches name and that records of the map
+//! point to.
 //!
 //! 1. The batches tell who has written what where ([`extent_scan`]).
-//! 2. The map tells what of it counts, as of the last checkpoint. Fragments are looked up in the order of their groups, each
-//!    group once. The cleaner need not ask it where it is known what has died ([`deaths`](crate::deaths)).
-//! 3. If that makes fewer live bytes than the checkpoint counted, headers are damaged, and all records are searched for ones that
-//!    point here: slow, but it finds everything.
+//! 2. The map tells what of it counts, as of the last checkpoint. Fragments are looked up in the
+//!    order of their groups, each group once. The cleaner need not ask it where it is known what
+//!    has died ([`deaths`](crate::deaths)).
+//! 3. If that makes fewer live bytes than the checkpoint counted, headers are damaged, and all
+//!    records are searched for ones that point here: slow, but it finds everything.
 
 use std::sync::Arc;
 
@@ -40,7 +42,8 @@ fn key_of(stored: &Stored) -> GroupKey {
     GroupKey { object: stored.object, group: stored.fragment.first.group() }
 }
 
-/// Looks fragments up in the map as of the last checkpoint, and remembers the group that was asked for last.
+/// Looks fragments up in the map as of the last checkpoint, and remembers the group that was asked
+/// for last.
 #[derive(Default)]
 pub(crate) struct Lookup {
     known: Option<(GroupKey, Arc<GroupRecords>)>,
@@ -66,8 +69,9 @@ impl Lookup {
 }
 
 impl Core {
-    /// What lives in an extent that the log has passed, whose bytes are `bytes`, and since when it is in its present use: if that is known without
-    /// asking the map, as of the last checkpoint that was published.
+    /// What lives in an extent that the log has passed, whose bytes are `bytes`, and since when it
+    /// is in its present use: if that is known without asking the map, as of the last checkpoint
+    /// that was published.
     pub(crate) fn known_residents(&self, extent: ExtentIndex, bytes: &[u8]) -> Option<(Vec<Resident>, Since)> {
         let (live, dead) = {
             let extents = self.extents.lock();
@@ -96,7 +100,8 @@ impl Core {
             debug_assert!(!self.is_inline() || self.are_all(Victim { extent, live }, bytes, &residents), "{extent:?}");
             return Some((residents, dead.since));
         }
-        // Headers are damaged, or a write has failed here: what it brought is named, and was never entered.
+        // Headers are damaged, or a write has failed here: what it brought is named, and was never
+        // entered.
         self.applier.deaths.lock().forget(extent);
         None
     }
@@ -112,8 +117,9 @@ impl Core {
         references(&residents) == references(known)
     }
 
-    /// What lives in an extent whose bytes are `bytes`, and whether its headers are whole. `is_current` tells whether the
-    /// last checkpoint is still the one as of which `victim.live` was read.
+    /// What lives in an extent whose bytes are `bytes`, and whether its headers are whole.
+    /// `is_current` tells whether the last checkpoint is still the one as of which `victim.live`
+    /// was read.
     ///
     /// # Errors
     /// When the map cannot be read.
@@ -151,8 +157,8 @@ impl Core {
             let FragmentRef { count, codec, stored, checksum, location, .. } = reference;
             let fragment = FragmentEntry { first, count, codec, stored, checksum };
             let offset = (location - start) as usize;
-            // How old it is cannot be told any more. What was written before this look at the map is older than what the map says now;
-            // what is written from now on is newer than that.
+            // How old it is cannot be told any more. What was written before this look at the map
+            // is older than what the map says now; what is written from now on is newer than that.
             let stored = Stored {
                 object: id.object,
                 epoch: id.epoch,
@@ -197,7 +203,8 @@ mod tests {
         bytes.into()
     }
 
-    /// Extents with live data of which it is known what lives there, and those of which it is not. What is known is what the map says.
+    /// Extents with live data of which it is known what lives there, and those of which it is not.
+    /// What is known is what the map says.
     fn known(pool: &crate::Pool) -> (usize, usize) {
         let core = &pool.core;
         let (mut known, mut unknown) = (0, 0);

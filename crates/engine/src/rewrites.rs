@@ -1,19 +1,25 @@
-//! Which blocks are written often: what is rewritten again and again within a while will be rewritten soon, so it goes to the log's hot
-//! stream; all else goes to the cold one, beside what the cleaner moves. Owns a table of fixed size; what it says is a guess that nothing but
-//! the cost of cleaning depends on.
+//! Which blocks are written often: what is rewritten again and again within a while will be
+//! rewritten soon, so it goes to the log's hot stream; all else goes to the cold one, beside what
+//! the cleaner moves. Owns a table of fixed size; what it says is a guess that nothing but the cost
+//! of cleaning depends on.
 //!
-//! The table has buckets of four slots in one word; a slot has 7 bits of the block's hash, the time of its last write, in sixteenths of the
-//! window, modulo 128, and a *heat* from 0 to 3: one more for each write within a window of the last one, two less for a later one. A block is hot
-//! at a heat of 3, for a window behind its last write. A block that is not found replaces the oldest one of its bucket. So a guess costs one
-//! cache miss and no lock; a word that two threads write at the same time keeps one of both writes.
+//! The table has buckets of four slots in one word; a slot has 7 bits of the block's hash, the time
+//! of its last write, in sixteenths of the window, modulo 128, and a *heat* from 0 to 3: one more
+//! for each write within a window of the last one, two less for a later one. A block is hot at a
+//! heat of 3, for a window behind its last write. A block that is not found replaces the oldest one
+//! of its bucket. So a guess costs one cache miss and no lock; a word that two threads write at the
+//! same time keeps one of both writes.
 //!
-//! What the cleaner moves is divided in the same way: survivors that are hot go to the hot stream again.
+//! What the cleaner moves is divided in the same way: survivors that are hot go to the hot stream
+//! again.
 //!
-//! **The window** is one and a half times what lives in a pool that is four fifths full, counted in bytes of the log, so that it is as long
-//! whatever data compress to. (In pools that are larger than the memory for the table, blocks drop out of it sooner, and only the hottest are found.)
+//! **The window** is one and a half times what lives in a pool that is four fifths full, counted in
+//! bytes of the log, so that it is as long whatever data compress to. (In pools that are larger
+//! than the memory for the table, blocks drop out of it sooner, and only the hottest are found.)
 //!
-//! **What it saves.** In a model of a log that is 80 % full and cleaned by `Extents::victims`, of blocks of 4 KiB, four fifths of the writes to a
-//! fifth of the blocks, these are bytes written for each of the users':
+//! **What it saves.** In a model of a log that is 80 % full and cleaned by `Extents::victims`, of
+//! blocks of 4 KiB, four fifths of the writes to a fifth of the blocks, these are bytes written for
+//! each of the users':
 //!
 //! | | four fifths to a fifth | self-similar |
 //! | --- | --: | --: |
@@ -25,12 +31,15 @@
 //! | heat of 3, window of 1.5 volumes | 2.09 | 2.06 |
 //! | perfect knowledge of which blocks are hot | 2.06 | |
 //!
-//! One interval is not enough: of cold blocks, written once in four volumes, a fifth is written within one by chance. With perfect knowledge, and spare
-//! space divided in the best way, nobody can do with less than 2.00 (`bench`'s `theory`); the victims' formula, which knows nothing of kinds,
-//! comes to 2.06. Space that lies idle costs much, each twentieth of what is spare 0.07 (`clean_pass` keeps about that much), and headers and padding cost 0.03: so
-//! what is measured is more: 2.34 in a pool of 6 GiB, 2.31 in one of 2 GiB, where one interval comes to 2.57. More streams for two kinds of blocks would win nothing. At uniform overwrites
-//! nothing changes. (After SepBIT, Wang et al., *Separating Data via Block Invalidation Time Inference*, FAST 2022: the age at which a block was
-//! overwritten foretells how soon it will be again.)
+//! One interval is not enough: of cold blocks, written once in four volumes, a fifth is written
+//! within one by chance. With perfect knowledge, and spare space divided in the best way, nobody
+//! can do with less than 2.00 (`bench`'s `theory`); the victims' formula, which knows nothing of
+//! kinds, comes to 2.06. Space that lies idle costs much, each twentieth of what is spare 0.07
+//! (`clean_pass` keeps about that much), and headers and padding cost 0.03: so what is measured is
+//! more: 2.34 in a pool of 6 GiB, 2.31 in one of 2 GiB, where one interval comes to 2.57. More
+//! streams for two kinds of blocks would win nothing. At uniform overwrites nothing changes. (After
+//! SepBIT, Wang et al., *Separating Data via Block Invalidation Time Inference*, FAST 2022: the age
+//! at which a block was overwritten foretells how soon it will be again.)
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -114,7 +123,8 @@ impl Rewrites {
         Self { buckets: OnceLock::new(), count, tick_bytes, written_bytes: AtomicU64::new(0) }
     }
 
-    /// Notes that a block is written, which takes so many bytes of the log, and tells whether it is hot.
+    /// Notes that a block is written, which takes so many bytes of the log, and tells whether it is
+    /// hot.
     pub(crate) fn note(&self, object: ObjectId, block: BlockIndex, stored_bytes: u64) -> bool {
         let buckets = self.buckets.get_or_init(|| (0..self.count).map(|_| AtomicU64::new(0)).collect());
         let now = self.tick(self.written_bytes.fetch_add(stored_bytes, Ordering::Relaxed));
@@ -164,7 +174,8 @@ fn slots_of(bucket: &AtomicU64) -> [Slot; SLOTS] {
     std::array::from_fn(|i| Slot::of((word >> (16 * i)) as u16))
 }
 
-/// The finalizer of splitmix64 (Steele et al., 2014): every bit of the result depends on all of `x`.
+/// The finalizer of splitmix64 (Steele et al., 2014): every bit of the result depends on all of
+/// `x`.
 fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,4 +1,5 @@
-//! Whether there is room is judged by what is true when it is judged, not by what was true a moment ago.
+//! Whether there is room is judged by what is true when it is judged, not by what was true a moment
+//! ago.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,10 +1,14 @@
-//! Samples of what volumes write, from which dictionaries are trained. Owns which units are taken, and bounds the memory for them.
+//! Samples of what volumes write, from which dictionaries are trained. Owns which units are taken,
+//! and bounds the memory for them.
 //!
-//! 1. Small units that do not look random are offered as they are compressed. Of a volume that collects, every *n*-th is copied.
-//! 2. When the budget is full, every second sample is dropped, and *n* doubles: so they are always spread over all that was written.
-//! 3. When four times the budget has been written, or when the volume has been quiet for some seconds, the samples are complete.
-//! 4. After the training the volume pauses: a quarter as long after the first one, because it has seen little; longer each time that training brought
-//!    nothing.
+//! 1. Small units that do not look random are offered as they are compressed. Of a volume that
+//!    collects, every *n*-th is copied.
+//! 2. When the budget is full, every second sample is dropped, and *n* doubles: so they are always
+//!    spread over all that was written.
+//! 3. When four times the budget has been written, or when the volume has been quiet for some
+//!    seconds, the samples are complete.
+//! 4. After the training the volume pauses: a quarter as long after the first one, because it has
+//!    seen little; longer each time that training brought nothing.
 //!
 //! At most four volumes collect at the same time; one that has been quiet for long gives way.
 
@@ -21,12 +25,14 @@ use crate::regions::REGION_BLOCKS;
 const COLLECTING_MAX: usize = 4;
 /// Volumes that are remembered at all: others are forgotten, and begin anew.
 const KNOWN_MAX: usize = 4096;
-/// Part of the memory budget that one volume's samples may take, and what they may take in any case.
+/// Part of the memory budget that one volume's samples may take, and what they may take in any
+/// case.
 const MEMORY_DIVISOR: u64 = 128;
 const SAMPLE_BYTES_MIN: usize = 64 << 10;
 /// Bytes written from which samples are taken, as a multiple of the samples' bytes.
 const SPAN: u64 = 4;
-/// Units are cut into pieces so that a budget holds this many samples at least: training needs 32, judging some more.
+/// Units are cut into pieces so that a budget holds this many samples at least: training needs 32,
+/// judging some more.
 const SAMPLES_WANTED: usize = 64;
 /// Shortest piece: what is shorter teaches nothing.
 const PIECE_BYTES_MIN: usize = 256;
@@ -85,7 +91,8 @@ impl Samples {
         self.stride = self.stride.max(1) * 2;
     }
 
-    /// The samples in parts of the volume, each of whole regions: what lies together is usually of one kind.
+    /// The samples in parts of the volume, each of whole regions: what lies together is usually of
+    /// one kind.
     pub(crate) fn parts(&self) -> Vec<SamplePart<'_>> {
         let mut begin = 0;
         let pieces = self.ends.iter().map(|(end, first)| {
@@ -123,8 +130,8 @@ impl Sampling {
         Self { budget: training.sample_bytes.min(affordable), training, volumes: Mutex::default() }
     }
 
-    /// A unit of a volume has been compressed. Whether its samples are complete now. Nobody waits for it: if somebody else is
-    /// offering at this moment, the unit is left out.
+    /// A unit of a volume has been compressed. Whether its samples are complete now. Nobody waits
+    /// for it: if somebody else is offering at this moment, the unit is left out.
     pub(crate) fn offer(&self, object: ObjectId, first: BlockIndex, raw: &[u8]) -> bool {
         let Some(mut volumes) = self.volumes.try_lock() else { return false };
         let collecting = volumes.values().filter(|volume| volume.samples.is_some()).count();
@@ -150,8 +157,8 @@ impl Sampling {
         samples.written_bytes >= SPAN * self.budget as u64
     }
 
-    /// Takes the samples of a volume that are complete, by step 3 or because it is said so (`now`): whose they are. Samples of volumes that are not
-    /// `alive` any more are dropped.
+    /// Takes the samples of a volume that are complete, by step 3 or because it is said so (`now`):
+    /// whose they are. Samples of volumes that are not `alive` any more are dropped.
     pub(crate) fn take(&self, now_ns: u64, now: bool, alive: impl Fn(ObjectId) -> bool) -> Option<(ObjectId, Samples)> {
         let mut volumes = self.volumes.lock();
         volumes.retain(|id, _| alive(*id));

@@ -1,4 +1,5 @@
-//! What each thread keeps for itself: codec contexts and buffers, so that the hot paths do not allocate.
+//! What each thread keeps for itself: codec contexts and buffers, so that the hot paths do not
+//! allocate.
 
 use std::cell::RefCell;
 

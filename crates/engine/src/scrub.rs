@@ -1,12 +1,13 @@
-//! Scrubbing: reads everything that lives, while the pool is in use, and verifies it; a slice at a time, so that whoever asks for it
-//! decides on the pace and can stop at any time. How far it came is kept in the map store: it goes on from there, in the next
-//! slice or after a restart.
+//! Scrubbing: reads everything that lives, while the pool is in use, and verifies it; a slice at a
+//! time, so that whoever asks for it decides on the pace and can stop at any time. How far it came
+//! is kept in the map store: it goes on from there, in the next slice or after a restart.
 //!
 //! For each extent that has live bytes:
-//! 1. It is read whole, a few extents ahead (more while nothing else goes on), without a lock. What lives there is verified
-//!    ([`residents`](crate::residents)).
-//! 2. What does not match may have been freed and written again since it was read. So it is looked up once more, and read
-//!    exactly, as a reader would, with readers' protection against reuse. Only what fails then is damage.
+//! 1. It is read whole, a few extents ahead (more while nothing else goes on), without a lock. What
+//!    lives there is verified ([`residents`](crate::residents)).
+//! 2. What does not match may have been freed and written again since it was read. So it is looked
+//!    up once more, and read exactly, as a reader would, with readers' protection against reuse.
+//!    Only what fails then is damage.
 //!
 //! Costs: one read an extent, one map lookup a group of fragments in it.
 
@@ -70,20 +71,22 @@ pub struct ScrubReport {
     pub fragments: u64,
     /// See `fragments`.
     pub bytes: u64,
-    /// Bytes read and written, sent and received for users of the pool since it was opened: tells whether somebody is at work.
+    /// Bytes read and written, sent and received for users of the pool since it was opened: tells
+    /// whether somebody is at work.
     pub foreground_bytes: u64,
     /// Damages found.
     pub found: u64,
-    /// What is known to be damaged, the first thousand, found now or before and not mended since; kind is `fragment`, or
-    /// `header` for what concerns no volume.
+    /// What is known to be damaged, the first thousand, found now or before and not mended since;
+    /// kind is `fragment`, or `header` for what concerns no volume.
     pub damages: Vec<Problem>,
     /// How much is known to be damaged, and was not acknowledged.
     pub unacknowledged: u64,
 }
 
 impl Pool {
-    /// Verifies on from where it stopped last, at least `bytes` of extents. With `restart` it begins anew; when it is
-    /// finished, nothing happens without that. With 0 bytes it only reports.
+    /// Verifies on from where it stopped last, at least `bytes` of extents. With `restart` it
+    /// begins anew; when it is finished, nothing happens without that. With 0 bytes it only
+    /// reports.
     ///
     /// # Errors
     /// When the map cannot be read or written. Damage is reported, not returned.
@@ -187,7 +190,8 @@ impl Core {
         Ok(())
     }
 
-    /// Verifies what lives in an extent, as of the checkpoint `number`. What cannot be understood is damage, too.
+    /// Verifies what lives in an extent, as of the checkpoint `number`. What cannot be understood
+    /// is damage, too.
     pub(crate) fn scrub_extent(&self, victim: Victim, number: u64, read: Option<AlignedBuf>) -> Result<Verified> {
         let mut verified = Verified::default();
         match self.verify_extent(victim, number, read, &mut verified) {

@@ -1,14 +1,18 @@
 //! Sending: a snapshot, or its difference from another one, as a stream (see `docs/FORMAT.md`).
 //!
 //! 1. A checkpoint is taken: all that the snapshot sees is in the store.
-//! 2. The map tells what must be sent, group by group (`send_pages`), as much at a time as makes a chunk.
-//! 3. While no checkpoint can free what the map pointed at, fragments are read, neighbours together, and verified. A whole one goes into the
-//!    stream as it is stored; its checksum is made to fit the stream without being summed again. Of a unit of which only a part is
-//!    asked for, that part is compressed anew with the same codec: what else it holds was overwritten, or belongs to another
-//!    moment, and is nobody's business. So is a fragment that needs a dictionary, which the receiver has not got.
+//! 2. The map tells what must be sent, group by group (`send_pages`), as much at a time as makes a
+//!    chunk.
+//! 3. While no checkpoint can free what the map pointed at, fragments are read, neighbours
+//!    together, and verified. A whole one goes into the stream as it is stored; its checksum is
+//!    made to fit the stream without being summed again. Of a unit of which only a part is asked
+//!    for, that part is compressed anew with the same codec: what else it holds was overwritten, or
+//!    belongs to another moment, and is nobody's business. So is a fragment that needs a
+//!    dictionary, which the receiver has not got.
 //! 4. After the last group, the end tells how much there was.
 //!
-//! Nothing is written, no lock is held between chunks. A snapshot that is destroyed meanwhile ends the stream with an error.
+//! Nothing is written, no lock is held between chunks. A snapshot that is destroyed meanwhile ends
+//! the stream with an error.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,7 +33,8 @@ use crate::reader::Wanted;
 use crate::scratch;
 use crate::send_pages::{Compared, Pages, push_holes};
 
-/// Payload of a chunk, before a group that passes it: a piece of work for the receiver, and what is lost when the stream breaks.
+/// Payload of a chunk, before a group that passes it: a piece of work for the receiver, and what is
+/// lost when the stream breaks.
 const CHUNK_BYTES: usize = 1 << 20;
 /// Least that can be asked for instead.
 const CHUNK_BYTES_MIN: usize = BLOCK_BYTES;
@@ -67,12 +72,13 @@ impl std::fmt::Debug for Sender {
 }
 
 impl Pool {
-    /// A stream that brings `snapshot` (`VOLUME@SNAPSHOT`) to a receiver that has nothing, or that has `from`: any other
-    /// snapshot of the pool, or a bookmark (`#BOOKMARK`), a name without a volume being that of the same volume.
+    /// A stream that brings `snapshot` (`VOLUME@SNAPSHOT`) to a receiver that has nothing, or that
+    /// has `from`: any other snapshot of the pool, or a bookmark (`#BOOKMARK`), a name without a
+    /// volume being that of the same volume.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`], [`ErrorKind::Conflict`] for a bookmark behind which the volume was taken back, and what a
-    /// checkpoint fails with.
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`], [`ErrorKind::Conflict`] for a bookmark
+    /// behind which the volume was taken back, and what a checkpoint fails with.
     pub fn send(&self, snapshot: &str, from: Option<&str>) -> Result<Sender> {
         let objects = &self.core.objects;
         let to = objects.snapshot_named(snapshot)?;
@@ -89,7 +95,8 @@ impl Pool {
     /// The rest of a stream, of which a receiver has said with its token how much has come.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for what is no token, [`ErrorKind::NotFound`] if the pool has not got the snapshots any more.
+    /// [`ErrorKind::Invalid`] for what is no token, [`ErrorKind::NotFound`] if the pool has not got
+    /// the snapshots any more.
     pub fn send_resumed(&self, token: &str) -> Result<Sender> {
         let token: ResumeToken = token
             .parse()
@@ -197,8 +204,8 @@ impl Packed {
 }
 
 impl Sender {
-    /// Makes chunks with about so much payload (4 KiB to 1 MiB, which is the default): when a stream breaks off, what had come of a chunk is
-    /// sent again.
+    /// Makes chunks with about so much payload (4 KiB to 1 MiB, which is the default): when a
+    /// stream breaks off, what had come of a chunk is sent again.
     #[must_use]
     pub fn with_chunk_bytes(mut self, bytes: usize) -> Self {
         self.chunk_bytes = bytes.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES);
@@ -228,8 +235,9 @@ impl Sender {
     /// The next chunk; none after the last one.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] for data that cannot be verified, with volume and offset; [`ErrorKind::NotFound`] if a snapshot has been
-    /// destroyed; what the storage fails with. The stream cannot go on after an error: a new one can, from the receiver's token.
+    /// [`ErrorKind::Corrupt`] for data that cannot be verified, with volume and offset;
+    /// [`ErrorKind::NotFound`] if a snapshot has been destroyed; what the storage fails with. The
+    /// stream cannot go on after an error: a new one can, from the receiver's token.
     pub fn next_chunk(&mut self) -> Result<Option<Vec<u8>>> {
         match self.step {
             Step::Begin => {
@@ -249,7 +257,8 @@ impl Sender {
     /// Steps 2 and 3.
     fn data(&mut self, at: GroupIndex) -> Result<Vec<u8>> {
         let core = Arc::clone(&self.core);
-        // What lies between two changes may be long. It is passed here: while the lock is held, checkpoints wait for it, and readers for them.
+        // What lies between two changes may be long. It is passed here: while the lock is held,
+        // checkpoints wait for it, and readers for them.
         let first = self.pages.first(&core, &self.compared, at)?.map_or(self.compared.end(), |change| change.group);
         let mut tries = 0;
         let (gathered, packed) = loop {
@@ -279,8 +288,8 @@ impl Sender {
         Ok(chunk)
     }
 
-    /// Step 2: the groups from `told` on, of which those before `from` have nothing in the map. `briefly`: no more is read for it than is needed for one
-    /// group, or comes with it.
+    /// Step 2: the groups from `told` on, of which those before `from` have nothing in the map.
+    /// `briefly`: no more is read for it than is needed for one group, or comes with it.
     fn gather(&mut self, told: GroupIndex, from: GroupIndex, briefly: bool) -> Result<Gathered> {
         let mut gathered = Gathered { wanted: Vec::new(), holes: Vec::new(), next: self.compared.end() };
         let (mut at, mut bytes, mut told) = (from, 0, told);
@@ -392,7 +401,8 @@ fn recut(
     }
 }
 
-/// Compresses a unit with a codec, or leaves it raw if that saves too little, and gives it a stream's checksum.
+/// Compresses a unit with a codec, or leaves it raw if that saves too little, and gives it a
+/// stream's checksum.
 pub(crate) fn with_unit(
     first: BlockIndex,
     raw: &[u8],

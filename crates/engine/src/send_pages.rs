@@ -1,5 +1,5 @@
-//! What a stream has to tell of each group: from the map alone. A block is sent if the newer state finds it in another record than the
-//! older one does, as in `diff`.
+//! What a stream has to tell of each group: from the map alone. A block is sent if the newer state
+//! finds it in another record than the older one does, as in `diff`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,7 +26,8 @@ pub(crate) struct GroupChange {
     pub holes: BlockMask,
 }
 
-/// The two states that are compared; without an older one everything is new. The older one may be a bookmark.
+/// The two states that are compared; without an older one everything is new. The older one may be a
+/// bookmark.
 #[derive(Clone)]
 pub(crate) struct Compared {
     pub to: Arc<Object>,
@@ -35,8 +36,9 @@ pub(crate) struct Compared {
     is_from_bookmark: bool,
 }
 
-/// Goes through the changes in the order of groups (from a bookmark, through all groups of which the map has something). Keeps a page of them, which is good for as long as no checkpoint comes between:
-/// from then on the places that it names may hold something else.
+/// Goes through the changes in the order of groups (from a bookmark, through all groups of which
+/// the map has something). Keeps a page of them, which is good for as long as no checkpoint comes
+/// between: from then on the places that it names may hold something else.
 #[derive(Default)]
 pub(crate) struct Pages {
     known: VecDeque<GroupChange>,
@@ -55,7 +57,8 @@ impl Compared {
         std::iter::once(&self.to).chain(&self.from)
     }
 
-    /// Whether the older state is a bookmark's, which does not tell what was a hole then: all that is none now is told as one.
+    /// Whether the older state is a bookmark's, which does not tell what was a hole then: all that
+    /// is none now is told as one.
     pub(crate) fn tells_all_holes(&self) -> bool {
         self.is_from_bookmark && !Canary::BookmarkTrustsHoles.is_planted()
     }
@@ -75,7 +78,8 @@ impl Compared {
         Ok(Some(levels.into()))
     }
 
-    /// Fails if one of the two has been destroyed: then what has been read of it may be less than there was.
+    /// Fails if one of the two has been destroyed: then what has been read of it may be less than
+    /// there was.
     pub(crate) fn check(&self) -> Result<()> {
         // A bookmark is needed no more once its place is known.
         let snapshots = std::iter::once(&self.to).chain(self.from.iter().filter(|_| !self.is_from_bookmark));
@@ -124,7 +128,8 @@ impl Compared {
                 piece.fragment.live = piece.fragment.live.and(wanted);
             }
             pieces.retain(|piece| !piece.fragment.live.is_empty());
-            // Where everything reads as zeroes of which nothing is known, it counts that something is.
+            // Where everything reads as zeroes of which nothing is known, it counts that something
+            // is.
             if all_holes || !pieces.is_empty() || !holes.is_empty() {
                 changes.push_back(GroupChange { group: *group, pieces, holes });
             }
@@ -134,8 +139,9 @@ impl Compared {
 }
 
 impl Pages {
-    /// A number that is raised behind every change of the map's base and before extents are freed because of it: if it is the same before
-    /// a page was read and when `Core::readers` is held, the places that the page names stay what they are for as long as that is held.
+    /// A number that is raised behind every change of the map's base and before extents are freed
+    /// because of it: if it is the same before a page was read and when `Core::readers` is held,
+    /// the places that the page names stay what they are for as long as that is held.
     pub(crate) fn moment(core: &Core) -> u64 {
         core.counters.published.get()
     }
@@ -150,7 +156,8 @@ impl Pages {
         self.next
     }
 
-    /// The first change from group `at` on, which must not go back; `None`: there is none, and there will be none.
+    /// The first change from group `at` on, which must not go back; `None`: there is none, and
+    /// there will be none.
     pub(crate) fn first(&mut self, core: &Core, compared: &Compared, at: GroupIndex) -> Result<Option<&GroupChange>> {
         let moment = Self::moment(core);
         if self.as_of != moment {
@@ -170,7 +177,8 @@ impl Pages {
     }
 }
 
-/// Appends the blocks from `first` up to `end` as holes, joined to the one before them if that ends there.
+/// Appends the blocks from `first` up to `end` as holes, joined to the one before them if that ends
+/// there.
 pub(crate) fn push_holes(holes: &mut Vec<(BlockIndex, u32)>, mut first: u64, end: u64) {
     if let Some((begin, count)) = holes.last_mut().filter(|(begin, count)| begin.0 + u64::from(*count) == first) {
         let more = end.saturating_sub(begin.0).min(HOLE_BLOCKS_MAX.into()) as u32;

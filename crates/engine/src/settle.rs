@@ -1,8 +1,8 @@
-//! Settling: what a light checkpoint does with the changes of the map. It counts what became live and dead, as merging does, and puts the changes
-//! into the store as they are (*deltas*).
+//! Settling: what a light checkpoint does with the changes of the map. It counts what became live
+//! and dead, as merging does, and puts the changes into the store as they are (*deltas*).
 //!
-//! Where the changes of a group are all moves, or have come over them, the cleaner's notes tell what was there before (`moved_from`); of others the
-//! map is asked.
+//! Where the changes of a group are all moves, or have come over them, the cleaner's notes tell
+//! what was there before (`moved_from`); of others the map is asked.
 
 use format::{DeltaWriter, RecordKey, delta_key};
 use surface::Result;
@@ -26,11 +26,14 @@ impl Core {
     /// Step 2. Every change gets a delta, but those of objects that are gone: `thaw` lays all of `frozen` over what is settled, and
     /// what has no delta must never be counted as one by the next full checkpoint. It is not:
     ///
-    /// - An object that is there is seen. One that is not is due for reaping from the moment when the last point went (`Table::lost_a_point`,
-    ///   `Table::enter`) until the full checkpoint that removes it; while anything is due, checkpoints are full (`checkpoint_with`).
-    /// - One that is gone may have changes: a move of what it held that was decided between the capture and the end of that full
-    ///   checkpoint. Reaping has counted the old place as dead, nothing counts the new one, nobody looks there, and the next full
-    ///   checkpoint drops the change (`merge` passes over objects that are gone). Object identifiers are never used again.
+    /// - An object that is there is seen. One that is not is due for reaping from the moment when
+    ///   the last point went (`Table::lost_a_point`, `Table::enter`) until the full checkpoint that
+    ///   removes it; while anything is due, checkpoints are full (`checkpoint_with`).
+    /// - One that is gone may have changes: a move of what it held that was decided between the
+    ///   capture and the end of that full checkpoint. Reaping has counted the old place as dead,
+    ///   nothing counts the new one, nobody looks there, and the next full checkpoint drops the
+    ///   change (`merge` passes over objects that are gone). Object identifiers are never used
+    ///   again.
     pub(crate) fn settle(&self, state: &CheckpointState, frozen: &Overlay, captured: &Captured) -> Result<Merged> {
         let settled = self.map.settled();
         let is_there = |key: &&GroupKey| self.objects.get(key.object).is_some() && captured.sees(key.object);
@@ -84,7 +87,8 @@ impl Core {
         Ok((merged, writer.finish()))
     }
 
-    /// Whether changes of a group come to the same with `base` as with what the map says, if it can be read.
+    /// Whether changes of a group come to the same with `base` as with what the map says, if it can
+    /// be read.
     fn counts_alike(&self, key: GroupKey, object: &Object, base: &GroupRecords, changes: &GroupRecords) -> bool {
         let settled = self.map.settled().with(key, Clone::clone).unwrap_or_default();
         let Ok(real) = self.map.base_for_checkpoint(key, object.epoch(), &settled) else { return true };

@@ -1,16 +1,21 @@
 //! Making a pool smaller while it is in use.
 //!
-//! 1. *Mark*: if hardly anything is free before the new end, some of it is cleaned first. Then the log is given no extents from there on. Those that are listed for it there are taken off its list with the next
-//!    checkpoint, and what is open there is left as soon as nothing is under way in it (`log::streams`).
-//! 2. *Move*: what lives beyond the mark is moved below it, by rounds of the cleaner whose victims are all extents there, however full. New
-//!    places come from what data may use, never from the reserve: moving wins no space below the mark. If there is none, the cleaner
-//!    wins some below the mark first.
-//! 3. *Switch*: once a durable checkpoint refers to nothing beyond the mark, the superblock says the new size, durably, in both copies: a crash in
-//!    between leaves the old size or the new one, and either is right. Then the extents are forgotten, and the file is cut off.
+//! 1. *Mark*: if hardly anything is free before the new end, some of it is cleaned first. Then the
+//!    log is given no extents from there on. Those that are listed for it there are taken off its
+//!    list with the next checkpoint, and what is open there is left as soon as nothing is under way
+//!    in it (`log::streams`).
+//! 2. *Move*: what lives beyond the mark is moved below it, by rounds of the cleaner whose victims
+//!    are all extents there, however full. New places come from what data may use, never from the
+//!    reserve: moving wins no space below the mark. If there is none, the cleaner wins some below
+//!    the mark first.
+//! 3. *Switch*: once a durable checkpoint refers to nothing beyond the mark, the superblock says
+//!    the new size, durably, in both copies: a crash in between leaves the old size or the new one,
+//!    and either is right. Then the extents are forgotten, and the file is cut off.
 //!
-//! A slice at a time, so that whoever asks for it decides on the pace and can stop. What has been moved stays where it is. The mark goes when it is
-//! given up, when nobody has asked for a slice for a while, and with the process: then the pool is as large as it was, and the
-//! next attempt has less to do.
+//! A slice at a time, so that whoever asks for it decides on the pace and can stop. What has been
+//! moved stays where it is. The mark goes when it is given up, when nobody has asked for a slice
+//! for a while, and with the process: then the pool is as large as it was, and the next attempt has
+//! less to do.
 
 use std::sync::atomic::Ordering;
 
@@ -26,7 +31,8 @@ use crate::{superblock_copies, superblock_io};
 const PATIENCE_NS: u64 = 60_000_000_000;
 /// Rounds in a row that win nothing after which there is no hope.
 const STUCK_MAX: u32 = 4;
-/// Extents that must be free below the mark before it is set, beside the reserve: what the log has open, and some to move into.
+/// Extents that must be free below the mark before it is set, beside the reserve: what the log has
+/// open, and some to move into.
 const FREE_MIN: u64 = 4;
 
 /// A pool that is being made smaller.
@@ -58,13 +64,14 @@ fn full(text: String) -> Error {
 }
 
 impl Pool {
-    /// Goes on making the pool `capacity_bytes` large, rounded down to whole extents, for at most `rounds` rounds of the cleaner. Durable
-    /// when the report says that it is finished.
+    /// Goes on making the pool `capacity_bytes` large, rounded down to whole extents, for at most
+    /// `rounds` rounds of the cleaner. Durable when the report says that it is finished.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if it would not become smaller, or too small to be a pool; [`ErrorKind::Full`] if what it holds does not
-    /// fit; [`ErrorKind::Corrupt`] if something cannot be moved because it is damaged; what the storage fails with. The mark is lifted
-    /// on an error.
+    /// [`ErrorKind::Invalid`] if it would not become smaller, or too small to be a pool;
+    /// [`ErrorKind::Full`] if what it holds does not fit; [`ErrorKind::Corrupt`] if something
+    /// cannot be moved because it is damaged; what the storage fails with. The mark is lifted on an
+    /// error.
     pub fn shrink(&self, capacity_bytes: u64, rounds: u32) -> Result<ShrinkReport> {
         let done = self.shrink_slice(capacity_bytes, rounds);
         if done.is_err() {
@@ -117,7 +124,8 @@ impl Pool {
     fn switch(&self, extents: u32) -> Result<bool> {
         let core = &self.core;
         let _admin = core.admin.lock();
-        // Nobody lifts the mark meanwhile; so nothing can come to be there any more, once nothing is.
+        // Nobody lifts the mark meanwhile; so nothing can come to be there any more, once nothing
+        // is.
         let mut shrinking = core.shrinking.lock();
         if shrinking.map(|s| s.extents) != Some(extents) {
             return Ok(false);
@@ -133,7 +141,8 @@ impl Pool {
         let mut superblock = superblock_io::choose(&superblock_io::read_copies(&*core.env.disk)?)?;
         superblock.capacity_bytes = capacity_bytes;
         superblock.generation += 1;
-        // Whether the superblock says the new size is unknown after an error: nothing may be written behind it.
+        // Whether the superblock says the new size is unknown after an error: nothing may be
+        // written behind it.
         superblock_io::write(&*core.env.disk, &superblock).inspect_err(|error| core.fail(error))?;
         core.extents.lock().shrink(extents as usize);
         let gone = core.geometry.extents().saturating_sub(extents);
@@ -173,8 +182,8 @@ impl Core {
         }
     }
 
-    /// Fails if what lives in the pool, what is reserved, and what is on its way there does not fit in so many extents, however badly it
-    /// is packed.
+    /// Fails if what lives in the pool, what is reserved, and what is on its way there does not fit
+    /// in so many extents, however badly it is packed.
     fn check_fits(&self, extents: u32) -> Result<()> {
         self.take_checkpoint()?;
         let live = self.extents.lock().live_bytes();
@@ -209,7 +218,8 @@ impl Core {
         }
     }
 
-    /// Step 1: makes sure that the log has room below the mark when it may not go beyond it any more.
+    /// Step 1: makes sure that the log has room below the mark when it may not go beyond it any
+    /// more.
     fn make_room_below(&self, extents: u32) -> Result<()> {
         let enough = self.geometry.reserve_extents() + FREE_MIN;
         let idle = |core: &Self| core.extents.lock().idle_before(extents as usize);
@@ -256,7 +266,8 @@ impl Core {
                     stuck = 0;
                     continue;
                 }
-                // All that could be moved has been. What is left are extents that the log has open or listed, or what is damaged.
+                // All that could be moved has been. What is left are extents that the log has open
+                // or listed, or what is damaged.
                 Round::Idle => {
                     self.leave_open_extents()?;
                     stuck += 1;
@@ -297,9 +308,11 @@ impl Core {
         Ok(left(self) == (0, 0))
     }
 
-    /// Takes checkpoints until the log has left what it had open or listed beyond the mark, as far as a write to each stream makes it.
+    /// Takes checkpoints until the log has left what it had open or listed beyond the mark, as far
+    /// as a write to each stream makes it.
     fn leave_open_extents(&self) -> Result<()> {
-        // The first one takes extents off the list and leaves what is open, the second one frees what has nothing live.
+        // The first one takes extents off the list and leaves what is open, the second one frees
+        // what has nothing live.
         self.drain_all()?;
         self.take_checkpoint()?;
         self.take_checkpoint()
@@ -324,7 +337,8 @@ mod tests {
     /// Extents that are left.
     const LEFT: u64 = 96;
 
-    /// Sees to it, whenever an extent is read whole, that nobody could be alone with the cleaner now.
+    /// Sees to it, whenever an extent is read whole, that nobody could be alone with the cleaner
+    /// now.
     struct WatchedDisk {
         below: Arc<dyn Disk>,
         core: OnceLock<Weak<Core>>,
@@ -344,7 +358,8 @@ mod tests {
         }
     }
 
-    /// What a cleaner found not worth its while has to go all the same; it said that there was no room for it.
+    /// What a cleaner found not worth its while has to go all the same; it said that there was no
+    /// room for it.
     #[test]
     fn what_is_not_worth_cleaning_is_moved_all_the_same() {
         let capacity_bytes = 256 * EXTENT;
@@ -373,7 +388,8 @@ mod tests {
         assert_eq!((again.is_finished, again.bytes_moved), (true, 0), "nothing was moved for what is done");
     }
 
-    /// Else a writer would count the victims of a round as nothing that could be won, and be told that the pool is full.
+    /// Else a writer would count the victims of a round as nothing that could be won, and be told
+    /// that the pool is full.
     #[test]
     fn a_round_keeps_out_whoever_must_know_what_can_be_won_at_all() {
         let capacity_bytes = 256 * EXTENT;

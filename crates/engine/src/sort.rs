@@ -1,24 +1,31 @@
-//! Sorting: what overwriting has scattered over the log is written anew in the order of its blocks and in whole units, so that it can be
-//! read in order as fast as when it was new; a slice at a time, so that whoever asks for it decides on the pace and can stop at any time. How
-//! far it came is kept in the map store: it goes on from there, in the next slice or after a restart.
+//! Sorting: what overwriting has scattered over the log is written anew in the order of its blocks
+//! and in whole units, so that it can be read in order as fast as when it was new; a slice at a
+//! time, so that whoever asks for it decides on the pace and can stop at any time. How far it came
+//! is kept in the map store: it goes on from there, in the next slice or after a restart.
 //!
 //! Volume by volume, a megabyte (a *window*) at a time:
-//! 1. The map tells where the blocks of the window lie that belong to the volume's newest epoch and are not dirty. If reading them in order takes
-//!    few jumps, and they are in few units, the window stays as it is. Thus a second pass has nothing to do.
-//! 2. Room for all of them is set aside, as for data, never from the reserve; the cleaner is waited for.
-//! 3. Group by group, they are read (and verified), and put into the write buffer as if they were written again: only if nobody has written to
-//!    the group, or punched a large hole anywhere, since step 1 was repeated for it. The rest is as for every write: they become units of the
-//!    volume's size, compressed as its properties have it or as they were, whatever takes less (`sorted`), in one batch; what they replace is dead, and
-//!    the cleaner's. What is written counts as moved, as what the cleaner moves does.
+//! 1. The map tells where the blocks of the window lie that belong to the volume's newest epoch and
+//!    are not dirty. If reading them in order takes few jumps, and they are in few units, the
+//!    window stays as it is. Thus a second pass has nothing to do.
+//! 2. Room for all of them is set aside, as for data, never from the reserve; the cleaner is waited
+//!    for.
+//! 3. Group by group, they are read (and verified), and put into the write buffer as if they were
+//!    written again: only if nobody has written to the group, or punched a large hole anywhere,
+//!    since step 1 was repeated for it. The rest is as for every write: they become units of the
+//!    volume's size, compressed as its properties have it or as they were, whatever takes less
+//!    (`sorted`), in one batch; what they replace is dead, and the cleaner's. What is written
+//!    counts as moved, as what the cleaner moves does.
 //!
-//! So at every crash point a block has its old place or its new one, with the same content, and nothing is promised that a flush had not
-//! promised before. What a snapshot or a clone shares is older than the newest epoch: it has one owner, and stays where it is; a second copy
-//! of it would take space. A group with something damaged in it stays as it is too, whole.
+//! So at every crash point a block has its old place or its new one, with the same content, and
+//! nothing is promised that a flush had not promised before. What a snapshot or a clone shares is
+//! older than the newest epoch: it has one owner, and stays where it is; a second copy of it would
+//! take space. A group with something damaged in it stays as it is too, whole.
 //!
-//! **Holes.** A write is noticed by the version that the write buffer keeps of a group. A large discard goes past the write buffer (`punch`); it is
-//! noticed by a count that is raised when it is applied, and none can begin or end between the look at the count and step 3; one that takes long is not
-//! waited for: the group stays as it is. Snapshots,
-//! rollbacks and deletions are kept out by the volume's gate, for one group at a time.
+//! **Holes.** A write is noticed by the version that the write buffer keeps of a group. A large
+//! discard goes past the write buffer (`punch`); it is noticed by a count that is raised when it is
+//! applied, and none can begin or end between the look at the count and step 3; one that takes long
+//! is not waited for: the group stays as it is. Snapshots, rollbacks and deletions are kept out by
+//! the volume's gate, for one group at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -48,14 +55,16 @@ const LOOK_GROUPS: u64 = 1024;
 const LOOK_BYTES: u64 = 64 << 10;
 /// Bytes between two fragments that a reader skips as fast as it would jump.
 const NEAR_BYTES: u64 = 64 << 10;
-/// Jumps in a window that are not worth rewriting it: one for each group of it. A fresh window has one for each end of a batch and of an extent.
+/// Jumps in a window that are not worth rewriting it: one for each group of it. A fresh window has
+/// one for each end of a batch and of an extent.
 const JUMPS_MAX: u64 = WINDOW_GROUPS;
 /// Units beyond twice as many as there would be that are not worth it.
 const UNITS_MORE_MAX: usize = WINDOW_GROUPS as usize;
-/// How often one group is tried while others write to it: then it is theirs, and will not stay as it is.
+/// How often one group is tried while others write to it: then it is theirs, and will not stay as
+/// it is.
 const TRIES: u32 = 4;
-/// How long a large discard, of any volume, is waited for while a group's volume is held: what comes to that volume waits as long. Then the
-/// group stays as it is.
+/// How long a large discard, of any volume, is waited for while a group's volume is held: what
+/// comes to that volume waits as long. Then the group stays as it is.
 const PUNCHING_PATIENCE: Duration = Duration::from_millis(5);
 
 /// How far sorting has come.
@@ -72,19 +81,21 @@ pub struct SortReport {
     pub bytes_total: u64,
     /// Bytes of blocks, uncompressed, that were written anew.
     pub rewritten_bytes: u64,
-    /// Groups of 128 KiB that were left as they are because something in them is damaged or cannot be read: a scrub tells what.
+    /// Groups of 128 KiB that were left as they are because something in them is damaged or cannot
+    /// be read: a scrub tells what.
     pub damaged_groups: u64,
-    /// Bytes read and written, sent and received for users of the pool since it was opened: tells whether somebody is at work.
+    /// Bytes read and written, sent and received for users of the pool since it was opened: tells
+    /// whether somebody is at work.
     pub foreground_bytes: u64,
 }
 
 impl Pool {
-    /// Sorts on from where it stopped last, at least `bytes` of volumes. With `restart` it begins anew; when it is finished, nothing
-    /// happens without that. With 0 bytes it only reports.
+    /// Sorts on from where it stopped last, at least `bytes` of volumes. With `restart` it begins
+    /// anew; when it is finished, nothing happens without that. With 0 bytes it only reports.
     ///
     /// # Errors
-    /// [`ErrorKind::Full`] when there is no room to write anything anew, and whatever the storage fails with. Damage of data is counted,
-    /// not returned.
+    /// [`ErrorKind::Full`] when there is no room to write anything anew, and whatever the storage
+    /// fails with. Damage of data is counted, not returned.
     pub fn sort(&self, bytes: u64, restart: bool) -> Result<SortReport> {
         self.core.sort(bytes, restart)
     }
@@ -377,7 +388,8 @@ mod tests {
     use super::*;
     use crate::testing::pool_on;
 
-    /// It is held by one that takes as long as it likes; meanwhile a snapshot could wait for the volume, and all requests behind that.
+    /// It is held by one that takes as long as it likes; meanwhile a snapshot could wait for the
+    /// volume, and all requests behind that.
     #[test]
     fn a_large_discard_elsewhere_is_not_waited_for() {
         let machine = Machine::new(16 << 20, 1);

@@ -1,9 +1,12 @@
-//! What the write buffer and draining know of blocks that nobody has written, but that are on their way to a better place (see `sort`): that
-//! they are cleaning and not users' data, and what they took before, so that they do not take more afterwards.
+//! What the write buffer and draining know of blocks that nobody has written, but that are on their
+//! way to a better place (see `sort`): that they are cleaning and not users' data, and what they
+//! took before, so that they do not take more afterwards.
 //!
-//! What was compressed in another way than the volume's properties say now, by `recompress --mode archive` or before a property was changed,
-//! could grow by being written anew. So a unit that comes out larger than its blocks were is compressed again, with the strongest of the codecs that
-//! they were compressed with, and the smaller of both is kept. **Bound**: no unit takes more than that codec makes of it.
+//! What was compressed in another way than the volume's properties say now, by `recompress --mode
+//! archive` or before a property was changed, could grow by being written anew. So a unit that
+//! comes out larger than its blocks were is compressed again, with the strongest of the codecs that
+//! they were compressed with, and the smaller of both is kept. **Bound**: no unit takes more than
+//! that codec makes of it.
 
 use codec::{Codec, CodecId, Workspace, ZstdLevel};
 use format::{Entry, FragmentRef};
@@ -47,7 +50,8 @@ fn stronger(a: CodecId, b: CodecId) -> CodecId {
     if policy::strength(b) > policy::strength(a) { b } else { a }
 }
 
-/// Blocks of each group, in the order of their keys, that are sorted; groups without any are left out.
+/// Blocks of each group, in the order of their keys, that are sorted; groups without any are left
+/// out.
 pub(crate) fn sorted_blocks(taken: &[Taken]) -> Vec<(GroupKey, BlockMask)> {
     let sorted_of = |taken: &Taken| {
         let runs = taken.runs.iter().filter(|run| run.sorted.is_some());
@@ -73,7 +77,8 @@ pub(crate) fn sorted_bytes(entries: &[Entry], sorted: &[(GroupKey, BlockMask)]) 
     bytes
 }
 
-/// What a unit's blocks took in the log, and the strongest codec among them, if all of it is sorted.
+/// What a unit's blocks took in the log, and the strongest codec among them, if all of it is
+/// sorted.
 pub(crate) fn came_from(runs: &[DirtyRun], unit: BlockMask) -> Option<(usize, CodecId)> {
     let (mut bytes, mut codec) = (0, CodecId::RAW);
     let mut missing = unit;
@@ -90,7 +95,8 @@ pub(crate) fn came_from(runs: &[DirtyRun], unit: BlockMask) -> Option<(usize, Co
     missing.is_empty().then_some((bytes, codec))
 }
 
-/// Compresses `raw` as what it came from was, if that takes less than the `stored` bytes that it takes now; into `target` then.
+/// Compresses `raw` as what it came from was, if that takes less than the `stored` bytes that it
+/// takes now; into `target` then.
 pub(crate) fn compress_as_before(
     codecs: &mut Workspace,
     before: CodecId,

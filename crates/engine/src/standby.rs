@@ -1,38 +1,54 @@
-//! What was acknowledged and is not in the log yet, once more in memory that outlives the process (`env::Standby`): so the death of the
-//! server loses nothing that was acknowledged. Owns the ring of records and when each is given up; `standby_open` has what an opening does
-//! with a ring that was left. Loss of power takes the memory along: then what was flushed is there, as ever.
+//! What was acknowledged and is not in the log yet, once more in memory that outlives the process
+//! (`env::Standby`): so the death of the server loses nothing that was acknowledged. Owns the ring
+//! of records and when each is given up; `standby_open` has what an opening does with a ring that
+//! was left. Loss of power takes the memory along: then what was flushed is there, as ever.
 //!
-//! A write or a discard goes through these steps, under the lock of its group's shard of the write buffer:
-//! 1. A record gets the next *position* of the ring and its head is written, under the ring's lock: so heads follow one another without a gap,
-//!    and who reads the ring can step over a record that was never finished.
+//! A write or a discard goes through these steps, under the lock of its group's shard of the write
+//! buffer:
+//! 1. A record gets the next *position* of the ring and its head is written, under the ring's lock:
+//!    so heads follow one another without a gap, and who reads the ring can step over a record that
+//!    was never finished.
 //! 2. Its blocks are copied behind the head.
 //! 3. The word that makes it count is stored: a checksum of head and blocks.
-//! 4. The run goes into the write buffer, and keeps the record ([`Kept`]) as long as any part of it is there. Here the request may be acknowledged.
-//! 5. When no part of the run is left in the buffer, the record is *given up*: its blocks are in the log, applied; or a newer run covers
-//!    them, whose record counts by step 3; or their volume is gone. The *tail* is the position behind which no record has been given up
-//!    before all older ones: it moves when the oldest record is given up, and only the tail says, in the memory, what is still needed.
+//! 4. The run goes into the write buffer, and keeps the record ([`Kept`]) as long as any part of it
+//!    is there. Here the request may be acknowledged.
+//! 5. When no part of the run is left in the buffer, the record is *given up*: its blocks are in
+//!    the log, applied; or a newer run covers them, whose record counts by step 3; or their volume
+//!    is gone. The *tail* is the position behind which no record has been given up before all older
+//!    ones: it moves when the oldest record is given up, and only the tail says, in the memory,
+//!    what is still needed.
 //!
-//! **Claim.** Replaying the records from the tail on, in their order, over what recovery makes of the log, gives each block the content of
-//! the newest acknowledged request.
-//! - Requests to a block are ordered by its shard's lock, and positions follow that order, since step 1 is under it.
-//! - Let *r* be the record of the newest acknowledged request to a block. If *r* is at or behind the tail, it counts (step 3 was before the
-//!   acknowledgement), and no later record that counts names the block but those of requests that were never acknowledged: either is right.
-//! - If *r* is before the tail, it was given up, and no newer request covers it: so its blocks are in a batch that was applied, and the
-//!   system has its bytes. Recovery finds every applied batch: the machine has not failed, and a batch is applied only when all before it are.
-//!   No record from the tail on names the block.
-//! - Records that the log has as well do no harm: from the tail on all are replayed in order, so the last word is the newest one's.
-//! - Replaying twice does no harm for the same reason, as long as nothing else was written in between (see `standby_open`).
+//! **Claim.** Replaying the records from the tail on, in their order, over what recovery makes of
+//! the log, gives each block the content of the newest acknowledged request.
+//! - Requests to a block are ordered by its shard's lock, and positions follow that order, since
+//!   step 1 is under it.
+//! - Let *r* be the record of the newest acknowledged request to a block. If *r* is at or behind
+//!   the tail, it counts (step 3 was before the acknowledgement), and no later record that counts
+//!   names the block but those of requests that were never acknowledged: either is right.
+//! - If *r* is before the tail, it was given up, and no newer request covers it: so its blocks are
+//!   in a batch that was applied, and the system has its bytes. Recovery finds every applied batch:
+//!   the machine has not failed, and a batch is applied only when all before it are. No record from
+//!   the tail on names the block.
+//! - Records that the log has as well do no harm: from the tail on all are replayed in order, so
+//!   the last word is the newest one's.
+//! - Replaying twice does no harm for the same reason, as long as nothing else was written in
+//!   between (see `standby_open`).
 //!
-//! **What changes blocks past the write buffer** (a large discard, a volume that is cut off or taken back, a snapshot that was received) is ordered by
-//! [`Core::leave_behind`]: it returns when the tail has come past all records that were there when it was called.
-//! - Under a volume's closed gate, before the batch that changes the volume: no record of older data can come to lie over it.
-//!   Snapshots do the same, so that what is replayed never belongs to an epoch that is over.
-//! - A large discard does it when its batches are applied, before it is acknowledged: what is behind the tail then came after the hole.
-//! - Destroying needs none of it: records of an object that is no live volume are not replayed, and its number is never used again.
+//! **What changes blocks past the write buffer** (a large discard, a volume that is cut off or
+//! taken back, a snapshot that was received) is ordered by [`Core::leave_behind`]: it returns when
+//! the tail has come past all records that were there when it was called.
+//! - Under a volume's closed gate, before the batch that changes the volume: no record of older
+//!   data can come to lie over it. Snapshots do the same, so that what is replayed never belongs to
+//!   an epoch that is over.
+//! - A large discard does it when its batches are applied, before it is acknowledged: what is
+//!   behind the tail then came after the hole.
+//! - Destroying needs none of it: records of an object that is no live volume are not replayed, and
+//!   its number is never used again.
 //! - Moves and sorting change no content, so they need no record.
 //!
-//! **Bound.** The ring has the write buffer's limit and [`SLACK_BYTES`]. Its bytes count like those of the write buffer where writers wait and
-//! workers drain ([`WriteBuffer::held`]); who finds no room for a record waits for a drain.
+//! **Bound.** The ring has the write buffer's limit and [`SLACK_BYTES`]. Its bytes count like those
+//! of the write buffer where writers wait and workers drain ([`WriteBuffer::held`]); who finds no
+//! room for a record waits for a drain.
 //!
 //! [`WriteBuffer::held`]: crate::write_buffer::WriteBuffer::held
 
@@ -56,8 +72,8 @@ use crate::write_buffer::{DirtyRun, GroupKey, briefly};
 
 /// Bytes of the largest record.
 const RECORD_BYTES_MAX: usize = STANDBY_ALIGN + GROUP_BYTES;
-/// What the ring has beyond the limit of the write buffer: a record that is as long as can be, the pad before it, and as much again for writers
-/// that passed the limit at the same time.
+/// What the ring has beyond the limit of the write buffer: a record that is as long as can be, the
+/// pad before it, and as much again for writers that passed the limit at the same time.
 pub(crate) const SLACK_BYTES: usize = 4 * RECORD_BYTES_MAX;
 /// How long one waits for the tail before one drains again.
 const PATIENCE: Duration = Duration::from_millis(20);

@@ -36,7 +36,8 @@ use crate::standby::{Ring, SLACK_BYTES, ring_bytes};
 use crate::status::StandbyStatus;
 use crate::write_buffer::{DirtyRun, GroupKey};
 
-/// Least bytes of the ring: as much again as the slack, so that writers wait for drains and not for single records.
+/// Least bytes of the ring: as much again as the slack, so that writers wait for drains and not for
+/// single records.
 const RING_BYTES_MIN: usize = 2 * SLACK_BYTES;
 
 /// What is known of the standby memory of an open pool.
@@ -267,7 +268,8 @@ impl Core {
         StandbyStatus { place, bytes: ring.map_or(0, |ring| ring.bytes() as u64), replayed, replayed_bytes, notes }
     }
 
-    /// The pool has been closed. If all is in the log, the standby memory goes; else it stays for the next opening.
+    /// The pool has been closed. If all is in the log, the standby memory goes; else it stays for
+    /// the next opening.
     pub(crate) fn end_standby(&self, is_durable: bool) {
         let Some(ring) = self.buffer.standby() else { return };
         ring.freeze();

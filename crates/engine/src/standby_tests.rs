@@ -1,4 +1,5 @@
-//! Standby memory that is stale, foreign or torn; rings that are full; what changes volumes past the write buffer.
+//! Standby memory that is stale, foreign or torn; rings that are full; what changes volumes past
+//! the write buffer.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -233,7 +234,8 @@ fn without_room_there_is_no_standby_memory_and_that_is_said() {
     pool.close().unwrap();
 }
 
-/// A block that is written again and again takes room of the ring each time, and none of the write buffer.
+/// A block that is written again and again takes room of the ring each time, and none of the write
+/// buffer.
 #[test]
 fn one_block_over_and_over_does_not_fill_the_ring_for_ever() {
     let mut machine = Machine::new(64 << 20, 1);
@@ -250,7 +252,8 @@ fn one_block_over_and_over_does_not_fill_the_ring_for_ever() {
     pool.close().unwrap();
 }
 
-/// What is older than a rollback, a cut or a large discard does not come back, although the records of other volumes hold the tail.
+/// What is older than a rollback, a cut or a large discard does not come back, although the records
+/// of other volumes hold the tail.
 #[test]
 fn what_changes_a_volume_past_the_buffer_is_not_undone() {
     type Change = fn(&Pool);
@@ -311,7 +314,8 @@ fn the_tail_waits_for_the_oldest_record() {
     assert_eq!(read(&open(&machine), 1), 1);
 }
 
-/// Threads write, flush and discard; the program dies in the midst of it, and each of them finds what it was told is there.
+/// Threads write, flush and discard; the program dies in the midst of it, and each of them finds
+/// what it was told is there.
 #[test]
 fn threads_find_what_was_acknowledged_to_them() {
     for seed in 0..6u64 {

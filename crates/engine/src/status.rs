@@ -20,7 +20,8 @@ pub struct VolumeStatus {
     pub size_bytes: u64,
     /// Logical bytes that hold data; what was overwritten since a snapshot counts once more.
     pub allocated_bytes: u64,
-    /// Bytes of payload that it occupies in the log, what only its snapshots and clones see included.
+    /// Bytes of payload that it occupies in the log, what only its snapshots and clones see
+    /// included.
     pub stored_bytes: u64,
     /// When it was created, in seconds since 1970.
     pub created_unix_s: u64,
@@ -30,7 +31,8 @@ pub struct VolumeStatus {
     pub epoch: u32,
     /// The other volume's snapshot that it came from, `VOLUME@SNAPSHOT`.
     pub origin: Option<String>,
-    /// Whether `allocated_bytes` and `stored_bytes` are exact: nothing has changed them since the last checkpoint.
+    /// Whether `allocated_bytes` and `stored_bytes` are exact: nothing has changed them since the
+    /// last checkpoint.
     pub is_exact: bool,
 }
 
@@ -78,10 +80,12 @@ pub struct SnapshotUsage {
     pub data_bytes: u64,
 }
 
-/// What becomes of acknowledged writes when the process dies, and what became of those of the last one that did.
+/// What becomes of acknowledged writes when the process dies, and what became of those of the last
+/// one that did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StandbyStatus {
-    /// Where acknowledged writes are until the log has them; `None`: the death of the process loses those that were not flushed.
+    /// Where acknowledged writes are until the log has them; `None`: the death of the process loses
+    /// those that were not flushed.
     pub place: Option<String>,
     /// Bytes of that memory.
     pub bytes: u64,
@@ -89,7 +93,8 @@ pub struct StandbyStatus {
     pub replayed: u64,
     /// Bytes that these had written.
     pub replayed_bytes: u64,
-    /// What was found there and not replayed, and why there is no such memory although it was asked for.
+    /// What was found there and not replayed, and why there is no such memory although it was asked
+    /// for.
     pub notes: Vec<String>,
 }
 
@@ -112,7 +117,8 @@ pub struct PoolStatus {
     pub allocated_bytes: u64,
     /// Bytes of live fragments: exact at a checkpoint, estimated since.
     pub live_bytes: u64,
-    /// Those of them that belong to destroyed volumes: clones still need them, or they are just being removed.
+    /// Those of them that belong to destroyed volumes: clones still need them, or they are just
+    /// being removed.
     pub unlisted_bytes: u64,
     /// Logical bytes that hold data in destroyed volumes: not in `allocated_bytes`.
     pub unlisted_allocated_bytes: u64,
@@ -132,7 +138,8 @@ pub struct PoolStatus {
     pub reserved_for: Vec<(String, u64)>,
     /// Bytes of free extents that data does not get: for cleaning, and for the log's own needs.
     pub kept_bytes: u64,
-    /// Bytes, as stored, for which new data finds room, if all that is dead is cleaned, counted cautiously.
+    /// Bytes, as stored, for which new data finds room, if all that is dead is cleaned, counted
+    /// cautiously.
     pub available_bytes: u64,
     /// Whether a write was refused for want of room, and nothing has changed since.
     pub is_full: bool,
@@ -170,23 +177,27 @@ pub struct PoolStatus {
     pub recovered_bytes: u64,
     /// Nanoseconds that recovery took.
     pub recovery_ns: u64,
-    /// Extents that were cleaned, bytes of fragments that were moved for it (or written anew by sorting), and nanoseconds that it took.
+    /// Extents that were cleaned, bytes of fragments that were moved for it (or written anew by
+    /// sorting), and nanoseconds that it took.
     pub cleaned_extents: u64,
     /// See `cleaned_extents`.
     pub moved_bytes: u64,
     /// See `cleaned_extents`.
     pub cleaning_ns: u64,
-    /// Bytes of fragments that the cleaner compressed anew (the property `cold-mode`), before and after.
+    /// Bytes of fragments that the cleaner compressed anew (the property `cold-mode`), before and
+    /// after.
     pub cold_before_bytes: u64,
     /// See `cold_before_bytes`.
     pub cold_after_bytes: u64,
-    /// Bytes of the catalogue in the log, from which `salvage` would know names and sizes; 0: the pool is too full for one.
+    /// Bytes of the catalogue in the log, from which `salvage` would know names and sizes; 0: the
+    /// pool is too full for one.
     pub catalogue_bytes: u64,
     /// Extents that are kept for it alone.
     pub catalogue_extents: u64,
     /// What could not be moved because it is damaged, at most the first hundred.
     pub damages: Vec<String>,
-    /// Set when a write to the data file failed for good: what failed. Writes are refused until the pool is reopened.
+    /// Set when a write to the data file failed for good: what failed. Writes are refused until the
+    /// pool is reopened.
     pub failed: Option<String>,
 }
 
@@ -250,7 +261,8 @@ pub struct CheckReport {
     pub volumes: BTreeMap<String, u64>,
     /// Kinds of problem, listed or not, with how many of each.
     pub kinds: BTreeMap<&'static str, u64>,
-    /// What can be said of the end of the log, as the opening found it, if that was not an orderly one: no problem, and not to be concealed.
+    /// What can be said of the end of the log, as the opening found it, if that was not an orderly
+    /// one: no problem, and not to be concealed.
     pub log_end: Option<String>,
     /// What opening the pool has put right that a crash may have left as well: no problem, and
     /// not to be concealed.
@@ -312,10 +324,12 @@ impl Problem {
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// A stable name: `superblock`, `record`, `fragment`, `header`, `usage`, `overlap`, `object`, `history`,
-    /// `catalogue`, `costs`, `map-store`, `log`, `data`; `lost` is what a repair was allowed to drop.
+    /// A stable name: `superblock`, `record`, `fragment`, `header`, `usage`, `overlap`, `object`,
+    /// `history`, `catalogue`, `costs`, `map-store`, `log`, `data`; `lost` is what a repair was
+    /// allowed to drop.
     pub kind: &'static str,
-    /// Volume or snapshot that is concerned, if any: the volume if it is, else the newest that sees the place. Others are in `detail`.
+    /// Volume or snapshot that is concerned, if any: the volume if it is, else the newest that sees
+    /// the place. Others are in `detail`.
     pub volume: Option<String>,
     /// Byte offset in the volume, if any.
     pub offset: Option<u64>,

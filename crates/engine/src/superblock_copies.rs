@@ -29,7 +29,8 @@ use crate::options::PoolEnv;
 use crate::status::Problem;
 use crate::superblock_io::{self, choose, mark_inventory, read_copies};
 
-/// Extents in which batches of the pool are looked for. The catalogue's are the first of them; one batch is enough.
+/// Extents in which batches of the pool are looked for. The catalogue's are the first of them; one
+/// batch is enough.
 const EXTENTS_TRIED_MAX: usize = 64;
 
 /// The copy at the end, and where it is.
@@ -53,7 +54,8 @@ pub(crate) const fn bytes_with_end(capacity_bytes: u64) -> u64 {
     capacity_bytes.next_multiple_of(SUPERBLOCK_BYTES as u64) + SUPERBLOCK_TAIL_BYTES
 }
 
-/// Most bytes that a pool may use of storage that cannot grow, if room for the copy at the end is to be left; `capacity_bytes` if that is less.
+/// Most bytes that a pool may use of storage that cannot grow, if room for the copy at the end is
+/// to be left; `capacity_bytes` if that is less.
 pub(crate) fn capacity_with_end(disk: &dyn Disk, capacity_bytes: u64) -> u64 {
     let Ok(size) = disk.size_bytes() else { return capacity_bytes };
     if disk.may_grow() || capacity_bytes > size {
@@ -62,8 +64,8 @@ pub(crate) fn capacity_with_end(disk: &dyn Disk, capacity_bytes: u64) -> u64 {
     superblock_end_offset(size).map_or(capacity_bytes, |most| capacity_bytes.min(most))
 }
 
-/// Makes the copy at the end say what the superblock does, durably. A file without room for it gets longer. What the storage refuses is left: this is the
-/// last of several copies.
+/// Makes the copy at the end say what the superblock does, durably. A file without room for it gets
+/// longer. What the storage refuses is left: this is the last of several copies.
 ///
 /// # Errors
 /// When the sync failed.
@@ -154,8 +156,9 @@ pub(crate) fn read_stored(store: &dyn MapStore) -> Option<Superblock> {
     Superblock::decode(&bytes).ok()
 }
 
-/// The superblock in force; with `repair` that of a copy elsewhere, if both first ones are unusable, and what is to be told of that. Nothing is written:
-/// the first copies come back when the pool is opened.
+/// The superblock in force; with `repair` that of a copy elsewhere, if both first ones are
+/// unusable, and what is to be told of that. Nothing is written: the first copies come back when
+/// the pool is opened.
 ///
 /// # Errors
 /// Those of the first copies, with what is in their place and what can be done.
@@ -189,7 +192,8 @@ pub(crate) fn beginning(disk: &dyn Disk) -> String {
     foreign::at_beginning(disk).map(|what| format!("; its beginning holds {what}")).unwrap_or_default()
 }
 
-/// The newest copy elsewhere that is of the map's pool, if the log has batches of it; and where it is.
+/// The newest copy elsewhere that is of the map's pool, if the log has batches of it; and where it
+/// is.
 fn elsewhere(env: &PoolEnv) -> Result<Option<(Superblock, String)>> {
     let bytes = env.store.get(KEY_CHECKPOINT).map_err(store_error)?;
     let Some(checkpoint) = bytes.and_then(|bytes| Checkpoint::decode(&bytes).ok()) else { return Ok(None) };

@@ -1,4 +1,5 @@
-//! What becomes of a pool whose beginning is overwritten: its copies elsewhere, at whatever moment a crash leaves them.
+//! What becomes of a pool whose beginning is overwritten: its copies elsewhere, at whatever moment
+//! a crash leaves them.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use bytes::Bytes;
@@ -153,7 +154,8 @@ fn data_that_holds_nothing_of_the_pool_is_not_written_to() {
     assert_eq!(machine.power.next_point(), before);
 }
 
-/// At whatever point the power fails, the pool opens, and the next opening has all copies right. So it is from an old pool, which has none.
+/// At whatever point the power fails, the pool opens, and the next opening has all copies right. So
+/// it is from an old pool, which has none.
 #[test]
 fn crashes_between_copies_leave_a_pool_that_opens() {
     type Change = fn(&Pool) -> Result<()>;

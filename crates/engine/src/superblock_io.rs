@@ -52,12 +52,15 @@ pub(crate) fn choose(copies: &Copies) -> Result<Superblock> {
     }
 }
 
-/// Makes both copies say, durably, what `superblock`, the one in force, does, and that map records may be compact, which it does not say in a pool
-/// of an older program. So does the older one of two, as a crash in the middle of a rewrite leaves it: it would count again as soon as the other one
-/// cannot be read. A damaged one beside one that is right is left to whoever checks. To be called before the map is written; again, it changes nothing.
+/// Makes both copies say, durably, what `superblock`, the one in force, does, and that map records
+/// may be compact, which it does not say in a pool of an older program. So does the older one of
+/// two, as a crash in the middle of a rewrite leaves it: it would count again as soon as the other
+/// one cannot be read. A damaged one beside one that is right is left to whoever checks. To be
+/// called before the map is written; again, it changes nothing.
 ///
 /// # Errors
-/// What the storage fails with. One copy may be changed by then, which keeps older programs off, and does nothing else.
+/// What the storage fails with. One copy may be changed by then, which keeps older programs off,
+/// and does nothing else.
 pub(crate) fn bring_up_to_date(disk: &dyn Disk, superblock: &Superblock) -> Result<()> {
     let mut wanted = superblock.clone();
     wanted.features_incompat |= INCOMPAT_COMPACT_RECORDS;
@@ -71,7 +74,8 @@ pub(crate) fn bring_up_to_date(disk: &dyn Disk, superblock: &Superblock) -> Resu
     }
 }
 
-/// Makes both copies say, durably, that there is an inventory of extents, which they do not in a pool of an older program. To be called when there is one.
+/// Makes both copies say, durably, that there is an inventory of extents, which they do not in a
+/// pool of an older program. To be called when there is one.
 ///
 /// # Errors
 /// What the storage fails with.
@@ -101,11 +105,13 @@ fn mark(disk: &dyn Disk, change: impl FnOnce(&mut Superblock)) -> Result<()> {
     write(disk, &wanted)
 }
 
-/// Makes sure that the storage is as large as the superblock says: growing makes it larger first, shrinking cuts it off last, so a
-/// shorter one has lost its end. With `repair` what is wrong is returned.
+/// Makes sure that the storage is as large as the superblock says: growing makes it larger first,
+/// shrinking cuts it off last, so a shorter one has lost its end. With `repair` what is wrong is
+/// returned.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] without `repair`, or if the storage cannot be made longer; and what it fails with.
+/// [`ErrorKind::Corrupt`] without `repair`, or if the storage cannot be made longer; and what it
+/// fails with.
 pub(crate) fn find_end(disk: &dyn Disk, superblock: &Superblock, repair: bool) -> Result<Option<String>> {
     let failed = |error| Error::from_io("the size of the pool's data cannot be told", error);
     let (has, needs) = (disk.size_bytes().map_err(failed)?, superblock.capacity_bytes);
@@ -126,8 +132,8 @@ pub(crate) fn find_end(disk: &dyn Disk, superblock: &Superblock, repair: bool) -
     Ok(Some(what))
 }
 
-/// Makes storage that has lost its end as long again, without what was there. To be done when the map has been mended, which may be refused: only the
-/// length says that the end is gone.
+/// Makes storage that has lost its end as long again, without what was there. To be done when the
+/// map has been mended, which may be refused: only the length says that the end is gone.
 ///
 /// # Errors
 /// What the storage fails with.
@@ -136,7 +142,8 @@ pub(crate) fn lengthen(disk: &dyn Disk, superblock: &Superblock) -> Result<()> {
     disk.grow(superblock.capacity_bytes).map_err(failed)
 }
 
-/// Storage that has lost its end, as it will be when it is as long again: what is gone reads as zeroes.
+/// Storage that has lost its end, as it will be when it is as long again: what is gone reads as
+/// zeroes.
 pub(crate) struct WithoutEnd(pub Arc<dyn Disk>);
 
 impl DiskLayer for WithoutEnd {
@@ -158,15 +165,16 @@ impl DiskLayer for WithoutEnd {
     }
 }
 
-/// Whether there is, or was, a pool. A damaged first copy without a second one is none: the second is written when the first is
-/// durable, so this is what a crash in the middle of making a pool has torn.
+/// Whether there is, or was, a pool. A damaged first copy without a second one is none: the second
+/// is written when the first is durable, so this is what a crash in the middle of making a pool has
+/// torn.
 pub(crate) fn hold_pool(copies: &Copies) -> bool {
     use SuperblockError::{Damaged, Missing};
     !matches!(copies, [Err(Missing | Damaged(_)), Err(Missing)])
 }
 
-/// Writes both copies, one after the other is durable: the one that is in force comes last. So whatever a crash in between leaves, and
-/// whatever one before has left, one copy is whole.
+/// Writes both copies, one after the other is durable: the one that is in force comes last. So
+/// whatever a crash in between leaves, and whatever one before has left, one copy is whole.
 pub(crate) fn write(disk: &dyn Disk, superblock: &Superblock) -> Result<()> {
     let mut offsets = SUPERBLOCK_OFFSETS;
     match read_copies(disk)? {

@@ -1,4 +1,5 @@
-//! What becomes of a pool that an older program has made: no feature is in its superblock, and no record of its map is compact.
+//! What becomes of a pool that an older program has made: no feature is in its superblock, and no
+//! record of its map is compact.
 #![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
@@ -71,7 +72,8 @@ fn is_compact((key, value): &(Vec<u8>, Vec<u8>)) -> bool {
     value[if key[0] == b'R' { 0 } else { 21 + 2 }] & 0x40 != 0
 }
 
-/// A pool as an older program would have left it in a crash: with records, with deltas beside them, and with a log behind both.
+/// A pool as an older program would have left it in a crash: with records, with deltas beside them,
+/// and with a log behind both.
 fn older_pool() -> Machine {
     let machine = Machine::new(CAPACITY_BYTES, 1);
     let pool = pool_on(&machine, machine.disk.handle(), CAPACITY_BYTES, 0);

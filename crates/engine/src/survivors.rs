@@ -1,12 +1,15 @@
-//! What lives in the extents that are cleaned, on its way to another place: collected, verified, cut down to what is still read,
-//! put in order, and packed into batches.
+//! What lives in the extents that are cleaned, on its way to another place: collected, verified,
+//! cut down to what is still read, put in order, and packed into batches.
 //!
 //! 1. *Collect*: an extent is read whole (`victim_reads`); its `residents` are taken.
-//! 2. *Verify*: each payload against its checksum. A damaged one stays where it is, and its extent with it: then nothing
-//!    that could still be saved is lost, and its readers are told.
-//! 3. *Compress anew* what is cold, where that is wanted (`cold`). *Cut* what is not: a unit of which blocks have been overwritten is decoded, and the runs that are left become units of their own, if
-//!    that makes less of it. Whole units move as they are: their checksum covers who they are, not where.
-//! 4. *Order*: by object and block over all extents of a round, so that neighbours come together again; what is written often apart (`rewrites`).
+//! 2. *Verify*: each payload against its checksum. A damaged one stays where it is, and its extent
+//!    with it: then nothing that could still be saved is lost, and its readers are told.
+//! 3. *Compress anew* what is cold, where that is wanted (`cold`). *Cut* what is not: a unit of
+//!    which blocks have been overwritten is decoded, and the runs that are left become units of
+//!    their own, if that makes less of it. Whole units move as they are: their checksum covers who
+//!    they are, not where.
+//! 4. *Order*: by object and block over all extents of a round, so that neighbours come together
+//!    again; what is written often apart (`rewrites`).
 //! 5. *Pack* into batches of at most an extent, of one stream each.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -41,7 +44,8 @@ const BATCH_BYTES_MAX: usize = 1 << 20;
 const _: () = assert!(BATCH_BYTES_MAX / MOVE_ENTRY_BYTES < 1 << 16);
 /// Cutting a unit takes decoding and compressing it: not for less than this share of its blocks.
 const CUT_DIVISOR: u32 = 8;
-/// Level at which what is left of a unit with a dictionary is compressed: its number does not tell its own.
+/// Level at which what is left of a unit with a dictionary is compressed: its number does not tell
+/// its own.
 const CUT_LEVEL: ZstdLevel = match ZstdLevel::new(3) {
     Some(level) => level,
     None => ZstdLevel::MIN,
@@ -109,7 +113,8 @@ impl Filling {
 pub(crate) struct Survivors {
     list: Vec<Survivor>,
     bytes: Vec<u8>,
-    /// Extents of which it was known without asking the map what lives there, and since when they were in that use.
+    /// Extents of which it was known without asking the map what lives there, and since when they
+    /// were in that use.
     known: BTreeMap<ExtentIndex, Since>,
 }
 
@@ -168,7 +173,8 @@ impl Survivors {
         self.list.iter_mut().for_each(|survivor| survivor.is_hot = false);
     }
 
-    /// Keeps of each survivor the blocks that `still` says, and only survivors of which some are left.
+    /// Keeps of each survivor the blocks that `still` says, and only survivors of which some are
+    /// left.
     pub(crate) fn keep(
         &mut self,
         mut still: impl FnMut(&Survivor, &BTreeMap<ExtentIndex, Since>) -> surface::Result<BlockMask>,
@@ -203,7 +209,8 @@ impl Survivors {
         self.push(was, Move { fragment, live: fragment.unit(), from, made: was.made }, payload);
     }
 
-    /// Bytes of payload that were added since the mark, and what they take in the log with what describes them.
+    /// Bytes of payload that were added since the mark, and what they take in the log with what
+    /// describes them.
     pub(crate) fn since(&self, mark: (usize, usize)) -> (usize, usize) {
         let payload = self.bytes.len() - mark.1;
         let entries = self.list[mark.0..].iter().map(|survivor| move_entry_bytes(survivor.moved.fragment.first));
@@ -227,7 +234,8 @@ impl Survivors {
         ordered
     }
 
-    /// Divides ordered survivors into batches of at most `max` bytes, none of which has both hot ones and others; which, and the bytes of each.
+    /// Divides ordered survivors into batches of at most `max` bytes, none of which has both hot
+    /// ones and others; which, and the bytes of each.
     fn divide(ordered: &[&Survivor], max: usize) -> Vec<(Range<usize>, usize)> {
         let mut batches = Vec::new();
         let (mut begin, mut filling) = (0, Filling::default());
@@ -244,7 +252,8 @@ impl Survivors {
         batches
     }
 
-    /// Takes those survivors out of `rest` that fill a batch of at most `room` bytes, in order, as far as they lie in the first `max` bytes.
+    /// Takes those survivors out of `rest` that fill a batch of at most `room` bytes, in order, as
+    /// far as they lie in the first `max` bytes.
     fn fill<'a>(rest: &mut VecDeque<&'a Survivor>, room: usize, max: usize) -> Vec<&'a Survivor> {
         let mut filling = Filling::default();
         let (mut taken, mut passed, mut passed_bytes) = (Vec::new(), Vec::new(), 0);
@@ -271,8 +280,8 @@ impl Survivors {
         let largest = self.list.iter().map(|s| s.payload.len() + BATCH_ALIGN).max().unwrap_or(0);
         let (mut bytes, last) = (0u64, batches.len().saturating_sub(1));
         for (index, (_, len)) in batches.iter().enumerate() {
-            // A batch of an extent's size was closed because nothing more fits there. The last one leaves a tail that is worth
-            // something only if such fragments fit in it.
+            // A batch of an extent's size was closed because nothing more fits there. The last one
+            // leaves a tail that is worth something only if such fragments fit in it.
             let closed = extent_bytes <= BATCH_BYTES_MAX && (index < last || extent_bytes - len < largest);
             bytes += if closed { extent_bytes as u64 } else { *len as u64 };
         }
@@ -281,8 +290,8 @@ impl Survivors {
 }
 
 impl Core {
-    /// Steps 1 to 3 for one extent, whose bytes are `bytes`. `is_current` tells whether the last checkpoint is still the one as of which the victim's live
-    /// bytes were read.
+    /// Steps 1 to 3 for one extent, whose bytes are `bytes`. `is_current` tells whether the last
+    /// checkpoint is still the one as of which the victim's live bytes were read.
     ///
     /// # Errors
     /// When the map cannot be read.
@@ -356,8 +365,9 @@ impl Core {
         Collected::All
     }
 
-    /// Step 3: makes units of the live runs of a unit, compressed as it was; if it was with a dictionary that is not in force any more, with the
-    /// newest, or without one. `false` if that would not make less of it.
+    /// Step 3: makes units of the live runs of a unit, compressed as it was; if it was with a
+    /// dictionary that is not in force any more, with the newest, or without one. `false` if that
+    /// would not make less of it.
     fn cut(
         &self,
         object: &Object,
@@ -407,8 +417,8 @@ impl Core {
         Ok(wins)
     }
 
-    /// Looks at the map again: a checkpoint came between since the survivors were collected, and the places that they come from may hold
-    /// something else by now.
+    /// Looks at the map again: a checkpoint came between since the survivors were collected, and
+    /// the places that they come from may hold something else by now.
     pub(crate) fn keep_unmoved(&self, survivors: &mut Survivors) -> surface::Result<()> {
         survivors.keep(|survivor, known| {
             let Some(object) = self.objects.get(survivor.object).filter(|o| self.objects.is_seen(o.id)) else {
@@ -417,7 +427,8 @@ impl Core {
             let (key, from) = (survivor.key(), survivor.moved.from);
             let extent = self.geometry.extent_at(from);
             if let Some(since) = known.get(&extent) {
-                // In this order: what a checkpoint publishes is among the dead before it leaves the overlays.
+                // In this order: what a checkpoint publishes is among the dead before it leaves the
+                // overlays.
                 let live = self.map.unmoved(key, survivor.epoch, from, survivor.moved.live);
                 let deaths = self.applier.deaths.lock();
                 if let Some(dead) = deaths.of(extent).filter(|dead| dead.since == *since) {

@@ -47,7 +47,8 @@ impl Syncs {
     /// that one sync serves all callers that came before it.
     ///
     /// # Errors
-    /// When a sync failed, now or ever: what the medium holds is not known any more, and repeating it would prove nothing.
+    /// When a sync failed, now or ever: what the medium holds is not known any more, and repeating
+    /// it would prove nothing.
     pub(crate) fn reach(&self, target: Seq, written: impl Fn() -> Seq) -> Result<()> {
         self.sync_until(|state| state.durable_before >= target, written)
     }

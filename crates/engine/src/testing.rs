@@ -20,7 +20,8 @@ pub(crate) fn env_on(machine: &Machine, disk: Arc<dyn Disk>) -> PoolEnv {
     }
 }
 
-/// A new pool with extents of 64 KiB on that machine, with `disk` instead of its own, and so many workers.
+/// A new pool with extents of 64 KiB on that machine, with `disk` instead of its own, and so many
+/// workers.
 pub(crate) fn pool_on(machine: &Machine, disk: Arc<dyn Disk>, capacity_bytes: u64, workers: usize) -> Pool {
     pool_in(env_on(machine, disk), capacity_bytes, workers)
 }

@@ -1,11 +1,14 @@
-//! Which records of an object somebody still sees. Pure: descriptors and records go in, masks come out.
+//! Which records of an object somebody still sees. Pure: descriptors and records go in, masks come
+//! out.
 //!
-//! An object is a timeline of epochs. A *point* is an epoch at which somebody looks at it: its own head if it is a volume, and
-//! the origin of every snapshot and clone that came from it. From a point one sees the records up to its epoch, without those
-//! that a rollback before the point cut out, newest first; the first one that knows a block decides. So a record's block is
-//! *needed* if and only if there is a point that sees the record and no newer one that knows the block. Everything else
-//! is dead: that is all there is to destroying a snapshot, a volume or a clone, and to rolling back. From a *partial* point, where only clones look,
-//! no more is needed than these have not got themselves (`need`).
+//! An object is a timeline of epochs. A *point* is an epoch at which somebody looks at it: its own
+//! head if it is a volume, and the origin of every snapshot and clone that came from it. From a
+//! point one sees the records up to its epoch, without those that a rollback before the point cut
+//! out, newest first; the first one that knows a block decides. So a record's block is *needed* if
+//! and only if there is a point that sees the record and no newer one that knows the block.
+//! Everything else is dead: that is all there is to destroying a snapshot, a volume or a clone, and
+//! to rolling back. From a *partial* point, where only clones look, no more is needed than these
+//! have not got themselves (`need`).
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -31,14 +34,16 @@ pub(crate) struct Timeline {
     pub has_origin: bool,
     /// The partial points, rising, and the clones that look from there.
     pub clones: Vec<(Epoch, Vec<ObjectId>)>,
-    /// The objects of which less is needed when this one has more: its origin, if it looks from a partial point, and so on.
+    /// The objects of which less is needed when this one has more: its origin, if it looks from a
+    /// partial point, and so on.
     pub below: Vec<ObjectId>,
 }
 
 /// The timelines of all objects that have records, at one moment.
 pub(crate) type Timelines = HashMap<ObjectId, Arc<Timeline>>;
 
-/// Points that see the same, by index; the records that answer, by index, and for which blocks; blocks that none answers.
+/// Points that see the same, by index; the records that answer, by index, and for which blocks;
+/// blocks that none answers.
 pub(crate) type View = (Range<usize>, Vec<(usize, BlockMask)>, BlockMask);
 
 impl Timeline {
@@ -53,8 +58,9 @@ impl Timeline {
         self.cuts.is_empty() && self.points.last().is_some_and(|point| point >= epoch)
     }
 
-    /// What points see of `records` (newest first): for each run of points that see the same, which of [`points`](Self::points)
-    /// they are, the records that answer with the blocks for which they do, and the blocks that none knows.
+    /// What points see of `records` (newest first): for each run of points that see the same, which
+    /// of [`points`](Self::points) they are, the records that answer with the blocks for which they
+    /// do, and the blocks that none knows.
     pub(crate) fn views(&self, records: &GroupRecords) -> Vec<View> {
         let known: Vec<_> = records.iter().map(|(_, record)| record.known()).collect();
         let mut views: Vec<View> = Vec::new();
@@ -101,7 +107,8 @@ impl Timeline {
         self.points[points].iter().map(need).fold(BlockMask::EMPTY, BlockMask::or)
     }
 
-    /// The blocks of each of `records` (newest first) that some point needs, given what partial ones do.
+    /// The blocks of each of `records` (newest first) that some point needs, given what partial
+    /// ones do.
     pub(crate) fn needed(&self, records: &GroupRecords, needs: &Needs) -> Vec<BlockMask> {
         let mut needed = vec![BlockMask::EMPTY; records.len()];
         for (points, answers, _) in self.views(records) {
@@ -119,12 +126,14 @@ impl Timeline {
         records.iter().zip(needed).any(|((_, record), needed)| !record.allocated().minus(needed).is_empty())
     }
 
-    /// Takes out of `records` what nobody needs, given the `needs` of partial points; `lost` gets what fragments lose by it, with those blocks as their live mask.
-    /// Records may be empty afterwards. Returns whether anything changed.
+    /// Takes out of `records` what nobody needs, given the `needs` of partial points; `lost` gets
+    /// what fragments lose by it, with those blocks as their live mask. Records may be empty
+    /// afterwards. Returns whether anything changed.
     ///
-    /// Holes that hide nothing go too. `above` are changes that lie over the records until a checkpoint is published: what
-    /// they say of older epochs must stay hidden until then. What is taken out now may have been moved since the checkpoint captured its state,
-    /// and come back with that move: what hides it stays until the group is looked at again.
+    /// Holes that hide nothing go too. `above` are changes that lie over the records until a
+    /// checkpoint is published: what they say of older epochs must stay hidden until then. What is
+    /// taken out now may have been moved since the checkpoint captured its state, and come back
+    /// with that move: what hides it stays until the group is looked at again.
     pub(crate) fn trim(
         &self,
         records: &mut GroupRecords,
@@ -168,9 +177,10 @@ impl Timeline {
 /// The looks of one object: at its own head, and at its origin.
 pub(crate) type Made = (Option<Look>, Option<Look>);
 
-/// The looks that a descriptor makes: at its own head, and its origin. A destroyed object that others still look at needs its
-/// origin for them. A dictionary is looked at for as long as its parent exists (`has_parent`), in whatever state: only fragments of
-/// the parent's records, and of what came from the parent, may need it.
+/// The looks that a descriptor makes: at its own head, and its origin. A destroyed object that
+/// others still look at needs its origin for them. A dictionary is looked at for as long as its
+/// parent exists (`has_parent`), in whatever state: only fragments of the parent's records, and of
+/// what came from the parent, may need it.
 pub(crate) fn points_of(descriptor: &ObjectDescriptor, is_seen: bool, has_parent: bool) -> Made {
     let has_head = match descriptor.state {
         ObjectState::Volume => true,

@@ -73,7 +73,8 @@ fn trimming_keeps_what_points_see_and_nothing_else() {
         for point in &timeline.points {
             for block in 0..32 {
                 let (was, is) = (seen(&timeline, &before, *point, block), seen(&timeline, &after, *point, block));
-                // A hole with nothing beneath it may go, if there is no origin: not before what it hid.
+                // A hole with nothing beneath it may go, if there is no origin: not before what it
+                // hid.
                 let same = was == is || was.is_some_and(|(_, data)| !data) && is.is_none() && !timeline.has_origin;
                 assert!(same, "round {round}: point {point:?} block {block}: {was:?} became {is:?}");
             }

@@ -1,15 +1,18 @@
-//! How a volume gets its dictionaries: trained in the background from samples of what it writes, judged by samples that were held out, and
-//! adopted when they pay.
+//! How a volume gets its dictionaries: trained in the background from samples of what it writes,
+//! judged by samples that were held out, and adopted when they pay.
 //!
 //! 1. Samples of a volume are complete (`samples`).
-//! 2. Dictionaries are trained with three quarters of them: one with all, and one for each part of the volume, because a volume holds several kinds of
-//!    data, which lie in different places.
-//! 3. The others are compressed as things stand, with the best dictionary in force for their part or none, and with each new one.
-//! 4. Those that pay ([`policy::Adoption::select`]), if the volume still wants them, and there is room, go into the log: each its descriptor and content
-//!    in one batch. When it is applied, the volume's next small units may use it; which of them do, their regions find out ([`policy::Region`]).
+//! 2. Dictionaries are trained with three quarters of them: one with all, and one for each part of
+//!    the volume, because a volume holds several kinds of data, which lie in different places.
+//! 3. The others are compressed as things stand, with the best dictionary in force for their part
+//!    or none, and with each new one.
+//! 4. Those that pay ([`policy::Adoption::select`]), if the volume still wants them, and there is
+//!    room, go into the log: each its descriptor and content in one batch. When it is applied, the
+//!    volume's next small units may use it; which of them do, their regions find out
+//!    ([`policy::Region`]).
 //!
-//! Old dictionaries stay, since fragments need them. Their number is bounded; what no fragment needs any more is given up at the end of a recompression
-//! (`dictionary_review`).
+//! Old dictionaries stay, since fragments need them. Their number is bounded; what no fragment
+//! needs any more is given up at the end of a recompression (`dictionary_review`).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -54,7 +57,8 @@ pub(crate) fn run(core: &Weak<Core>) {
 }
 
 impl Pool {
-    /// Trains dictionaries now with whatever samples there are, instead of when there are enough of them; how many were adopted.
+    /// Trains dictionaries now with whatever samples there are, instead of when there are enough of
+    /// them; how many were adopted.
     ///
     /// # Errors
     /// When the storage fails.
@@ -69,8 +73,8 @@ impl Pool {
 }
 
 impl Core {
-    /// All steps for one volume whose samples are complete, or with `now` for one that has some. How many dictionaries it got; `None`: there is no
-    /// such volume.
+    /// All steps for one volume whose samples are complete, or with `now` for one that has some.
+    /// How many dictionaries it got; `None`: there is no such volume.
     pub(crate) fn train_some(&self, now: bool) -> Result<Option<u64>> {
         let _alone = self.dictionaries.training.lock();
         let alive = |id| self.objects.get(id).is_some_and(|object| object.is_live());
@@ -100,7 +104,8 @@ impl Core {
         train_dictionaries(&samples.parts(), &present, (level, &limit), most, samples.written_bytes, adoption)
     }
 
-    /// The bytes of those that the object's new units are compressed with, as far as they can be read.
+    /// The bytes of those that the object's new units are compressed with, as far as they can be
+    /// read.
     fn dictionaries_in_force(&self, object: &Object, settings: &Settings) -> Vec<Vec<u8>> {
         let encoders = self.encoders(object, settings);
         let numbers = encoders.iter().flat_map(|all| (1..=all.count()).filter_map(|index| all.number(index)));

@@ -1,15 +1,17 @@
 //! Decoded units that small reads left behind. Bounded in bytes.
 //!
-//! While there is room every unit is kept: what fits into memory is soon read from there. In a full cache a unit is kept when it is
-//! read for the second time within a short while: random reads over much data would only push one another out, and then
-//! decoding no more of a unit than was asked for is cheaper than decoding all of it.
+//! While there is room every unit is kept: what fits into memory is soon read from there. In a full
+//! cache a unit is kept when it is read for the second time within a short while: random reads over
+//! much data would only push one another out, and then decoding no more of a unit than was asked
+//! for is cheaper than decoding all of it.
 //!
-//! The units of a large cache lie in an arena of their own: see there. What it has no room for, as units are cut from it in powers of two, lies on the
-//! heap, and so do those of a small cache: who reads much writes little, so that they use memory that the write buffer leaves. What is read ahead comes
-//! and goes, so there it takes buffers that are used again.
+//! The units of a large cache lie in an arena of their own: see there. What it has no room for, as
+//! units are cut from it in powers of two, lies on the heap, and so do those of a small cache: who
+//! reads much writes little, so that they use memory that the write buffer leaves. What is read
+//! ahead comes and goes, so there it takes buffers that are used again.
 //!
-//! What was read ahead of a stream leaves when the stream has passed it: who reads much in order seldom comes back, and memory that
-//! was in use a moment ago is faster than any that was not.
+//! What was read ahead of a stream leaves when the stream has passed it: who reads much in order
+//! seldom comes back, and memory that was in use a moment ago is faster than any that was not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +26,8 @@ use units::{GroupIndex, ObjectId};
 use crate::buffers::{BufferPool, PooledBuf};
 use crate::map::Piece;
 
-/// A unit by its place and by what it is: an extent that was used again holds other units under other keys.
+/// A unit by its place and by what it is: an extent that was used again holds other units under
+/// other keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct UnitKey {
     location: u64,
@@ -65,7 +68,8 @@ impl Weighter<UnitKey, Unit> for UnitWeight {
 
 type Guard<'a> = PlaceholderGuard<'a, UnitKey, Unit, UnitWeight, DefaultHashBuilder, DefaultLifecycle<UnitKey, Unit>>;
 
-/// A unit that is being read: others wait for it. Dropped without being filled, they read for themselves.
+/// A unit that is being read: others wait for it. Dropped without being filled, they read for
+/// themselves.
 pub(crate) struct Claim<'a> {
     guard: Guard<'a>,
     taken: &'a AtomicU64,
@@ -111,7 +115,8 @@ const RECENT: usize = 16384;
 
 /// Caches of this size and more have an arena: the first use of a smaller one is soon over.
 const ARENA_BYTES_MIN: usize = 256 << 20;
-/// A part of the cache's size by which its arena is larger, for units that are being read, or still read after they left the cache.
+/// A part of the cache's size by which its arena is larger, for units that are being read, or still
+/// read after they left the cache.
 const ARENA_SPARE_SHARE: usize = 8;
 
 pub(crate) struct UnitCache {

@@ -1,5 +1,5 @@
-//! Usage pages, as the map store keeps the live bytes of extents: their sum, and pages made from a count. Owns no state: `extents` has the counts
-//! in memory, checkpoints bring them into the store.
+//! Usage pages, as the map store keeps the live bytes of extents: their sum, and pages made from a
+//! count. Owns no state: `extents` has the counts in memory, checkpoints bring them into the store.
 
 use std::collections::BTreeMap;
 

@@ -1,11 +1,13 @@
-//! Reads the extents that are to be cleaned, scrubbed or checked, a few ahead of who looks at them, so that the device works meanwhile.
+//! Reads the extents that are to be cleaned, scrubbed or checked, a few ahead of who looks at them,
+//! so that the device works meanwhile.
 //!
-//! The reader threads do it, in pieces between which others' requests come. What they drop because they have too much to do, or where there are none, is
-//! read by whoever wants it.
+//! The reader threads do it, in pieces between which others' requests come. What they drop because
+//! they have too much to do, or where there are none, is read by whoever wants it.
 //!
-//! Who scrubs or checks while nothing else goes on has whole extents read through a ring of its own, as many as the device needs to be as fast as it can be.
-//! On a virtual disk such requests starve writes (see `env::FileDisk`), so that this ends, until the next round, as soon as anything else is read or
-//! written.
+//! Who scrubs or checks while nothing else goes on has whole extents read through a ring of its
+//! own, as many as the device needs to be as fast as it can be. On a virtual disk such requests
+//! starve writes (see `env::FileDisk`), so that this ends, until the next round, as soon as
+//! anything else is read or written.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -19,11 +21,13 @@ use crate::core::Core;
 use crate::extents::Victim;
 use crate::log_reads::Source;
 
-/// Most extents of a round in memory at the same time beside others: the one that is looked at, and those that are read meanwhile.
+/// Most extents of a round in memory at the same time beside others: the one that is looked at, and
+/// those that are read meanwhile.
 const EXTENTS_MAX: u64 = 4;
 /// The part of the memory budget that they may take, if there are two at least.
 const MEMORY_DIVISOR: u64 = 32;
-/// The same while nothing else goes on. What [`large_reads_bytes`] allows keeps a device busy, and is what somebody who begins then waits for.
+/// The same while nothing else goes on. What [`large_reads_bytes`] allows keeps a device busy, and
+/// is what somebody who begins then waits for.
 const ALONE_EXTENTS_MAX: u64 = 64;
 
 type Outcome = io::Result<AlignedBuf>;
@@ -50,7 +54,8 @@ struct Ring<'a> {
     /// `None`: it could not be read so.
     come: BTreeMap<usize, Option<AlignedBuf>>,
     next_tag: usize,
-    /// [`Core::traffic_bytes`] as long as nothing else goes on: grows with what the ring reads. `None`: nothing else can.
+    /// [`Core::traffic_bytes`] as long as nothing else goes on: grows with what the ring reads.
+    /// `None`: nothing else can.
     traffic_bytes: Option<u64>,
     /// A read was not whole: what is wrong with the device or the ring may be so with the next one.
     has_failed: bool,
@@ -92,8 +97,9 @@ impl<'a> VictimReads<'a> {
         Self { core, rest: victims.into_iter(), ahead: VecDeque::new(), ring: None }
     }
 
-    /// Reads as fast as the device can for as long as nothing else goes on: [`Core::traffic_bytes`] has been `traffic_bytes` since the last round, and
-    /// only grows by these reads. `None`: nothing else can go on.
+    /// Reads as fast as the device can for as long as nothing else goes on: [`Core::traffic_bytes`]
+    /// has been `traffic_bytes` since the last round, and only grows by these reads. `None`:
+    /// nothing else can go on.
     pub(crate) fn while_alone(core: &'a Core, victims: Vec<Victim>, traffic_bytes: Option<u64>) -> Self {
         let is_worth_it = !victims.is_empty() && traffic_bytes.is_none_or(|bytes| bytes == core.traffic_bytes());
         let reads = if is_worth_it { core.env.disk.read_ring() } else { None };
@@ -149,8 +155,8 @@ fn extents_max(bytes: u64, extent_bytes: u32, most: u64) -> usize {
 }
 
 impl Core {
-    /// What users have read and written, sent and received since the pool was opened, and what was read and written of the data file: stays as it is
-    /// while nothing goes on.
+    /// What users have read and written, sent and received since the pool was opened, and what was
+    /// read and written of the data file: stays as it is while nothing goes on.
     pub(crate) fn traffic_bytes(&self) -> u64 {
         let counters = &*self.counters;
         counters.foreground_bytes() + counters.log_bytes.get() + counters.read_disk_bytes.get()

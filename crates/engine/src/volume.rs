@@ -17,11 +17,14 @@ use crate::read_ahead::ReadAhead;
 use crate::write_buffer::{DirtyRun, GroupKey};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Groups of a discard up to which it goes through the write buffer; larger ones go to the log as ranges.
+/// Groups of a discard up to which it goes through the write buffer; larger ones go to the log as
+/// ranges.
 const BUFFERED_DISCARD_GROUPS: u64 = 64;
-/// Largest request whose buffer is kept until all of it is drained; what is larger is copied, a group at a time.
+/// Largest request whose buffer is kept until all of it is drained; what is larger is copied, a
+/// group at a time.
 const PINNED_BYTES_MAX: usize = 1 << 20;
-/// Size of requests that the engine serves best: the default unit, and a group, which no unit crosses.
+/// Size of requests that the engine serves best: the default unit, and a group, which no unit
+/// crosses.
 const PREFERRED_BYTES: u32 = GROUP_BYTES as u32;
 
 /// A volume of an open pool, or a snapshot, which is a volume that never changes.
@@ -52,7 +55,8 @@ impl Volume {
         self.object.title()
     }
 
-    /// Enters a request: the range lies within the volume, and the volume is not destroyed while the guard is held.
+    /// Enters a request: the range lies within the volume, and the volume is not destroyed while
+    /// the guard is held.
     fn enter(&self, offset: u64, length: u64) -> Result<RwLockReadGuard<'_, ()>> {
         let guard = self.object.gate.read();
         self.check_range(offset, length)?;
@@ -117,8 +121,9 @@ impl Volume {
         GroupKey { object: self.object.id, group }
     }
 
-    /// Puts whole blocks into the write buffer, zero blocks as holes unless they shall stay allocated: by reference, unless the request's buffer
-    /// would be kept in memory for less than half of it, or is so large that what is left of it after a while could be next to nothing.
+    /// Puts whole blocks into the write buffer, zero blocks as holes unless they shall stay
+    /// allocated: by reference, unless the request's buffer would be kept in memory for less than
+    /// half of it, or is so large that what is left of it after a while could be next to nothing.
     fn write_blocks(&self, first: BlockIndex, data: Bytes, keep_zeroes: bool) -> Result<()> {
         let blocks = data.len() / BLOCK_BYTES;
         if first.in_group() as usize + blocks <= GROUP_BLOCKS {
@@ -143,7 +148,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Whole blocks of one group, of which `kept` stay blocks; `pinned`: how many the buffer has that they lie in, unless they are to be copied.
+    /// Whole blocks of one group, of which `kept` stay blocks; `pinned`: how many the buffer has
+    /// that they lie in, unless they are to be copied.
     fn write_group(&self, first: BlockIndex, data: Bytes, kept: BlockMask, pinned: Option<usize>) -> Result<()> {
         let key = self.key(first.group());
         let start = first.in_group();
@@ -195,7 +201,8 @@ impl Volume {
         }
     }
 
-    /// Divides a range into the part of a block before it, whole blocks, and the part of a block behind them.
+    /// Divides a range into the part of a block before it, whole blocks, and the part of a block
+    /// behind them.
     fn divide(offset: u64, length: u64) -> [std::ops::Range<u64>; 3] {
         let end = offset + length;
         let body = offset.next_multiple_of(BLOCK).min(end);
@@ -221,8 +228,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes a range read as zeroes: whole blocks become holes. Of a large one the gate is let go now and then: whoever waits for it keeps
-    /// everybody else waiting.
+    /// Makes a range read as zeroes: whole blocks become holes. Of a large one the gate is let go
+    /// now and then: whoever waits for it keeps everybody else waiting.
     fn punch(&self, offset: u64, length: u64) -> Result<()> {
         let guard = self.enter_to_change(offset, length)?;
         let size_bytes = self.object.size_bytes();
@@ -280,7 +287,8 @@ fn in_groups(first: BlockIndex, blocks: usize) -> impl Iterator<Item = (BlockInd
     })
 }
 
-/// Which blocks of a group stay blocks when `data` is written from `first` on: all, or those that are not zero.
+/// Which blocks of a group stay blocks when `data` is written from `first` on: all, or those that
+/// are not zero.
 fn kept_blocks(first: BlockIndex, data: &[u8], keep_zeroes: bool) -> BlockMask {
     let blocks = data.as_chunks::<BLOCK_BYTES>().0.iter().zip(first.in_group()..);
     blocks
@@ -329,7 +337,8 @@ impl BlockDevice for Volume {
         Ok(done)
     }
 
-    /// 1. The range is checked, zero blocks become holes. 2. The bytes go into the write buffer; here the write is acknowledged.
+    /// 1. The range is checked, zero blocks become holes. 2. The bytes go into the write buffer;
+    ///    here the write is acknowledged.
     /// 3. With FUA: a flush.
     fn write(&self, offset: u64, data: Bytes, options: WriteOptions) -> Result<()> {
         {
@@ -361,7 +370,8 @@ impl BlockDevice for Volume {
         if options.no_hole {
             // All of it or nothing.
             drop(self.enter_to_change(offset, length)?);
-            // A megabyte at a time, so that a huge request does not fill memory; cut where blocks end, so that none is written in parts.
+            // A megabyte at a time, so that a huge request does not fill memory; cut where blocks
+            // end, so that none is written in parts.
             let (mut at, mut left) = (offset, length);
             while left > 0 {
                 let len = left.min((1 << 20) - at % BLOCK);
@@ -452,7 +462,8 @@ mod tests {
         }
     }
 
-    /// Bytes of requests in memory, and what the write buffer counts, after `write` has written to a volume of 64 MiB.
+    /// Bytes of requests in memory, and what the write buffer counts, after `write` has written to
+    /// a volume of 64 MiB.
     fn kept(write: impl Fn(&Volume, &dyn Fn(Vec<u8>) -> Bytes)) -> (usize, usize) {
         let machine = Machine::new(256 << 20, 1);
         let pool = pool_on(&machine, machine.disk.handle(), 256 << 20, 0);

@@ -5,8 +5,8 @@ use units::ExtentIndex;
 
 use crate::extents::Extents;
 
-/// Extents passed between two counts of what is left: others write and free meanwhile. A count looks
-/// at each extent, some 5 ms where there are ten million.
+/// Extents passed between two counts of what is left: others write and free meanwhile. A count
+/// looks at each extent, some 5 ms where there are ten million.
 const PASSED_MAX: u32 = 256;
 
 /// How far the work is, in live bytes.
@@ -19,8 +19,8 @@ pub(crate) struct Walked {
 }
 
 impl Walked {
-    /// Takes over where the work is: it goes on with the extent `next`. Counts what is left if that is due, and all
-    /// if the work is not where it was left.
+    /// Takes over where the work is: it goes on with the extent `next`. Counts what is left if that
+    /// is due, and all if the work is not where it was left.
     pub(crate) fn at(&mut self, extents: &Extents, next: ExtentIndex) {
         let is_where_it_was = self.next == next && next.0 > 0;
         if !is_where_it_was {

@@ -1,5 +1,7 @@
-//! The pool's own threads. *Workers* drain the write buffer and compress; *writers* put batches on the device; *readers* read
-//! ahead; the *keeper* watches ages and takes checkpoints; the *cleaner* makes space; the *trainer* makes dictionaries. With no workers there is no thread at all, and callers do everything.
+//! The pool's own threads. *Workers* drain the write buffer and compress; *writers* put batches on
+//! the device; *readers* read ahead; the *keeper* watches ages and takes checkpoints; the *cleaner*
+//! makes space; the *trainer* makes dictionaries. With no workers there is no thread at all, and
+//! callers do everything.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,10 +20,11 @@ use crate::write_buffer::WriteBuffer;
 const JOBS_MAX: usize = 64;
 /// How often the keeper looks for what is due.
 const KEEPER_PERIOD: Duration = Duration::from_millis(100);
-/// Threads that read ahead. They are not those that compress, so that a reader never waits behind a batch; several, because
-/// each waits for the device most of the time.
+/// Threads that read ahead. They are not those that compress, so that a reader never waits behind a
+/// batch; several, because each waits for the device most of the time.
 const READERS: usize = 6;
-/// Threads that write batches to the log. A device gives its full speed only with several requests under way.
+/// Threads that write batches to the log. A device gives its full speed only with several requests
+/// under way.
 const WRITERS: usize = 4;
 /// How long a worker rests after an error, unless somebody wakes it.
 const ERROR_PAUSE: Duration = Duration::from_millis(500);
@@ -90,7 +93,8 @@ impl Workers {
         Ok(())
     }
 
-    /// Stops the threads and waits for them; jobs that have not begun are dropped, batches that wait are written.
+    /// Stops the threads and waits for them; jobs that have not begun are dropped, batches that
+    /// wait are written.
     pub(crate) fn stop(&self, log: &Log) {
         {
             let mut state = self.state.lock();
@@ -192,8 +196,8 @@ impl Workers {
     }
 }
 
-/// Bytes in a buffer of `limit` bytes at which waiting writers go on: if they were woken for every batch, they would spend more time waking than
-/// writing.
+/// Bytes in a buffer of `limit` bytes at which waiting writers go on: if they were woken for every
+/// batch, they would spend more time waking than writing.
 pub(crate) const fn room_mark(limit: usize) -> usize {
     limit / 8 * 7
 }
@@ -307,7 +311,8 @@ fn keep(core: &Weak<Core>) {
 }
 
 impl Core {
-    /// Does what is due: drains what is older than the age limit, takes a checkpoint. Without threads, cleans a little.
+    /// Does what is due: drains what is older than the age limit, takes a checkpoint. Without
+    /// threads, cleans a little.
     pub(crate) fn tick(&self) -> Result<()> {
         if self.check_failed().is_err() {
             return Ok(());
@@ -352,7 +357,8 @@ mod tests {
     use super::*;
     use crate::testing::pool_on;
 
-    /// The next one who waits for room has nothing to do with it, and no worker may have had a reason to try again.
+    /// The next one who waits for room has nothing to do with it, and no worker may have had a
+    /// reason to try again.
     #[test]
     fn a_flush_that_succeeds_ends_what_kept_the_workers_from_draining() {
         let machine = Machine::new(8 << 20, 1);

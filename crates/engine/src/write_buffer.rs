@@ -1,15 +1,18 @@
-//! The write buffer: blocks that were written (or made holes) and are not in the map yet. Owns their bytes, the order in
-//! which they are drained, and the bookkeeping that tells a flush when everything before it has been drained.
+//! The write buffer: blocks that were written (or made holes) and are not in the map yet. Owns
+//! their bytes, the order in which they are drained, and the bookkeeping that tells a flush when
+//! everything before it has been drained.
 //!
 //! A group goes through these steps:
-//! 1. *dirty*: a write or a discard put runs of blocks here; the group stands in the queue once. A rewrite replaces
-//!    what is dirty and costs nothing more.
-//! 2. *in flight*: [`WriteBuffer::take`] moved its runs out to be compressed and appended; readers still find them
-//!    here. New writes make it dirty again, but it is not taken a second time before
-//! 3. *completed*: the batch is in the log and in the map, and the runs are forgotten. Or *failed*: the runs go back
-//!    below whatever was written since.
+//! 1. *dirty*: a write or a discard put runs of blocks here; the group stands in the queue once. A
+//!    rewrite replaces what is dirty and costs nothing more.
+//! 2. *in flight*: [`WriteBuffer::take`] moved its runs out to be compressed and appended; readers
+//!    still find them here. New writes make it dirty again, but it is not taken a second time
+//!    before
+//! 3. *completed*: the batch is in the log and in the map, and the runs are forgotten. Or *failed*:
+//!    the runs go back below whatever was written since.
 //!
-//! So of one group there is never more than one batch under way, and the log keeps the order of its writes.
+//! So of one group there is never more than one batch under way, and the log keeps the order of its
+//! writes.
 //!
 //! Locks: a shard's lock may be held while the queue's is taken, never the other way round.
 
@@ -32,19 +35,22 @@ const SHARDS: usize = 256;
 /// What a dirty group costs in memory beside its data: maps, queue, run headers.
 const GROUP_OVERHEAD_BYTES: usize = 256;
 
-/// What is left of an overwritten run is copied when the request that brought it is more than so many times as large: its bytes stay in memory as
-/// long as any of them is needed, and only what is needed is counted. 8: a group of a request of a megabyte is not copied as long as it is whole.
+/// What is left of an overwritten run is copied when the request that brought it is more than so
+/// many times as large: its bytes stay in memory as long as any of them is needed, and only what is
+/// needed is counted. 8: a group of a request of a megabyte is not copied as long as it is whole.
 const PINNED_TIMES_MAX: usize = 8;
 
-/// How often one looks for a lock that is held for a fraction of a microsecond before one sleeps, and how long one pauses between two looks.
+/// How often one looks for a lock that is held for a fraction of a microsecond before one sleeps,
+/// and how long one pauses between two looks.
 const LOOKS_MAX: u32 = 50;
 const PAUSES: u32 = 4;
 
 /// Queue entries taken under one lock.
 const ENTRIES_PER_LOCK: usize = 16;
 
-/// Takes a lock that nobody holds for long. The lock itself gives up the core after a few looks, and gets it back when all others have had their turn:
-/// of eight writers on two cores one write in two hundred took a hundred times as long for that.
+/// Takes a lock that nobody holds for long. The lock itself gives up the core after a few looks,
+/// and gets it back when all others have had their turn: of eight writers on two cores one write in
+/// two hundred took a hundred times as long for that.
 pub(crate) fn briefly<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     for _ in 0..LOOKS_MAX {
         if let Some(guard) = mutex.try_lock() {
@@ -150,7 +156,8 @@ fn data_bytes(runs: &[DirtyRun]) -> usize {
 #[derive(Default)]
 struct DirtyGroup {
     dirty: Vec<DirtyRun>,
-    /// What is being drained: never empty. `None` costs no allocation, which most groups of random writes would pay twice.
+    /// What is being drained: never empty. `None` costs no allocation, which most groups of random
+    /// writes would pay twice.
     in_flight: Option<Arc<Vec<DirtyRun>>>,
     /// Whether a queue entry stands for `dirty`.
     queued: bool,
@@ -197,8 +204,8 @@ struct Queue {
 }
 
 impl Queue {
-    /// Puts an entry where its generation belongs: a flush takes entries up to its own, and must not find a newer one in front of
-    /// them.
+    /// Puts an entry where its generation belongs: a flush takes entries up to its own, and must
+    /// not find a newer one in front of them.
     fn put_back(&mut self, entry: (u64, GroupKey)) {
         let at = self.entries.partition_point(|(generation, _)| *generation < entry.0);
         self.entries.insert(at, entry);
@@ -271,13 +278,14 @@ impl WriteBuffer {
         let _ = self.standby.set(ring);
     }
 
-    /// Bytes that count against its limit: its own, or those of the standby memory, where what was overwritten takes room until all that is older
-    /// has been drained.
+    /// Bytes that count against its limit: its own, or those of the standby memory, where what was
+    /// overwritten takes room until all that is older has been drained.
     pub(crate) fn held(&self) -> usize {
         self.bytes().max(self.standby().map_or(0, |ring| ring.used()))
     }
 
-    /// Bytes of data that it holds of an object, in flight included. What is drained while this counts is in the object's figures by then.
+    /// Bytes of data that it holds of an object, in flight included. What is drained while this
+    /// counts is in the object's figures by then.
     pub(crate) fn data_bytes_of(&self, object: ObjectId) -> usize {
         self.shards.iter().filter_map(|shard| shard.lock().data.get(&object).copied()).sum()
     }
@@ -297,7 +305,8 @@ impl WriteBuffer {
         Ok(())
     }
 
-    /// Keeps a run in the standby memory, unless its content is in the log already. `false`: there is no room.
+    /// Keeps a run in the standby memory, unless its content is in the log already. `false`: there
+    /// is no room.
     fn keep(&self, key: GroupKey, run: &mut DirtyRun) -> bool {
         let is_forgotten = run.data.is_none() && Canary::StandbyForgetsDiscards.is_planted();
         let Some(ring) = self.standby().filter(|_| run.sorted.is_none() && !is_forgotten) else { return true };
@@ -310,8 +319,8 @@ impl WriteBuffer {
         self.shard(key).version
     }
 
-    /// Inserts only if nothing was inserted near `key` since [`version`](Self::version) returned `version`; whether it did. The run comes back if the
-    /// standby memory has no room for it.
+    /// Inserts only if nothing was inserted near `key` since [`version`](Self::version) returned
+    /// `version`; whether it did. The run comes back if the standby memory has no room for it.
     pub(crate) fn insert_if(&self, key: GroupKey, mut run: DirtyRun, version: u64) -> Result<bool, DirtyRun> {
         let mut shard = self.shard(key);
         let is_planted = run.sorted.is_some() && Canary::SortDropsANewerWrite.is_planted();
@@ -349,7 +358,8 @@ impl WriteBuffer {
         }
     }
 
-    /// Hands the runs that cover any of `wanted` to `visit`, older ones first, and returns the blocks found.
+    /// Hands the runs that cover any of `wanted` to `visit`, older ones first, and returns the
+    /// blocks found.
     pub(crate) fn read(&self, key: GroupKey, wanted: BlockMask, visit: &mut dyn FnMut(&DirtyRun)) -> BlockMask {
         let mut found = BlockMask::EMPTY;
         let shard = self.shard(key);
@@ -379,8 +389,8 @@ impl WriteBuffer {
         found
     }
 
-    /// Takes groups to drain, in order, until they make `bytes_max` of data (at least one group, if there is one).
-    /// Only entries up to generation `limit` are taken.
+    /// Takes groups to drain, in order, until they make `bytes_max` of data (at least one group, if
+    /// there is one). Only entries up to generation `limit` are taken.
     pub(crate) fn take(&self, bytes_max: usize, limit: u64) -> Vec<Taken> {
         self.take_leaving(bytes_max, limit, 0)
     }
@@ -426,7 +436,8 @@ impl WriteBuffer {
         taken
     }
 
-    /// Moves some entries up to generation `limit` out of the queue, but for the last `left`; several at a time to take its lock less often.
+    /// Moves some entries up to generation `limit` out of the queue, but for the last `left`;
+    /// several at a time to take its lock less often.
     fn pop_entries(&self, entries: &mut VecDeque<(u64, GroupKey)>, limit: u64, left: usize) {
         let mut queue = self.queue();
         for _ in 0..ENTRIES_PER_LOCK.min(queue.entries.len().saturating_sub(left)) {
@@ -503,8 +514,8 @@ impl WriteBuffer {
         self.queue().outstanding.first_key_value().is_none_or(|(oldest, _)| *oldest > generation)
     }
 
-    /// Waits until everything up to a generation is drained (`true`) or something can be taken (`false`).
-    /// Returns after `patience` in any case.
+    /// Waits until everything up to a generation is drained (`true`) or something can be taken
+    /// (`false`). Returns after `patience` in any case.
     pub(crate) fn wait_drained(&self, generation: u64, patience: std::time::Duration) -> bool {
         let mut queue = self.queue();
         let drained =

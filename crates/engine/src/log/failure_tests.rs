@@ -55,7 +55,8 @@ fn a_batch_that_was_given_back_did_not_happen_however_late_one_asks() {
 /// More blocks than the pool has room for.
 const BLOCKS: u64 = 2100;
 
-/// A part of a batch was given back, and the log has gone on: its rest, which would complete both, must not hold by itself.
+/// A part of a batch was given back, and the log has gone on: its rest, which would complete both,
+/// must not hold by itself.
 #[test]
 fn the_rest_of_a_batch_means_nothing_behind_a_failure() {
     let machine = Machine::new(8 << 20, 1);

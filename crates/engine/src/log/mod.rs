@@ -1,17 +1,20 @@
-//! The log: where the next batch goes, which batches are under way, and which are durable. Owns the streams (an open extent each, and
-//! the list of extents to open next: `streams`), sequence numbers, and the syncs. Does not know what batches mean: [`Sink`] applies them.
+//! The log: where the next batch goes, which batches are under way, and which are durable. Owns the
+//! streams (an open extent each, and the list of extents to open next: `streams`), sequence
+//! numbers, and the syncs. Does not know what batches mean: [`Sink`] applies them.
 //!
 //! A batch goes through these steps:
-//! 1. [`Log::append`] gives it a position and a sequence number, under the log's lock. What does not fit in the rest
-//!    of its stream's open extent becomes a second batch in the next one.
+//! 1. [`Log::append`] gives it a position and a sequence number, under the log's lock. What does
+//!    not fit in the rest of its stream's open extent becomes a second batch in the next one.
 //! 2. It is written, without a lock; batches of several threads are written at the same time.
-//! 3. It is applied to the map once every batch before it has been: so the map is always that of a prefix of the log, and
-//!    recovery, which stops at the first batch that is not whole, arrives at a state that readers saw.
+//! 3. It is applied to the map once every batch before it has been: so the map is always that of a
+//!    prefix of the log, and recovery, which stops at the first batch that is not whole, arrives at
+//!    a state that readers saw.
 //! 4. [`Log::sync`] makes all applied batches durable; one sync serves all who wait.
 //!
-//! If a batch cannot be written, it and all behind it are given back, and the log takes nothing more until
-//! a checkpoint ([`Log::position`]) makes it go on in fresh extents, under a new incarnation so that what was written of the failed
-//! ones never counts. If a sync fails, nobody knows what the medium holds: then only reopening the pool helps.
+//! If a batch cannot be written, it and all behind it are given back, and the log takes nothing
+//! more until a checkpoint ([`Log::position`]) makes it go on in fresh extents, under a new
+//! incarnation so that what was written of the failed ones never counts. If a sync fails, nobody
+//! knows what the medium holds: then only reopening the pool helps.
 
 mod end;
 mod reserve;
@@ -44,7 +47,8 @@ pub(crate) use self::writers::Wrote;
 
 /// What becomes of batches. Called under the log's lock, in the log's order.
 pub(crate) trait Sink: Send + Sync {
-    /// The batch is written: its entries hold from now on. `payload` is where its payloads begin in the data file.
+    /// The batch is written: its entries hold from now on. `payload` is where its payloads begin in
+    /// the data file.
     fn apply(&self, seq: Seq, entries: &[Entry], payload: u64);
     /// All batches before `seq` are applied.
     fn reached(&self, seq: Seq);
@@ -63,7 +67,8 @@ pub(crate) struct Ticket {
 
 /// Smallest rest of an extent that is worth a batch of its own when the whole does not fit.
 const SPLIT_BYTES_MIN: usize = 2 * BATCH_ALIGN;
-/// Failures that are remembered: each takes a write that failed and a checkpoint, and nobody who waits sleeps through as many.
+/// Failures that are remembered: each takes a write that failed and a checkpoint, and nobody who
+/// waits sleeps through as many.
 const RESETS_MAX: usize = 1024;
 /// How often a failing write is tried in all.
 const WRITE_TRIES: u32 = 3;
@@ -123,8 +128,8 @@ struct State {
     broken: Option<(ErrorKind, String)>,
     /// That checkpoint's position has been taken.
     reset: bool,
-    /// The incarnations under which the log went on after failures, and their first sequence numbers: for those who wait for a batch that was
-    /// given back.
+    /// The incarnations under which the log went on after failures, and their first sequence
+    /// numbers: for those who wait for a batch that was given back.
     resets: VecDeque<(u64, Seq)>,
     /// A failure that no caller has seen yet.
     unreported: Option<Error>,
@@ -157,7 +162,8 @@ pub(crate) enum Purpose {
     Data,
     /// Moves, for which the cleaner has made sure of room.
     Clean,
-    /// Moves when not even the cleaner's own extents are left: a crash in the middle of a round has used them.
+    /// Moves when not even the cleaner's own extents are left: a crash in the middle of a round has
+    /// used them.
     Rescue,
     /// Discards, deletions, properties: may use all of the reserve.
     Metadata,
@@ -167,7 +173,8 @@ pub(crate) enum Purpose {
 pub(crate) enum Refusal {
     /// The list of extents is used up: take a checkpoint and try again.
     NeedsCheckpoint(Prepared),
-    /// The storage below gives no space for the next extent: a checkpoint may put one on the list that has some.
+    /// The storage below gives no space for the next extent: a checkpoint may put one on the list
+    /// that has some.
     NeedsSpace(Prepared, Box<Error>),
     /// It failed; what was taken has been given back to the sink.
     Failed(Error),
@@ -222,7 +229,8 @@ impl Log {
         }
     }
 
-    /// Appends a batch, or several if it does not fit in the open extent. Returns when all of it is written.
+    /// Appends a batch, or several if it does not fit in the open extent. Returns when all of it is
+    /// written.
     pub(crate) fn append(&self, mut prepared: Prepared, purpose: Purpose) -> std::result::Result<Ticket, Refusal> {
         loop {
             let (placed, rest) = self.place_or_refuse(prepared, purpose)?;
@@ -330,7 +338,8 @@ impl Log {
         })
     }
 
-    /// Launches `prepared`, or as much of it as fits, at `place`. Hands it back, without an error, if nothing of it fits.
+    /// Launches `prepared`, or as much of it as fits, at `place`. Hands it back, without an error,
+    /// if nothing of it fits.
     #[allow(clippy::result_large_err)]
     fn place_at(
         &self,
@@ -354,8 +363,8 @@ impl Log {
         Err((None, prepared))
     }
 
-    /// Gives a batch the next position and sequence number, and encodes its header. `tail` zeroes are written behind it, if its buffer has
-    /// room for them.
+    /// Gives a batch the next position and sequence number, and encodes its header. `tail` zeroes
+    /// are written behind it, if its buffer has room for them.
     fn launch(&self, state: &mut State, place: Place, part: Prepared, tail: usize) -> Placed {
         let ticket = Ticket { seq: state.next_seq, incarnation: state.incarnation };
         let at = self.geometry.start(place.extent) + u64::from(place.offset);
@@ -470,9 +479,10 @@ impl Log {
         look(state.applied_seq)
     }
 
-    /// Where the log stands; `capture` runs while no batch can be applied. Of extents from `mark` on, none is opened any more, and those
-    /// that are open are left as soon as nothing is under way there. With `shortens`, only those stay on the list that have their space
-    /// below set aside.
+    /// Where the log stands; `capture` runs while no batch can be applied. Of extents from `mark`
+    /// on, none is opened any more, and those that are open are left as soon as nothing is under
+    /// way there. With `shortens`, only those stay on the list that have their space below set
+    /// aside.
     pub(crate) fn position(&self, mark: ExtentIndex, shortens: bool, capture: impl FnOnce()) -> Position {
         let mut state = self.state.lock();
         if state.broken.is_some() {
@@ -481,7 +491,8 @@ impl Log {
             }
         }
         if state.broken.is_some() && !state.reset {
-            // Everything that was not applied has been given back: go on behind it, in fresh extents.
+            // Everything that was not applied has been given back: go on behind it, in fresh
+            // extents.
             state.reset = true;
             state.incarnation += 1;
             state.next_seq = state.applied_seq;
@@ -511,8 +522,8 @@ impl Log {
         }
     }
 
-    /// A checkpoint at `position` is durable: its passed extents are forgotten, new ones are appended to the list, and a
-    /// broken log goes on.
+    /// A checkpoint at `position` is durable: its passed extents are forgotten, new ones are
+    /// appended to the list, and a broken log goes on.
     pub(crate) fn extend(&self, position: &Position, listed: &[ExtentIndex]) {
         let mut state = self.state.lock();
         state.streams.extend(position.passed.len(), listed);
@@ -521,7 +532,8 @@ impl Log {
         if state.reset && state.incarnation == position.incarnation {
             state.broken = None;
             state.reset = false;
-            // What failed has gone back to where it is drained from: nobody who comes later has anything to do with it.
+            // What failed has gone back to where it is drained from: nobody who comes later has
+            // anything to do with it.
             state.unreported = None;
         }
     }

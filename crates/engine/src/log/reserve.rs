@@ -1,5 +1,6 @@
-//! Space below, set aside before the log needs it: a write must not fail for want of it; and filled with zeroes where that makes syncs cheaper.
-//! Owns no state of its own: what is set aside is part of where the log stands.
+//! Space below, set aside before the log needs it: a write must not fail for want of it; and filled
+//! with zeroes where that makes syncs cheaper. Owns no state of its own: what is set aside is part
+//! of where the log stands.
 
 use format::Stream;
 use surface::{Error, Result};
@@ -8,15 +9,15 @@ use units::ExtentIndex;
 use super::streams::Place;
 use super::{Log, Purpose, State};
 
-/// Most extents for which space is set aside below in one go. Each call waits for the file system's journal, and for writes
-/// under way; so a long stream makes fewer and larger ones. The number doubles
-/// from one call to the next, so that little more is set aside than has been written; the most is what a user who looks at the
-/// space taken would not notice.
+/// Most extents for which space is set aside below in one go. Each call waits for the file system's
+/// journal, and for writes under way; so a long stream makes fewer and larger ones. The number
+/// doubles from one call to the next, so that little more is set aside than has been written; the
+/// most is what a user who looks at the space taken would not notice.
 const RESERVE_AHEAD_MAX: usize = 32;
 
 impl Log {
-    /// Sets space aside below for the extent that is opened next and its neighbours, so that a write does not fail for want of it, and
-    /// what gives space back does not either.
+    /// Sets space aside below for the extent that is opened next and its neighbours, so that a
+    /// write does not fail for want of it, and what gives space back does not either.
     pub(super) fn reserve_next(&self, state: &mut State, purpose: Purpose) -> Result<()> {
         while state.streams.reserved_ahead() <= self.geometry.held_below(purpose) {
             let Some((first, count)) = state.streams.unreserved(state.reserve_ahead) else { return Ok(()) };
@@ -31,7 +32,8 @@ impl Log {
         Ok(())
     }
 
-    /// The same for what a stream has open since before the pool was opened: most often it has its space, which cannot be told from none.
+    /// The same for what a stream has open since before the pool was opened: most often it has its
+    /// space, which cannot be told from none.
     pub(super) fn reserve_open(&self, state: &mut State, stream: Stream) -> Result<()> {
         let Some(open) = state.streams.open_of(stream).filter(|open| !open.is_reserved) else { return Ok(()) };
         self.reserve_one(open.extent, true)?;
@@ -39,8 +41,9 @@ impl Log {
         Ok(())
     }
 
-    /// Sets space aside before it is needed, without the log's lock: the file system waits for writes under way, and nobody
-    /// who compresses should wait with it. Whatever fails here fails again, and is told, when it is needed.
+    /// Sets space aside before it is needed, without the log's lock: the file system waits for
+    /// writes under way, and nobody who compresses should wait with it. Whatever fails here fails
+    /// again, and is told, when it is needed.
     pub(super) fn reserve_early(&self) {
         let (first, count) = {
             let mut state = self.state.lock();
@@ -66,7 +69,8 @@ impl Log {
         (self.counters.opened_extents.get(), state.streams.unopened().collect())
     }
 
-    /// `last`: from what is left for the map too. A few discards or deletions, and whatever else comes to the open extents, bring more back.
+    /// `last`: from what is left for the map too. A few discards or deletions, and whatever else
+    /// comes to the open extents, bring more back.
     fn reserve_one(&self, extent: ExtentIndex, last: bool) -> Result<()> {
         let no_space = "the storage below the data file gives no space for the log; free some there";
         self.reserve_extents(extent, 1, last).map_err(|e| Error::from_io(no_space, e))

@@ -1,27 +1,34 @@
-//! Where the log is open: an extent for each stream, and the list of extents that are opened next. Owns who opened which extent when, and
-//! what has been passed; does not know what is under way.
+//! Where the log is open: an extent for each stream, and the list of extents that are opened next.
+//! Owns who opened which extent when, and what has been passed; does not know what is under way.
 //!
-//! Foreground writes and what the cleaner moves go to different extents (streams), because the one dies soon and the other has
-//! outlived an extent already: mixed, each extent would have to be cleaned for the sake of the half of it that is dead. Everything
-//! else about the log is as if there were one: sequence numbers are global, and one list of extents serves all streams, so that no room lies
-//! idle on a list whose stream has nothing to write.
+//! Foreground writes and what the cleaner moves go to different extents (streams), because the one
+//! dies soon and the other has outlived an extent already: mixed, each extent would have to be
+//! cleaned for the sake of the half of it that is dead. Everything else about the log is as if
+//! there were one: sequence numbers are global, and one list of extents serves all streams, so that
+//! no room lies idle on a list whose stream has nothing to write.
 //!
-//! **Where batch n is.** It lies behind the last batch of its stream, in the extent that the stream has open, or at the start of the first
-//! extent of the list that no batch before it has opened. This is what recovery relies on; it holds because
-//! 1. an extent is opened by giving a batch its place at its start, and in no other way ([`Streams::take`]): none is opened and left
-//!    empty, which would hide those that are opened behind it;
-//! 2. places and sequence numbers are given out together, under the log's lock: extents are opened in the order of the list and of the
-//!    numbers of the batches that open them;
-//! 3. the stream stands in the batch's header, so that recovery knows which extent is passed when another one is opened.
+//! **Where batch n is.** It lies behind the last batch of its stream, in the extent that the stream
+//! has open, or at the start of the first extent of the list that no batch before it has opened.
+//! This is what recovery relies on; it holds because
+//! 1. an extent is opened by giving a batch its place at its start, and in no other way
+//!    ([`Streams::take`]): none is opened and left empty, which would hide those that are opened
+//!    behind it;
+//! 2. places and sequence numbers are given out together, under the log's lock: extents are opened
+//!    in the order of the list and of the numbers of the batches that open them;
+//! 3. the stream stands in the batch's header, so that recovery knows which extent is passed when
+//!    another one is opened.
 //!
-//! **The end.** Recovery stops at the first number that is at none of these places. Batches of other streams with greater
-//! numbers may be whole on the medium: they are lost, as they would be in a log of one stream, and for the same reason were never
-//! acknowledged as durable (a sync makes all streams durable, and counts only once all batches before it are written). The next
-//! incarnation gives their numbers out again; recovery takes only batches of the incarnation that the checkpoint names, so they
-//! never count as a continuation, whether they are overwritten (each stream goes on where its last batch that counts ends) or not.
+//! **The end.** Recovery stops at the first number that is at none of these places. Batches of
+//! other streams with greater numbers may be whole on the medium: they are lost, as they would be
+//! in a log of one stream, and for the same reason were never acknowledged as durable (a sync makes
+//! all streams durable, and counts only once all batches before it are written). The next
+//! incarnation gives their numbers out again; recovery takes only batches of the incarnation that
+//! the checkpoint names, so they never count as a continuation, whether they are overwritten (each
+//! stream goes on where its last batch that counts ends) or not.
 //!
-//! Each extent is in one of these places, in this order: `listed`; its first `opened` ones hold batches none of which is applied;
-//! `applied`: behind the last applied batch of a stream; `passed`: the next checkpoint may clean and free it.
+//! Each extent is in one of these places, in this order: `listed`; its first `opened` ones hold
+//! batches none of which is applied; `applied`: behind the last applied batch of a stream;
+//! `passed`: the next checkpoint may clean and free it.
 
 use std::collections::VecDeque;
 
@@ -103,14 +110,16 @@ impl Streams {
         self.reserved - self.opened
     }
 
-    /// The first extent ahead without space set aside, and how many lie side by side from there on, at most `max`.
+    /// The first extent ahead without space set aside, and how many lie side by side from there on,
+    /// at most `max`.
     pub(super) fn unreserved(&self, max: usize) -> Option<(ExtentIndex, usize)> {
         let first = *self.listed.get(self.reserved)?;
         let beside = |(i, extent): &(usize, &ExtentIndex)| extent.0 == first.0 + *i as u32;
         Some((first, self.listed.iter().skip(self.reserved).take(max).enumerate().take_while(beside).count()))
     }
 
-    /// Space has been set aside for `count` extents from `first` on, unless the list has changed meanwhile.
+    /// Space has been set aside for `count` extents from `first` on, unless the list has changed
+    /// meanwhile.
     pub(super) fn set_reserved(&mut self, first: ExtentIndex, count: usize) -> bool {
         let is_there = self.listed.get(self.reserved) == Some(&first);
         if is_there {
@@ -122,8 +131,8 @@ impl Streams {
         is_there
     }
 
-    /// A batch of `len` bytes takes its place: behind what its stream has filled, or at the start of [`next`](Self::next), which is open
-    /// then.
+    /// A batch of `len` bytes takes its place: behind what its stream has filled, or at the start
+    /// of [`next`](Self::next), which is open then.
     pub(super) fn take(&mut self, place: Place, len: u32) {
         let slot = &mut self.open[place.stream as usize];
         if place.offset == 0 {
@@ -139,7 +148,8 @@ impl Streams {
         }
     }
 
-    /// The batch at `place`, which ends at byte `end`, is applied. To be called in the order of the log.
+    /// The batch at `place`, which ends at byte `end`, is applied. To be called in the order of the
+    /// log.
     pub(super) fn applied(&mut self, place: Place, end: u32) {
         if place.offset == 0 {
             let front = self.listed.pop_front();
@@ -151,7 +161,8 @@ impl Streams {
         self.applied[place.stream as usize] = Some(OpenExtent { extent: place.extent, offset: end });
     }
 
-    /// Leaves everything that is open, with whatever was not applied of it: each stream goes on in a fresh extent.
+    /// Leaves everything that is open, with whatever was not applied of it: each stream goes on in
+    /// a fresh extent.
     pub(super) fn abandon(&mut self) {
         self.passed.extend(self.applied.iter_mut().filter_map(Option::take).map(|open| open.extent));
         self.passed.extend(self.listed.drain(..self.opened));
@@ -159,12 +170,14 @@ impl Streams {
         (self.opened, self.reserved) = (0, 0);
     }
 
-    /// Takes extents from `mark` on, and whatever is listed behind the first of them, off the list, as far as they are not open, and leaves
-    /// those that are open and have nothing under way; with `reserved_only`, also those off the list that have no space set aside below. Returns
-    /// the ones that were never opened.
+    /// Takes extents from `mark` on, and whatever is listed behind the first of them, off the list,
+    /// as far as they are not open, and leaves those that are open and have nothing under way; with
+    /// `reserved_only`, also those off the list that have no space set aside below. Returns the
+    /// ones that were never opened.
     ///
-    /// What stays of the list is the beginning of the old one. So until a checkpoint without the others is durable, whatever is
-    /// opened is what recovery from the one before would look for; and leaving an extent is what a stream may do at any time.
+    /// What stays of the list is the beginning of the old one. So until a checkpoint without the
+    /// others is durable, whatever is opened is what recovery from the one before would look for;
+    /// and leaving an extent is what a stream may do at any time.
     pub(super) fn keep_before(&mut self, mark: ExtentIndex, reserved_only: bool) -> Vec<ExtentIndex> {
         for (open, applied) in self.open.iter_mut().zip(&mut self.applied) {
             let is_still = open.as_ref().map(|o| (o.extent, o.offset)) == applied.map(|a| (a.extent, a.offset));
@@ -180,7 +193,8 @@ impl Streams {
         self.listed.drain(kept..).collect()
     }
 
-    /// Where each stream stands as of the last applied batch, the list from there on, and what has been passed.
+    /// Where each stream stands as of the last applied batch, the list from there on, and what has
+    /// been passed.
     pub(super) fn position(&self) -> ([Option<OpenExtent>; STREAMS], Vec<ExtentIndex>, Vec<ExtentIndex>) {
         (self.applied, self.listed.iter().copied().collect(), self.passed.clone())
     }

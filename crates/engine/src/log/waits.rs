@@ -1,5 +1,5 @@
-//! Waiting for a batch to be applied. Owns nothing: what has become of a batch is told by where the log stands, and by where it went on
-//! after failures.
+//! Waiting for a batch to be applied. Owns nothing: what has become of a batch is told by where the
+//! log stands, and by where it went on after failures.
 
 use format::Stream;
 use surface::{Error, ErrorKind, Result};
@@ -7,8 +7,8 @@ use surface::{Error, ErrorKind, Result};
 use super::{Log, Progress, State, Ticket};
 
 impl State {
-    /// Whether a batch of a stream is being written that takes zeroes along for the place behind it. It is the stream's last one, as no other is placed
-    /// meanwhile.
+    /// Whether a batch of a stream is being written that takes zeroes along for the place behind
+    /// it. It is the stream's last one, as no other is placed meanwhile.
     pub(super) fn is_zeroed_now(&self, stream: Stream) -> bool {
         self.flights.iter().any(|f| f.has_tail && f.progress == Progress::Writing && f.place.stream == stream)
     }
@@ -28,7 +28,8 @@ impl Log {
     pub(crate) fn wait_applied(&self, ticket: Ticket) -> Result<()> {
         let mut state = self.state.lock();
         loop {
-            // Sequence numbers of failed batches are given out again by the next incarnation. It may have failed as well by now.
+            // Sequence numbers of failed batches are given out again by the next incarnation. It
+            // may have failed as well by now.
             let mut later = state.resets.iter().filter(|(incarnation, _)| *incarnation > ticket.incarnation);
             let given_back = later.any(|(_, first_seq)| *first_seq <= ticket.seq);
             if state.applied_seq > ticket.seq && !given_back {

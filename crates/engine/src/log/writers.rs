@@ -1,6 +1,7 @@
-//! The queue between those who compress and those who write: a batch that has its place in the log waits here for a writer
-//! thread, so that no compressing thread stands still while the device works. Bounded in bytes: who finds it full waits,
-//! which is how a slow device slows the compressing down.
+//! The queue between those who compress and those who write: a batch that has its place in the log
+//! waits here for a writer thread, so that no compressing thread stands still while the device
+//! works. Bounded in bytes: who finds it full waits, which is how a slow device slows the
+//! compressing down.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -99,9 +100,10 @@ impl Writers {
 }
 
 impl Log {
-    /// Like [`append`](Self::append), but returns when all of it has its place; writer threads do the rest. If that
-    /// fails, what was taken goes back, and [`take_failure`](Self::take_failure) tells why. When the pool is being closed the caller writes it
-    /// himself: a batch that has its place and is never written would keep all behind it waiting.
+    /// Like [`append`](Self::append), but returns when all of it has its place; writer threads do
+    /// the rest. If that fails, what was taken goes back, and [`take_failure`](Self::take_failure)
+    /// tells why. When the pool is being closed the caller writes it himself: a batch that has its
+    /// place and is never written would keep all behind it waiting.
     pub(crate) fn enqueue(&self, mut prepared: Prepared, purpose: Purpose) -> std::result::Result<Ticket, Refusal> {
         loop {
             self.writers.wait_for_room();

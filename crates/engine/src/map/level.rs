@@ -12,8 +12,10 @@ pub(crate) struct Level {
     pub object: ObjectId,
     /// Newest epoch that is seen.
     pub epoch: Epoch,
-    /// The object's newest epoch as it is now, if it may have only one, the first, having no snapshot yet. Asked under the layers' lock: as long as it is the
-    /// first there, no checkpoint can have stored a record of another one that the cache would lack, however old these levels are.
+    /// The object's newest epoch as it is now, if it may have only one, the first, having no
+    /// snapshot yet. Asked under the layers' lock: as long as it is the first there, no checkpoint
+    /// can have stored a record of another one that the cache would lack, however old these levels
+    /// are.
     pub newest: Option<Arc<AtomicU32>>,
     /// Epochs that are not seen.
     pub cuts: Vec<Cut>,

@@ -11,13 +11,14 @@ use super::{Map, absorb, decode, store_error};
 use crate::overlay::{GroupRecords, Overlay};
 use crate::write_buffer::GroupKey;
 
-/// Records that a look at all of them goes through under the layers' lock at once: a checkpoint waits for that, and all readers behind it. Some tens of
-/// milliseconds; what is settled is sorted for each such page.
+/// Records that a look at all of them goes through under the layers' lock at once: a checkpoint
+/// waits for that, and all readers behind it. Some tens of milliseconds; what is settled is sorted
+/// for each such page.
 const PAGE_RECORDS: usize = 1 << 16;
 
 impl Map {
-    /// Groups in `from..to` of an object of which some layer knows something, in order, and where the look ended: at `to`, or before it, behind
-    /// `records_max` groups that have records.
+    /// Groups in `from..to` of an object of which some layer knows something, in order, and where
+    /// the look ended: at `to`, or before it, behind `records_max` groups that have records.
     pub(crate) fn groups_in(
         &self,
         object: ObjectId,
@@ -77,8 +78,10 @@ impl Map {
         Ok(count)
     }
 
-    /// Every fragment to which a record points, as of the last checkpoint, within `len` bytes from `start` of the data file, which nobody writes. Looks at
-    /// all records of the pool, so many at a time that nobody waits for long. What a checkpoint takes away meanwhile may be missing, or still there.
+    /// Every fragment to which a record points, as of the last checkpoint, within `len` bytes from
+    /// `start` of the data file, which nobody writes. Looks at all records of the pool, so many at
+    /// a time that nobody waits for long. What a checkpoint takes away meanwhile may be missing, or
+    /// still there.
     pub(crate) fn fragments_in(&self, start: u64, len: u64) -> Result<Vec<(RecordKey, FragmentRef)>> {
         self.fragments_by_pages(start, len, PAGE_RECORDS)
     }
@@ -110,7 +113,8 @@ impl Map {
         Ok(found)
     }
 
-    /// Goes through the groups of which the base has records with keys in `from..to`, in order, until `visit` breaks it off.
+    /// Goes through the groups of which the base has records with keys in `from..to`, in order,
+    /// until `visit` breaks it off.
     ///
     /// # Errors
     /// When the store fails or a record is damaged.

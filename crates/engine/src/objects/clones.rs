@@ -1,5 +1,6 @@
-//! Who came from whom, and what follows from it: the timelines with the clones that look from partial points (`points`), which circles begin
-//! when clones need less, and objects of which nothing is left but that others came from them.
+//! Who came from whom, and what follows from it: the timelines with the clones that look from
+//! partial points (`points`), which circles begin when clones need less, and objects of which
+//! nothing is left but that others came from them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -54,7 +55,8 @@ impl Table {
         below
     }
 
-    /// Somebody has stopped looking at an object, or needs less of it: all its groups must be gone through, and those of the objects below.
+    /// Somebody has stopped looking at an object, or needs less of it: all its groups must be gone
+    /// through, and those of the objects below.
     pub(super) fn begin_circle(&mut self, id: ObjectId) {
         for id in std::iter::once(id).chain(self.below(id)) {
             if let Some(object) = self.by_id.get(&id) {
@@ -73,8 +75,8 @@ impl Table {
         }
     }
 
-    /// Whether all that is left of an object may be that clones came from it. Its dictionaries may be needed by what these have written: while it has
-    /// some, it stays.
+    /// Whether all that is left of an object may be that clones came from it. Its dictionaries may
+    /// be needed by what these have written: while it has some, it stays.
     fn is_bare(&self, object: &Object) -> bool {
         let descriptor = object.descriptor.read();
         descriptor.state == ObjectState::Deleting
@@ -94,7 +96,8 @@ impl Objects {
         }
     }
 
-    /// Destroyed objects of which, by their figures, nothing is left, and from which clones came, oldest first.
+    /// Destroyed objects of which, by their figures, nothing is left, and from which clones came,
+    /// oldest first.
     pub(crate) fn bare(&self) -> Vec<ObjectId> {
         let table = self.table.read();
         let mut bare: Vec<_> =
@@ -103,7 +106,8 @@ impl Objects {
         bare
     }
 
-    /// The clones of a bare object as they will be when they come from where it came from; none if it is not bare any more.
+    /// The clones of a bare object as they will be when they come from where it came from; none if
+    /// it is not bare any more.
     pub(crate) fn passed_on(&self, id: ObjectId) -> Vec<ObjectDescriptor> {
         let table = self.table.read();
         let Some(object) = table.by_id.get(&id).filter(|object| table.is_bare(object)) else { return Vec::new() };

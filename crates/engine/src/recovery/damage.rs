@@ -1,13 +1,17 @@
 //! What recovery makes of a damaged log when it is to repair it.
 //!
-//! **A batch whose header is whole and whose payloads are not** tells all that it changed. If a later batch says that it was durable, no crash has torn
-//! it: it counts, with its damaged fragments, which give errors when they are read, and so do all batches behind it, in their order. A damaged
-//! fragment that was only moved is left where it was moved from: that place is not used again before the next checkpoint.
+//! **A batch whose header is whole and whose payloads are not** tells all that it changed. If a
+//! later batch says that it was durable, no crash has torn it: it counts, with its damaged
+//! fragments, which give errors when they are read, and so do all batches behind it, in their
+//! order. A damaged fragment that was only moved is left where it was moved from: that place is not
+//! used again before the next checkpoint.
 //!
-//! **A batch whose header is gone** may have changed anything. Batches behind it that are whole are not used: blocks that they do not name may have been
-//! written or discarded by what is missing, between two flushes or before a snapshot, so the volumes would become what they never were, newer data
-//! beside older, and a file system or database on them could not tell. So the log ends before it, as it was at one moment, and what is dropped is told
-//! ([`Loss`]). `salvage` does use the batches behind, and says of which blocks it is not certain.
+//! **A batch whose header is gone** may have changed anything. Batches behind it that are whole are
+//! not used: blocks that they do not name may have been written or discarded by what is missing,
+//! between two flushes or before a snapshot, so the volumes would become what they never were,
+//! newer data beside older, and a file system or database on them could not tell. So the log ends
+//! before it, as it was at one moment, and what is dropped is told ([`Loss`]). `salvage` does use
+//! the batches behind, and says of which blocks it is not certain.
 
 use format::{BATCH_ALIGN, Batch, Entry, decode_batch};
 use units::BlockMask;
@@ -18,8 +22,9 @@ use crate::apply::Applier;
 use crate::log_reads::LogReads;
 use crate::loss::{Dropped, Loss};
 
-/// Listed extents without a batch of this log, one after the other, behind which no more are looked for: damage may take the heads of many, and
-/// reading this many takes no longer than a second or two.
+/// Listed extents without a batch of this log, one after the other, behind which no more are looked
+/// for: damage may take the heads of many, and reading this many takes no longer than a second or
+/// two.
 const EMPTY_MAX: usize = 256;
 
 impl Replay<'_> {
@@ -86,7 +91,8 @@ impl Replay<'_> {
     }
 }
 
-/// Takes the moves out of a batch whose payloads do not match: what they moved is still where it was.
+/// Takes the moves out of a batch whose payloads do not match: what they moved is still where it
+/// was.
 pub(super) fn leave_damaged_moves(batch: &mut Batch, matches: &[bool]) {
     let mut matches = matches.iter();
     for entry in &mut batch.entries {

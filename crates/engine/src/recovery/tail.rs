@@ -1,4 +1,5 @@
-//! The extent that a stream of the log fills, as far as recovery has followed it, and what stands where its last batch ends.
+//! The extent that a stream of the log fills, as far as recovery has followed it, and what stands
+//! where its last batch ends.
 
 use std::ops::Range;
 
@@ -41,8 +42,9 @@ impl Tail {
         &self.buf[..self.len]
     }
 
-    /// Sees what stands where the last batch ends: a batch only if it is of this log, and of `stream` if that is known.
-    /// What was given up from there on with its neighbours is tried alone before.
+    /// Sees what stands where the last batch ends: a batch only if it is of this log, and of
+    /// `stream` if that is known. What was given up from there on with its neighbours is tried
+    /// alone before.
     pub fn look(&mut self, source: Source<'_>, id: LogId, stream: Option<Stream>) {
         let next = self.unreadable.iter().find(|bad| bad.end > self.at).map(|bad| bad.start.max(self.at));
         if next != self.failed {

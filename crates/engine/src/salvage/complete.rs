@@ -154,7 +154,8 @@ impl Expected {
             self.unknown += u64::from(wants.is_none());
             return;
         }
-        // One that is filled so far, but not by the batches that should be there, has nothing of them.
+        // One that is filled so far, but not by the batches that should be there, has nothing of
+        // them.
         let has = if wants == Some(has) { 0 } else { has };
         self.misses_objects |= inventory.pinned.contains(&extent);
         self.missing_bytes += u64::from(wants.unwrap_or(extent_bytes) - has);
@@ -165,7 +166,8 @@ impl Expected {
         }
     }
 
-    /// Steps 3 and 4. `newest` is the newest opening that left a trace, `has_recent` says whether all batches from one number to another are there.
+    /// Steps 3 and 4. `newest` is the newest opening that left a trace, `has_recent` says whether
+    /// all batches from one number to another are there.
     pub(crate) fn finish(&mut self, newest: u64, durable_before: Seq, has_recent: impl Fn(Seq, Seq) -> bool) {
         if self.completeness != Completeness::Complete {
             return;

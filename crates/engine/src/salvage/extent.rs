@@ -1,9 +1,11 @@
-//! What the batches in an extent are to each other: which belong to its present use, and which are left over from an earlier one.
+//! What the batches in an extent are to each other: which belong to its present use, and which are
+//! left over from an earlier one.
 //!
-//! An extent is filled from its first byte on, with rising sequence numbers; so the present use ends where the numbers do not rise any
-//! more. What lies behind is left over: it was dead, by a durable checkpoint, before the extent was used again. A stretch that does not
-//! decode between two batches of the present use is damage, or what a crash has torn. Zeroes are neither: freed extents are punched out
-//! below, and a crash may leave parts of what was there.
+//! An extent is filled from its first byte on, with rising sequence numbers; so the present use
+//! ends where the numbers do not rise any more. What lies behind is left over: it was dead, by a
+//! durable checkpoint, before the extent was used again. A stretch that does not decode between two
+//! batches of the present use is damage, or what a crash has torn. Zeroes are neither: freed
+//! extents are punched out below, and a crash may leave parts of what was there.
 
 use format::Batch;
 use units::{ExtentIndex, Seq};

@@ -1,24 +1,28 @@
-//! Facts: what single batches say of single groups, kept in an ordered store on disk until all extents have been read, because only
-//! then can be told what counts. A key is the group's record key with other table byte, then how new the fact is; so the facts of a
-//! record lie side by side, oldest first.
+//! Facts: what single batches say of single groups, kept in an ordered store on disk until all
+//! extents have been read, because only then can be told what counts. A key is the group's record
+//! key with other table byte, then how new the fact is; so the facts of a record lie side by side,
+//! oldest first.
 //!
-//! For each block the newest fact decides, by the number of the batch that wrote its data first. Of facts of the same age:
-//! 1. data that matches its checksum: a moved copy and what it was copied from are as good as each other;
-//! 2. a hole; 3. data that does not match; 4. data that was dead before its extent was used again (*left over*): that proves that
-//!    what is older is dead, too, and no more.
+//! For each block the newest fact decides, by the number of the batch that wrote its data first. Of
+//! facts of the same age:
+//! 1. data that matches its checksum: a moved copy and what it was copied from are as good as each
+//!    other;
+//! 2. a hole; 3. data that does not match; 4. data that was dead before its extent was used again
+//!    (*left over*): that proves that what is older is dead, too, and no more.
 //!
-//! Not certain is data so old that what hid it may be gone, and whatever may have been taken back, or never have happened, without a word that
-//! is left of it.
+//! Not certain is data so old that what hid it may be gone, and whatever may have been taken back,
+//! or never have happened, without a word that is left of it.
 
 use format::{FragmentRef, Record, RecordKey, record_key};
 use units::{BlockMask, Epoch, GROUP_BLOCKS, GroupIndex, ObjectId, Seq};
 
 /// Table byte of facts; none of the pool's own tables has it.
 const TABLE_FACT: u8 = b'F';
-/// Bytes of a key: a record's 21, made 8, rank 1, batch 8, incarnation 8, place 8. Batches of several incarnations may have the same number:
-/// all but one of them never happened.
+/// Bytes of a key: a record's 21, made 8, rank 1, batch 8, incarnation 8, place 8. Batches of
+/// several incarnations may have the same number: all but one of them never happened.
 const KEY_BYTES: usize = 54;
-/// Bytes of a value, for data: first 1, count 1, codec 1, stored 4, checksum 4, live 4; for others live 4.
+/// Bytes of a value, for data: first 1, count 1, codec 1, stored 4, checksum 4, live 4; for others
+/// live 4.
 const DATA_BYTES: usize = 15;
 
 /// What a fact is, in ascending order of what it counts among facts of the same age.
@@ -39,7 +43,8 @@ pub(crate) struct Fact {
     /// The batch that says it.
     pub seq: Seq,
     pub incarnation: u64,
-    /// The fragment, its live mask the blocks that are spoken of. Of holes and leftovers only the mask means something.
+    /// The fragment, its live mask the blocks that are spoken of. Of holes and leftovers only the
+    /// mask means something.
     pub fragment: FragmentRef,
 }
 
@@ -57,7 +62,8 @@ impl Fact {
         key.push(self.rank as u8);
         key.extend_from_slice(&self.seq.0.to_be_bytes());
         key.extend_from_slice(&self.incarnation.to_be_bytes());
-        // Two facts of one batch and group differ in their place, or, if they are not of data, in their blocks.
+        // Two facts of one batch and group differ in their place, or, if they are not of data, in
+        // their blocks.
         let is_data = matches!(self.rank, Rank::Damaged | Rank::Intact);
         let place = if is_data { self.fragment.location } else { u64::from(self.fragment.live.0) };
         key.extend_from_slice(&place.to_be_bytes());
@@ -174,7 +180,8 @@ pub(crate) fn resolve(facts: &[Fact], doubt: &Doubt<'_>) -> Resolved {
                     resolved.uncertain = resolved.uncertain.or(live);
                 }
             }
-            // The blocks are known to be dead: in this epoch there is nothing, which older epochs must not fill.
+            // The blocks are known to be dead: in this epoch there is nothing, which older epochs
+            // must not fill.
             Rank::Hole | Rank::LeftOver => {
                 resolved.record.put_holes(live, &mut |_| ());
                 if (doubt.is_doubtful)(fact) {
@@ -256,7 +263,8 @@ mod tests {
 
     #[test]
     fn the_newest_data_counts_wherever_it_was_moved() {
-        // Block 0 was overwritten after the fragment at 4096 had been written and before it was moved to 8192.
+        // Block 0 was overwritten after the fragment at 4096 had been written and before it was
+        // moved to 8192.
         let facts = [
             fact(5, Rank::Intact, 5, 0xff, 4096),
             fact(5, Rank::Intact, 9, 0xfe, 8192),

@@ -1,9 +1,14 @@
-//! Which pool the data is of, and how large its extents are, if the superblock's copies at the beginning are lost.
+//! Which pool the data is of, and how large its extents are, if the superblock's copies at the
+//! beginning are lost.
 //!
-//! 1. Batches tell both: each names its pool and the extent that it lies in, and only one size of extents puts it there.
-//! 2. They are looked for where extents begin, those of the largest size first, because all other sizes begin there as well.
-//! 3. The copy at the end counts if the log holds no batches of another pool. Without that copy, the log alone tells.
-//! 4. If there are batches of several pools, one must be named: leftovers of an earlier pool may be more than what the present one has written.
+//! 1. Batches tell both: each names its pool and the extent that it lies in, and only one size of
+//!    extents puts it there.
+//! 2. They are looked for where extents begin, those of the largest size first, because all other
+//!    sizes begin there as well.
+//! 3. The copy at the end counts if the log holds no batches of another pool. Without that copy,
+//!    the log alone tells.
+//! 4. If there are batches of several pools, one must be named: leftovers of an earlier pool may be
+//!    more than what the present one has written.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +20,8 @@ use units::{EXTENT_BYTES_MAX, EXTENT_BYTES_MIN};
 use crate::superblock_copies::{beginning, read_end};
 use crate::superblock_io::{choose, read_copies};
 
-/// Places that are looked at: enough for some hundred batches of a pool that has used one extent in a hundred.
+/// Places that are looked at: enough for some hundred batches of a pool that has used one extent in
+/// a hundred.
 const PLACES_MAX: u64 = 64 << 10;
 /// Batches that are enough to go by.
 const BATCHES_ENOUGH: u64 = 4096;
@@ -33,7 +39,8 @@ pub(crate) struct Identity {
 /// Finds out. `id` names the pool, if there may be several.
 ///
 /// # Errors
-/// Those of the superblock, if nothing else tells either; [`ErrorKind::Conflict`] if there are several pools and none is named.
+/// Those of the superblock, if nothing else tells either; [`ErrorKind::Conflict`] if there are
+/// several pools and none is named.
 pub(crate) fn find(disk: &dyn Disk, id: Option<PoolPrefix>) -> Result<Identity> {
     let error = match read_copies(disk).and_then(|copies| choose(&copies)) {
         Ok(superblock) if id.is_none_or(|id| superblock.pool.starts_with(&id)) => {

@@ -1,7 +1,9 @@
-//! What the table of objects lacks: objects that have data, or that others came from, and of which no descriptor was found.
+//! What the table of objects lacks: objects that have data, or that others came from, and of which
+//! no descriptor was found.
 //!
-//! Most of them are volumes. One is a dictionary (whose descriptor goes with the batch that brought it, when the cleaner has moved its content)
-//! if units that are whole were made with it, because a number is given once; or if its content is one to the last byte.
+//! Most of them are volumes. One is a dictionary (whose descriptor goes with the batch that brought
+//! it, when the cleaner has moved its content) if units that are whole were made with it, because a
+//! number is given once; or if its content is one to the last byte.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +15,8 @@ use super::scan::Scan;
 use super::told::Table;
 use crate::pool::Pool;
 
-/// The table with all that is needed to read it, and which objects were added. They are called `lost-N`.
+/// The table with all that is needed to read it, and which objects were added. They are called
+/// `lost-N`.
 pub(crate) fn complete(mut table: Table, scan: &Scan) -> (Table, BTreeSet<ObjectId>) {
     let mut lost = BTreeSet::new();
     let seen = scan.seen();
@@ -53,7 +56,8 @@ pub(crate) fn complete(mut table: Table, scan: &Scan) -> (Table, BTreeSet<Object
             add(&mut table, id, Epoch(epoch.0.saturating_add(1)));
         }
     }
-    // A destroyed one that is needed may in turn need one that is not there: then nothing is below it.
+    // A destroyed one that is needed may in turn need one that is not there: then nothing is below
+    // it.
     let there: BTreeSet<_> = table.objects.keys().copied().collect();
     for descriptor in table.objects.values_mut() {
         descriptor.origin = descriptor.origin.filter(|origin| there.contains(&origin.object));
@@ -68,7 +72,8 @@ pub(crate) fn complete(mut table: Table, scan: &Scan) -> (Table, BTreeSet<Object
     (table, lost)
 }
 
-/// Which of the lost objects are dictionaries, and the bytes of their contents. `old` has all of them as volumes.
+/// Which of the lost objects are dictionaries, and the bytes of their contents. `old` has all of
+/// them as volumes.
 pub(crate) fn dictionaries(old: &Pool, lost: &BTreeSet<ObjectId>, scan: &Scan) -> BTreeMap<ObjectId, u64> {
     let helpers = scan.dictionaries();
     let mut found = BTreeMap::new();
@@ -98,8 +103,8 @@ pub(crate) fn enter_dictionaries(table: &mut Table, lost: &mut BTreeSet<ObjectId
     }
 }
 
-/// Of two volumes with the same name, or two such snapshots of one volume, the younger keeps it. A catalogue never has any; single entries of
-/// different times may.
+/// Of two volumes with the same name, or two such snapshots of one volume, the younger keeps it. A
+/// catalogue never has any; single entries of different times may.
 fn rename_twins(table: &mut Table) {
     let mut names = BTreeSet::new();
     for descriptor in table.objects.values_mut().rev() {

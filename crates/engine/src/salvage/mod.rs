@@ -1,21 +1,29 @@
-//! Salvage: the volumes, snapshots and clones of a pool whose map is lost, from its log alone, into another pool.
+//! Salvage: the volumes, snapshots and clones of a pool whose map is lost, from its log alone, into
+//! another pool.
 //!
-//! 1. The superblock tells the geometry; one good copy suffices, and if there is none, the log does ([`identity`]).
-//! 2. All extents are read, once ([`scan`]). What their batches say of data goes, as facts, into a temporary store on disk
-//!    ([`records`]), so that memory is bounded however large the pool is; what they say of objects is kept ([`told`]).
-//! 3. Batches of openings that were over never happened. Of the facts of each block the newest counts, by the number of the batch
-//!    that *made* the data, wherever it was moved to: [`facts`]. That makes map records, in the same store.
-//! 4. The objects are those of the newest complete catalogue, changed by what came behind it. Data of objects that it does not know and
-//!    should becomes volumes of their own, `lost-N`, unless it is a dictionary ([`lost`]).
-//! 5. On records and objects the engine's own reader works ([`view`]): it falls through epochs and origins, and verifies each fragment.
-//! 6. Volumes are rebuilt by what the other pool offers to everybody ([`rebuild`]): oldest snapshot first, differences, clones from their
-//!    origins. What cannot be read is left out and listed.
+//! 1. The superblock tells the geometry; one good copy suffices, and if there is none, the log does
+//!    ([`identity`]).
+//! 2. All extents are read, once ([`scan`]). What their batches say of data goes, as facts, into a
+//!    temporary store on disk ([`records`]), so that memory is bounded however large the pool is;
+//!    what they say of objects is kept ([`told`]).
+//! 3. Batches of openings that were over never happened. Of the facts of each block the newest
+//!    counts, by the number of the batch that *made* the data, wherever it was moved to: [`facts`].
+//!    That makes map records, in the same store.
+//! 4. The objects are those of the newest complete catalogue, changed by what came behind it. Data
+//!    of objects that it does not know and should becomes volumes of their own, `lost-N`, unless it
+//!    is a dictionary ([`lost`]).
+//! 5. On records and objects the engine's own reader works ([`view`]): it falls through epochs and
+//!    origins, and verifies each fragment.
+//! 6. Volumes are rebuilt by what the other pool offers to everybody ([`rebuild`]): oldest snapshot
+//!    first, differences, clones from their origins. What cannot be read is left out and listed.
 //!
-//! What is not certain: a discard whose batch has been freed is not known any more, and data that was older than it, if its extent is
-//! still there, shows again. No batch can be missing that is newer than the oldest number from which on all are there
-//! ([`scan::Scan::certain_from`]); so only blocks with older data are concerned, and they are counted. So are blocks of
-//! epochs of which nobody knows any more whether a rollback took them back: so many were taken back since that the oldest are not listed. So is
-//! what an opening wrote of which, after as many crashes, nobody knows any more where recovery found its end.
+//! What is not certain: a discard whose batch has been freed is not known any more, and data that
+//! was older than it, if its extent is still there, shows again. No batch can be missing that is
+//! newer than the oldest number from which on all are there ([`scan::Scan::certain_from`]); so only
+//! blocks with older data are concerned, and they are counted. So are blocks of epochs of which
+//! nobody knows any more whether a rollback took them back: so many were taken back since that the
+//! oldest are not listed. So is what an opening wrote of which, after as many crashes, nobody knows
+//! any more where recovery found its end.
 //!
 //! The pool that is salvaged is only read.
 
@@ -76,8 +84,10 @@ pub(crate) fn read_told(
     }
 }
 
-/// Whether an extent can be read, and its present use is batches and zeroes. If not, one of them may have lost its header; or a crash has left something.
-/// With `to_the_end` also what lies behind the last of these batches: where freed extents are not punched out, that may be of an earlier use.
+/// Whether an extent can be read, and its present use is batches and zeroes. If not, one of them
+/// may have lost its header; or a crash has left something. With `to_the_end` also what lies behind
+/// the last of these batches: where freed extents are not punched out, that may be of an earlier
+/// use.
 pub(crate) fn is_whole(disk: &dyn Disk, geometry: &Geometry, pool: u64, extent: ExtentIndex, to_the_end: bool) -> bool {
     let len = geometry.extent_bytes as usize;
     let mut buf = AlignedBuf::new(len);
@@ -112,18 +122,22 @@ impl Pool {
     /// Bytes that the pool on `disk` may use, if there is one that can be salvaged.
     ///
     /// # Errors
-    /// [`surface::ErrorKind::NotFound`], [`surface::ErrorKind::Corrupt`], [`surface::ErrorKind::Unsupported`]; [`surface::ErrorKind::Conflict`] if there
-    /// are several and none is named.
+    /// [`surface::ErrorKind::NotFound`], [`surface::ErrorKind::Corrupt`],
+    /// [`surface::ErrorKind::Unsupported`]; [`surface::ErrorKind::Conflict`] if there are several
+    /// and none is named.
     pub fn capacity_of(disk: &dyn Disk, id: Option<PoolPrefix>) -> Result<u64> {
         Ok(identity::find(disk, id)?.superblock.capacity_bytes)
     }
 
-    /// Rebuilds in this pool what can be read of the one on `from.disk`, which is not changed. `from.store` is an empty store for
-    /// temporary use: about 100 bytes for each fragment. What this pool holds after an error is only a part.
+    /// Rebuilds in this pool what can be read of the one on `from.disk`, which is not changed.
+    /// `from.store` is an empty store for temporary use: about 100 bytes for each fragment. What
+    /// this pool holds after an error is only a part.
     ///
     /// # Errors
-    /// [`surface::ErrorKind::NotFound`] without a superblock, [`surface::ErrorKind::Corrupt`] if both copies are damaged, and whatever
-    /// the temporary store, this pool or `progress` fail with, [`surface::ErrorKind::Full`] among it. Damage in the other pool is reported, not returned.
+    /// [`surface::ErrorKind::NotFound`] without a superblock, [`surface::ErrorKind::Corrupt`] if
+    /// both copies are damaged, and whatever the temporary store, this pool or `progress` fail
+    /// with, [`surface::ErrorKind::Full`] among it. Damage in the other pool is reported, not
+    /// returned.
     pub fn salvage(
         &self,
         from: &PoolEnv,

@@ -1,13 +1,17 @@
 //! Makes volumes, snapshots and clones in another pool as they are in a [`view`](super::view).
 //!
-//! A volume is rebuilt in these steps, which leave the other pool sound wherever they are interrupted:
+//! A volume is rebuilt in these steps, which leave the other pool sound wherever they are
+//! interrupted:
 //! 1. It is made empty, or cloned from the snapshot that it came from, if that is another volume's.
-//! 2. For each of its snapshots, the oldest first: what differs from the moment before is copied, and the snapshot is taken.
+//! 2. For each of its snapshots, the oldest first: what differs from the moment before is copied,
+//!    and the snapshot is taken.
 //! 3. What differs from there to the volume itself is copied.
-//! 4. It gets the quota and the reservation that it had, and the times at which all of this was made first. What was incomplete is told as that.
+//! 4. It gets the quota and the reservation that it had, and the times at which all of this was
+//!    made first. What was incomplete is told as that.
 //!
-//! What differs is told by records ([`diff`](crate::diff)), so nothing is copied twice. A block that cannot be read becomes a hole. Its
-//! record is remembered: all later moments that see the same record see the same damage.
+//! What differs is told by records ([`diff`](crate::diff)), so nothing is copied twice. A block
+//! that cannot be read becomes a hole. Its record is remembered: all later moments that see the
+//! same record see the same damage.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -40,7 +44,8 @@ const BROKEN_MAX: usize = 1 << 16;
 /// Said once when there are more.
 const MORE_BROKEN: &str = "so much is damaged that not all of it is listed; of later snapshots, and of clones, it is not counted where they share it \
                            with older ones";
-/// Properties that limit or promise space: they come last, and until then those of the pool do not hold either.
+/// Properties that limit or promise space: they come last, and until then those of the pool do not
+/// hold either.
 const SPACE_PROPERTIES: [&str; 2] = ["quota", "reservation"];
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -100,7 +105,8 @@ pub(crate) fn rebuild(
     into.checkpoint()
 }
 
-/// The name that a snapshot had, cut off if `VOLUME@SNAPSHOT` would be too long: then its object's number makes it another one than all others.
+/// The name that a snapshot had, cut off if `VOLUME@SNAPSHOT` would be too long: then its object's
+/// number makes it another one than all others.
 fn fitting_name(volume: &str, was: &str, id: ObjectId) -> String {
     let room = TITLE_BYTES_MAX.saturating_sub(volume.len() + 1);
     if was.len() <= room {
@@ -198,8 +204,8 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// Step 1: makes a volume with its properties, or, if these do not hold together, without what makes snapshots by the clock; or without all of
-    /// them if this version does not know them.
+    /// Step 1: makes a volume with its properties, or, if these do not hold together, without what
+    /// makes snapshots by the clock; or without all of them if this version does not know them.
     fn make(
         &mut self,
         name: &str,
@@ -232,7 +238,8 @@ impl Rebuild<'_> {
         refused.map_or(Ok(()), Err)
     }
 
-    /// The name that a volume had, unless the other pool has one of that name, or it leaves no room for those of its snapshots.
+    /// The name that a volume had, unless the other pool has one of that name, or it leaves no room
+    /// for those of its snapshots.
     fn free_name(&self, descriptor: &ObjectDescriptor, snapshots: &[Arc<Object>]) -> String {
         let fits = |name: &str| {
             let title = |s: &Arc<Object>| format!("{name}@{}", fitting_name(name, &s.descriptor.read().name, s.id));
@@ -382,7 +389,8 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// See [`SalvagedVolume::missing_bytes_max`]: no more than it and what it came from had, nor than reads as zeroes, unless it may be another volume.
+    /// See [`SalvagedVolume::missing_bytes_max`]: no more than it and what it came from had, nor
+    /// than reads as zeroes, unless it may be another volume.
     fn missing_max(&self, source: &Volume) -> Result<u64> {
         let (object, size) = (&source.object, source.size_bytes());
         let objects: BTreeSet<_> = object.levels().iter().map(|level| level.object).collect();
@@ -406,8 +414,8 @@ impl Rebuild<'_> {
         Ok(blocks.saturating_mul(BLOCK).min(holes))
     }
 
-    /// Gives what was made the time at which it was made first, and the properties that it had: those of a snapshot, or of a volume. That this fails
-    /// costs no data.
+    /// Gives what was made the time at which it was made first, and the properties that it had:
+    /// those of a snapshot, or of a volume. That this fails costs no data.
     fn dress(&mut self, title: &str, old: &Object, properties: Option<&Properties>) {
         if let Err(error) = self.try_dress(title, old, properties) {
             self.report.notes.push(format!("'{title}' is not dated back, or lacks some properties: {error}"));
@@ -425,7 +433,8 @@ impl Rebuild<'_> {
                 descriptor.created_unix_s = created_unix_s;
             }
             if properties.is_none() {
-                // What is held stays held. A bookmark tells nothing of a pool in which no epoch is what it was.
+                // What is held stays held. A bookmark tells nothing of a pool in which no epoch is
+                // what it was.
                 let was = old.descriptor.read().properties.clone();
                 descriptor.properties = properties::of_moment(&was);
                 descriptor.properties.extend(was.into_iter().filter(|(key, _)| key.starts_with(HOLD_PREFIX)));

@@ -1,8 +1,11 @@
-//! From facts to map records, in a temporary store on disk: facts go in while extents are read, records come out when all have been.
+//! From facts to map records, in a temporary store on disk: facts go in while extents are read,
+//! records come out when all have been.
 //!
 //! 1. Facts are put into the store in batches of a bounded size.
-//! 2. Wide ranges of holes become facts of those groups in which the object, or one that it came from, has any.
-//! 3. The facts of each record, which lie side by side, are resolved, and the record is put where the map has it.
+//! 2. Wide ranges of holes become facts of those groups in which the object, or one that it came
+//!    from, has any.
+//! 3. The facts of each record, which lie side by side, are resolved, and the record is put where
+//!    the map has it.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -25,8 +28,8 @@ const FACTS_MAX: usize = 16 << 10;
 pub(crate) struct Figures {
     /// Blocks that hold data, in all epochs.
     pub blocks: u64,
-    /// Blocks that may not be what they were, because something is forgotten: a discard, or that something was taken back or
-    /// never happened.
+    /// Blocks that may not be what they were, because something is forgotten: a discard, or that
+    /// something was taken back or never happened.
     pub uncertain: u64,
     /// Blocks that it had in all epochs, if some of them may be gone.
     pub missing: u64,
@@ -70,7 +73,8 @@ impl<'a> Facts<'a> {
         self.store.commit(std::mem::take(&mut self.batch)).map_err(store_error)
     }
 
-    /// Step 2. `chain` gives the objects whose data shows where an object has none: itself, then its origins.
+    /// Step 2. `chain` gives the objects whose data shows where an object has none: itself, then
+    /// its origins.
     ///
     /// # Errors
     /// Those of the store.
@@ -172,7 +176,8 @@ impl<'a> Facts<'a> {
 }
 
 impl Hiding {
-    /// The blocks of a record that are not certain. Records of a group come newest first. What lies below in an origin is not looked for.
+    /// The blocks of a record that are not certain. Records of a group come newest first. What lies
+    /// below in an origin is not looked for.
     fn uncertain(&mut self, key: &RecordKey, resolved: &Resolved, has_origin: bool) -> BlockMask {
         let group = Some((key.object, key.group));
         if self.group != group {
@@ -193,7 +198,8 @@ pub(crate) fn counts(scan: &Scan, fact: &Fact) -> bool {
     scan.told.openings.happened(fact.incarnation, fact.seq) && !is_torn
 }
 
-/// Whether a fact of an object may be one that was taken back, or never happened. What was moved was made before.
+/// Whether a fact of an object may be one that was taken back, or never happened. What was moved
+/// was made before.
 pub(crate) fn is_doubtful(scan: &Scan, object: Option<&ObjectDescriptor>, fact: &Fact) -> bool {
     let may_be_undone = object.is_some_and(|object| object.undone.may_hide(fact.key.epoch));
     may_be_undone || fact.made >= scan.told.openings.certain_end_of(fact.incarnation)
@@ -210,7 +216,8 @@ fn object_range(object: ObjectId) -> (Vec<u8>, Vec<u8>) {
     (start(object), start(ObjectId(object.0.saturating_add(1))))
 }
 
-/// Hands on the facts in a range of keys, a bounded number at a time; the store may be changed in between.
+/// Hands on the facts in a range of keys, a bounded number at a time; the store may be changed in
+/// between.
 fn pages(store: &dyn MapStore, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[Fact]) -> Result<()>) -> Result<()> {
     let mut from = from.to_vec();
     loop {

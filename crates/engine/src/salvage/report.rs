@@ -19,7 +19,8 @@ pub enum SalvageStep {
     Copy,
 }
 
-/// Gets the step, how much of it is done, and how much there is. Its error ends the salvage, and is what that returns.
+/// Gets the step, how much of it is done, and how much there is. Its error ends the salvage, and is
+/// what that returns.
 pub type SalvageProgress<'a> = &'a mut dyn FnMut(SalvageStep, u64, u64) -> Result<()>;
 
 /// A range that could not be read.
@@ -40,7 +41,8 @@ pub struct SalvagedVolume {
     pub name: String,
     /// Its size in bytes.
     pub size_bytes: u64,
-    /// Bytes of data that were copied for it, beside what it shares with an older snapshot or its origin.
+    /// Bytes of data that were copied for it, beside what it shares with an older snapshot or its
+    /// origin.
     pub copied_bytes: u64,
     /// Bytes that could not be read, and read as zeroes now.
     pub damaged_bytes: u64,
@@ -48,10 +50,11 @@ pub struct SalvagedVolume {
     pub damaged: Vec<DamagedRange>,
     /// No descriptor was found: name, size and properties are not what they were.
     pub is_lost: bool,
-    /// Of a volume: bytes, those of its snapshots and of what it came from included, that may not be what they were; see
-    /// [`SalvageReport::uncertain_bytes`].
+    /// Of a volume: bytes, those of its snapshots and of what it came from included, that may not
+    /// be what they were; see [`SalvageReport::uncertain_bytes`].
     pub uncertain_bytes: u64,
-    /// Bytes at most that had data which is gone: they read as zeroes now, or as what is older. Beside those that are damaged or uncertain.
+    /// Bytes at most that had data which is gone: they read as zeroes now, or as what is older.
+    /// Beside those that are damaged or uncertain.
     pub missing_bytes_max: u64,
 }
 
@@ -62,17 +65,19 @@ pub struct SalvageReport {
     pub extents: u64,
     /// Batches found in them.
     pub batches: u64,
-    /// Whether a complete catalogue was found, and no newer incomplete one: then names, sizes, snapshots and properties are those of
-    /// the last moment.
+    /// Whether a complete catalogue was found, and no newer incomplete one: then names, sizes,
+    /// snapshots and properties are those of the last moment.
     pub has_catalogue: bool,
     /// Volumes, each behind its snapshots.
     pub volumes: Vec<SalvagedVolume>,
-    /// Bytes of the log that are not what was written there, so that nothing can be told of what they held.
+    /// Bytes of the log that are not what was written there, so that nothing can be told of what
+    /// they held.
     pub log_damaged_bytes: u64,
     /// Bytes of the data file that could not be read.
     pub unreadable_bytes: u64,
-    /// Bytes in all that may not be what they were: data so old that a later discard may be forgotten, and should read as zeroes; and what
-    /// a rollback or a crash may have taken back so many of them ago that this is forgotten.
+    /// Bytes in all that may not be what they were: data so old that a later discard may be
+    /// forgotten, and should read as zeroes; and what a rollback or a crash may have taken back so
+    /// many of them ago that this is forgotten.
     pub uncertain_bytes: u64,
     /// Whether anything is missing from the log.
     pub completeness: Completeness,
@@ -205,8 +210,8 @@ impl SalvageReport {
         }
     }
 
-    /// Whether anything is lost, or may be lost by what is damaged or missing. What is only uncertain does not count, nor what cannot be known of a
-    /// pool of which no inventory was kept.
+    /// Whether anything is lost, or may be lost by what is damaged or missing. What is only
+    /// uncertain does not count, nor what cannot be known of a pool of which no inventory was kept.
     pub fn is_lossy(&self) -> bool {
         !self.has_catalogue
             || matches!(self.completeness, Completeness::Incomplete | Completeness::Damaged)

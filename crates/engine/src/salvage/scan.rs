@@ -1,11 +1,14 @@
 //! Reads all extents of a pool, one at a time, and hands on what their batches say as [`Fact`]s.
 //!
-//! 1. An extent is read whole; if that fails, in pieces, so that as little as possible is missing. Nothing is written.
+//! 1. An extent is read whole; if that fails, in pieces, so that as little as possible is missing.
+//!    Nothing is written.
 //! 2. Its batches are told apart ([`extent`](super::extent)); entries about objects go to [`Told`].
-//! 3. Each fragment is verified against its checksum, and becomes a fact, as do holes. Ranges of holes over many groups are kept as
-//!    ranges: which of their groups hold something is known only at the end.
+//! 3. Each fragment is verified against its checksum, and becomes a fact, as do holes. Ranges of
+//!    holes over many groups are kept as ranges: which of their groups hold something is known only
+//!    at the end.
 //!
-//! Memory: one extent, what [`Told`] keeps, a few words for each stretch of batches with consecutive numbers and for each gap.
+//! Memory: one extent, what [`Told`] keeps, a few words for each stretch of batches with
+//! consecutive numbers and for each gap.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,7 +79,8 @@ pub(crate) struct Scan {
     /// All batches before it were durable.
     pub durable_before: Seq,
     seen: BTreeMap<(ObjectId, u64), Seen>,
-    /// Objects that units were made with, and the first batch of each opening with such a unit that is whole.
+    /// Objects that units were made with, and the first batch of each opening with such a unit that
+    /// is whole.
     helpers: BTreeMap<(ObjectId, u64), Seq>,
     pub gaps: Vec<Place>,
     pub unreadable: Vec<Place>,
@@ -280,7 +284,8 @@ impl Scan {
         Ok(())
     }
 
-    /// The number from which on all batches up to `until`, at least, are there: what an older one said may be lost with it.
+    /// The number from which on all batches up to `until`, at least, are there: what an older one
+    /// said may be lost with it.
     pub(crate) fn certain_from(&self, until: Seq) -> Seq {
         let clip = |s: &Stretch| (s.from, s.to.min(self.told.openings.certain_end_of(s.incarnation)));
         let mut stretches: Vec<_> = self.stretches.iter().map(clip).filter(|(from, to)| from < to).collect();
@@ -305,7 +310,8 @@ impl Scan {
         stretches.iter().fold(from, reach) >= to
     }
 
-    /// All extents have been read: what is missing is known. `noted` is the newest opening by the data file's own note.
+    /// All extents have been read: what is missing is known. `noted` is the newest opening by the
+    /// data file's own note.
     pub(crate) fn finish(&mut self, noted: u64) {
         let mut expected = std::mem::take(&mut self.expected);
         let newest = self.told.openings.newest().max(noted);
@@ -323,7 +329,8 @@ impl Scan {
         }
     }
 
-    /// Gaps that no crash can have left: before them lies what was durable, and so did what is missing.
+    /// Gaps that no crash can have left: before them lies what was durable, and so did what is
+    /// missing.
     pub(crate) fn damaged_places(&self) -> Vec<Place> {
         let happened = |gap: &&Place| self.told.openings.happened(gap.incarnation, gap.before);
         self.gaps.iter().filter(happened).filter(|gap| gap.before <= self.durable_before).copied().collect()

@@ -1,5 +1,6 @@
-//! What the log alone tells about objects: the newest catalogue that is complete, and the entries behind it. And which batches never
-//! happened, because the opening of the pool that wrote them was over.
+//! What the log alone tells about objects: the newest catalogue that is complete, and the entries
+//! behind it. And which batches never happened, because the opening of the pool that wrote them was
+//! over.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,8 @@ const CATALOGUES_MAX: usize = 8;
 pub(crate) struct Openings {
     /// First sequence numbers by number of opening.
     first: BTreeMap<u64, Seq>,
-    /// By number of opening, where what was durable of the log ended when it last said so: that happened.
+    /// By number of opening, where what was durable of the log ended when it last said so: that
+    /// happened.
     durable: BTreeMap<u64, Seq>,
     /// See [`Incarnations::forgotten`].
     forgotten: Option<Incarnation>,
@@ -85,9 +87,11 @@ pub(crate) struct Told {
 /// The objects as the log tells them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Table {
-    /// The moment of the catalogue that it begins with; `None`: no complete one was found, and it is what single entries tell.
+    /// The moment of the catalogue that it begins with; `None`: no complete one was found, and it
+    /// is what single entries tell.
     pub as_of: Option<Seq>,
-    /// Parts of a newer catalogue were found, and others were not: what came between may be missing.
+    /// Parts of a newer catalogue were found, and others were not: what came between may be
+    /// missing.
     pub is_outdated: bool,
     pub properties: Properties,
     /// An object below it that the table does not have is gone: the catalogue would have it.
@@ -162,7 +166,8 @@ impl Told {
         table
     }
 
-    /// Without a complete catalogue, parts of incomplete ones are better than nothing. `pieced` gets the moment of each descriptor.
+    /// Without a complete catalogue, parts of incomplete ones are better than nothing. `pieced`
+    /// gets the moment of each descriptor.
     fn piece_together(&self, until: Seq, table: &mut Table, pieced: &mut BTreeMap<ObjectId, Seq>) {
         for (incarnation, seq, part) in self.parts.range(..=until).flat_map(|(_, parts)| parts) {
             if !self.openings.happened(*incarnation, *seq) {

@@ -1,4 +1,5 @@
-//! A pool that can only be read: the engine's own reader on records that were rebuilt from the log, over the data file as it is.
+//! A pool that can only be read: the engine's own reader on records that were rebuilt from the log,
+//! over the data file as it is.
 
 use std::io::{Error as IoError, ErrorKind as IoErrorKind, Result as IoResult};
 use std::sync::Arc;
@@ -65,7 +66,8 @@ impl Disk for ReadOnlyDisk {
     }
 }
 
-/// The pool of `superblock` with the objects of `table`, on the records in `env.store`. It has no threads and no extents to fill.
+/// The pool of `superblock` with the objects of `table`, on the records in `env.store`. It has no
+/// threads and no extents to fill.
 ///
 /// # Errors
 /// When the table is not consistent.

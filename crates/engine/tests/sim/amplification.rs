@@ -1,5 +1,6 @@
-//! What cleaning a full log costs, on a simulated machine without threads, so that each figure is the same in every run: bytes of log per
-//! byte that users write, against the best that theory gives a log with that much free space.
+//! What cleaning a full log costs, on a simulated machine without threads, so that each figure is
+//! the same in every run: bytes of log per byte that users write, against the best that theory
+//! gives a log with that much free space.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::machine_env::env;
@@ -17,7 +18,8 @@ const FULL_PERMILLE: u64 = 800;
 /// Writes between two looks of the keeper.
 const TICK_WRITES: u64 = 256;
 
-/// As `bench`'s `theory`: `1 / (1 - u)` with `u = exp(-(1 - u) / share)` (Desnoyers, "Analytic modeling of SSD write performance", 2012).
+/// As `bench`'s `theory`: `1 / (1 - u)` with `u = exp(-(1 - u) / share)` (Desnoyers, "Analytic
+/// modeling of SSD write performance", 2012).
 fn theory(share: f64) -> f64 {
     let mut live: f64 = 0.0;
     for _ in 0..10_000 {
@@ -26,8 +28,9 @@ fn theory(share: f64) -> f64 {
     1.0 / (1.0 - live)
 }
 
-/// A pool of which four fifths are live, overwritten by blocks at places that `place` chooses; of each hundred, `holes` are zeroes. Returns what a
-/// byte of users' fragments costs in the log in the end, and the share of the pool that is live.
+/// A pool of which four fifths are live, overwritten by blocks at places that `place` chooses; of
+/// each hundred, `holes` are zeroes. Returns what a byte of users' fragments costs in the log in
+/// the end, and the share of the pool that is live.
 fn steady(holes: u64, place: impl Fn(&mut Rng, u64) -> u64) -> (f64, f64) {
     let machine = Machine::new(CAPACITY_BYTES, 1);
     let properties: Properties = [("compression".into(), "off".into()), ("unit".into(), "4K".into())].into();
@@ -73,13 +76,14 @@ fn steady(holes: u64, place: impl Fn(&mut Rng, u64) -> u64) -> (f64, f64) {
     (amplification, share)
 }
 
-/// Most that the log may write over theory: in so small a pool, what is reserved and what waits for a checkpoint is a few per cent of it.
+/// Most that the log may write over theory: in so small a pool, what is reserved and what waits for
+/// a checkpoint is a few per cent of it.
 const FACTOR_MAX: f64 = 1.5;
 /// The same, of what it is without holes.
 const HOLES_FACTOR_MAX: f64 = 1.08;
 
-/// Overwrites that make holes and fill them again cost no more than others: what is kept for overwriting in a pool that gets full must not
-/// lie idle in one that is not.
+/// Overwrites that make holes and fill them again cost no more than others: what is kept for
+/// overwriting in a pool that gets full must not lie idle in one that is not.
 #[test]
 fn uniform_overwrites_cost_what_theory_says() {
     let factor = |holes| {

@@ -1,5 +1,5 @@
-//! A file system below the data that has less room than the pool: what was acknowledged can be flushed, space can be given back, and what was
-//! given back can be written again.
+//! A file system below the data that has less room than the pool: what was acknowledged can be
+//! flushed, space can be given back, and what was given back can be written again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::machine_env::env;
@@ -52,8 +52,8 @@ fn assert_content(pool: &Pool, name: &str, seed: u64, from: u64, to: u64) {
     }
 }
 
-/// Nothing could be discarded, and what was destroyed did not come back, not even after a restart: the log's list was as long as the
-/// pool, and began with extents without space.
+/// Nothing could be discarded, and what was destroyed did not come back, not even after a restart:
+/// the log's list was as long as the pool, and began with extents without space.
 #[test]
 fn a_full_file_system_below_is_no_dead_end() {
     for restart in [false, true] {
@@ -129,7 +129,8 @@ fn occupied(machine: &Machine) -> u64 {
     ::env::Disk::occupied_bytes(&*machine.disk.handle()).unwrap()
 }
 
-/// What became free while the pool was short of space, and what a list of extents as long as the pool held, was occupied for ever.
+/// What became free while the pool was short of space, and what a list of extents as long as the
+/// pool held, was occupied for ever.
 #[test]
 fn a_closed_pool_occupies_no_more_than_it_holds() {
     for crash in [false, true] {
@@ -164,7 +165,8 @@ fn a_closed_pool_occupies_no_more_than_it_holds() {
     }
 }
 
-/// What repair has accepted as lost may still be in what is free: whoever repairs gives nothing back, and the next opening does.
+/// What repair has accepted as lost may still be in what is free: whoever repairs gives nothing
+/// back, and the next opening does.
 #[test]
 fn repair_leaves_what_is_free() {
     let mut machine = Machine::new(CAPACITY, 1);

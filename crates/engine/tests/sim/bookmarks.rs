@@ -1,5 +1,5 @@
-//! What keeps a snapshot, and what outlives one: holds; bookmarks, from which a difference must be right whatever was done since; and differences
-//! that go into a clone of their base.
+//! What keeps a snapshot, and what outlives one: holds; bookmarks, from which a difference must be
+//! right whatever was done since; and differences that go into a clone of their base.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -87,8 +87,9 @@ fn told(what: &str) -> impl Fn(Error) -> Failure + '_ {
     move |error| Failure(format!("{what}: {error}"))
 }
 
-/// Random operations on the source, crashes included; now and then a snapshot is bookmarked and copied, and now and then a difference from some
-/// bookmark to some snapshot is brought into a clone of the copy: it must be the snapshot.
+/// Random operations on the source, crashes included; now and then a snapshot is bookmarked and
+/// copied, and now and then a difference from some bookmark to some snapshot is brought into a
+/// clone of the copy: it must be the snapshot.
 fn random_run(seed: u64) -> Result<Tally, Failure> {
     let small = |rng: &mut Rng| {
         let shape = Shape::small(rng);
@@ -206,7 +207,8 @@ impl Pair {
     }
 }
 
-/// The hole that hid a block goes with the snapshot that needed the block: nothing in the map tells any more that there was one.
+/// The hole that hid a block goes with the snapshot that needed the block: nothing in the map tells
+/// any more that there was one.
 #[test]
 fn what_was_discarded_is_told_when_nothing_is_left_of_it() {
     let Pair { source, copy, .. } = &Pair::new();
@@ -223,7 +225,8 @@ fn what_was_discarded_is_told_when_nothing_is_left_of_it() {
     check(copy);
 }
 
-/// Everything that is none is told as a hole, of 8 MiB as of a petabyte; the receiver makes holes only where there was data.
+/// Everything that is none is told as a hole, of 8 MiB as of a petabyte; the receiver makes holes
+/// only where there was data.
 #[test]
 fn holes_that_hide_nothing_cost_the_receiver_nothing() {
     let Pair { source, copy, .. } = &Pair::new();
@@ -272,7 +275,8 @@ fn a_bookmark_keeps_nothing_and_outlives_crashes() {
     check(&source);
 }
 
-/// The volume was taken back behind the bookmark: what the receiver has, the source has given up, and nothing of it is in the map.
+/// The volume was taken back behind the bookmark: what the receiver has, the source has given up,
+/// and nothing of it is in the map.
 #[test]
 fn a_bookmark_of_what_was_given_up_is_no_base() {
     let Pair { source, copy, .. } = &Pair::new();

@@ -1,5 +1,6 @@
-//! Pools in which the cleaner works all the time: nearly full, overwritten for ever, discarded and filled again, with crashes at every
-//! kind of moment. Nothing is lost, nothing leaks (`check` recounts every extent), and space never runs out while there is some.
+//! Pools in which the cleaner works all the time: nearly full, overwritten for ever, discarded and
+//! filled again, with crashes at every kind of moment. Nothing is lost, nothing leaks (`check`
+//! recounts every extent), and space never runs out while there is some.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -37,7 +38,8 @@ fn tight(rng: &mut Rng) -> Shape {
     }
 }
 
-/// Bytes that data can take of a pool whatever it is made of: a raw unit may leave a tail of its size in every extent.
+/// Bytes that data can take of a pool whatever it is made of: a raw unit may leave a tail of its
+/// size in every extent.
 fn usable(shape: &Shape) -> u64 {
     let extent = u64::from(shape.extent_bytes);
     let unit = (extent / 2).min(128 << 10);
@@ -67,7 +69,8 @@ fn overwrite(world: &mut World) -> Result<Ended, Failure> {
     let volume = || "v".to_owned();
     let blocks = world.model.size_bytes("v") / 4096;
     let first = world.rng.below(blocks);
-    // In small extents nothing but the smallest requests is sure of its room: see `Geometry::usable_bytes_min`.
+    // In small extents nothing but the smallest requests is sure of its room: see
+    // `Geometry::usable_bytes_min`.
     let lengths: &[u64] = match world.shape.extent_bytes >> 10 {
         0..128 => &[1, 1, 2, 4],
         128..1024 => &[1, 1, 1, 2, 5, 16],
@@ -238,7 +241,8 @@ fn overwritten(seed: u64, percent: u64, times: u64) -> Result<Tally, Failure> {
         memory_bytes: 1 << 20,
         ..tight(rng)
     })?;
-    // Blocks of 4 KiB as they are: all but headers, reserve, and the extent that the second stream has open can be used.
+    // Blocks of 4 KiB as they are: all but headers, reserve, and the extent that the second stream
+    // has open can be used.
     let extents = world.shape.capacity_bytes / u64::from(world.shape.extent_bytes) - 1 - 6 - 1;
     let size = extents * u64::from(world.shape.extent_bytes) * percent / 100 / 4096 * 4096;
     create(&mut world, size, &[("unit", "4K"), ("compression", "off")])?;
@@ -261,7 +265,8 @@ fn overwritten(seed: u64, percent: u64, times: u64) -> Result<Tally, Failure> {
     let status = world.pool().status();
     let amplification = status.log_bytes as f64 / status.fragment_bytes as f64;
     println!("seed {seed}: {percent} % full, {times} times overwritten: write amplification {amplification:.2}");
-    // A log that frees one byte for each that it writes, with so little to spare, cannot do without cleaning.
+    // A log that frees one byte for each that it writes, with so little to spare, cannot do without
+    // cleaning.
     if status.moved_bytes < status.fragment_bytes / 4 {
         return Err(world.fail(format!("hardly anything was cleaned: {status:?}")));
     }
@@ -282,7 +287,8 @@ fn overwritten_for_ever_at_95_percent() {
         .run(|seed| overwritten(seed, 95, 3));
 }
 
-/// Filled, trimmed and filled again a hundred times, with crashes: each time about as much fits in as the first time.
+/// Filled, trimmed and filled again a hundred times, with crashes: each time about as much fits in
+/// as the first time.
 fn cycles(seed: u64) -> Result<Tally, Failure> {
     let mut world = World::new(seed, tight)?;
     let size = 2 * world.shape.capacity_bytes;
@@ -343,8 +349,8 @@ fn a_hundred_fills_and_trims() {
     campaign.demand(total.fulls >= 250, "250 full pools");
 }
 
-/// A pass has a target: what was there when it began. A writer who overwrites everything between its rounds gives it new extents to clean for ever,
-/// and it ends all the same.
+/// A pass has a target: what was there when it began. A writer who overwrites everything between
+/// its rounds gives it new extents to clean for ever, and it ends all the same.
 #[test]
 fn a_pass_ends_while_a_writer_goes_on() {
     let machine = sim::Machine::new(16 << 20, 3);

@@ -1,4 +1,5 @@
-//! Cold data in the cleaner's hands: with `cold-mode` it is compressed anew on its way, and nothing of it changes for those who read it.
+//! Cold data in the cleaner's hands: with `cold-mode` it is compressed anew on its way, and nothing
+//! of it changes for those who read it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::lz4_pool::Lz4Pool;

@@ -21,7 +21,8 @@ fn damage(made: &Lz4Pool, block: &[u8]) {
 
 type Named = Vec<(String, u64)>;
 
-/// What scrub, check and its count by volume say: of fragments, name and offset; and the first one's detail.
+/// What scrub, check and its count by volume say: of fragments, name and offset; and the first
+/// one's detail.
 fn reported(made: &Lz4Pool) -> (Named, Named, String) {
     let scrubbed = made.pool().scrub(u64::MAX, true).unwrap();
     let checked = made.pool().check(false, &mut |_, _| ()).unwrap();

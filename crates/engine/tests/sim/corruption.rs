@@ -1,5 +1,6 @@
-//! The medium lies: bits turn over in every kind of structure. A read gives the right bytes or an error, never other bytes;
-//! `check` names what is damaged and where; what cannot be understood is not opened.
+//! The medium lies: bits turn over in every kind of structure. A read gives the right bytes or an
+//! error, never other bytes; `check` names what is damaged and where; what cannot be understood is
+//! not opened.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +22,8 @@ struct Seen {
     /// The volumes that there are.
     volumes: BTreeSet<ObjectId>,
     errors: BTreeMap<Place, Error>,
-    /// Blocks that read as something else, and whether that is at least something that was written there once.
+    /// Blocks that read as something else, and whether that is at least something that was written
+    /// there once.
     wrong: BTreeMap<Place, bool>,
     /// Volumes that are not what they should be.
     table: Result<(), String>,
@@ -101,7 +103,8 @@ fn prepare_with_tail(seed: u64, tail_ops: u64) -> Result<World, Failure> {
     Ok(world)
 }
 
-/// Reads what was read block by block once more, many blocks at the same time: the same blocks fail, and no others.
+/// Reads what was read block by block once more, many blocks at the same time: the same blocks
+/// fail, and no others.
 fn read_again_together(world: &mut World, pool: &Pool, name: &str, seen: &Seen) -> Result<(), String> {
     pool.drop_caches();
     let device = pool.volume(name).map_err(|e| e.to_string())?;
@@ -346,8 +349,8 @@ fn go_on(world: &mut World, ops: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// It was opened when all traces of later openings had been freed and given back where it looked for them; then everything that was free by
-/// the older map was punched out.
+/// It was opened when all traces of later openings had been freed and given back where it looked
+/// for them; then everything that was free by the older map was punched out.
 #[test]
 fn a_map_that_is_older_than_the_log_is_told_without_the_log() {
     campaign("a_map_that_is_older_than_the_log_is_told_without_the_log", 20, |seed| {
@@ -368,8 +371,8 @@ fn a_map_that_is_older_than_the_log_is_told_without_the_log() {
     });
 }
 
-/// It was opened, and what the map thought to be data was whatever had been there before; also if the last session was killed before it had
-/// taken a second checkpoint.
+/// It was opened, and what the map thought to be data was whatever had been there before; also if
+/// the last session was killed before it had taken a second checkpoint.
 #[test]
 fn data_that_is_older_than_the_map_is_not_opened() {
     campaign("data_that_is_older_than_the_map_is_not_opened", 10, |seed| {
@@ -418,8 +421,9 @@ fn values_of_the_store() {
         let base = prepare(seed)?;
         let anatomy = Anatomy::of(&base);
         let mut rng = Rng::new(seed);
-        // Where scrubbing goes on is no loss: a damaged state means that it begins anew. Where the log ended, recovery sees itself. Without what
-        // the map knows of the note of openings, older data is not told. The copy of the superblock is put right by each opening.
+        // Where scrubbing goes on is no loss: a damaged state means that it begins anew. Where the
+        // log ended, recovery sees itself. Without what the map knows of the note of openings,
+        // older data is not told. The copy of the superblock is put right by each opening.
         let harmless = [
             format::KEY_SCRUB,
             format::KEY_RECOMPRESS,
@@ -450,8 +454,8 @@ fn values_of_the_store() {
             };
             honest(&base, &what, &seen)?;
             let named = match format::parse_record_key(key).and_then(|k| Some((anatomy.volumes.get(&k.object)?, k))) {
-                // Destroyed behind the checkpoint, and perhaps another one made under its name: it goes unread, and only its extents' bytes do not
-                // add up.
+                // Destroyed behind the checkpoint, and perhaps another one made under its name: it
+                // goes unread, and only its extents' bytes do not add up.
                 Some((_, k)) if !seen.volumes.contains(&k.object) => seen.names(kind) || seen.names("usage"),
                 Some((volume, k)) => {
                     let start = k.group.first_block().offset_bytes();
@@ -488,7 +492,8 @@ fn payloads_before_the_checkpoint() {
                 .map_err(|e| fail(&base, format!("{what}: open: {e}")))?;
             honest(&base, &what, &seen)?;
             damages += 1;
-            // What was written behind the checkpoint may have replaced it; then nothing is wrong any more.
+            // What was written behind the checkpoint may have replaced it; then nothing is wrong
+            // any more.
             if seen.is_clean() {
                 continue;
             }
@@ -513,8 +518,9 @@ fn payloads_before_the_checkpoint() {
     });
 }
 
-/// Headers of batches that the map knows are only needed to find what lives in an extent: without them it is found all the same, by
-/// cleaning as well as by scrub, which says that they are damaged.
+/// Headers of batches that the map knows are only needed to find what lives in an extent: without
+/// them it is found all the same, by cleaning as well as by scrub, which says that they are
+/// damaged.
 #[test]
 fn headers_before_the_checkpoint() {
     let campaign = Campaign { file: "corruption", test: "headers_before_the_checkpoint", seeds: 14, soaks: false };
@@ -574,9 +580,9 @@ fn headers_before_the_checkpoint() {
     campaign.demand(found * 3 >= tried && found > 0, "a third of the damaged headers");
 }
 
-/// Damage behind the checkpoint. If a later batch says that the damaged one was durable, it must not pass for the end of
-/// the log. If nothing says so, it cannot be told from a write that the last crash has torn: then the log ends there, and what is
-/// read is what was written before.
+/// Damage behind the checkpoint. If a later batch says that the damaged one was durable, it must
+/// not pass for the end of the log. If nothing says so, it cannot be told from a write that the
+/// last crash has torn: then the log ends there, and what is read is what was written before.
 #[test]
 fn batches_behind_the_checkpoint() {
     campaign("batches_behind_the_checkpoint", 20, |seed| {
@@ -655,7 +661,8 @@ fn bits_anywhere() {
     });
 }
 
-/// Repair removes a damaged record: its blocks, which it names, read as zeroes, and everything else is as it was.
+/// Repair removes a damaged record: its blocks, which it names, read as zeroes, and everything else
+/// is as it was.
 #[test]
 fn damaged_records_are_repaired() {
     campaign("damaged_records_are_repaired", 16, |seed| {
@@ -701,7 +708,8 @@ fn damaged_records_are_repaired() {
     });
 }
 
-/// Payloads that are stored raw have no decoder that might stumble: only the checksum stands before wrong bytes.
+/// Payloads that are stored raw have no decoder that might stumble: only the checksum stands before
+/// wrong bytes.
 #[test]
 fn raw_payloads_are_verified() {
     campaign("raw_payloads_are_verified", 6, |seed| {

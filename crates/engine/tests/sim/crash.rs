@@ -1,5 +1,5 @@
-//! The power fails at every kind of moment, again and again; what was flushed is there, nothing is mixed up, `check` is
-//! clean, and the pool goes on.
+//! The power fails at every kind of moment, again and again; what was flushed is there, nothing is
+//! mixed up, `check` is clean, and the pool goes on.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,8 @@ use engine::{FormatOptions, Pool, PoolOptions, Properties};
 use sim::{ContentKind, Fault, Machine, Model, Rng, TableOp};
 use surface::{BlockDevice, WriteOptions, ZeroOptions};
 
-/// Generations of one seed: enough that later ones work on extents that earlier ones have filled and freed.
+/// Generations of one seed: enough that later ones work on extents that earlier ones have filled
+/// and freed.
 const GENERATIONS: u64 = 10;
 /// Operations of one generation at most; then the power fails between two operations.
 const OPS_MAX: u64 = 60;
@@ -44,7 +45,8 @@ fn random_run(seed: u64) -> Result<Tally, Failure> {
     Ok(world.tally())
 }
 
-/// Recovering the same log again gives the same figures: nothing is applied twice, nothing is forgotten.
+/// Recovering the same log again gives the same figures: nothing is applied twice, nothing is
+/// forgotten.
 fn same_figures_again(world: &mut World) -> Result<(), Failure> {
     let figures = |world: &World| {
         let status = world.pool().status();
@@ -76,8 +78,9 @@ fn random_crashes() {
     campaign.demand(quotas >= 200 && reservations >= 200, "200 refusals by quotas and by reservations");
 }
 
-/// The program dies at every kind of moment, in the midst of a record as well, and the machine lives on: what was acknowledged is there, flushed or
-/// not. Now and then the power fails instead, and what was flushed is.
+/// The program dies at every kind of moment, in the midst of a record as well, and the machine
+/// lives on: what was acknowledged is there, flushed or not. Now and then the power fails instead,
+/// and what was flushed is.
 fn random_deaths_of(seed: u64) -> Result<(Tally, u64), Failure> {
     let mut world = World::new(seed, Shape::with_standby)?;
     world.machine.power.number_standby(true);
@@ -243,8 +246,8 @@ fn crash_while_a_pool_is_made() {
     });
 }
 
-/// The program dies with the power on, and the power fails later: what the second program acknowledged as flushed is there,
-/// although the first one wrote it.
+/// The program dies with the power on, and the power fails later: what the second program
+/// acknowledged as flushed is there, although the first one wrote it.
 #[test]
 fn restarts_between_crashes() {
     let campaign = Campaign { file: "crash", test: "restarts_between_crashes", seeds: 120, soaks: false };
@@ -266,7 +269,8 @@ fn restarts_between_crashes() {
     });
 }
 
-/// A pool is filled by one volume, in every way, with crashes between; what is reserved for another one is there all the same.
+/// A pool is filled by one volume, in every way, with crashes between; what is reserved for another
+/// one is there all the same.
 #[test]
 fn what_is_reserved_is_there_in_a_full_pool() {
     let campaign = Campaign { file: "crash", test: "what_is_reserved_is_there_in_a_full_pool", seeds: 60, soaks: true };
@@ -277,8 +281,9 @@ fn what_is_reserved_is_there_in_a_full_pool() {
     campaign.demand(total.fulls >= 150, "150 full pools");
 }
 
-/// The same in pools in which overwriting has room of its own: there it cannot take what is reserved either, where it compresses less well than what it
-/// replaces; and what compresses alike is never refused.
+/// The same in pools in which overwriting has room of its own: there it cannot take what is
+/// reserved either, where it compresses less well than what it replaces; and what compresses alike
+/// is never refused.
 #[test]
 fn overwriting_leaves_what_is_reserved() {
     let campaign = Campaign { file: "crash", test: "overwriting_leaves_what_is_reserved", seeds: 4, soaks: true };
@@ -320,7 +325,8 @@ fn fill_beside_a_reservation(mut world: World) -> Result<Tally, Failure> {
     Ok(world.tally())
 }
 
-/// New data until there is no room; then, in most pools, as much in its place, which compresses less well only where overwriting has room of its own.
+/// New data until there is no room; then, in most pools, as much in its place, which compresses
+/// less well only where overwriting has room of its own.
 fn fill_greedily(world: &mut World) -> Result<(), Failure> {
     use ContentKind::{Random, Text};
     let size = world.model.size_bytes("greedy");
@@ -371,7 +377,8 @@ fn runs_repeat_exactly() {
     }
 }
 
-/// Zeroes that are written as data are cut into pieces. A block in which two of them met was left with one half of it zeroed.
+/// Zeroes that are written as data are cut into pieces. A block in which two of them met was left
+/// with one half of it zeroed.
 #[test]
 fn zeroes_written_over_many_blocks_leave_each_whole() {
     const VOLUME: usize = 4 << 20;

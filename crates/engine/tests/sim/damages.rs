@@ -1,4 +1,5 @@
-//! What is damaged is known until it is mended or acknowledged, over restarts; and how far a scrub is counts data.
+//! What is damaged is known until it is mended or acknowledged, over restarts; and how far a scrub
+//! is counts data.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::lz4_pool::{EXTENT, Lz4Pool};

@@ -1,5 +1,5 @@
-//! Dictionaries through the whole engine: when a volume gets one, what it saves, how long it lives, and that no data is ever read with the
-//! wrong one.
+//! Dictionaries through the whole engine: when a volume gets one, what it saves, how long it lives,
+//! and that no data is ever read with the wrong one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use bytes::Bytes;
@@ -225,7 +225,8 @@ fn a_volume_of_several_kinds_has_several_dictionaries() {
     for (round, kind) in [1, 0, 1, 0].into_iter().enumerate() {
         let (at, new) = ((kind as usize + 2) * region - MIB, records(kind, 7, MIB));
         let (stored, best) = (world.write("v", at, &new), best[kind as usize]);
-        // A region begins with its neighbour's until it has been compared a few times; then it knows.
+        // A region begins with its neighbour's until it has been compared a few times; then it
+        // knows.
         let factor = if round < 2 { 1.1 } else { 1.01 };
         assert!(stored as f64 <= best as f64 * factor, "kind {kind}: {stored} beside another, {best} alone");
         let detail = world.pool().explain_region("v", at as u64).unwrap();
@@ -280,7 +281,8 @@ fn data_that_changes_gets_another_one_and_recompression_gives_up_the_old() {
     world.expect("v", 0, &old);
     // A snapshot needs it as the volume did.
     world.pool().snapshot("v", "s").unwrap();
-    // All of the old kind, also what was written before there was a dictionary: that has got the old one by now.
+    // All of the old kind, also what was written before there was a dictionary: that has got the
+    // old one by now.
     world.write("v", 0, &new);
     recompress(&world);
     assert_eq!(world.dictionaries(), 2);
@@ -323,7 +325,8 @@ fn a_clone_uses_its_origins_and_keeps_it() {
     world.expect_nothing_left("after the last volume");
 }
 
-/// The volume's last records go with one checkpoint, its dictionary with a later one; a crash comes between any two steps.
+/// The volume's last records go with one checkpoint, its dictionary with a later one; a crash comes
+/// between any two steps.
 #[test]
 fn a_destroyed_volume_takes_its_dictionary_with_it_at_every_crash_point() {
     for point in 0..24 {
@@ -476,7 +479,8 @@ fn a_damaged_dictionary_gives_errors_that_name_it_and_never_wrong_bytes() {
     assert_eq!(read(&world, &mut block).len() as u64, helped);
 }
 
-/// Rebuilds the world's pool, which nobody has open, from its disk alone; with the machine that the new pool lives on.
+/// Rebuilds the world's pool, which nobody has open, from its disk alone; with the machine that the
+/// new pool lives on.
 fn salvage(world: &World) -> (SalvageReport, Pool, Machine) {
     let (temporary, machine) = (Machine::new(4096, 3), Machine::new(192 << 20, 4));
     let env =
@@ -495,7 +499,8 @@ fn assert_reads(pool: &Pool, volume: &str, at: usize, data: &[u8]) {
     assert!(back == data, "{volume} at byte {at} was salvaged");
 }
 
-/// The dictionary of the volume itself, and that of a volume that has been destroyed since. A snapshot may be called as they are.
+/// The dictionary of the volume itself, and that of a volume that has been destroyed since. A
+/// snapshot may be called as they are.
 #[test]
 fn salvage_reads_what_needs_a_dictionary() {
     for destroyed in [false, true] {
@@ -557,7 +562,8 @@ fn salvage_lists_what_needs_a_dictionary_that_is_damaged() {
     }
 }
 
-/// A reader is in the middle of a read when he finds that he needs a dictionary, while a checkpoint waits for him.
+/// A reader is in the middle of a read when he finds that he needs a dictionary, while a checkpoint
+/// waits for him.
 #[test]
 fn readers_load_dictionaries_while_checkpoints_are_taken() {
     let world = World::trained();
@@ -600,7 +606,8 @@ fn one_training_adopts_a_dictionary_for_each_kind_and_each_region_uses_its_own()
     let (world, adopted) = train(&[1, 2, 3]);
     assert!((2..=3).contains(&adopted), "{adopted} dictionaries for three kinds");
     assert_eq!(world.dictionaries(), adopted);
-    // What is written now is helped, in every region: about as much as where there is only one kind.
+    // What is written now is helped, in every region: about as much as where there is only one
+    // kind.
     let fresh = |kind: u64| records(kind, 2, MIB);
     let least = one.write("v", 2 * MIB, &fresh(1));
     for (region, kind) in [1, 2, 3].into_iter().enumerate() {
@@ -644,8 +651,9 @@ fn batches_with(world: &World, is_meant: impl Fn(&format::Entry) -> bool) -> Vec
     places.filter(has).map(|at| at as u64).collect()
 }
 
-/// No descriptor is left anywhere, and the cleaner has moved the dictionary: data of volumes shows under other names, read with the
-/// dictionary; the dictionary itself is no volume, be it used, unused or damaged.
+/// No descriptor is left anywhere, and the cleaner has moved the dictionary: data of volumes shows
+/// under other names, read with the dictionary; the dictionary itself is no volume, be it used,
+/// unused or damaged.
 #[test]
 fn salvage_takes_no_dictionary_without_a_descriptor_for_a_volume() {
     for case in ["used", "unused", "damaged"] {

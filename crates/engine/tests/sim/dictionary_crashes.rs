@@ -1,5 +1,6 @@
-//! The power fails while dictionaries are trained, adopted, used, replaced and given up, among everything else that goes on: what was
-//! flushed reads back, whatever it was compressed with, and nothing leaks.
+//! The power fails while dictionaries are trained, adopted, used, replaced and given up, among
+//! everything else that goes on: what was flushed reads back, whatever it was compressed with, and
+//! nothing leaks.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +16,8 @@ const OPS_MAX: u64 = 60;
 static FOUND: AtomicU64 = AtomicU64::new(0);
 static HELPED: AtomicU64 = AtomicU64::new(0);
 
-/// A step that is more likely than others to lead to dictionaries: text is written, time passes, data is recompressed.
+/// A step that is more likely than others to lead to dictionaries: text is written, time passes,
+/// data is recompressed.
 fn step(world: &mut World) -> Result<Ended, Failure> {
     let names = world.model.names();
     if names.is_empty() || world.model.is_in_doubt() {
@@ -82,7 +84,8 @@ fn random_crashes_with_dictionaries() {
     campaign.demand(found >= 1000 && helped >= 10_000, "1000 dictionaries and 10000 units stored with them");
 }
 
-/// The same workload, interrupted at every point; the first that adopts a dictionary, uses it and recompresses.
+/// The same workload, interrupted at every point; the first that adopts a dictionary, uses it and
+/// recompresses.
 #[test]
 fn crash_at_every_point_of_a_life_with_dictionaries() {
     let campaign = Campaign {

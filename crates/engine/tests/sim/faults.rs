@@ -1,5 +1,6 @@
-//! What is below fails without dying: EIO, short writes, no space, unreadable places; and the pool itself is full. The
-//! request gets an error, nothing that was acknowledged is lost, and the pool goes on, after a reopen at the latest.
+//! What is below fails without dying: EIO, short writes, no space, unreadable places; and the pool
+//! itself is full. The request gets an error, nothing that was acknowledged is lost, and the pool
+//! goes on, after a reopen at the latest.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::anatomy::Anatomy;
@@ -25,7 +26,8 @@ fn run_until_disturbed(world: &mut World, ops_max: u64) -> Result<(), Failure> {
             Ended::Full => {
                 world.relieve()?;
             }
-            // A few more requests to the pool that has met the fault: what it reads must be right all the same.
+            // A few more requests to the pool that has met the fault: what it reads must be right
+            // all the same.
             Ended::Disturbed => left = left.min(after),
             Ended::Dark => break,
         }
@@ -43,7 +45,8 @@ fn faults_run(seed: u64) -> Result<Tally, Failure> {
         world.machine.power.number_reads(reads);
         for _ in 0..world.rng.between(1, 3) {
             let point = world.machine.power.next_point() + world.rng.below(if reads { 120 } else { 40 });
-            // One failure is tried again and passes; several in a row break the log, which must go on elsewhere.
+            // One failure is tried again and passes; several in a row break the log, which must go
+            // on elsewhere.
             let row = if world.rng.coin() { 1 } else { world.rng.between(3, 7) };
             for point in point..point + row {
                 world.machine.power.plan(point, fault);
@@ -296,7 +299,8 @@ fn what_cannot_be_read_beside_the_log_does_not_keep_a_pool_shut() {
     assert!(total.faults > 60, "{total:?}");
 }
 
-/// The first checkpoint of a pool that is short of space may move the catalogue there, and the zeroes came after it.
+/// The first checkpoint of a pool that is short of space may move the catalogue there, and the
+/// zeroes came after it.
 #[test]
 fn what_an_opening_appends_is_not_written_over() {
     let name = "what_an_opening_appends_is_not_written_over";
@@ -431,7 +435,8 @@ fn no_space_below() {
     campaign.demand(total.faults > 0, "requests refused");
 }
 
-/// A bit of some fragment turns over at one of the next points, if there are that many. What its bytes are by then.
+/// A bit of some fragment turns over at one of the next points, if there are that many. What its
+/// bytes are by then.
 fn plan_flip(world: &mut World) -> Option<(u64, Vec<u8>)> {
     let fragments = Anatomy::of(world).fragments;
     let fragment = (!fragments.is_empty()).then(|| world.rng.pick(&fragments).fragment)?;
@@ -443,7 +448,8 @@ fn plan_flip(world: &mut World) -> Option<(u64, Vec<u8>)> {
     Some((offset, bytes))
 }
 
-/// Work that reads what was written long ago, and writes it elsewhere; among it, some that does not.
+/// Work that reads what was written long ago, and writes it elsewhere; among it, some that does
+/// not.
 fn move_data(world: &mut World) -> Result<(), Failure> {
     let name = world.rng.pick(&world.model.all_names()).clone();
     let volume = name.split('@').next().unwrap_or_default().to_owned();
@@ -460,8 +466,8 @@ fn move_data(world: &mut World) -> Result<(), Failure> {
     world.apply(&op).map(|_| ())
 }
 
-/// Bits of what lies in the log turn over while it is moved, compressed anew and sorted: it is an error then, for ever, and never
-/// comes out as something else.
+/// Bits of what lies in the log turn over while it is moved, compressed anew and sorted: it is an
+/// error then, for ever, and never comes out as something else.
 fn flips_run(seed: u64) -> Result<Tally, Failure> {
     let mut world = World::new(seed, Shape::small)?;
     let mut errors = 0;
@@ -479,7 +485,8 @@ fn flips_run(seed: u64) -> Result<Tally, Failure> {
         }
         world.machine.power.clear_plan();
         world.notice_faults();
-        // Its place may have been used again by then: in the log's end, damage would be the end of the log.
+        // Its place may have been used again by then: in the log's end, damage would be the end of
+        // the log.
         let mut now = vec![0; before.len()];
         world.machine.disk.peek(offset, &mut now);
         let is_whole_but_for_one = before.iter().zip(&now).map(|(a, b)| (a ^ b).count_ones()).sum::<u32>() <= 1;

@@ -37,7 +37,8 @@ impl Figures {
         }
     }
 
-    /// Stored bytes of the volume and live bytes of the pool, as they are said to be and as a checkpoint then counts them.
+    /// Stored bytes of the volume and live bytes of the pool, as they are said to be and as a
+    /// checkpoint then counts them.
     fn said_and_counted(&self) -> [(u64, u64); 2] {
         self.pool.flush().unwrap();
         let taken = self.pool.status().checkpoints + self.pool.status().light_checkpoints;
@@ -90,7 +91,8 @@ fn what_was_written_since_the_last_checkpoint_is_stored() {
     for (said, counted) in figures.said_and_counted() {
         assert_eq!(said, counted);
     }
-    // What a checkpoint has counted and memory does not know is taken for new, but a volume holds no more than its size.
+    // What a checkpoint has counted and memory does not know is taken for new, but a volume holds
+    // no more than its size.
     figures.write(0, VOLUME_BYTES, ContentKind::Text);
     for (said, counted) in figures.said_and_counted() {
         assert!(said.abs_diff(counted) < counted / 20, "said {said}, counted {counted}");

@@ -1,4 +1,5 @@
-//! Light checkpoints one after the other, what they leave folded into the records slice by slice, and crashes at every kind of moment between.
+//! Light checkpoints one after the other, what they leave folded into the records slice by slice,
+//! and crashes at every kind of moment between.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -15,7 +16,8 @@ static LIGHT: AtomicU64 = AtomicU64::new(0);
 const GROUPS: u64 = 40;
 const GROUP_BYTES: u64 = 128 << 10;
 
-/// Room for everything, and little for what light checkpoints leave: some groups to a third of them.
+/// Room for everything, and little for what light checkpoints leave: some groups to a third of
+/// them.
 fn roomy(rng: &mut Rng) -> Shape {
     Shape {
         capacity_bytes: 16 << 20,
@@ -103,7 +105,8 @@ fn crashes_between_slices() {
     );
 }
 
-/// What is overwritten again and again in a pool that light checkpoints alone keep going: no full one is needed, however much comes.
+/// What is overwritten again and again in a pool that light checkpoints alone keep going: no full
+/// one is needed, however much comes.
 #[test]
 fn light_checkpoints_need_no_full_one() {
     let run = || -> Result<(), Failure> {

@@ -1,5 +1,6 @@
-//! Snapshots, clones, rollbacks and promotions where random operations would hardly come: with writers running, a thousand
-//! times, through long chains, and with every owner gone but the last one.
+//! Snapshots, clones, rollbacks and promotions where random operations would hardly come: with
+//! writers running, a thousand times, through long chains, and with every owner gone but the last
+//! one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -59,8 +60,8 @@ fn check(pool: &Pool) {
     assert!(report.problems.is_empty(), "{:?}", report.problems);
 }
 
-/// A writer that writes n to one block, and then n to another far away: a snapshot shows the second one never ahead of the first,
-/// and at most one behind.
+/// A writer that writes n to one block, and then n to another far away: a snapshot shows the second
+/// one never ahead of the first, and at most one behind.
 #[test]
 fn snapshots_are_moments_while_writers_go_on() {
     let machine = Machine::new(64 << 20, 1);
@@ -117,7 +118,8 @@ fn snapshots_are_moments_while_writers_go_on() {
     pool.close().unwrap();
 }
 
-/// The space of a thousand snapshots of a small volume, each with one write between, comes back to the byte.
+/// The space of a thousand snapshots of a small volume, each with one write between, comes back to
+/// the byte.
 #[test]
 fn a_thousand_snapshots_come_and_go() {
     const COUNT: u64 = 1000;
@@ -163,7 +165,8 @@ fn a_thousand_snapshots_come_and_go() {
     pool.close().unwrap();
 }
 
-/// A clone of a clone of a clone, each with a block of its own, until the chain is too long; then all but the last one goes.
+/// A clone of a clone of a clone, each with a block of its own, until the chain is too long; then
+/// all but the last one goes.
 #[test]
 fn chains_of_clones_outlive_their_owners() {
     let machine = Machine::new(32 << 20, 3);
@@ -214,7 +217,8 @@ fn chains_of_clones_outlive_their_owners() {
     pool.close().unwrap();
 }
 
-/// A discard of a large part of a clone hides what its origin holds there, though the clone itself has nothing yet.
+/// A discard of a large part of a clone hides what its origin holds there, though the clone itself
+/// has nothing yet.
 #[test]
 fn a_large_discard_hides_the_origin() {
     let machine = Machine::new(64 << 20, 4);
@@ -241,7 +245,8 @@ fn a_large_discard_hides_the_origin() {
     pool.close().unwrap();
 }
 
-/// Promoting a clone lets the volume that it came from be destroyed, and the history goes with the clone.
+/// Promoting a clone lets the volume that it came from be destroyed, and the history goes with the
+/// clone.
 #[test]
 fn promotion_turns_origin_and_clone_round() {
     let machine = Machine::new(32 << 20, 5);
@@ -315,7 +320,8 @@ fn a_rollback_that_is_refused_costs_no_snapshot() {
     check(&pool);
 }
 
-/// The clone of a snapshot that a rollback gives up still does not see what an earlier rollback had given up.
+/// The clone of a snapshot that a rollback gives up still does not see what an earlier rollback had
+/// given up.
 #[test]
 fn what_was_given_up_first_stays_hidden_from_clones_of_what_is_given_up_next() {
     let machine = Machine::new(16 * MIB, 8);
@@ -341,7 +347,8 @@ fn what_was_given_up_first_stays_hidden_from_clones_of_what_is_given_up_next() {
     check(&pool);
 }
 
-/// A clone of a snapshot that a rollback gives up keeps what it sees; what nobody sees goes, and so do the traces.
+/// A clone of a snapshot that a rollback gives up keeps what it sees; what nobody sees goes, and so
+/// do the traces.
 #[test]
 fn rollbacks_spare_clones_of_what_they_give_up() {
     let machine = Machine::new(32 << 20, 6);
@@ -384,7 +391,8 @@ fn rollbacks_spare_clones_of_what_they_give_up() {
     pool.close().unwrap();
 }
 
-/// What `unique` says comes back when a snapshot alone is destroyed is what comes back; unique and shared are what it sees.
+/// What `unique` says comes back when a snapshot alone is destroyed is what comes back; unique and
+/// shared are what it sees.
 #[test]
 fn usage_tells_what_destroying_brings() {
     let machine = Machine::new(32 << 20, 7);
@@ -428,7 +436,8 @@ fn usage_tells_what_destroying_brings() {
         pool.destroy(&format!("v@{name}"), false).unwrap();
         settle(&pool);
         let came_back = before - pool.status().live_bytes;
-        // Of what the clone came from, what the clone has written over comes back, too, and then what only an older snapshot still had of that.
+        // Of what the clone came from, what the clone has written over comes back, too, and then
+        // what only an older snapshot still had of that.
         let is_shared = [3, 4].contains(&number);
         assert!(came_back == usage.unique_bytes || is_shared && came_back > usage.unique_bytes, "{name}: {came_back}");
     }
@@ -459,7 +468,8 @@ fn reopened(machine: &Machine, pool: Pool) -> Pool {
     Pool::open(env(machine), options).unwrap()
 }
 
-/// What a clone writes over, or discards, is not kept for it: block by block, whatever the kind of the checkpoints between.
+/// What a clone writes over, or discards, is not kept for it: block by block, whatever the kind of
+/// the checkpoints between.
 #[test]
 fn what_only_a_clone_needed_goes_when_it_is_written_over() {
     const BYTES: u64 = BLOCK as u64;
@@ -531,7 +541,8 @@ fn what_a_snapshot_of_a_clone_needed_goes_with_it() {
     pool.close().unwrap();
 }
 
-/// Cloning a good state, going on with the clone, and destroying what was before costs nothing that stays, however often it is done.
+/// Cloning a good state, going on with the clone, and destroying what was before costs nothing that
+/// stays, however often it is done.
 #[test]
 fn rounds_of_promoting_and_destroying_leave_nothing_behind() {
     let machine = Machine::new(32 << 20, 22);

@@ -1,4 +1,5 @@
-//! What an import has brought a part of only is told as that, wherever these data go: the mark belongs to what a volume holds at a moment.
+//! What an import has brought a part of only is told as that, wherever these data go: the mark
+//! belongs to what a volume holds at a moment.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;

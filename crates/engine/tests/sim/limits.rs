@@ -382,7 +382,8 @@ fn what_volumes_would_inherit_must_fit_too() {
     set_all("reservation", "4M").unwrap();
 }
 
-/// The batch that told of all that was cut off did not fit in a small extent, and the volume could not be made smaller at all.
+/// The batch that told of all that was cut off did not fit in a small extent, and the volume could
+/// not be made smaller at all.
 #[test]
 fn a_volume_of_a_petabyte_becomes_small_in_a_pool_with_small_extents() {
     let machine = Machine::new(8 << 20, 6);
@@ -412,8 +413,8 @@ fn a_volume_of_a_petabyte_becomes_small_in_a_pool_with_small_extents() {
     pool.close().unwrap();
 }
 
-/// Whether a volume becomes smaller was judged before, from the outside: of two who make it larger at a time, the second cut off what the first had
-/// added.
+/// Whether a volume becomes smaller was judged before, from the outside: of two who make it larger
+/// at a time, the second cut off what the first had added.
 #[test]
 fn enlarging_never_cuts_anything_off() {
     let pool = pool(&Machine::new(8 << 20, 7), 8 << 20);

@@ -1,5 +1,6 @@
-//! `check --repair` of a log that is damaged where it was durable, or cut off: what can be kept is; what would be dropped is told before, volume by
-//! volume, and needs a word; then it is remembered. And what is said of an end that is torn.
+//! `check --repair` of a log that is damaged where it was durable, or cut off: what can be kept is;
+//! what would be dropped is told before, volume by volume, and needs a word; then it is remembered.
+//! And what is said of an end that is torn.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -65,7 +66,8 @@ fn version(pool: &Pool, name: &str, block: u64) -> Option<u64> {
 }
 
 impl Killed {
-    /// Step `n` writes version `n + 1` of a few blocks, and is one batch; some steps discard, take a snapshot, or make a volume.
+    /// Step `n` writes version `n + 1` of a few blocks, and is one batch; some steps discard, take
+    /// a snapshot, or make a volume.
     fn new(seed: u64) -> Self {
         let mut machine = Machine::new(CAPACITY_BYTES, seed);
         let format = FormatOptions {
@@ -268,7 +270,8 @@ fn image(machine: &Machine) -> Vec<u8> {
     disk
 }
 
-/// The end of the data was made anew, the log ended where it had been cut off, and nothing was said of it.
+/// The end of the data was made anew, the log ended where it had been cut off, and nothing was said
+/// of it.
 #[test]
 fn a_log_that_was_cut_off_is_not_taken_for_its_end() {
     let killed = Killed::new(3);
@@ -299,7 +302,8 @@ fn a_log_that_was_cut_off_is_not_taken_for_its_end() {
     }
 }
 
-/// Wherever a repair that drops something is cut off: the damage is found again, or the pool knows what was lost.
+/// Wherever a repair that drops something is cut off: the damage is found again, or the pool knows
+/// what was lost.
 #[test]
 fn a_loss_is_remembered_wherever_the_repair_was_cut_off() {
     let killed = Killed::new(4);

@@ -1,5 +1,6 @@
-//! The engine on simulated machines: against the model, through crashes, on media and file systems that fail.
-//! One binary, so that the harness is compiled once, and the tests share the processors to the end.
+//! The engine on simulated machines: against the model, through crashes, on media and file systems
+//! that fail. One binary, so that the harness is compiled once, and the tests share the processors
+//! to the end.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod amplification;

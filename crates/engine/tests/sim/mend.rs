@@ -1,5 +1,6 @@
-//! `check --repair` on a pool whose map store is damaged or has lost values: usage is counted anew, descriptors come from the catalogue, map records from the
-//! log; what nothing can replace is refused, with a word of what helps.
+//! `check --repair` on a pool whose map store is damaged or has lost values: usage is counted anew,
+//! descriptors come from the catalogue, map records from the log; what nothing can replace is
+//! refused, with a word of what helps.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,7 +48,8 @@ fn work(world: &mut World, ops: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A pool with history, data on both sides of its last checkpoint, that nobody has open; and whether it has a catalogue.
+/// A pool with history, data on both sides of its last checkpoint, that nobody has open; and
+/// whether it has a catalogue.
 fn prepare(seed: u64) -> Result<(World, bool), Failure> {
     let mut world = World::new(seed, |rng: &mut Rng| Shape { volumes_max: 3, ..Shape::small(rng) })?;
     work(&mut world, 60)?;
@@ -65,7 +67,8 @@ fn keys(world: &World, table: u8) -> Vec<Vec<u8>> {
     world.machine.store.dump().into_iter().map(|(key, _)| key).filter(|key| key[0] == table).collect()
 }
 
-/// Opens the damaged copy: without repair, which must not work (`refused`), or must be told of; then with it.
+/// Opens the damaged copy: without repair, which must not work (`refused`), or must be told of;
+/// then with it.
 fn repair(world: &mut World, refused: bool) -> Result<CheckReport, Failure> {
     if refused {
         match Pool::open(world.env(), world.pool_options()) {
@@ -130,7 +133,8 @@ fn behead(world: &World, anatomy: &Anatomy, record: &[u8]) {
     }
 }
 
-/// A damaged record or usage page, and another record gone, or the record's own batch damaged: everything is there afterwards, or repair refuses.
+/// A damaged record or usage page, and another record gone, or the record's own batch damaged:
+/// everything is there afterwards, or repair refuses.
 fn two_at_once(base: &World, seed: u64, with_data: &[Vec<u8>]) -> Result<u64, Failure> {
     let (anatomy, pages) = (Anatomy::of(base), keys(base, b'U'));
     let mut damages = 0;
@@ -290,8 +294,9 @@ fn every_kind(seed: u64) -> Result<Tally, Failure> {
         }
         tally.faults += 1;
     }
-    // Records that are gone: rebuilt exactly, or refused with a word of what helps. Never are they forgotten.
-    // (What counts nothing is not missed: a record that has only holes, or in which only holes live below what a delta says.)
+    // Records that are gone: rebuilt exactly, or refused with a word of what helps. Never are they
+    // forgotten. (What counts nothing is not missed: a record that has only holes, or in which only
+    // holes live below what a delta says.)
     let counts = |value: &[u8]| !format::Record::decode(value).unwrap().fragments.is_empty();
     let values = base.machine.store.dump().into_iter().filter(|(key, value)| key[0] == b'R' && counts(value));
     let with_data: Vec<_> = values.map(|(key, _)| key).collect();
@@ -354,8 +359,9 @@ fn damage_of_every_kind_in_the_map_store_is_mended() {
     );
 }
 
-/// A record is rebuilt without a hole whose batch was freed, and a snapshot's older data shows there. These seeds do it; if the sequence of random
-/// numbers has changed, others do, one in some 700.
+/// A record is rebuilt without a hole whose batch was freed, and a snapshot's older data shows
+/// there. These seeds do it; if the sequence of random numbers has changed, others do, one in
+/// some 700.
 #[test]
 fn older_data_that_shows_where_a_hole_was_forgotten_is_counted() {
     for seed in [958, 1629] {
@@ -363,7 +369,8 @@ fn older_data_that_shows_where_a_hole_was_forgotten_is_counted() {
     }
 }
 
-/// Reaping passes a group by of which a record is damaged, and what a rollback took back is still there when it is mended.
+/// Reaping passes a group by of which a record is damaged, and what a rollback took back is still
+/// there when it is mended.
 #[test]
 fn what_a_rollback_took_back_does_not_come_back_with_a_mended_record() {
     for damaged in [0, 1] {
@@ -403,11 +410,13 @@ fn what_a_rollback_took_back_does_not_come_back_with_a_mended_record() {
     }
 }
 
-/// The descriptor that is gone is that of a destroyed object of which nothing else is left: nobody misses it, and repair goes on.
+/// The descriptor that is gone is that of a destroyed object of which nothing else is left: nobody
+/// misses it, and repair goes on.
 #[test]
 fn a_destroyed_object_that_is_all_but_removed_is_not_missed() {
     const FIRST: u64 = 1696;
-    // The first of these seeds shows it. If the sequence of random numbers has changed, another one does: one in some hundreds.
+    // The first of these seeds shows it. If the sequence of random numbers has changed, another one
+    // does: one in some hundreds.
     for seed in FIRST..FIRST + 4000 {
         every_kind(seed).unwrap_or_else(|Failure(text)| panic!("HARNESS: seed {seed}: {text}"));
         if UNMISSED.load(Ordering::Relaxed) > 0 {

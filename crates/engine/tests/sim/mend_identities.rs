@@ -1,5 +1,6 @@
-//! After `check --repair` has rebuilt a record of which blocks may have been discarded, no snapshot that sees it passes for what it was: neither
-//! those of the last checkpoint nor those that only the log behind it knows.
+//! After `check --repair` has rebuilt a record of which blocks may have been discarded, no snapshot
+//! that sees it passes for what it was: neither those of the last checkpoint nor those that only
+//! the log behind it knows.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -39,8 +40,9 @@ fn write(pool: &Pool, volume: &str, seed: u64, bytes: u64) {
     pool.flush().unwrap();
 }
 
-/// Fills extents with what is discarded again, and has them freed: batches between those that are left are gone then, and nobody can tell what
-/// they said of what is older. All is as of a checkpoint.
+/// Fills extents with what is discarded again, and has them freed: batches between those that are
+/// left are gone then, and nobody can tell what they said of what is older. All is as of a
+/// checkpoint.
 fn forget_batches(pool: &Pool) {
     pool.create_volume("w", VOLUME_BYTES, &Default::default()).unwrap();
     for seed in 100..110 {
@@ -57,7 +59,8 @@ fn identities(machine: &Machine) -> BTreeMap<String, SnapshotIdentity> {
     descriptors.filter(|d| d.state == ObjectState::Snapshot).map(|d| (d.name, d.identity.unwrap())).collect()
 }
 
-/// Power is lost, and a bit of the oldest map record of `object` flips; then the pool is repaired, and closed.
+/// Power is lost, and a bit of the oldest map record of `object` flips; then the pool is repaired,
+/// and closed.
 fn break_and_mend(machine: &mut Machine, object: u64) {
     machine.restart();
     let records = machine.store.dump().into_iter().map(|(key, _)| key);

@@ -1,5 +1,6 @@
-//! `check --repair` when more than one thing is broken: records that are gone beside damaged records, usage pages and log headers. Either everything
-//! is as it was, or repair refuses before it changes anything, with a word of salvage; never is data forgotten.
+//! `check --repair` when more than one thing is broken: records that are gone beside damaged
+//! records, usage pages and log headers. Either everything is as it was, or repair refuses before
+//! it changes anything, with a word of salvage; never is data forgotten.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::machine_env::env;
@@ -25,7 +26,8 @@ fn content(volume: usize) -> Vec<u8> {
     (0..VOLUME_BYTES).map(|_| rng.next_u64() as u8).collect()
 }
 
-/// A closed pool with some volumes of one record each, of which each was written by a batch of its own.
+/// A closed pool with some volumes of one record each, of which each was written by a batch of its
+/// own.
 fn pool() -> Machine {
     let machine = Machine::new(CAPACITY_BYTES, 7);
     let format =
@@ -118,7 +120,8 @@ fn a_record_that_is_gone_is_missed_beside_a_damaged_usage_page() {
     }
 }
 
-/// The data was made as long as it had been before anything else, and what was said of its end was gone when repair refused.
+/// The data was made as long as it had been before anything else, and what was said of its end was
+/// gone when repair refused.
 #[test]
 fn a_repair_that_is_refused_leaves_the_data_as_short_as_it_is() {
     let machine = pool();

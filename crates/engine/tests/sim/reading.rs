@@ -1,4 +1,5 @@
-//! Reads that are under way together, and what a small read brings into memory: its neighbourhood while the cache has plenty of room and it lies beside what is read anyway.
+//! Reads that are under way together, and what a small read brings into memory: its neighbourhood
+//! while the cache has plenty of room and it lies beside what is read anyway.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::together::read_together;
@@ -19,7 +20,8 @@ struct World {
 }
 
 impl World {
-    /// A volume that was written in order, or block by block in an order in which no two neighbours follow each other.
+    /// A volume that was written in order, or block by block in an order in which no two neighbours
+    /// follow each other.
     fn new(memory_bytes: u64, in_order: bool) -> Self {
         let machine = Machine::new(64 << 20, 3);
         let env = crate::common::machine_env::env(&machine);
@@ -40,7 +42,8 @@ impl World {
         if in_order {
             (0..VOLUME).step_by(GROUP).for_each(|at| put(at, GROUP));
         } else {
-            // A stride that has no divisor in common with the number of blocks visits each once; flushed before its neighbours come.
+            // A stride that has no divisor in common with the number of blocks visits each once;
+            // flushed before its neighbours come.
             for index in 0..VOLUME / BLOCK {
                 put(index * 1237 % (VOLUME / BLOCK) * BLOCK, BLOCK);
                 if index % 64 == 63 {
@@ -84,7 +87,8 @@ fn what_lies_elsewhere_is_not_read() {
 
 #[test]
 fn a_cache_that_fills_up_is_not_used_for_what_nobody_asked_for() {
-    // Half of the cache, an eighth of the memory at least, is taken after a few groups; then a unit is read, not a group.
+    // Half of the cache, an eighth of the memory at least, is taken after a few groups; then a unit
+    // is read, not a group.
     let world = World::new(8 << 20, true);
     let unit = 32 << 10;
     let costs: Vec<u64> = (0..VOLUME / GROUP).map(|group| world.read(group * GROUP, BLOCK)).collect();
@@ -96,7 +100,8 @@ fn a_cache_that_fills_up_is_not_used_for_what_nobody_asked_for() {
 fn reads_of_every_kind_are_done_together() {
     for (memory_bytes, in_order) in [(32 << 20, true), (1 << 20, true), (32 << 20, false)] {
         let world = World::new(memory_bytes, in_order);
-        // Of a block and of parts, across units and groups, whole groups, too long to be done with others, and nothing.
+        // Of a block and of parts, across units and groups, whole groups, too long to be done with
+        // others, and nothing.
         let lengths = [4096, 1, 4096, 33 << 10, 100, GROUP, 0, 3 * GROUP + 5, 1 << 20, (1 << 20) + 1, 3 << 20];
         let ranges: Vec<_> = (0..300usize)
             .map(|index| {

@@ -1,4 +1,5 @@
-//! What a stream may bring: names that every command can use afterwards, and holes that lie in the volume.
+//! What a stream may bring: names that every command can use afterwards, and holes that lie in the
+//! volume.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -110,7 +111,8 @@ fn holes_behind_the_end_of_a_volume_are_refused() {
     pool.close().unwrap();
 }
 
-/// A few hundred bytes of a stream stand for thousands of batches, which are not all made before the first one is written.
+/// A few hundred bytes of a stream stand for thousands of batches, which are not all made before
+/// the first one is written.
 #[test]
 fn holes_of_any_size_arrive_and_nothing_is_left_of_them() {
     let machine = Machine::new(CAPACITY_BYTES, 1);

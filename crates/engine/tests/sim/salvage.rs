@@ -1,5 +1,6 @@
-//! The map is gone, and the log tells everything: volumes, snapshots and clones come out of it as they were, after any history, cleaning
-//! and crashes; of a damaged log what is left, and what is not is named.
+//! The map is gone, and the log tells everything: volumes, snapshots and clones come out of it as
+//! they were, after any history, cleaning and crashes; of a damaged log what is left, and what is
+//! not is named.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -171,8 +172,9 @@ fn heads(machine: &Machine, incarnation: u64) -> BTreeMap<u64, u64> {
     found
 }
 
-/// The process dies with many batches under way; the first is missing, the heads of the next extents are torn, and behind them, where
-/// recovery does not look, some are whole. They never happened: nobody who was served has seen them.
+/// The process dies with many batches under way; the first is missing, the heads of the next
+/// extents are torn, and behind them, where recovery does not look, some are whole. They never
+/// happened: nobody who was served has seen them.
 #[test]
 fn what_recovery_dropped_behind_torn_heads_stays_dropped() {
     for is_closed in [false, true] {
@@ -228,7 +230,8 @@ fn what_recovery_dropped_behind_torn_heads_stays_dropped() {
     }
 }
 
-/// Salvaging broke off where a volume came to a quota: its own, that of the volume that a clone came from, or the pool's.
+/// Salvaging broke off where a volume came to a quota: its own, that of the volume that a clone
+/// came from, or the pool's.
 #[test]
 fn what_is_over_its_quota_comes_out_whole() {
     let machine = Machine::new(POOL_BYTES, 6);
@@ -268,7 +271,8 @@ fn what_is_over_its_quota_comes_out_whole() {
     }
 }
 
-/// A descriptor that a later version wrote: whatever has a property that this one does not know is there without its properties, clones as well.
+/// A descriptor that a later version wrote: whatever has a property that this one does not know is
+/// there without its properties, clones as well.
 #[test]
 fn volumes_and_clones_with_unknown_properties_are_salvaged_without_them() {
     const BYTES: u64 = 8 << 20;
@@ -309,7 +313,8 @@ fn volumes_and_clones_with_unknown_properties_are_salvaged_without_them() {
     assert_eq!(notes.count(), 2, "{:?}", salvaged.report.notes);
 }
 
-/// Salvaging broke off at a volume whose name had become too long for the snapshots that the pool has taken of each.
+/// Salvaging broke off at a volume whose name had become too long for the snapshots that the pool
+/// has taken of each.
 #[test]
 fn a_name_that_is_too_long_for_the_schedule_costs_the_volume_its_schedule() {
     const BYTES: u64 = 8 << 20;
@@ -355,8 +360,8 @@ fn a_name_that_is_too_long_for_the_schedule_costs_the_volume_its_schedule() {
     }
 }
 
-/// Blocks in each third of a volume: what is taken back is written to the first one, what is not to the second one, and the third one is
-/// full before anything is taken back.
+/// Blocks in each third of a volume: what is taken back is written to the first one, what is not to
+/// the second one, and the third one is full before anything is taken back.
 const THIRD: u64 = 256;
 
 fn block_of(byte: u8, number: u64) -> Bytes {
@@ -365,7 +370,8 @@ fn block_of(byte: u8, number: u64) -> Bytes {
     Bytes::from(block)
 }
 
-/// A volume is taken back again and again, with data and discards in between, by snapshots that go at once.
+/// A volume is taken back again and again, with data and discards in between, by snapshots that go
+/// at once.
 fn take_back(pool: &Pool, times: u64) {
     pool.create_volume("v", 3 * THIRD * 4096, &Properties::new()).unwrap();
     let volume = pool.volume("v").unwrap();
@@ -427,8 +433,9 @@ fn batches(machine: &Machine, pool_bytes: u64) -> Vec<(u64, format::Batch)> {
     found
 }
 
-/// As `what_recovery_dropped_behind_torn_heads_stays_dropped`, with many openings since, a newer catalogue, and what was told of them before
-/// overwritten. Openings after an orderly end do not count; after too many crashes the report says so.
+/// As `what_recovery_dropped_behind_torn_heads_stays_dropped`, with many openings since, a newer
+/// catalogue, and what was told of them before overwritten. Openings after an orderly end do not
+/// count; after too many crashes the report says so.
 #[test]
 fn what_never_happened_is_not_called_certain_after_any_number_of_openings() {
     const BYTES: u64 = 4 << 20;

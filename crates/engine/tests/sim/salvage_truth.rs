@@ -1,5 +1,6 @@
-//! Salvage without its map, of a data file that was cut off, or of which parts are zeroed, swapped, older, foreign or noise: what comes out wrong is never more
-//! than the report says, and nothing is passed over. What is whole is said to be whole.
+//! Salvage without its map, of a data file that was cut off, or of which parts are zeroed, swapped,
+//! older, foreign or noise: what comes out wrong is never more than the report says, and nothing is
+//! passed over. What is whole is said to be whole.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +32,8 @@ fn work(world: &mut World, ops: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The numbers of the batches on a disk, and before which of them some batch knows all to be durable.
+/// The numbers of the batches on a disk, and before which of them some batch knows all to be
+/// durable.
 fn batches(machine: &Machine, extent_bytes: u64, extents: u64) -> (BTreeSet<u64>, u64) {
     let mut bytes = vec![0; extent_bytes as usize];
     let (mut numbers, mut durable_before) = (BTreeSet::new(), 0);
@@ -50,7 +52,8 @@ fn batches(machine: &Machine, extent_bytes: u64, extents: u64) -> (BTreeSet<u64>
     (numbers, durable_before)
 }
 
-/// Damages a disk: what was done. `older` has the disk as it was earlier, `other` that of another pool.
+/// Damages a disk: what was done. `older` has the disk as it was earlier, `other` that of another
+/// pool.
 fn damage(machine: &Machine, older: &Machine, other: &Machine, shape: &Shape, rng: &mut Rng) -> String {
     let extent = u64::from(shape.extent_bytes);
     let extents = shape.capacity_bytes / extent;
@@ -105,7 +108,8 @@ fn damage(machine: &Machine, older: &Machine, other: &Machine, shape: &Shape, rn
     }
 }
 
-/// Blocks of each volume and snapshot that are not what they must be: those that show what was discarded, and all.
+/// Blocks of each volume and snapshot that are not what they must be: those that show what was
+/// discarded, and all.
 fn wrong_blocks(world: &World, salvaged: &Salvaged) -> Result<BTreeMap<String, Option<(u64, u64)>>, Failure> {
     let mut model = world.model.clone();
     let mut wrong = BTreeMap::new();
@@ -218,7 +222,8 @@ fn campaign(seed: u64) -> Result<Tally, Failure> {
             }
         }
         let salvaged = salvage(&copy.machine, bytes, seed).map_err(|e| world.fail(format!("{what:?}: {e}")))?;
-        // What was written last, and no later batch knows to be durable, looks as if the process had died before it was written.
+        // What was written last, and no later batch knows to be durable, looks as if the process
+        // had died before it was written.
         let (after, durable_before) = batches(&copy.machine, extent_bytes, extents);
         if !is_closed && before.difference(&after).any(|number| *number >= durable_before) {
             EXCUSED.fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,6 @@
-//! Streams between two pools: whatever was done to the one, every snapshot that is sent arrives byte for byte in the other. Either crashes
-//! on the way, the stream is lost, or damaged, and goes on; until the last chunk nothing of it is seen.
+//! Streams between two pools: whatever was done to the one, every snapshot that is sent arrives
+//! byte for byte in the other. Either crashes on the way, the stream is lost, or damaged, and goes
+//! on; until the last chunk nothing of it is seen.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -13,7 +14,8 @@ use format::STREAM_HEAD_BYTES;
 use sim::{Fault, Machine, Rng};
 use surface::{BlockDevice, Error, ErrorKind, WriteOptions};
 
-/// Snapshots that arrived, streams that were resumed, damaged chunks that were refused: of all runs.
+/// Snapshots that arrived, streams that were resumed, damaged chunks that were refused: of all
+/// runs.
 static ARRIVED: AtomicU64 = AtomicU64::new(0);
 static INCREMENTS: AtomicU64 = AtomicU64::new(0);
 static RESUMED: AtomicU64 = AtomicU64::new(0);
@@ -80,7 +82,8 @@ impl Copy {
         Ok(())
     }
 
-    /// Everything is as it must be: no snapshot is there that did not arrive, none is gone, none has changed.
+    /// Everything is as it must be: no snapshot is there that did not arrive, none is gone, none
+    /// has changed.
     fn verify(&self) -> Result<(), Failure> {
         let names: Vec<String> = self.pool().volumes().into_iter().map(|v| v.name).collect();
         let expected: Vec<String> = self.holds.keys().cloned().collect();
@@ -288,7 +291,8 @@ fn give_up(copy: &Copy, left: &engine::ReceiveStatus) -> Result<(), Failure> {
     copy.check()
 }
 
-/// A snapshot of the source to be sent, and the one before it that the copy has as its newest, if there is one.
+/// A snapshot of the source to be sent, and the one before it that the copy has as its newest, if
+/// there is one.
 fn choose(source: &mut World, copy: &Copy) -> Option<(String, String, Option<String>)> {
     let all = source.model.all_names();
     let snapshots: Vec<&String> = all.iter().filter(|name| name.contains('@')).collect();
@@ -302,7 +306,8 @@ fn choose(source: &mut World, copy: &Copy) -> Option<(String, String, Option<Str
     if held.iter().any(|(held, _)| held == name) {
         return None;
     }
-    // Of the same name is not the same yet: what came from elsewhere is refused, which is tried here too.
+    // Of the same name is not the same yet: what came from elsewhere is refused, which is tried
+    // here too.
     let parent = format!("{}@{}", snapshot.split('@').next().unwrap(), held.last()?.0);
     all.contains(&parent).then_some((volume, snapshot, Some(parent)))
 }
@@ -480,7 +485,8 @@ fn a_volume_arrives_as_it_is_stored_with_its_history_and_properties() {
     pair.check();
 }
 
-/// Nothing was ever written to it since it was made, so that its epoch was that of a volume without history.
+/// Nothing was ever written to it since it was made, so that its epoch was that of a volume without
+/// history.
 #[test]
 fn a_promoted_clone_takes_a_difference() {
     let pair = Pair::new(1 << 20, 256 << 10);
@@ -604,7 +610,8 @@ fn a_stream_that_is_cut_anywhere_shows_nothing_and_can_go_on() {
     }
 }
 
-/// Giving up a new volume left a batch that could not be read back: recovery ended there, and what had been flushed since was gone.
+/// Giving up a new volume left a batch that could not be read back: recovery ended there, and what
+/// had been flushed since was gone.
 #[test]
 fn what_is_flushed_behind_a_stream_that_was_given_up_survives_a_crash() {
     for checkpoint in [false, true] {

@@ -1,5 +1,5 @@
-//! Pools that become smaller and larger at random while they are used, with crashes: nothing is lost, nothing lies beyond the end, and what
-//! does not fit is refused.
+//! Pools that become smaller and larger at random while they are used, with crashes: nothing is
+//! lost, nothing lies beyond the end, and what does not fit is refused.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -98,7 +98,8 @@ fn resize(world: &mut World, extents: u64) -> Result<Ended, Failure> {
     Err(world.fail(format!("shrinking to {extents} extents comes to no end")))
 }
 
-/// Something goes wrong while the size changes: the power fails, or the storage, most often in the first steps of growing.
+/// Something goes wrong while the size changes: the power fails, or the storage, most often in the
+/// first steps of growing.
 fn plan_fault(world: &mut World, grows: bool) {
     let within = if grows { *world.rng.pick(&[1, 8]) } else { 60 };
     match world.rng.below(10) {
@@ -285,7 +286,8 @@ fn what_lies_beyond_is_moved_and_what_does_not_fit_is_refused() {
     check(&pool);
 }
 
-/// The superblock had survived a crash that took back the length of the file, and the pool did not open.
+/// The superblock had survived a crash that took back the length of the file, and the pool did not
+/// open.
 #[test]
 fn a_file_is_as_long_as_the_superblock_says_whatever_a_crash_leaves() {
     for seed in 0..40 {
@@ -303,7 +305,8 @@ fn a_file_is_as_long_as_the_superblock_says_whatever_a_crash_leaves() {
     }
 }
 
-/// What was written before a sync that failed may be lost, whatever later ones say: nothing may be acknowledged behind it.
+/// What was written before a sync that failed may be lost, whatever later ones say: nothing may be
+/// acknowledged behind it.
 #[test]
 fn a_sync_that_fails_while_growing_ends_all_writing() {
     for point in [1, 3, 5] {

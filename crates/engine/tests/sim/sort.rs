@@ -1,4 +1,5 @@
-//! Sorting: what was scattered lies together again, in whole units; what snapshots share stays; and it goes on where it stopped.
+//! Sorting: what was scattered lies together again, in whole units; what snapshots share stays; and
+//! it goes on where it stopped.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io;
@@ -52,7 +53,8 @@ struct World {
 }
 
 impl World {
-    /// A pool with a volume that was written in order and then, if it shall be, block by block at random.
+    /// A pool with a volume that was written in order and then, if it shall be, block by block at
+    /// random.
     fn new(capacity: u64, overwrites: usize) -> Self {
         let machine = Machine::new(capacity, 5);
         let mut world =
@@ -78,7 +80,8 @@ impl World {
         PoolEnv { disk: Arc::new(disk), ..crate::common::machine_env::env(&self.machine) }
     }
 
-    /// Sorts; between the first read of the disk for that and its return, `change` happens to the volume, and to what it must hold then.
+    /// Sorts; between the first read of the disk for that and its return, `change` happens to the
+    /// volume, and to what it must hold then.
     fn sort_interrupted(&mut self, change: impl FnOnce(&Volume) + Send + 'static) {
         self.pool().drop_caches();
         let volume = self.pool().volume("v").unwrap();
@@ -140,7 +143,8 @@ impl World {
         self.pool().status().live_bytes
     }
 
-    /// Bytes that reading the volume in order takes from the disk, and whether it is what it should be.
+    /// Bytes that reading the volume in order takes from the disk, and whether it is what it should
+    /// be.
     fn read(&self) -> u64 {
         self.pool().drop_caches();
         let before = self.pool().status().read_disk_bytes;
@@ -258,7 +262,8 @@ fn a_tight_pool_is_sorted_to_the_end() {
     assert_eq!(world.sort().rewritten_bytes, 0, "a second pass has nothing to do");
 }
 
-/// A pool without room for a single window says so and keeps everything; once there is room, sorting goes on where it was.
+/// A pool without room for a single window says so and keeps everything; once there is room,
+/// sorting goes on where it was.
 #[test]
 fn a_full_pool_says_so_and_keeps_everything() {
     let mut world = World::new(9 << 20, 2 * VOLUME / BLOCK);
@@ -289,7 +294,8 @@ fn a_full_pool_says_so_and_keeps_everything() {
     world.check();
 }
 
-/// One damaged fragment: its group stays as it is, whole, and is counted; all others are sorted; the damage is neither lost nor spread.
+/// One damaged fragment: its group stays as it is, whole, and is counted; all others are sorted;
+/// the damage is neither lost nor spread.
 #[test]
 fn damage_stays_where_it_is_and_is_counted() {
     let world = World::new(CAPACITY, VOLUME / BLOCK);
@@ -374,8 +380,8 @@ fn what_is_sorted_counts_as_moved() {
     assert!(after.log_bytes - before.log_bytes >= moved);
 }
 
-/// A writer comes between the read of a group and its way back into the write buffer; once more with a flush, after which nothing of the
-/// group is dirty any more.
+/// A writer comes between the read of a group and its way back into the write buffer; once more
+/// with a flush, after which nothing of the group is dirty any more.
 #[test]
 fn what_is_written_while_a_group_is_read_wins() {
     for flushes in [false, true] {

@@ -1,5 +1,5 @@
-//! A reader that is held up between learning where its bytes are and reading them: the extent that it reads from is freed
-//! meanwhile, and would be written again, if nothing prevented that.
+//! A reader that is held up between learning where its bytes are and reading them: the extent that
+//! it reads from is freed meanwhile, and would be written again, if nothing prevented that.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,19 +15,22 @@ use surface::{BlockDevice, WriteOptions};
 use crate::common::machine_env::env;
 use crate::common::together::read_together;
 
-/// How long the reader waits after the last write for another one, in the hope of one to where it is going to read. Nobody may write there, and
-/// whoever would has to wait for the reader, so the test takes that long; on a slow machine, as long as its writes take beside. With a bug planted
+/// How long the reader waits after the last write for another one, in the hope of one to where it
+/// is going to read. Nobody may write there, and whoever would has to wait for the reader, so the
+/// test takes that long; on a slow machine, as long as its writes take beside. With a bug planted
 /// the hope is founded, also where the writer is held up for longer.
 fn patience() -> Duration {
     if std::env::var_os("SHALE_CANARY").is_some() { Duration::from_secs(60) } else { Duration::from_millis(500) }
 }
 
 const EXTENT: u64 = 32 << 10;
-/// Where block `index` lies: 0 alone in its group, for a small read brings what lies beside it in its group, and would be held up there.
+/// Where block `index` lies: 0 alone in its group, for a small read brings what lies beside it in
+/// its group, and would be held up there.
 fn place(index: u64) -> u64 {
     if index == 0 { 0 } else { (128 << 10) + index * 4096 }
 }
-/// Writes after which the log has come round many times: whoever has not overwritten the reader's place by then will not.
+/// Writes after which the log has come round many times: whoever has not overwritten the reader's
+/// place by then will not.
 const WRITES_MAX: u64 = 4000;
 
 #[derive(Debug, Default)]
@@ -41,7 +44,8 @@ struct Gate {
     overwritten: bool,
 }
 
-/// A disk that holds one read up until its place is written, or nobody has written for as long as [`patience`] says.
+/// A disk that holds one read up until its place is written, or nobody has written for as long as
+/// [`patience`] says.
 struct HoldingDisk {
     below: Arc<dyn Disk>,
     gate: Arc<(Mutex<Gate>, Condvar)>,

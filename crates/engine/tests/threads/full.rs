@@ -1,5 +1,5 @@
-//! Many threads fill a pool at once: what was acknowledged before one of them was told that it is full can be flushed, read, and
-//! found again.
+//! Many threads fill a pool at once: what was acknowledged before one of them was told that it is
+//! full can be flushed, read, and found again.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -104,7 +104,8 @@ fn threads_fill_a_pool() {
 /// Bytes of the volume that is overwritten: four fifths of what the pool can hold.
 const OVERWRITTEN_BYTES: u64 = 48 << 20;
 
-/// Many threads overwrite a pool that is nearly full, faster than it is cleaned: none is ever told that it is full.
+/// Many threads overwrite a pool that is nearly full, faster than it is cleaned: none is ever told
+/// that it is full.
 #[test]
 fn threads_overwrite_a_full_pool() {
     let machine = Machine::new(OVERWRITTEN_BYTES * 5 / 4, 1);
@@ -139,12 +140,14 @@ fn threads_overwrite_a_full_pool() {
     assert!(report.problems.is_empty(), "HARNESS: check: {:?}", report.problems);
 }
 
-/// Bytes that become free again in a full pool, what somebody writes there piece by piece, and what others ask for in vain meanwhile.
+/// Bytes that become free again in a full pool, what somebody writes there piece by piece, and what
+/// others ask for in vain meanwhile.
 const FREED_BYTES: u64 = 6 << 20;
 const SMALL_BYTES: u64 = 1 << 20;
 const LARGE_BYTES: usize = 16 << 20;
 
-/// Requests that are too large for what is left of a pool are refused, whatever their number; small ones that fit are not.
+/// Requests that are too large for what is left of a pool are refused, whatever their number; small
+/// ones that fit are not.
 #[test]
 fn large_requests_that_are_refused_refuse_no_small_one() {
     let machine = Machine::new(CAPACITY_BYTES, 1);
@@ -187,8 +190,9 @@ fn large_requests_that_are_refused_refuse_no_small_one() {
     pool.close().unwrap();
 }
 
-/// What is written to a place that held nothing, among threads that overwrite a pool nine tenths full without a pause, gets its turn: it waited for room of which
-/// those others took each bit that it won, for as long as they went on.
+/// What is written to a place that held nothing, among threads that overwrite a pool nine tenths
+/// full without a pause, gets its turn: it waited for room of which those others took each bit that
+/// it won, for as long as they went on.
 #[test]
 fn new_data_gets_its_turn_among_overwriters() {
     const EXTENTS: u64 = 1024;

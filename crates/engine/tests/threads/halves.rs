@@ -1,5 +1,5 @@
-//! Two things at the same time that each look at a block in two steps, one of them held still between its steps: what the other one does there
-//! must not be lost.
+//! Two things at the same time that each look at a block in two steps, one of them held still
+//! between its steps: what the other one does there must not be lost.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -62,7 +62,8 @@ impl DiskLayer for HoldingDisk {
     }
 }
 
-/// Whoever writes a part of a block reads the rest of it; a hole that is made meanwhile must not be filled with that again.
+/// Whoever writes a part of a block reads the rest of it; a hole that is made meanwhile must not be
+/// filled with that again.
 #[test]
 fn a_part_of_a_block_does_not_bring_back_what_a_hole_has_taken() {
     let machine = Machine::new(CAPACITY_BYTES, 1);
@@ -119,7 +120,8 @@ impl MapStore for FlushingStore {
     }
 }
 
-/// What goes from the write buffer to the map while somebody asks what is allocated is allocated: who copies a volume passes over holes.
+/// What goes from the write buffer to the map while somebody asks what is allocated is allocated:
+/// who copies a volume passes over holes.
 #[test]
 fn what_is_drained_during_a_look_at_what_is_allocated_is_no_hole() {
     let machine = Machine::new(CAPACITY_BYTES, 1);

@@ -1,5 +1,6 @@
-//! Many threads on one volume, with the engine's own threads running: reads and writes of a block are those of a register
-//! that changes at one moment of each write, blocks are never mixed, and nothing is lost when the pool is opened anew.
+//! Many threads on one volume, with the engine's own threads running: reads and writes of a block
+//! are those of a register that changes at one moment of each write, blocks are never mixed, and
+//! nothing is lost when the pool is opened anew.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "../sim/common/mod.rs"]
@@ -32,7 +33,8 @@ const SHARED_BLOCKS: u64 = 96;
 const PRIVATE_BYTES: u64 = 768 << 10;
 const OPS: u64 = 300;
 
-/// A write or read of one shared block: when it began and ended, and the tag written or seen (0: zeroes).
+/// A write or read of one shared block: when it began and ended, and the tag written or seen (0:
+/// zeroes).
 #[derive(Debug, Clone, Copy)]
 struct Event {
     began: u64,
@@ -196,7 +198,8 @@ impl Client {
     }
 }
 
-/// Whether a read could see a write: the write did not begin after the read, and no other write lies wholly between them.
+/// Whether a read could see a write: the write did not begin after the read, and no other write
+/// lies wholly between them.
 fn could_see(register: &Register, read: &Event) -> bool {
     let candidates = register.writes.iter().filter(|w| w.tag == read.tag && w.began < read.ended);
     let overwritten = |ended: u64| register.writes.iter().any(|w| w.began > ended && w.ended < read.began);

@@ -1,4 +1,5 @@
-//! Readers that never stop, each with many reads under way, beside whoever needs all of them to be gone for a moment.
+//! Readers that never stop, each with many reads under way, beside whoever needs all of them to be
+//! gone for a moment.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -62,7 +63,8 @@ fn read_on(device: &dyn BlockDevice, seed: u64, stop: &AtomicBool, reads: &Atomi
     });
 }
 
-/// Snapshots, resizes and checkpoints get their moment, though at no time are all readers without a read. If they did not, this would not end.
+/// Snapshots, resizes and checkpoints get their moment, though at no time are all readers without a
+/// read. If they did not, this would not end.
 #[test]
 fn readers_with_many_reads_let_others_through() {
     let capacity_bytes = 64 << 20;

@@ -1,5 +1,6 @@
-//! Threads discard, take snapshots and clones, go back to them, let them take over and destroy them, each with volumes of its own, while without a
-//! pause checkpoints are taken and everything is cleaned, sorted and compressed anew: nothing of what is over comes back.
+//! Threads discard, take snapshots and clones, go back to them, let them take over and destroy
+//! them, each with volumes of its own, while without a pause checkpoints are taken and everything
+//! is cleaned, sorted and compressed anew: nothing of what is over comes back.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -133,7 +134,8 @@ impl Client {
         }
     }
 
-    /// The clone becomes what the volume was, which goes with all that came behind their common snapshot.
+    /// The clone becomes what the volume was, which goes with all that came behind their common
+    /// snapshot.
     fn let_copy_take_over(&mut self) {
         if let Some((index, blocks)) = self.copy.take() {
             let (name, copy_name) = (self.name(), self.copy_name());

@@ -1,6 +1,7 @@
-//! The power fails while threads write, flush, take snapshots and go back to them, and while the engine's own threads and others write batches, take checkpoints, clean,
-//! sort and compress anew: what was flushed is there when the power is back, whoever had asked for it, or what was written to that block later.
-//! What changes volumes has happened wholly or not at all.
+//! The power fails while threads write, flush, take snapshots and go back to them, and while the
+//! engine's own threads and others write batches, take checkpoints, clean, sort and compress anew:
+//! what was flushed is there when the power is back, whoever had asked for it, or what was written
+//! to that block later. What changes volumes has happened wholly or not at all.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,7 +28,8 @@ const POINTS_MAX: u64 = 20_000;
 const OPS_MAX: u64 = 2000;
 const ROUNDS: u64 = 3;
 
-/// What a block may hold: the tags that were written to it, oldest first, each with the number of the operation, 0 if it is surely durable.
+/// What a block may hold: the tags that were written to it, oldest first, each with the number of
+/// the operation, 0 if it is surely durable.
 #[derive(Debug, Clone)]
 struct Block(Vec<(u64, u64)>);
 
@@ -228,7 +230,8 @@ impl Client<'_> {
         self.alter("destroy the clone", after, |pool| pool.destroy(&copy_name, false))
     }
 
-    /// With the power back: the one of the possible worlds that is there, with all that it holds certain.
+    /// With the power back: the one of the possible worlds that is there, with all that it holds
+    /// certain.
     fn settle(mut self, pool: &Pool) -> World {
         let durable = self.progress.durable.load(Ordering::SeqCst);
         let mut worlds = vec![self.world.clone()];

@@ -1,5 +1,6 @@
-//! A volume is sorted over and over while others write to it and punch holes of every size, whole megabytes past the write buffer among them:
-//! each sees what it did last, never what was there before.
+//! A volume is sorted over and over while others write to it and punch holes of every size, whole
+//! megabytes past the write buffer among them: each sees what it did last, never what was there
+//! before.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,4 +1,5 @@
-//! Where everything lies in the image of a pool, so that a test can damage one thing and know what it is.
+//! Where everything lies in the image of a pool, so that a test can damage one thing and know what
+//! it is.
 
 use std::collections::BTreeMap;
 

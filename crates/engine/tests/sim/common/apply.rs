@@ -29,7 +29,8 @@ const FULL_LOGS_MAX: u64 = 100;
 impl World {
     /// Chooses an operation and does it.
     pub fn step(&mut self) -> Result<Ended, Failure> {
-        // After a change of the table that may or may not have happened only a restart tells what there is.
+        // After a change of the table that may or may not have happened only a restart tells what
+        // there is.
         if self.model.is_in_doubt() {
             return Ok(if self.machine.power.is_lost() { Ended::Dark } else { Ended::Disturbed });
         }
@@ -61,7 +62,8 @@ impl World {
         Ok(if self.machine.power.is_lost() { Ended::Dark } else { ended })
     }
 
-    /// Judges a request that a program that dies in standby memory does not answer any more: there, nothing fails.
+    /// Judges a request that a program that dies in standby memory does not answer any more: there,
+    /// nothing fails.
     fn judge_answer(&mut self, op: &Op, result: Result<(), Error>, may_be_full: bool) -> Result<Ended, Failure> {
         let ended = self.judge(op, result, may_be_full)?;
         let is_dead = self.shape.standby && self.machine.power.is_lost();
@@ -348,7 +350,8 @@ impl World {
         }
     }
 
-    /// An error needs a reason: the power is off, a fault was injected, a quota or a reservation forbids it, or the pool is full.
+    /// An error needs a reason: the power is off, a fault was injected, a quota or a reservation
+    /// forbids it, or the pool is full.
     fn judge(&mut self, op: &Op, result: surface::Result<()>, may_be_full: bool) -> Result<Ended, Failure> {
         self.notice_faults();
         let Err(error) = result else { return Ok(Ended::Well) };
@@ -372,8 +375,9 @@ impl World {
         Err(self.fail(format!("{op:?} failed without a reason ({:?}): {error}", error.kind())))
     }
 
-    /// A pool with much free space is not full. In the smallest extents a unit that just does not fit leaves three quarters unused,
-    /// and the engine must count with that; the reserve of six extents is not for data, nor is what is reserved for others, nor the share of overwriting.
+    /// A pool with much free space is not full. In the smallest extents a unit that just does not
+    /// fit leaves three quarters unused, and the engine must count with that; the reserve of six
+    /// extents is not for data, nor is what is reserved for others, nor the share of overwriting.
     fn judge_full(&self, op: &Op, error: &Error) -> Result<(), Failure> {
         let asked = match op {
             Op::Write { len, .. } | Op::Zero { len, .. } => *len,
@@ -387,7 +391,8 @@ impl World {
         if usable > asked + (32 << 10) {
             return Err(self.fail(format!("{op:?}: full with {free} of {total} extents free: {error}")));
         }
-        // What is dead can be had by cleaning: were all that lives packed as loosely as it can come, it must have left no room.
+        // What is dead can be had by cleaning: were all that lives packed as loosely as it can
+        // come, it must have left no room.
         let packed = status.live_bytes.div_ceil(status.extent_bytes / 4);
         if total.saturating_sub(6 + 3 + packed + reserved) * status.extent_bytes / 4 > asked + (32 << 10) {
             return Err(self.fail(format!("{op:?}: full with {packed} of {total} extents' worth alive: {error}")));
@@ -440,8 +445,8 @@ impl World {
                 return Ok(ended);
             }
         }
-        // The first makes the discards durable, the second may hand out what the first one freed; what was destroyed comes back
-        // bit by bit.
+        // The first makes the discards durable, the second may hand out what the first one freed;
+        // what was destroyed comes back bit by bit.
         for round in 0..400 {
             if round >= 2 && self.pool().status().reaping == 0 {
                 break;
@@ -455,7 +460,8 @@ impl World {
             }
         }
         let mut status = self.pool().status();
-        // Dictionaries stay with their volumes. In a small pool each may sit in an extent of its own; then cleaning brings them together.
+        // Dictionaries stay with their volumes. In a small pool each may sit in an extent of its
+        // own; then cleaning brings them together.
         if status.dictionaries > 0 {
             for op in [Op::Clean { all: true }, Op::Checkpoint, Op::Checkpoint] {
                 let ended = self.apply(&op)?;

@@ -1,7 +1,8 @@
 //! Runs many seeds on two threads, counts, and tells how to repeat the one that failed.
 //!
-//! `SHALE_SEED=n` runs only seed n. `SHALE_RUNS=n` multiplies the number of seeds. `SHALE_SOAK_SECONDS=n` runs new
-//! seeds for that long. `SHALE_CANARY_BUDGET=n` bounds the number of crash points, for builds with a planted bug.
+//! `SHALE_SEED=n` runs only seed n. `SHALE_RUNS=n` multiplies the number of seeds.
+//! `SHALE_SOAK_SECONDS=n` runs new seeds for that long. `SHALE_CANARY_BUDGET=n` bounds the number
+//! of crash points, for builds with a planted bug.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;

@@ -21,8 +21,9 @@ pub fn judged() -> (u64, u64) {
 }
 
 impl World {
-    /// Destroys everything but one volume, a clone if there is one, writes over it, and demands that nothing is stored but that. Says nothing if
-    /// there is no such volume, or not enough room.
+    /// Destroys everything but one volume, a clone if there is one, writes over it, and demands
+    /// that nothing is stored but that. Says nothing if there is no such volume, or not enough
+    /// room.
     pub fn verify_no_leak(&mut self) -> Result<(), Failure> {
         // A clone of a share needs a block of its origin that no file's content overwrites.
         let is_small = |name: &String| {

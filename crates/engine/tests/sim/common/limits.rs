@@ -1,4 +1,5 @@
-//! Quotas and reservations, as far as they explain that something was refused, and when nothing may be.
+//! Quotas and reservations, as far as they explain that something was refused, and when nothing may
+//! be.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +10,8 @@ use units::parse_size;
 
 use super::{Ended, Failure, Op, World};
 
-/// Requests of this program that a quota refused, and that were refused for the sake of reservations.
+/// Requests of this program that a quota refused, and that were refused for the sake of
+/// reservations.
 static BY_QUOTA: AtomicU64 = AtomicU64::new(0);
 static BY_RESERVATION: AtomicU64 = AtomicU64::new(0);
 
@@ -19,10 +21,12 @@ const EXTENTS_KEPT: u64 = 1 + 6;
 /// Extents from which on overwriting has room of its own (`space`).
 pub const EXTENTS_WITH_ROOM_TO_OVERWRITE: u64 = 28 * 16;
 
-/// Extents of what is reserved that need not be there: a restart leaves the tails of those that the two streams had open.
+/// Extents of what is reserved that need not be there: a restart leaves the tails of those that the
+/// two streams had open.
 const EXTENTS_LEFT: u64 = 2;
-/// Least extent in which all that is reserved is asked for. In smaller ones two raw units of the largest size do not fit, so that how densely the survivors of
-/// cleaning can be packed is not to be foretold: a few extents less can be won than the pool takes for certain.
+/// Least extent in which all that is reserved is asked for. In smaller ones two raw units of the
+/// largest size do not fit, so that how densely the survivors of cleaning can be packed is not to
+/// be foretold: a few extents less can be won than the pool takes for certain.
 const CLAIMED_EXTENT_BYTES_MIN: u32 = 128 << 10;
 /// Most that is asked for at once of what is reserved.
 const CLAIM_BYTES_MAX: u64 = 256 << 10;
@@ -58,7 +62,8 @@ fn volume_of(op: &Op) -> Option<&str> {
 }
 
 impl World {
-    /// Bytes as stored that are reserved for volumes and not used by them; those of one are left out.
+    /// Bytes as stored that are reserved for volumes and not used by them; those of one are left
+    /// out.
     fn bytes_reserved(&self, model: &Model, except: Option<&str>) -> u64 {
         let stored = self.pool().volumes();
         let unmet = |name: &String| {
@@ -115,7 +120,8 @@ impl World {
         Ok(true)
     }
 
-    /// The change of the table that was refused with these words, and the model as it would be after it.
+    /// The change of the table that was refused with these words, and the model as it would be
+    /// after it.
     fn refused_change<'a>(&self, op: &'a Op, error: &Error, words: &str) -> Option<(&'a TableOp, Model)> {
         let Op::Table(change) = op else { return None };
         if !error.to_string().contains(words) {
@@ -126,7 +132,8 @@ impl World {
         Some((change, after))
     }
 
-    /// Whether reservations that do not fit explain that a change of the table was refused; if it says so, they must.
+    /// Whether reservations that do not fit explain that a change of the table was refused; if it
+    /// says so, they must.
     pub fn judge_reservation(&self, op: &Op, error: &Error) -> Result<bool, Failure> {
         let Some((change, after)) = self.refused_change(op, error, "reserv") else { return Ok(false) };
         let status = self.pool().status();
@@ -140,7 +147,8 @@ impl World {
         Ok(true)
     }
 
-    /// Whether a change was refused because a volume would have more reserved than its quota lets it use; if it says so, one must.
+    /// Whether a change was refused because a volume would have more reserved than its quota lets
+    /// it use; if it says so, one must.
     pub fn judge_contradiction(&self, op: &Op, error: &Error) -> Result<bool, Failure> {
         let Some((_, after)) = self.refused_change(op, error, "could never use what is kept") else {
             return Ok(false);
@@ -171,7 +179,8 @@ impl World {
     }
 }
 
-/// Extents that a pool may use: those before the mark of one that is becoming smaller, but for the superblock's.
+/// Extents that a pool may use: those before the mark of one that is becoming smaller, but for the
+/// superblock's.
 pub fn usable_extents(status: &PoolStatus, mark: Option<u64>) -> u64 {
     mark.map_or(status.extents_total, |mark| mark - 1)
 }

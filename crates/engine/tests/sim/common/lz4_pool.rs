@@ -1,4 +1,5 @@
-//! A pool on a simulated machine, written with lz4, for tests of what makes data smaller afterwards.
+//! A pool on a simulated machine, written with lz4, for tests of what makes data smaller
+//! afterwards.
 
 use bytes::Bytes;
 use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties};

@@ -119,7 +119,8 @@ const PROPERTIES: [(&str, &[&str]); 7] = [
     ("cold-mode", &["auto", "off", "balanced", "archive", "energy", "performance"]),
 ];
 
-/// Sizes that are set, too, but less often: some are less than what is stored already, and some are more than any pool has.
+/// Sizes that are set, too, but less often: some are less than what is stored already, and some are
+/// more than any pool has.
 const LIMITS: [(&str, &[&str]); 2] = [
     ("quota", &["none", "0", "64K", "300K", "1M", "3M"]),
     ("reservation", &["none", "32K", "200K", "1M", "2M", "4M", "1G"]),
@@ -318,7 +319,8 @@ impl Op {
         }
     }
 
-    /// Clones are written over as a whole, and what they came from is destroyed: so that less and less of it is needed.
+    /// Clones are written over as a whole, and what they came from is destroyed: so that less and
+    /// less of it is needed.
     fn choose_orphans(rng: &mut Rng, model: &Model, names: &[String]) -> Option<Self> {
         let (clones, others): (Vec<_>, Vec<_>) = names.iter().cloned().partition(|name| model.is_clone(name));
         if clones.is_empty() {

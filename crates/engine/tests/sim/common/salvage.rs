@@ -1,4 +1,5 @@
-//! Salvages the pool of a world from a copy of its disk alone, into a pool on a machine of its own, and compares.
+//! Salvages the pool of a world from a copy of its disk alone, into a pool on a machine of its own,
+//! and compares.
 
 use std::collections::BTreeSet;
 
@@ -41,8 +42,9 @@ pub fn salvage(old: &Machine, disk_bytes: u64, seed: u64) -> Result<Salvaged, Er
 }
 
 impl World {
-    /// The pool can be salvaged, and what comes out is what must be there. Blocks that were discarded may hold what they
-    /// held before, no more of them than the report says. Returns how many did.
+    /// The pool can be salvaged, and what comes out is what must be there. Blocks that were
+    /// discarded may hold what they held before, no more of them than the report says. Returns how
+    /// many did.
     ///
     /// Nothing is compared if the pool has no catalogue, or if it is not known what must be there.
     pub fn verify_salvage(&mut self, had_catalogue: bool) -> Result<u64, Failure> {
@@ -58,8 +60,9 @@ impl World {
         if !had_catalogue || self.model.is_in_doubt() {
             return Ok(0);
         }
-        // What the simulated disk leaves of an extent that was being punched is no more understood than damage is. A discard that has been
-        // forgotten may show what it leaves there of dead data: damage among what is uncertain, and the comparison demands zeroes of it.
+        // What the simulated disk leaves of an extent that was being punched is no more understood
+        // than damage is. A discard that has been forgotten may show what it leaves there of dead
+        // data: damage among what is uncertain, and the comparison demands zeroes of it.
         let damaged_bytes: u64 = report.volumes.iter().map(|v| v.damaged_bytes).max().unwrap_or(0);
         let is_damaged = damaged_bytes > report.uncertain_bytes || report.volumes.iter().any(|v| v.is_lost);
         if !report.has_catalogue || is_damaged || report.unreadable_bytes > 0 {
@@ -90,7 +93,8 @@ impl World {
         Ok(worst)
     }
 
-    /// Blocks of a volume that hold something older than they must. Anything that nobody ever wrote there is an error.
+    /// Blocks of a volume that hold something older than they must. Anything that nobody ever wrote
+    /// there is an error.
     pub fn reappeared(&mut self, name: &str, device: &dyn BlockDevice, size: u64) -> Result<u64, Failure> {
         let mut model = self.model.clone();
         let mut count = 0;

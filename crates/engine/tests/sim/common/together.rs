@@ -43,8 +43,8 @@ pub fn read_together(device: &dyn BlockDevice, ranges: &[(u64, usize)]) -> Vec<R
     results.into_iter().map(|result| result.expect("HARNESS: a read never ended")).collect()
 }
 
-/// Reads one range in about that many pieces, of as many lengths; the first error, if there is any. Of whole blocks
-/// each stays whole: others may be writing.
+/// Reads one range in about that many pieces, of as many lengths; the first error, if there is any.
+/// Of whole blocks each stays whole: others may be writing.
 pub fn read_in_pieces(device: &dyn BlockDevice, offset: u64, buf: &mut [u8], pieces: usize) -> Result<()> {
     let is_whole = offset.is_multiple_of(4096) && buf.len().is_multiple_of(4096);
     let mut ranges = Vec::new();

@@ -1,4 +1,5 @@
-//! Everything that must hold of an open pool: its table, every byte of every volume, what is allocated, and what `check` says.
+//! Everything that must hold of an open pool: its table, every byte of every volume, what is
+//! allocated, and what `check` says.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +12,12 @@ use super::{Failure, World};
 
 /// Bytes read at a time.
 const STEP: usize = 128 << 10;
-/// Volumes up to this size are read whole; of larger ones what is called data, and samples of the rest.
+/// Volumes up to this size are read whole; of larger ones what is called data, and samples of the
+/// rest.
 const READ_WHOLE_MAX: u64 = 2 << 20;
 
-/// Blocks of records that were rebuilt, and older ones that show between them, that may have been discarded or taken back.
+/// Blocks of records that were rebuilt, and older ones that show between them, that may have been
+/// discarded or taken back.
 pub fn uncertain(report: &CheckReport) -> u64 {
     let told = |detail: &str| detail.split_once(" may have been discarded")?.0.rsplit(' ').next()?.parse::<u64>().ok();
     let records = report.problems.iter().filter(|p| p.kind == "record");
@@ -22,8 +25,8 @@ pub fn uncertain(report: &CheckReport) -> u64 {
 }
 
 impl World {
-    /// Opens a pool that was mended: everything is there, and `check` is content. Returns blocks of a volume, at most, that show what had been
-    /// discarded.
+    /// Opens a pool that was mended: everything is there, and `check` is content. Returns blocks of
+    /// a volume, at most, that show what had been discarded.
     pub fn verify_mended(&mut self) -> Result<u64, Failure> {
         self.open()?;
         self.verify_table()?;
@@ -37,8 +40,8 @@ impl World {
         Ok(reappeared)
     }
 
-    /// Table, contents, allocation, and half of the time `check`: it takes a checkpoint first, and so may heal what it
-    /// should find; the other half goes on with the pool as it was opened.
+    /// Table, contents, allocation, and half of the time `check`: it takes a checkpoint first, and
+    /// so may heal what it should find; the other half goes on with the pool as it was opened.
     pub fn verify(&mut self) -> Result<(), Failure> {
         self.verify_table()?;
         for name in self.model.all_names() {
@@ -137,7 +140,8 @@ impl World {
         Ok(())
     }
 
-    /// The whole blocks of a hole. Of blocks at the edges of the range that was asked for, only a part is known to be zeroes.
+    /// The whole blocks of a hole. Of blocks at the edges of the range that was asked for, only a
+    /// part is known to be zeroes.
     fn verify_hole(&mut self, name: &str, offset: u64, len: u64) -> Result<(), Failure> {
         let from = offset.next_multiple_of(4096);
         let to = (offset + len) / 4096 * 4096;

@@ -40,15 +40,16 @@ pub struct Shape {
     pub history: bool,
     /// Whether units are small and dictionaries trained from whatever there is.
     pub dictionaries: bool,
-    /// Whether there is standby memory: the death of the program loses nothing then that was acknowledged.
+    /// Whether there is standby memory: the death of the program loses nothing then that was
+    /// acknowledged.
     pub standby: bool,
     /// Whether some of the volumes are shares.
     pub shares: bool,
 }
 
 impl Shape {
-    /// A shape for crash tests: few extents, so that they are soon used again, and volumes of a fraction of the pool or
-    /// of more than all of it.
+    /// A shape for crash tests: few extents, so that they are soon used again, and volumes of a
+    /// fraction of the pool or of more than all of it.
     pub fn small(rng: &mut Rng) -> Self {
         if rng.percent(LARGE_EXTENTS_PERCENT) {
             return Self::with_large_extents(rng);
@@ -63,7 +64,8 @@ impl Shape {
             settled_bytes_max: *rng.pick(&[None, Some(1 << 10), Some(3 << 10), Some(12 << 10)]),
             age_limit_ms: *rng.pick(&[100, 5000]),
             volumes_max: rng.between(1, 4) as usize,
-            // The largest are far larger than the pool: ranges of them are discarded and cut off without the write buffer.
+            // The largest are far larger than the pool: ranges of them are discarded and cut off
+            // without the write buffer.
             volume_bytes_max: *rng.pick(&[64 << 10, 256 << 10, 256 << 10, 600 << 10, 1200 << 10, 24 << 20]),
             request_bytes_max: *rng.pick(&[96 << 10, 400 << 10]),
             history: true,
@@ -73,7 +75,8 @@ impl Shape {
         }
     }
 
-    /// The same with extents as they are by default, or larger: few of them, and requests that fill them.
+    /// The same with extents as they are by default, or larger: few of them, and requests that fill
+    /// them.
     fn with_large_extents(rng: &mut Rng) -> Self {
         let extent_bytes = *rng.pick(&[1 << 20, 1 << 20, 1 << 20, 2 << 20]);
         Self {
@@ -143,7 +146,8 @@ pub struct World {
     pub rng: Rng,
     pub pool: Option<Pool>,
     pub devices: BTreeMap<String, Arc<dyn BlockDevice>>,
-    /// A fault other than a crash has happened since the pool was opened: errors are expected until it is opened anew.
+    /// A fault other than a crash has happened since the pool was opened: errors are expected until
+    /// it is opened anew.
     pub disturbed: Option<String>,
     /// Crashes so far.
     pub crashes: u64,
@@ -151,7 +155,8 @@ pub struct World {
     pub fulls: u64,
     pub op_number: u64,
     pub history: VecDeque<String>,
-    /// The pool's size has been changed: a crash may have torn one copy of the superblock, which `check` tells and mends.
+    /// The pool's size has been changed: a crash may have torn one copy of the superblock, which
+    /// `check` tells and mends.
     pub resized: bool,
     /// Extents that are left in use while the pool is made smaller.
     pub mark: Option<u64>,
@@ -258,7 +263,8 @@ impl World {
         let pool = self.pool.take().expect("the pool is open");
         match pool.close() {
             Ok(()) => self.model.flushed_all(),
-            // A pool without room for what is buffered, or one that a fault has reached, may say so.
+            // A pool without room for what is buffered, or one that a fault has reached, may say
+            // so.
             Err(e) if e.kind() == ErrorKind::Full || self.disturbed.is_some() => {}
             Err(e) => return Err(self.fail(format!("close: {e}"))),
         }
@@ -281,8 +287,8 @@ impl World {
         self.verify()
     }
 
-    /// The program dies (if it has not yet) and is started anew, and perhaps dies again while it opens the pool; the machine lives on. Everything that
-    /// was acknowledged is there.
+    /// The program dies (if it has not yet) and is started anew, and perhaps dies again while it
+    /// opens the pool; the machine lives on. Everything that was acknowledged is there.
     pub fn die(&mut self) -> Result<(), Failure> {
         let mut again = 3;
         loop {
@@ -317,7 +323,8 @@ impl World {
         self.verify()
     }
 
-    /// The power fails (if it has not yet) and comes back, perhaps fails again during recovery; then everything is verified.
+    /// The power fails (if it has not yet) and comes back, perhaps fails again during recovery;
+    /// then everything is verified.
     pub fn crash(&mut self) -> Result<(), Failure> {
         let mut again = 3;
         loop {
@@ -387,7 +394,8 @@ impl World {
 }
 
 impl World {
-    /// A copy of the machine and the model as they are now, without an open pool: to try something on.
+    /// A copy of the machine and the model as they are now, without an open pool: to try something
+    /// on.
     pub fn fork(&self, seed: u64) -> Self {
         Self {
             machine: self.machine.duplicate(seed),
