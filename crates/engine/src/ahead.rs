@@ -1,5 +1,5 @@
-//! Compressing ahead of a flush. Whoever syncs after every few dozen blocks would wait, each time,
-//! until one thread has compressed all of them; meanwhile the other cores have nothing to do,
+//! Compressing ahead of a flush. A client that syncs after every few dozen blocks would wait, each
+//! time, until one thread has compressed all of them; meanwhile the other cores have nothing to do,
 //! before the flush and during it.
 //!
 //! 1. A pool is *bound by flushes* when several in a row have found little in the write buffer, and
@@ -9,8 +9,9 @@
 //!    compresses it as a drain would; the *part* that comes of it waits here. It has no place in
 //!    the log yet, so that a burst still makes one batch. What was written last stays in the
 //!    buffer: it may go on growing.
-//! 3. The next drain, whoever does it, takes all parts along. A flush that is past that point waits
-//!    for what is taken already, so the worker appends by itself what it has finished by then.
+//! 3. The next drain, on whatever thread, takes all parts along. A flush that is past that point
+//!    waits for what is taken already, so the worker appends by itself what it has finished by
+//!    then.
 //!
 //! To everybody else a part is a batch under way: its groups are in flight in the write buffer, and
 //! readers find them there.
@@ -30,7 +31,7 @@ const STREAK_MIN: u32 = 4;
 /// Groups in the write buffer, beside those of the parts, from which on a worker is woken. A flush
 /// compresses fewer faster than a worker wakes.
 const GROUPS_MIN: usize = 4;
-/// Groups that stay in the buffer: those to which somebody may be adding block after block.
+/// Groups that stay in the buffer: those to which a writer may be adding block after block.
 const GROUPS_LEFT: usize = 2;
 /// Raw bytes of a part: what a flush may have to wait for.
 const PART_BYTES: usize = 16 << 10;
@@ -54,7 +55,7 @@ pub(crate) struct Ahead {
     streak: AtomicU32,
     /// Groups of the parts.
     groups: AtomicUsize,
-    /// The processor of whoever has woken a worker that has not looked yet.
+    /// The processor of the writer that woke a worker which has not looked yet.
     asked_on: AtomicUsize,
 }
 
@@ -74,7 +75,7 @@ impl Ahead {
         self.asked_on.load(Ordering::Acquire) != NOWHERE
     }
 
-    /// A worker looks: the processor of whoever has woken it, if somebody has.
+    /// A worker looks: the processor of the writer that woke it, if one did.
     pub(crate) fn take_asked(&self) -> Option<usize> {
         Some(self.asked_on.swap(NOWHERE, Ordering::AcqRel)).filter(|cpu| *cpu != NOWHERE)
     }
@@ -129,8 +130,8 @@ impl Drop for Flushing<'_> {
 pub(crate) struct Collecting<'a>(Option<&'a Ahead>);
 
 impl Collecting<'_> {
-    /// All parts that there are. Whoever finishes another one from now on does not count on this
-    /// drain.
+    /// All parts that there are. A worker that finishes another one from now on does not count on
+    /// this drain.
     pub(crate) fn parts(mut self) -> Vec<Prepared> {
         let Some(ahead) = self.0.take() else { return Vec::new() };
         let mut state = ahead.state.lock();
@@ -289,7 +290,7 @@ mod tests {
         assert_eq!(parts(&pool), 0);
     }
 
-    /// Somebody who goes on writing while a flush goes on needs the cores himself.
+    /// A client that goes on writing during a flush needs the cores itself.
     #[test]
     fn whoever_writes_during_a_flush_has_nothing_compressed_ahead() {
         let machine = Machine::new(32 << 20, 1);
@@ -301,7 +302,7 @@ mod tests {
         assert_eq!(parts(&pool), 0);
     }
 
-    /// A snapshot holds what was written before it, whoever has it.
+    /// A snapshot holds the data written before it, in whichever queue the data is.
     #[test]
     fn what_waits_is_part_of_a_snapshot_and_of_none_before_it() {
         let machine = Machine::new(32 << 20, 1);
@@ -353,7 +354,7 @@ mod tests {
         assert!((0..BURST).all(|group| read(&volume, group) == 82));
     }
 
-    /// Threads and flushes at once: nothing is lost, and nobody waits for ever.
+    /// Threads and flushes at once: nothing is lost, and no thread waits for ever.
     #[test]
     fn with_threads_every_flush_ends_and_holds() {
         let mut machine = Machine::new(64 << 20, 1);

@@ -205,9 +205,9 @@ mod tests {
         assert!(runs(usize::MAX) == expected, "over a snapshot");
     }
 
-    /// Of a destroyed origin goes what a clone has written over, at the checkpoint that has the
-    /// clone's record: whoever looks at the clone first and then at the origin, with that
-    /// checkpoint in between, finds it nowhere, and takes it for a hole.
+    /// Blocks of a destroyed origin that a clone has overwritten go at the checkpoint that has the
+    /// clone's record. A look-up that visits the clone first and the origin behind that checkpoint
+    /// finds the block nowhere, and takes it for a hole.
     #[test]
     fn origins_are_looked_at_before_what_came_from_them() {
         let machine = Machine::new(64 << 20, 1);

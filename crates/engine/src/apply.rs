@@ -6,9 +6,9 @@
 //! that the move names, those count of which neither overlay knows anything in that epoch, and
 //! those that an overlay finds at the place that the move names.
 //!
-//! This is exact, because whoever appends a move (`cleaner`) verifies it against the whole map at a
-//! time *T*, and holds the capture of the next checkpoint back until the batch is applied. Let a
-//! block be named by the move:
+//! This is exact, because the cleaner, which appends moves, verifies each against the whole map at
+//! a time *T*, and it holds the capture of the next checkpoint back until the batch is applied. Let
+//! a block be named by the move:
 //! - If it changed between *T* and the move, the active overlay knows it, now and in replay, and it
 //!   decides.
 //! - If it did not, it was verified to lie at the place that the move names. An overlay that knows

@@ -12,11 +12,11 @@
 //! 3. With next to no room, the pool is *tight*. In a tight pool, checkpoints keep the log's list
 //!    short, put extents with space on it first, and give the space of all others that are free
 //!    back at once: so what is discarded, destroyed and cleaned is room again, for the pool and for
-//!    whoever shares the file system.
+//!    other users of the file system.
 //!
-//! Looks are taken when the pool is opened, by the keeper every now and then, whenever a checkpoint
-//! has freed something, and before a write is refused. In between, somebody else may fill the file
-//! system: then a flush fails until there is room.
+//! Looks are taken when the pool is opened, by the maintenance thread every now and then, whenever
+//! a checkpoint has freed something, and before a write is refused. In between, another program may
+//! fill the file system: then a flush fails until there is room.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -24,7 +24,8 @@ use units::ExtentIndex;
 
 use crate::core::Core;
 
-/// Room below with which nobody counts: more than can be on its way to the log until the next look.
+/// Room below that is kept out of all accounts: more than can be on its way to the log until the
+/// next look.
 const AMPLE_BYTES: u64 = 1 << 30;
 /// Extents of room below which a pool is tight: some more than the log has listed then.
 const TIGHT_EXTENTS: u64 = 64;

@@ -103,7 +103,7 @@ impl BufferPool {
     }
 
     /// A buffer in huge pages of at least `len` bytes with any content, if so much is worth it and
-    /// there is room, for whoever has a buffer of his own otherwise.
+    /// there is room, for a caller that has a buffer of its own otherwise.
     pub(crate) fn get_large(&self, len: usize) -> Option<AlignedBuf> {
         let arena = self.huge.as_ref().filter(|_| len > SMALL_READ_BYTES_MAX)?;
         AlignedBuf::of_arena(arena, len)
@@ -210,8 +210,8 @@ mod tests {
         assert!(BufferPool::new(47 << 20).get_large(1 << 20).is_none());
     }
 
-    /// A pool full of sizes that nobody wanted any more took no others: each batch was allocated
-    /// and cleared anew.
+    /// A store of buffers full of sizes that no caller wants any more must take others, else each
+    /// batch is allocated and cleared anew.
     #[test]
     fn sizes_that_are_asked_for_no_more_make_room() {
         let pool = BufferPool::default();

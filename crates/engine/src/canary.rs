@@ -5,8 +5,8 @@
 //!    that is the constant `false`, and the compiler leaves nothing of the bug.
 //! 2. With the feature, `SHALE_CANARY=NAME` in the environment chooses one bug for the life of the
 //!    process; without that variable the program is what it is without the feature.
-//! 3. A name that does not exist ends whoever asks first: a run that plants nothing must not look
-//!    like one that found nothing.
+//! 3. A name that does not exist ends the first thread that asks: a run that plants nothing must
+//!    not look like one that found nothing.
 //!
 //! The feature does not compile without debug assertions, which no release profile of ours has, and
 //! no crate asks for it.

@@ -11,10 +11,10 @@
 //! 2. *Capture* all descriptors while no batch is applied, and begin to note entries anew.
 //! 3. *Append* it in parts. Where they land is noted when they are applied.
 //!
-//! **Space.** A new one is made from space that nobody else needs. When little is left, what is
-//! idle stands in the way of writers: then it moves to the end of the open extent, by way of one
-//! more checkpoint; and if even that does not fit, it is given up: `salvage` would know less, and
-//! `status` says so, until there is room again. So no pin can ever keep a pool full.
+//! **Space.** A new one is made from space that no other user of the pool needs. When little is
+//! left, what is idle stands in the way of writers: then it moves to the end of the open extent, by
+//! way of one more checkpoint; and if even that does not fit, it is given up: `salvage` would know
+//! less, and `status` says so, until there is room again. So no pin can ever keep a pool full.
 //!
 //! Replay notes entries as it meets them, and passes over parts: whatever catalogue the checkpoint
 //! names is still there.
@@ -25,17 +25,17 @@
 //! back what users have seen undone. Where they lie cannot be told without reading all of the list
 //! (heads may be torn), so it is not asked. Instead each opening *marks* itself: behind its first
 //! checkpoint it appends an empty batch, whose header has the opening's number and its first
-//! sequence number *f*, and syncs it before anybody is served.
-//! - Whoever has been served knows a state without the dead batches, and the mark is durable. It is
-//!   pinned until a catalogue tells the opening. So the log tells *f*, and salvage leaves out
+//! sequence number *f*, and syncs it before any client is served.
+//! - A client that has been served knows a state without the dead batches, and the mark is durable.
+//!   It is pinned until a catalogue tells the opening. So the log tells *f*, and salvage leaves out
 //!   whatever earlier openings wrote from *f* on.
-//! - A crash before the mark is durable: nobody has been served since the crash before, so nothing
-//!   that was not durable then was promised; the dead batches hold only such things, and salvage
-//!   may show them or not. Recovery ends at *f* once more (the checkpoint of the dead opening says
-//!   so, and nothing else was written under it), and its mark hides them from then on.
-//! - An opening behind an orderly end is marked and not remembered beyond that: whoever closes a
-//!   pool ends its log for good, and says where in the map store ([`LogEnd`](format::LogEnd)). If
-//!   recovery ends there too, nothing lies behind. So what is remembered are crashes, not commands.
+//! - A crash before the mark is durable: no client has been served since the crash before, so
+//!   nothing that was not durable then was promised; the dead batches hold only such things, and
+//!   salvage may show them or not. Recovery ends at *f* once more (the checkpoint of the dead
+//!   opening says so, and nothing else was written under it), and its mark hides them from then on.
+//! - An opening behind an orderly end is marked and not remembered beyond that: closing a pool ends
+//!   its log for good, and says where in the map store ([`LogEnd`](format::LogEnd)). If recovery
+//!   ends there too, nothing lies behind. So what is remembered are crashes, not commands.
 //! - A log that goes on under another number after a failed write marks that as well, with the next
 //!   checkpoint; what was given back then was never acknowledged, and is written again, under the
 //!   new number, before any flush is.
@@ -236,7 +236,7 @@ impl Core {
         }
         let spare = self.extents_spare();
         let extent_bytes = u64::from(self.geometry.extent_bytes);
-        // Step 2. Whoever changes descriptors appends an entry: none is applied between the capture
+        // Step 2. A change of a descriptor appends an entry: none is applied between the capture
         // and the note.
         let (mut parts, before) = self.log.while_still(|as_of| {
             let descriptors = self.objects.all().iter().map(|object| object.descriptor.read().clone()).collect();
@@ -331,8 +331,8 @@ impl Core {
         parts.into_iter().map(prepared).collect()
     }
 
-    /// Step 3. `false`: there is no room, or a part fits in no extent, or the log fails, which
-    /// whoever writes next will meet.
+    /// Step 3. `false`: there is no room, or a part fits in no extent, or the log fails, which the
+    /// next writer will meet.
     fn append_batches(&self, parts: impl Iterator<Item = Prepared>, purpose: Purpose) -> bool {
         let mut last = None;
         for part in parts {

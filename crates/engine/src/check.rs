@@ -339,8 +339,8 @@ impl Checker<'_> {
 
     /// See [`Core::audit_history`].
     fn history(&mut self) -> Result<()> {
-        // What could not be read has been counted by nobody: then the figures only follow what is
-        // left. What was mended is there.
+        // Unreadable records are in no count: then the figures follow the readable ones only. What
+        // was mended is there.
         let is_sound = self.report.problems_total == self.mended;
         for finding in self.core.audit_history(self.repair)? {
             if is_sound {

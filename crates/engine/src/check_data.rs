@@ -75,7 +75,7 @@ impl Checker<'_> {
     fn collect(&self, first: ExtentIndex, last: ExtentIndex) -> Result<Vec<Entry>> {
         let mut entries = Vec::new();
         let mut visit = |key: &[u8], value: &[u8]| {
-            // What does not decode has been told by whoever went through the records before.
+            // Records that do not decode were reported by the walk through the records before.
             let (Some(key), Ok(record)) = (parse_record_key(key), Record::decode(value)) else {
                 return ControlFlow::Continue(());
             };

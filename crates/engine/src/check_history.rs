@@ -1,6 +1,6 @@
-//! The audit of history, a part of `check`: nothing that nobody needs is left (a leak), and every
-//! object's figures are those of its records. That nothing is missing which somebody needs only
-//! reading can tell; see the tests.
+//! The audit of history, a part of `check`: no data is left that no reader can see (a leak), and
+//! every object's figures are those of its records. Only reading can tell that no needed data is
+//! missing; see the tests.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -23,7 +23,7 @@ use crate::write_buffer::GroupKey;
 struct Counted {
     allocated_blocks: u64,
     stored_bytes: u64,
-    /// Bytes that nobody needs, and the first group that has some.
+    /// Bytes that no reader can see, and the first group that has some.
     leaked: Option<(u64, GroupIndex)>,
 }
 
@@ -90,7 +90,7 @@ impl Core {
         self.env
             .store
             .scan(b"R", b"S", &mut |key, value| {
-                // What does not decode is reported by whoever reads all records.
+                // Records that do not decode are reported by the walk through all records.
                 if let (Some(key), Ok(record)) = (parse_record_key(key), Record::decode(value)) {
                     audit.record(key, record);
                 }

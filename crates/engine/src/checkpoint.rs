@@ -81,7 +81,7 @@ pub(crate) struct Captured {
 }
 
 impl Captured {
-    /// Whether anybody looked at records of that object.
+    /// Whether any point saw records of that object.
     pub(crate) fn sees(&self, object: ObjectId) -> bool {
         self.timelines.get(&object).is_some_and(|timeline| !timeline.is_dead())
     }
@@ -452,7 +452,7 @@ impl Core {
             self.objects.reaped(reaped);
         }
         self.counters.published.add(1);
-        // Whoever looked up a location before the thaw has read it when this lock is granted.
+        // A reader that looked up a location before the thaw has read it when this lock is granted.
         if !Canary::ExtentFreedUnderReader.is_planted() {
             drop(self.readers.write());
         }

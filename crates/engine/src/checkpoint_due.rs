@@ -74,7 +74,7 @@ impl Core {
         if self.is_full_checkpoint_due() { Kind::Full } else { Kind::Light }
     }
 
-    /// Asks for a checkpoint, or takes it when nobody else does.
+    /// Asks for a checkpoint, or takes it when no other thread does.
     pub(crate) fn checkpoint_if_short(&self) {
         if self.is_inline() {
             return;

@@ -38,7 +38,7 @@ pub(crate) struct Chooser {
     clock: Arc<dyn Clock>,
     credit_ns: AtomicI64,
     units: AtomicU64,
-    /// Bits of the region that a batch ended with last: whoever writes on begins next to it.
+    /// Bits of the region that a batch ended with last: the writer that goes on begins next to it.
     last: AtomicU64,
 }
 

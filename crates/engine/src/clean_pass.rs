@@ -50,8 +50,8 @@ const SOFT_AWAITED_DIVISOR: u64 = 2;
 /// needed.
 const EVACUATED_MAX: u64 = 64;
 const EVACUATED_PRESSED: u64 = 8;
-/// Least dead share of an extent that is cleaned in the background below the marks, while nobody
-/// writes and while somebody does.
+/// Least dead share of an extent that is cleaned in the background below the marks, without writers
+/// and with writers.
 const IDLE_DEAD_PERMILLE: u32 = 500;
 const BELOW_DEAD_PERMILLE: u32 = 750;
 /// Least dead share of an extent that is cleaned on demand, in thousandths.
@@ -127,7 +127,7 @@ pub(crate) fn run(core: &Weak<Core>) {
         let urgency = core.urgency();
         pause = match (paced, urgency > 0.0) {
             (Paced::Busy, _) => REST_NEAR,
-            // Nobody shall wait for a cleaner that rests.
+            // No writer shall wait for a cleaner that rests.
             (Paced::Worked, _) if is_awaited || has_braked => Duration::ZERO,
             // Of two cores, cleaning for its own sake takes an eighth; where rounds are long,
             // because they compress (`cold`), a quarter at most.
@@ -177,8 +177,8 @@ pub(crate) struct Brake {
     soft: AtomicU64,
     /// Nanoseconds that cleaning takes for a MiB that it wins; 0 if it wins none.
     ns_per_mib: AtomicU64,
-    /// When the next write may go on. Changed by every write, so without a lock: whoever holds one
-    /// may lose his core.
+    /// When the next write may go on. Changed by every write, so without a lock: the holder of a
+    /// lock may lose its core.
     next_ns: AtomicU64,
     /// Those who wait for their turn.
     easing: Mutex<()>,
@@ -248,7 +248,7 @@ impl Core {
         self.extents_left() * 1000 < total * u64::from(self.objects.clean_marks().high_permille)
     }
 
-    /// Whether somebody waits for what the cleaner wins, or will if it takes its time.
+    /// Whether a writer waits for the space that the cleaner wins, or will if it takes its time.
     pub(crate) fn needs_space_soon(&self) -> bool {
         self.brake.waiting.load(Ordering::Acquire) > 0 || self.urgency() > 0.0
     }
@@ -385,7 +385,8 @@ impl Core {
     }
 
     /// A round of the cleaner that counts as one in the background: a writer that wants to know
-    /// what can be won at all keeps it out, else its victims would be missing in what he finds.
+    /// what can be won at all keeps it out, else its victims would be missing from what that writer
+    /// finds.
     pub(crate) fn clean_round_beside(&self, rule: Rule) -> Result<Round> {
         let _shared = self.cleaning.read();
         self.clean_round(rule)
@@ -449,7 +450,7 @@ impl Core {
 
     /// Cleans until a writer of `bytes`, from whom `kept` extents are kept back beside the reserve,
     /// has room before the soft wall and some more lies before it, or until cleaning wins nothing.
-    /// Returns his room; `None`: not even up to the wall is there any, the pool is full.
+    /// Returns the writer's room; `None`: not even up to the wall is there any, the pool is full.
     ///
     /// Others are let in as soon as there is room for them. Where they take what is won, this would
     /// keep the cleaners' threads out for ever, which win more together: after a few rounds they

@@ -75,7 +75,7 @@ pub(crate) struct Rule {
     pub filled_by: CleanMark,
     /// They are to go (see `shrink`): however full they are, and although it wins nothing.
     pub away: bool,
-    /// What is cold may be compressed anew: nobody waits for just this round.
+    /// Cold data may be compressed anew: no writer waits for just this round.
     pub recodes: bool,
 }
 
@@ -237,7 +237,7 @@ impl Core {
                 _aside: None,
             });
         }
-        // What others could take meanwhile is set aside first, and given up if somebody was
+        // What others could take meanwhile is set aside first, and given up if another user was
         // quicker.
         let wanted = self.extents_spare().min(memory).min(reachable.saturating_sub(CLEAN_EXTENTS));
         let aside = self.set_aside_to_clean(wanted * self.geometry.usable_bytes_min());

@@ -10,7 +10,7 @@
 //! tried.
 //!
 //! **Pace.** While space is short, a cleaner spends at most half of its time here, so that no
-//! writer waits for it more than twice as long as he would; else as much as there is to do, because
+//! writer waits for it more than twice as long as without; else as much as there is to do, because
 //! it rests between rounds, the longer the longer they take (`clean_pass`).
 
 use std::sync::atomic::{AtomicI64, Ordering};

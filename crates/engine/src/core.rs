@@ -123,8 +123,8 @@ pub(crate) struct Core {
     /// Extents that were cleaned and become free with the next checkpoint.
     pub evacuated: AtomicU64,
     pub cleaner: Mutex<Cleaner>,
-    /// Held shared by rounds in the background, exclusively by whoever must know what can be won at
-    /// all.
+    /// Held shared by rounds in the background, exclusively by a writer that must know how much can
+    /// be won at all.
     pub cleaning: RwLock<()>,
     /// Held by the round that may take what is kept for moves.
     pub dipping: Mutex<()>,
@@ -133,7 +133,7 @@ pub(crate) struct Core {
     /// Where damage is suspected, and what was told of it. Never held while anything else is waited
     /// for.
     pub suspicion: Mutex<Suspicion>,
-    /// What opening the pool has mended; whoever checks tells.
+    /// Damage that opening the pool has mended; a check reports it.
     pub mended: Mutex<Vec<Problem>>,
     /// Damage of copies that opening the pool has put right, for the report of `check`.
     pub opening_notes: Mutex<Vec<String>>,
@@ -173,7 +173,7 @@ pub(crate) struct Core {
     pub passed_on: Mutex<u64>,
     /// The pool is being made smaller.
     pub shrinking: Mutex<Option<crate::shrink::Shrinking>>,
-    /// Held by whoever recompresses: how far that is.
+    /// Held by the recompression: how far that is.
     pub recompressing: Mutex<Walked>,
     /// Held by whoever sorts.
     pub sorting: Mutex<SortWalk>,
@@ -310,7 +310,7 @@ impl Core {
         self.has_failed.store(true, Ordering::Release);
     }
 
-    /// Refuses everything from now on: somebody else may open the pool.
+    /// Refuses everything from now on: another process may open the pool.
     pub(crate) fn close(&self) {
         self.fail(&Error::new(ErrorKind::Io, "it has been closed"));
         self.closed.store(true, Ordering::Release);
@@ -393,7 +393,7 @@ impl Core {
         limit.min(timely).min(self.shares.write_buffer).min(standby)
     }
 
-    /// Waits until the write buffer has room, or drains it if nobody else does.
+    /// Waits until the write buffer has room, or drains it if no other thread does.
     pub(crate) fn throttle(&self) -> Result<()> {
         let mut limit = self.buffer_limit();
         let mut mark = limit;
@@ -436,7 +436,7 @@ mod tests {
 
     use crate::testing::pool_on;
 
-    /// Whoever followed the advice, after growing the pool, lost everything.
+    /// A user who followed the advice, after growing the pool, lost all data.
     #[test]
     fn nobody_is_told_to_close_a_pool_whose_data_has_been_deleted() {
         for (kind, is_advised) in [(io::ErrorKind::NotFound, false), (io::ErrorKind::Other, true)] {

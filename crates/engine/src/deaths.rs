@@ -12,7 +12,7 @@
 //!
 //! So what is named by the batches of a passed extent, less what is dead, is exactly what the
 //! records pointed to at the last checkpoint, and the sum of its live bytes proves it. If it does
-//! not, whoever asks has to ask the map (`residents`).
+//! not, the caller has to ask the map (`residents`).
 //!
 //! Memory: 4 bytes for each fragment that has died, 8 while a part of it has, and some dozens for
 //! each extent.

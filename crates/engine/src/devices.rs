@@ -98,7 +98,7 @@ impl Core {
     /// Logical bytes of a volume or a snapshot that hold data.
     pub(crate) fn allocated_bytes(&self, object: &Object) -> u64 {
         // First: what leaves the write buffer now is in the other figures then. With neither, a
-        // volume would seem empty to whoever copies files, and not be copied.
+        // volume would seem empty to a program that copies files, and not be copied.
         let dirty = self.buffer.data_bytes_of(object.id) as u64;
         // What it owns and what it may see of others: not less than it holds, and not more than
         // there can be.

@@ -7,7 +7,7 @@
 //!
 //! **Why none is missing.**
 //! 1. A dictionary comes into the log in one batch, descriptor and content together, which is
-//!    applied before anybody can find it: so every fragment that needs it lies behind it in the
+//!    applied before any thread can find it: so every fragment that needs it lies behind it in the
 //!    log, and recovery, which applies a prefix of the log, has it too.
 //! 2. Fragments of an object are only compressed with dictionaries of that object or of those that
 //!    it came from ([`Objects::newest_dictionaries`]).
@@ -44,7 +44,7 @@ const USUAL_BYTES: u64 = 128 << 10;
 /// What one takes that is prepared to compress at a quick level: as many as the cache holds are in
 /// force, so that it does not lose one while it makes room for another.
 const ENCODER_BYTES: u64 = 512 << 10;
-/// How long one that could not be read is left alone by whoever compresses: each batch would wait
+/// How long one that could not be read is left alone by compressing threads: each batch would wait
 /// for the same failing read.
 const UNREADABLE_PAUSE_NS: u64 = 60_000_000_000;
 
@@ -66,9 +66,9 @@ impl Weighter<(u32, ZstdLevel), Arc<EncodeDictionary>> for MemoryWeight {
 /// Whether the caller holds [`Core::readers`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Readers {
-    /// He does.
+    /// The reader holds the lock.
     Held,
-    /// He does not.
+    /// The reader does not hold the lock.
     Free,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct Dictionaries {
     /// Held shared by rounds of the cleaner, which may use a dictionary at their beginning and
     /// append what they made of it at their end.
     pub in_use: RwLock<()>,
-    /// Held by whoever trains: one at a time.
+    /// Held by the training: one at a time.
     pub training: Mutex<()>,
 }
 

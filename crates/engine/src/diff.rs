@@ -1,8 +1,8 @@
 //! What has changed between a snapshot and a later one, or the volume as it is: from the map alone,
 //! no data is read.
 //!
-//! A block is the same if both find it in the same record: nobody changes what a record of a past
-//! epoch says. It may be called changed although the same bytes were written again.
+//! A block is the same if both find it in the same record: the content of a record of a past epoch
+//! never changes. It may be called changed although the same bytes were written again.
 
 use format::FragmentRef;
 use surface::{Allocation, Error, ErrorKind, Result};

@@ -353,7 +353,7 @@ impl Core {
     /// Appends entries without payload and waits until they hold.
     ///
     /// # Errors
-    /// Those of the log; [`ErrorKind::Invalid`] for a descriptor that nobody could read back: a
+    /// Those of the log; [`ErrorKind::Invalid`] for a descriptor that could not be read back: a
     /// batch with one would end the log for recovery, and take all that is flushed behind it along.
     pub(crate) fn append_applied(&self, entries: Vec<Entry>) -> Result<()> {
         for entry in &entries {
@@ -385,7 +385,7 @@ impl Core {
             has_room.set(core.log.ahead() > kept_back);
             has_room.get()
         })?;
-        // Others may have used up by now what was there: whoever asks for room tries, and comes
+        // Others may have used up the room by now: a caller that asks for room tries, and comes
         // back.
         if has_room.get() || self.log.ahead() > kept_back || self.log.listed_ever() > listed {
             return Ok(());

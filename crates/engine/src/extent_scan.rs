@@ -1,8 +1,8 @@
-//! What an extent holds, told by its own batches: for whoever reads extents instead of asking the
-//! map (cleaning, scrub, salvage).
+//! What an extent holds, told by its own batches: for callers that read extents instead of asking
+//! the map (cleaning, scrub, salvage).
 //!
 //! Behind the batches of the extent's present use there may be some of an earlier one, or of an
-//! opening of the pool that died: they are found as well. Whoever asks decides what of it counts,
+//! opening of the pool that died: they are found as well. The caller decides which of them count,
 //! usually by the map: a fragment lives if and only if a record points at exactly its place.
 
 use format::{BATCH_ALIGN, Batch, Entry, FragmentEntry, FragmentIdentity, decode_batch, fragment_checksum};

@@ -35,7 +35,7 @@ pub(crate) struct Extents {
     number: u64,
     free: u64,
     live_bytes: u64,
-    /// Extents from this one on are given to nobody.
+    /// Extents from this one on are not handed out.
     mark: usize,
     /// Kept although nothing lives there, as of the last checkpoint: see `catalogue`.
     pinned: BTreeSet<ExtentIndex>,
@@ -109,7 +109,7 @@ impl Extents {
         self.free = self.count_free();
     }
 
-    /// Extents from `mark` on are given to nobody from now on; without one, all can be.
+    /// Extents from `mark` on are not handed out from now on; without a mark, all can be.
     pub(crate) fn set_mark(&mut self, mark: Option<usize>) {
         self.mark = mark.unwrap_or(usize::MAX);
         self.free = self.count_free();

@@ -11,11 +11,11 @@
 //! 3. At the end of the sweep the store is made durable, and the next light checkpoint removes the
 //!    deltas up to where it began.
 //!
-//! Only what merging would leave as it is can be folded: groups with one record, which somebody
-//! sees, and with which nothing goes from what their object came from (`need`), as of the
-//! checkpoint: what came after it may be forgotten in a crash. What is taken out of others must be
-//! counted, and a delta would bring it back. Those are *left*: the checkpoint that removes the
-//! deltas says again what is settled of them.
+//! Only what merging would leave as it is can be folded: groups with one record that some point
+//! sees, and with which nothing goes from the object's origin (`need`), as of the checkpoint: what
+//! came after it may be forgotten in a crash. What is taken out of others must be counted, and a
+//! delta would bring it back. Those are *left*: the checkpoint that removes the deltas says again
+//! what is settled of them.
 //!
 //! **After a crash** deltas are laid over records that may have more than they say. It comes to the
 //! same: the deltas that are there are all those since some checkpoint, in order. If one of them
@@ -105,8 +105,8 @@ impl Core {
     /// to what is settled.
     ///
     /// # Errors
-    /// When the store does not take the slice. Nobody knows what it holds then: the pool takes no
-    /// writes until it is reopened.
+    /// When the store does not take the slice. The content of the store is unknown then: the pool
+    /// takes no writes until it is reopened.
     pub(crate) fn fold_some(&self, state: &mut CheckpointState, timelines: &Timelines, added: usize) -> Result<()> {
         let settled = self.map.settled();
         let count = slice_of(added, settled.bytes(), self.settled_bytes_max());
@@ -133,8 +133,7 @@ impl Core {
             folded_groups += folded.len();
             sweep.left.append(&mut left);
         }
-        // Whoever has snapshots of all that he writes would have it looked at in vain, again and
-        // again.
+        // A volume whose data is all in snapshots would be looked at in vain, again and again.
         state.folding.is_vain = sweep.left.len() - left_before > folded_groups;
         if Canary::DeltasRemovedEarly.is_planted() {
             sweep.since = state.number;

@@ -2,8 +2,8 @@
 //! what is owed.
 //!
 //! An extent is punched out only while it is free as of a durable checkpoint, no reader is left in
-//! it, and no checkpoint can put it on the log's list: whoever does it holds the checkpoint's lock,
-//! or is the only one who has the pool.
+//! it, and no checkpoint can put it on the log's list: the punching thread holds the checkpoint's
+//! lock, or is the only user of the pool.
 //!
 //! 1. A checkpoint gives back what it has freed. Not while the pool is short of space, because it
 //!    is filled again at once (see `backing`), unless it is the storage below that is: then it is
@@ -13,15 +13,16 @@
 //! 3. When the pool is closed or opened, and its data file occupies clearly more than what is in
 //!    use and what the log has listed, all that is free is given back, as long as that is so: what
 //!    was owed in an earlier life is not known any more. At the end, the log's list is made short
-//!    before: what is on it is not given back, and nobody is going to fill it soon. Whoever waits
-//!    for the pool, or for the process, waits a bounded time; the next closing goes on.
+//!    before: what is on it is not given back, and no writer is going to fill it soon. A client
+//!    that waits for the pool, or a service manager that waits for the process, waits a bounded
+//!    time; the next closing goes on.
 //!
-//! It goes in *turns* of a bounded number of extents, each with the locks taken anew, so that
-//! nobody waits for more than one. Where the storage below is short of space, a checkpoint pays all
+//! It goes in *turns* of a bounded number of extents, each with the locks taken anew, so that no
+//! thread waits for more than one. Where the storage below is short of space, a checkpoint pays all
 //! at once: writers wait for it.
 //!
-//! Whoever repairs a pool gives nothing back: what repair has accepted as lost may still be in what
-//! is free then, for whoever looks further. The next opening does.
+//! A repair of a pool gives nothing back: data that it accepted as lost may still be in free
+//! extents, for a user to look further. The next opening does.
 //!
 //! So what a pool occupies beside what is in use is bounded by the log's list (`Core::list_target`)
 //! while it is open, by a few extents and a sixteenth when it is closed.
@@ -41,8 +42,8 @@ const EXCESS_EXTENTS: u64 = 16;
 /// and a list of a few KiB.
 const TURN_BYTES: u64 = 1 << 30;
 const TURN_EXTENTS: u32 = 1024;
-/// How long opening and closing a pool may be held up, in nanoseconds: less than anybody takes for
-/// a hang, and much less than service managers give a process to end.
+/// How long opening and closing a pool may be held up, in nanoseconds: less than users take for a
+/// hang, and much less than service managers give a process to end.
 const OPEN_NS_MAX: u64 = 2_000_000_000;
 const CLOSE_NS_MAX: u64 = 10_000_000_000;
 
@@ -84,7 +85,7 @@ impl Core {
         Ok(())
     }
 
-    /// Before a pool that has been opened serves anybody.
+    /// Before a pool that has been opened serves any client.
     pub(crate) fn give_back_at_open(&self) {
         self.give_back_all(OPEN_NS_MAX);
     }
@@ -108,7 +109,7 @@ impl Core {
     /// Whether the data file occupies clearly more than what is in use and listed, but for `spared`
     /// extents of that.
     fn occupies_too_much(&self, spared: u64) -> bool {
-        // Nobody else can use what is free on a device.
+        // No other program can use free space on a device.
         if self.env.disk.room_bytes() == u64::MAX {
             return false;
         }

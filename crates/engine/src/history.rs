@@ -73,8 +73,8 @@ impl Pool {
         // Steps 2 and 3.
         let _gate = object.gate.write();
         core.leave_behind()?;
-        // Step 4. The snapshot comes first: so the epoch that the volume leaves is never without
-        // somebody who looks at it.
+        // Step 4. The snapshot comes first: so the epoch that the volume leaves is never without a
+        // point that looks at it.
         let head = object.descriptor.read().clone();
         let snapshot = ObjectDescriptor {
             state: ObjectState::Snapshot,
@@ -256,7 +256,7 @@ impl Pool {
             let mut bytes = 0;
             for object in rest {
                 let held = object.descriptor.read().clone();
-                // What had come of it is of no use to anybody.
+                // The part that was received is of no use to any client.
                 let descriptor = ObjectDescriptor { state: ObjectState::Deleting, receive: None, ..held };
                 let entry = Entry::Object(descriptor);
                 bytes += header_bytes(std::slice::from_ref(&entry)) - BATCH_FIXED_BYTES;
@@ -411,7 +411,7 @@ impl Pool {
     }
 }
 
-/// Whether a snapshot's moment is one that whoever goes down `levels` passes.
+/// Whether a snapshot's moment is one that a look-up down `levels` passes.
 fn lies_on(snapshot: &Object, levels: &[Level]) -> bool {
     let Some(origin) = snapshot.descriptor.read().origin else { return false };
     levels.iter().any(|level| level.object == origin.object && level.sees(origin.epoch))
@@ -419,9 +419,9 @@ fn lies_on(snapshot: &Object, levels: &[Level]) -> bool {
 
 impl Core {
     /// The cuts of a volume that are still needed when it has been taken back to the epoch `after`,
-    /// and the snapshots `going` are gone, which are not yet. What an older cut within the new one
-    /// hides, the new one hides from whoever comes then; nobody else needs it if nobody looks from
-    /// between the two.
+    /// and the snapshots `going` are gone, which are not yet. Records that an older cut within the
+    /// new one hides, the new one hides from later readers. The older cut is not needed unless a
+    /// point lies between the two.
     fn cuts_behind(&self, head: &ObjectDescriptor, after: Epoch, going: &[Arc<Object>]) -> Vec<Cut> {
         let goes = |point: Epoch| {
             let is_there = |s: &Arc<Object>| s.descriptor.read().origin.is_some_and(|origin| origin.epoch == point);

@@ -126,7 +126,7 @@ impl World {
 #[test]
 fn what_a_discard_hid_does_not_come_back_with_a_move() {
     let world = World::new();
-    // Every third block is dead where it was, and all belong to an older epoch that nobody looks at
+    // Every third block is dead where it was, and all belong to an older epoch that no point sees
     // any more.
     (0..BLOCKS).step_by(3).for_each(|block| world.write(block, 100 + block));
     world.pool.snapshot("v", "s").unwrap();
@@ -175,7 +175,7 @@ fn what_a_clone_hides_of_its_origin_does_not_come_back_with_a_move() {
     let pool = world.pool.clone();
     world.pool.checkpoint().unwrap();
     world.pool.checkpoint().unwrap();
-    // What is there now is what was written last, and what nobody has written over.
+    // The blocks hold the data written last, and the data that was not overwritten.
     assert_eq!(
         pool.status().allocated_bytes + pool.status().unlisted_allocated_bytes,
         (BLOCKS / 2 + 1) * BLOCK_BYTES as u64

@@ -1,6 +1,6 @@
 //! Reads the extents of the log for recovery, in the order in which they were filled, some ahead of
-//! whoever applies them and several at a time, because one reader alone has no more than half of
-//! what a device can give. Without threads they are read when they are wanted.
+//! the thread that applies them and several at a time, because one reader alone has no more than
+//! half of what a device can give. Without threads they are read when they are wanted.
 
 use std::cell::Cell;
 use std::io;
@@ -17,7 +17,7 @@ use crate::pieces;
 
 /// Threads that read, at most. Each reads every so manieth extent of the list.
 const READERS_MAX: usize = 4;
-/// Extents in memory that nobody has taken, at most: one that a reader reads, and one that waits.
+/// Extents in memory that were not taken yet, at most: one that a reader reads, and one that waits.
 const AHEAD_MAX: u64 = 2 * READERS_MAX as u64;
 /// The part of the memory budget that they may take, if there is one at least: while a pool is
 /// opened, most of it is free.
@@ -86,11 +86,11 @@ impl<'a> LogReads<'a> {
     {
         let readers = ahead.min(READERS_MAX);
         let reader = |first: usize| {
-            // Each has one that it reads, or that nobody has taken yet.
+            // Each has one that it reads, or that was not taken yet.
             let (send, receive) = sync_channel(ahead / readers - 1);
             let read = move || {
                 let mut own = extents.iter().skip(first).step_by(readers);
-                // Whoever reads stops by dropping the other end.
+                // The consumer stops by dropping the other end.
                 own.all(|extent| send.send((*extent, source.read_around(*extent))).is_ok())
             };
             // Without it they are read when they are wanted.

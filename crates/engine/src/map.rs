@@ -8,8 +8,8 @@
 //! Coherence of the cache with the base: a cached group may lack fragments that are settled, never
 //! anything else. A reader takes what is settled of a group first and the cached group then, which
 //! it loads and puts into the cache if need be, all under the layers' read lock. So before anything
-//! leaves the settled overlay, the store has it; then the write lock is taken once (from here on
-//! nobody holds a group that was loaded before); then it is laid over the cached groups where they
+//! leaves the settled overlay, the store has it; then the write lock is taken once (from here on no
+//! reader holds a group that was loaded before); then it is laid over the cached groups where they
 //! are; and only then it goes. In this way go the groups that were folded (`fold`), and everything
 //! that is settled with a full checkpoint, which does the same with the frozen overlay. A light one
 //! lays the frozen changes over the settled ones. The frozen overlay goes last, under the write
@@ -18,8 +18,8 @@
 //!
 //! With several epochs the layers are not merged for a lookup: epoch by epoch, newest first, the
 //! newest layer that knows a block answers for it. A checkpoint may have taken out of the store
-//! what the overlays above it still say; but then nobody sees that any more, because whatever hides
-//! it from all points is still there (see `timeline`).
+//! what the overlays above it still say; but then no point sees it any more, because the records
+//! that hide it from all points are still there (see `timeline`).
 
 mod level;
 mod scan;
@@ -252,9 +252,9 @@ impl Map {
     }
 
     /// The group as of the last checkpoint, for the cleaner. Fills the cache: the cleaner itself
-    /// asks for it again when it comes to the group's next fragment, and so does whoever counts
-    /// what it has moved. `newest` gives the object's epoch: one that was asked for before the
-    /// layers are held may be none any more when the group is loaded.
+    /// asks for it again when it comes to the group's next fragment, and so does the account of the
+    /// moved fragments. `newest` gives the object's epoch: one that was asked for before the layers
+    /// are held may be none any more when the group is loaded.
     pub(crate) fn base_for_cleaning(&self, key: GroupKey, newest: impl Fn() -> Epoch) -> Result<Arc<GroupRecords>> {
         // As a reader does: see the head of this file.
         let layers = self.layers.read();
@@ -287,7 +287,7 @@ impl Map {
     /// Forgets what is settled of groups whose records in the store say the same by now.
     pub(crate) fn unsettle(&self, groups: &[GroupKey]) {
         let settled = self.settled();
-        // From here on nobody holds records that were loaded before.
+        // From here on no reader holds records that were loaded before.
         drop(self.layers.write());
         for key in groups {
             settled.with(*key, |changes| self.renew(*key, changes));
@@ -346,8 +346,8 @@ impl Map {
         self.let_go(kind);
     }
 
-    /// Drops the frozen overlay, which nobody needs any more; after a full checkpoint what is
-    /// settled, too.
+    /// Drops the frozen overlay, which no reader needs any more; after a full checkpoint the
+    /// settled overlay, too.
     fn let_go(&self, kind: Kind) {
         let mut layers = self.layers.write();
         layers.frozen = None;
@@ -372,8 +372,8 @@ impl Map {
                 }
             });
         } else {
-            // From here on nobody holds a group that was loaded before the commit, and nobody lays
-            // what is older over one that is loaded.
+            // From here on no reader holds a group that was loaded before the commit, and no thread
+            // lays older changes over one that is loaded.
             self.layers.write().is_merged = true;
             for overlay in [&settled, &frozen] {
                 overlay.each(|key, changes| self.renew(key, changes));
@@ -389,9 +389,9 @@ impl Map {
         }
     }
 
-    /// Lays changes over a group if it is cached, where it is: of most, nobody holds a copy.
+    /// Lays changes over a group if it is cached, where it is: of most, no reader holds a copy.
     fn renew(&self, key: GroupKey, changes: &GroupRecords) {
-        // Whoever loads it from now on finds them in the store, or settled.
+        // A reader that loads the group from now on finds them in the store, or settled.
         if self.cache.peek(&key).is_none() {
             return;
         }
@@ -639,7 +639,7 @@ mod tests {
         assert_eq!(places(&map), [3000; 3], "loaded anew");
     }
 
-    /// Somebody looks down from an object that had no snapshot when he asked for the way, and has
+    /// A reader looks down from an object that had no snapshot when the way was asked for, and has
     /// one by now.
     #[test]
     fn a_way_down_from_before_a_snapshot_does_not_leave_half_a_group_in_the_cache() {

@@ -1,13 +1,12 @@
 //! Step 2 of a full checkpoint: the changes are merged into the groups' records, in the order of the groups.
 //!
-//! Where there are many, two threads have half of the groups each: whoever opens a pool after a
-//! crash waits for it, and in a full log no space comes back before it is done. Groups have nothing
-//! to do with one another, and the parts are put together in their order, so that it comes to the
-//! same.
+//! Where there are many, two threads have half of the groups each: an opening after a crash waits
+//! for it, and in a full log no space comes back before it is done. Groups have nothing to do with
+//! one another, and the parts are put together in their order, so that it comes to the same.
 //!
-//! What a clone has in these groups now, it needs no longer of its origin. Where nobody else does
-//! (`need`), the same groups of the origin are trimmed with them, and those of the origin's own: so
-//! a destroyed volume's space comes back as its clones are written over.
+//! What a clone has in these groups now, it needs no longer of its origin. Where no other clone
+//! does (`need`), the same groups of the origin are trimmed with them, and those of the origin's
+//! own: so a destroyed volume's space comes back as its clones are written over.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::thread::Builder;
@@ -159,7 +158,7 @@ impl Core {
         })
     }
 
-    /// Takes out of groups that have no changes what nobody needs any more.
+    /// Takes records that no point needs any more out of groups that have no changes.
     fn trim_below(&self, groups: &[GroupKey], frozen: &Overlay, settled: &Overlay, captured: &Captured) -> Merged {
         let mut merged = Merged::default();
         let mut last = None;
@@ -206,8 +205,8 @@ impl Core {
             };
             let settled = all_settled.with(key, Clone::clone).unwrap_or_default();
             if timeline.is_dead() {
-                // Of an object that nobody looks at, reaping takes away what is in the store. What
-                // has changed is never counted.
+                // Of an object that no point sees, reaping takes away the records in the store. Its
+                // changes are never counted.
                 let uncounted = changes.iter().flat_map(|(_, change)| &change.fragments);
                 uncounted.for_each(|f| merged.deaths.push(Death::of(&self.geometry, f, f.live)));
                 changes = &none;

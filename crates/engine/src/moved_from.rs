@@ -2,11 +2,11 @@
 //! dead there need not ask the map again, whose records of a large pool are not in memory.
 //!
 //! A note says: as of the checkpoint before the one that counts it, these blocks were in this
-//! fragment. Whoever writes it down has verified that against the whole map, and holds the capture
+//! fragment. The writer of the note has verified that against the whole map, and holds the capture
 //! of the next checkpoint back until the moves are applied (`cleaner`). It holds however the blocks
 //! change afterwards, until what has changed is counted; then it goes with the overlay that it lies
 //! in. Only a full checkpoint that is published in between may take out of the records what a note
-//! says, because nobody looks there any more: then it does not count.
+//! says, because no point sees them any more: then it does not count.
 
 use format::{FragmentRef, Record};
 use units::Epoch;

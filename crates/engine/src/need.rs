@@ -1,5 +1,5 @@
-//! What clones need of the objects that they came from. Pure, but for the records, which whoever
-//! asks hands in.
+//! What clones need of the objects that they came from. Pure, but for the records, which the caller
+//! hands in.
 //!
 //! From a *partial* point only clones look (`points`): no snapshot, no head. Of what is seen there,
 //! a clone needs in a group the blocks that its own records do not know, as seen from some point of
@@ -12,14 +12,14 @@
 //! 2. A head comes to know more with each write and each discard. A snapshot sees what the head
 //!    saw. A rollback goes back to a snapshot, which was a point already. What a stream brings
 //!    comes on top of what the head knows.
-//! 3. Nobody new looks from a partial point: clones are made of snapshots, and there is none.
+//! 3. No new reader looks from a partial point: clones are made of snapshots, and there is none.
 //!
 //! So it suffices that it is worked out for one state of the log from which every later one
 //! follows. Full checkpoints do: what goes from an origin, and what the clone knows instead, become
 //! durable in one batch of the store, with the descriptors as of that position. Who looks meanwhile
 //! goes down under the layers' lock, and finds in the overlays what the clone knows; who reads
 //! records of several objects one by one reads origins first (`group_pages`). What is moved late
-//! comes back where nobody needs it (`reap`), until that group is looked at again: its change is
+//! comes back where no point needs it (`reap`), until that group is looked at again: its change is
 //! merged.
 
 use smallvec::SmallVec;
@@ -35,7 +35,7 @@ use crate::write_buffer::GroupKey;
 /// What is needed of a group from the partial points of a timeline, rising; from the others all is.
 pub(crate) type Needs = SmallVec<[(Epoch, BlockMask); 1]>;
 
-/// Gives the records of a group, if anybody can tell.
+/// Gives the records of a group, if they can be read.
 pub(crate) type Source<'a> = &'a mut dyn FnMut(GroupKey) -> Option<GroupRecords>;
 
 /// What is needed of the blocks `of` a group.
@@ -57,7 +57,7 @@ pub(crate) fn needs(timelines: &Timelines, key: GroupKey, of: BlockMask, records
 
 /// What a clone needs of the blocks `of` a group of its origin.
 fn need_of(timelines: &Timelines, key: GroupKey, of: BlockMask, records: Source<'_>) -> BlockMask {
-    // Nobody looks at it, and yet it looks: then nobody can tell.
+    // No point sees it, and yet a look-up comes through it: then the need is unknown.
     let Some(timeline) = timelines.get(&key.object).filter(|timeline| !timeline.is_dead()) else { return of };
     let Some(found) = records(key) else { return of };
     let missing = timeline.missing(&found, &Needs::new()).and(of);

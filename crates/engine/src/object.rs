@@ -22,9 +22,9 @@ pub(crate) struct Object {
     /// Held shared by every request, and exclusively by a resize, a snapshot, a rollback or a
     /// deletion.
     pub gate: RwLock<()>,
-    /// Held shared by whoever reads a block to change a part of it, exclusively while a large range
-    /// is made a hole past the write buffer: the rest of the block would be written back as it was
-    /// before.
+    /// Held shared by a writer that reads a block to change a part of it, exclusively while a large
+    /// range is made a hole past the write buffer: the rest of the block would be written back as
+    /// it was before.
     pub parts: RwLock<()>,
     /// The name that users know: that of a volume, or `VOLUME@SNAPSHOT`.
     title: RwLock<String>,
@@ -200,7 +200,7 @@ impl Object {
         self.changed.store(true, Ordering::Relaxed);
     }
 
-    /// All its groups must be gone through from now on for what nobody needs.
+    /// All its groups must be gone through from now on for dead records.
     pub(crate) fn restart_reap(&self) {
         let mut descriptor = self.descriptor.write();
         descriptor.reap = Some(Reap::from(descriptor.reap.map_or(GroupIndex(0), |reap| reap.next)));
@@ -284,7 +284,7 @@ impl Object {
         self.active.add(blocks, bytes);
     }
 
-    /// A checkpoint begins. Whoever counts what is allocated meanwhile finds it twice rather than
+    /// A checkpoint begins. A count of the allocated bytes meanwhile finds them twice rather than
     /// not at all: a volume that seems empty is not copied.
     pub(crate) fn freeze_estimate(&self) {
         let blocks = self.active.blocks.load(Ordering::Relaxed);

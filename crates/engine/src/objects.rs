@@ -278,7 +278,7 @@ impl Objects {
         for descriptor in descriptors {
             table.enter(descriptor.clone());
         }
-        // What nobody sees may have outlived where it came from.
+        // Objects that no point sees may have outlived their origins.
         for (id, (_, origin)) in &table.made {
             if let Some(missing) = origin.filter(|origin| !table.by_id.contains_key(&origin.object)) {
                 let text = format!(
@@ -302,7 +302,7 @@ impl Objects {
         table.enter(descriptor);
     }
 
-    /// Whether anybody looks at an object's records.
+    /// Whether any point sees an object's records.
     pub(crate) fn is_seen(&self, id: ObjectId) -> bool {
         self.table.read().points.any(id)
     }

@@ -76,8 +76,8 @@ pub(crate) fn older_map(incarnation: u64, newer: u64) -> Error {
 /// tell.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] if one is, and what the store fails with. What is missing or damaged is
-/// left to whoever loads it.
+/// [`ErrorKind::Corrupt`] if one is, and what the store fails with. Missing and damaged records are
+/// left to the reader that loads them.
 pub(crate) fn check(store: &dyn MapStore, disk: &dyn Disk, pool: [u8; 16]) -> Result<()> {
     let Some(noted) = read_note(disk, pool) else { return Ok(()) };
     let checkpoint = store.get(KEY_CHECKPOINT).map_err(store_error)?.and_then(|bytes| Checkpoint::decode(&bytes).ok());

@@ -79,7 +79,8 @@ impl Overlay {
         })
     }
 
-    /// Shows the record of one group and epoch to whoever changes it; it is made if there is none.
+    /// Shows the record of one group and epoch to the caller that changes it; it is made if there
+    /// is none.
     fn with_record<R>(&self, key: GroupKey, epoch: Epoch, change: impl FnOnce(&mut Record) -> R) -> R {
         let mut shard = self.shard(key).write();
         let records = shard.entry(key).or_insert_with(|| {
@@ -111,7 +112,7 @@ impl Overlay {
 
     /// Shows the records of a group, if there are any.
     pub(crate) fn with<R>(&self, key: GroupKey, look: impl FnOnce(&GroupRecords) -> R) -> Option<R> {
-        // Whoever must see a change comes after it, and finds it counted.
+        // A reader that must see a change comes after it, and finds it counted.
         if self.is_empty() {
             return None;
         }
@@ -164,8 +165,7 @@ impl Overlay {
         }
     }
 
-    /// Hands all groups, sorted, to whoever looks at each of them; whoever changes one waits
-    /// meanwhile.
+    /// Hands all groups, sorted, to `look`. A writer that changes one waits meanwhile.
     pub(crate) fn sorted<R>(&self, look: impl FnOnce(Vec<(GroupKey, &GroupRecords)>) -> R) -> R {
         let shards = self.shards.each_ref().map(|shard| shard.read());
         let mut groups = Vec::with_capacity(self.groups());

@@ -1,18 +1,18 @@
 //! Objects of which nothing is left but that clones came from them: these come from where they came
 //! from, from then on.
 //!
-//! A destroyed volume stays while somebody looks at it. When its clones have written over all that
-//! they had of it, it has no records any more (`need`), but would still be a step on their way
-//! down, and make ways longer with each round of promoting and destroying. So:
+//! A destroyed volume stays while clones read through it. Once they have overwritten all inherited
+//! data, it has no records any more (`need`). But each look-up would still visit it, and chains
+//! would grow with each round of promoting and destroying. So:
 //! 1. Behind a full checkpoint, destroyed objects without figures are looked for, from which clones
-//!    came and nobody else looks at.
+//!    came and which no other point sees.
 //! 2. Of such a one there must be nothing: no record in the store, none in any layer above it, and
 //!    no move on its way that was decided while there was something. From then on nothing of it can
-//!    come back: nobody writes to it, and nothing is there to be moved.
+//!    come back: no client writes to it, and it has no fragments to move.
 //! 3. A batch gives its clones its own origin, or none. What replay makes of them is the same at
 //!    each position of the log: with or without a level that has nothing. Who reads meanwhile may
 //!    go down the old way.
-//! 4. Nobody looks at the object any more: it is reaped like any other.
+//! 4. No point sees the object any more: it is reaped like any other.
 //!
 //! One that has dictionaries stays: what its clones have written may need them.
 
@@ -26,8 +26,8 @@ use crate::core::Core;
 use crate::map::store_error;
 
 impl Core {
-    /// All steps, if a full checkpoint has come since the last time. It waits for nobody: what
-    /// others are in the way of is tried again.
+    /// All steps, if a full checkpoint has come since the last time. It waits for no lock: steps
+    /// that other threads block are tried again.
     pub(crate) fn pass_on(&self) {
         let Some(mut last) = self.passed_on.try_lock() else { return };
         let checkpoints = self.counters.checkpoints.get();

@@ -28,8 +28,8 @@ fn next_generation(pool: &Pool) {
     pool.rename("next", "v").unwrap();
 }
 
-/// Nobody went through an object again when it lost what it had come from: it kept its holes, and
-/// was a step on the way down for ever.
+/// An object that had lost its origin was never gone through again: it kept its holes, and was a
+/// step on the way down for ever.
 #[test]
 fn an_object_of_which_only_holes_are_left_goes_with_what_they_hid() {
     let machine = Machine::new(8 << 20, 5);

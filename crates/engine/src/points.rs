@@ -10,8 +10,8 @@ use units::{Epoch, ObjectId};
 pub(crate) struct Look {
     pub object: ObjectId,
     pub epoch: Epoch,
-    /// All that is seen from there is needed. Whoever has records of its own needs what these leave
-    /// open (see `need`).
+    /// All data seen from there is needed. An object that has records of its own needs the blocks
+    /// that these leave open (see `need`).
     pub needs_all: bool,
 }
 
@@ -22,14 +22,14 @@ struct Count {
     need_all: u32,
 }
 
-/// What is left at a point when somebody has stopped looking.
+/// What is left at a point when a snapshot, clone or volume there has gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// Somebody who needs everything.
+    /// A point that needs everything.
     Same,
     /// Those who need a part: it may be less than before.
     Less,
-    /// Nobody.
+    /// No point.
     Nobody,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Points {
 }
 
 impl Points {
-    /// Whether somebody looks at the object.
+    /// Whether any point sees the object.
     pub(crate) fn any(&self, object: ObjectId) -> bool {
         self.by_object.contains_key(&object)
     }
@@ -60,13 +60,13 @@ impl Points {
         self.count(object, epoch).all == 1
     }
 
-    /// Whether it is a point, and nobody needs all that is seen from there.
+    /// Whether it is a point, and no user of it needs all that is seen from there.
     pub(crate) fn is_partial(&self, object: ObjectId, epoch: Epoch) -> bool {
         let count = self.count(object, epoch);
         count.all > 0 && count.need_all == 0
     }
 
-    /// Whether somebody looks at the object, and nobody needs all that he sees.
+    /// Whether some point sees the object, and none of its points needs all of it.
     pub(crate) fn are_all_partial(&self, object: ObjectId) -> bool {
         self.by_object.get(&object).is_some_and(|points| points.values().all(|count| count.need_all == 0))
     }

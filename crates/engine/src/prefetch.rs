@@ -1,13 +1,13 @@
-//! Reading ahead, and around: units are decoded into the cache before anybody asks for them.
+//! Reading ahead, and around: units are decoded into the cache before any client asks for them.
 //!
 //! 1. The map tells the units of a range. 2. Each that is neither cached nor on its way is claimed:
-//!    whoever wants it meanwhile waits for it. 3. The claimed ones are read, neighbours in one
-//!    read, verified and decoded. 4. Each goes into the cache, which ends its claim; a claim that
-//!    is dropped sends those who wait to read for themselves.
+//!    a reader that wants it meanwhile waits for it. 3. The claimed ones are read, neighbours in
+//!    one read, verified and decoded. 4. Each goes into the cache, which ends its claim; a claim
+//!    that is dropped sends those who wait to read for themselves.
 //!
 //! Around a small read, while the cache has plenty of room: the rest of its group as far as it lies
-//! beside what is read anyway. One read of the device brings a whole group then, and memory that
-//! nobody uses yet is put to use in a quarter of the requests.
+//! beside what is read anyway. One read of the device brings a whole group then, and memory that is
+//! still unused is put to use in a quarter of the requests.
 //!
 //! The readers' lock is taken before the first claim: who waits for a claim may hold it too, and a
 //! checkpoint may be waiting for it.

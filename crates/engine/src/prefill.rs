@@ -164,7 +164,8 @@ mod tests {
                 if let Some(sender) = &*self.zeroes_begin.lock() {
                     sender.send(()).unwrap();
                 }
-                // Whoever has been waiting for this writes now, or waits for the end of this one.
+                // A writer that has been waiting for this writes now, or waits for the end of this
+                // one.
                 self.begins.wait_for(&mut self.under_way.lock(), Duration::from_millis(20));
             }
             let done = self.below.write_at(offset, buf, len);
@@ -173,8 +174,8 @@ mod tests {
         }
     }
 
-    /// Zeroes that a batch takes along must not come to lie on the one behind it, whoever writes
-    /// that one.
+    /// Zeroes that a batch takes along must not come to lie on the one behind it, on whatever
+    /// thread that one is written.
     #[test]
     fn no_batch_is_written_where_zeroes_are_on_their_way_to() {
         let mut machine = Machine::new(64 << 20, 1);

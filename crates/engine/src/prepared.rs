@@ -19,7 +19,7 @@ const HEADER_STAYS_DIVISOR: usize = 16;
 /// A batch that has no position yet.
 pub(crate) struct Prepared {
     pub entries: Vec<Entry>,
-    /// Where it goes: moves to the cold one, all else to the hot one, unless somebody decides
+    /// Where it goes: moves to the cold one, all else to the hot one, unless the caller decides
     /// otherwise.
     pub stream: Stream,
     /// Bytes of the header, at least those that `entries` make; the payloads follow it in `buf`.

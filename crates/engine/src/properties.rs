@@ -118,8 +118,8 @@ fn conflicts(
     Ok(conflicts)
 }
 
-/// The same when properties change: what did not hold together before (from an older version)
-/// stands in nobody's way.
+/// The same when properties change: settings that were inconsistent before (from an older version)
+/// block no change.
 pub(crate) fn resolved_after(
     name: &str,
     before: (&Properties, &Properties),
@@ -134,8 +134,8 @@ pub(crate) fn resolved_after(
     refuse_new(&known, conflicts(name, &settings, pool, volume)?).map(|()| settings)
 }
 
-/// Fails if a volume that gets another name would get no more snapshots by the clock. What this
-/// version does not understand, and what was so before, stands in nobody's way.
+/// Fails if a volume that gets another name would get no more snapshots by the clock. Settings that
+/// this version does not understand, and older faults, block no change.
 pub(crate) fn check_rename(old: &str, new: &str, pool: &Properties, volume: &Properties) -> Result<()> {
     let Ok(settings) = resolved(pool, volume) else { return Ok(()) };
     refuse_new(&conflicts(old, &settings, pool, volume)?, conflicts(new, &settings, pool, volume)?)

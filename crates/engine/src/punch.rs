@@ -2,9 +2,9 @@
 //! shrinks loses.
 //!
 //! A hole costs the map a change for each group of which it knows something, so a range goes into
-//! the log in *pieces* of a few thousand such groups, and before each piece whoever brings it waits
-//! until the changes have their share of memory again. A piece of a range that is mostly empty is
-//! long: a batch for each half gigabyte would fill the log where nothing is.
+//! the log in *pieces* of a few thousand such groups, and before each piece the caller waits until
+//! the changes have their share of memory again. A piece of a range that is mostly empty is long: a
+//! batch for each half gigabyte would fill the log where nothing is.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

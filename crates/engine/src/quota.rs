@@ -9,10 +9,9 @@
 //! is. A volume at its quota may go on overwriting what it has itself, and neither a snapshot of it
 //! nor a clone keeps.
 //!
-//! **Reservation.** What a volume has not used yet of its reservation is a wall for all others
-//! (`space`). Who overwrites what he has himself leaves as much dead, and stops there only where
-//! that is not so, because the new data compresses less well; in pools too small to have room for
-//! overwriting, not even then.
+//! **Reservation.** The unused part of a volume's reservation is a wall for all other volumes
+//! (`space`). A volume that overwrites its own data leaves as much dead. It stops there only if the
+//! new data compresses less well; in pools too small to have room for overwriting, not even then.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -69,7 +68,8 @@ impl Core {
             }
             self.drain_all()?;
             self.take_light_checkpoint()?;
-            // Whoever changes the quota waits for this, and then forgets what the old one allowed.
+            // A change of the quota waits for this, and then forgets the room that the old one
+            // allowed.
             let settings = object.settings.read();
             if settings.quota_bytes != Some(quota) {
                 continue;
@@ -211,8 +211,8 @@ impl Core {
         self.check_reserved(reserved, 0, &format!("what {count} volumes would reserve"))
     }
 
-    /// Whether what nobody uses yet of reservations fits beside what lives in the pool, if each
-    /// volume's were what `reserved` says and one that is not there yet had `of_a_new_one` bytes.
+    /// Whether the unused part of reservations fits beside the pool's live data, if each volume's
+    /// were what `reserved` says and one that is not there yet had `of_a_new_one` bytes.
     fn check_reserved(&self, reserved: impl Fn(&Object) -> u64, of_a_new_one: u64, what: &str) -> Result<()> {
         let extents = u64::from(self.geometry.extents_usable()) - 1 - self.geometry.reserve_extents();
         let room = extents * self.geometry.usable_bytes_min();

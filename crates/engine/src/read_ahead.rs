@@ -127,11 +127,11 @@ impl Core {
             at = job.end;
             let (streams, object) = (streams.clone(), object.clone());
             self.workers.submit(Box::new(move |core| {
-                // Not while somebody changes the way down from the object. That does not take long,
-                // but may be waiting for the very thread that this runs on.
+                // Not while another thread changes the way down from the object. That does not take
+                // long, but may be waiting for the very thread that this runs on.
                 let Some(_gate) = object.gate.try_read().filter(|_| object.is_readable()) else { return };
                 if !streams.has_passed(&job) {
-                    // Whoever reads the range meets the same error, and reports it.
+                    // A client that reads the range meets the same error, and reports it.
                     let _ = core.prefetch(&object, job.start, job.end - job.start, true);
                 }
             }));

@@ -4,15 +4,15 @@
 //!    1 to 3 of `reader`), and what it misses is handed to the disk's ring, neighbours in one read.
 //! 2. What has come is verified and decoded into the request's buffer (step 4 there), in whatever
 //!    order it comes.
-//! 3. With its last piece the read is done, and somebody else may have its place.
+//! 3. With its last piece the read is done, and another read may have its place.
 //!
 //! Whatever is unusual is read in the ordinary way, one after the other, when nothing of this
 //! thread is under way: what failed, so that the error is found again and named, what is too large,
 //! and what is being read ahead, which is waited for.
 //!
-//! Each read under way holds two locks, shared. No lock is waited for meanwhile: who wants one for
-//! himself alone may be waiting for these. If one cannot be had at once, nothing more begins until
-//! all of this thread's reads are done.
+//! Each read under way holds two locks, shared. No lock is waited for meanwhile: a thread that
+//! wants a lock exclusively may be waiting for these reads. If one cannot be had at once, nothing
+//! more begins until all of this thread's reads are done.
 
 use bytes::Bytes;
 use env::{EndedRead, ReadRing};

@@ -4,7 +4,7 @@
 //! 2. The map tells where the others lie; what it does not know reads as zeroes.
 //! 3. Decoded units in the cache are copied; those that were read ahead leave it when the request
 //!    has had their end. The other fragments are read exactly, neighbours in one read; while the
-//!    cache has plenty of room, neighbours that nobody asked for, too.
+//!    cache has plenty of room, neighbours that were not asked for, too.
 //! 4. Each checksum is verified before anything else looks at the bytes; then the unit is decoded,
 //!    straight into the caller's buffer if all of it was asked for.
 
@@ -134,8 +134,8 @@ impl Core {
         self.read_guarded(object, offset, buf, ahead)
     }
 
-    /// Like [`read_with`](Self::read_with), for whoever holds [`Core::readers`]: asked for twice,
-    /// it could wait behind a checkpoint that waits for the first one.
+    /// Like [`read_with`](Self::read_with), for a caller that holds [`Core::readers`]: taken twice,
+    /// the lock could wait behind a checkpoint that waits for the first one.
     pub(crate) fn read_guarded(&self, object: &Object, offset: u64, buf: &mut [u8], ahead: bool) -> Result<()> {
         let mut request = Request::new(offset, buf);
         let mut wanted = self.missing(object, &mut request, ahead)?;
@@ -318,8 +318,8 @@ impl Core {
     }
 
     /// Reads the fragments of a span in one go, verifies each, and hands its payload to `each`. If
-    /// that fails, each is read by itself: what cannot be read may lie between them, where nobody
-    /// needs it.
+    /// that fails, each is read by itself: the unreadable bytes may lie between them, where no
+    /// reader needs them.
     pub(crate) fn with_payloads(
         &self,
         object: &Object,

@@ -1,18 +1,18 @@
-//! Reaping: whenever somebody stops looking at an object (a snapshot, a clone or a volume was
-//! destroyed, a volume was rolled back), or clones need less of it because a point of theirs has
-//! gone, what only they needed of its records goes, a bounded number of records in each checkpoint.
-//! What clones need less because they have written goes as their changes are merged (`merge`).
+//! Reaping: whenever an object loses a point (a snapshot, a clone or a volume was destroyed, a
+//! volume was rolled back), or clones need less of it because a point of theirs has gone, the
+//! records that only these needed go, a bounded number of them in each checkpoint. Records that
+//! clones have overwritten go as the clones' changes are merged (`merge`).
 //!
 //! 1. The descriptors say that it is due, and from which group on: a circle over all groups, begun
-//!    anew by whoever stops looking meanwhile. So it goes on after a crash where the last durable
+//!    anew when another point goes meanwhile. So it goes on after a crash where the last durable
 //!    checkpoint left it.
 //! 2. A checkpoint goes through as many groups as its budget allows, in the state that it captured.
 //!    Groups that it merges anyway, or has trimmed below them, are left out: what goes must be
 //!    counted once.
-//! 3. At the end of the circle nothing is left within cuts that nobody sees: they are dropped, by
-//!    the first checkpoint that has taken nothing out of them; what one takes out may have been
-//!    moved since it captured its state, and come back with that move. A destroyed object that
-//!    nobody looks at is gone.
+//! 3. At the end of the circle nothing is left within cuts that no point sees: they are dropped, by
+//!    the first checkpoint that has taken nothing out of them; records that a checkpoint takes out
+//!    may have been moved since it captured its state, and come back with that move. A destroyed
+//!    object that no point sees is gone.
 
 use std::ops::ControlFlow;
 
@@ -75,7 +75,7 @@ impl Changing<'_> {
 struct Stored {
     group: GroupIndex,
     records: GroupRecords,
-    /// A record of it could not be decoded: nobody can tell what may go. `check` names it.
+    /// A record of it could not be decoded: the records that may go are unknown. `check` names it.
     is_damaged: bool,
 }
 
@@ -167,8 +167,8 @@ impl Core {
                 open.get_or_insert(Stored { group: key.group, records: GroupRecords::new(), is_damaged: false });
             match Record::decode(value) {
                 Ok(record) => stored.records.push((key.epoch, record)),
-                // Of an object that nobody looks at it goes unread: its extent keeps a few bytes
-                // too many until `check`.
+                // Of an object that no point sees, it goes unread: its extent keeps a few bytes too
+                // many until `check`.
                 Err(_) if !captured.sees(id) => merged.batch.delete(record_key(&key)),
                 Err(_) => stored.is_damaged = true,
             }
@@ -209,8 +209,8 @@ impl Core {
         }
     }
 
-    /// Takes out of a group's records what nobody needs, and counts it as dead. Records may be
-    /// empty afterwards. Returns whether anything changed.
+    /// Takes the records that no point needs out of a group, and counts them as dead. Records may
+    /// be empty afterwards.
     pub(crate) fn trim_group(
         &self,
         key: GroupKey,

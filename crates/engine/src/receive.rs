@@ -7,9 +7,9 @@
 //!    yet.
 //! 2. The first *data* makes the partial snapshot, and the hidden volume if there is to be a new
 //!    one (see `receives`).
-//! 3. All data goes into an epoch that nobody sees: of the new volume its first one, of another one
-//!    the one behind its head. The descriptor of the partial snapshot goes along and says how much
-//!    there is (`receive_chunk`): whatever a crash leaves, the stream can go on behind it.
+//! 3. All data goes into an epoch that no point sees: of the new volume its first one, of another
+//!    one the one behind its head. The descriptor of the partial snapshot goes along and says how
+//!    much there is (`receive_chunk`): whatever a crash leaves, the stream can go on behind it.
 //! 4. *End*: if all has come that was sent, and the volume is still what it was, one batch makes
 //!    the partial snapshot a snapshot and lifts the volume's epoch behind it. It is made durable,
 //!    and with it all that came before it in the log. **Here the snapshot is there.**
@@ -285,8 +285,8 @@ impl Receiver {
             Some(volume) => {
                 let mut head = volume.descriptor.read().clone();
                 if head.epoch == Epoch(0) {
-                    // A clone that was promoted: while it stands there, nobody expects records of
-                    // any other epoch. So the gate is held until it does not any more.
+                    // A clone that was promoted: while it stands there, no reader expects records
+                    // of any other epoch. So the gate is held until the promotion ends.
                     gate = Some(volume.gate.write());
                     core.leave_behind()?;
                     head = volume.descriptor.read().clone();

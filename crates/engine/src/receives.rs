@@ -1,11 +1,11 @@
 //! Snapshots that streams are bringing: what there is of them between the first chunk and the last
 //! one, and giving them up.
 //!
-//! What has come lies in the volume that it is for, in an epoch that the volume has not reached, so
-//! that nobody sees it; a *partial* object looks from there, so that it is kept. For a volume that
-//! does not exist yet there is a hidden one. It becomes visible in one batch (see `receive`), and
-//! goes in one batch: the partial object is destroyed, and the volume steps over the epoch with a
-//! cut, as in a rollback.
+//! The received data lies in the target volume, in an epoch that the volume has not reached, so
+//! that no reader sees it; a *partial* object looks from there, so that it is kept. For a volume
+//! that does not exist yet there is a hidden one. It becomes visible in one batch (see `receive`),
+//! and goes in one batch: the partial object is destroyed, and the volume steps over the epoch with
+//! a cut, as in a rollback.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ impl Pool {
     pub fn receives(&self) -> Vec<ReceiveStatus> {
         let objects = &self.core.objects;
         let status = |partial: Arc<Object>| {
-            // A copy: whoever applies a descriptor holds the table first.
+            // A copy: a thread that applies a descriptor holds the table first.
             let descriptor = partial.descriptor.read().clone();
             let volume = objects.get(descriptor.parent?)?;
             let (receive, to) = (descriptor.receive.as_ref()?, descriptor.identity?);

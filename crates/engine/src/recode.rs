@@ -1,4 +1,4 @@
-//! Compresses fragments anew, for whoever moves them: recompression and, for cold data, the
+//! Compresses fragments anew, for the callers that move them: recompression and, for cold data, the
 //! cleaner.
 //!
 //! A fragment is decoded; what is left of it is compressed as if it were written now, and becomes

@@ -1,7 +1,7 @@
 //! Recompression: data that was written under other settings is rewritten as its volume's
-//! properties, or a mode that is named, would have it now; a slice at a time, so that whoever asks
-//! for it decides on the pace and can stop at any time. How far it came is kept in the map store:
-//! it goes on from there, in the next slice or after a restart.
+//! properties, or a mode that is named, would have it now; a slice at a time, so that the caller
+//! decides on the pace and can stop at any time. How far it came is kept in the map store: it goes
+//! on from there, in the next slice or after a restart.
 //!
 //! For each extent that has live bytes:
 //! 1. It is read whole, and what lives there of the volume is found
@@ -67,7 +67,7 @@ pub struct RecompressReport {
     /// Fragments that cannot be read, and stay as they are.
     pub damaged: u64,
     /// Bytes read and written, sent and received for users of the pool since it was opened: tells
-    /// whether somebody is at work.
+    /// whether clients are at work.
     pub foreground_bytes: u64,
 }
 

@@ -53,7 +53,7 @@ use crate::usage::{Pages, usage_bytes, usage_differs};
 use damage::leave_damaged_moves;
 use tail::{Found, Tail};
 
-/// Listed extents without a head, one after the other, behind which nobody looks for proof of
+/// Listed extents without a head, one after the other, behind which recovery looks for no proof of
 /// damage: as many as one event may take, and few enough that opening a pool reads only a little
 /// more than its log.
 const HEADLESS_MAX: usize = 8;

@@ -76,7 +76,7 @@ impl Regions {
         }
     }
 
-    /// Whether the region is read in pieces, for whoever writes nothing there.
+    /// Whether the region is read in pieces, for callers that write nothing there.
     pub(crate) fn seems_read_in_pieces(&self, key: RegionKey) -> bool {
         self.pieces[self.place(key)].load(Ordering::Relaxed) >= PIECES_MANY
     }

@@ -32,14 +32,14 @@
 //! | perfect knowledge of which blocks are hot | 2.06 | |
 //!
 //! One interval is not enough: of cold blocks, written once in four volumes, a fifth is written
-//! within one by chance. With perfect knowledge, and spare space divided in the best way, nobody
-//! can do with less than 2.00 (`bench`'s `theory`); the victims' formula, which knows nothing of
-//! kinds, comes to 2.06. Space that lies idle costs much, each twentieth of what is spare 0.07
-//! (`clean_pass` keeps about that much), and headers and padding cost 0.03: so what is measured is
-//! more: 2.34 in a pool of 6 GiB, 2.31 in one of 2 GiB, where one interval comes to 2.57. More
-//! streams for two kinds of blocks would win nothing. At uniform overwrites nothing changes. (After
-//! SepBIT, Wang et al., *Separating Data via Block Invalidation Time Inference*, FAST 2022: the age
-//! at which a block was overwritten foretells how soon it will be again.)
+//! within one by chance. With perfect knowledge, and spare space divided in the best way, no
+//! cleaner can do with less than 2.00 (`bench`'s `theory`); the victims' formula, which knows
+//! nothing of kinds, comes to 2.06. Space that lies idle costs much, each twentieth of what is
+//! spare 0.07 (`clean_pass` keeps about that much), and headers and padding cost 0.03: so what is
+//! measured is more: 2.34 in a pool of 6 GiB, 2.31 in one of 2 GiB, where one interval comes to
+//! 2.57. More streams for two kinds of blocks would win nothing. At uniform overwrites nothing
+//! changes. (After SepBIT, Wang et al., *Separating Data via Block Invalidation Time Inference*,
+//! FAST 2022: the age at which a block was overwritten foretells how soon it will be again.)
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -67,7 +67,7 @@ const HEAT_MAX: u8 = (1 << HEAT_BITS) - 1;
 const HEAT_HOT: u8 = HEAT_MAX;
 /// What a write behind the window takes off a block's heat.
 const HEAT_LOST: u8 = 2;
-/// When time begins, so that slots that nobody has written are older than a window.
+/// When time begins, so that unwritten slots are older than a window.
 const BEGIN: u64 = 2 * WINDOW_TICKS as u64;
 
 /// What is known of a block.

@@ -113,7 +113,7 @@ struct Volume {
     trainings: u32,
     failures: u32,
     samples: Option<Samples>,
-    /// `Samples::written_bytes` when somebody last looked and found it changed, and when that was.
+    /// `Samples::written_bytes` when a look last found it changed, and when that was.
     seen: (u64, u64),
 }
 
@@ -130,8 +130,8 @@ impl Sampling {
         Self { budget: training.sample_bytes.min(affordable), training, volumes: Mutex::default() }
     }
 
-    /// A unit of a volume has been compressed. Whether its samples are complete now. Nobody waits
-    /// for it: if somebody else is offering at this moment, the unit is left out.
+    /// A unit of a volume has been compressed. Whether its samples are complete now. No thread
+    /// waits for it: if another thread is offering at this moment, the unit is left out.
     pub(crate) fn offer(&self, object: ObjectId, first: BlockIndex, raw: &[u8]) -> bool {
         let Some(mut volumes) = self.volumes.try_lock() else { return false };
         let collecting = volumes.values().filter(|volume| volume.samples.is_some()).count();

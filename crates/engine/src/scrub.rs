@@ -1,6 +1,6 @@
-//! Scrubbing: reads everything that lives, while the pool is in use, and verifies it; a slice at a
-//! time, so that whoever asks for it decides on the pace and can stop at any time. How far it came
-//! is kept in the map store: it goes on from there, in the next slice or after a restart.
+//! Scrubbing: reads all live data, while the pool is in use, and verifies it; a slice at a time, so
+//! that the caller decides on the pace and can stop at any time. How far it came is kept in the map
+//! store: it goes on from there, in the next slice or after a restart.
 //!
 //! For each extent that has live bytes:
 //! 1. It is read whole, a few extents ahead (more while nothing else goes on), without a lock. What
@@ -72,7 +72,7 @@ pub struct ScrubReport {
     /// See `fragments`.
     pub bytes: u64,
     /// Bytes read and written, sent and received for users of the pool since it was opened: tells
-    /// whether somebody is at work.
+    /// whether clients are at work.
     pub foreground_bytes: u64,
     /// Damages found.
     pub found: u64,
@@ -244,7 +244,7 @@ impl Core {
         Ok(())
     }
 
-    /// Step 2. `None`: it is fine, or nobody reads it any more.
+    /// Step 2. `None`: it is fine, or no point sees it any more.
     fn confirm_damage(&self, resident: &Resident) -> Result<Option<String>> {
         let Resident { object, stored, location, .. } = resident;
         let _in_extents = self.readers.read();

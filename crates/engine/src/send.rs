@@ -6,9 +6,9 @@
 //! 3. While no checkpoint can free what the map pointed at, fragments are read, neighbours
 //!    together, and verified. A whole one goes into the stream as it is stored; its checksum is
 //!    made to fit the stream without being summed again. Of a unit of which only a part is asked
-//!    for, that part is compressed anew with the same codec: what else it holds was overwritten, or
-//!    belongs to another moment, and is nobody's business. So is a fragment that needs a
-//!    dictionary, which the receiver has not got.
+//!    for, that part is compressed anew with the same codec: its other blocks were overwritten, or
+//!    belong to another moment, and must not be sent. So is a fragment that needs a dictionary,
+//!    which the receiver has not got.
 //! 4. After the last group, the end tells how much there was.
 //!
 //! Nothing is written, no lock is held between chunks. A snapshot that is destroyed meanwhile ends

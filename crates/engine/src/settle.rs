@@ -31,7 +31,7 @@ impl Core {
     ///   removes it; while anything is due, checkpoints are full (`checkpoint_with`).
     /// - One that is gone may have changes: a move of what it held that was decided between the
     ///   capture and the end of that full checkpoint. Reaping has counted the old place as dead,
-    ///   nothing counts the new one, nobody looks there, and the next full checkpoint drops the
+    ///   nothing counts the new one, no point sees it, and the next full checkpoint drops the
     ///   change (`merge` passes over objects that are gone). Object identifiers are never used
     ///   again.
     pub(crate) fn settle(&self, state: &CheckpointState, frozen: &Overlay, captured: &Captured) -> Result<Merged> {

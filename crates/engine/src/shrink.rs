@@ -12,10 +12,10 @@
 //!    the new size, durably, in both copies: a crash in between leaves the old size or the new one,
 //!    and either is right. Then the extents are forgotten, and the file is cut off.
 //!
-//! A slice at a time, so that whoever asks for it decides on the pace and can stop. What has been
-//! moved stays where it is. The mark goes when it is given up, when nobody has asked for a slice
-//! for a while, and with the process: then the pool is as large as it was, and the next attempt has
-//! less to do.
+//! A slice at a time, so that the caller decides on the pace and can stop. What has been moved
+//! stays where it is. The mark goes when it is given up, when no slice was asked for during a
+//! while, and with the process: then the pool is as large as it was, and the next attempt has less
+//! to do.
 
 use std::sync::atomic::Ordering;
 
@@ -27,7 +27,7 @@ use crate::core::Core;
 use crate::pool::{EXTENTS_MIN, Pool};
 use crate::{superblock_copies, superblock_io};
 
-/// How long a mark stays when nobody goes on.
+/// How long a mark stays when no slice is asked for.
 const PATIENCE_NS: u64 = 60_000_000_000;
 /// Rounds in a row that win nothing after which there is no hope.
 const STUCK_MAX: u32 = 4;
@@ -40,7 +40,7 @@ const FREE_MIN: u64 = 4;
 pub(crate) struct Shrinking {
     /// Extents that will be left.
     extents: u32,
-    /// When somebody asked for it last.
+    /// When a slice was asked for last.
     asked_ns: u64,
 }
 
@@ -124,8 +124,8 @@ impl Pool {
     fn switch(&self, extents: u32) -> Result<bool> {
         let core = &self.core;
         let _admin = core.admin.lock();
-        // Nobody lifts the mark meanwhile; so nothing can come to be there any more, once nothing
-        // is.
+        // The mark stays meanwhile. So no data can come to lie behind it any more, once there is
+        // none.
         let mut shrinking = core.shrinking.lock();
         if shrinking.map(|s| s.extents) != Some(extents) {
             return Ok(false);
@@ -174,7 +174,7 @@ impl Core {
         *present = shrinking;
     }
 
-    /// Lifts the mark if nobody has gone on for a while.
+    /// Lifts the mark if no slice was asked for during a while.
     pub(crate) fn forget_shrinking(&self) {
         let Some(shrinking) = *self.shrinking.lock() else { return };
         if self.env.clock.now_ns().saturating_sub(shrinking.asked_ns) > PATIENCE_NS {
@@ -337,8 +337,8 @@ mod tests {
     /// Extents that are left.
     const LEFT: u64 = 96;
 
-    /// Sees to it, whenever an extent is read whole, that nobody could be alone with the cleaner
-    /// now.
+    /// Sees to it, whenever an extent is read whole, that no other thread could be alone with the
+    /// cleaner now.
     struct WatchedDisk {
         below: Arc<dyn Disk>,
         core: OnceLock<Weak<Core>>,

@@ -1,7 +1,7 @@
-//! Sorting: what overwriting has scattered over the log is written anew in the order of its blocks
-//! and in whole units, so that it can be read in order as fast as when it was new; a slice at a
-//! time, so that whoever asks for it decides on the pace and can stop at any time. How far it came
-//! is kept in the map store: it goes on from there, in the next slice or after a restart.
+//! Sorting: data that overwriting has scattered over the log is written anew in the order of its
+//! blocks and in whole units, so that it can be read in order as fast as when it was new; a slice
+//! at a time, so that the caller decides on the pace and can stop at any time. How far it came is
+//! kept in the map store: it goes on from there, in the next slice or after a restart.
 //!
 //! Volume by volume, a megabyte (a *window*) at a time:
 //! 1. The map tells where the blocks of the window lie that belong to the volume's newest epoch and
@@ -10,7 +10,7 @@
 //! 2. Room for all of them is set aside, as for data, never from the reserve; the cleaner is waited
 //!    for.
 //! 3. Group by group, they are read (and verified), and put into the write buffer as if they were
-//!    written again: only if nobody has written to the group, or punched a large hole anywhere,
+//!    written again: only if no client has written to the group, or punched a large hole anywhere,
 //!    since step 1 was repeated for it. The rest is as for every write: they become units of the
 //!    volume's size, compressed as its properties have it or as they were, whatever takes less
 //!    (`sorted`), in one batch; what they replace is dead, and the cleaner's. What is written
@@ -85,7 +85,7 @@ pub struct SortReport {
     /// be read: a scrub tells what.
     pub damaged_groups: u64,
     /// Bytes read and written, sent and received for users of the pool since it was opened: tells
-    /// whether somebody is at work.
+    /// whether clients are at work.
     pub foreground_bytes: u64,
 }
 
@@ -346,7 +346,7 @@ impl Core {
                 if !self.buffer.insert_if(key, run, version).unwrap_or(false) {
                     break;
                 }
-                // Its own insertion, and nobody else's, is expected.
+                // Its own insertion, and no other one, is expected.
                 version += 1;
                 bytes += len;
             }

@@ -1,6 +1,6 @@
-//! What the write buffer and draining know of blocks that nobody has written, but that are on their
-//! way to a better place (see `sort`): that they are cleaning and not users' data, and what they
-//! took before, so that they do not take more afterwards.
+//! Blocks in the write buffer that no client has written, but that are on their way to a better
+//! place (see `sort`). They count as cleaning and not as users' data. Their former stored size is
+//! kept, so that they do not take more afterwards.
 //!
 //! What was compressed in another way than the volume's properties say now, by `recompress --mode
 //! archive` or before a property was changed, could grow by being written anew. So a unit that

@@ -226,7 +226,7 @@ pub enum PropertySource {
 /// What cleaning on demand did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CleanReport {
-    /// Extents that were emptied, by whomever meanwhile.
+    /// Extents that were emptied meanwhile, on whatever thread.
     pub extents_cleaned: u64,
     /// Bytes of fragments that were moved for it.
     pub bytes_moved: u64,

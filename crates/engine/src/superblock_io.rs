@@ -55,8 +55,8 @@ pub(crate) fn choose(copies: &Copies) -> Result<Superblock> {
 /// Makes both copies say, durably, what `superblock`, the one in force, does, and that map records
 /// may be compact, which it does not say in a pool of an older program. So does the older one of
 /// two, as a crash in the middle of a rewrite leaves it: it would count again as soon as the other
-/// one cannot be read. A damaged one beside one that is right is left to whoever checks. To be
-/// called before the map is written; again, it changes nothing.
+/// one cannot be read. A damaged one beside one that is right is left to `check`. To be called
+/// before the map is written; again, it changes nothing.
 ///
 /// # Errors
 /// What the storage fails with. One copy may be changed by then, which keeps older programs off,

@@ -1,14 +1,13 @@
-//! Which records of an object somebody still sees. Pure: descriptors and records go in, masks come
-//! out.
+//! Which records of an object some point still sees. Pure:
 //!
-//! An object is a timeline of epochs. A *point* is an epoch at which somebody looks at it: its own
-//! head if it is a volume, and the origin of every snapshot and clone that came from it. From a
-//! point one sees the records up to its epoch, without those that a rollback before the point cut
-//! out, newest first; the first one that knows a block decides. So a record's block is *needed* if
-//! and only if there is a point that sees the record and no newer one that knows the block.
-//! Everything else is dead: that is all there is to destroying a snapshot, a volume or a clone, and
-//! to rolling back. From a *partial* point, where only clones look, no more is needed than these
-//! have not got themselves (`need`).
+//! An object is a timeline of epochs. A *point* is an epoch from which it is seen: its own head if
+//! it is a volume, and the origin of every snapshot and clone that came from it. From a point one
+//! sees the records up to its epoch, without those that a rollback before the point cut out, newest
+//! first; the first one that knows a block decides. So a record's block is *needed* if and only if
+//! there is a point that sees the record and no newer one that knows the block. Everything else is
+//! dead: that is all there is to destroying a snapshot, a volume or a clone, and to rolling back.
+//! From a *partial* point, where only clones look, no more is needed than these have not got
+//! themselves (`need`).
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -47,12 +46,12 @@ pub(crate) type Timelines = HashMap<ObjectId, Arc<Timeline>>;
 pub(crate) type View = (Range<usize>, Vec<(usize, BlockMask)>, BlockMask);
 
 impl Timeline {
-    /// Whether nobody looks at the object any more.
+    /// Whether no point sees the object any more.
     pub(crate) fn is_dead(&self) -> bool {
         self.points.is_empty()
     }
 
-    /// Whether a group has one record, and somebody sees all of it.
+    /// Whether a group has one record, and some point sees all of it.
     pub(crate) fn shows_all_of(&self, records: &GroupRecords) -> bool {
         let [(epoch, _)] = &records[..] else { return false };
         self.cuts.is_empty() && self.points.last().is_some_and(|point| point >= epoch)
@@ -126,9 +125,9 @@ impl Timeline {
         records.iter().zip(needed).any(|((_, record), needed)| !record.allocated().minus(needed).is_empty())
     }
 
-    /// Takes out of `records` what nobody needs, given the `needs` of partial points; `lost` gets
-    /// what fragments lose by it, with those blocks as their live mask. Records may be empty
-    /// afterwards. Returns whether anything changed.
+    /// Takes blocks that no point needs out of `records`, given the `needs` of partial points;
+    /// `lost` gets the fragments that lose blocks, with those blocks as their live mask. Records
+    /// may be empty afterwards. Returns whether anything changed.
     ///
     /// Holes that hide nothing go too. `above` are changes that lie over the records until a
     /// checkpoint is published: what they say of older epochs must stay hidden until then. What is

@@ -1,5 +1,5 @@
-//! A record of each unit that `auto` decided about, kept while somebody asks for it: a ring of
-//! bounded size, so that a reader who is slow loses the oldest and nobody waits.
+//! A record of each unit that `auto` decided about, kept while a reader asks for it: a ring of
+//! bounded size, so that a slow reader loses the oldest and no writer waits.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,15 +46,14 @@ pub struct TraceRecord {
     pub power: policy::Power,
 }
 
-/// Seconds after which nobody reads any more, and the trace ends by itself: whoever asked for it
-/// may have been killed.
+/// Seconds without a reader after which the trace ends by itself: the reader may have been killed.
 const LEASE_S: u64 = 10;
 
 #[derive(Default)]
 struct Ring {
     records: VecDeque<TraceRecord>,
     next: u64,
-    /// When somebody read last.
+    /// When the trace was read last.
     read_unix_s: u64,
 }
 
@@ -96,8 +95,8 @@ impl Trace {
         ring.records.push_back(TraceRecord { number, ..record });
     }
 
-    /// Up to `count` records, the oldest first; they are forgotten. Whoever asks wants more: the
-    /// trace goes on, or begins.
+    /// Up to `count` records, the oldest first; they are forgotten. A reader that asks wants more:
+    /// the trace goes on, or begins.
     pub(crate) fn take(&self, count: usize, unix_s: u64) -> Vec<TraceRecord> {
         let mut ring = self.ring.lock();
         self.on.store(true, Ordering::Relaxed);
@@ -109,8 +108,8 @@ impl Trace {
 
 impl Pool {
     /// Begins to keep a record of each unit that `auto` decides about, or ends it and forgets them.
-    /// Costs two looks at the clock for each unit while it is on. Ends by itself when nobody has
-    /// taken records for ten seconds.
+    /// Costs two looks at the clock for each unit while it is on. Ends by itself when no records
+    /// were taken for ten seconds.
     pub fn set_trace(&self, on: bool) {
         self.core.chooser.trace.set(on, self.core.env.clock.unix_s());
     }

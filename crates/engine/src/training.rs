@@ -49,7 +49,7 @@ pub(crate) fn run(core: &Weak<Core>) {
         if core.workers.rest(PERIOD) {
             return;
         }
-        // Nobody depends on it: whatever fails here shows up where data is written.
+        // Nothing depends on it: an error here shows up where data is written.
         if core.check_failed().is_ok() {
             let _ = core.train_some(false);
         }

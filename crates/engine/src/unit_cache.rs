@@ -151,14 +151,14 @@ impl UnitCache {
     pub(crate) fn get(&self, key: &UnitKey) -> Option<Unit> {
         self.cache.get(key)
     }
-    /// The unit if it is cached, or as soon as whoever has claimed it has read it.
+    /// The unit if it is cached, or as soon as its claimant has read it.
     pub(crate) fn wait_for(&self, key: &UnitKey, patience: Duration) -> Option<Unit> {
         match self.cache.get_value_or_guard(key, Some(patience)) {
             GuardResult::Value(unit) => Some(unit),
             GuardResult::Guard(_) | GuardResult::Timeout => None,
         }
     }
-    /// The right to fill in a unit that is neither cached nor claimed by somebody else.
+    /// The right to fill in a unit that is neither cached nor claimed by another thread.
     pub(crate) fn claim(&self, key: &UnitKey) -> Option<Claim<'_>> {
         match self.cache.get_value_or_guard(key, Some(Duration::ZERO)) {
             GuardResult::Guard(guard) => Some(Claim { guard, taken: &self.taken }),
@@ -172,7 +172,7 @@ impl UnitCache {
         let again = self.recent[slot as usize % RECENT].swap(mark, Ordering::Relaxed) == mark;
         again || self.taken.load(Ordering::Relaxed) < self.bytes
     }
-    /// Whether units may be read for which nobody has asked.
+    /// Whether units may be read that no client asked for.
     pub(crate) fn has_plenty_of_room(&self) -> bool {
         self.taken.load(Ordering::Relaxed) < self.bytes / 2
     }

@@ -2,7 +2,7 @@
 //! so that the device works meanwhile.
 //!
 //! The reader threads do it, in pieces between which others' requests come. What they drop because
-//! they have too much to do, or where there are none, is read by whoever wants it.
+//! they have too much to do, or where there are none, is read by the thread that wants it.
 //!
 //! Who scrubs or checks while nothing else goes on has whole extents read through a ring of its
 //! own, as many as the device needs to be as fast as it can be. On a virtual disk such requests
@@ -27,7 +27,7 @@ const EXTENTS_MAX: u64 = 4;
 /// The part of the memory budget that they may take, if there are two at least.
 const MEMORY_DIVISOR: u64 = 32;
 /// The same while nothing else goes on. What [`large_reads_bytes`] allows keeps a device busy, and
-/// is what somebody who begins then waits for.
+/// a client that begins then waits for these reads.
 const ALONE_EXTENTS_MAX: u64 = 64;
 
 type Outcome = io::Result<AlignedBuf>;

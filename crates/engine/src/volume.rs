@@ -229,7 +229,7 @@ impl Volume {
     }
 
     /// Makes a range read as zeroes: whole blocks become holes. Of a large one the gate is let go
-    /// now and then: whoever waits for it keeps everybody else waiting.
+    /// now and then: a thread that waits for it keeps all others waiting.
     fn punch(&self, offset: u64, length: u64) -> Result<()> {
         let guard = self.enter_to_change(offset, length)?;
         let size_bytes = self.object.size_bytes();

@@ -26,7 +26,7 @@ const READERS: usize = 6;
 /// Threads that write batches to the log. A device gives its full speed only with several requests
 /// under way.
 const WRITERS: usize = 4;
-/// How long a worker rests after an error, unless somebody wakes it.
+/// How long a worker rests after an error, unless it is woken.
 const ERROR_PAUSE: Duration = Duration::from_millis(500);
 
 pub(crate) type Job = Box<dyn FnOnce(&Core) + Send>;
@@ -130,7 +130,7 @@ impl Workers {
         if self.idle.load(Ordering::Acquire) > 0 {
             let mut state = self.state.lock();
             state.wakes += 1;
-            // They are on their way: nobody else need wake them.
+            // They are on their way: no other thread need wake them.
             self.idle.store(0, Ordering::Release);
             drop(state);
             self.work.notify_all();
@@ -143,7 +143,7 @@ impl Workers {
         self.work.notify_one();
     }
 
-    /// Tells the cleaner that somebody waits for space.
+    /// Tells the cleaner that a writer waits for space.
     pub(crate) fn wake_cleaner(&self) {
         self.cleaner.notify_all();
     }
@@ -171,7 +171,7 @@ impl Workers {
         }
     }
 
-    /// Something was drained, by whomever: what kept a worker from it is over.
+    /// Something was drained, on whatever thread: the obstacle that kept a worker from it is gone.
     pub(crate) fn drained(&self) {
         self.state.lock().error = None;
     }
@@ -255,7 +255,7 @@ fn work(core: &Weak<Core>) {
         if !state.stop && state.wakes == seen && !core.ahead.is_asked() {
             workers.idle.fetch_add(1, Ordering::AcqRel);
             workers.work.wait_for(&mut state, KEEPER_PERIOD);
-            // Whoever wakes them counts all of them as awake.
+            // The waking thread counts all of them as awake.
             if state.wakes == seen {
                 workers.idle.fetch_sub(1, Ordering::AcqRel);
             }

@@ -48,7 +48,7 @@ const PAUSES: u32 = 4;
 /// Queue entries taken under one lock.
 const ENTRIES_PER_LOCK: usize = 16;
 
-/// Takes a lock that nobody holds for long. The lock itself gives up the core after a few looks,
+/// Takes a lock that no thread holds for long. The lock itself gives up the core after a few looks,
 /// and gets it back when all others have had their turn: of eight writers on two cores one write in
 /// two hundred took a hundred times as long for that.
 pub(crate) fn briefly<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -85,7 +85,7 @@ pub(crate) struct DirtyRun {
     pub data: Option<Bytes>,
     /// Blocks of the request whose buffer `data` lies in.
     pub pinned: u16,
-    /// Set if nobody has written it: it is on its way to a better place.
+    /// Set if no client has written it: it is on its way to a better place.
     pub sorted: Option<Sorted>,
     /// Its record in the standby memory, if there is one.
     pub kept: Option<Arc<Kept>>,

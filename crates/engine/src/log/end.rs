@@ -1,5 +1,4 @@
-//! The end of a log: whoever closes a pool ends it, and the next opening knows that nothing lies
-//! behind.
+//! The end of a log: closing a pool ends it, and the next opening knows that nothing lies behind.
 
 use format::LogEnd;
 use surface::{Error, ErrorKind};

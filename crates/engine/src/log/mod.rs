@@ -13,8 +13,8 @@
 //!
 //! If a batch cannot be written, it and all behind it are given back, and the log takes nothing
 //! more until a checkpoint ([`Log::position`]) makes it go on in fresh extents, under a new
-//! incarnation so that what was written of the failed ones never counts. If a sync fails, nobody
-//! knows what the medium holds: then only reopening the pool helps.
+//! incarnation so that what was written of the failed ones never counts. If a sync fails, the
+//! content of the medium is unknown: then only reopening the pool helps.
 
 mod end;
 mod reserve;
@@ -67,8 +67,8 @@ pub(crate) struct Ticket {
 
 /// Smallest rest of an extent that is worth a batch of its own when the whole does not fit.
 const SPLIT_BYTES_MIN: usize = 2 * BATCH_ALIGN;
-/// Failures that are remembered: each takes a write that failed and a checkpoint, and nobody who
-/// waits sleeps through as many.
+/// Failures that are remembered: each takes a write that failed and a checkpoint, and no waiter
+/// sleeps through as many.
 const RESETS_MAX: usize = 1024;
 /// How often a failing write is tried in all.
 const WRITE_TRIES: u32 = 3;
@@ -118,7 +118,7 @@ struct State {
     streams: Streams,
     /// How many extents have space set aside in one go.
     reserve_ahead: usize,
-    /// Somebody is setting space aside without the lock.
+    /// A thread is setting space aside without the lock.
     reserving: bool,
     applied_seq: Seq,
     flights: VecDeque<Flight>,
@@ -532,8 +532,8 @@ impl Log {
         if state.reset && state.incarnation == position.incarnation {
             state.broken = None;
             state.reset = false;
-            // What failed has gone back to where it is drained from: nobody who comes later has
-            // anything to do with it.
+            // What failed has gone back to where it is drained from: later callers have nothing to
+            // do with it.
             state.unreported = None;
         }
     }

@@ -42,7 +42,7 @@ impl Log {
     }
 
     /// Sets space aside before it is needed, without the log's lock: the file system waits for
-    /// writes under way, and nobody who compresses should wait with it. Whatever fails here fails
+    /// writes under way, and no compressing thread should wait with it. Whatever fails here fails
     /// again, and is told, when it is needed.
     pub(super) fn reserve_early(&self) {
         let (first, count) = {

@@ -77,7 +77,7 @@ impl Streams {
         let filled = |at: OpenExtent| Open {
             extent: at.extent,
             offset: at.offset,
-            // It was, by whoever opened it; a crash may have undone that.
+            // It was, by the opening of the extent; a crash may have undone that.
             is_reserved: false,
             prefill: Prefill::default(),
         };

@@ -102,7 +102,7 @@ impl Writers {
 impl Log {
     /// Like [`append`](Self::append), but returns when all of it has its place; writer threads do
     /// the rest. If that fails, what was taken goes back, and [`take_failure`](Self::take_failure)
-    /// tells why. When the pool is being closed the caller writes it himself: a batch that has its
+    /// tells why. When the pool is being closed the caller itself writes it: a batch that has its
     /// place and is never written would keep all behind it waiting.
     pub(crate) fn enqueue(&self, mut prepared: Prepared, purpose: Purpose) -> std::result::Result<Ticket, Refusal> {
         loop {

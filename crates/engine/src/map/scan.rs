@@ -79,9 +79,9 @@ impl Map {
     }
 
     /// Every fragment to which a record points, as of the last checkpoint, within `len` bytes from
-    /// `start` of the data file, which nobody writes. Looks at all records of the pool, so many at
-    /// a time that nobody waits for long. What a checkpoint takes away meanwhile may be missing, or
-    /// still there.
+    /// `start` of the data file, which no writer writes. Looks at all records of the pool, so many
+    /// at a time that no other thread waits for long. Fragments that a checkpoint takes away
+    /// meanwhile may be missing, or still there.
     pub(crate) fn fragments_in(&self, start: u64, len: u64) -> Result<Vec<(RecordKey, FragmentRef)>> {
         self.fragments_by_pages(start, len, PAGE_RECORDS)
     }

@@ -55,8 +55,8 @@ impl Table {
         below
     }
 
-    /// Somebody has stopped looking at an object, or needs less of it: all its groups must be gone
-    /// through, and those of the objects below.
+    /// A point of an object has gone, or needs less of it: all its groups must be gone through, and
+    /// those of the objects below.
     pub(super) fn begin_circle(&mut self, id: ObjectId) {
         for id in std::iter::once(id).chain(self.below(id)) {
             if let Some(object) = self.by_id.get(&id) {

@@ -47,7 +47,7 @@ pub(crate) fn complete(mut table: Table, scan: &Scan) -> (Table, BTreeSet<Object
         let parent = parent.map(|parent| (parent, Epoch(0)));
         [origin, parent].into_iter().flatten().collect::<Vec<_>>()
     };
-    // What nobody sees may have outlived where it came from.
+    // Objects that no point sees may have outlived their origins.
     let alive =
         |descriptor: &&ObjectDescriptor| !matches!(descriptor.state, ObjectState::Deleting | ObjectState::Bookmark);
     let needed: Vec<_> = table.objects.values().filter(alive).flat_map(needs).collect();
@@ -94,7 +94,7 @@ pub(crate) fn dictionaries(old: &Pool, lost: &BTreeSet<ObjectId>, scan: &Scan) -
     found
 }
 
-/// Enters these as what they are. They have no parent, which matters to nobody who only reads.
+/// Enters these as what they are. They have no parent, which makes no difference to reads.
 pub(crate) fn enter_dictionaries(table: &mut Table, lost: &mut BTreeSet<ObjectId>, found: BTreeMap<ObjectId, u64>) {
     for (id, size_bytes) in found {
         let state = ObjectState::Dictionary;
@@ -108,7 +108,7 @@ pub(crate) fn enter_dictionaries(table: &mut Table, lost: &mut BTreeSet<ObjectId
 fn rename_twins(table: &mut Table) {
     let mut names = BTreeSet::new();
     for descriptor in table.objects.values_mut().rev() {
-        // All dictionaries have the same name, which nobody sees; bookmarks are not rebuilt.
+        // All dictionaries have the same name, which no user sees; bookmarks are not rebuilt.
         let unnamed = [ObjectState::Deleting, ObjectState::Dictionary, ObjectState::Bookmark];
         let is_named = !unnamed.contains(&descriptor.state);
         if is_named && !names.insert((descriptor.parent, descriptor.name.clone())) {

@@ -20,10 +20,10 @@
 //! What is not certain: a discard whose batch has been freed is not known any more, and data that
 //! was older than it, if its extent is still there, shows again. No batch can be missing that is
 //! newer than the oldest number from which on all are there ([`scan::Scan::certain_from`]); so only
-//! blocks with older data are concerned, and they are counted. So are blocks of epochs of which
-//! nobody knows any more whether a rollback took them back: so many were taken back since that the
-//! oldest are not listed. So is what an opening wrote of which, after as many crashes, nobody knows
-//! any more where recovery found its end.
+//! blocks with older data are concerned, and they are counted. So are blocks of epochs that a
+//! rollback may have taken back: after very many rollbacks the oldest are not listed. So are the
+//! writes of an opening for which, after as many crashes, the end that recovery found is not
+//! listed.
 //!
 //! The pool that is salvaged is only read.
 
@@ -173,7 +173,7 @@ impl Pool {
             progress(SalvageStep::Scan, done, total)
         })?;
         scan.finish(opening::read_note(&*env.disk, superblock.pool).unwrap_or(0));
-        // Step 4 comes before step 3, which leaves out what nobody needs.
+        // Step 4 comes before step 3, which leaves out data that no point needs.
         let told = scan.told.table(Seq(u64::MAX));
         let mut report = SalvageReport::new(&geometry, &scan, &told);
         report.notes.extend(told_by);

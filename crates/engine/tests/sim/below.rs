@@ -165,8 +165,8 @@ fn a_closed_pool_occupies_no_more_than_it_holds() {
     }
 }
 
-/// What repair has accepted as lost may still be in what is free: whoever repairs gives nothing
-/// back, and the next opening does.
+/// Data that repair has accepted as lost may still be in free extents: a repair gives nothing back,
+/// and the next opening does.
 #[test]
 fn repair_leaves_what_is_free() {
     let mut machine = Machine::new(CAPACITY, 1);

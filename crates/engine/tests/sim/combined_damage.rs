@@ -28,7 +28,7 @@ static REPAIRED: AtomicU64 = AtomicU64::new(0);
 /// Repaired pools whose log was not damaged: of these every block was compared.
 static WHOLE: AtomicU64 = AtomicU64::new(0);
 
-/// A pool with history, data on both sides of its last checkpoint, that nobody has open.
+/// A pool with history, data on both sides of its last checkpoint, that no process has open.
 fn prepare(seed: u64) -> Result<World, Failure> {
     let mut world = World::new(seed, |rng: &mut Rng| Shape { volumes_max: 3, ..Shape::small(rng) })?;
     let work = |world: &mut World, ops: u64| -> Result<(), Failure> {

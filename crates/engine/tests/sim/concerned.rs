@@ -1,4 +1,4 @@
-//! Damage is reported under the name of whoever sees it.
+//! Damage is reported under the name of each volume that sees it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::lz4_pool::Lz4Pool;

@@ -64,7 +64,7 @@ impl Seen {
     }
 }
 
-/// A pool with data on both sides of its last checkpoint, which nobody has open.
+/// A pool with data on both sides of its last checkpoint, which no process has open.
 fn prepare(seed: u64) -> Result<World, Failure> {
     prepare_with_tail(seed, 25)
 }

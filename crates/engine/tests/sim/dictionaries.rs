@@ -168,7 +168,7 @@ fn a_volume_trains_a_dictionary_and_saves_with_it() {
     let detail = world.pool().explain_region("v", 5 << 20).unwrap();
     assert!(detail.dictionary.is_some());
     assert!(detail.trials.iter().all(|trial| trial.stored_bytes.is_some_and(|bytes| bytes < 2200)), "{detail:?}");
-    // Nobody sees it.
+    // No user sees it.
     assert_eq!(world.pool().volumes().len(), 1);
     assert_eq!(world.pool().list().unwrap().len(), 1);
     for round in 0..3 {
@@ -479,8 +479,8 @@ fn a_damaged_dictionary_gives_errors_that_name_it_and_never_wrong_bytes() {
     assert_eq!(read(&world, &mut block).len() as u64, helped);
 }
 
-/// Rebuilds the world's pool, which nobody has open, from its disk alone; with the machine that the
-/// new pool lives on.
+/// Rebuilds the world's pool, which is closed, from its disk alone; with the machine that the new
+/// pool lives on.
 fn salvage(world: &World) -> (SalvageReport, Pool, Machine) {
     let (temporary, machine) = (Machine::new(4096, 3), Machine::new(192 << 20, 4));
     let env =
@@ -562,8 +562,8 @@ fn salvage_lists_what_needs_a_dictionary_that_is_damaged() {
     }
 }
 
-/// A reader is in the middle of a read when he finds that he needs a dictionary, while a checkpoint
-/// waits for him.
+/// A reader is in the middle of a read when it turns out to need a dictionary, while a checkpoint
+/// waits for the reader.
 #[test]
 fn readers_load_dictionaries_while_checkpoints_are_taken() {
     let world = World::trained();

@@ -224,7 +224,7 @@ fn a_copy_of_the_superblock_that_a_crash_left_behind_is_brought_up_to_date() {
     }
 }
 
-/// A pool with batches behind its checkpoint, all of them durable, that nobody has open.
+/// A pool with batches behind its checkpoint, all of them durable, that no process has open.
 fn with_a_log(seed: u64) -> Result<World, Failure> {
     // The log shall stay behind the checkpoint.
     let mut world = World::new(seed, |rng: &mut Rng| Shape { checkpoint_log_bytes: 64 << 20, ..Shape::small(rng) })?;
@@ -289,7 +289,7 @@ fn what_cannot_be_read_beside_the_log_does_not_keep_a_pool_shut() {
             if is_free && !is_readable(&world, at) {
                 return Err(world.fail(format!("nothing is at {at}, and it still cannot be read")));
             }
-            // What is lost there is data, for whoever asks for it.
+            // The loss there is reported to a reader that asks for the data.
             world.machine.disk.heal();
             world.verify()?;
             faults += 1;

@@ -347,7 +347,7 @@ fn what_was_given_up_first_stays_hidden_from_clones_of_what_is_given_up_next() {
     check(&pool);
 }
 
-/// A clone of a snapshot that a rollback gives up keeps what it sees; what nobody sees goes, and so
+/// A clone of a snapshot that a rollback gives up keeps the data it sees; unseen data goes, and so
 /// do the traces.
 #[test]
 fn rollbacks_spare_clones_of_what_they_give_up() {
@@ -444,7 +444,7 @@ fn usage_tells_what_destroying_brings() {
     pool.close().unwrap();
 }
 
-/// Bytes of live payload, when nobody waits for anything any more.
+/// Bytes of live payload, when no work is pending any more.
 fn live(pool: &Pool) -> u64 {
     settle(pool);
     check(pool);
@@ -595,7 +595,7 @@ fn the_space_of_an_origin_comes_back_unasked() {
     pool.close().unwrap();
 }
 
-/// A difference names every block that is not the same, and none that nobody touched.
+/// A difference names every block that is not the same, and none that was not touched.
 #[test]
 fn differences_are_what_was_written_between() {
     let machine = Machine::new(64 << 20, 8);

@@ -180,7 +180,7 @@ fn loss(error: &Error) -> &Loss {
 fn a_damaged_payload_takes_nothing_back_but_is_an_error() {
     let killed = Killed::new(1);
     let mut tried = 0;
-    // Of the last batch nobody says that it was durable.
+    // Nothing says that the last batch was durable.
     for step in 1..STEPS {
         let machine = killed.copy();
         if !killed.flip_payload(&machine, step) {
@@ -254,7 +254,7 @@ fn what_goes_back_is_told_before_it_does() {
         let report = pool.check(true, &mut |_, _| ()).unwrap();
         assert!(loss.volumes.iter().all(|of| report.volumes.contains_key(&of.name)), "HARNESS: {report:?}");
         pool.close().unwrap();
-        // It is remembered until somebody knows.
+        // It is remembered until a user is told.
         let pool = Pool::open(env(&machine), options()).unwrap();
         assert!(pool.losses().len() == 1 && pool.losses()[0].1.contains(&format!("batch {}", killed.number(step))));
         pool.acknowledge_losses().unwrap();

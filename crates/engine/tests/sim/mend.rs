@@ -16,7 +16,7 @@ use surface::{BlockDevice, ErrorKind, WriteOptions};
 /// Deltas that were taken away.
 static DELTAS: AtomicU64 = AtomicU64::new(0);
 
-/// Repairs that found a descriptor gone that nobody misses.
+/// Repairs that found a descriptor gone that is not missed.
 static UNMISSED: AtomicU64 = AtomicU64::new(0);
 /// Records that were taken away: those that were rebuilt, and pools in which that could not be.
 static RECORDS_REBUILT: AtomicU64 = AtomicU64::new(0);
@@ -48,7 +48,7 @@ fn work(world: &mut World, ops: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A pool with history, data on both sides of its last checkpoint, that nobody has open; and
+/// A pool with history, data on both sides of its last checkpoint, that no process has open; and
 /// whether it has a catalogue.
 fn prepare(seed: u64) -> Result<(World, bool), Failure> {
     let mut world = World::new(seed, |rng: &mut Rng| Shape { volumes_max: 3, ..Shape::small(rng) })?;
@@ -282,7 +282,7 @@ fn every_kind(seed: u64) -> Result<Tally, Failure> {
             DAMAGED_REFUSED.fetch_add(1, Ordering::Relaxed);
             continue;
         }
-        // What nobody touches is not missed when the pool is opened.
+        // An object that no test touches is not missed when the pool is opened.
         let report = repair(&mut world, false)?;
         // The same bit twice is none.
         if !report.problems.is_empty() {
@@ -410,8 +410,8 @@ fn what_a_rollback_took_back_does_not_come_back_with_a_mended_record() {
     }
 }
 
-/// The descriptor that is gone is that of a destroyed object of which nothing else is left: nobody
-/// misses it, and repair goes on.
+/// The descriptor that is gone is that of a destroyed object of which nothing else is left: it is
+/// not missed, and repair goes on.
 #[test]
 fn a_destroyed_object_that_is_all_but_removed_is_not_missed() {
     const FIRST: u64 = 1696;

@@ -41,7 +41,7 @@ fn write(pool: &Pool, volume: &str, seed: u64, bytes: u64) {
 }
 
 /// Fills extents with what is discarded again, and has them freed: batches between those that are
-/// left are gone then, and nobody can tell what they said of what is older. All is as of a
+/// left are gone then, and their statements about older data are unknown. All is as of a
 /// checkpoint.
 fn forget_batches(pool: &Pool) {
     pool.create_volume("w", VOLUME_BYTES, &Default::default()).unwrap();

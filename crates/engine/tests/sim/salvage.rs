@@ -174,7 +174,7 @@ fn heads(machine: &Machine, incarnation: u64) -> BTreeMap<u64, u64> {
 
 /// The process dies with many batches under way; the first is missing, the heads of the next
 /// extents are torn, and behind them, where recovery does not look, some are whole. They never
-/// happened: nobody who was served has seen them.
+/// happened: no client that was served has seen them.
 #[test]
 fn what_recovery_dropped_behind_torn_heads_stays_dropped() {
     for is_closed in [false, true] {

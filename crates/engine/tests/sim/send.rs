@@ -242,7 +242,7 @@ fn bring(source: &mut World, copy: &mut Copy, volume: &str, snapshot: &str, from
         if went == Went::Dark || source.rng.percent(20) {
             copy.crash()?;
             let arrived = copy.pool().snapshots(None).map_err(told("snapshots"))?;
-            // The power failed when all of it was there, before anybody was told.
+            // The power failed when all of it was there, before the client was told.
             if arrived.iter().any(|s| s.volume == volume && s.name == name) {
                 copy.holds.entry(volume.to_owned()).or_default().push((name, bytes));
                 ARRIVED.fetch_add(1, Ordering::Relaxed);
@@ -497,7 +497,7 @@ fn a_promoted_clone_takes_a_difference() {
     pair.copy.destroy("w", true).unwrap();
     let mut receiver = pair.copy.receive("c", &BTreeMap::new());
     for chunk in &second {
-        // What has come so far lies in the store, and somebody looks at the volume meanwhile.
+        // The received part lies in the store, and a reader looks at the volume meanwhile.
         pair.copy.checkpoint().unwrap();
         pair.copy.drop_caches();
         image(&pair.copy, "c").unwrap();

@@ -16,9 +16,9 @@ use crate::common::machine_env::env;
 use crate::common::together::read_together;
 
 /// How long the reader waits after the last write for another one, in the hope of one to where it
-/// is going to read. Nobody may write there, and whoever would has to wait for the reader, so the
-/// test takes that long; on a slow machine, as long as its writes take beside. With a bug planted
-/// the hope is founded, also where the writer is held up for longer.
+/// is going to read. No writer may write there, and one that would has to wait for the reader, so
+/// the test takes that long; on a slow machine, as long as its writes take beside. With a bug
+/// planted the hope is founded, also where the writer is held up for longer.
 fn patience() -> Duration {
     if std::env::var_os("SHALE_CANARY").is_some() { Duration::from_secs(60) } else { Duration::from_millis(500) }
 }
@@ -29,8 +29,8 @@ const EXTENT: u64 = 32 << 10;
 fn place(index: u64) -> u64 {
     if index == 0 { 0 } else { (128 << 10) + index * 4096 }
 }
-/// Writes after which the log has come round many times: whoever has not overwritten the reader's
-/// place by then will not.
+/// Writes after which the log has come round many times: a log that has not overwritten the
+/// reader's place by then will not.
 const WRITES_MAX: u64 = 4000;
 
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ struct Gate {
     overwritten: bool,
 }
 
-/// A disk that holds one read up until its place is written, or nobody has written for as long as
+/// A disk that holds one read up until its place is written, or no write came for as long as
 /// [`patience`] says.
 struct HoldingDisk {
     below: Arc<dyn Disk>,

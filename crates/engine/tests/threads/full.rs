@@ -140,8 +140,8 @@ fn threads_overwrite_a_full_pool() {
     assert!(report.problems.is_empty(), "HARNESS: check: {:?}", report.problems);
 }
 
-/// Bytes that become free again in a full pool, what somebody writes there piece by piece, and what
-/// others ask for in vain meanwhile.
+/// Bytes that become free again in a full pool, the bytes that one writer puts there piece by
+/// piece, and the bytes that others ask for in vain meanwhile.
 const FREED_BYTES: u64 = 6 << 20;
 const SMALL_BYTES: u64 = 1 << 20;
 const LARGE_BYTES: usize = 16 << 20;

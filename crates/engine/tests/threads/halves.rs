@@ -62,7 +62,7 @@ impl DiskLayer for HoldingDisk {
     }
 }
 
-/// Whoever writes a part of a block reads the rest of it; a hole that is made meanwhile must not be
+/// A writer of a part of a block reads the rest of it; a hole that is made meanwhile must not be
 /// filled with that again.
 #[test]
 fn a_part_of_a_block_does_not_bring_back_what_a_hole_has_taken() {
@@ -91,7 +91,7 @@ fn a_part_of_a_block_does_not_bring_back_what_a_hole_has_taken() {
     pool.close().unwrap();
 }
 
-/// A map store that flushes a pool in the middle of somebody's look at the map.
+/// A map store that flushes a pool in the middle of a look at the map.
 struct FlushingStore {
     below: Arc<dyn MapStore>,
     pool: Mutex<Option<Pool>>,
@@ -120,8 +120,8 @@ impl MapStore for FlushingStore {
     }
 }
 
-/// What goes from the write buffer to the map while somebody asks what is allocated is allocated:
-/// who copies a volume passes over holes.
+/// Data that goes from the write buffer to the map while a client asks for the allocation is
+/// allocated: a program that copies a volume passes over holes.
 #[test]
 fn what_is_drained_during_a_look_at_what_is_allocated_is_no_hole() {
     let machine = Machine::new(CAPACITY_BYTES, 1);

@@ -1,5 +1,5 @@
-//! Readers that never stop, each with many reads under way, beside whoever needs all of them to be
-//! gone for a moment.
+//! Readers that never stop, each with many reads under way, beside a thread that needs all of them
+//! to be gone for a moment.
 
 use std::cell::RefCell;
 use std::rc::Rc;

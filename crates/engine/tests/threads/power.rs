@@ -1,7 +1,7 @@
 //! The power fails while threads write, flush, take snapshots and go back to them, and while the
 //! engine's own threads and others write batches, take checkpoints, clean, sort and compress anew:
-//! what was flushed is there when the power is back, whoever had asked for it, or what was written
-//! to that block later. What changes volumes has happened wholly or not at all.
+//! flushed data, on whatever thread it was flushed, is there when the power is back, or later data
+//! of the same block. Changes of volumes have happened wholly or not at all.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -79,7 +79,7 @@ struct Client<'a> {
     /// What it is instead if the operation that failed has happened.
     or_else: Option<World>,
     progress: &'a Progress,
-    /// What it did: for whoever looks for a fault.
+    /// The operations of the thread, in order: the way to a fault.
     story: Vec<String>,
 }
 
@@ -325,7 +325,7 @@ struct Beside {
     checkpoints: bool,
     cleaning: bool,
     rewriting: bool,
-    /// Somebody who flushes for all: what others had acknowledged before is durable.
+    /// A thread that flushes for all: data acknowledged before on any thread is durable.
     flushes: bool,
 }
 

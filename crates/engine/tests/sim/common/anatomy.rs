@@ -41,7 +41,7 @@ pub struct Anatomy {
 }
 
 impl Anatomy {
-    /// Takes a pool apart that nobody has open.
+    /// Takes a closed pool apart.
     pub fn of(world: &World) -> Self {
         let dump = world.machine.store.dump();
         let checkpoint = dump.iter().find(|(key, _)| key == format::KEY_CHECKPOINT).expect("a checkpoint");

@@ -58,7 +58,7 @@ impl World {
                 return Err(self.fail(format!("{log} bytes of log to find a pool of {capacity} full")));
             }
         }
-        // The power may have failed in work that nobody waited for.
+        // The power may have failed in work that no client waited for.
         Ok(if self.machine.power.is_lost() { Ended::Dark } else { ended })
     }
 
@@ -425,7 +425,7 @@ impl World {
         if self.claim_reservations()? == Ended::Dark {
             return Ok(Ended::Dark);
         }
-        // What only snapshots and clones keep alive is in nobody else's hands.
+        // Data that only snapshots and clones keep alive has no other owner.
         for name in self.model.all_names() {
             if name.contains('@') || self.model.is_clone(&name) {
                 // A clone takes its snapshots with it.

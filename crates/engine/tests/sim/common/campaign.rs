@@ -61,7 +61,7 @@ impl Campaign {
         let clock = SystemClock::default();
         let soak_ns = variable("SHALE_SOAK_SECONDS").filter(|_| self.soaks).map(|s| s * 1_000_000_000);
         let budget = variable("SHALE_CANARY_BUDGET").unwrap_or(u64::MAX);
-        // Soaks begin where nobody has been; tests always begin at the same place.
+        // Soaks begin where no run has been; tests always begin at the same place.
         let first = if soak_ns.is_some() { clock.unix_s() << 24 } else { 0 };
         let (first, count) = match variable("SHALE_SEED") {
             Some(seed) => (seed, 1),

@@ -22,7 +22,7 @@ fn environment(disk: &Machine, rest: &Machine) -> PoolEnv {
     PoolEnv { disk: disk.disk.handle(), ..env(rest) }
 }
 
-/// Salvages what is on the disk of `old`, which nobody else uses.
+/// Salvages the data on the disk of `old`, which no pool uses.
 pub fn salvage(old: &Machine, disk_bytes: u64, seed: u64) -> Result<Salvaged, Error> {
     let temporary = Machine::new(4096, seed);
     let new_bytes = 4 * disk_bytes + (16 << 20);
@@ -93,7 +93,7 @@ impl World {
         Ok(worst)
     }
 
-    /// Blocks of a volume that hold something older than they must. Anything that nobody ever wrote
+    /// Blocks of a volume that hold something older than they must. Data that was never written
     /// there is an error.
     pub fn reappeared(&mut self, name: &str, device: &dyn BlockDevice, size: u64) -> Result<u64, Failure> {
         let mut model = self.model.clone();
