@@ -19,7 +19,7 @@ fn main() {
 /// The commit and its date, with a `+` if something has been changed since; none without git or a
 /// checkout.
 fn commit() -> Option<String> {
-    // The sources may have been unpacked inside of somebody else's repository.
+    // The sources may have been unpacked inside of another repository.
     let root = std::path::PathBuf::from(git(&["rev-parse", "--show-toplevel"])?).canonicalize().ok()?;
     let crate_dir = std::path::PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR")?).canonicalize().ok()?;
     if crate_dir.parent().and_then(std::path::Path::parent) != Some(&root) {

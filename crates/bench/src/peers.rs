@@ -21,7 +21,7 @@ const MEMORY: &str = "4G";
 
 /// Read-ahead of the loop device below ext4, in sectors of 512 bytes: 256 KiB, as
 /// `docs/OPERATIONS.md` tells users. ext4 puts what it reads ahead into folios of up to this size:
-/// with 4 MiB, which is what btrfs sets for itself, they are memory that nobody used of late.
+/// with 4 MiB, which is what btrfs sets for itself, they are memory that was not used of late.
 const READ_AHEAD_SECTORS: &str = "512";
 
 /// Whether mounts get their requests over io_uring: `make peers` sees to it where the kernel can,

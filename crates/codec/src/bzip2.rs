@@ -110,8 +110,8 @@ struct Buffer {
 /// The library's allocator: the smallest free buffer that is large enough, else a new one; null
 /// when there are too many.
 unsafe extern "C" fn take(pool: *mut c_void, count: c_int, size: c_int) -> *mut c_void {
-    // SAFETY: `pool` is what `Bzip2::stream` put there: the pool, which nobody else uses while a
-    // stream is worked on.
+    // SAFETY: `pool` is the pointer that `Bzip2::stream` put there: the pool, which no other code
+    // uses while a stream is worked on.
     let pool = unsafe { &mut *pool.cast::<Pool>() };
     let (Ok(count), Ok(size)) = (usize::try_from(count), usize::try_from(size)) else { return std::ptr::null_mut() };
     let Some(bytes) = count.checked_mul(size) else { return std::ptr::null_mut() };

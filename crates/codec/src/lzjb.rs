@@ -1,5 +1,5 @@
 //! LZJB, the first codec of ZFS, written from the description of its stream; kept for comparison
-//! and for whoever trusts it.
+//! and for users who trust it.
 //!
 //! The stream is a sequence of groups: a byte whose bits, lowest first, tell which of the up to
 //! eight items behind it are copies. A copy is two bytes: length - 3 in the high 6 bits, then the

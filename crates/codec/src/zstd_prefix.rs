@@ -95,8 +95,9 @@ fn literals_of_only_block(bytes: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// Whoever raises the library's version reads anew what the head of this file names, and the
-    /// test of prefixes, which would pass without it, only slower.
+    /// A change of the library's version needs a new reading of the functions that this file's head
+    /// names. It also needs the test of prefixes, which would pass without the shortcut, only
+    /// slower.
     #[test]
     fn the_library_is_the_one_that_was_read() {
         assert_eq!(zstd_safe::version_number(), READ_VERSION);

@@ -3,7 +3,7 @@
 use codec::{Codec, CodecId, DecodeError, UNIT_BYTES_MAX, Workspace};
 use proptest::prelude::*;
 
-/// Marks bytes that nobody may write to.
+/// Marks bytes that no decoder may write to.
 const GUARD: u8 = 0xa5;
 const GUARD_BYTES: usize = 64;
 

@@ -21,7 +21,7 @@ pub fn tune_allocator() {
 
 /// `PR_THP_DISABLE_EXCEPT_ADVISED` of prctl(2), since Linux 6.18.
 const EXCEPT_ADVISED: libc::c_ulong = 1 << 1;
-/// Who gets huge pages: those who ask for them (`[madvise]`), all (`[always]`), nobody.
+/// Which mappings get huge pages: those that ask for them (`[madvise]`), all (`[always]`), none.
 const HUGE_PAGES_PATH: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
 /// From now on this process takes huge pages only where it asks for them itself: see
@@ -30,7 +30,7 @@ const HUGE_PAGES_PATH: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 ///
 /// Huge pages are not for the allocator, which is built without asking for them: each thread has
 /// blocks of each size in pages of its own, few of them in use, so that most of a huge page is
-/// memory that nobody asked for. A server with a budget of 256 MiB and 32 readers came to 590 MiB;
+/// memory that was not asked for. A server with a budget of 256 MiB and 32 readers came to 590 MiB;
 /// without it comes to 150. Nor is it faster: see [`Arena`](crate::Arena) for what their first use
 /// costs under a hypervisor.
 fn take_small_pages_by_default() {

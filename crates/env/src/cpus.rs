@@ -7,7 +7,7 @@ pub fn current_cpu() -> usize {
     rustix::thread::sched_getcpu()
 }
 
-/// Keeps the thread that owns it off one processor: a thread that is woken there to help whoever is
+/// Keeps the thread that owns it off one processor: a helper, woken there, of the thread that is
 /// busy there. The scheduler of a virtual machine wakes it on that processor, to wait its turn,
 /// because a processor that sleeps looks like one that the hypervisor has taken away.
 #[derive(Default)]

@@ -1,5 +1,5 @@
 //! Whether a file has been deleted while it is open: the system goes on writing to it, and calls
-//! that success, until nobody has it open.
+//! that success, until no process has it open.
 
 use std::fs::File;
 use std::io::Result;
@@ -21,7 +21,7 @@ impl Deletion {
         Ok(Self { had_name: has_name(file)? })
     }
 
-    /// Whether somebody has deleted it meanwhile.
+    /// Whether the file has been deleted meanwhile.
     ///
     /// # Errors
     /// Of fstat.

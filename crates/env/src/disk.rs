@@ -26,7 +26,7 @@ pub trait Disk: Send + Sync {
     fn write_at(&self, offset: u64, buf: &AlignedBuf, len: usize) -> Result<()>;
 
     /// Makes every write that returned before this call durable. [`std::io::ErrorKind::NotFound`]:
-    /// somebody has deleted what it is on, which is there only as long as it stays open.
+    /// its file has been deleted, and is there only as long as it stays open.
     fn sync(&self) -> Result<()>;
 
     /// Sets space aside, so that later writes to the range do not fail for want of space below.

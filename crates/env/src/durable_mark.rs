@@ -62,7 +62,7 @@ impl DurableMark {
         self.value
     }
 
-    /// Whether somebody has deleted the file: what is written then, nobody finds again.
+    /// Whether the file has been deleted: data written then cannot be found again.
     ///
     /// # Errors
     /// Of fstat.

@@ -69,7 +69,7 @@ pub struct FileDisk {
 
 impl FileDisk {
     /// Holds what is there, and makes sure that it takes `capacity_bytes`, without touching what it
-    /// holds: a file may become longer. For whoever must know that before it does away with
+    /// holds: a file may become longer. For a caller that must know that before it does away with
     /// something else.
     ///
     /// # Errors
@@ -135,7 +135,7 @@ impl FileDisk {
         let in_context = |what: &str, error: Error| context(error, format_args!("{what} {}", path.display()));
         let is_new = !path.try_exists()?;
         if is_new {
-            // What is in the volumes is nobody else's business, wherever the file lies.
+            // The content of the volumes is private, wherever the file lies.
             let mut options = OpenOptions::new();
             options.write(true).create_new(true).mode(DATA_FILE_MODE);
             options.open(path).map_err(|e| in_context("cannot create", e))?;

@@ -45,7 +45,7 @@ fn what_was_never_written_reads_as_zeroes_also_past_the_end() {
     buf.fill(1);
     disk.read_at(1 << 40, &mut buf, 4096).unwrap();
     assert!(buf[..4096].iter().all(|b| *b == 0));
-    // A file that somebody cut at an odd place.
+    // A file that was cut at an odd place.
     drop(disk);
     OpenOptions::new().write(true).open(&path).unwrap().set_len(12288 + 100).unwrap();
     let disk = FileDisk::open(&path).unwrap();
@@ -325,7 +325,7 @@ fn a_block_device_is_a_disk_and_a_mounted_one_is_refused() {
     let dir = TempDir::new("disk-device");
     let image = dir.path().join("image");
     OpenOptions::new().write(true).create_new(true).open(&image).unwrap().set_len(32 << 20).unwrap();
-    // The device is held, let go and held again: by nobody else meanwhile, not even by a copy.
+    // The device is held, let go and held again: by no other process meanwhile, not even by a copy.
     let _alone = starting();
     let Some(device) = Loop::attach(&image) else {
         eprintln!("skipped: cannot attach a loop device");

@@ -297,7 +297,7 @@ impl FjallStore {
     }
 
     /// Seals a memtable that a large batch has filled, so that it becomes a table in the background
-    /// at once: the next batch would only do the same, later, and whoever opens the store before
+    /// at once: the next batch would only do the same, later, and an opening of the store before
     /// then would have to replay all of the journal.
     fn seal_if_full(&self) -> Result<(), MapError> {
         let mut writer = self.writer.lock();
@@ -334,7 +334,7 @@ impl FjallStore {
             if idle_polls > IDLE_POLLS_MAX {
                 break;
             }
-            // Fails when the background thread died: nobody would make room.
+            // Fails when the background thread died: nothing would make room.
             self.database.persist(PersistMode::Buffer).map_err(|e| self.error(&e))?;
             std::thread::sleep(ROOM_POLL);
         }

@@ -396,7 +396,7 @@ fn a_torn_tail_takes_no_room() {
     assert!(!kept);
 }
 
-/// The tail was only in a file that nobody looked at.
+/// The tail was only in a file that the opening did not look at.
 #[test]
 fn what_a_crash_interrupts_while_a_tail_is_cut_or_put_back_is_made_good() {
     let dir = TempDir::new("fjall-cut-crash");
@@ -510,7 +510,7 @@ fn memory_stays_within_its_budget_under_load() {
     store.verify().unwrap();
 }
 
-/// Whoever opened the store after a crash had to replay all of it.
+/// The opening after a crash had to replay all of it.
 #[test]
 fn what_a_large_batch_has_filled_becomes_a_table_once_it_is_durable() {
     let dir = TempDir::new("fjall-large");
@@ -608,7 +608,7 @@ fn what_comes_before_a_table_of_its_own_is_durable_with_it() {
     assert_eq!(store.get(&ENLARGED_KEY).unwrap().unwrap(), b"1");
 }
 
-/// Light batches between large ones leave journals, which nobody would ever remove.
+/// Light batches between large ones leave journals, which nothing would ever remove.
 #[test]
 fn journals_do_not_grow_beside_tables() {
     let dir = TempDir::new("fjall-journals");

@@ -7,10 +7,10 @@
 //!
 //! What is cut goes to a file beside the journal, piece by piece, and so it comes back: a file
 //! system that has a few blocks left has room for that, because pieces become smaller where the
-//! larger ones find none. A crash in between leaves the file, and whoever comes next begins with
-//! putting back what is in it: each byte of the tail is in one of the two places or in both, and
-//! zero where it is not. The file begins with the place in the journal that the tail was cut off
-//! at, the journal's length before, and the xxh3-64 of both: 8 bytes each.
+//! larger ones find none. A crash in between leaves the file, and the next opening begins with
+//! putting its content back: each byte of the tail is in one of the two places or in both, and zero
+//! where it is not. The file begins with the place in the journal that the tail was cut off at, the
+//! journal's length before, and the xxh3-64 of both: 8 bytes each.
 //!
 //! A journal is a sequence of batches: a start marker (tag 1, item count u32, sequence number u64),
 //! items (tag 2, value type u8, compression u8, keyspace u64, key length u16, value length u32,

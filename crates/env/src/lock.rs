@@ -27,7 +27,7 @@ impl PoolLock {
     pub fn acquire(pool: &Path) -> std::io::Result<Self> {
         loop {
             let lock = Self::acquire_once(pool)?;
-            // Whoever gives a pool up that he was making removes the file while he holds it: then
+            // A process that gives up a pool in the making removes the file while holding it: then
             // the lock is that of another file.
             if lock.file.metadata()?.nlink() > 0 {
                 return Ok(lock);
@@ -52,8 +52,8 @@ impl PoolLock {
             }
             Err(error) => return Err(failed(error.into())),
         }
-        // Whoever comes later is told less without the number, and nothing worse. A file system
-        // without any room takes none, and is where the lock is needed most: for what makes room.
+        // A later process is told less without the number, and nothing worse. A file system without
+        // any room takes none, and is where the lock is needed most: for what makes room.
         let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
         Ok(Self { file })
     }
@@ -61,13 +61,13 @@ impl PoolLock {
 
 impl Drop for PoolLock {
     fn drop(&mut self) {
-        // So that nobody takes an old number for a holder.
+        // So that an old number is not taken for a holder.
         let _ = self.file.set_len(0);
         release(&self.file);
     }
 }
 
-/// Takes the exclusive lock of an open file, if nobody has it.
+/// Takes the exclusive lock of an open file, if no process has it.
 ///
 /// # Errors
 /// Of flock, also where the file system has no locks.
@@ -83,7 +83,7 @@ pub fn try_hold(file: &File) -> Result<bool, Errno> {
 /// of the descriptor, and a process that another thread just starts has one until its program is
 /// loaded.
 pub(crate) fn release(file: &File) {
-    // There is nobody to tell, and the end of the process does it too.
+    // The error has no receiver, and the end of the process unlocks it too.
     let _ = rustix::fs::flock(file, FlockOperation::Unlock);
 }
 

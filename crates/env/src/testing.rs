@@ -11,9 +11,9 @@ pub use contract::map_store_contract;
 
 /// Keeps processes apart from descriptors that they must not have. A process that is being started
 /// has a copy of each descriptor of this one until its program is loaded: an exclusive hold
-/// outlives its file by that moment, and a mount is busy though all files on it were closed.
-/// Whoever starts a process holds this until that has gone on, or has ended; whoever cannot stand a
-/// copy holds it for as long as the descriptor is open.
+/// outlives its file by that moment, and a mount is busy though all files on it were closed. A test
+/// that starts a process holds this until the process has gone on, or has ended. A test that cannot
+/// stand a copy holds it for as long as the descriptor is open.
 pub fn starting() -> MutexGuard<'static, ()> {
     static STARTING: Mutex<()> = Mutex::new(());
     STARTING.lock()

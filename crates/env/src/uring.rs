@@ -246,8 +246,8 @@ mod tests {
         ring.begin(1, 0, AlignedBuf::new(4096), 4096);
         let nothing = File::open("/dev/null").unwrap();
         let number = ring.ring.as_ref().unwrap().as_raw_fd();
-        // SAFETY: both descriptors are open, and whoever has the second one only asks the kernel by
-        // its number.
+        // SAFETY: both descriptors are open, and the holder of the second one only asks the kernel
+        // by its number.
         assert_eq!(unsafe { libc::dup2(nothing.as_raw_fd(), number) }, number);
         for tag in 1..10 {
             let read = ring.wait().unwrap();

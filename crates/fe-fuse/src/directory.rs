@@ -22,7 +22,7 @@ use crate::options::{CHANGES_WAITING, EMPTYINGS_WAITING, MountOptions, OPENS_WAI
 /// Mode of a device's file.
 pub(crate) const FILE_PERMISSIONS: u16 = 0o600;
 
-/// Mode of a snapshot's file. Whoever may do anything is told so when it opens the file to write.
+/// Mode of a snapshot's file. A privileged process is told so when it opens the file to write.
 pub(crate) const SNAPSHOT_PERMISSIONS: u16 = 0o400;
 
 /// The unit of `statfs`, which loop devices take as the smallest piece that can be discarded.
@@ -50,7 +50,7 @@ pub(crate) struct DeviceDirectory {
     pub(crate) reads: Lane,
     /// Writes, flushes and discards that may wait.
     pub(crate) changes: Lane,
-    /// Opening files: may wait until whoever needs a device for himself is done.
+    /// Opening files: may wait for the end of an exclusive operation on the device.
     pub(crate) opens: Lane,
     /// Opening files with `O_TRUNC`: may wait for others to close them, and for all of the
     /// emptying.
@@ -185,8 +185,8 @@ impl DeviceDirectory {
         self.files.handles.get(fh).ok_or(Errno::EBADF)
     }
 
-    /// What the file of a node is like now: as `file`, if that is given, else as the set says, or
-    /// anybody who has it open.
+    /// The present state of a node's file: as `file` says, if given, else as the set says, or any
+    /// open file of it.
     pub(crate) fn state(&self, node: &Node, file: Option<&File>) -> Result<FileState, Errno> {
         if let Some(file) = file {
             return Ok(FileState::of(&*file.device));

@@ -37,10 +37,10 @@ const NAME_BYTES_MAX: u32 = 255;
 
 impl FileSystem for DeviceDirectory {
     fn capabilities(&self, _offered: Capabilities) -> Capabilities {
-        // The writeback cache stays off: with it, a write that was acknowledged may be known to
-        // nobody but the kernel. O_TRUNC comes with the open: as a truncation of its own, it could
-        // not be told from truncate(2). Opens are always answered here, never with ENOSYS, with
-        // which ATOMIC_O_TRUNC would lose O_TRUNC.
+        // The writeback cache stays off: with it, an acknowledged write may be known to the kernel
+        // alone. O_TRUNC comes with the open: as a truncation of its own, it could not be told from
+        // truncate(2). Opens are always answered here, never with ENOSYS, with which ATOMIC_O_TRUNC
+        // would lose O_TRUNC.
         Capabilities::ASYNC_DIO
             .with(Capabilities::ATOMIC_O_TRUNC)
             .with(Capabilities::PARALLEL_DIROPS)

@@ -53,12 +53,12 @@
 //! # Sizes
 //!
 //! A file's size is its volume's, and no open or write changes it. Opening with `O_TRUNC` empties
-//! the volume (all of it reads as zeroes, the space comes back) and keeps the size: whoever asks
-//! for it (`cp`, `dd`, a shell's `>`) takes what he does not write for zeroes, and skips the holes
-//! of a sparse source. Ignoring it, as block devices do, would leave old data there. It is refused
-//! (`EBUSY`) while anybody else has the file open, a loop device for instance, or the volume
-//! through another front end. Any other truncation is refused (`EPERM`), except one that loses
-//! nothing through a file that was opened in this way.
+//! the volume (all of it reads as zeroes, the space comes back) and keeps the size: a program that
+//! asks for it (`cp`, `dd`, a shell's `>`) takes the unwritten range for zeroes, and skips the
+//! holes of a sparse source. Ignoring it, as block devices do, would leave old data there. It is
+//! refused (`EBUSY`) while another process has the file open, a loop device for instance, or the
+//! volume through another front end. Any other truncation is refused (`EPERM`), except one that
+//! loses nothing through a file that was opened in this way.
 //!
 //! `stat` shows a new size at once. A loop device learns it with `losetup -c`; on kernels that take
 //! the size from the inode, a `stat` of the file must come first.

@@ -1,9 +1,9 @@
-//! The life of a mount: mounted, serving, and the end of it, whoever brings it about. Owns the
-//! threads that serve.
+//! The life of a mount: mounted, serving, and ended, for whatever reason. Owns the threads that
+//! serve.
 //!
 //! A mount ends when the kernel drops the connection: after [`Mount::unmount`], after `umount DIR`
 //! from a shell, or after an abort through sysfs. All three look alike to the serving threads: they
-//! end, the open devices are released, and whoever [`Ended::wait`]s is told.
+//! end, the open devices are released, and the callers of [`Ended::wait`] are told.
 
 use std::ffi::OsString;
 use std::io;
@@ -279,7 +279,7 @@ impl Mount {
         self.over_rings
     }
 
-    /// Tells when the mount has ended, for instance because somebody unmounted it from a shell.
+    /// Tells when the mount has ended, for instance because a user unmounted it from a shell.
     pub fn ended(&self) -> Ended {
         self.ended.clone()
     }

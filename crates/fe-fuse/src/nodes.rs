@@ -3,8 +3,8 @@
 //! A number follows from that which its set gave to the device for ever: it is the same after a
 //! restart, and for every mount of the same set, which is what backup tools and NFS want of an
 //! inode number; it stays when the device is renamed, and another device never gets it. (Were it
-//! that of a name, the kernel would give up the file of whoever has the device open as soon as
-//! another one had the name.) Does not know devices.
+//! that of a name, the kernel would give up the open files of the device as soon as another one had
+//! the name.) Does not know devices.
 
 use std::collections::HashMap;
 use std::sync::Arc;

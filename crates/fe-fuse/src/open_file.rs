@@ -31,8 +31,7 @@ impl File {
         }
     }
 
-    /// Reads with `how`, and answers, unless it returns `None`: then whoever is to answer comes
-    /// back.
+    /// Reads with `how`, and answers, unless it returns `None`: then the `Answer` comes back.
     pub(crate) fn read<A: Answer>(
         &self,
         wanted: usize,

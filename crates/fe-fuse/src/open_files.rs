@@ -15,9 +15,9 @@ use crate::kept::{KeptHandles, Opened};
 use crate::nodes::Node;
 use crate::open_file::File;
 
-/// How long whoever empties a file waits for others to close it, before it is told that the file is
-/// in use. Long for a close that is on its way, also where the machine is overloaded; short for
-/// whoever waits for the answer.
+/// How long an open that empties a file waits for others to close it, before it fails with "in
+/// use". Long for a close that is on its way, also where the machine is overloaded; short for the
+/// caller that waits for the answer.
 const CLOSING_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The open files of one mount.
@@ -33,7 +33,7 @@ pub(crate) struct OpenFiles {
 
 impl OpenFiles {
     /// Opens the file of a node; the number of its handle. With `O_TRUNC` the device is emptied
-    /// first, unless somebody else has it open. Waits for whoever needs the device for himself, and
+    /// first, unless another client has it open. Waits for exclusive operations on the device, and
     /// for its emptying.
     pub(crate) fn open(
         &self,
@@ -78,8 +78,8 @@ impl OpenFiles {
         self.handles.remove(handle);
     }
 
-    /// Empties a device that nobody has open; opens it. Files of this mount are waited for first:
-    /// to the set of devices, one that is about to be released is as open as any.
+    /// Empties a device that no client has open; opens it. Files of this mount are waited for
+    /// first: to the set of devices, one that is about to be released is as open as any.
     fn empty(&self, node: &Node, client: &Arc<dyn Client>) -> Result<Arc<dyn BlockDevice>, Errno> {
         if !self.handles.await_none(|file| file.node.id == node.id, CLOSING_PATIENCE) {
             return Err(self.refuse_emptying(node));

@@ -20,13 +20,13 @@ pub const THREADS_MAX: usize = 256;
 /// so that few are enough.
 pub(crate) const CHANGES_WAITING: usize = 8;
 
-/// Files that may wait at once to be opened, each until whoever needs its device for himself is
-/// done: seldom, and for some seconds at most.
+/// Files that may wait at once to be opened, each for the end of an exclusive operation on its
+/// device: seldom, and for some seconds at most.
 pub(crate) const OPENS_WAITING: usize = 4;
 
 /// Files that may be emptied at once as they are opened: each may wait for others to close it, and
-/// takes as long as its device does. More wait for their turn, and keep nobody else from opening
-/// files.
+/// takes as long as its device does. More wait for their turn, and keep no other client from
+/// opening files.
 pub(crate) const EMPTYINGS_WAITING: usize = 4;
 
 /// The largest read or write in one request: what the kernel allows without changing its limits

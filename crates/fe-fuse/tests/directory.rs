@@ -256,7 +256,7 @@ fn a_mount_over_another_one_is_refused_whether_that_lives_or_not() {
     assert!(error.to_string().contains(mounted.mount.dir().to_str().unwrap()), "{error}");
     assert_eq!(names(&mounted), ["vol"]);
 
-    // One that nobody serves any more, as after kill -9.
+    // A mount whose server is gone, as after kill -9.
     let dir = TempDir::new();
     let device = std::fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
     let data = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());

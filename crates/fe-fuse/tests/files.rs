@@ -1,6 +1,6 @@
 //! Operations on the file of a device, through the kernel: data, ends, holes, durability, errors.
 //! Starts no processes: between fork and exec a child holds our files open, and an open with
-//! O_TRUNC is refused while somebody does.
+//! O_TRUNC is refused meanwhile.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, reason = "a test, on the real kernel")]
 
@@ -434,7 +434,7 @@ fn files_are_opened_while_many_are_emptied() {
         });
         let emptied: Vec<_> = emptied.collect();
         busy.discard_gate.await_callers(4);
-        // Nobody waits at the gate for ever if this fails.
+        // No thread waits at the gate for ever if this fails.
         let (send, opened) = std::sync::mpsc::channel();
         let path = mounted.path("vol");
         scope.spawn(move || send.send(std::fs::File::open(path).unwrap()));

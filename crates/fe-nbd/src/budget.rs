@@ -2,17 +2,18 @@
 //! that is taken from one budget, so that many clients that take no replies come to no more than a
 //! few would.
 //!
-//! Nobody may hold more than he leaves for others: one client gets half of the budget, two that
-//! take turns a third each, and of several that never let go each gets half of what the one before
-//! him left. A request that is larger than its share waits until most of the budget is free.
+//! No connection may hold more than it leaves for others: one client gets half of the budget, two
+//! that take turns a third each, and of several that never let go each gets half of the rest that
+//! the one before left. A request that is larger than its share waits until most of the budget is
+//! free.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-/// What a connection may have in flight without asking: whoever sends requests of usual sizes one
-/// at a time never waits for others.
+/// Bytes that a connection may have in flight without asking: a client that sends requests of usual
+/// sizes one at a time never waits for others.
 pub const OWN_BYTES: usize = 1 << 20;
 /// Part of the budget of which at most that much may be taken when a request comes that is larger
 /// than its share.

@@ -269,7 +269,7 @@ impl Connection {
         let Outcome::Done(reply) = self.served.execute(&mut request) else {
             return if is_begun { self.submit(request, reserved) } else { self.queue(request) };
         };
-        // Whoever sent more meanwhile does not send one at a time, and had to wait for this.
+        // A client that sent more meanwhile does not send one at a time, and had to wait for this.
         // (The end of the stream and errors are seen again by the next receive.)
         if let Ok(1..) = self.receiver.receive(self.served.outbox.socket(), false) {
             self.lone_streak = 0;

@@ -44,7 +44,7 @@ pub struct Served {
     pub outbox: Outbox,
     /// The client.
     pub caller: Arc<Caller>,
-    /// Where failures of the storage are told to whoever runs the server.
+    /// Where failures of the storage are told to the server's owner.
     pub failures: Failures,
     /// Writes that wait for room.
     pub held: Arc<Held>,
@@ -202,7 +202,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// The task back if nobody waits for what it would read.
+    /// Returns the task if no client waits for its data any more.
     fn new(task: Task) -> Result<Self, Task> {
         let Command::Read(range) = task.request.command else { return Err(task) };
         if task.served.outbox.dropped().is_some() {

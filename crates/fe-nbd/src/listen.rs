@@ -112,16 +112,16 @@ pub struct Listener {
     socket: OwnedFd,
     /// The address as bound: with the port that was free.
     pub address: Listen,
-    /// The socket file and its (device, inode), so that nobody else's is ever removed.
+    /// The socket file and its (device, inode), so that no other server's file is ever removed.
     file: Option<(PathBuf, (u64, u64))>,
 }
 
 impl Listener {
-    /// Binds. A socket file on which nobody answers is replaced.
+    /// Binds. A socket file without a listener is replaced.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] when somebody listens there, [`ErrorKind::Exists`] when the path is not
-    /// a socket.
+    /// [`ErrorKind::InUse`] when another server listens there, [`ErrorKind::Exists`] when the path
+    /// is not a socket.
     pub fn bind(listen: &Listen) -> Result<Self> {
         let fail = |error: std::io::Error| {
             let what = format!("cannot listen on {listen}");
@@ -236,7 +236,7 @@ fn remove_stale(path: &Path) -> Result<()> {
     std::fs::remove_file(&aside).map_err(fail)
 }
 
-/// Whether somebody listens on a socket file. Anything but a clear refusal counts as an answer: a
+/// Whether a server listens on a socket file. Anything but a clear refusal counts as an answer: a
 /// full backlog or a missing permission is no licence to take the path away.
 fn answers(path: &Path) -> bool {
     match UnixStream::connect(path) {

@@ -30,7 +30,7 @@ impl Looks {
                 self.0 = (self.0 * 2).min(LOOKS_MAX);
                 return Some(found);
             }
-            // Whoever else has something to do on this processor goes first.
+            // Other threads that are ready on this processor go first.
             std::thread::yield_now();
         }
         self.0 = (self.0 / 2).max(LOOKS_MIN);

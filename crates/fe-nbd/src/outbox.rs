@@ -1,9 +1,9 @@
 //! What goes to one client: owns the queue of replies, the right to send on the socket, and the
-//! account of what is in flight. Nobody but the writer thread and the reader of the same connection
-//! ever waits for the client.
+//! account of what is in flight. Only the writer thread and the reader of the same connection ever
+//! wait for the client.
 //!
 //! How a reply leaves:
-//! 1. [`Outbox::end`] and [`Outbox::reply`] queue it. If somebody is sending, that one takes it
+//! 1. [`Outbox::end`] and [`Outbox::reply`] queue it. If a thread is sending, that thread takes it
 //!    along: done.
 //! 2. Else the caller sends (`reply` straight from the caller's bytes), without waiting, until the
 //!    queue is empty or the socket takes no more.
@@ -130,7 +130,7 @@ struct State {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sender {
     Nobody,
-    /// Whoever queued first.
+    /// The thread that queued first.
     Replier,
     /// The writer thread, because the socket was full.
     Writer,
@@ -242,7 +242,7 @@ impl Outbox {
         }
         let mut rest = bytes;
         if state.sender == Sender::Nobody {
-            // Nobody is sending, so the queue is empty: straight from the caller's buffer.
+            // No thread is sending, so the queue is empty: straight from the caller's buffer.
             state.sender = Sender::Replier;
             drop(state);
             // What goes wrong here goes wrong again in `queue`, or in the next recv.
@@ -282,7 +282,7 @@ impl Outbox {
         self.writer.notify_all();
     }
 
-    /// Drops the connection: nothing more is sent, and whoever waits for the client is woken.
+    /// Drops the connection: nothing more is sent, and threads that wait for the client are woken.
     pub fn drop_connection(&self, why: &'static str) {
         let mut state = self.state.lock();
         self.drop_locked(&mut state, why);

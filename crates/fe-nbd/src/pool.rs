@@ -7,7 +7,7 @@
 //!
 //! Jobs of one kind, reads, can be done together by one thread ([`Job::join`]): it takes more of
 //! them from the lane as it goes, and few threads have many under way. While some threads do that
-//! for a lane, another such job wakes nobody: one of them takes it as soon as it has done one.
+//! for a lane, another such job wakes no thread: one of them takes it as soon as it has done one.
 
 use std::collections::VecDeque;
 use std::io;
@@ -66,7 +66,7 @@ struct Jobs<J> {
     queue: VecDeque<J>,
     /// Threads that do some of them together.
     joined: u32,
-    /// Nobody has the lane any more; it is free when no such thread looks for more in it.
+    /// The lane has no owner any more; it is free when no such thread looks for more in it.
     is_closed: bool,
 }
 

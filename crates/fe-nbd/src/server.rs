@@ -2,8 +2,8 @@
 //! pool.
 //!
 //! How it stops: no more clients are accepted and socket files are removed; each connection stops
-//! reading, finishes what it had read, and closes; whoever has not closed when the grace period
-//! ends is dropped; the pool ends last.
+//! reading, finishes what it had read, and closes; connections still open when the grace period
+//! ends are dropped; the pool ends last.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -62,7 +62,7 @@ pub struct ServerOptions {
     /// Longest handshake.
     pub handshake_max: Duration,
     /// Longest handshake while all connections are taken: a new client then takes the place of the
-    /// one that is longest in its own, so that clients that say nothing keep nobody out.
+    /// one that is longest in its own, so that silent clients keep no other client out.
     pub handshake_crowded_max: Duration,
     /// Longest time for which a client may take none of the replies that wait for it, or send
     /// nothing of the rest of a write.

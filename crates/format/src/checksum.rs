@@ -36,8 +36,8 @@ fn who_checksum(identity: &FragmentIdentity) -> u32 {
 
 /// The checksum of a payload of `payload_bytes` bytes under the identity `to`, from its checksum
 /// under the identity `from`, without the payload. If the payload has changed since the old
-/// checksum was made, the new one does not match it either: so whoever gives a fragment another
-/// identity cannot cover up damage by it, as one could who summed up the payload again.
+/// checksum was made, the new one does not match it either: so a change of identity cannot cover up
+/// damage, as a new sum of the payload could.
 ///
 /// A CRC is linear: the checksums of the same payload behind two different beginnings differ by the
 /// difference of the beginnings' checksums, multiplied by x to the number of bits that follow.

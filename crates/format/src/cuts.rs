@@ -1,6 +1,6 @@
 //! What rollbacks take out of an object's history: cuts. The map forgets what lies within one; the
-//! log keeps it for longer, so that cuts are remembered behind their time, for whoever rebuilds the
-//! map from the log.
+//! log keeps it for longer, so that cuts are remembered behind their time, for a rebuild of the map
+//! from the log.
 
 use units::Epoch;
 
@@ -13,8 +13,8 @@ pub const CUTS_MAX: usize = 32;
 /// Most cuts that are remembered behind their time; the oldest are forgotten first.
 pub const UNDONE_MAX: usize = 128;
 
-/// Epochs strictly between two others, which a rollback took back: whoever looks from `before` or
-/// later does not see them.
+/// Epochs strictly between two others, which a rollback took back: a point at `before` or later
+/// does not see them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
     /// Newest epoch before the cut: that of the snapshot which was gone back to.
@@ -24,7 +24,7 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Whether a record of `epoch` is hidden from whoever looks from `point`.
+    /// Whether a record of `epoch` is hidden from a reader at `point`.
     pub fn hides(&self, epoch: Epoch, point: Epoch) -> bool {
         point >= self.before && epoch > self.after && epoch < self.before
     }
@@ -33,7 +33,7 @@ impl Cut {
 /// What rollbacks took back so long ago that the map has nothing of it any more, but the log may.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Undone {
-    /// Cuts within which nobody looks any more, by `before`.
+    /// Cuts without a point within, by `before`.
     pub cuts: Vec<Cut>,
     /// Within this were cuts that are not listed any more: of its epochs the log alone does not
     /// tell which were taken back.
@@ -63,7 +63,7 @@ impl Undone {
         self.cuts.iter().any(|cut| cut.hides(epoch, cut.before))
     }
 
-    /// Whether a record of `epoch` may be of what was taken back, and nobody knows.
+    /// Whether a record of `epoch` may be of a range that was taken back, and the list cannot tell.
     pub fn may_hide(&self, epoch: Epoch) -> bool {
         self.forgotten.is_some_and(|cut| cut.hides(epoch, cut.before))
     }

@@ -19,12 +19,12 @@ use crate::receive::{ReceiveState, SnapshotIdentity, read_identity};
 pub enum ObjectState {
     /// A volume that can be used.
     Volume,
-    /// Destroyed. What no other object sees of its records is being removed by checkpoint after
-    /// checkpoint; the rest stays for as long as somebody's origin leads here.
+    /// Destroyed. Records that no other object sees are being removed by checkpoint after
+    /// checkpoint. The others stay for as long as an object's origin leads here.
     Deleting,
     /// A moment of a volume: read only, without records of its own.
     Snapshot,
-    /// A snapshot of which a stream has brought a part so far: nobody reads it. It becomes a
+    /// A snapshot of which a stream has brought a part so far: no client reads it. It becomes a
     /// snapshot when all of it is there.
     Partial,
     /// A volume that a stream brings: hidden until its first snapshot is whole.
@@ -54,8 +54,8 @@ pub struct Origin {
     pub epoch: Epoch,
 }
 
-/// Somebody has stopped seeing this object's records: all its groups must be gone through once, in
-/// a circle, for what nobody needs any more. Where that stands.
+/// The object has lost a point: all its groups must be gone through once, in a circle, for records
+/// that no point needs any more. Holds how far that is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reap {
     /// The group that comes next.
@@ -95,7 +95,7 @@ pub struct ObjectDescriptor {
     pub scheduled: bool,
     /// What rollbacks took back, by `before`.
     pub cuts: Vec<Cut>,
-    /// Cuts within which nobody looks any more.
+    /// Cuts without a point within.
     pub undone: Undone,
     /// Work that is due on the object's records. Means nothing in a batch.
     pub reap: Option<Reap>,
@@ -277,7 +277,7 @@ impl ObjectDescriptor {
         if size_bytes > units::OBJECT_BYTES_MAX && size_bytes != SHARE_BYTES {
             return Err(cursor.fail(format!("size of {size_bytes} bytes")));
         }
-        // Whoever has an origin came later: so there is no circle.
+        // An object is newer than its origin: so there is no circle.
         if descriptor.origin.is_some_and(|origin| origin.object >= id) {
             return Err(cursor.fail("its origin is younger than itself"));
         }

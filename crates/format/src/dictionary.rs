@@ -37,7 +37,7 @@ pub fn decode_dictionary(content: &[u8]) -> Result<&[u8], FormatError> {
 }
 
 /// How many bytes the content at the start of `padded` has, if there is one and nothing but zeroes
-/// behind it: for whoever has lost the descriptor, and knows blocks only. At most `padding` bytes
+/// behind it: for a caller without the descriptor, which knows blocks only. At most `padding` bytes
 /// are taken for zeroes behind it.
 pub fn dictionary_content_bytes(padded: &[u8], padding: usize) -> Option<usize> {
     if !padded.starts_with(&MAGIC) {

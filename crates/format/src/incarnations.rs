@@ -32,7 +32,7 @@ pub struct Incarnations {
     /// Those that did not follow an orderly end, oldest first.
     pub known: Vec<Incarnation>,
     /// The number of the newest of those that are forgotten, and the first sequence number of the
-    /// oldest: of batches of older openings from there on, nobody knows whether they happened.
+    /// oldest: of batches of older openings from there on, it is unknown whether they happened.
     pub forgotten: Option<Incarnation>,
 }
 

@@ -1,5 +1,5 @@
 //! What tests may cost: a credit of CPU time, from which they are paid and into which compressing
-//! pays. Whoever compresses keeps the credit.
+//! pays. The compressing thread keeps the credit.
 
 /// One over the share of the CPU time of compressing that tests may take: with probes and
 /// bookkeeping, deciding stays below 3 %.

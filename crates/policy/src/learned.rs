@@ -1,6 +1,6 @@
 //! What has been learned of a codec on a class of data: running averages of CPU time and saving,
-//! each packed into one word, so that whoever keeps the table can update it without a lock. Lost
-//! updates cost precision, never correctness.
+//! each packed into one word, so that the table's owner can update it without a lock. Lost updates
+//! cost precision, never correctness.
 
 use std::cell::Cell;
 

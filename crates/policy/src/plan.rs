@@ -8,10 +8,10 @@
 //! - `balanced`, `energy`, `archive`: the candidate of least cost ([`crate::ln_cost`]) with the
 //!   mode's exponents; `archive` only among those that take at most [`ARCHIVE_CPU_MULTIPLE`] times
 //!   the CPU time of what `balanced` would choose, and save no less.
-//! - `performance`: the candidate that saves most among those that do not slow the writer. What a
-//!   codec lets through is the lesser of what the CPUs compress and what the device takes of its
-//!   output; a writer who waits for neither is not slowed by a codec that keeps up with him. Never
-//!   a codec that takes more CPU time than `balanced`'s.
+//! - `performance`: the candidate that saves most among those that do not slow the writer. The
+//!   throughput of a codec is the lesser of two rates: that of the CPUs, and that at which the
+//!   device takes the output. A writer that waits for neither is not slowed by a codec that keeps
+//!   up with the writer. Never a codec that takes more CPU time than `balanced`'s.
 //!
 //! - A test is made of the candidates that might win against the winner, by what is known and some
 //!   hope. Where none of them saves enough of a unit, what is known does not hold for it, and those
@@ -53,21 +53,21 @@ pub struct Pressure {
     pub device_ns_per_kib: f64,
     /// CPU nanoseconds that storing a KiB raw takes: copy and checksum.
     pub raw_ns_per_kib: f64,
-    /// Nanoseconds between two KiB that the writer brings, if he is not held up; 0: not known.
+    /// Nanoseconds between two KiB of a writer that is not held up; 0: not known.
     pub demand_ns_per_kib: f64,
     /// The writer is held up, or nearly: the write buffer is more than half full.
     pub pressed: bool,
 }
 
 impl Default for Pressure {
-    /// Nothing is known: nobody waits.
+    /// Nothing is known: no writer waits.
     fn default() -> Self {
         Self { cpus: 1.0, device_ns_per_kib: 0.0, raw_ns_per_kib: 100.0, demand_ns_per_kib: 0.0, pressed: false }
     }
 }
 
-/// Share of the time between two KiB of an unhindered writer that storing one may take: twice as
-/// fast as he is leaves room for bursts.
+/// Share of the time between two KiB of an unhindered writer that storing one may take: twice the
+/// writer's speed leaves room for bursts.
 const DEMAND_SHARE: f64 = 0.5;
 /// How much slower than the fastest way a codec may be in `performance`: measurements are no
 /// better.
@@ -264,8 +264,8 @@ impl<T: Table> Facts<'_, T> {
         self.auto.mode == Mode::Archive || self.is_moderate(codec)
     }
 
-    /// [`Self::is_moderate`], for whoever asks of several candidates: the quickest one is looked
-    /// for once.
+    /// [`Self::is_moderate`], for callers with several candidates: the quickest one is looked for
+    /// once.
     fn moderate(&self) -> impl Fn(Codec) -> bool + Copy {
         let candidates = self.auto.candidates.as_slice().iter().map(|codec| codec.id());
         let strong = candidates.filter(|id| strength(*id) >= STRONG && decode_ns_per_kib(*id) <= DECODE_NS_PER_KIB_MAX);
@@ -332,7 +332,7 @@ impl<T: Table> Facts<'_, T> {
         let fastest = entrants.clone().map(|e| of(&e)).fold(raw, f64::min);
         let mut limit = fastest * SLOWER;
         if !pressure.pressed {
-            // Nobody waits: whatever keeps up is free.
+            // No writer waits: a codec that keeps up is free.
             let unhurried = if pressure.demand_ns_per_kib > 0.0 { pressure.demand_ns_per_kib } else { f64::INFINITY };
             limit = limit.max(unhurried * DEMAND_SHARE);
         }

@@ -45,11 +45,11 @@ const USUAL: &[Usual] = &[
     row(97, 106, 2_500.0, 0.8, 510.0),
     row(120, 120, 5_000.0, 1.1, 700.0),
 ];
-/// A codec that nobody knows.
+/// An unknown codec.
 const UNKNOWN: Usual = row(0, u8::MAX, 100_000.0, 0.9, 100_000.0);
 
-/// Row of each codec number; more than there are rows: nobody knows it. Plans ask for it dozens of
-/// times.
+/// Row of each codec number; more than there are rows: the codec is unknown. Plans ask for it
+/// dozens of times.
 const ROWS: [u8; 256] = {
     let mut rows = [u8::MAX; 256];
     let mut row = 0;
@@ -90,8 +90,8 @@ pub(crate) fn prior(key: Key) -> Estimate {
     }
 }
 
-/// Nanoseconds that decoding a KiB usually takes: whoever reads one block of a unit decodes all of
-/// it, or what lies before.
+/// Nanoseconds that decoding a KiB usually takes: a reader of one block of a unit decodes all of
+/// it, or the part up to the block.
 pub(crate) fn decode_ns_per_kib(codec: CodecId) -> f64 {
     usual(codec).decode_ns_per_kib
 }

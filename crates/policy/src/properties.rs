@@ -111,7 +111,7 @@ pub struct Key {
     pub description: &'static str,
     /// The values that it takes, for help and messages.
     pub allowed: &'static str,
-    /// Its value when nobody set it.
+    /// Its value when it was not set.
     pub default: &'static str,
     /// Whose it is, if not everybody's.
     pub only_of: Option<Owner>,

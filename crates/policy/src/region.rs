@@ -49,7 +49,7 @@ const DICTIONARY_PERIODS: [u32; 3] = [4, 16, 64];
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Region(u64);
 
-/// Bits of a region's memory that are used: the others are free for whoever keeps it.
+/// Bits of a region's memory that are used: the others are free for the region's owner.
 pub const REGION_BITS: u32 = 45;
 
 macro_rules! fields {
@@ -149,7 +149,7 @@ impl Region {
         let run = self.random_run();
         Self(0).set_random_run(if run < NEIGHBOUR_RUN_MAX { run } else { NEIGHBOUR_RUN_MAX })
     }
-    /// The dictionary that helps here most, from 1; 0: none does; `None`: nobody has looked.
+    /// `None`: no look was taken yet.
     pub fn dictionary(self) -> Option<u8> {
         (self.trust() > 0).then_some(self.raw_dictionary() as u8)
     }

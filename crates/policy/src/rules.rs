@@ -33,7 +33,7 @@ const COMPRESSED: &str = "zle";
 /// times that.
 const TEXT: &str = "energy:zstd-1,balanced:zstd-3,archive:zstd-9";
 
-/// Types and their rules when nobody set others; everything else is `auto`.
+/// Types and their rules when no others were set; everything else is `auto`.
 const DEFAULTS: &[(&[&str], &str)] = &[
     (
         &[
@@ -189,8 +189,8 @@ pub struct Rules {
 }
 
 impl RuleMatch {
-    /// Whether nobody set it and it names zstd: then `auto` does better where units are small
-    /// enough for dictionaries, which only it has.
+    /// Whether it is a default and names zstd: then `auto` does better where units are small enough
+    /// for dictionaries, which only it has.
     pub fn yields_to_dictionaries(&self) -> bool {
         self.source == Source::Default && matches!(self.choice, RuleChoice::Codec(Codec::Zstd(_)))
     }

@@ -75,8 +75,8 @@ impl Run {
     fn put(&mut self, mode: Mode, pressure: Pressure, unit: &[u8]) -> Stored {
         let auto = Auto { mode, candidates: candidates(), min_saving_permille: MIN_SAVING_PERMILLE };
         let mut planner = Planner::new(auto, 1.0, pressure, &self.table);
-        // As whoever stores units does: in the mode `performance`, a run of random ones goes on in
-        // the next region.
+        // As the engine does: in the mode `performance`, a run of random ones goes on in the next
+        // region.
         let before = self.regions.get(&(self.at >> 22).wrapping_sub(1)).filter(|_| mode == Mode::Performance);
         let fresh = before.map_or_else(Region::default, |before| before.random_neighbour());
         let region = self.regions.entry(self.at >> 22).or_insert(fresh);

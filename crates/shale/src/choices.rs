@@ -166,7 +166,7 @@ impl From<engine::RegionDetail> for Detail {
 /// A record of the trace.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TraceLine {
-    /// Consecutive, unless records were lost because nobody read them.
+    /// Consecutive, unless records were lost because they were not read in time.
     pub number: u64,
     /// Wall-clock second.
     pub unix_s: u64,

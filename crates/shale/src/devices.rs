@@ -16,9 +16,8 @@ use surface::{
 use crate::clients::{Clients, names_of};
 use crate::names;
 
-/// How long whoever needs a volume for himself waits for its clients to go, and who wants to open
-/// one for whoever needs it for himself: the server learns of a client that has gone a moment
-/// later, longer where the machine is overloaded.
+/// How long an exclusive operation waits for clients to close the volume, and how long an open
+/// waits for an exclusive operation. The server notices a closed client late, more so under load.
 pub const GOING_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Most clients of a volume that a list names: a line of each stays within what one reply may
@@ -46,7 +45,7 @@ impl Default for GonePatience {
 struct Register {
     patience: GonePatience,
     state: Mutex<State>,
-    /// A client closed a volume, or somebody has done what needed one for himself.
+    /// A client closed a volume, or an exclusive operation has ended.
     changed: Condvar,
 }
 
@@ -77,14 +76,14 @@ impl Counts {
 #[derive(Default)]
 struct State {
     clients: Clients,
-    /// What is being destroyed: nobody may open it meanwhile.
+    /// Volumes and snapshots that are being destroyed: no client may open them meanwhile.
     going: Counts,
-    /// What somebody needs for himself, and what is there afterwards as well: whoever wants to open
-    /// it waits until that is done.
+    /// Volumes and snapshots under an exclusive operation that leaves them in place: opening one
+    /// waits until it has ended.
     held: Counts,
 }
 
-/// A volume or a snapshot that somebody needs for himself.
+/// A volume or a snapshot under an exclusive operation.
 struct Needed {
     volume: Arc<Volume>,
     /// Whether it is to be destroyed.
@@ -92,14 +91,14 @@ struct Needed {
 }
 
 impl Register {
-    /// Waits until nobody needs a volume for himself. Whether that came about, the caller sees from
-    /// who still does.
+    /// Waits for the end of exclusive operations on a volume. Whether that came about, the caller
+    /// sees from those that go on.
     fn await_let_go(&self, state: &mut MutexGuard<'_, State>, id: DeviceId) {
         let _ = self.changed.wait_while_for(state, |state| state.held.of(id) > 0, GOING_PATIENCE);
     }
 
-    /// Waits until nobody has a volume open and nobody needs it for himself: who comes first while
-    /// one of both is waited for, comes first.
+    /// Waits until no client has a volume open and no exclusive operation runs: a client or
+    /// operation that comes during the wait goes first.
     fn await_free(&self, state: &mut MutexGuard<'_, State>, id: DeviceId) {
         let is_taken = |state: &mut State| state.held.of(id) > 0 || state.clients.count(id) > 0;
         let _ = self.changed.wait_while_for(state, is_taken, GOING_PATIENCE);
@@ -147,7 +146,7 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Of a pool; nobody has anything open yet.
+    /// Of a pool; no client has a device open yet.
     pub fn new(pool: Pool) -> Self {
         Self::with_patience(pool, GonePatience::default())
     }
@@ -160,7 +159,7 @@ impl Devices {
     /// Opens a volume or a snapshot for a client. It counts as in use until the result is dropped.
     ///
     /// # Errors
-    /// `NotFound`, and `InUse` while somebody needs it for himself.
+    /// `NotFound`, and `InUse` during an exclusive operation.
     pub fn open(&self, name: &str, client: &Arc<dyn Client>) -> Result<Arc<dyn BlockDevice>> {
         self.open_volume(self.pool.volume(name)?, client)
     }
@@ -179,9 +178,9 @@ impl Devices {
         Ok(Arc::new(OpenDevice { volume, _in_use: in_use }))
     }
 
-    /// Opens a volume that nobody has open, and does something to it before anybody else gets it:
-    /// whoever wants it meanwhile waits. Unlike with [`alone`](Self::alone), whoever asks has it
-    /// open afterwards.
+    /// Opens a volume that no client has open, and does `work` on it before another client gets it:
+    /// opening it meanwhile waits. Unlike with [`alone`](Self::alone), the caller has it open
+    /// afterwards.
     fn open_alone(
         &self,
         volume: Arc<Volume>,
@@ -211,7 +210,7 @@ impl Devices {
             .map_err(|error| error.context(format_args!("'{}'", volume.name())))
     }
 
-    /// Counts one more client, if nobody needs the volume for himself.
+    /// Counts one more client, if no exclusive operation runs on the volume.
     fn admit(&self, state: &mut State, volume: &Volume, client: &Arc<dyn Client>) -> Result<InUse> {
         let id = volume.id();
         if state.held.of(id) > 0 {
@@ -300,7 +299,7 @@ impl Devices {
     /// `InUse`, `NotFound`, and what the pool says.
     pub fn destroy<'a>(&self, meant: impl Into<Meant<'a>>, recursive: bool, force: bool) -> Result<()> {
         let volume = match meant.into() {
-            // Nobody has it open.
+            // No client has it open.
             Meant::Name(name) if self.pool.is_being_received(name) => return self.pool.destroy(name, recursive),
             meant => self.pool.volume_meant(meant)?,
         };
@@ -312,7 +311,7 @@ impl Devices {
         self.with_needed(&needed, GOING_PATIENCE, force, || self.pool.destroy(id, recursive))
     }
 
-    /// Destroys a snapshot, if nobody has it open now.
+    /// Destroys a snapshot, if no client has it open now.
     ///
     /// # Errors
     /// `InUse`, `NotFound`, and what the pool says.

@@ -12,7 +12,7 @@ pub enum Health {
     Failed,
     /// Something cannot be read.
     Damaged,
-    /// A repair has dropped something, and nobody has acknowledged that.
+    /// A repair has dropped something, and that was not acknowledged yet.
     Loss,
     /// There is no room for new data.
     Full,

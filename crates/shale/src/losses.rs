@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a repair lost, that nobody has acknowledged yet.
+/// Losses of a repair that were not acknowledged yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LossLine {
     /// When, in seconds since 1970.

@@ -98,8 +98,8 @@ static UNWRITTEN: OnceLock<std::io::Error> = OnceLock::new();
 /// Who was to read stdout went away.
 static IS_UNREAD: AtomicBool = AtomicBool::new(false);
 
-/// Whether nothing more that is written to stdout arrives anywhere: whoever goes on without an end
-/// shall stop.
+/// Whether nothing more that is written to stdout arrives anywhere: a command that goes on without
+/// an end shall stop.
 pub fn is_in_vain() -> bool {
     UNWRITTEN.get().is_some() || IS_UNREAD.load(Ordering::Relaxed) || system::has_lost_reader(std::io::stdout())
 }
@@ -169,7 +169,7 @@ pub fn tabbed(rows: &[Vec<String>]) -> String {
     rows.iter().map(|row| row.join("\t") + "\n").collect()
 }
 
-/// Columns of a terminal that nobody has made wider.
+/// Columns of a terminal whose width is not set.
 const COLUMNS: usize = 80;
 
 /// Lines of `name  value`, names padded to the longest. A value that would go beyond the columns goes on in the next line, behind the

@@ -7,9 +7,9 @@ use surface::{ErrorKind, Result};
 
 use crate::devices::Devices;
 
-/// Does all that is due at `now`, in seconds since 1970, or what of it comes before `is_over`:
-/// whoever calls this has other things to see to as well. Returns what was done, and what could not
-/// be, for the log; a volume that fails does not keep others from their turn.
+/// Does all that is due at `now`, in seconds since 1970, or the part before `is_over`: the caller
+/// has other things to see to as well. Returns the actions done and failed, for the log; a volume
+/// that fails does not keep others from their turn.
 pub fn run(pool: &Pool, devices: &Devices, now: u64, is_over: &dyn Fn() -> bool) -> Vec<String> {
     let mut told = Vec::new();
     for volume in pool.volumes() {
@@ -54,7 +54,7 @@ fn run_volume(
         let name = format!("{volume}@{}", made[index].name);
         match devices.destroy_idle(&made[index]) {
             Ok(()) => told.push(format!("snapshot {name} removed: it has had its time")),
-            // Somebody reads it: its turn comes, and nothing waits for it.
+            // A client reads it: its turn comes, and nothing waits for it.
             Err(error) if matches!(error.kind(), ErrorKind::InUse | ErrorKind::NotFound) => {}
             Err(error) => return Err(error),
         }

@@ -341,7 +341,7 @@ impl Service {
     fn resize(&self, volume: Arc<Volume>, size_bytes: u64, shrink: bool, force: bool) -> Result<Reply> {
         let id = volume.id();
         match self.pool.enlarge_volume(id, size_bytes) {
-            // Whoever has it open does not know yet that it is to end sooner.
+            // The client that has it open does not know yet that it is to end sooner.
             Err(error) if error.kind() == ErrorKind::Conflict && shrink => {
                 self.devices.alone_with(volume, force, || self.pool.resize_volume(id, size_bytes))
             }

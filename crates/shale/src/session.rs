@@ -1,4 +1,4 @@
-//! How a command reaches a pool: opened by this process when nobody serves it, else through the
+//! How a command reaches a pool: opened by this process when no server has it, else through the
 //! server's socket.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use crate::pool_dir::{self, OpenPool, Opening, PoolDir};
 use crate::stream_io::{LocalSink, LocalSource, ReceiveWish, SendWish, StreamSink, StreamSource};
 use crate::volume_io::{LocalVolume, VolumeIo};
 
-/// Whether nobody listens on a pool's control socket.
+/// Whether no server listens on a pool's control socket.
 fn is_unserved(error: &Error) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
@@ -63,8 +63,8 @@ impl Session {
     }
 
     fn open(dir: &PoolDir, access: &Access, output: &Output) -> Result<Self> {
-        // Whoever has the pool is either a server, which answers, or another command, which will be
-        // done soon.
+        // The holder of the pool is either a server, which answers, or another command, which will
+        // be done soon.
         pool_dir::wait_for(access, |_| {
             dir.ready_config()?;
             let holder = match dir.lock()? {

@@ -1,5 +1,5 @@
-//! What `send` and `receive` need of a pool, whoever has it open: chunks of a stream, out of it or
-//! into it.
+//! Access of `send` and `receive` to a pool, in this process or through a server: chunks of a
+//! stream, out of it or into it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -133,8 +133,8 @@ pub trait StreamSink {
 pub struct LocalSource {
     sender: Sender,
     about: Sending,
-    /// The snapshot, and the one that it is told apart from: whoever would destroy one of them
-    /// finds it in use.
+    /// The snapshot, and the one that it is told apart from: destroying one of them meanwhile fails
+    /// with "in use".
     _sent: Vec<Arc<dyn BlockDevice>>,
 }
 
@@ -180,8 +180,8 @@ impl StreamSource for LocalSource {
 }
 
 /// Into a pool that this process has open. A volume that clients have open does not change under
-/// them: that is looked at when the stream begins, and when it ends nobody may open it while the
-/// new snapshot takes effect.
+/// them. That is checked when the stream begins. When it ends, no client may open the volume while
+/// the new snapshot takes effect.
 pub struct LocalSink {
     service: Arc<Service>,
     receiver: Receiver,

@@ -42,7 +42,7 @@ pub fn free_bytes(path: &Path) -> Result<u64> {
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// Whether it is a pipe that nobody reads any more.
+/// Whether it is a pipe without a reader.
 pub fn has_lost_reader(file: impl AsFd) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut polled = [PollFd::new(&file, PollFlags::empty())];
@@ -124,16 +124,16 @@ extern "C" fn look_at_stdout() {
     STDOUT_WAS_CLOSED.store(was_closed, Ordering::Relaxed);
 }
 
-/// Before `main`, because Rust's runtime opens /dev/null where a process has no stdout: what is
-/// written there is gone, and nobody is told. That it is /dev/null says nothing: somebody may have
-/// asked for it.
+/// Before `main`, because Rust's runtime opens /dev/null where a process has no stdout: data
+/// written there is gone without an error. A stdout that is /dev/null proves nothing: the caller
+/// may have asked for it.
 // SAFETY: the C library calls what is in this section once, before `main`; the function needs
 // nothing that is not there by then.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOOK_AT_STDOUT: extern "C" fn() = look_at_stdout;
 
-/// What this process was given as stdout, for whoever writes data there.
+/// The process's own stdout, for commands that write data there.
 ///
 /// # Errors
 /// EBADF when it was given none.
@@ -199,7 +199,7 @@ impl Termination {
         }
     }
 
-    /// Starts a thread that calls `first` when a signal comes, and ends the process when somebody
+    /// Starts a thread that calls `first` when a signal comes, and ends the process when a user
     /// insists ([`Insistence`]).
     ///
     /// # Errors
@@ -237,10 +237,10 @@ impl Termination {
 /// has seen first that the process goes on.
 const ONE_REQUEST: Duration = Duration::from_secs(1);
 
-/// Whether somebody insists that a process which was asked to end does so at once, whatever is
-/// lost: a SIGINT or SIGTERM some time after the first one. SIGHUP asks, and never insists: a
-/// terminal that is closed sends it twice (the shell to its jobs, the kernel to the foreground),
-/// and systemd can be told to send it right behind SIGTERM.
+/// Whether a user insists that a process which was asked to end does so at once, whatever is lost:
+/// a SIGINT or SIGTERM some time after the first one. SIGHUP asks, and never insists: a terminal
+/// that is closed sends it twice (the shell to its jobs, the kernel to the foreground), and systemd
+/// can be told to send it right behind SIGTERM.
 #[derive(Debug, Default)]
 struct Insistence {
     asked: Option<Instant>,

@@ -1,4 +1,4 @@
-//! What import and export need of a volume, whoever has the pool open.
+//! Access of import and export to a volume, in this process or through a server.
 
 use std::fs::File;
 use std::sync::Arc;

@@ -88,7 +88,7 @@ impl SimDisk {
         Self { state: Mutex::new(state), power, read_alignment }
     }
 
-    /// A handle for whoever starts now.
+    /// A handle for a machine that starts now.
     pub fn handle(self: &Arc<Self>) -> Arc<DiskHandle> {
         Arc::new(DiskHandle { disk: Arc::clone(self), generation: self.power.generation() })
     }

@@ -25,7 +25,8 @@ pub enum Outcome {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Block {
-    /// What a read may give now: one, unless a write failed or nobody has looked since a crash.
+    /// The contents that a read may give now: one, unless a write failed or the block was not read
+    /// since a crash.
     pub visible: Vec<Content>,
     /// What a crash may leave.
     pub possible: Vec<Content>,

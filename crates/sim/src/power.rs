@@ -103,8 +103,8 @@ struct State {
 #[derive(Debug, Default)]
 pub struct Power {
     state: Mutex<State>,
-    /// Held by each operation that changes something, for as long as it takes; alone, by whoever
-    /// lets the machine start anew.
+    /// Held by each operation that changes something, for as long as it takes; alone, by the
+    /// restart of the machine.
     running: RwLock<()>,
 }
 

@@ -49,7 +49,7 @@ impl SimStandby {
         Self { state: Mutex::default(), power }
     }
 
-    /// A handle for whoever starts now.
+    /// A handle for a machine that starts now.
     pub fn handle(self: &Arc<Self>) -> Arc<StandbyHandle> {
         Arc::new(StandbyHandle { standby: Arc::clone(self), generation: self.power.generation() })
     }

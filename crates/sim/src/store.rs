@@ -46,7 +46,7 @@ impl SimStore {
         Self { state: Mutex::default(), power }
     }
 
-    /// A handle for whoever starts now.
+    /// A handle for a machine that starts now.
     pub fn handle(self: &Arc<Self>) -> Arc<StoreHandle> {
         Arc::new(StoreHandle { store: Arc::clone(self), generation: self.power.generation() })
     }

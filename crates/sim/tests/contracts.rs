@@ -204,7 +204,7 @@ fn a_file_that_cannot_be_made_longer_is_as_it_was() {
         assert_eq!(disk.size_bytes().unwrap(), 1 << 20);
     }
     assert_eq!(disk.grow(5 << 20).unwrap_err().kind(), std::io::ErrorKind::StorageFull);
-    // What nobody makes certain after a failure stays in doubt.
+    // A length that is not made certain after a failure stays in doubt.
     let lengths: HashSet<u64> = (0..20)
         .map(|seed| {
             let mut copy = Machine::new(4 << 20, seed);

@@ -2,8 +2,8 @@
 //! and names it in messages.
 //!
 //! A client that has gone may have left requests behind: what it sent last, and what is being done
-//! for it. A set of devices lets no other client in before those are done, so that a write that
-//! nobody waits for any more never lands behind one of the next client.
+//! for it. A set of devices lets no other client in before those are done, so that an abandoned
+//! write never lands behind one of the next client.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

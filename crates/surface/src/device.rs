@@ -43,7 +43,7 @@ pub struct Run {
     pub allocation: Allocation,
 }
 
-/// A read that somebody waits for, with room for its bytes.
+/// A read that a client waits for, with room for its bytes.
 pub trait PendingRead {
     /// First byte of the range.
     fn offset(&self) -> u64;
@@ -52,7 +52,7 @@ pub trait PendingRead {
     fn buf(&mut self) -> &mut [u8];
 
     /// The read is done: the buffer is filled, or its content is undefined if there was an error.
-    /// Does not wait for whoever asked, and asks nothing of the device.
+    /// Does not wait for the client, and asks nothing of the device.
     fn finish(self: Box<Self>, result: Result<()>);
 }
 
@@ -83,8 +83,8 @@ pub trait BlockDevice: Send + Sync {
     /// Fills `buf` from `offset`.
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
 
-    /// Whether [`read_many`](Self::read_many) has several reads under way at a time. If not,
-    /// whoever wants that needs threads.
+    /// Whether [`read_many`](Self::read_many) has several reads under way at a time. If not, a
+    /// caller that wants that needs threads.
     fn reads_together(&self) -> bool;
 
     /// Does the reads that `next` gives, many at the same time if the device can, and finishes them
@@ -167,8 +167,9 @@ pub struct DeviceInfo {
     pub read_only: bool,
 }
 
-/// Devices. A name is looked up once; what was found has a number, which means the same device
-/// whatever becomes of the name. Looking at a device is not having it open, and waits for nobody.
+/// Devices. A name is looked up once; the device found has a number, which means the same device
+/// whatever becomes of the name. Looking at a device is not having it open, and waits for no
+/// client.
 pub trait DeviceSet: Send + Sync {
     /// All devices, by name.
     fn list(&self) -> Result<Vec<DeviceInfo>>;
@@ -190,10 +191,10 @@ pub trait DeviceSet: Send + Sync {
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound),
     /// [`ErrorKind::InUse`](crate::ErrorKind::InUse).
     fn open(&self, id: DeviceId, client: &Arc<dyn Client>) -> Result<Arc<dyn BlockDevice>>;
-    /// A device, if nobody else has it open through whatever front end, once `work` on it is done:
-    /// nobody else gets it before. Waits a moment for those who are just closing it; a device that
-    /// the caller has from [`open`](Self::open) counts as anybody's. A set that does not know who
-    /// has what open does the work at once.
+    /// Runs `work` on a device that no other client has open through any front end, and returns the
+    /// device. No other client gets it before `work` is done. Waits a moment for clients that are
+    /// just closing it. A device that the caller has from [`open`](Self::open) counts as open, too.
+    /// A set that does not keep account of open devices does the work at once.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound),

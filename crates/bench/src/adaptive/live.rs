@@ -34,9 +34,8 @@ const AGAINST_OFF: [&str; 3] = ["off performance", OURS, "off performance"];
 /// Rounds of that: what one run takes differs by several per cent from the next. Each takes each
 /// place in the order as often.
 const ROUNDS_AGAINST_OFF: usize = 27;
-/// Bytes that are written before the clock starts, more than a write buffer takes: memory that
-/// nobody has touched before is dear, and whose pool meets memory that an earlier one has touched
-/// is chance.
+/// Bytes that are written before the clock starts, more than a write buffer takes: untouched memory
+/// is costly, and chance decides which pool meets memory that an earlier one has touched.
 const WARM_UP_BYTES: usize = 512 << 20;
 /// Bytes at the start of a data file that are kept in any case: the superblock's extent.
 const KEPT_BYTES: u64 = 1 << 20;
@@ -161,7 +160,7 @@ fn write_warm(
     drop(volume);
     world.close()?;
     if device != Device::Real {
-        // There is next to nothing in it: nobody has to wait for what the file system does with it.
+        // There is next to nothing in it: no run has to wait for the file system's work on it.
         std::fs::remove_dir_all(dir)?;
     }
     Ok(Written { seconds, cpu_seconds, faults, ratio: range.end as f64 / status.live_bytes.max(1) as f64 })
@@ -183,7 +182,7 @@ fn incompressible(context: &Context, kinds: &Kinds, report: &mut Report, loaded:
     let bytes = if context.quick { BYTES.0 } else { BYTES.1 };
     let dir = context.dir.join("pool");
     let _load = if loaded { Some(Load::start()?) } else { None };
-    // What the process touches first, it pays for: nobody's run counts that.
+    // The process pays for the first touch of its memory: no run counts that.
     let range = WARM_UP_BYTES..WARM_UP_BYTES + bytes;
     write_warm(&dir, &data, range.clone(), AGAINST_OFF[0], Device::Sink)?;
     let mut written: [Vec<Written>; AGAINST_OFF.len()] = Default::default();

@@ -20,7 +20,8 @@ const SHARE_BYTES_MIN: u64 = 32 << 20;
 /// Fixed codecs that are measured though they may be no candidates.
 const OTHERS: [&str; 2] = ["zstd-12", "zstd-15"];
 
-/// What is replayed. `performance` with nobody waiting: it takes what keeps up with the writer.
+/// The modes that are replayed. `performance` without a waiting client: it takes codecs that keep
+/// up with the writer.
 const MODES: [Mode; 4] = Mode::ALL;
 
 /// Replays over which the cost of deciding is taken: what is saved up for tests is worth one of

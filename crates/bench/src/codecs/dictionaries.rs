@@ -33,7 +33,7 @@ pub fn measure(kinds: &[Kind], budget: usize) -> Vec<Gain> {
     let mut gains = Vec::new();
     for kind in kinds {
         for unit_bytes in UNIT_BYTES {
-            // Without levels that nobody would use for small units.
+            // Without levels that no user would choose for small units.
             gains.extend(ZstdLevel::new(3).and_then(|level| one(kind, unit_bytes, level, budget)));
         }
     }

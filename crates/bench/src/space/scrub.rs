@@ -16,8 +16,8 @@ use crate::{Context, Outcome, fio};
 
 const BLOCK: u64 = units::BLOCK_BYTES as u64;
 const REQUEST_BYTES: u64 = 128 << 10;
-/// What `shale scrub` asks for at a time while nobody else is at work, and while somebody is; and
-/// how many times as long as that takes it rests then.
+/// Bytes that `shale scrub` asks for at a time without clients at work, and with them; and how many
+/// times as long as that takes it rests then.
 const IDLE_SLICE_BYTES: u64 = 128 << 20;
 const SLICE_BYTES: u64 = 8 << 20;
 const REST_FACTOR: u32 = 9;

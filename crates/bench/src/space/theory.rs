@@ -19,8 +19,8 @@ pub fn write_amplification(share: f64) -> f64 {
 
 /// The same for two kinds of blocks: the share `hot_blocks` of them gets the share `hot_writes` of
 /// the writes, both uniformly within, each kind is kept apart from the other, and the spare space
-/// is divided between them so that the whole costs least. Nobody who does not know the future can
-/// do with less. (Desnoyers 2012, section 5; Van Houdt, "On the necessity of hot and cold data
+/// is divided between them so that the whole costs least. No cleaner that does not know the future
+/// can do with less. (Desnoyers 2012, section 5; Van Houdt, "On the necessity of hot and cold data
 /// identification to reduce the write amplification in flash-based SSDs", 2014.)
 pub fn write_amplification_skewed(share: f64, hot_blocks: f64, hot_writes: f64) -> f64 {
     const STEPS: u32 = 1000;

@@ -288,9 +288,9 @@ struct Member {
 pub struct MemSet {
     devices: RwLock<BTreeMap<String, Member>>,
     next: AtomicU64,
-    /// Somebody who came through another front end has all of them open.
+    /// A client of another front end has all of them open.
     pub is_open_elsewhere: AtomicBool,
-    /// A device that somebody has for himself: whoever wants to open it waits.
+    /// A device under an exclusive operation: opening it waits.
     held: Mutex<Option<DeviceId>>,
     let_go: Condvar,
 }

@@ -121,9 +121,9 @@ impl Drop for Mounted {
     }
 }
 
-/// Held while a command runs, so that the next one finds nobody but those who mean to have a file
-/// open: a process that is being started has a copy of each descriptor of this one until its
-/// program is loaded, and with it keeps a file system busy that is to be unmounted.
+/// Held while a command runs, so that the next one finds no file open but by intention: a process
+/// that is being started has a copy of each descriptor of this one until its program is loaded, and
+/// with it keeps a file system busy that is to be unmounted.
 static RUNNING: Mutex<()> = Mutex::new(());
 
 /// Runs a command to its end; its standard output.

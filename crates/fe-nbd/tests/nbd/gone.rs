@@ -65,8 +65,8 @@ fn what_a_gone_client_sent_is_written_before_the_next_one_is_let_in() {
         assert_eq!(answer, Answer::Ok(b"NEWEST".to_vec()));
         let mut order = device.recorded();
         order.retain(|op| matches!(op, Op::Write { .. }));
-        // The second one is not begun if the answer to the first one found nobody before it was
-        // read.
+        // The second one is not begun if the client was gone at the answer to the first one, before
+        // the second was read.
         let all = [write_of(0, 4), write_of(0, 5), write_of(0, 6)];
         let is_right = order == all || order == [write_of(0, 4), write_of(0, 6)];
         assert!(is_right, "tcp {tcp}, pool {through_pool}: {order:?}");

@@ -109,8 +109,8 @@ fn a_client_that_lists_for_ever_is_cut_off() {
 
 #[test]
 fn a_handshake_that_takes_too_long_ends() {
-    // Whoever is held up himself for so long that he is closed before he has said what he means to
-    // say proves nothing, and tries with more time.
+    // A client that is itself held up until it is closed, before it has sent its request, proves
+    // nothing. It tries with more time.
     let is_ended = |handshake_max| {
         let (setup, _device) = with(ServerOptions { handshake_max, ..Default::default() });
         // One says nothing, one stops in the middle of an option.
@@ -337,7 +337,7 @@ fn clients_with_one_large_read_each_share_the_budget() {
     });
 }
 
-/// It would keep what it reserved, and whoever needs as much waiting.
+/// It would keep its reservation, and clients that need as much would wait.
 #[test]
 fn a_client_that_stops_within_a_write_is_dropped() {
     let options =

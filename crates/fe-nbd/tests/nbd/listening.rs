@@ -25,8 +25,8 @@ fn kind_of_failure(listen: &[Listen]) -> ErrorKind {
     }
 }
 
-/// A socket file on which nobody ever answers. A listener that is closed does not make one for
-/// sure: a process that another test is just starting has a copy of it for a moment.
+/// A socket file without a listener. A listener that is closed does not make one for sure: a
+/// process that another test is just starting has a copy of it for a moment.
 fn make_stale(path: &Path) {
     let unheard = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
     bind(&unheard, &SocketAddrUnix::new(path).unwrap()).unwrap();

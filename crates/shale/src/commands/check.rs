@@ -19,7 +19,7 @@ use crate::share_check;
 /// So many problems are seen at a glance.
 const LISTED_FEW: usize = 10;
 
-/// Verifies a pool that nobody serves.
+/// Verifies a pool that is not served.
 pub fn run(args: CheckArgs, output: &Output) -> Outcome {
     end_when_interrupted(output)?;
     let started = Instant::now();

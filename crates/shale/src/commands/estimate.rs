@@ -34,7 +34,7 @@ pub fn run(args: EstimateArgs, output: &Output) -> Outcome {
 }
 
 /// Two words of which the first is a pool's directory and the second could be a volume's or a
-/// snapshot's name. A file of that name beside us is meant by whoever writes `./name`.
+/// snapshot's name. `./name` means a file of that name in the working directory.
 fn volume_of(targets: &[PathBuf]) -> Option<(PathBuf, String)> {
     let [pool, volume] = targets else { return None };
     let name = volume.to_str().filter(|name| names::any_name(name).is_ok())?;

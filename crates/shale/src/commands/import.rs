@@ -204,7 +204,7 @@ impl Target {
         let target = target(id, true, args.size.is_none() && data_bytes.is_none(), size_bytes);
         let opened = session.volume(&args.volume, Some(id));
         let volume = opened.map_err(|error| target.clean_up(session, source.name(), error.into()))?;
-        // If somebody was quicker to open it, it is his, whatever he does with it.
+        // If another client was quicker to open the volume, the volume belongs to that client.
         await_others_gone(session, &args.volume, id)?;
         Ok((target, volume))
     }
@@ -250,7 +250,7 @@ impl Target {
         progress.say("making it durable".to_owned());
         // The checkpoint includes a flush, and makes the figures of the summary exact.
         session.done(Request::Checkpoint)?;
-        // Only now: whoever does not find the mark finds all of the data.
+        // Only now: a reader that does not find the mark finds all of the data.
         session.done(self.set([(INCOMPLETE.to_owned(), None)]))?;
         Ok(moved)
     }
@@ -307,7 +307,7 @@ impl Target {
             hole_bytes: moved.hole_bytes,
             allocated_bytes: own_bytes,
             with_snapshots: figures.as_ref().zip(own_bytes).map(|(volume, own)| volume.allocated_bytes > own),
-            // Of which nobody knows whether they are the volume's alone, if its own cannot be told.
+            // Unknown whether they are the volume's alone, if its own bytes cannot be told.
             stored_bytes: figures.as_ref().filter(|_| own_bytes.is_some()).map(|volume| volume.stored_bytes),
             ratio: figures.filter(|_| own_bytes.is_some()).and_then(|volume| volume.ratio),
             seconds,
@@ -336,8 +336,8 @@ impl Target {
     }
 }
 
-/// The file-type rule that names a codec for what is imported, where the pool says `auto` and
-/// nobody said otherwise for this volume.
+/// The file-type rule that names a codec for the imported data, where the pool says `auto` and the
+/// volume says nothing else.
 fn rule_for(
     session: &Session,
     own: &BTreeMap<String, String>,

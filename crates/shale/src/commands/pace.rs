@@ -90,16 +90,16 @@ pub struct Standing {
 /// How much is asked for at a time, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct SliceBytes {
-    /// While others use the pool, and where a rate is given: so little that nobody waits long for
-    /// it.
+    /// While others use the pool, and where a rate is given: so little that no client waits long
+    /// for it.
     pub busy: u64,
-    /// As long as nobody does, or nobody is to be spared: the beginning and the end of a slice cost
+    /// Without other users, or with none to be spared: the beginning and the end of a slice cost
     /// time.
     pub idle: u64,
 }
 
 impl SliceBytes {
-    /// So much whoever uses the pool.
+    /// The same with and without other users of the pool.
     pub const fn always(bytes: u64) -> Self {
         Self { busy: bytes, idle: bytes }
     }
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(rest(SLICE, Some(SLICE / 8), work, false), Duration::from_millis(7990));
     }
 
-    /// Larger slices as long as nobody else is at work, or is to be spared.
+    /// Larger slices while no other client is at work, or is to be spared.
     #[test]
     fn slices_are_larger_while_nobody_else_is_at_work() {
         const BYTES: SliceBytes = SliceBytes { busy: 8, idle: 64 };

@@ -4,8 +4,8 @@
 //! 2. The new pool is made, but for the word that it is ready.
 //! 3. The engine fills it, with a temporary store beside its map, which goes however that ends; the
 //!    new pool is closed in order.
-//! 4. It is ready. After a failure or a signal it is removed instead; after a crash nobody opens
-//!    it, and salvage can be run again.
+//! 4. It is ready. After a failure or a signal it is removed instead; after a crash no command
+//!    opens it, and salvage can be run again.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;

@@ -6,8 +6,8 @@
 //!
 //! 1. NBD: no new requests; those in work are answered, connections closed.
 //! 2. The mount is taken away. If files in it are open: what file systems on loop devices on them
-//!    have in the kernel's caches is synced, then the mount is cut off. Nobody is waited for who
-//!    only has a file open: what was acknowledged to him is kept.
+//!    have in the kernel's caches is synced, then the mount is cut off. A process that only has a
+//!    file open is not waited for: the writes acknowledged to it are kept.
 //! 3. The control socket; the pool is closed, which makes everything durable.
 //!
 //! A second SIGINT or SIGTERM, a second or more after the first, ends the process wherever it is.
@@ -66,7 +66,7 @@ pub fn run(args: ServeArgs, output: &Output) -> Outcome {
     install_logger(*output);
     let dir = PoolDir::new(&args.pool);
     let listen = addresses(&args, &dir, output)?;
-    // Room for one of each kind: nobody sends twice.
+    // Room for one of each kind: no sender sends twice.
     let (send, events) = bounded(2);
     // Before any thread is started: it holds for this one and for those that it starts. A file
     // system on one of our volumes waits for those of the engine as it does for those of the front
@@ -203,7 +203,7 @@ fn check_hides_nothing(dir: &Path, service: &Service) -> Result<()> {
 }
 
 /// Refuses a mount point below which a socket of the server itself would vanish: its address would
-/// be told, nobody could reach it, and the file would stay behind, out of the server's reach as
+/// be told, no client could reach it, and the file would stay behind, out of the server's reach as
 /// well.
 ///
 /// # Errors
@@ -333,7 +333,7 @@ impl FrontEnds {
         Ok(mount)
     }
 
-    /// Tells whoever waits for it that everything answers.
+    /// Tells the process that waits for it that everything answers.
     fn tell_ready(&self, service: &Service, ready_fd: Option<std::fs::File>, output: &Output) -> Result<()> {
         let listen = self.nbd.as_ref().map_or(&[][..], Server::local_addresses);
         let nbd: Vec<String> = listen.iter().map(ToString::to_string).collect();
@@ -401,8 +401,8 @@ impl FrontEnds {
     }
 }
 
-/// Syncs what lies on the files of the mount that is about to end, and tells whoever uses it what
-/// to do.
+/// Syncs the file systems on the files of the mount that is about to end, and tells their users
+/// what to do.
 fn sync_stack(stack: Stack, output: &Output) {
     if stack.is_empty() {
         return;

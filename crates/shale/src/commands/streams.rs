@@ -68,7 +68,7 @@ impl Target {
         };
         let kind = std::fs::metadata(path).ok().map(|metadata| metadata.file_type());
         let mut options = File::options();
-        // Not emptied by that: it may be somebody's data.
+        // Not emptied by that: it may be another program's data.
         options.write(true).create_new(!force).create(force).truncate(false);
         if force && kind.is_some_and(|kind| kind.is_block_device()) {
             refuse_part_of_pool(path)?;

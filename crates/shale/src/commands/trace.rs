@@ -17,7 +17,7 @@ const RECORDS: usize = 4096;
 /// How often to look for more.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Shows what is decided, until the limit is reached, or nobody sees it any more.
+/// Shows decisions until the limit is reached, or the output has no reader any more.
 pub fn run(args: TraceArgs, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
     Session::with(&args.pool, &args.access, output, |session| {

@@ -83,7 +83,7 @@ impl Operation {
         }
     }
 
-    /// Whether a frame's length is bytes that somebody buffers.
+    /// Whether a frame's length is bytes that a process buffers.
     const fn moves_data(self) -> bool {
         matches!(self, Self::Read | Self::Write | Self::CopyOut | Self::CopyIn)
     }

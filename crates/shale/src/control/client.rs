@@ -40,11 +40,11 @@ fn ended() -> std::io::Error {
 }
 
 impl Client {
-    /// Connects to the socket, and sees whether somebody answers.
+    /// Connects to the socket, and sees whether a server answers.
     ///
     /// # Errors
-    /// `InUse` when nobody does within [`HELLO_PATIENCE`], `Unsupported` when it is a server of
-    /// another version.
+    /// `InUse` when no server answers within [`HELLO_PATIENCE`], `Unsupported` when it is a server
+    /// of another version.
     pub fn connect(socket: &Path) -> Result<Self> {
         let silent = |error| Error::with_source(ErrorKind::InUse, "its control socket does not answer", error);
         let short = short_socket_path(socket).map_err(silent)?;

@@ -80,7 +80,7 @@ pub(super) fn take(socket: impl AsFd) -> IoResult<Result<File>> {
     }
 }
 
-/// Whether a file lies on a FUSE mount, whoever serves that.
+/// Whether a file lies on a FUSE mount, whatever process serves that.
 ///
 /// # Errors
 /// I/O errors.

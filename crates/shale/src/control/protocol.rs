@@ -29,7 +29,7 @@ pub const LINE_BYTES_MAX: usize = 16 << 20;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Request {
-    /// Answers at once: somebody is there, and speaks this version.
+    /// Answers at once: the server is there, and speaks this version.
     Hello,
     /// Creates a volume: [`Reply::Created`].
     Create {
@@ -244,7 +244,7 @@ pub enum Request {
         /// A byte of the region.
         offset: u64,
     },
-    /// Begins to trace choices if nobody does yet, and takes what has been traced:
+    /// Begins to trace choices if no trace runs yet, and takes the records so far:
     /// [`Reply::Trace`].
     Trace {
         /// At most so many records.

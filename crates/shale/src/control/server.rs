@@ -47,8 +47,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a stopping server waits for clients to take the replies that are under way. A client that was stopped itself
 /// never does.
 const REPLY_PATIENCE: Duration = Duration::from_secs(5);
-/// How long the connection of a command that was just interrupted may take to end before somebody
-/// who waits for that is refused.
+/// How long the connection of a command that was just interrupted may take to end before a request
+/// that waits for that is refused.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(1);
 
 struct Shared {
@@ -117,8 +117,8 @@ impl Shared {
 /// A control socket that is listened on.
 pub struct ControlServer {
     socket: PathBuf,
-    /// The acceptor's, to end its waiting: a connection could not be made for that once somebody
-    /// has removed the socket, or all descriptors are taken.
+    /// The acceptor's, to end its waiting: a connection could not be made for that once the socket
+    /// is removed, or all descriptors are taken.
     listener: Arc<UnixListener>,
     shared: Arc<Shared>,
     acceptor: JoinHandle<()>,
@@ -177,8 +177,8 @@ impl ControlServer {
     }
 }
 
-/// Binds under another name first, so that nobody can connect before the mode is set, and a stale
-/// socket is replaced in one step.
+/// Binds under another name first, so that no client can connect before the mode is set, and a
+/// stale socket is replaced in one step.
 fn listen(socket: &Path) -> IoResult<UnixListener> {
     let mut unready = socket.as_os_str().to_owned();
     unready.push(".new");

@@ -10,7 +10,7 @@ use surface::{Error, ErrorKind, Result};
 /// Version of the directory's layout. A pool with another one is refused.
 const FORMAT_VERSION: u32 = 1;
 
-/// How far whoever makes the pool came: `init`, or a `salvage` into it.
+/// How far the making of the pool came: `init`, or a `salvage` into it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -23,7 +23,7 @@ pub enum State {
 /// Content of `pool.json`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// How far whoever makes the pool came.
+    /// How far the making of the pool came.
     pub state: State,
     /// Data file or device; relative to the pool's directory if it lies there.
     pub data: PathBuf,

@@ -92,7 +92,7 @@ enum Found {
     Occupied(String),
 }
 
-/// A pool that is made but for step 4: its lock is held, and nobody else opens it. Dropped, it
+/// A pool that is made but for step 4: its lock is held, and no other process opens it. Dropped, it
 /// stays so, as after a crash.
 pub struct Unfinished {
     dir: PoolDir,
@@ -112,7 +112,7 @@ impl Unfinished {
         &self.dir
     }
 
-    /// Opens it for whoever makes it; to be closed before it is finished or abandoned.
+    /// Opens it for its maker; to be closed before it is finished or abandoned.
     ///
     /// # Errors
     /// As [`open_locked`](super::open_locked).

@@ -10,8 +10,8 @@ use surface::{ErrorKind, Result};
 use super::{Config, PoolDir, State};
 use crate::output::Output;
 
-/// Makes `pool.json` anew if it is lost or damaged and the data lies in the directory, where it was
-/// put unless somebody said otherwise. Not of a pool that a salvage was still filling.
+/// Makes `pool.json` anew if it is lost or damaged and the data lies in the directory, its place
+/// unless another was given. Not of a pool that a salvage was still filling.
 ///
 /// # Errors
 /// When it cannot be written. What stays lost is told by the caller who opens the pool.

@@ -76,8 +76,9 @@ pub fn lock_alone(dir: &PoolDir, access: &Access) -> Result<Arc<PoolLock>> {
     })
 }
 
-/// The lock of a pool that may be damaged, for whoever only reads its data. Waits as [`lock_alone`]
-/// does. `None`: the medium can only be read, so that nobody else can have the pool open either.
+/// The lock of a pool that may be damaged, for commands that only read its data. Waits as
+/// [`lock_alone`] does. `None`: the medium can only be read, so that no other process can have the
+/// pool open either.
 ///
 /// # Errors
 /// `NotFound`, `InUse`.
@@ -96,7 +97,7 @@ pub fn lock_for_reading(dir: &PoolDir, access: &Access) -> Result<Option<PoolLoc
     })
 }
 
-/// Of a pool that somebody has: whoever serves it will not be done soon. Once is enough to `ask`: a
+/// Of a pool that another process holds: a server will not be done soon. Once is enough to `ask`: a
 /// server that hangs takes its time.
 fn taken<T>(dir: &PoolDir, holder: &str, ask: bool) -> Result<ControlFlow<T, Error>> {
     if ask && Client::connect(&dir.control_path()).is_ok() {

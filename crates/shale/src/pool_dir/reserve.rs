@@ -2,8 +2,8 @@
 //! is full to the last byte: opening writes a little to the map, and destroying something, which
 //! makes room, a little more.
 //!
-//! It is a file of zeroes with real blocks. Whoever opens the pool while there is less room than it
-//! has removes it; it is made anew when a pool is opened or closed where there is twice as much.
+//! It is a file of zeroes with real blocks. An opening of the pool with less free room than its
+//! size removes it; it is made anew when a pool is opened or closed where there is twice as much.
 //! Nothing depends on it: where it cannot be made, there is none.
 
 use std::fs::{File, OpenOptions};
@@ -51,8 +51,7 @@ impl PoolDir {
     }
 }
 
-/// Whether a file is the reserve, or what is left of making it, and not somebody's data under its
-/// name.
+/// Whether a file is the reserve, or a remnant of making it, and not other data under its name.
 fn is_ours(path: &Path) -> bool {
     let is_zero = || std::fs::read(path).is_ok_and(|bytes| policy::is_zero(&bytes));
     path.symlink_metadata()

@@ -198,7 +198,7 @@ fn read_pieces(plan: &Export<'_>, jobs: &Receiver<Job>, outputs: &Sender<Output>
 fn write_stream(mut stream: &File, outputs: &[Receiver<Output>], shared: &Shared<'_>) -> Result<()> {
     let failed = |error| Error::from_io("cannot write to the output", error);
     for receiver in outputs.iter().cycle() {
-        // Closed: the reader whose turn it is has no more jobs, so nobody has; or it failed, and
+        // Closed: the reader whose turn it is has no more jobs, so no reader has; or it failed, and
         // said so.
         let Ok(output) = receiver.recv() else { break };
         if !shared.go_on() {

@@ -16,7 +16,7 @@ use crate::system;
 /// Something to write.
 pub enum Sink {
     /// A regular file of our own making: holes need not be written. It grows with what is written,
-    /// so that nobody takes a part for the whole.
+    /// so that a part is not taken for the whole.
     File(Target),
     /// A block device, or whatever else keeps its size and what was there before: holes are written
     /// as zeroes.
@@ -31,7 +31,7 @@ pub enum Sink {
 /// `InUse`, and I/O errors.
 pub fn empty(file: &File, path: &Path) -> Result<()> {
     refuse_part_of_pool(path)?;
-    // The data file of a pool that is open is locked. (Where there are no locks, nobody holds one.)
+    // The data file of a pool that is open is locked. (Where there are no locks, none is held.)
     if env::try_hold(file) == Ok(false) {
         let message = format!("{} is locked by another process; name another file", path.display());
         return Err(Error::new(ErrorKind::InUse, message));

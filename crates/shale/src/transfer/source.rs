@@ -28,7 +28,7 @@ pub enum Piece {
         /// How many of them are the source's own.
         own_bytes: u64,
     },
-    /// Bytes at an offset that were not read: whoever takes the piece reads them.
+    /// Bytes at an offset that were not read: the consumer of the piece reads them.
     Range {
         /// Where they are, and where they belong.
         offset: u64,

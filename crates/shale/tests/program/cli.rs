@@ -1,4 +1,4 @@
-//! Every command on a pool that nobody serves: what it does, what it says, and its exit codes.
+//! Every command on a pool that is not served: its effect, its output, and its exit codes.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -180,7 +180,7 @@ fn a_lock_that_is_held_is_respected_and_waited_for() {
     }
     let kind = on(&dir, "list", &["--wait", "0", "--json"]).code(4).json()["error"]["kind"].clone();
     assert_eq!(kind, "in-use");
-    // One that is let go is taken by whoever waits.
+    // A pool that is let go is taken by the waiting command.
     let waiting = Command::new(SHALE).args(["list", path(&dir.pool()), "--wait", "100"]).spawn().unwrap();
     drop(lock);
     assert!(waiting.wait_with_output().unwrap().status.success());
@@ -376,7 +376,7 @@ fn a_data_file_that_was_cut_off_is_told_before_anything_is_written() {
     let kinds: Vec<_> = report["problems"].as_array().unwrap().iter().map(|p| p["kind"].as_str().unwrap()).collect();
     assert!(kinds.contains(&"lost") && kinds.contains(&"fragment"), "{kinds:?}");
     assert!(report["loss"]["what"].as_str().unwrap().contains("cut off"), "{report}");
-    // It is remembered, until somebody knows.
+    // It is remembered, until a user is told.
     let status = on(&dir, "status", &[]).ok().stdout;
     assert!(status.contains("RECOVERED WITH LOSS") && status.contains("cut off"), "{status}");
     assert_eq!(on(&dir, "status", &["--json"]).ok().json()["losses"].as_array().unwrap().len(), 1);

@@ -51,7 +51,7 @@ fn going_back_spares_newer_snapshots_that_clients_have_open() {
     assert_eq!(refused.kind(), ErrorKind::InUse);
     assert!(refused.to_string().contains("'v@c' is open by 1 client: a test"), "{refused}");
     assert_eq!(names(&open), ["a", "b", "c"]);
-    // Those that stay keep nobody from it.
+    // Older clients do not stand in the way.
     let older = devices.open("v@a", &a_client()).unwrap();
     devices.rollback("v@b", true, true).unwrap();
     assert_eq!(names(&open), ["a", "b"]);
@@ -113,7 +113,7 @@ fn id(devices: &Devices) -> surface::DeviceId {
     devices.shown(&[]).find("v").unwrap().id
 }
 
-/// To whoever came while a volume was made smaller or taken back it was not there: an NBD client
+/// A client that came while a volume was made smaller or taken back did not find it: an NBD client
 /// gave up.
 #[test]
 fn a_volume_that_stays_is_waited_for() {
@@ -151,7 +151,7 @@ fn a_volume_that_stays_is_waited_for() {
     open.close().unwrap();
 }
 
-/// A look counted as a client, and waited for whoever emptied the volume.
+/// A look counted as a client, and waited for the emptying of the volume.
 #[test]
 fn a_look_waits_for_nobody_and_keeps_nobody_waiting() {
     let (open, _dir) = pool_with(&["s"]);
@@ -169,7 +169,7 @@ fn a_look_waits_for_nobody_and_keeps_nobody_waiting() {
     open.close().unwrap();
 }
 
-/// Between two requests somebody may rename what was made or found by its name.
+/// Between two requests another client may rename a volume that was made or found by its name.
 #[test]
 fn a_volume_is_changed_by_its_number_under_another_name() {
     let (open, _dir) = pool_with(&[]);
@@ -199,14 +199,14 @@ fn a_volume_is_changed_by_its_number_under_another_name() {
     open.close().unwrap();
 }
 
-/// Whoever waited for another to be done with a volume emptied it under a client who had come
-/// meanwhile, or under one who emptied it, too.
+/// An open that waited for an exclusive operation emptied the volume under a client that had come
+/// meanwhile, or under another open that emptied it.
 #[test]
 fn a_volume_that_somebody_has_just_opened_is_not_emptied() {
     let (open, _dir) = pool_with(&[]);
     let devices = open.service.devices();
     let (shown, id) = (devices.shown(&[]), id(devices));
-    // On a machine that stands still, patience may end before it is somebody's turn.
+    // On a machine that stands still, patience may end before a client's turn comes.
     let is_well =
         |opened: surface::Result<_>| assert!(opened.err().is_none_or(|error| error.kind() == ErrorKind::InUse));
     let a_while = || (0..1000).for_each(|_| std::thread::yield_now());
@@ -243,7 +243,7 @@ fn a_volume_that_somebody_has_just_opened_is_not_emptied() {
     open.close().unwrap();
 }
 
-/// Nobody could open the volume any more.
+/// No client could open the volume any more.
 #[test]
 fn who_panics_lets_go_of_a_volume() {
     let (open, _dir) = pool_with(&[]);

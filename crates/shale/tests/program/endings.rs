@@ -19,7 +19,7 @@ fn full() -> File {
     File::options().write(true).open("/dev/full").unwrap()
 }
 
-/// A pipe that nobody reads.
+/// A pipe without a reader.
 fn unread() -> std::io::PipeWriter {
     std::io::pipe().unwrap().1
 }

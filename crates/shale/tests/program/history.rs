@@ -1,4 +1,4 @@
-//! Snapshots and clones by command: on a pool that nobody serves, and through its server, with the
+//! Snapshots and clones by command: on a pool that is not served, and through its server, with the
 //! same answers.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -168,7 +168,7 @@ fn what_clones_see_of_a_destroyed_volume_is_counted() {
     assert!(!on(&dir, "list", &[]).ok().stdout.contains("destroyed"));
 }
 
-/// Snapshots come and go at the doors while the server runs; nobody can write to one, or take a
+/// Snapshots come and go at the doors while the server runs; no client can write to one, or take a
 /// volume back beneath a client.
 #[test]
 fn snapshots_appear_at_the_doors_of_a_running_server() {
@@ -235,7 +235,7 @@ fn schedules_take_and_remove_their_own() {
     drop(client);
     schedules::run(pool, devices, now + 10800, &|| false);
     assert!(!scheduled().any(|name| name == policy::scheduled_name(now)));
-    // Whoever has something else to see to is not kept by the rest: here, one volume's turn has
+    // A caller with something else to see to is not kept by the rest: here, one volume's turn has
     // come and the other's has not.
     pool.set_properties(Some("w"), &[("snapshots".to_owned(), Some("hourly".to_owned()))]).unwrap();
     let looks = std::cell::Cell::new(0);

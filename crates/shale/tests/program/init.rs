@@ -11,7 +11,7 @@ fn a_failed_overwrite_is_an_unfinished_init() {
     let dir = Dir::with_pool("64M");
     on(&dir, "init", &["--capacity", "64M", "-o", "compression=magic", "--force"]).code(2);
     on(&dir, "list", &[]).ok();
-    // What lies there is no map, and nobody's to remove.
+    // The file there is no map, and not ours to remove.
     std::fs::rename(dir.pool().join("map"), dir.join("old")).unwrap();
     std::fs::write(dir.pool().join("map"), "").unwrap();
     assert!(on(&dir, "init", &["--capacity", "64M", "--force"]).code != 0);

@@ -51,7 +51,7 @@ fn a_served_pool_is_cleaned_and_scrubbed() {
     on(&dir, "check", &[]).ok();
 }
 
-/// Of a pool that nobody served, what an interrupted scrub had done was forgotten.
+/// Of a pool that was not served, the progress of an interrupted scrub was forgotten.
 #[test]
 fn scrubbing_is_paused_by_a_signal_and_goes_on() {
     const SLICE: u64 = 8 << 20;
@@ -343,7 +343,7 @@ fn of_two_imports_into_a_volume_that_begin_at_once_no_more_than_one_goes_on() {
     let dir = Dir::with_pool("64M");
     let _server = Server::start(&dir, &[]);
     on(&dir, "create", &["v", "--size", "4M"]).ok();
-    // They begin when there is somebody at the other end.
+    // They begin when there is a process at the other end.
     let (pool, pipes) = (dir.pool(), ["a", "b"].map(|name| dir.join(name)));
     let mut imports = pipes.each_ref().map(|pipe| {
         assert!(Command::new("mkfifo").arg(pipe).status().unwrap().success());
@@ -550,8 +550,8 @@ fn a_second_signal_ends_a_server_that_hangs() {
     on(&dir, "create", &["v", "--size", "4M"]).ok();
     let mount = dir.join("mnt");
     std::fs::create_dir(&mount).unwrap();
-    // Nobody reads what it says on stderr, and there is no room left there: it hangs when it tells
-    // of the open file.
+    // Its stderr has no reader, and there is no room left there: it hangs when it tells of the open
+    // file.
     let (_reader, mut writer) = std::io::pipe().unwrap();
     rustix::io::ioctl_fionbio(&writer, true).unwrap();
     while writer.write(&[b'x'; 1024]).is_ok() {}
@@ -681,8 +681,8 @@ fn a_server_that_hangs_is_told_from_one_that_is_gone() {
     server.stop();
 }
 
-/// Whoever clears the directory away must not keep a server from making everything durable when it
-/// is stopped.
+/// A user who clears the directory away must not keep a server from making everything durable when
+/// it is stopped.
 #[test]
 fn a_server_whose_socket_was_removed_can_be_stopped() {
     let dir = Dir::with_pool("64M");
@@ -722,7 +722,7 @@ fn a_limit_on_the_size_of_files_is_an_error_and_not_the_end() {
     on(&dir, "check", &[]).ok();
 }
 
-/// `ulimit -n`: clients of the one door took all descriptors, and nobody got in at the other any
+/// `ulimit -n`: clients of the one door took all descriptors, and no client got in at the other any
 /// more.
 #[test]
 fn many_clients_and_few_descriptors_leave_the_control_socket_open() {

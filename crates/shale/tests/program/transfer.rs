@@ -259,7 +259,7 @@ fn the_mark_goes_when_everything_is_durable() {
     assert!(content(&dir, "v") == bytes, "the content differs");
 }
 
-/// Whoever goes on with such a volume is told.
+/// A client that goes on with such a volume is told.
 #[test]
 fn an_incomplete_volume_is_told_of_at_every_door() {
     let dir = Dir::with_pool("64M");
@@ -376,7 +376,7 @@ fn a_full_pool_is_told_through_the_server_too() {
     on(&dir, "check", &[]).ok();
 }
 
-/// Waits for what nothing announces; how long it takes is nobody's promise, but it must come.
+/// Waits for an event that nothing announces. No time is promised for it, but it must come.
 #[track_caller]
 fn until(what: &str, come: impl Fn() -> bool) {
     let give_up = std::time::Instant::now() + std::time::Duration::from_secs(600);
@@ -458,7 +458,8 @@ fn a_client_that_dies_in_the_middle_leaves_a_server_that_works() {
     on(&dir, "check", &[]).ok();
 }
 
-/// `export` and `send --force` wrote over the data and the description of pools that nobody served.
+/// `export` and `send --force` wrote over the data and the description of pools that were not
+/// served.
 #[test]
 fn what_belongs_to_a_pool_is_not_overwritten() {
     let dir = Dir::with_pool("64M");
