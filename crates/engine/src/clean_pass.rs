@@ -1,24 +1,25 @@
 //! When the cleaner runs, and for how long: in the background by how much space is left, for a
 //! writer that finds none, and on demand.
 //!
-//! *Wall*: the reserve. Data never gets past it. *Pressed*: little is left before the wall,
-//! measured by how much could be free at best. Then everything that wins space is cleaned. In a log
-//! that is overwritten for ever, that is where it ends up, and the later an extent is cleaned, the
-//! less lives in it; so the band is narrow. *Below*: between the marks that the properties
-//! `clean-low` and `clean-high` set. Then only extents are cleaned of which three quarters are
-//! dead, so that a byte moved wins three: what is half dead by then is what is written most, and
-//! will soon be deader. *Idle*, half suffices, and the pool is treated as if it were below until
-//! the high mark.
+//! Bands of free space, the tightest first:
+//! - *Wall*: the reserve. Data never gets past it.
+//! - *Pressed*: little is left before the wall, measured by how much could be free at best. Then
+//!   everything that wins space is cleaned. A log that is overwritten for ever ends up there. The
+//!   later an extent is cleaned, the less live data it has, so the band is narrow.
+//! - *Below*: between the marks that the properties `clean-low` and `clean-high` set. Then only
+//!   extents are cleaned of which three quarters are dead, so that a byte moved wins three.
+//!   Half-dead extents hold the data that is written most, and will soon be deader.
+//! - *Idle*: half dead suffices, and the pool is treated as if it were below until the high mark.
 //!
 //! *Soft wall*: some extents before the wall, in pools that have some to spare. A writer that comes
-//! to it waits for the cleaner; only if cleaning wins nothing may it go on, up to the wall. For the
-//! cleaner needs room to work in: with the last extents alone it wins one or two at a time, and
-//! each time a checkpoint has to be taken before they are of use.
+//! to it waits for the cleaner; only if cleaning wins nothing may it go on, up to the wall. The
+//! cleaner needs this room to work in. With the last extents alone it wins one or two at a time,
+//! and each time a checkpoint has to be taken before they are of use.
 //!
-//! **No cliff.** The nearer the wall, the less the cleaner rests between rounds; and once it is
+//! **No cliff.** The nearer the wall, the less the cleaner rests between rounds. Once the pool is
 //! pressed, writers are slowed down smoothly towards the rate at which cleaning has been winning
-//! space, so that they meet it instead of the wall. While one round is under way, the keeper takes
-//! the (light) checkpoint that frees what the last one won.
+//! space, so that they meet that rate instead of the wall. While one round is under way, the
+//! maintenance thread takes the light checkpoint that frees the extents of the last one.
 
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -299,7 +300,7 @@ impl Core {
         self.brake.room.notify_all();
         if self.urgency() == 0.0 {
             self.brake.next_ns.store(0, Ordering::Relaxed);
-            // Who has seen it otherwise waits by now, and hears what follows.
+            // A writer that saw the urgency before waits by now, and hears the wake-up below.
             drop(self.brake.easing.lock());
             self.brake.eased.notify_all();
         }

@@ -1,30 +1,29 @@
-//! The cleaner: takes what lives in extents that are mostly dead to other places, so that a
-//! checkpoint can free them.
+//! The cleaner: moves live data out of extents that are mostly dead, so that a checkpoint can free
+//! them.
 //!
 //! A round goes through these steps; only the last one keeps others out:
 //! 1. *Choose* victims: `Extents::victims`, as of a checkpoint whose number is noted.
-//! 2. *Collect* what lives there, until the round's budget is full: `survivors`. If it takes as
-//!    much space elsewhere as it does where it is, the victims are shunned until something in them
-//!    dies.
+//! 2. *Collect* their live data, until the round's budget is full: `survivors`. If it takes as much
+//!    space elsewhere as in the victims, these are shunned until something in them dies.
 //! 3. *Append* the moves, and wait until they are applied. If a checkpoint captured or was
-//!    published since step 1, what was collected is looked up again first. From the (last) look at
-//!    the map on, no checkpoint captures before the moves hold: that is what makes them exact (see
-//!    `apply`); the rest of a checkpoint goes on beside. If the log has no room left for it, the
-//!    round ends there: what was moved was moved, what was not stays where it is.
+//!    published since step 1, the collected data is looked up again first. From the last look at
+//!    the map on, no checkpoint captures before the moves hold: that makes them exact (see
+//!    `apply`). The rest of a checkpoint goes on beside. If the log has no room left, the round
+//!    ends there: moves that were appended hold, and other data stays in its place.
 //!
-//! The victims hold nothing afterwards that is not dead, and the next checkpoint frees them. So a
-//! crash at any moment leaves each block in one place that counts: the old one, until the moves are
-//! in the log behind a checkpoint, or the new one.
+//! The victims hold only dead data afterwards, and the next checkpoint frees them. So a crash at
+//! any moment leaves each block in one place that counts. It is the old place until the moves are
+//! in the log behind a checkpoint, and the new one from then on.
 //!
-//! **Room.** Data is admitted only if it leaves two extents for moves; of the others, a round sets
-//! aside what neither dirty nor admitted data needs, first of all what lies before the soft wall
-//! (`clean_pass`), which is left for rounds anyway. What lives in one extent fits in two. So a pool
-//! in which anything is dead can be cleaned, however full it is. A crash in the middle of a round
-//! may leave those two used and nothing freed; then one extent at a time is moved into those that
-//! are kept for metadata (`Purpose::Rescue`).
+//! **Room.** Data is admitted only if it leaves two extents for moves. Of the other extents, a
+//! round sets aside those that neither dirty nor admitted data needs. First come those before the
+//! soft wall (`clean_pass`), which are left for rounds anyway. The live data of one extent fits in
+//! two. So a pool in which anything is dead can be cleaned, however full it is. A crash in the
+//! middle of a round may leave those two used and nothing freed. Then one extent at a time is moved
+//! into those that are kept for metadata (`Purpose::Rescue`).
 //!
-//! Costs: an extent is read whole, once; what lives is written once; a map lookup for each fragment
-//! where it is not known what has died (`deaths`).
+//! Costs: an extent is read whole, once; live data is written once; where the dead fragments are
+//! not known (`deaths`), each fragment costs a look-up in the map.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -379,9 +378,14 @@ impl Core {
         }
     }
 
-    /// Step 3, for what was collected since the map had the version `seen`; if extents were
-    /// `cleaned`, as of which checkpoint, and how many. Returns the number of the last checkpoint
-    /// that had captured before. `None` if one has to be taken before the rest can be moved.
+    /// Step 3: appends the survivors and waits until the moves are applied.
+    ///
+    /// `seen`: version of the map at the collection; if the map has changed since, the survivors
+    /// are looked up again first. `cleaned`: number of the checkpoint and count of the emptied
+    /// extents, if whole extents were cleaned.
+    ///
+    /// Returns the number of the last checkpoint that had captured before the moves. `None` if a
+    /// checkpoint has to be taken before the rest can be moved.
     pub(crate) fn move_survivors(
         &self,
         survivors: &mut Survivors,

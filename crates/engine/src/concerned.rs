@@ -1,5 +1,6 @@
-//! Under whose name damage is reported: of those who see it, which need not be the volume that
-//! wrote it. That may have written over it since a snapshot, or be destroyed while clones need it.
+//! The names under which damage is reported: those of the volumes that see it. The volume that
+//! wrote the data need not be one of them: it may have overwritten the data since a snapshot, or be
+//! destroyed while clones need the data.
 
 use format::ObjectState;
 use units::{BlockMask, Epoch, GroupIndex};

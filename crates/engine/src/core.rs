@@ -381,10 +381,12 @@ impl Core {
         }
     }
 
-    /// Bytes that the write buffer may hold now: its share of memory, but in a pool that is nearly
-    /// full no more than leaves room for the worst that they could take in the log, so that writers
-    /// wait for the workers and not for the last extent; and with a slow codec no more than is
-    /// drained in a few seconds, so that writers wait a little each and no flush waits for minutes.
+    /// Bytes that the write buffer may hold now: the least of three.
+    /// - Its share of memory.
+    /// - In a nearly full pool, a part of the log's room, because dirty data may take more than its
+    ///   size there. So writers wait for the workers and not for the last extent.
+    /// - With a slow codec, the bytes that are drained in a few seconds. So writers wait a little
+    ///   each, and no flush waits for minutes.
     pub(crate) fn buffer_limit(&self) -> usize {
         let room = self.room_before(self.geometry.reserve_extents());
         let limit = usize::try_from(room / ROOM_DIVISOR).unwrap_or(usize::MAX).max(BUFFER_BYTES_MIN);

@@ -1,25 +1,32 @@
-//! The map: from (object, group) to where each block lies. Four layers, newest first: the active
-//! overlay (changes since the last checkpoint began), the frozen overlay (changes that a checkpoint
-//! is writing right now), the *settled* overlay (changes that light checkpoints made durable as
-//! they are, without rewriting records), and the records of the store, read through a cache of
-//! decoded groups. Records with what is settled laid over them are the *base*: the map as of the
-//! last checkpoint.
+//! The map: from (object, group) to the location of each block. It has four layers, newest first:
+//! 1. the *active* overlay: changes since the last checkpoint began;
+//! 2. the *frozen* overlay: changes that a checkpoint is writing right now;
+//! 3. the *settled* overlay: changes that light checkpoints made durable as they are, without
+//!    rewriting records;
+//! 4. the records of the store, read through a cache of decoded groups.
 //!
-//! Coherence of the cache with the base: a cached group may lack fragments that are settled, never
-//! anything else. A reader takes what is settled of a group first and the cached group then, which
-//! it loads and puts into the cache if need be, all under the layers' read lock. So before anything
-//! leaves the settled overlay, the store has it; then the write lock is taken once (from here on no
-//! reader holds a group that was loaded before); then it is laid over the cached groups where they
-//! are; and only then it goes. In this way go the groups that were folded (`fold`), and everything
-//! that is settled with a full checkpoint, which does the same with the frozen overlay. A light one
-//! lays the frozen changes over the settled ones. The frozen overlay goes last, under the write
-//! lock: until then it lies above old and new alike, and laying a change over a record that
-//! contains it already changes nothing.
+//! The records with the settled overlay laid over them are the *base*: the map as of the last
+//! checkpoint.
 //!
-//! With several epochs the layers are not merged for a lookup: epoch by epoch, newest first, the
-//! newest layer that knows a block answers for it. A checkpoint may have taken out of the store
-//! what the overlays above it still say; but then no point sees it any more, because the records
-//! that hide it from all points are still there (see `timeline`).
+//! **Coherence of the cache with the base.** A cached group may lack settled fragments, and differs
+//! from the base in nothing else. A reader first takes the settled changes of a group and then the
+//! cached group, which it loads into the cache if need be. It does both under the layers' read
+//! lock. So a change leaves the settled overlay in these steps:
+//! 1. The store gets the change.
+//! 2. The write lock is taken once. From here on no reader holds a group that was loaded before.
+//! 3. The change is laid over the cached groups that it concerns.
+//! 4. The change leaves the overlay.
+//!
+//! Folded groups (`fold`) leave in this way. So does the whole settled overlay with a full
+//! checkpoint, which takes the frozen overlay through the same steps. A light checkpoint lays the
+//! frozen changes over the settled ones. The frozen overlay goes last, under the write lock. Until
+//! then it lies above old and new records alike; laying a change over a record that contains it
+//! already changes nothing.
+//!
+//! With several epochs the layers are not merged for a look-up: epoch by epoch, newest first, the
+//! newest layer that knows a block answers for it. The overlays above the store may still name
+//! blocks that a checkpoint has taken out of the store. No point sees these any more, because the
+//! records that hide them from all points are still there (see `timeline`).
 
 mod level;
 mod scan;

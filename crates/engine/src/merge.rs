@@ -1,12 +1,12 @@
 //! Step 2 of a full checkpoint: the changes are merged into the groups' records, in the order of the groups.
 //!
-//! Where there are many, two threads have half of the groups each: an opening after a crash waits
-//! for it, and in a full log no space comes back before it is done. Groups have nothing to do with
-//! one another, and the parts are put together in their order, so that it comes to the same.
+//! Where there are many groups, two threads have half of them each: an opening after a crash waits
+//! for the merge, and in a full log no space comes back before it is done. Groups are independent
+//! of one another, and the parts are put together in order, so that the result is the same.
 //!
-//! What a clone has in these groups now, it needs no longer of its origin. Where no other clone
-//! does (`need`), the same groups of the origin are trimmed with them, and those of the origin's
-//! own: so a destroyed volume's space comes back as its clones are written over.
+//! A clone no longer needs blocks of its origin that it now has itself in these groups. Where no
+//! other clone needs them (`need`), the same groups of the origin are trimmed along, and those of
+//! the origin's own. So a destroyed volume's space comes back as its clones are written over.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::thread::Builder;

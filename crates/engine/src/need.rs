@@ -1,26 +1,28 @@
-//! What clones need of the objects that they came from. Pure, but for the records, which the caller
-//! hands in.
+//! The blocks that clones need of their origins. Pure, but for the records, which the caller hands
+//! in.
 //!
-//! From a *partial* point only clones look (`points`): no snapshot, no head. Of what is seen there,
-//! a clone needs in a group the blocks that its own records do not know, as seen from some point of
-//! its own; and from a partial point of its own only those that its clones need in turn. The rest
-//! can go (`Timeline::trim`).
+//! A *partial* point is one from which only clones look (`points`): no snapshot, no head. Of the
+//! blocks seen there, a clone needs in a group those that its own records do not know, as seen from
+//! some point of its own. From a partial point of its own it needs only those that its clones need
+//! in turn. The rest can go (`Timeline::trim`).
 //!
-//! **Why what has gone is never missed.** What a clone needs of a group only ever becomes less:
-//! 1. What a point of it knows of a block does not go: a record that answers for a needed block
-//!    stays, and so do its holes, as long as it has an origin.
-//! 2. A head comes to know more with each write and each discard. A snapshot sees what the head
-//!    saw. A rollback goes back to a snapshot, which was a point already. What a stream brings
-//!    comes on top of what the head knows.
+//! **Why a trimmed block is never missed.** The need of a clone in a group only ever becomes less:
+//! 1. A point's knowledge of a block does not go: a record that answers for a needed block stays,
+//!    and so do its holes, as long as the clone has an origin.
+//! 2. A head comes to know more with each write and each discard. A snapshot sees the blocks that
+//!    the head saw. A rollback goes back to a snapshot, which was a point already. Data from a
+//!    stream comes on top of the head's.
 //! 3. No new reader looks from a partial point: clones are made of snapshots, and there is none.
 //!
-//! So it suffices that it is worked out for one state of the log from which every later one
-//! follows. Full checkpoints do: what goes from an origin, and what the clone knows instead, become
-//! durable in one batch of the store, with the descriptors as of that position. Who looks meanwhile
-//! goes down under the layers' lock, and finds in the overlays what the clone knows; who reads
-//! records of several objects one by one reads origins first (`group_pages`). What is moved late
-//! comes back where no point needs it (`reap`), until that group is looked at again: its change is
-//! merged.
+//! So it suffices to work the need out for one state of the log from which every later one follows.
+//! Full checkpoints do that. The blocks that leave an origin, and the clone's records that replace
+//! them, become durable in one batch of the store, with the descriptors as of that position.
+//!
+//! - A reader that runs meanwhile goes down under the layers' lock, and finds the clone's records
+//!   in the overlays.
+//! - A reader of the records of several objects, one by one, reads origins first (`group_pages`).
+//! - A late move may bring a block back where no point needs it (`reap`). It goes when that group
+//!   is looked at again: its change is merged.
 
 use smallvec::SmallVec;
 use units::{BlockMask, Epoch};

@@ -1,16 +1,17 @@
-//! The table of objects: descriptors in memory, by id and by name, and who looks at whose records.
-//! Owns names, properties and points; the log and the map own everything that depends on them.
+//! The table of objects: descriptors in memory, by id and by name, and the points that see each
+//! object's records. Owns names, properties and points; the log and the map own everything that
+//! depends on them.
 //!
 //! A descriptor comes in from the store or from the log and goes through these steps:
-//! 1. the name that the object had is forgotten, the descriptor replaced, the way down from the
-//!    object worked out;
-//! 2. the points that it makes are entered, those that it made before are taken away;
-//! 3. an object that lost a point, and a destroyed one, is due for reaping, and so is one from
-//!    whose points less may be needed than before (`clones`); one that is destroyed and not seen
-//!    any more needs its own origin no longer, which may go on from there. When nothing is left of
-//!    an object, its dictionaries lose their points.
+//! 1. The object's former name is forgotten, the descriptor replaced, and the way down from the
+//!    object worked out.
+//! 2. The points that it makes are entered; its former points are taken away.
+//! 3. Objects become due for reaping: a destroyed object, one that lost a point, and one whose
+//!    points may need less than before (`clones`). A destroyed object that no point sees any more
+//!    needs its own origin no longer, so that the origin may become due as well. When nothing is
+//!    left of an object, its dictionaries lose their points.
 //!
-//! All of this depends on the descriptors alone, so that replay arrives at the same.
+//! All of this depends on the descriptors alone, so that replay arrives at the same table.
 
 mod bookmarks;
 mod clones;

@@ -1,5 +1,5 @@
-//! What the map has learnt since a checkpoint: changes by group, newest epoch first. Bounded by
-//! checkpoints, which are taken when [`Overlay::bytes`] passes a limit.
+//! Changes of the map since a checkpoint, by group, newest epoch first. Bounded by checkpoints,
+//! which are taken when [`Overlay::bytes`] passes a limit.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,20 +1,19 @@
-//! Objects of which nothing is left but that clones came from them: these come from where they came
-//! from, from then on.
+//! Reparents clones of an object that has no data left.
 //!
 //! A destroyed volume stays while clones read through it. Once they have overwritten all inherited
 //! data, it has no records any more (`need`). But each look-up would still visit it, and chains
 //! would grow with each round of promoting and destroying. So:
-//! 1. Behind a full checkpoint, destroyed objects without figures are looked for, from which clones
-//!    came and which no other point sees.
-//! 2. Of such a one there must be nothing: no record in the store, none in any layer above it, and
-//!    no move on its way that was decided while there was something. From then on nothing of it can
-//!    come back: no client writes to it, and it has no fragments to move.
-//! 3. A batch gives its clones its own origin, or none. What replay makes of them is the same at
-//!    each position of the log: with or without a level that has nothing. Who reads meanwhile may
-//!    go down the old way.
+//! 1. Behind a full checkpoint, look for destroyed objects without figures that have clones and
+//!    that no other point sees.
+//! 2. Make sure that such an object is empty: no record in the store, none in any layer above it,
+//!    and no move under way that was decided while it had records. From then on it stays empty: no
+//!    client writes to it, and it has no fragments to move.
+//! 3. Append a batch that gives its clones its own origin, or none. Replay finds the same data at
+//!    each position of the log, with or without an empty level. A reader that runs meanwhile may go
+//!    down the old way.
 //! 4. No point sees the object any more: it is reaped like any other.
 //!
-//! One that has dictionaries stays: what its clones have written may need them.
+//! An object that has dictionaries stays: data that its clones have written may need them.
 
 use std::ops::ControlFlow;
 

@@ -1,14 +1,14 @@
 //! Zeroes written ahead of a log that is synced after every few kilobytes.
 //!
 //! The first write to a place of a sparse file makes the file system record that the place is
-//! written now, and the next sync waits for its journal: two to three times as long as for a place
-//! that was written before. Writers that sync after every block would pay that each time. So once
-//! such a writer is recognised, a stretch ahead of the log is filled with zeroes, and the journal
-//! is waited for once a stretch. Zeroes are no batch, so recovery does not care.
+//! written now, and the next sync waits for its journal. That takes two to three times as long as
+//! for a place that was written before. Writers that sync after every block would pay that each
+//! time. So once such a writer is recognised, a stretch ahead of the log is filled with zeroes, and
+//! the journal is waited for once a stretch. Zeroes are no batch, so recovery does not care.
 //!
-//! A file system's journal syncs twice: behind the data, and behind a few kilobytes that say that
-//! they are whole. There a large batch takes zeroes along for the small one that will follow it, in
-//! the same write. That is as many bytes as the file system's journal does not write for it.
+//! A file system's journal syncs twice: behind the data, and behind its commit block. There a large
+//! batch takes zeroes along for the small one that will follow it, in the same write. The file
+//! system's journal saves as many bytes.
 
 use std::io::Result;
 

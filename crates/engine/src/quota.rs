@@ -2,12 +2,11 @@
 //! Both count live bytes as stored, the volume's snapshots included, which are known exactly at
 //! checkpoints.
 //!
-//! **Quota.** Between two looks, a volume may write as many bytes as it was below its quota, as if
-//! nothing of them could be compressed. When they are used up, what is dirty is drained, a
-//! checkpoint counts, and what is left then is the next allowance. So the quota is never passed but
-//! by writes that are under way at that very moment, and a look comes the more often the nearer it
-//! is. A volume at its quota may go on overwriting what it has itself, and neither a snapshot of it
-//! nor a clone keeps.
+//! **Quota.** Between two checks, a volume may write as many bytes as it was below its quota, as if
+//! none of them could be compressed. When they are used up, dirty data is drained, a checkpoint
+//! counts, and the remainder is the next allowance. So only writes that are under way at that very
+//! moment can pass the quota, and the nearer it is, the more often a check comes. A volume at its
+//! quota may go on overwriting its own data, if neither a snapshot nor a clone keeps it.
 //!
 //! **Reservation.** The unused part of a volume's reservation is a wall for all other volumes
 //! (`space`). A volume that overwrites its own data leaves as much dead. It stops there only if the

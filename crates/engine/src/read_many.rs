@@ -1,18 +1,21 @@
 //! Many reads of one thread at the same time.
 //!
-//! 1. A read *begins*: it enters the volume and the extents, takes from memory what is there (steps
-//!    1 to 3 of `reader`), and what it misses is handed to the disk's ring, neighbours in one read.
-//! 2. What has come is verified and decoded into the request's buffer (step 4 there), in whatever
-//!    order it comes.
+//! 1. A read *begins*: it enters the volume and the extents, and takes the blocks that are in
+//!    memory (steps 1 to 3 of `reader`). The missing units are handed to the disk's ring,
+//!    neighbours in one read.
+//! 2. Completed reads of the ring are verified and decoded into the request's buffer (step 4
+//!    there), in whatever order they come.
 //! 3. With its last piece the read is done, and another read may have its place.
 //!
-//! Whatever is unusual is read in the ordinary way, one after the other, when nothing of this
-//! thread is under way: what failed, so that the error is found again and named, what is too large,
-//! and what is being read ahead, which is waited for.
+//! Unusual reads are done in the ordinary way, one after the other, when nothing of this thread is
+//! under way:
+//! - a read that failed, so that the error is found again and named;
+//! - a read that is too large;
+//! - a read of units that are being read ahead, which is waited for.
 //!
 //! Each read under way holds two locks, shared. No lock is waited for meanwhile: a thread that
-//! wants a lock exclusively may be waiting for these reads. If one cannot be had at once, nothing
-//! more begins until all of this thread's reads are done.
+//! wants a lock exclusively may be waiting for these reads. If a lock cannot be had at once,
+//! nothing more begins until all of this thread's reads are done.
 
 use bytes::Bytes;
 use env::{EndedRead, ReadRing};

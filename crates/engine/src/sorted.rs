@@ -2,10 +2,10 @@
 //! place (see `sort`). They count as cleaning and not as users' data. Their former stored size is
 //! kept, so that they do not take more afterwards.
 //!
-//! What was compressed in another way than the volume's properties say now, by `recompress --mode
-//! archive` or before a property was changed, could grow by being written anew. So a unit that
-//! comes out larger than its blocks were is compressed again, with the strongest of the codecs that
-//! they were compressed with, and the smaller of both is kept. **Bound**: no unit takes more than
+//! Data compressed in another way than the volume's properties say now could grow by being written
+//! anew. It comes from `recompress --mode archive`, or from before a change of a property. So a
+//! unit that comes out larger than its blocks were is compressed again, with the strongest of the
+//! codecs that its blocks had, and the smaller result is kept. **Bound**: no unit takes more than
 //! that codec makes of it.
 
 use codec::{Codec, CodecId, Workspace, ZstdLevel};
