@@ -5,13 +5,12 @@
 //! 1. A pool is *bound by flushes* when several in a row have found little in the write buffer, and
 //!    left nothing. Who goes on writing during a flush keeps the cores busy, and would wait for one
 //!    (an NBD client with 32 requests under way: a fifth less with a worker that compresses ahead).
-//! 2. Then a worker takes what has been in the buffer longest, a few groups at a time, and
-//!    compresses it as a drain would; the *part* that comes of it waits here. It has no place in
-//!    the log yet, so that a burst still makes one batch. What was written last stays in the
-//!    buffer: it may go on growing.
+//! 2. Then a worker takes the oldest groups of the buffer, a few at a time, and compresses them as
+//!    a drain would; the resulting *part* waits here. It has no place in the log yet, so that a
+//!    burst still makes one batch. The newest data stays in the buffer: it may go on growing.
 //! 3. The next drain, on whatever thread, takes all parts along. A flush that is past that point
-//!    waits for what is taken already, so the worker appends by itself what it has finished by
-//!    then.
+//!    waits for the groups taken already, so the worker itself appends the parts that it has
+//!    finished by then.
 //!
 //! To everybody else a part is a batch under way: its groups are in flight in the write buffer, and
 //! readers find them there.
@@ -260,7 +259,7 @@ mod tests {
             write(&volume, group, 100 + group as u8);
         }
         assert!(parts(&pool) >= 2, "{} parts", parts(&pool));
-        // To readers nothing has changed, and what is written again while it waits is newer.
+        // To readers nothing has changed, and data written again while the part waits is newer.
         assert_eq!(read(&volume, 1), 101);
         write(&volume, 1, 7);
         assert_eq!(read(&volume, 1), 7);

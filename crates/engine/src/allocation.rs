@@ -70,9 +70,9 @@ impl Core {
         mut to: GroupIndex,
         records_max: usize,
     ) -> Result<(Vec<GroupIndex>, GroupIndex)> {
-        // The buffer comes first, as for a reader: what leaves it is in the map by then. The other
-        // way round, what is drained between the two looks would be in neither, and be taken for a
-        // hole.
+        // The buffer comes first, as for a reader: data that leaves it is in the map by then. The
+        // other way round, data drained between the two looks would be in neither, and be taken for
+        // a hole.
         let mut groups = self.buffer.groups_in(object.id, from, to);
         // Origins come first, for the same reason: of a destroyed one may go, between two looks,
         // what a clone has just written over.
@@ -92,7 +92,7 @@ impl Core {
         self.data_mask(object, group, wanted, |_| true)
     }
 
-    /// The same, of what is in the map only the pieces that `counts` names.
+    /// The same; of the pieces in the map, only those that `counts` names.
     pub(crate) fn data_mask(
         &self,
         object: &Object,
@@ -130,7 +130,7 @@ mod tests {
     use crate::options::PoolEnv;
     use crate::testing::{env_on, pool_in};
 
-    /// A store that counts what it is asked to go through, and remembers where that began.
+    /// A store that counts the keys it is asked to go through, and remembers where that began.
     struct Counting(Arc<dyn MapStore>, AtomicU64, Mutex<Vec<Vec<u8>>>);
 
     impl MapStore for Counting {

@@ -143,7 +143,7 @@ impl Applier {
         };
         if !live.is_empty() {
             let fragment = FragmentRef { live, ..moved.fragment.at(location) };
-            // What is allocated stays what it was.
+            // The allocated bytes stay the same.
             overlay.change(key, epoch, |record| {
                 if Canary::CleanerDropsSnapshotFragment.is_planted() && epoch != object.epoch() {
                     record.put_holes(live, &mut |_| ());
@@ -202,7 +202,7 @@ impl Applier {
         (from.0..to.0).for_each(|group| put(GroupIndex(group), false));
     }
 
-    /// Groups of which the object, or one that it came from, knows something: what is below must be
+    /// Groups of which the object, or one that it came from, knows something: records below must be
     /// hidden too.
     fn groups_in(&self, object: &Object, from: GroupIndex, to: GroupIndex) -> surface::Result<Vec<GroupIndex>> {
         let mut groups = Vec::new();

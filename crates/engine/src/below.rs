@@ -2,8 +2,8 @@
 //! file system puts on a sparse file, as of the last look.
 //!
 //! A pool is as large as its data file says, but the file system may have less room left. Admission
-//! (`space`) must know it: what was acknowledged has to find its place when it is flushed. So
-//! extents count as left only as far as they have their space below, or can get it.
+//! (`space`) must know it: acknowledged data has to find its place when it is flushed. So extents
+//! count as left only as far as they have their space below, or can get it.
 //!
 //! 1. A *look* asks the storage for its room. If that is enough for every extent that could be
 //!    filled, there is no bound.
@@ -11,7 +11,7 @@
 //!    they are the bound. Those that the pool had when it was opened are looked at once.
 //! 3. With next to no room, the pool is *tight*. In a tight pool, checkpoints keep the log's list
 //!    short, put extents with space on it first, and give the space of all others that are free
-//!    back at once: so what is discarded, destroyed and cleaned is room again, for the pool and for
+//!    back at once: so discarded, destroyed and cleaned data is room again, for the pool and for
 //!    other users of the file system.
 //!
 //! Looks are taken when the pool is opened, by the maintenance thread every now and then, whenever
@@ -30,7 +30,7 @@ const AMPLE_BYTES: u64 = 1 << 30;
 /// Extents of room below which a pool is tight: some more than the log has listed then.
 const TIGHT_EXTENTS: u64 = 64;
 
-/// What was seen at the last look.
+/// Findings of the last look.
 #[derive(Debug)]
 pub(crate) struct Below {
     /// The log can open so many extents in all, counted since the pool was opened; `u64::MAX`: as
@@ -58,8 +58,8 @@ impl Core {
         self.below.bound.load(Ordering::Relaxed).saturating_sub(self.counters.opened_extents.get())
     }
 
-    /// Bytes that can be written to so many free extents: the storage below has what they occupy
-    /// already, and its room. A look of its own, whatever the room: it is for people.
+    /// Bytes that can be written to so many free extents: those that they occupy already, and the
+    /// room of the storage below. A look of its own, whatever the room: it is for people.
     pub(crate) fn free_bytes_below(&self, extents_free: u64) -> u64 {
         let extent_bytes = u64::from(self.geometry.extent_bytes);
         let free = extents_free.min(self.extents_left_below()) * extent_bytes;
@@ -67,7 +67,7 @@ impl Core {
         if room >= free {
             return free;
         }
-        // What is in use has its space to the last byte: it is set aside extent by extent.
+        // Used extents have their space to the last byte: it is set aside extent by extent.
         let used = u64::from(self.geometry.extents()).saturating_sub(extents_free) * extent_bytes;
         // Who cannot be asked has nothing more.
         let occupied = self.env.disk.occupied_bytes().unwrap_or(0);

@@ -174,7 +174,7 @@ impl Core {
     /// [`ErrorKind::Conflict`].
     pub(crate) fn check_bookmark(&self, bookmark: &Object, to: &Object) -> Result<()> {
         let lies_on = |origin: &Origin| {
-            // Of what is undone the levels do not tell any more.
+            // The levels do not list undone epochs any more.
             let is_taken_back = self.objects.get(origin.object).is_none_or(|timeline| {
                 let undone = timeline.descriptor.read().undone.clone();
                 undone.hides(origin.epoch) || undone.forgotten.is_some_and(|cut| cut.hides(origin.epoch, cut.before))

@@ -56,7 +56,7 @@ impl Default for BufferPool {
     }
 }
 
-/// Bytes of large reads that a pool with so much memory may have under way: about what lies in huge
+/// Bytes of large reads that a pool with so much memory may have under way: about the bytes in huge
 /// pages.
 pub(crate) fn large_reads_bytes(memory_bytes: u64) -> u64 {
     (memory_bytes / LARGE_READS_DIVISOR).min(LARGE_READS_BYTES_MAX)

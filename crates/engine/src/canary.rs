@@ -4,7 +4,7 @@
 //! 1. Where a bug is planted, the code asks [`Canary::is_planted`]. Without the feature `canaries`
 //!    that is the constant `false`, and the compiler leaves nothing of the bug.
 //! 2. With the feature, `SHALE_CANARY=NAME` in the environment chooses one bug for the life of the
-//!    process; without that variable the program is what it is without the feature.
+//!    process; without that variable the program behaves as without the feature.
 //! 3. A name that does not exist ends the first thread that asks: a run that plants nothing must
 //!    not look like one that found nothing.
 //!

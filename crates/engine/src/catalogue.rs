@@ -12,9 +12,10 @@
 //! 3. *Append* it in parts. Where they land is noted when they are applied.
 //!
 //! **Space.** A new one is made from space that no other user of the pool needs. When little is
-//! left, what is idle stands in the way of writers: then it moves to the end of the open extent, by
-//! way of one more checkpoint; and if even that does not fit, it is given up: `salvage` would know
-//! less, and `status` says so, until there is room again. So no pin can ever keep a pool full.
+//! left, an idle catalogue stands in the way of writers: then it moves to the end of the open
+//! extent, by way of one more checkpoint; and if even that does not fit, it is given up: `salvage`
+//! would know less, and `status` says so, until there is room again. So no pin can ever keep a pool
+//! full.
 //!
 //! Replay notes entries as it meets them, and passes over parts: whatever catalogue the checkpoint
 //! names is still there.
@@ -35,10 +36,10 @@
 //!   opening says so, and nothing else was written under it), and its mark hides them from then on.
 //! - An opening behind an orderly end is marked and not remembered beyond that: closing a pool ends
 //!   its log for good, and says where in the map store ([`LogEnd`](format::LogEnd)). If recovery
-//!   ends there too, nothing lies behind. So what is remembered are crashes, not commands.
+//!   ends there too, nothing lies behind. So crashes are remembered, not commands.
 //! - A log that goes on under another number after a failed write marks that as well, with the next
-//!   checkpoint; what was given back then was never acknowledged, and is written again, under the
-//!   new number, before any flush is.
+//!   checkpoint; the batches given back then were never acknowledged, and are written again, under
+//!   the new number, before any flush is.
 
 use std::collections::BTreeSet;
 
@@ -64,7 +65,7 @@ const PART_DIVISOR: usize = 4;
 /// many in all.
 const SHORT_EXTENTS: u64 = 4;
 
-/// Extents that are kept for the catalogue, and what is in them.
+/// Extents that are kept for the catalogue, and their content.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Pins {
     /// The catalogue accounts for all batches before this one. `None`: there is none.
@@ -100,8 +101,7 @@ impl Pins {
         }
     }
 
-    /// All pinned extents. None, if there is no catalogue: then what came since it does not help
-    /// either.
+    /// All pinned extents. None, if there is no catalogue: then later entries do not help either.
     pub(crate) fn extents(&self) -> BTreeSet<ExtentIndex> {
         let is_kept = self.as_of.is_some() && !Canary::CatalogueNotKept.is_planted();
         if is_kept { self.base.union(&self.since).copied().collect() } else { BTreeSet::new() }
@@ -281,7 +281,7 @@ impl Core {
         }
         let extents = self.extents.lock();
         let idle = pins.extents().into_iter().filter(|e| extents.is_idle(*e)).count() as u64;
-        // What lies where the pool is being made smaller must go.
+        // Data in the part that the pool is to lose must go.
         let is_beyond = pins.extents().last().is_some_and(|last| last.0 >= self.geometry.extents_usable());
         let own = pins.bytes.div_ceil(self.geometry.extent_bytes.into());
         pins.since_bytes >= pins.bytes.max(SINCE_BYTES_MIN) || idle > own || is_beyond

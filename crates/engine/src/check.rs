@@ -1,5 +1,5 @@
-//! `check`: reads and verifies every structure and every checksum, and compares what the map says
-//! with what it counts.
+//! `check`: reads and verifies every structure and every checksum, and compares the map with its
+//! own counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -57,7 +57,7 @@ pub(crate) struct Checker<'a> {
 }
 
 impl Pool {
-    /// Verifies everything. The pool should be idle: what is written meanwhile may be reported as
+    /// Verifies everything. The pool should be idle: data written meanwhile may be reported as
     /// missing. `progress` gets bytes done and bytes to do.
     ///
     /// What opening the pool with [`repair`](crate::PoolOptions::repair) mended comes first. With
@@ -119,8 +119,8 @@ impl Pool {
 }
 
 impl Core {
-    /// Moves what lives in an extent elsewhere. Whether nothing is left there: what is damaged
-    /// stays, and what the log has open or listed does.
+    /// Moves what lives in an extent elsewhere. Whether nothing is left there: damaged data stays,
+    /// and so do the extents that the log has open or listed.
     fn evacuate(&self, extent: ExtentIndex) -> Result<bool> {
         let within = (extent, ExtentIndex(extent.0 + 1));
         let filled_by = CleanMark::NEVER;
@@ -201,7 +201,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// What was learned about codecs: worth naming, although losing it does no harm.
+    /// The measured costs of codecs: worth naming, although losing it does no harm.
     fn costs(&mut self) -> Result<()> {
         let store = &self.core.env.store;
         let kept = store.get(KEY_LEARNED).map_err(store_error)?;
@@ -261,8 +261,8 @@ impl Checker<'_> {
         store.commit(batch).map_err(store_error)
     }
 
-    /// Goes through all records, a bounded number at a time: what they refer to is counted, and
-    /// read later.
+    /// Goes through all records, a bounded number at a time: the fragments that they refer to are
+    /// counted, and read later.
     fn records(&mut self) -> Result<()> {
         let mut from = vec![b'R'];
         loop {
@@ -305,7 +305,7 @@ impl Checker<'_> {
                 return Ok(());
             }
         };
-        // What was cut off since a snapshot lies there rightly.
+        // Data cut off since a snapshot lies there rightly.
         let is_alone = object.is_live() && object.epoch() == Epoch(0);
         if offset >= object.size_bytes() && is_alone && !record.fragments.is_empty() {
             self.problem("record", Some((&object, offset)), "lies past the end of the volume".to_owned(), false);
@@ -339,8 +339,8 @@ impl Checker<'_> {
 
     /// See [`Core::audit_history`].
     fn history(&mut self) -> Result<()> {
-        // Unreadable records are in no count: then the figures follow the readable ones only. What
-        // was mended is there.
+        // Unreadable records are in no count: then the figures follow the readable ones only.
+        // Mended data is there.
         let is_sound = self.report.problems_total == self.mended;
         for finding in self.core.audit_history(self.repair)? {
             if is_sound {

@@ -69,8 +69,8 @@ pub(crate) struct Captured {
     pins: Pins,
     /// Descriptors that changed since the last checkpoint.
     descriptors: Vec<ObjectDescriptor>,
-    /// Who looked at whose records at the position. What has been destroyed since, however dead by
-    /// now, may be alive again after a crash.
+    /// Who looked at whose records at the position. An object destroyed since, however dead by now,
+    /// may be alive again after a crash.
     pub timelines: Arc<Timelines>,
     /// Reaping that was due.
     pub reaping: Vec<(ObjectId, Reap, u64)>,
@@ -98,7 +98,7 @@ pub(crate) struct CheckpointState {
     deltas: Vec<(u64, u32)>,
     /// Number of the last full one.
     pub last_full: u64,
-    /// What is merged of them behind light checkpoints.
+    /// The part of them that is merged behind light checkpoints.
     pub folding: Folding,
 }
 
@@ -140,8 +140,8 @@ impl Core {
         self.checkpoint_with(&mut state, kind)
     }
 
-    /// Takes a full checkpoint and holds off the next one for as long as what is returned is kept:
-    /// the store has everything.
+    /// Takes a full checkpoint and holds off the next one for as long as the returned guard is
+    /// kept: the store has everything.
     pub(crate) fn checkpoint_and_hold(&self) -> Result<parking_lot::MutexGuard<'_, CheckpointState>> {
         let mut state = self.checkpoint.lock();
         self.checkpoint_with(&mut state, Kind::Full)?;
@@ -176,7 +176,7 @@ impl Core {
         Ok(())
     }
 
-    /// Memory for what is settled.
+    /// Memory for the settled overlay.
     pub(crate) fn settled_bytes_max(&self) -> usize {
         self.options.settled_bytes_max.unwrap_or(self.shares.overlay)
     }

@@ -61,8 +61,7 @@ impl Chooser {
         }
     }
 
-    /// Step 1. `pressed`: writers wait, or nearly; `written_bytes`: what they have written since
-    /// the pool was opened.
+    /// `written_bytes`: bytes that they have written since the pool was opened.
     pub(crate) fn begin(&self, pressed: bool, written_bytes: u64) -> Batch<'_> {
         self.meter.demanded(written_bytes);
         Batch { chooser: self, pressed, is_apart: false, planner: None, region: None, began: None, test_ns: 0 }
@@ -100,7 +99,7 @@ pub(crate) struct Unit<'a, 'core> {
 /// What became of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Chosen {
-    /// With what it was compressed.
+    /// The codec that compressed it.
     pub codec: CodecId,
     /// To how many bytes.
     pub stored: usize,
@@ -109,7 +108,7 @@ pub(crate) struct Chosen {
 }
 
 impl<'a> Batch<'a> {
-    /// The same for what is compressed anew: it lies next to nothing that is being written.
+    /// The same for data that is compressed anew: it lies next to nothing that is being written.
     pub(crate) fn apart(self) -> Self {
         Self { is_apart: true, ..self }
     }
@@ -257,7 +256,7 @@ struct UnitAttempts<'a, 'core> {
     spare: &'a mut Vec<u8>,
     /// Most bytes that are worth storing compressed.
     limit: usize,
-    /// Where it is, with what it was compressed, and to how many bytes.
+    /// Its place, its codec, and its compressed size in bytes.
     last: Option<(Place, CodecId, usize)>,
     kept: Option<(Place, CodecId, usize)>,
     /// See [`Batch::began`].
@@ -306,7 +305,7 @@ impl Attempts for UnitAttempts<'_, '_> {
 }
 
 impl UnitAttempts<'_, '_> {
-    /// Brings what was kept into the target; raw if nothing was.
+    /// Brings the kept result into the target; raw if there is none.
     fn finish(self) -> (CodecId, usize) {
         match self.kept {
             Some((place, codec, len)) => {

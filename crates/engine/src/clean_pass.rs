@@ -79,9 +79,10 @@ const TURN_ROUNDS: u32 = 8;
 const STUCK_MAX: u32 = 2;
 
 impl Pool {
-    /// Cleans now what is dead by more than a twentieth, at most `rounds` rounds of it: until the
-    /// pool is as free as the background cleaner would make it, or with `all` as much as there is;
-    /// of what writers fill meanwhile nothing. What was won is free on return.
+    /// Cleans now the extents of which more than a twentieth is dead, at most `rounds` rounds of
+    /// it: until the pool is as free as the background cleaner would make it, or with `all` as much
+    /// as there is; extents that writers fill meanwhile are left out. The won space is free on
+    /// return.
     ///
     /// # Errors
     /// When the storage fails. Damage does not stop it: see
@@ -90,8 +91,8 @@ impl Pool {
         self.core.clean_pass(all, rounds, None)
     }
 
-    /// Goes on with a pass of which [`clean`](Self::clean) has reported the mark: only what was
-    /// there then is cleaned, so that the pass ends however much is written meanwhile.
+    /// Goes on with a pass of which [`clean`](Self::clean) has reported the mark: only extents of
+    /// that time are cleaned, so that the pass ends however much is written meanwhile.
     ///
     /// # Errors
     /// Those of [`clean`](Self::clean).
@@ -119,7 +120,7 @@ pub(crate) fn run(core: &Weak<Core>) {
         let has_braked = core.brake.has_braked.swap(false, Ordering::Relaxed);
         let is_awaited = core.brake.waiting.load(Ordering::Acquire) > 0;
         if paced == Paced::Nothing && is_awaited {
-            // What was won before may be all that there is.
+            // Space won before may be all that there is.
             let _ = core.take_light_checkpoint();
             *core.brake.futile.lock() += 1;
             core.brake.room.notify_all();
@@ -159,7 +160,7 @@ pub(crate) fn help(core: &Weak<Core>) {
     }
 }
 
-/// What came of a bounded piece of background cleaning.
+/// The outcome of a bounded piece of background cleaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Paced {
     /// It is not due, or there is nothing to clean.
@@ -398,7 +399,7 @@ impl Core {
         self.extents_left() < self.brake.from.load(Ordering::Relaxed)
     }
 
-    /// Whether what was won should become free now: it is of no use before a checkpoint.
+    /// Whether the won space should become free now: it is of no use before a checkpoint.
     pub(crate) fn is_space_due(&self) -> bool {
         let left = self.extents_left().saturating_sub(self.geometry.reserve_extents());
         let patience = if self.is_pressed() { EVACUATED_PRESSED } else { EVACUATED_MAX };
@@ -453,9 +454,9 @@ impl Core {
     /// has room before the soft wall and some more lies before it, or until cleaning wins nothing.
     /// Returns the writer's room; `None`: not even up to the wall is there any, the pool is full.
     ///
-    /// Others are let in as soon as there is room for them. Where they take what is won, this would
-    /// keep the cleaners' threads out for ever, which win more together: after a few rounds they
-    /// have their turn.
+    /// Others are let in as soon as there is room for them. Where they take the won space, this
+    /// would keep the cleaners' threads out for ever, which win more together: after a few rounds
+    /// they have their turn.
     ///
     /// # Errors
     /// Whatever storage and map fail with.
@@ -488,7 +489,7 @@ impl Core {
                     }
                 }
                 is_exhausted |= stuck > STUCK_MAX;
-                // What was won is of use only behind a checkpoint, and each costs as much as many
+                // Won space is of use only behind a checkpoint, and each costs as much as many
                 // extents.
                 if stuck > 0 || self.evacuated.load(Ordering::Relaxed) >= soft {
                     self.take_light_checkpoint()?;
@@ -510,8 +511,8 @@ impl Core {
                 let _still = self.checkpoint.lock();
                 self.try_set_aside(bytes, wall)
             };
-            // Other writers may have been quicker to take what was won: that does not make the pool
-            // full.
+            // Other writers may have been quicker to take the won space: that does not make the
+            // pool full.
             if admitted.is_some() || is_exhausted {
                 return Ok(admitted);
             }
@@ -556,8 +557,8 @@ mod tests {
     use super::*;
     use crate::testing::pool_on;
 
-    /// Writers stood still while rounds read their victims: what lies before the soft wall was kept
-    /// for them, and what they had set aside as well.
+    /// Writers stood still while rounds read their victims: the space before the soft wall was kept
+    /// for the rounds, and so was the space that they had set aside.
     #[test]
     fn what_a_round_sets_aside_before_the_soft_wall_stands_in_nobodys_way() {
         let machine = Machine::new(8 << 20, 1);

@@ -40,7 +40,7 @@ use crate::space::Admitted;
 use crate::survivors::{Collected, Survivors};
 use crate::victim_reads::VictimReads;
 
-/// Victims looked at in one round: bounds what it reads.
+/// Victims looked at in one round: bounds the bytes read.
 const VICTIMS_MAX: usize = 64;
 /// Most bytes that one round moves: bounds its memory, and for how long a checkpoint may have to
 /// wait for it.
@@ -54,7 +54,7 @@ const HEADERS_DIVISOR: u64 = 32;
 /// Extents that a round may fill from which on hot survivors and others go to different ones.
 const APART_EXTENTS_MIN: u64 = CLEAN_EXTENTS + 2;
 /// A round must win at least this share of the extents that it cleans: below that, it costs more
-/// than 32 times what it brings.
+/// than 32 times its gain.
 pub(crate) const GAIN_DIVISOR: u64 = 32;
 /// Damages that are remembered one by one.
 const DAMAGES_MAX: usize = 100;
@@ -102,7 +102,7 @@ pub(crate) enum Round {
     Idle,
     /// So many extents will be free after the next checkpoint, for so many bytes moved.
     Cleaned { extents: u64, moved: u64 },
-    /// What was looked at is not worth it; there may be more.
+    /// The victims looked at are not worth it; there may be more.
     Shunned,
     /// All that there is to clean is in the hands of another round.
     Busy,
@@ -180,7 +180,7 @@ fn keep_within(victims: &mut Vec<Victim>, bytes: u64) {
 }
 
 impl Cleaner {
-    /// Forgets what was evacuated before the checkpoint of that number.
+    /// Forgets the extents evacuated before the checkpoint of that number.
     fn forget_before(&mut self, number: u64) {
         self.evacuated.retain(|(at, _)| *at >= number);
     }
@@ -201,7 +201,7 @@ impl Core {
     /// Step 1: the victims, and the number of the checkpoint as of which they are that.
     fn choose(&self, cleaner: &Cleaner, rule: Rule) -> (u64, Vec<Victim>) {
         let extents = self.extents.lock();
-        // What was evacuated behind the capture of the last checkpoint still seems to live.
+        // Extents evacuated behind the capture of the last checkpoint still seem to live.
         let is_taken =
             |e: ExtentIndex| cleaner.busy.contains(&e) || cleaner.evacuated.iter().any(|(_, set)| set.contains(&e));
         let skip = |e: ExtentIndex, live: u32| is_taken(e) || cleaner.shuns(e, live, rule);
@@ -209,8 +209,8 @@ impl Core {
         (extents.checkpoint(), victims)
     }
 
-    /// What a round may fill now; with `may_dip`, what is kept for moves is part of it. `None` if a
-    /// checkpoint has to be taken first.
+    /// Extents that a round may fill now; with `may_dip`, including those kept for moves. `None` if
+    /// a checkpoint has to be taken first.
     fn allowance(&self, rule: Rule, may_dip: bool) -> Option<Allowance<'_>> {
         let extent_bytes = u64::from(self.geometry.extent_bytes);
         let memory = (self.options.memory_bytes / 32 / extent_bytes).clamp(2, (ROUND_BYTES_MAX / extent_bytes).max(2));
@@ -247,7 +247,7 @@ impl Core {
     }
 
     /// One round. Two may run at the same time: they have different victims, and only one of them
-    /// takes what is kept for moves.
+    /// takes the extents kept for moves.
     ///
     /// # Errors
     /// When storage or map fail. Damage in the extents is remembered, not returned.
@@ -293,8 +293,8 @@ impl Core {
     ) -> Result<Round> {
         let _in_use = self.dictionaries.in_use.read();
         let extent_bytes = u64::from(self.geometry.extent_bytes);
-        // Two streams may open an extent each: that must not take what is kept for the survivors of
-        // one.
+        // Two streams may open an extent each: that must not take the extents kept for the
+        // survivors of one.
         let is_apart_worth = allowance.purpose == Purpose::Clean && !rule.away;
         let apart = is_apart_worth && allowance.bytes >= APART_EXTENTS_MIN * extent_bytes;
         let budget = allowance.bytes - if apart { extent_bytes } else { 0 };
@@ -420,8 +420,8 @@ impl Core {
             }
         }
         if !matches!(ended, Ok(true)) {
-            // Of what was refused a part may be on its way: the next capture must not come between
-            // what it looked at and its end.
+            // Some of the refused moves may be on their way: the next capture must not come between
+            // their look at the map and their end.
             self.log.wait_settled();
         }
         let done = ended?;

@@ -3,11 +3,11 @@
 //! and will be written anyway, so only CPU time is spent; and what takes less room lets the log
 //! write less.
 //!
-//! *Cold* is what is not written again and again, as far as `rewrites` knows. A fragment is tried
-//! when it is moved for the first time. What was moved before may have been tried in vain, or there
-//! was no time: of these as large a share is tried as has won of them lately. What has another
-//! codec than its volume writes was most likely compressed anew already: of that the least share is
-//! tried.
+//! *Cold* is data that is not written again and again, as far as `rewrites` knows. A fragment is
+//! tried when it is moved for the first time. One that was moved before may have been tried in
+//! vain, or there was no time: of these as large a share is tried as has won of them lately. One
+//! with another codec than its volume writes was most likely compressed anew already: of these the
+//! least share is tried.
 //!
 //! **Pace.** While space is short, a cleaner spends at most half of its time here, so that no
 //! writer waits for it more than twice as long as without; else as much as there is to do, because
@@ -27,12 +27,13 @@ use crate::survivors::Survivors;
 
 /// The least share of those that were moved before that is tried, in thousandths.
 const AGAIN_PERMILLE_MIN: u32 = 125;
-/// What one of them says of the next ones is this part of what is known.
+/// The weight of one sample in the running estimate.
 const AGAIN_MEMORY: i64 = 64;
 /// Most time that is saved up for later.
 const CREDIT_NS_MAX: i64 = 100_000_000;
 
-/// What cleaners may spend on compressing while space is short, and on what it was worth it.
+/// The cleaners' budget for compressing while space is short, and the kinds of data that were worth
+/// it.
 #[derive(Debug, Default)]
 pub(crate) struct ColdPace {
     credit_ns: AtomicI64,
@@ -71,11 +72,11 @@ impl ColdPace {
     }
 }
 
-/// Compresses what is cold in one round of cleaning.
+/// Compresses cold data in one round of cleaning.
 pub(crate) struct ColdRecoder<'a> {
     core: &'a Core,
     recoder: Recoder<'a>,
-    /// The volume that was asked about last, how it is written, and what it wants.
+    /// The volume that was asked about last, how it is written, and its settings.
     known: Option<(ObjectId, Compression, Option<Settings>)>,
     /// Bytes before and after, of extents that were collected whole, and of the one under way.
     whole: (u64, u64),
@@ -133,7 +134,7 @@ impl<'a> ColdRecoder<'a> {
         }
     }
 
-    /// The round is done; what came of it was moved, or not.
+    /// The round is done; its results were moved, or not.
     pub(crate) fn finish(self, has_moved: bool) {
         self.recoder.finish();
         if has_moved {

@@ -23,7 +23,7 @@ pub(crate) struct Place {
 /// Who sees a place of an object's.
 pub(crate) struct Concerned {
     /// The name to report it under: the object's own if it sees it as it is now, else that of the
-    /// newest of its snapshots that does, or of the newest of what was cloned from it.
+    /// newest of its snapshots that does, or of the newest of its clones.
     pub name: String,
     /// The blocks that are seen under it.
     pub blocks: BlockMask,
@@ -45,8 +45,8 @@ impl Concerned {
 }
 
 impl Core {
-    /// Who sees what is stored at a place of an object's. Goes through all objects: for what is
-    /// damaged only.
+    /// The objects that see the data stored at a place of an object. Goes through all objects: for
+    /// damaged data only.
     pub(crate) fn concerned(&self, object: &Object, place: Place) -> Concerned {
         let live = place.fragment.map_or(BlockMask::FULL, |(_, live)| live);
         let mut found = Vec::new();
@@ -59,7 +59,7 @@ impl Core {
             }
             let blocks = match place.fragment {
                 None => BlockMask::FULL,
-                // Where the map cannot be read, what it leads to cannot either.
+                // Where the map cannot be read, the data behind it cannot either.
                 Some((location, _)) => self.map.lookup(&levels, place.group, live).map_or(live, |pieces| {
                     let here = pieces.iter().filter(|piece| piece.fragment.location == location);
                     here.fold(BlockMask::EMPTY, |mask, piece| mask.or(piece.fragment.live))

@@ -45,9 +45,9 @@ use crate::walked::Walked;
 use crate::workers::{Workers, room_mark};
 use crate::write_buffer::WriteBuffer;
 
-/// The write buffer takes this part of the room that is left: what is dirty may cost twice its
-/// bytes in the log (`space`). With a quarter, writers waited for the workers, a moment each but
-/// every thirtieth time, more often than for room.
+/// The write buffer takes this part of the room that is left: dirty data may cost twice its bytes
+/// in the log (`space`). With a quarter, writers would wait for the workers more often than for
+/// room.
 const ROOM_DIVISOR: u64 = 3;
 /// Least limit of the write buffer, however full the pool is: a few batches' worth.
 const BUFFER_BYTES_MIN: usize = 512 << 10;
@@ -75,7 +75,7 @@ pub(crate) struct Shares {
     pub units: usize,
     /// Prepared dictionaries.
     pub dictionaries: u64,
-    /// What has died in the extents.
+    /// Bytes for the dead fragments of extents.
     pub deaths: usize,
 }
 
@@ -112,7 +112,7 @@ pub(crate) struct Core {
     pub live_bytes: AtomicU64,
     /// Free extents whose space was not given back below.
     pub unpunched: Mutex<BTreeSet<ExtentIndex>>,
-    /// The pool is being closed, and what it has for the log shall go back.
+    /// The pool is being closed, and the space listed for the log shall go back.
     pub ends: AtomicBool,
     /// The pool is being closed.
     pub closes: AtomicBool,
@@ -126,12 +126,12 @@ pub(crate) struct Core {
     /// Held shared by rounds in the background, exclusively by a writer that must know how much can
     /// be won at all.
     pub cleaning: RwLock<()>,
-    /// Held by the round that may take what is kept for moves.
+    /// Held by the round that may take the extents kept for moves.
     pub dipping: Mutex<()>,
     pub brake: Brake,
     pub scrub: Mutex<Scrubbing>,
-    /// Where damage is suspected, and what was told of it. Never held while anything else is waited
-    /// for.
+    /// Where damage is suspected, and the last report of it. Never held while anything else is
+    /// waited for.
     pub suspicion: Mutex<Suspicion>,
     /// Damage that opening the pool has mended; a check reports it.
     pub mended: Mutex<Vec<Problem>>,
@@ -145,8 +145,8 @@ pub(crate) struct Core {
     /// Held shared from a look at the map to the moves that follow from it, exclusively for a
     /// moment while a checkpoint captures.
     pub still: RwLock<()>,
-    /// Raised when a checkpoint captures, and before and after it is published: what was seen
-    /// meanwhile may be a mixture.
+    /// Raised when a checkpoint captures, and before and after it is published: a look meanwhile
+    /// may have seen a mixture.
     pub map_version: AtomicU64,
     /// Number of the checkpoint that captured last.
     pub captured: AtomicU64,
@@ -156,7 +156,7 @@ pub(crate) struct Core {
     pub units: UnitCache,
     /// What `compression=auto` knows.
     pub chooser: Chooser,
-    /// What was written lately.
+    /// Groups written lately.
     pub rewrites: Rewrites,
     pub cold_pace: ColdPace,
     pub dictionaries: Dictionaries,
@@ -164,7 +164,8 @@ pub(crate) struct Core {
     pub ahead: Ahead,
     /// Bytes of reservations that are not used.
     pub reserved_unmet: AtomicU64,
-    /// Held by the writer that makes room in a pool that seems full; others wait for what it wins.
+    /// Held by the writer that makes room in a pool that seems full; others wait for the space that
+    /// it wins.
     pub making_room: Mutex<()>,
     /// Held by whatever changes the table of objects.
     pub admin: Mutex<()>,
@@ -193,11 +194,11 @@ pub(crate) struct Core {
     /// How much of the log had come since the last checkpoint when that last changed, and when it
     /// was.
     pub resting: Mutex<(u64, u64)>,
-    /// What was made of the standby memory when the pool was opened.
+    /// The state in which the standby memory was found when the pool was opened.
     pub standby: Mutex<StandbyFacts>,
     failed: Mutex<Option<String>>,
     has_failed: AtomicBool,
-    /// What is written to has been deleted: it is gone when the pool lets go of it.
+    /// The data file has been deleted: it is gone when the pool lets go of it.
     is_deleted: AtomicBool,
     closed: AtomicBool,
 }
@@ -372,8 +373,8 @@ impl Core {
             if self.drain(generation)? {
                 continue;
             }
-            // What is left is in the hands of other threads. If one of them fails, its groups come
-            // back to the queue, and this thread takes them and sees the error itself.
+            // The remaining groups are in the hands of other threads. If one of them fails, its
+            // groups come back to the queue, and this thread takes them and sees the error itself.
             if self.buffer.wait_drained(generation, Duration::from_millis(100)) {
                 return Ok(());
             }
@@ -381,12 +382,13 @@ impl Core {
         }
     }
 
-    /// Bytes that the write buffer may hold now: the least of three.
+    /// Bytes that the write buffer may hold now: the least of these.
     /// - Its share of memory.
     /// - In a nearly full pool, a part of the log's room, because dirty data may take more than its
     ///   size there. So writers wait for the workers and not for the last extent.
     /// - With a slow codec, the bytes that are drained in a few seconds. So writers wait a little
     ///   each, and no flush waits for minutes.
+    /// - The limit of the standby ring, if there is one.
     pub(crate) fn buffer_limit(&self) -> usize {
         let room = self.room_before(self.geometry.reserve_extents());
         let limit = usize::try_from(room / ROOM_DIVISOR).unwrap_or(usize::MAX).max(BUFFER_BYTES_MIN);

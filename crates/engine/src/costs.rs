@@ -1,5 +1,5 @@
-//! The table of what was learned about codecs, shared by all threads: one word for each cell, read
-//! and replaced without a lock. Kept in the map store at checkpoints.
+//! The table of codec costs, shared by all threads: one word for each cell, read and replaced
+//! without a lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

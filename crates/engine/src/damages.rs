@@ -35,7 +35,7 @@ const LOOKED_AT: usize = 16;
 /// at work.
 const UNDER_WAY_NS: u64 = 5_000_000_000;
 
-/// What is known to be damaged, and of the last scrub.
+/// Known damage, and the last scrub.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DamageReport {
     /// When the last scrub began and ended, in seconds since 1970; 0 if it never did.
@@ -50,7 +50,7 @@ pub struct DamageReport {
     pub bytes_total: u64,
     /// Damages that it found.
     pub found: u64,
-    /// What is known to be damaged, and was not acknowledged.
+    /// Known damage that was not acknowledged.
     pub damages: Vec<Problem>,
     /// Damages beyond the list.
     pub unlisted: u64,
@@ -58,7 +58,7 @@ pub struct DamageReport {
     pub acknowledged: u64,
 }
 
-/// Extents under suspicion, and what was told last.
+/// Extents under suspicion, and the last report.
 #[derive(Debug, Default)]
 pub(crate) struct Suspicion {
     extents: BTreeSet<ExtentIndex>,
@@ -70,7 +70,7 @@ pub(crate) struct Suspicion {
 }
 
 impl Pool {
-    /// What is damaged as far as that is known. Looks again at a few of the places concerned.
+    /// Returns the known damage. Looks again at a few of the places concerned.
     pub fn damage_report(&self) -> DamageReport {
         self.core.damage_report()
     }
@@ -117,11 +117,11 @@ impl Core {
     }
 
     fn damage_report(&self) -> DamageReport {
-        // A slice is under way: then what it began with is told.
+        // A slice is under way: then the list is told as it was at the slice's begin.
         let is_in_slice = match self.scrub.try_lock() {
             None => true,
             Some(mut known) => {
-                // Without the map nothing can be looked at; what was told last stands.
+                // Without the map nothing can be looked at; the last report stands.
                 if self.failure().is_none()
                     && let Ok(mut state) = known.state(self)
                 {
@@ -152,7 +152,7 @@ impl Core {
         kept.map(|()| count)
     }
 
-    /// Enters what is under suspicion, all of it: for a check, which has read everything.
+    /// Enters all suspects: for a check, which has read everything.
     pub(crate) fn enter_suspects(&self) -> Result<()> {
         let mut known = self.scrub.lock();
         let mut state = known.state(self)?;
@@ -206,8 +206,8 @@ impl Core {
     }
 }
 
-/// Replaces what the list says of an extent by what was found there. Returns how much of that the
-/// list has no room for.
+/// Replaces the list's entries of an extent by the new findings. Returns the number of findings for
+/// which the list has no room.
 pub(crate) fn enter(state: &mut ScrubState, extent: ExtentIndex, mut found: Vec<ScrubDamage>) -> u64 {
     let is_same =
         |a: &ScrubDamage, b: &ScrubDamage| a.extent == b.extent && a.volume == b.volume && a.offset == b.offset;

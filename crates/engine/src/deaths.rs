@@ -1,5 +1,5 @@
-//! What has died in the extents that the log has filled, fragment by fragment: so the cleaner knows
-//! what lives in one without asking the map, which for a large pool is not in memory.
+//! The dead fragments of the extents that the log has filled: so the cleaner knows the live data of
+//! one without asking the map, which for a large pool is not in memory.
 //!
 //! Of an extent either everything is known since the log began to fill it, or nothing: of those
 //! that were there when the pool was opened, and of those that were forgotten because the memory
@@ -10,9 +10,9 @@
 //!   batch, or the one that replaces it, is applied. When the log has passed an extent, as of a
 //!   checkpoint, nothing of this kind can happen to it any more.
 //!
-//! So what is named by the batches of a passed extent, less what is dead, is exactly what the
-//! records pointed to at the last checkpoint, and the sum of its live bytes proves it. If it does
-//! not, the caller has to ask the map (`residents`).
+//! So the fragments named by the batches of a passed extent, less the dead ones, are exactly those
+//! that the records pointed to at the last checkpoint, and the sum of the extent's live bytes
+//! proves it. If it does not, the caller has to ask the map (`residents`).
 //!
 //! Memory: 4 bytes for each fragment that has died, 8 while a part of it has, and some dozens for
 //! each extent.
@@ -70,14 +70,14 @@ impl Toll {
         }
     }
 
-    /// With what was counted elsewhere.
+    /// Adds the counts of another part.
     pub(crate) fn append(&mut self, other: Self) {
         other.deaths.into_iter().for_each(|death| self.push(death));
         self.more.extend(other.more);
     }
 }
 
-/// What has died in one extent.
+/// The dead fragments of one extent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Dead {
     pub since: Since,
@@ -153,12 +153,12 @@ impl Deaths {
         }
     }
 
-    /// What has died in an extent, if that is known.
+    /// The dead fragments of an extent, if they are known.
     pub(crate) fn of(&self, extent: ExtentIndex) -> Option<&Dead> {
         self.known.get(&extent)
     }
 
-    /// Enters what a checkpoint counted, but not what lay in extents that are `gone`.
+    /// Enters the counts of a checkpoint, but not those of extents that are `gone`.
     pub(crate) fn take(&mut self, toll: &Toll, gone: &[ExtentIndex]) {
         gone.iter().chain(&toll.more).for_each(|extent| self.forget(*extent));
         self.enter(&toll.deaths);
@@ -172,8 +172,8 @@ impl Deaths {
             dead.enter(death);
             let after = dead.entries();
             self.entries = self.entries + after - before;
-            // What has few will be cleaned last. So room is left for those that come to be cleaned
-            // soon.
+            // Extents with few dead fragments will be cleaned last. So room is left for those that
+            // come to be cleaned soon.
             if self.entries > self.max && after * self.known.len() <= self.entries {
                 self.forget(death.extent);
             }

@@ -13,14 +13,14 @@ use crate::write_buffer::GroupKey;
 
 /// All deltas of a store.
 pub(crate) struct Deltas {
-    /// What they say, one laid over the other.
+    /// Their changes, one laid over the other.
     pub settled: Overlay,
     /// Their numbers: of the checkpoint, and of the part of it.
     pub keys: Vec<(u64, u32)>,
 }
 
-/// Reads the deltas of a store, of which there must be `expected`; nothing but the log knows what
-/// they say. The inner error says what is wrong with them.
+/// Reads the deltas of a store, of which there must be `expected`; their content is known to the
+/// log only. The inner error says what is wrong with them.
 ///
 /// # Errors
 /// What the store fails with.

@@ -1,5 +1,5 @@
-//! The volumes of a pool as a set of devices: what is told of each, and finding it by its name or
-//! its number. Owns nothing.
+//! The volumes of a pool as a set of devices: the information on each, and finding it by its name
+//! or its number. Owns nothing.
 
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ impl Objects {
 }
 
 impl Core {
-    /// What is told of a volume or a snapshot.
+    /// Information on a volume or a snapshot.
     fn device_info(&self, object: &Object) -> DeviceInfo {
         DeviceInfo {
             id: DeviceId(object.id.0),
@@ -100,8 +100,8 @@ impl Core {
         // First: what leaves the write buffer now is in the other figures then. With neither, a
         // volume would seem empty to a program that copies files, and not be copied.
         let dirty = self.buffer.data_bytes_of(object.id) as u64;
-        // What it owns and what it may see of others: not less than it holds, and not more than
-        // there can be.
+        // Its own bytes and those that it may see of others: not less than it holds, and not more
+        // than there can be.
         let below = object.levels();
         let below = below.iter().filter(|level| level.object != object.id);
         let seen = below.filter_map(|level| self.objects.get(level.object)).map(|o| o.allocated_bytes());

@@ -84,7 +84,7 @@ pub(crate) struct Dictionaries {
     unreadable: Mutex<BTreeMap<u32, u64>>,
     pub sampling: Sampling,
     /// Held shared by rounds of the cleaner, which may use a dictionary at their beginning and
-    /// append what they made of it at their end.
+    /// append the fragments made with it at their end.
     pub in_use: RwLock<()>,
     /// Held by the training: one at a time.
     pub training: Mutex<()>,
@@ -170,7 +170,7 @@ impl Core {
         (!numbers.is_empty()).then_some(Encoders { core: self, numbers, made: Vec::new() })
     }
 
-    /// Nothing is compressed with these from now on, but for what is under way.
+    /// Nothing is compressed with these from now on, but for batches under way.
     pub(crate) fn retire_dictionaries(&self, ids: &BTreeSet<ObjectId>) {
         self.dictionaries.unusable.lock().extend(ids.iter().copied());
     }

@@ -11,8 +11,8 @@
 //! 3. All objects' records, as of the last checkpoint, are gone through in the order of their keys;
 //!    of each fragment with a dictionary the payload is read, verified, and asked which one. What
 //!    cannot be read or verified may need any of them.
-//! 4. A checkpoint makes durable what was seen, readers who came before are waited for, and
-//!    dictionaries that no fragment names are destroyed. The others may be used again.
+//! 4. A checkpoint makes the state that was seen durable, readers who came before are waited for,
+//!    and dictionaries that no fragment names are destroyed. The others may be used again.
 //!
 //! Records are looked at page by page. Only for a page checkpoints are held off: until the next
 //! one, what the last one points at stays in its place.

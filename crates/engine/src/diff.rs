@@ -1,5 +1,5 @@
-//! What has changed between a snapshot and a later one, or the volume as it is: from the map alone,
-//! no data is read.
+//! The changes between a snapshot and a later one, or the volume as it is: from the map alone, no
+//! data is read.
 //!
 //! A block is the same if both find it in the same record: the content of a record of a past epoch
 //! never changes. It may be called changed although the same bytes were written again.
@@ -12,7 +12,7 @@ use crate::group_pages::look_down;
 use crate::map::{Level, Piece};
 use crate::pool::Pool;
 
-/// A range that has changed, and what it holds now.
+/// A range that has changed, and its present content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Changed {
     /// First byte.
@@ -23,23 +23,22 @@ pub struct Changed {
     pub now: Allocation,
 }
 
-/// A stretch of what has changed.
+/// A stretch of changed blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiffPage {
-    /// In order; neighbours differ in what they hold.
+    /// In order; neighbours differ in their content.
     pub changes: Vec<Changed>,
     /// From where to go on; `None`: that was all.
     pub next: Option<u64>,
-    /// Sizes before and now, in bytes: what lies behind the smaller one is there in one of them
-    /// only.
+    /// Sizes before and now, in bytes: data behind the smaller one is there in one of them only.
     pub sizes: (u64, u64),
 }
 
 impl Pool {
     /// Changes from `from`, a snapshot, to `to`, another snapshot or a volume, beginning at byte
     /// `start`. Returns after a bounded number of map records: go on from [`DiffPage::next`]. The
-    /// first page (`start` 0) takes a checkpoint, so that what was written before is seen; of a
-    /// volume that is being written, later changes may or may not be.
+    /// first page (`start` 0) takes a checkpoint, so that earlier writes are seen; of a volume that
+    /// is being written, later changes may or may not be.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Corrupt`], and what a checkpoint fails with.
@@ -56,7 +55,7 @@ impl Pool {
             if let Some(gone) = [&old, &new].into_iter().find(|object| !object.is_readable()) {
                 return Err(Error::new(ErrorKind::NotFound, format!("'{}' has been destroyed", gone.title())));
             }
-            // As long as both look from where they looked, nothing of what they see has gone.
+            // As long as both look from the same points, nothing that they see has gone.
             if (old.levels(), new.levels()) == (old_levels, new_levels) {
                 return Ok(page);
             }

@@ -5,8 +5,8 @@
 //! 3. Each unit is compressed straight into the batch, behind room for the header, with the codec
 //!    that its properties name or that `chooser` picks; one that saves too little is stored raw.
 //!    The checksum is taken while the bytes are hot.
-//! 4. In a pool that the cleaner has to work for, what is not written often is divided off, for the
-//!    log's cold stream (`rewrites`).
+//! 4. In a pool that the cleaner has to work for, data that is not written often is divided off,
+//!    for the log's cold stream (`rewrites`).
 //! 5. The batch, or both, are appended; when the last one is applied, the groups leave the buffer.
 //!
 //! Any number of threads do this at the same time, each with groups of its own.
@@ -69,7 +69,7 @@ impl Core {
         Ok(true)
     }
 
-    /// Appends what was drained and waits until it is written.
+    /// Appends drained parts and waits until they are written.
     pub(crate) fn append_drained(&self, parts: Vec<Prepared>) -> Result<()> {
         self.append_parts(parts, |prepared, purpose| self.append(prepared, purpose))?;
         self.workers.drained();
@@ -99,8 +99,8 @@ impl Core {
             match append(part, purpose) {
                 Ok(ticket) => begun = Some(ticket.incarnation),
                 Err(error) => {
-                    // It has been given back what it completes; what others would have completed is
-                    // still here.
+                    // The failed part itself was given back; the parts of other threads are still
+                    // here.
                     parts.for_each(|part| self.buffer.failed(&part.taken));
                     return Err(error);
                 }
@@ -109,7 +109,7 @@ impl Core {
         Ok(())
     }
 
-    /// Steps 1 to 4. `None`: nothing was dirty; no part: what was taken needs no batch.
+    /// Steps 1 to 4. `None`: nothing was dirty; no part: the taken groups need no batch.
     fn prepare(&self, generation: u64) -> Result<Option<Vec<Prepared>>> {
         self.heal()?;
         // Changes that pile up faster than checkpoints write them would fill memory: then draining
@@ -129,7 +129,7 @@ impl Core {
         Ok(had_some.then_some(prepared))
     }
 
-    /// Steps 2 and 3. `None`: what was taken needs no batch.
+    /// Steps 2 and 3. `None`: the taken groups need no batch.
     pub(crate) fn compress_taken(&self, mut taken: Vec<Taken>) -> Option<Prepared> {
         taken.sort_unstable_by_key(|t| t.key);
         let (mut runs, gone) = self.plan(&mut taken);
@@ -145,7 +145,7 @@ impl Core {
         Some(prepared)
     }
 
-    /// What is left to do with all that a drain appends.
+    /// The work left with all that a drain appends.
     pub(crate) fn complete(&self, prepared: Prepared) -> Vec<Prepared> {
         let sorted = sorted_blocks(&prepared.taken);
         let moved_bytes = sorted_bytes(&prepared.entries, &sorted);
@@ -156,7 +156,7 @@ impl Core {
 
     /// Step 4.
     fn separate(&self, mut prepared: Prepared, sorted: &[(GroupKey, BlockMask)]) -> Vec<Prepared> {
-        // What is sorted has been there for long, and shall lie together.
+        // Sorted data has been there for long, and shall lie together.
         if !sorted.is_empty() && sorted.len() == prepared.taken.len() {
             prepared.stream = Stream::Cold;
             return vec![prepared];
@@ -393,7 +393,7 @@ impl Core {
         Err(self.full_error())
     }
 
-    /// The error of a full pool. If it is what lies below that has no room, that is its source.
+    /// The error of a full pool. If the storage below has no room, that error is its source.
     pub(crate) fn full_error(&self) -> Error {
         if self.is_tight() {
             let text = "the storage below the pool's data has no room left: make some there, or discard or destroy what is not needed (reads, \
@@ -408,7 +408,7 @@ impl Core {
     }
 }
 
-/// Discards were not admitted, and need not be: what they take comes back.
+/// Discards were not admitted, and need not be: their space comes back.
 fn purpose_of(prepared: &Prepared) -> Purpose {
     if prepared.payload_bytes() > 0 { Purpose::Data } else { Purpose::Metadata }
 }
@@ -444,7 +444,7 @@ fn plan_group(run: &mut Run<'_>, group: &Taken, taken: usize, settings: Settings
     }
 }
 
-/// The stream of what is written often, or of what is not.
+/// The stream of data that is written often, or of other data.
 pub(crate) fn stream_of(is_hot: bool) -> Stream {
     if is_hot { Stream::Hot } else { Stream::Cold }
 }

@@ -1,6 +1,6 @@
-//! Why data is stored as it is: per region what was chosen and what it cost and saved, from the
-//! map; what is remembered of it; and for one region, what each candidate makes of its first unit
-//! now, and why the others lose. Reads; changes nothing.
+//! Why data is stored as it is: per region the chosen codec, its cost and saving, from the map; the
+//! memory of the region; and for one region, the result of each candidate on its first unit now,
+//! and why the others lose. Reads; changes nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,11 +33,11 @@ pub struct CodecUse {
     pub units: u64,
     /// Bytes of live data.
     pub raw_bytes: u64,
-    /// What they take.
+    /// Their stored size.
     pub stored_bytes: u64,
 }
 
-/// What is remembered of a region, if it is.
+/// The memory of a region, if there is one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Remembered {
     /// Codec that won the last test; `raw`: none paid.
@@ -57,7 +57,7 @@ pub struct RegionReport {
     pub offset: u64,
     /// Bytes of it that hold data.
     pub raw_bytes: u64,
-    /// What they take.
+    /// Their stored size.
     pub stored_bytes: u64,
     /// By codec, the most data first.
     pub codecs: Vec<CodecUse>,
@@ -74,7 +74,7 @@ pub struct Trial {
     pub stored_bytes: Option<u64>,
     /// CPU nanoseconds that it took now.
     pub cpu_ns: u64,
-    /// What was expected of it: saving as a share, and CPU nanoseconds for a KiB.
+    /// The expectation: saving as a share, and CPU nanoseconds for a KiB.
     pub expected_saving: f64,
     /// See `expected_saving`.
     pub expected_ns_per_kib: f64,

@@ -29,7 +29,7 @@ impl Stored {
     pub(crate) fn payload<'a>(&self, extent: &'a [u8]) -> Option<&'a [u8]> {
         extent.get(self.offset..self.offset + self.fragment.stored as usize)
     }
-    /// Whether the payload is what was written.
+    /// Whether the payload is as it was written.
     pub(crate) fn is_intact(&self, payload: &[u8]) -> bool {
         let FragmentEntry { first, count, codec, checksum, .. } = self.fragment;
         let identity = FragmentIdentity { object: self.object, epoch: self.epoch, first, count, codec };

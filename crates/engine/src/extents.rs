@@ -115,8 +115,8 @@ impl Extents {
         self.free = self.count_free();
     }
 
-    /// Extents before `end` that hold nothing: those on the log's list are among them, and what it
-    /// has open.
+    /// Extents before `end` that hold nothing: those on the log's list and those that it has open
+    /// are among them.
     pub(crate) fn idle_before(&self, end: usize) -> u64 {
         self.state.iter().take(end).filter(|state| **state != State::Used).count() as u64
     }
@@ -186,8 +186,8 @@ impl Extents {
         *slot = state;
     }
 
-    /// Live bytes were counted anew: what is live in `extent` is `live`. If that is nothing, the
-    /// extent is free after the next opening: who knows who is in it now.
+    /// Live bytes were counted anew: `extent` has `live` of them. If that is 0, the extent is free
+    /// after the next opening: who knows who is in it now.
     pub(crate) fn recount(&mut self, extent: ExtentIndex, live: u32) {
         let Some(slot) = self.live.get_mut(extent.0 as usize) else { return };
         self.live_bytes = self.live_bytes - u64::from(*slot) + u64::from(live);
@@ -306,7 +306,7 @@ impl Extents {
     /// That falls while we wait, since what lives dies at some rate r: by r u / (1 - u)^2 a second.
     /// To clean where waiting wins least is what makes the sum over all extents least (Lomet and
     /// Luo, *Efficiently Reclaiming Space in a Log Structured Store*, ICDE 2021, section 4). The
-    /// rate is taken to be 1 / age: what has lived for long is likely to live as long again.
+    /// rate is taken to be 1 / age: data that has lived for long is likely to live as long again.
     /// Against benefit over cost (Rosenblum and Ousterhout 1992), (1 - u) age / (1 + u), a model of
     /// a log that is 80 % full writes as much at uniform overwrites and at a sharp 80/20 skew, and
     /// 5 % less if the skew is self-similar; against the least live bytes first, 13 to 16 % less
@@ -344,8 +344,8 @@ impl Extents {
         CleanMark(self.now)
     }
 
-    /// The checkpoint is durable: live bytes and states become what it says. Freed extents become
-    /// free only with [`release`](Self::release), when no reader is left in them.
+    /// The checkpoint is durable: live bytes and states become those of `plan`. Freed extents
+    /// become free only with [`release`](Self::release), when no reader is left in them.
     pub(crate) fn apply(&mut self, plan: &ExtentPlan) {
         for (extent, change) in &plan.usage {
             if let Some(live) = self.live.get_mut(extent.0 as usize) {
@@ -368,8 +368,8 @@ impl Extents {
     }
 
     /// Ends the checkpoint: makes the plan's freed extents free, except those that it listed again;
-    /// returns them. Only now does it count as the last one: until the changes have thawed, who
-    /// looks at the map may see what was before it.
+    /// returns them. Only now does it count as the last one: until the changes have thawed, a look
+    /// at the map may see the state before it.
     pub(crate) fn release(&mut self, plan: &ExtentPlan) -> Vec<ExtentIndex> {
         self.number += 1;
         let mut listed = plan.listed.clone();

@@ -2,20 +2,20 @@
 //! so that no full checkpoint has to merge all of it at once. While that took place no space came
 //! back, and in a full log writers stood still.
 //!
-//! 1. A *sweep* begins when most of the memory for what is settled is used. It goes through the
-//!    groups that have something settled then: all that the deltas say up to that checkpoint.
-//! 2. Behind each light checkpoint comes a slice of it: the groups' records, with what is settled
-//!    laid over them, go into the store in one batch. That changes nothing of the base, so that
-//!    nothing has to be counted, and it does not matter when it becomes durable. Then the groups
-//!    leave the overlay.
+//! 1. A *sweep* begins when most of the memory for the settled overlay is used. It goes through the
+//!    groups with settled changes of that moment: all that the deltas say up to that checkpoint.
+//! 2. Behind each light checkpoint comes a slice of it: the groups' records, with their settled
+//!    changes laid over them, go into the store in one batch. That changes nothing of the base, so
+//!    that nothing has to be counted, and it does not matter when it becomes durable. Then the
+//!    groups leave the overlay.
 //! 3. At the end of the sweep the store is made durable, and the next light checkpoint removes the
 //!    deltas up to where it began.
 //!
 //! Only what merging would leave as it is can be folded: groups with one record that some point
-//! sees, and with which nothing goes from the object's origin (`need`), as of the checkpoint: what
-//! came after it may be forgotten in a crash. What is taken out of others must be counted, and a
-//! delta would bring it back. Those are *left*: the checkpoint that removes the deltas says again
-//! what is settled of them.
+//! sees, and with which nothing goes from the object's origin (`need`), as of the checkpoint: later
+//! changes may be forgotten in a crash. Blocks taken out of others must be counted, and a delta
+//! would bring it back. Those are *left*: the checkpoint that removes the deltas says their settled
+//! changes again.
 //!
 //! **After a crash** deltas are laid over records that may have more than they say. It comes to the
 //! same: the deltas that are there are all those since some checkpoint, in order. If one of them
@@ -36,7 +36,7 @@ use crate::reap::put_group;
 use crate::timeline::Timelines;
 use crate::write_buffer::GroupKey;
 
-/// Percents of the memory for what is settled that are used before anything is folded: the longer a
+/// Percents of the settled overlay's memory that are used before anything is folded: the longer a
 /// group waits, the more changes are merged at once.
 const FOLD_FROM_PERCENT: usize = 75;
 /// Percents more at which as many groups are folded as are added, and so the most that is used if
@@ -47,7 +47,7 @@ const SLICE_MAX: usize = 32 << 10;
 /// Groups whose records are in memory at the same time: about 5 MB, twice in the store.
 const AT_ONCE_MAX: usize = SHARED_GROUPS_MIN;
 
-/// What is settled, on its way into the records.
+/// Settled changes, on their way into the records.
 struct Sweep {
     /// Groups that have yet to be folded, the next one last.
     groups: Vec<GroupKey>,
@@ -57,7 +57,7 @@ struct Sweep {
     since: u64,
 }
 
-/// Deltas that need not stay, and what has to be said again in their place.
+/// Deltas that need not stay, and the changes to say again in their place.
 #[derive(Default)]
 pub(crate) struct Folded {
     /// The last checkpoint whose deltas are not needed.
@@ -73,7 +73,7 @@ pub(crate) struct Folding {
     sweep: Option<Sweep>,
     /// What the next light checkpoint removes.
     pub folded: Folded,
-    /// Most of what is settled cannot be folded: a full checkpoint must merge it.
+    /// Most settled changes cannot be folded: a full checkpoint must merge them.
     is_vain: bool,
 }
 
@@ -93,8 +93,8 @@ impl Slice {
     }
 }
 
-/// How many groups are folded behind a checkpoint that added so many to what is settled, `bytes` of
-/// at most `max`.
+/// How many groups are folded behind a checkpoint that added so many to the settled overlay, which
+/// has `bytes` of at most `max`.
 fn slice_of(added: usize, bytes: usize, max: usize) -> usize {
     let pace = (bytes.saturating_mul(100) / max.max(1)).saturating_sub(FOLD_FROM_PERCENT);
     (added.saturating_mul(pace) / FOLD_EVEN_PERCENT).max(pace).min(SLICE_MAX)
@@ -102,7 +102,7 @@ fn slice_of(added: usize, bytes: usize, max: usize) -> usize {
 
 impl Core {
     /// Folds a slice, after a light checkpoint that captured `timelines` and added so many groups
-    /// to what is settled.
+    /// to the settled overlay.
     ///
     /// # Errors
     /// When the store does not take the slice. The content of the store is unknown then: the pool
@@ -123,7 +123,7 @@ impl Core {
         let (mut folded_groups, left_before) = (0, sweep.left.len());
         for groups in next.chunks(AT_ONCE_MAX) {
             let Ok(Slice { batch, folded, mut left }) = self.slice(groups, &settled, timelines) else {
-                // What is wrong with a record is told by the full checkpoint that meets it.
+                // A fault in a record is reported by the full checkpoint that meets it.
                 state.folding.is_vain = true;
                 return Ok(());
             };

@@ -8,8 +8,8 @@ const HEAD_BYTES: usize = 132 << 10;
 /// Least that is looked at if not all of it can be read.
 const STEP_BYTES: usize = 4096;
 
-/// Where a mark lies, its bytes, and what has it. The most telling come first: a partition table
-/// for BIOS is a part of many others.
+/// Where a mark lies, its bytes, and the format that has it. The most telling come first: a
+/// partition table for BIOS is a part of many others.
 const MARKS: &[(usize, &[u8], &str)] = &[
     (512, b"EFI PART", "a GPT partition table"),
     (4096, b"EFI PART", "a GPT partition table"),

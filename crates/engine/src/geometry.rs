@@ -11,9 +11,9 @@ use crate::log::Purpose;
 /// work in a full pool. An extent that holds nothing but such entries has no live bytes, so the
 /// next checkpoint frees it again: a handful suffices for ever.
 const METADATA_EXTENTS: u64 = 4;
-/// Further extents that only cleaning may take: what lives in one extent, with the larger entries
-/// of moves, fits in two for certain, and a checkpoint later there is one more than before, and
-/// what was won.
+/// Further extents that only cleaning may take: the live data of one extent, with the larger
+/// entries of moves, fits in two for certain. A checkpoint later there is one more than before, and
+/// the won space.
 pub(crate) const CLEAN_EXTENTS: u64 = 2;
 
 /// Of the metadata's extents, those that not even a cleaner may take that a crash robbed of its

@@ -1,21 +1,21 @@
-//! The space of free extents goes back to what is below the data file. Owns when that is done, and
-//! what is owed.
+//! The space of free extents goes back to the storage below the data file. Owns when that is done,
+//! and the list of owed extents.
 //!
 //! An extent is punched out only while it is free as of a durable checkpoint, no reader is left in
 //! it, and no checkpoint can put it on the log's list: the punching thread holds the checkpoint's
 //! lock, or is the only user of the pool.
 //!
-//! 1. A checkpoint gives back what it has freed. Not while the pool is short of space, because it
-//!    is filled again at once (see `backing`), unless it is the storage below that is: then it is
-//!    *owed*.
-//! 2. The keeper pays what is owed, a turn at each of its looks, when the pool is not short of
-//!    space any more, or rests.
-//! 3. When the pool is closed or opened, and its data file occupies clearly more than what is in
-//!    use and what the log has listed, all that is free is given back, as long as that is so: what
-//!    was owed in an earlier life is not known any more. At the end, the log's list is made short
-//!    before: what is on it is not given back, and no writer is going to fill it soon. A client
-//!    that waits for the pool, or a service manager that waits for the process, waits a bounded
-//!    time; the next closing goes on.
+//! 1. A checkpoint gives back the extents that it has freed. Not while the pool is short of space,
+//!    because it is filled again at once (see `backing`), unless it is the storage below that is:
+//!    then it is *owed*.
+//! 2. The maintenance thread gives owed extents back, a turn at each of its looks, when the pool is
+//!    not short of space any more, or rests.
+//! 3. When the pool is closed or opened, and its data file occupies clearly more than the used
+//!    extents and the log's list, all that is free is given back, as long as that is so: extents
+//!    owed in an earlier life are not known any more. At the end, the log's list is made short
+//!    before: its extents are not given back, and no writer is going to fill it soon. A client that
+//!    waits for the pool, or a service manager that waits for the process, waits a bounded time;
+//!    the next closing goes on.
 //!
 //! It goes in *turns* of a bounded number of extents, each with the locks taken anew, so that no
 //! thread waits for more than one. Where the storage below is short of space, a checkpoint pays all
@@ -24,8 +24,8 @@
 //! A repair of a pool gives nothing back: data that it accepted as lost may still be in free
 //! extents, for a user to look further. The next opening does.
 //!
-//! So what a pool occupies beside what is in use is bounded by the log's list (`Core::list_target`)
-//! while it is open, by a few extents and a sixteenth when it is closed.
+//! So the space that a pool occupies beside its used extents is bounded by the log's list
+//! (`Core::list_target`) while it is open, by a few extents and a sixteenth when it is closed.
 
 use std::sync::atomic::Ordering;
 
@@ -34,8 +34,8 @@ use units::ExtentIndex;
 
 use crate::core::Core;
 
-/// Occupied beyond what is in use, and not worth looking for: what file systems count for
-/// themselves. A part of what is in use, and extents.
+/// Occupied beyond the used extents, and not worth looking for: blocks that file systems count for
+/// themselves. A part of the used extents, and extents.
 const EXCESS_DIVISOR: u64 = 16;
 const EXCESS_EXTENTS: u64 = 16;
 /// Bytes of one turn, and extents: some tens of milliseconds on a file system that is slow at it,
@@ -48,8 +48,8 @@ const OPEN_NS_MAX: u64 = 2_000_000_000;
 const CLOSE_NS_MAX: u64 = 10_000_000_000;
 
 impl Core {
-    /// Gives back what a checkpoint has freed, and what is owed, or owes it. The caller holds the
-    /// checkpoint's lock.
+    /// Gives back the extents that a checkpoint has freed, and owed ones, or owes them. The caller
+    /// holds the checkpoint's lock.
     pub(crate) fn give_back(&self, freed: &[ExtentIndex]) {
         self.look_below();
         self.unpunched.lock().extend(freed);
@@ -63,7 +63,7 @@ impl Core {
         }
     }
 
-    /// Gives back a turn of what is owed, if there is no reason to keep it any more.
+    /// Gives back a turn of owed extents, if there is no reason to keep them any more.
     pub(crate) fn pay_owed(&self) {
         if self.options.repair || self.unpunched.lock().is_empty() || self.is_pressed() && !self.is_resting() {
             return;
@@ -106,8 +106,8 @@ impl Core {
         }
     }
 
-    /// Whether the data file occupies clearly more than what is in use and listed, but for `spared`
-    /// extents of that.
+    /// Whether the data file occupies clearly more than the used and listed extents, but for
+    /// `spared` extents of that.
     fn occupies_too_much(&self, spared: u64) -> bool {
         // No other program can use free space on a device.
         if self.env.disk.room_bytes() == u64::MAX {
@@ -124,7 +124,7 @@ impl Core {
         turn_extents(self.geometry.extent_bytes)
     }
 
-    /// A turn of what is owed; whether more is. The caller holds the checkpoint's lock.
+    /// A turn of owed extents; returns whether more are owed.
     fn pay(&self) -> bool {
         let (owed, is_more) = {
             let mut unpunched = self.unpunched.lock();
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(turns, [1024, 1024, 256, (TURN_BYTES / u64::from(units::EXTENT_BYTES_MAX)) as u32]);
     }
 
-    /// A service manager kills what has not ended by then.
+    /// A service manager kills a process that has not ended by then.
     #[test]
     fn closing_gives_back_for_a_bounded_time() {
         let machine = Machine::new(CAPACITY, 1);

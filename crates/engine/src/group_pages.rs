@@ -25,9 +25,9 @@ pub(crate) struct Page {
 }
 
 impl Core {
-    /// Those of an origin must be read before those of what came from it: a checkpoint that comes
-    /// between the two may have taken out of the origin what its clone knows from then on. Origins
-    /// have smaller numbers.
+    /// The records of an origin must be read before those of its clones: a checkpoint that comes
+    /// between the two may have taken out of the origin the blocks that its clone knows from then
+    /// on. Origins have smaller numbers.
     ///
     /// The groups from `from` on of which some of `objects` have records, as of the last
     /// checkpoint. Every page brings some, or is the last.
@@ -58,7 +58,7 @@ impl Core {
     }
 }
 
-/// What is found of `missing` going down `levels`, where `of_all` has the records of `objects`.
+/// The pieces of `missing` found going down `levels`, where `of_all` has the records of `objects`.
 pub(crate) fn look_down(
     levels: &[Level],
     objects: &[ObjectId],

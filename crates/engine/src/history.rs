@@ -4,7 +4,7 @@
 //! checkpoints (see `reap`).
 //!
 //! A snapshot is taken in these steps:
-//! 1. what is dirty is drained while writers go on;
+//! 1. dirty data is drained while writers go on;
 //! 2. the volume's gate is closed: requests under way end, others wait;
 //! 3. the little that became dirty meanwhile is drained: all that was acknowledged lies in the log,
 //!    in the epoch in force;
@@ -167,7 +167,7 @@ impl Pool {
             );
             return Err(refused(ErrorKind::InUse, text));
         }
-        // Cuts go when what they hide has gone.
+        // Cuts go when the records that they hide have gone.
         while volume.descriptor.read().cuts.len() >= CUTS_MAX && core.objects.has_reaping() {
             core.take_checkpoint()?;
         }
@@ -191,8 +191,8 @@ impl Pool {
         core.drain_all()?;
         self.destroy_in_steps(&newer)?;
         let _gate = volume.gate.write();
-        // What is dirty belongs to the past that is given up; what is under way must not end up
-        // behind it.
+        // Dirty data belongs to the past that is given up; writes under way must not end up behind
+        // it.
         core.leave_behind()?;
         let head = volume.descriptor.read().clone();
         let epoch = next_epoch(&head)?;
@@ -204,8 +204,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Destroys a volume with its bookmarks, or a snapshot (`VOLUME@SNAPSHOT`), or what has come so
-    /// far of one that is being received. A volume's snapshots go with it if that is asked for
+    /// Destroys a volume with its bookmarks, or a snapshot (`VOLUME@SNAPSHOT`), or the received
+    /// part of one that is being received. A volume's snapshots go with it if that is asked for
     /// (`recursive`). Clones keep what they see. Durable on return; the space comes back with the
     /// next checkpoints.
     ///

@@ -1,6 +1,6 @@
 //! What snapshots cost: for each, the bytes that only it keeps, and those that it shares.
 //!
-//! A scan of the records of its timeline and of what is below, done when it is asked for, in
+//! A scan of the records of its timeline and of the levels below, done when it is asked for, in
 //! bounded memory: as the last checkpoint left them. While others write, the figures of different
 //! groups are of different moments.
 
@@ -22,7 +22,7 @@ use crate::timeline::Timeline;
 /// The figures of each point of a timeline, by index.
 struct Figures {
     unique: Vec<u64>,
-    /// Differences from one point to the next: what is added to one counts for all behind it.
+    /// Differences from one point to the next: an addition to one counts for all behind it.
     seen: Vec<i64>,
     /// The same of blocks that hold data.
     blocks: Vec<i64>,
@@ -68,7 +68,7 @@ impl Core {
         let points = timeline.points.clone();
         let ends = vec![0; points.len() + 1];
         let mut figures = Figures { unique: vec![0; points.len()], seen: ends.clone(), blocks: ends };
-        // What is below is the same for all points.
+        // The levels below are the same for all points.
         let levels = object.levels();
         let below = levels.get(1..).unwrap_or_default();
         let mut objects = vec![id];

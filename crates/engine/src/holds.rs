@@ -71,7 +71,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::Exists`] if the snapshot has the tag;
-    /// [`ErrorKind::Invalid`] for what is no tag, and for more than 32 of them.
+    /// [`ErrorKind::Invalid`] for an invalid tag, and for more than 32 of them.
     pub fn hold(&self, snapshot: &str, tag: &str) -> Result<()> {
         check_tag(tag)?;
         let core = &self.core;

@@ -43,7 +43,7 @@ pub(crate) enum Copy {
 }
 
 impl Copy {
-    /// What it is of, in ascending order of age.
+    /// Returns the incarnation and the number, which order copies by age.
     pub(crate) fn age(&self) -> Option<(u64, u64)> {
         match self {
             Self::Whole(inventory) | Self::Torn(inventory) => Some((inventory.incarnation, inventory.number)),
@@ -157,7 +157,7 @@ impl Inventories {
         self.state.lock().filled.clone()
     }
 
-    /// What is known of extents that will hold something.
+    /// The known fill of extents that will hold something.
     fn of(&self, used: Vec<ExtentIndex>, filled: &BTreeMap<ExtentIndex, Filled>) -> BTreeMap<ExtentIndex, ExtentEntry> {
         let state = self.state.lock();
         let entry = |extent: &ExtentIndex| {
@@ -232,7 +232,7 @@ impl Core {
         state.is_bare = false;
     }
 
-    /// The checkpoint is durable: the next one writes over the other copy, and what was passed is
+    /// The checkpoint is durable: the next one writes over the other copy, and passed extents are
     /// not filled any more.
     pub(crate) fn inventory_holds(&self, position: &Position) {
         let mut state = self.applier.inventories.state.lock();

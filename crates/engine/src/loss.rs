@@ -71,11 +71,11 @@ impl fmt::Display for LossOf {
     }
 }
 
-/// What opening a damaged pool with [`repair`](crate::PoolOptions::repair) drops of what was, or
-/// may have been, flushed.
+/// Data that was, or may have been, flushed, and that opening a damaged pool with
+/// [`repair`](crate::PoolOptions::repair) drops.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Loss {
-    /// What is damaged.
+    /// The damage.
     pub what: String,
     /// Number of the first batch that is dropped; 0 if no batch is.
     pub first_batch: u64,
@@ -214,11 +214,10 @@ impl Dropped {
         }
     }
 
-    /// What that comes to, if the log ends before batch `next` and the objects are what they are
-    /// there.
+    /// The loss by that, if the log ends before batch `next` and the objects are as there.
     pub(crate) fn loss(self, what: String, next: Seq, objects: &Objects) -> Loss {
         let flushed_before = self.durable_before.unwrap_or(next).max(next);
-        // What is counted from the first one on to the newest that is there, or was there.
+        // The range counted: from the first one on to the newest that is there, or was there.
         let behind = self.newest.map_or(next, |newest| Seq(newest.0 + 1)).max(flushed_before);
         let name = |id: ObjectId| -> String {
             let own = |id| self.descriptors.get(&id).map(|(_, descriptor)| descriptor);
@@ -330,7 +329,7 @@ pub(crate) struct Cut {
     what: Option<String>,
     /// Bytes that are left.
     pub at: Option<u64>,
-    /// The data, in which what is gone reads as zeroes until it is known whether that is accepted.
+    /// The data, in which lost ranges read as zeroes until it is known whether that is accepted.
     pub disk: Arc<dyn Disk>,
 }
 
@@ -347,7 +346,7 @@ impl Cut {
         Ok(Self { what, at: Some(at), disk: Arc::new(WithoutEnd(env.disk.clone())) })
     }
 
-    /// Makes the data as long again as it was. What is to be told of it, unless the loss tells.
+    /// Makes the data as long again as it was. Returns the report on it, unless the loss tells.
     ///
     /// # Errors
     /// What the storage fails with.

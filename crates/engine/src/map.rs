@@ -74,8 +74,8 @@ struct Layers {
     frozen: Option<Arc<Overlay>>,
     /// Empty after a full checkpoint.
     settled: Arc<Overlay>,
-    /// The store has what is settled, and what is frozen above it: a full checkpoint is being
-    /// published.
+    /// The store has the settled changes, and the frozen ones above them: a full checkpoint is
+    /// being published.
     is_merged: bool,
 }
 
@@ -164,8 +164,7 @@ impl Map {
                 break;
             }
             let key = GroupKey { object: level.object, group };
-            // What was written in the newest epoch hides everything else: often the store need not
-            // be asked.
+            // Data of the newest epoch hides everything else: often the store need not be asked.
             for overlay in [Some(&layers.active), layers.frozen.as_ref(), Some(&layers.settled)].into_iter().flatten() {
                 overlay.with(key, |records| missing = take_newest(records, level, missing, found));
                 if missing.is_empty() {
@@ -182,8 +181,7 @@ impl Map {
         Ok(true)
     }
 
-    /// The group, which may lack what is settled: see the head of this file. `None`: not in memory,
-    /// and loading was not allowed.
+    /// The group, which may lack settled changes: see the head of this file.
     fn group(
         &self,
         layers: &Layers,
@@ -291,7 +289,7 @@ impl Map {
         self.layers.read().settled.clone()
     }
 
-    /// Forgets what is settled of groups whose records in the store say the same by now.
+    /// Forgets the settled changes of groups whose records in the store say the same by now.
     pub(crate) fn unsettle(&self, groups: &[GroupKey]) {
         let settled = self.settled();
         // From here on no reader holds records that were loaded before.
@@ -345,9 +343,9 @@ impl Map {
     }
 
     /// Ends a checkpoint whose batch was committed. After a full one nothing is settled, and cached
-    /// groups have got what was and what was frozen; after a light one what was frozen is settled.
-    /// Of the groups in `trimmed` more has gone than that: where they are cached they become what
-    /// they are said to be, or go.
+    /// groups have got the settled and the frozen changes; after a light one the frozen changes are
+    /// settled. The groups in `trimmed` have lost more: where they are cached, they are replaced by
+    /// the groups given, or dropped.
     pub(crate) fn thaw(&self, kind: Kind, trimmed: Vec<(GroupKey, Option<GroupRecords>)>) {
         self.bring_up(kind, trimmed);
         self.let_go(kind);
@@ -364,7 +362,7 @@ impl Map {
         }
     }
 
-    /// Brings what lies below the frozen overlay up to it.
+    /// Brings the layers below the frozen overlay up to it.
     fn bring_up(&self, kind: Kind, trimmed: Vec<(GroupKey, Option<GroupRecords>)>) {
         let (frozen, settled) = {
             let layers = self.layers.read();
@@ -387,8 +385,8 @@ impl Map {
             }
         }
         for (key, records) in trimmed {
-            // Only what is in the cache already is replaced: a checkpoint must not push out what
-            // readers want.
+            // Only cached groups are replaced: a checkpoint must not push out groups that readers
+            // want.
             match records.filter(|_| self.cache.peek(&key).is_some()) {
                 Some(records) => self.cache.insert(key, Arc::new(records)),
                 None => drop(self.cache.remove(&key)),
@@ -480,7 +478,7 @@ fn decode(key: GroupKey, value: &[u8]) -> Result<Record> {
 }
 
 /// Takes the fragments that a record has for `missing`, their live masks cut down to that; returns
-/// what is still missing. No block has two: those behind the last one that is wanted need not be
+/// the blocks still missing. No block has two: those behind the last one that is wanted need not be
 /// looked at.
 fn take_fragments(record: &Record, missing: BlockMask, mut found: impl FnMut(FragmentRef)) -> BlockMask {
     let mut missing = missing.minus(record.holes);
@@ -497,7 +495,7 @@ fn take_fragments(record: &Record, missing: BlockMask, mut found: impl FnMut(Fra
     missing
 }
 
-/// Takes what a record knows of `missing`; returns what is still missing.
+/// Takes the blocks of `missing` that a record knows; returns the blocks still missing.
 fn take_record(
     epoch: Epoch,
     record: &Record,
@@ -508,8 +506,8 @@ fn take_record(
     take_fragments(record, missing, |fragment| found(Piece { object: level.object, epoch, fragment }))
 }
 
-/// Takes what `records` know of `missing` in the newest epoch of the level; returns what is still
-/// missing.
+/// Takes the blocks of `missing` that `records` know in the newest epoch of the level; returns the
+/// blocks still missing.
 fn take_newest(records: &GroupRecords, level: &Level, missing: BlockMask, found: &mut dyn FnMut(Piece)) -> BlockMask {
     match records.iter().find(|(epoch, _)| *epoch <= level.epoch) {
         Some((epoch, record)) if *epoch == level.epoch => take_record(*epoch, record, level, missing, found),
@@ -517,8 +515,8 @@ fn take_newest(records: &GroupRecords, level: &Level, missing: BlockMask, found:
     }
 }
 
-/// Takes what several layers, newest first, know of `missing`, epoch by epoch; returns what is
-/// still missing.
+/// Takes the blocks of `missing` that several layers, newest first, know, epoch by epoch; returns
+/// the blocks still missing.
 pub(crate) fn take<const N: usize>(
     layers: [Option<&GroupRecords>; N],
     level: &Level,
@@ -621,7 +619,7 @@ mod tests {
     }
 
     /// A reader that loads a group while a full checkpoint is being published does not bring back
-    /// what was settled before.
+    /// the changes settled before.
     #[test]
     fn a_group_that_is_loaded_while_a_full_checkpoint_is_published_is_the_new_one() {
         let machine = Machine::new(1 << 20, 1);

@@ -6,17 +6,17 @@
 //!    whole: without them only `salvage` helps.
 //! 2. *Descriptors*, damaged and missing ones, come from the catalogue and the entries behind it,
 //!    as of the checkpoint (`mend_objects`). Nothing else knows them.
-//! 3. *Records* come from the log, as of the checkpoint (`mend_records`). What is missing is missed
-//!    by the usage pages, which count what records refer to (`mend_balance`): records that are gone
-//!    (`mend_missing`), and data of damaged ones that the log has lost, too. What cannot be told
-//!    for certain is refused.
+//! 3. *Records* come from the log, as of the checkpoint (`mend_records`). Missing records show in
+//!    the usage pages, which count the bytes that records refer to (`mend_balance`): records that
+//!    are gone (`mend_missing`), and data of damaged ones that the log has lost, too. What cannot
+//!    be told for certain is refused.
 //! 4. *Figures*, usage and those of the objects that were concerned, are counted anew from all
 //!    records: an extent that is in use must not be taken for free.
 //!
 //! All of it is one batch of the store, durable before the pool is opened; before it the superblock
-//! comes to say what records may be like. Replay then applies to it what came behind the
-//! checkpoint, as ever. What snapshots see of doubtful records makes them others, when all of them
-//! are there (`mend_identities`).
+//! comes to name the features that records may have. Replay then applies the log behind the
+//! checkpoint, as ever. Snapshots that see doubtful records get new identities, when all of the
+//! records are there (`mend_identities`).
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,7 +50,7 @@ pub(crate) fn hopeless(what: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Corrupt, text)
 }
 
-/// What a store holds, and what is wrong with it.
+/// The content of a store, and its faults.
 #[derive(Default)]
 pub(crate) struct Found {
     pub descriptors: BTreeMap<ObjectId, ObjectDescriptor>,
@@ -77,7 +77,7 @@ pub(crate) struct Mender<'a> {
     pub rebuilt: BTreeMap<RecordKey, Record>,
     /// All that is changed.
     pub batch: MapBatch,
-    /// What has been found out about extents: see [`is_whole`](Self::is_whole).
+    /// Findings about extents: see [`is_whole`](Self::is_whole).
     pub whole: RefCell<BTreeMap<(ExtentIndex, bool), bool>>,
     problems: Vec<Problem>,
 }

@@ -83,7 +83,8 @@ impl Mender<'_> {
         Ok(accounts)
     }
 
-    /// What all records that can be read, and these, refer to, with what lies over them.
+    /// The bytes that all readable records, and these, refer to, with the changes that lie over
+    /// them.
     pub(crate) fn live(&self, rebuilt: &BTreeMap<RecordKey, Record>) -> Result<Live> {
         let mut live = Live::default();
         let group = |key: &RecordKey| GroupKey { object: key.object, group: key.group };
@@ -108,7 +109,7 @@ impl Mender<'_> {
         Ok(live)
     }
 
-    /// The records of a group, with what lies over them.
+    /// The records of a group, with the changes that lie over them.
     fn group(&self, key: GroupKey, rebuilt: &BTreeMap<RecordKey, Record>) -> Result<GroupRecords> {
         let (from, to) = record_key_range(key.object, key.group, GroupIndex(key.group.0 + 1));
         let mut records = BTreeMap::new();

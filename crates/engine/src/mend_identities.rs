@@ -29,7 +29,7 @@ pub(crate) fn note(batch: &mut MapBatch, key: &RecordKey) {
     batch.put(doubt_key(key), Vec::new());
 }
 
-/// What has been noted: no more than there are records that may be rebuilt in one go.
+/// The notes: no more than there are records that may be rebuilt in one go.
 ///
 /// # Errors
 /// Those of the store.
@@ -54,7 +54,7 @@ pub(crate) fn forget(store: &dyn MapStore, noted: &[RecordKey]) -> Result<()> {
     if noted.is_empty() {
         return Ok(());
     }
-    // Durably: what is done under the new identities is, and would be done under others after a
+    // Durably: work under the new identities is durable, and would be done under others after a
     // crash.
     store.commit(batch).and_then(|()| store.persist()).map_err(store_error)
 }

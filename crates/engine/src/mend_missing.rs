@@ -52,7 +52,7 @@ impl Mender<'_> {
     /// older than it was. Which are missing.
     ///
     /// # Errors
-    /// [`surface::ErrorKind::Corrupt`] unless these, all that fit, are what is missing.
+    /// [`surface::ErrorKind::Corrupt`] unless these, all that fit, are the missing ones.
     pub(crate) fn missing_records(
         &self,
         damaged: &BTreeMap<RecordKey, Record>,
@@ -124,8 +124,8 @@ impl Mender<'_> {
         Ok(candidates)
     }
 
-    /// Whether the log may have lost what is `short`, what `doubtful` older data shows in place of,
-    /// or what lies hidden in accounts that come out with too much.
+    /// Whether the log may have lost one of these: the `short` data, data in whose place `doubtful`
+    /// older data shows, or data hidden in accounts with too much.
     fn may_hide(&self, doubtful: &BTreeSet<ExtentIndex>, short: &Accounts, over: &Accounts) -> bool {
         if self.found.damaged_pages.is_empty() {
             let mut suspect = short.keys().chain(over.keys());

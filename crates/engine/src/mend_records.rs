@@ -78,7 +78,7 @@ impl Mender<'_> {
         for (key, why) in wanted {
             let record = &self.rebuilt[key];
             let (data, uncertain) = (record.allocated().count(), self.uncertain(key, &told, &hiding).count());
-            // What is lost at the end of an extent leaves no gap.
+            // A loss at the end of an extent leaves no gap.
             let doubtful = told.get(key).map(|told| self.doubtful_of(told)).unwrap_or_default();
             let is_certain = doubtful.iter().all(|extent| self.is_whole(*extent, true));
             let lost = if is_certain { "" } else { ", or overwritten by what the log may have lost" };
@@ -166,9 +166,7 @@ impl Mender<'_> {
         Ok(facts.into_iter().map(|(key, facts)| (key, resolved(facts))).collect())
     }
 
-    /// Blocks of a record that is rebuilt, and older ones that show where it says nothing, that may
-    /// have been discarded or taken back, or that something hides which may have been: at most
-    /// these. `hiding`: what any record of a group hides, if what is doubtful is right.
+    /// `hiding`: the blocks that any record of a group hides, if the doubtful data is right.
     fn uncertain(&self, key: &RecordKey, told: &Told, hiding: &BTreeMap<GroupIndex, BlockMask>) -> BlockMask {
         let first = |object| RecordKey { object, group: key.group, epoch: Epoch(0) };
         let own = told.range(first(key.object)..*key);
@@ -184,7 +182,7 @@ impl Mender<'_> {
         own.or(uncertain.minus(self.rebuilt[key].known())).or(hiding.and(data))
     }
 
-    /// Step 3, for one record: what it is with these holes that it does not have.
+    /// Step 3, for one record: the record with these holes that it does not have.
     fn with_holes(&self, key: &RecordKey, holes: BlockMask) -> Result<Option<Record>> {
         let stored = self.env.store.get(&record_key(key)).map_err(store_error)?;
         let Ok(mut record) = stored.map_or(Ok(Record::default()), |bytes| Record::decode(&bytes)) else {
@@ -217,8 +215,7 @@ impl Mender<'_> {
         Ok(())
     }
 
-    /// The groups through which damaged records are seen: of their objects, and of what came from
-    /// these.
+    /// The groups through which damaged records are seen: of their objects, and of their clones.
     fn above(&self, damaged: &BTreeMap<RecordKey, String>) -> Groups {
         let mut came_from: BTreeMap<ObjectId, Vec<ObjectId>> = BTreeMap::new();
         for descriptor in self.found.descriptors.values().filter(|d| d.state.has_records()) {

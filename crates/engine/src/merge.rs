@@ -46,15 +46,15 @@ pub(crate) struct Merged {
     pub deaths: Toll,
     /// Change of allocated blocks and stored bytes by object.
     pub objects: BTreeMap<ObjectId, (i64, i64)>,
-    /// Groups whose records are not what they were with the changes laid over them, because more of
-    /// them went; and what they are now, where that is wanted.
+    /// Groups whose records differ from the old ones with the changes laid over them, because more
+    /// blocks went; and their new records, where these are wanted.
     pub trimmed: Vec<(GroupKey, Option<GroupRecords>)>,
     /// Groups that had no changes, and were trimmed because less of them is needed below those that
     /// had.
     pub below: HashSet<GroupKey>,
     /// Objects of which something was taken out that a rollback had undone.
     pub undone: BTreeSet<ObjectId>,
-    /// What was done of reaping.
+    /// The progress of reaping.
     pub reaped: Vec<Reaped>,
     /// Deltas that were put into the batch.
     pub deltas: Vec<(u64, u32)>,
@@ -123,11 +123,11 @@ fn groups_below(some: &[GroupKey], all: &[GroupKey], timelines: &Timelines, done
     groups
 }
 
-/// A group that is to be merged, and what has changed of it: nothing, if it is only settled.
+/// A group that is to be merged, and its changes: none, if it is only settled.
 type Changed<'a> = (GroupKey, &'a GroupRecords);
 
-/// Has the processor's cache load what has changed of a group. The changes of neighbours lie all
-/// over the memory: asked for one after the other, each takes as long as many that are asked for
+/// Has the processor's cache load the changes of a group. The changes of neighbours lie all over
+/// the memory: asked for one after the other, each takes as long as many that are asked for
 /// together.
 fn ask_for((_, changes): &Changed<'_>) {
     let known = |(_, change): &(_, Record)| change.known();
@@ -141,7 +141,7 @@ impl Core {
             let none = GroupRecords::new();
             let mut groups: Vec<Changed<'_>> = changed;
             groups.extend(settled.keys().into_iter().map(|key| (key, &none)));
-            // Stable: of a group that is both, what has changed comes first, and stays.
+            // Stable: of a group that is both, the changed one comes first, and stays.
             groups.sort_by_key(|(key, _)| *key);
             groups.dedup_by_key(|(key, _)| *key);
             let part = |groups: &[Changed<'_>]| self.merge_part(groups, frozen, settled, captured);
@@ -230,7 +230,7 @@ impl Core {
         Ok(merged)
     }
 
-    /// Counts what changes make live and dead in a group, and what they allocate.
+    /// Counts the bytes that changes make live and dead in a group, and those that they allocate.
     pub(crate) fn count_changes(
         &self,
         object: ObjectId,

@@ -1,12 +1,12 @@
-//! Where blocks lay that the cleaner has moved: so that the light checkpoint that counts what is
-//! dead there need not ask the map again, whose records of a large pool are not in memory.
+//! Where blocks lay that the cleaner has moved: so that the light checkpoint that counts the dead
+//! bytes there need not ask the map again. The records of a large pool are not in memory.
 //!
 //! A note says: as of the checkpoint before the one that counts it, these blocks were in this
 //! fragment. The writer of the note has verified that against the whole map, and holds the capture
 //! of the next checkpoint back until the moves are applied (`cleaner`). It holds however the blocks
-//! change afterwards, until what has changed is counted; then it goes with the overlay that it lies
-//! in. Only a full checkpoint that is published in between may take out of the records what a note
-//! says, because no point sees them any more: then it does not count.
+//! change afterwards, until the changes are counted; then the note goes with the overlay that it
+//! lies in. Only a full checkpoint that is published in between may take out of the records what a
+//! note says, because no point sees them any more: then it does not count.
 
 use format::{FragmentRef, Record};
 use units::Epoch;
@@ -89,7 +89,7 @@ mod tests {
         let base = base_of(&notes, &moved, 7).unwrap();
         assert_eq!(base[0].1.fragments.iter().map(|f| f.live.0).collect::<Vec<_>>(), [1 << 8, 0xf]);
         assert_eq!(base_of(&notes, &moved, 8), None, "a full checkpoint has been published since");
-        // What was written over it meanwhile replaces the same blocks.
+        // Data written over it meanwhile replaces the same blocks.
         assert!(base_of(&notes, &changes(2, &[fragment(1, 1, 20_000)], BlockMask(0b1101)), 7).is_some());
         assert_eq!(base_of(&notes, &changes(2, &[fragment(4, 1, 20_000)], none), 7), None);
         assert_eq!(base_of(&notes, &changes(2, &[fragment(8, 1, 9900)], BlockMask(1 << 9)), 7), None);

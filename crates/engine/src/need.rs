@@ -34,13 +34,14 @@ use crate::overlay::{GroupRecords, Overlay};
 use crate::timeline::{Timeline, Timelines};
 use crate::write_buffer::GroupKey;
 
-/// What is needed of a group from the partial points of a timeline, rising; from the others all is.
+/// The blocks of a group needed from the partial points of a timeline, rising; from the other
+/// points all are needed.
 pub(crate) type Needs = SmallVec<[(Epoch, BlockMask); 1]>;
 
 /// Gives the records of a group, if they can be read.
 pub(crate) type Source<'a> = &'a mut dyn FnMut(GroupKey) -> Option<GroupRecords>;
 
-/// What is needed of the blocks `of` a group.
+/// Returns the needed ones among the blocks `of` a group.
 pub(crate) fn needs(timelines: &Timelines, key: GroupKey, of: BlockMask, records: Source<'_>) -> Needs {
     let Some(timeline) = timelines.get(&key.object) else { return Needs::new() };
     let of_all = |(epoch, clones): &(Epoch, Vec<_>)| {
@@ -81,8 +82,8 @@ impl Timeline {
 }
 
 impl Core {
-    /// What is needed of the blocks that `of` knows in a group: as of the base, with what is
-    /// `frozen` laid over it. `reads` counts the groups that were looked at for it.
+    /// Returns the needed ones among the blocks that `of` knows in a group: as of the base, with
+    /// the `frozen` changes laid over it. `reads` counts the groups that were looked at for it.
     pub(crate) fn needs(
         &self,
         timelines: &Timelines,

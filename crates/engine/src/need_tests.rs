@@ -131,7 +131,7 @@ fn a_clone_needs_what_some_point_of_it_does_not_know() {
     let family =
         || Family::default().object(1, &[(3, data(0xff, 1))]).object(2, &[(4, data(0x0f, 2)), (1, holes(0x03))]);
     let cloned = || family().clone_of(2, 1, 3);
-    // (what, family, what is needed of object 1)
+    // (what, family, needed blocks of object 1)
     let cases = [
         ("a head", cloned().looks(2, &[4]), vec![(3, !0x0f)]),
         ("a snapshot from before", cloned().looks(2, &[0, 4]), vec![(3, !0)]),

@@ -194,7 +194,7 @@ impl Object {
         self.levels.read().clone()
     }
 
-    /// A snapshot may not show any more what it did.
+    /// Gives a snapshot a new identity: it may show other data from now on.
     pub(crate) fn estrange(&self, identity: SnapshotIdentity) {
         self.descriptor.write().identity = Some(identity);
         self.changed.store(true, Ordering::Relaxed);
@@ -265,7 +265,7 @@ impl Object {
         if allocated <= most {
             return stored;
         }
-        // What is too much was overwritten.
+        // The excess was overwritten.
         u64::try_from(u128::from(stored) * u128::from(most) / u128::from(allocated)).unwrap_or(u64::MAX)
     }
 

@@ -38,7 +38,7 @@ const NAMES_TOLD: usize = 8;
 /// Properties were checked when they were set; a pool from a newer version may hold ones that this
 /// one does not know.
 fn settings(pool: &Properties, own: &Properties) -> Settings {
-    // A snapshot's holds mean nothing for what is written.
+    // A snapshot's holds mean nothing for writes.
     let own = own.iter().filter(|(key, _)| !key.starts_with(HOLD_PREFIX));
     let own = own.map(|(key, value)| (key.clone(), value.clone())).collect();
     policy::resolve(pool, &own).map(|r| r.settings).unwrap_or_default()
@@ -480,8 +480,8 @@ impl Objects {
         snapshots
     }
 
-    /// The newest dictionaries, at most so many, of an object and of what it came from, those of
-    /// the nearest first, that `may_use` lets pass; in the order of their numbers.
+    /// The newest dictionaries, at most so many, of an object and of its origins, those of the
+    /// nearest first, that `may_use` lets pass; in the order of their numbers.
     pub(crate) fn newest_dictionaries(
         &self,
         object: &Object,

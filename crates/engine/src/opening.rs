@@ -63,7 +63,7 @@ pub(crate) fn read_note(disk: &dyn Disk, pool: [u8; 16]) -> Option<u64> {
     copies.into_iter().flatten().max()
 }
 
-/// What was put back beside newer data: nothing but [`SALVAGE`] mends it.
+/// An older map beside newer data: nothing but [`SALVAGE`] mends it.
 pub(crate) fn older_map(incarnation: u64, newer: u64) -> Error {
     let text = format!(
         "the map is older than the data: it was last written in opening {incarnation} of the pool, and the data file holds what opening {newer} \

@@ -19,8 +19,8 @@ pub struct PoolEnv {
     pub clock: Arc<dyn Clock>,
     /// Randomness, for identifiers.
     pub entropy: Arc<dyn Entropy>,
-    /// Memory that outlives the process: what was acknowledged is there until the log has it.
-    /// `None`: the death of the process takes what was not flushed along.
+    /// Memory that outlives the process: acknowledged data is there until the log has it. `None`:
+    /// the death of the process takes unflushed data along.
     pub standby: Option<Arc<dyn Standby>>,
 }
 
@@ -79,10 +79,10 @@ pub struct PoolOptions {
     pub age_limit_ms: u64,
     /// For `check --repair` only: mends the map store first, and a log that is damaged where it was
     /// durable, as far as nothing is lost by that. If something is, opening fails with an error
-    /// whose source is a [`Loss`](crate::Loss). [`Pool::check`](crate::Pool::check) tells what was
-    /// done.
+    /// whose source is a [`Loss`](crate::Loss). [`Pool::check`](crate::Pool::check) tells the
+    /// repairs.
     pub repair: bool,
-    /// With `repair`: opens the pool without what is damaged or cut off, and remembers the loss.
+    /// With `repair`: opens the pool without damaged or cut off data, and remembers the loss.
     pub accept_loss: bool,
     /// How dictionaries are trained.
     pub training: Training,

@@ -124,7 +124,7 @@ impl Overlay {
         RwLockReadGuard::try_map(self.shard(key).read(), |groups| groups.get(&key)).ok()
     }
 
-    /// Forgets what it says of a group.
+    /// Forgets the changes of a group.
     pub(crate) fn remove(&self, key: GroupKey) {
         if let Some(records) = self.shard(key).write().remove(&key) {
             let fragments: usize = records.iter().map(|(_, record)| record.fragments.len()).sum();

@@ -20,7 +20,7 @@ fn write(pool: &Pool, blocks: std::ops::Range<u64>, byte: u8) {
     }
 }
 
-/// The volume goes on as a clone of itself, and what it was goes.
+/// The volume goes on as a clone of itself, and the old one goes.
 fn next_generation(pool: &Pool) {
     pool.snapshot("v", "s").unwrap();
     pool.clone_snapshot("v@s", "next", &BTreeMap::new()).unwrap();

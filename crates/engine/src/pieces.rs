@@ -1,5 +1,5 @@
 //! Reads what can be read of a range of the data file: all at once, or, if that fails, in ever
-//! smaller parts. Does not judge what is missing.
+//! smaller parts. Does not judge the missing parts.
 //!
 //! Each read that fails may take a bad disk seconds. Few bad blocks among good ones are found
 //! exactly, for as many reads as there are halvings. Where one read after the other fails, nothing
@@ -31,7 +31,7 @@ pub(crate) fn read(disk: &dyn Disk, start: u64, buf: &mut AlignedBuf, len: usize
     let mut unreadable: Vec<Range<usize>> = Vec::new();
     let mut piece = AlignedBuf::new(len);
     let mut failures = 1;
-    // What is to be read, the first part last.
+    // The ranges to read, the first part last.
     let mut parts = Vec::new();
     match halves(0..len) {
         Some([first, second]) => parts.extend([second, first]),
@@ -127,7 +127,7 @@ mod tests {
         }
     }
 
-    /// What is returned when these blocks are bad, and how many reads failed.
+    /// The ranges returned when these blocks are bad, and the number of failed reads.
     fn read_around(bad: &[Range<u64>]) -> (Vec<Range<usize>>, usize) {
         read_extent(EXTENT, bad)
     }

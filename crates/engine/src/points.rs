@@ -22,7 +22,7 @@ struct Count {
     need_all: u32,
 }
 
-/// What is left at a point when a snapshot, clone or volume there has gone.
+/// The points that remain when a snapshot, clone or volume there has gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Left {
     /// A point that needs everything.

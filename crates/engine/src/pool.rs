@@ -48,9 +48,8 @@ use crate::{
 pub(crate) const EXTENTS_MIN: u32 = 16;
 
 /// An open pool. Clones share it. Dropping the last one without [`close`](Self::close) is like a
-/// crash, if it has no threads of its own: what was not flushed is lost, and the next open
-/// recovers. With threads it is not even an end: they go on, and hold the storage, until the
-/// process ends.
+/// crash, if it has no threads of its own: unflushed data is lost, and the next open recovers. With
+/// threads it is not even an end: they go on, and hold the storage, until the process ends.
 #[derive(Clone)]
 pub struct Pool {
     pub(crate) core: Arc<Core>,
@@ -231,7 +230,7 @@ impl Pool {
         *core.mended.lock() = mended;
         *core.losses.lock() = losses;
         core.look_below();
-        // Nothing has been written to the map until here, but for what was mended.
+        // Nothing has been written to the map until here, but for repairs.
         superblock_io::bring_up_to_date(&*core.env.disk, &superblock)?;
         core.take_checkpoint()?;
         if core.objects.has_bookmarks() {
@@ -329,7 +328,7 @@ impl Pool {
         self.destroy(name, false)
     }
 
-    /// Changes a volume's size. What is cut off is gone; what is added reads as zeroes. Durable on
+    /// Changes a volume's size. Data cut off is gone; an added range reads as zeroes. Durable on
     /// return. More than 512 MiB where data lie dense (1 TiB where there are none) are cut off
     /// piece by piece, from the end: what fails or crashes in between leaves the volume as large as
     /// it is by then.
@@ -499,7 +498,7 @@ impl Pool {
         Ok(())
     }
 
-    /// The same as cheaply as possible: what is dead becomes free, and recovery has less to do, but
+    /// The same as cheaply as possible: dead extents become free, and recovery has less to do, but
     /// changes of the map may stay beside its records.
     ///
     /// # Errors

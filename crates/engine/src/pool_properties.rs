@@ -38,11 +38,11 @@ impl Pool {
         names
     }
 
-    /// Sets properties (`None`: unsets them), all or none. They hold for what is written from now
-    /// on. Durable on return.
+    /// Sets properties (`None`: unsets them), all or none. They hold for writes from now on.
+    /// Durable on return.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] with what is allowed.
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] which lists the allowed values.
     pub fn set_properties(&self, volume: Option<&str>, changes: &[(String, Option<String>)]) -> Result<()> {
         self.set_properties_of(volume.map(Meant::Name), changes)
     }

@@ -6,8 +6,8 @@
 //!    that is dropped sends those who wait to read for themselves.
 //!
 //! Around a small read, while the cache has plenty of room: the rest of its group as far as it lies
-//! beside what is read anyway. One read of the device brings a whole group then, and memory that is
-//! still unused is put to use in a quarter of the requests.
+//! beside the units that are read anyway. One read of the device brings a whole group then, and
+//! memory that is still unused is put to use in a quarter of the requests.
 //!
 //! The readers' lock is taken before the first claim: who waits for a claim may hold it too, and a
 //! checkpoint may be waiting for it.
@@ -90,7 +90,7 @@ impl Core {
     }
 
     /// Reads the groups of the fragments that a request misses, as far as they lie beside them, and
-    /// takes from `wanted` what is in the cache then.
+    /// takes the fragments from `wanted` that are in the cache then.
     pub(crate) fn read_around(
         &self,
         object: &Object,
@@ -98,8 +98,8 @@ impl Core {
         mut use_unit: impl FnMut(&Wanted, &Unit),
     ) {
         let loads = self.claim_around(object, wanted);
-        // What is damaged here may be nothing that was asked for; if it is, reading just that
-        // tells.
+        // Damaged data here may not have been asked for; if it was, a read of it alone reports the
+        // error.
         let _ = self.load(object, loads, false);
         wanted.retain(|w| match self.units.get(&UnitKey::new(&w.piece, w.group)) {
             Some(unit) => {
@@ -155,8 +155,8 @@ mod tests {
     use super::*;
     use crate::testing::pool_on;
 
-    /// A clone has all that is read; what lies around it is looked for in the volume that it came
-    /// from, whose record is damaged.
+    /// A clone has all blocks that are read; blocks around them are looked for in its origin, whose
+    /// record is damaged.
     #[test]
     fn a_damaged_record_that_nobody_asked_for_fails_no_read() {
         let machine = Machine::new(16 << 20, 1);

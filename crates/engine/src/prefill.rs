@@ -24,7 +24,7 @@ pub(crate) const TAIL_BYTES: usize = 8 << 10;
 /// the one that fills.
 const STRETCH_BYTES: u32 = 256 << 10;
 
-/// What is known of a stream and of its open extent.
+/// The state of a stream and of its open extent.
 #[derive(Debug, Default)]
 pub(crate) struct Prefill {
     streak: u32,

@@ -1,5 +1,5 @@
 //! A batch on its way to the log: entries, their payloads packed behind room for the header, and
-//! what it completes.
+//! the groups that it completes.
 
 use env::AlignedBuf;
 use format::{
@@ -98,8 +98,8 @@ impl Prepared {
     }
 
     /// Takes as many fragments as fit in `room` bytes out of it, wherever they stand: their blocks
-    /// are different ones, so that their order does not matter. `None` if nothing fits. What it
-    /// completes stays with the rest.
+    /// are different ones, so that their order does not matter. `None` if nothing fits. The groups
+    /// that it completes stay with the rest.
     pub(crate) fn split(&mut self, room: usize, buffers: &BufferPool) -> Option<Self> {
         let is_moves = self.entries.iter().any(|entry| matches!(entry, Entry::Moves { .. }));
         let entry_bytes = if is_moves { move_entry_bytes } else { fragment_entry_bytes };
@@ -117,7 +117,7 @@ impl Prepared {
     }
 
     /// Takes the fragments that `takes` names out of it. `None` if it names none; then it is as it
-    /// was. What it completes stays with the rest, as does all that has no payload.
+    /// was. The groups that it completes stay with the rest, as does all that has no payload.
     ///
     /// A batch that brings a dictionary is never divided: before its descriptor its content would
     /// mean nothing.

@@ -1,6 +1,6 @@
-//! What writers wait for, as measured over the last moments: how fast the device takes writes, how
-//! much of the CPUs compression gets, how fast writers bring data, how fast what is dirty is
-//! compressed. Owns the measuring; what follows from it is the policy's affair.
+//! The limits that writers wait for, as measured over the last moments: how fast the device takes
+//! writes, how much of the CPUs compression gets, how fast writers bring data, how fast dirty data
+//! is compressed. Owns the measuring; what follows from it is the policy's affair.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,8 +21,8 @@ const RAW_NS_PER_KIB: f64 = 120.0;
 /// CPU time of a piece of work below which its share of the wall time says nothing.
 const STRETCH_CPU_NS_MIN: u64 = 200_000;
 
-/// How long draining a full write buffer may take: what is dirty must not take long to flush,
-/// whatever the codec.
+/// How long draining a full write buffer may take: dirty data must not take long to flush, whatever
+/// the codec.
 const DRAIN_NS_MAX: f64 = 4e9;
 
 /// A number that any thread may replace; 0 is unknown.
@@ -66,7 +66,7 @@ pub(crate) struct Meter {
     stretch: Average,
     demand: Mutex<Demand>,
     demand_ns_per_kib: Average,
-    /// Wall time that a worker takes to make a batch of what is dirty.
+    /// Wall time that a worker takes to make a batch of dirty data.
     drain_ns_per_kib: Average,
 }
 
@@ -145,7 +145,7 @@ impl Meter {
         }
     }
 
-    /// What is known now. `pressed`: writers wait, or nearly.
+    /// The present estimates. `pressed`: writers wait, or nearly.
     pub(crate) fn pressure(&self, pressed: bool) -> Pressure {
         let stretch = self.stretch.get().max(1.0);
         Pressure {

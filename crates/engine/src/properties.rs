@@ -12,7 +12,7 @@ use crate::status::{Property, PropertySource};
 /// piece, which must fit the smallest extent, 32 KiB, beside whatever else a batch holds.
 const PROPERTIES_BYTES_MAX: usize = 8 << 10;
 
-/// Fails with what is allowed if a property is unknown or a value makes no sense.
+/// Fails, naming the allowed values, if a property is unknown or a value makes no sense.
 pub(crate) fn check(owner: Owner, properties: &Properties) -> Result<()> {
     let changes: Vec<_> = properties.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
     changed(owner, &Properties::new(), &changes).map(|_| ())
@@ -53,7 +53,7 @@ pub(crate) fn changed(
     Ok(properties)
 }
 
-/// What of a volume's properties belongs to what it holds at a moment: whether an import has
+/// The part of a volume's properties that belongs to its data at a moment: whether an import has
 /// brought only a part of it. A snapshot keeps that; all else is of the volume, whatever it holds.
 pub(crate) fn of_moment(own: &Properties) -> Properties {
     if policy::is_incomplete(own) {
@@ -84,7 +84,7 @@ enum Conflict {
     Name,
 }
 
-/// The same for a volume of that name, if they can hold together: what is reserved must fit the
+/// The same for a volume of that name, if they can hold together: the reservation must fit the
 /// quota, and snapshots by the clock must get names.
 pub(crate) fn resolved_for(name: &str, pool: &Properties, volume: &Properties) -> Result<policy::Settings> {
     let settings = resolved(pool, volume)?;

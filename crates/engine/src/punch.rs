@@ -1,5 +1,5 @@
-//! Large ranges that become holes, past the write buffer: what is discarded, and what a volume that
-//! shrinks loses.
+//! Large ranges that become holes, past the write buffer: discarded ranges, and the end of a volume
+//! that shrinks.
 //!
 //! A hole costs the map a change for each group of which it knows something, so a range goes into
 //! the log in *pieces* of a few thousand such groups, and before each piece the caller waits until
@@ -52,11 +52,11 @@ impl Core {
     /// Makes a piece of a large range holes without going through the write buffer block by block;
     /// returns where it ends.
     ///
-    /// 1. What is dirty by now is drained, so that the log keeps the order.
+    /// 1. Data dirty by now is drained, so that the log keeps the order.
     /// 2. The piece is appended, and applied.
     ///
     /// A write to the range that comes at the same time is ordered before or after it, block by
-    /// block; one of a part of a block waits: it would bring back what it has read of the rest.
+    /// block; one of a part of a block waits: it would bring back its copy of the rest.
     pub(crate) fn punch_piece(
         &self,
         object: &Object,
@@ -75,8 +75,8 @@ impl Core {
         result.map(|()| end)
     }
 
-    /// Cuts off what lies behind `size_bytes`, piece by piece, from the end: what fails or crashes
-    /// in between leaves the volume as large as it is by then, which the error says. Durable on
+    /// Cuts off the range behind `size_bytes`, piece by piece, from the end: a failure or crash in
+    /// between leaves the volume as large as it is by then, which the error says. Durable on
     /// return, an error's as well. The caller holds the gate.
     pub(crate) fn cut_off(&self, object: &Object, size_bytes: u64) -> Result<()> {
         let before = object.size_bytes();
@@ -94,7 +94,7 @@ impl Core {
     }
 
     fn cut_pieces(&self, object: &Object, size_bytes: u64) -> Result<()> {
-        // What is dirty now must come before the holes in the log, and never behind them.
+        // Data dirty now must come before the holes in the log, and never behind them.
         self.leave_behind()?;
         // A block of which a part stays, stays: the rest of it shows nowhere, and is zeroed
         // before the volume grows over it.
@@ -244,7 +244,7 @@ mod tests {
         });
     }
 
-    /// Nothing was said of what had been cut off by then, and nothing of it was certain.
+    /// Nothing was said of the part cut off by then, and nothing of it was certain.
     #[test]
     fn a_volume_that_is_cut_in_part_says_how_large_it_is_and_stays_so() {
         let machine = Machine::new(128 << 20, 1);

@@ -118,7 +118,7 @@ impl Core {
         })
     }
 
-    /// Counts what is left of reservations; called when properties or stored bytes have changed.
+    /// Counts the unused part of reservations; called when properties or stored bytes have changed.
     pub(crate) fn count_reservations(&self) {
         let mut total = 0_u64;
         for (object, unmet) in self.unmet(|object| object.settings.read().reservation_bytes) {
@@ -170,8 +170,7 @@ impl Core {
         others.div_ceil(self.geometry.usable_bytes_min())
     }
 
-    /// Refuses a reservation that does not fit beside what lives in the pool and what is reserved
-    /// already.
+    /// Refuses a reservation that does not fit beside the pool's live data and other reservations.
     ///
     /// # Errors
     /// [`ErrorKind::Full`].
@@ -226,7 +225,7 @@ impl Core {
         if look().1 {
             return Ok(());
         }
-        // What was given up since the last checkpoint has not been counted yet.
+        // Space given up since the last checkpoint has not been counted yet.
         self.take_light_checkpoint()?;
         let (live, fits) = look();
         if fits {

@@ -68,7 +68,7 @@ impl State {
     }
 }
 
-/// What is known when a read begins.
+/// The state in which a read begins.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Advice {
     /// All of the request has been read ahead, or is being read.

@@ -177,8 +177,8 @@ impl<'a> Reads<'a> {
         None
     }
 
-    /// What is read for fragments that are missing: `keep` if units may be kept, and then the rest
-    /// of their groups while there is plenty of room.
+    /// The reads for fragments that are missing: `keep` if units may be kept, and then the rest of
+    /// their groups while there is plenty of room.
     fn parts(&self, wanted: Vec<Wanted>, keep: bool) -> Vec<Part<'a>> {
         let object = &*self.volume.object;
         let is_roomy = keep && self.core.units.has_plenty_of_room();
@@ -245,7 +245,7 @@ impl<'a> Reads<'a> {
 }
 
 impl Core {
-    /// Verifies and decodes what was read from byte `start` of the data file.
+    /// Verifies and decodes bytes read from byte `start` of the data file on.
     fn use_parts(
         &self,
         object: &Object,

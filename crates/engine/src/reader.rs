@@ -1,7 +1,7 @@
 //! The read path.
 //!
 //! 1. Dirty blocks come from the write buffer.
-//! 2. The map tells where the others lie; what it does not know reads as zeroes.
+//! 2. The map tells where the others lie; unknown blocks read as zeroes.
 //! 3. Decoded units in the cache are copied; those that were read ahead leave it when the request
 //!    has had their end. The other fragments are read exactly, neighbours in one read; while the
 //!    cache has plenty of room, neighbours that were not asked for, too.
@@ -109,7 +109,7 @@ pub(crate) struct Wanted {
     pub piece: Piece,
 }
 
-/// What is done with a payload that has been verified: the index of its fragment in the span, codec
+/// The use of a payload that has been verified: the index of its fragment in the span, codec
 /// contexts, and room for a unit.
 pub(crate) type Use<'a> = &'a mut dyn FnMut(usize, &[u8], &mut Workspace, &mut [u8]) -> Result<()>;
 
@@ -160,7 +160,7 @@ impl Core {
         })
     }
 
-    /// Fills in what is in memory, and returns the fragments that are not. The caller holds
+    /// Fills in the blocks in memory, and returns the fragments that are not. The caller holds
     /// [`Core::readers`].
     ///
     /// # Errors
@@ -410,7 +410,7 @@ pub(crate) fn span_count<'w>(mut fragments: impl Iterator<Item = &'w Wanted>, by
     count
 }
 
-/// The payload of a fragment in what was read from byte `start` of the data file.
+/// The payload of a fragment in the bytes read from byte `start` of the data file on.
 pub(crate) fn payload_of<'b>(wanted: &Wanted, bytes: &'b [u8], start: u64) -> &'b [u8] {
     let fragment = &wanted.piece.fragment;
     let from = (fragment.location - start) as usize;
@@ -501,7 +501,7 @@ mod tests {
         let mut buf = vec![1; data.len()];
         volume.read(0, &mut buf).unwrap();
         assert!(buf == data);
-        // What is asked for and cannot be read is named alone.
+        // An unreadable range that is asked for is named alone.
         pool.drop_caches();
         machine.disk.break_reads(inside + 2 * BLOCK_BYTES as u64..inside + 2 * BLOCK_BYTES as u64 + 512);
         let error = volume.read(0, &mut buf).unwrap_err();

@@ -234,7 +234,7 @@ impl Core {
     }
 }
 
-/// Puts into the batch what has become of a group's records: those that differ from what they were
+/// Puts a group's changed records into the batch: those that differ from their old content
 /// (`before`), and those that the store does not have so because some of it was only `settled`.
 /// Empty ones are deleted, and leave `records`.
 pub(crate) fn put_group(

@@ -10,11 +10,11 @@
 //! 3. All data goes into an epoch that no point sees: of the new volume its first one, of another
 //!    one the one behind its head. The descriptor of the partial snapshot goes along and says how
 //!    much there is (`receive_chunk`): whatever a crash leaves, the stream can go on behind it.
-//! 4. *End*: if all has come that was sent, and the volume is still what it was, one batch makes
-//!    the partial snapshot a snapshot and lifts the volume's epoch behind it. It is made durable,
-//!    and with it all that came before it in the log. **Here the snapshot is there.**
+//! 4. *End*: if all data has come that was sent, and the volume is unchanged, one batch makes the
+//!    partial snapshot a snapshot and lifts the volume's epoch behind it. It is made durable, and
+//!    with it all that came before it in the log. **Here the snapshot is there.**
 //!
-//! What is here already is passed over, so a stream may also begin before the place where another
+//! Data received before is passed over, so a stream may also begin before the place where another
 //! one broke off.
 
 use std::sync::Arc;
@@ -38,7 +38,7 @@ use crate::receive_chunk::Place;
 /// in another; snapshots that a schedule takes of the copy would keep it from receiving more.
 const LEFT_BEHIND: [&str; 3] = ["reservation", "snapshots", "keep"];
 
-/// What came of a stream.
+/// The outcome of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceiveReport {
     /// The volume.
@@ -111,8 +111,8 @@ impl Receiver {
     /// # Errors
     /// [`ErrorKind::Corrupt`] for a stream that is damaged or not in order;
     /// [`ErrorKind::Unsupported`] for another version; [`ErrorKind::Conflict`] if it does not fit
-    /// what is here; [`ErrorKind::Exists`], [`ErrorKind::NotFound`], [`ErrorKind::Full`], and what
-    /// the storage fails with. Nothing can be taken after an error; what came before stays, see
+    /// the volume; [`ErrorKind::Exists`], [`ErrorKind::NotFound`], [`ErrorKind::Full`], and errors
+    /// of the storage. Nothing can be taken after an error; the part before stays, see
     /// [`Pool::receives`].
     pub fn take(&mut self, head: &[u8; STREAM_HEAD_BYTES], body: &[u8]) -> Result<Option<ReceiveReport>> {
         if self.failed {
@@ -250,7 +250,7 @@ impl Receiver {
         Ok(Some((volume, newest)))
     }
 
-    /// The properties that a new volume gets, and what they mean.
+    /// The properties that a new volume gets, and their meaning.
     fn own_properties(&self, begin: &StreamBegin) -> Result<(Properties, policy::Settings)> {
         let mut own = begin.properties.clone();
         own.retain(|key, _| !LEFT_BEHIND.contains(&key.as_str()));
@@ -382,7 +382,7 @@ impl Receiver {
     fn finish(&self) -> Result<()> {
         let Target { volume, partial } = self.made()?;
         let core = &self.pool.core;
-        // What is dirty has a long way to go; the lock and the gate need not wait for it.
+        // Dirty data has a long way to go; the lock and the gate need not wait for it.
         core.drain_all()?;
         let _admin = core.admin.lock();
         let _gates = (volume.gate.write(), partial.gate.write());

@@ -1,4 +1,4 @@
-//! Whether a difference fits what is here: the volume must be as its sender's parent is. That is so
+//! Whether a difference fits the volume: the volume must be as its sender's parent is. That is so
 //! if its newest snapshot has the parent's identity; or, of a clone that has no snapshot of its
 //! own, the snapshot that it came from; and if nothing has been written since.
 
@@ -62,8 +62,7 @@ impl Pool {
         }))
     }
 
-    /// Fails if a volume is not what it was in its newest snapshot, or in the one that it is a
-    /// clone of.
+    /// Fails if a volume differs from its newest snapshot, or in the one that it is a clone of.
     pub(crate) fn check_unchanged(&self, volume: &Object, newest: &Object) -> Result<()> {
         let (name, snapshot) = (volume.title(), newest.title());
         Self::check_size_unchanged(volume, newest)?;
@@ -137,7 +136,7 @@ impl Core {
                     push_holes(&mut hiding, first, first + u64::from(blocks));
                 }
             }
-            // What lies behind this page, and where the next hole begins.
+            // The part behind this page, and the begin of the next hole.
             rest =
                 page.next.map_or(&[], |next| &rest[rest.partition_point(|hole| end(hole) <= next.first_block().0)..]);
             next = rest.first().zip(page.next).map(|((first, _), next)| GroupIndex(first.group().0.max(next.0)));

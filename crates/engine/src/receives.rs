@@ -35,7 +35,7 @@ pub struct ReceiveStatus {
 }
 
 impl PoolEnv {
-    /// A number for a new snapshot, or for one that may not show any more what it did.
+    /// A number for a new snapshot, or for one that may show other data from now on.
     pub(crate) fn new_identity(&self) -> Result<SnapshotIdentity> {
         let mut identity = [0; 16];
         self.entropy
@@ -83,7 +83,7 @@ impl Pool {
         }
     }
 
-    /// Fails if a stream is bringing a snapshot to a volume: its epochs must stay what they are.
+    /// Fails if a stream is bringing a snapshot to a volume: its epochs must stay the same.
     pub(crate) fn check_no_receive(&self, volume: &Object) -> Result<()> {
         match self.core.objects.partial_of(volume.id) {
             Some(partial) => {
@@ -98,8 +98,8 @@ impl Pool {
         }
     }
 
-    /// Destroys what has come of a snapshot, and the volume if it was to come with it. The caller
-    /// holds `admin`.
+    /// Destroys the received part of a snapshot, and the volume if it was to come with it. The
+    /// caller holds `admin`.
     pub(crate) fn give_up_receive(&self, partial: &Arc<Object>) -> Result<()> {
         let core = &self.core;
         let (parent, origin) = {
@@ -113,12 +113,12 @@ impl Pool {
         if !volume.is_live() {
             return self.destroy_in_steps(&[partial.clone(), volume]);
         }
-        // Cuts go when what they hide has gone.
+        // Cuts go when the records that they hide have gone.
         while volume.descriptor.read().cuts.len() >= CUTS_MAX && core.objects.has_reaping() {
             core.take_checkpoint()?;
         }
         let _gates = (volume.gate.write(), partial.gate.write());
-        // What is dirty belongs to the epoch in force.
+        // Dirty data belongs to the epoch in force.
         core.leave_behind()?;
         let head = volume.descriptor.read().clone();
         if head.cuts.len() >= CUTS_MAX {

@@ -1,11 +1,11 @@
 //! Compresses fragments anew, for the callers that move them: recompression and, for cold data, the
 //! cleaner.
 //!
-//! A fragment is decoded; what is left of it is compressed as if it were written now, and becomes
-//! moves from where it was, if that makes it clearly smaller. So data never becomes larger. Units
-//! that are larger than the property `unit` has it are divided, if they become smaller all the
-//! same; small ones are not joined, because a move has one place that it comes from (`sort` does
-//! that). They keep their epoch: snapshots see what they saw.
+//! A fragment is decoded; its live part is compressed as if it were written now, and becomes moves
+//! from where it was, if that makes it clearly smaller. So data never becomes larger. Units that
+//! are larger than the property `unit` has it are divided, if they become smaller all the same;
+//! small ones are not joined, because a move has one place that it comes from (`sort` does that).
+//! They keep their epoch: snapshots see the same data.
 
 use codec::{CodecId, DictionaryNumber};
 use format::FragmentRef;
@@ -23,8 +23,8 @@ use crate::survivors::Survivors;
 /// A fragment is moved for it only if that wins this share of its size: less is not worth a write
 /// and a dead place.
 const GAIN_DIVISOR: usize = 32;
-/// Marks regions of data that is compressed anew: what is remembered of them is apart from what is
-/// remembered of present writes, which may be chosen for in another mode.
+/// Marks regions of data that is compressed anew: their memory is apart from that of present
+/// writes, which may be chosen for in another mode.
 const APART: u64 = 1 << 63;
 
 /// Compresses one fragment after the other.
@@ -41,9 +41,9 @@ impl<'a> Recoder<'a> {
         Self { core, batch, known: None }
     }
 
-    /// Compresses the blocks `live` of a fragment whose payload has been verified; what they took,
-    /// and what they take now, if it is clearly less (bytes). What comes of it is then among the
-    /// survivors. All of a volume's are rewritten under the same settings.
+    /// Compresses the blocks `live` of a fragment whose payload has been verified; returns their
+    /// old and new size in bytes, if the new one is clearly less. The new fragments are then among
+    /// the survivors. All of a volume's are rewritten under the same settings.
     pub(crate) fn recode(
         &mut self,
         resident: &Resident,
@@ -106,7 +106,7 @@ impl<'a> Recoder<'a> {
         })
     }
 
-    /// Pays what was spent into the budget for tests.
+    /// Pays the time spent into the budget for tests.
     pub(crate) fn finish(self) {
         self.batch.finish();
     }

@@ -14,8 +14,8 @@
 //! When all extents are done, dictionaries that nothing needs any more are given up
 //! (`dictionary_review`).
 //!
-//! What does not become smaller is not moved. What is left behind is dead, and the cleaner's. Space
-//! for the new place comes from what data may use, never from the reserve.
+//! Fragments that do not become smaller are not moved. The old places are dead, and the cleaner's.
+//! Space for the new place comes from the extents that data may use, never from the reserve.
 
 use std::sync::atomic::Ordering;
 
@@ -58,7 +58,7 @@ pub struct RecompressReport {
     pub bytes_total: u64,
     /// Fragments of the volume that were looked at.
     pub fragments: u64,
-    /// Fragments that were rewritten, and what they took before and take now, in bytes.
+    /// Rewritten fragments, and their size before and now, in bytes.
     pub rewritten: u64,
     /// See `rewritten`.
     pub before_bytes: u64,
@@ -156,7 +156,7 @@ impl Core {
         walked.at(&self.extents.lock(), state.next);
         let mut left = bytes;
         while left > 0 && state.next.0 < self.geometry.extents() {
-            // What is empty is not read, and does not count against the rate: a large pool may hold
+            // Empty extents are not read, and do not count against the rate: a large pool may hold
             // little.
             let live = self.extents.lock().live_of(state.next);
             if live == 0 {

@@ -4,7 +4,7 @@
 //!
 //! The next batch lies behind the last one of its stream, or at the start of the next listed extent
 //! (`log::streams` has the proof):
-//! 1. Look behind the last batch of each stream. What stands there is remembered, since it may be a
+//! 1. Look behind the last batch of each stream. The bytes there are remembered, since it may be a
 //!    later batch.
 //! 2. If it is none of them, the next listed extent is read. If it begins with the batch, it is
 //!    from now on what that batch's stream fills; what the stream filled before is passed.
@@ -72,7 +72,7 @@ pub(crate) struct Replayed {
     pub position: Position,
     pub batches: u64,
     pub bytes_read: u64,
-    /// What is lost, if damage is to be repaired.
+    /// The loss, if damage is to be repaired.
     pub loss: Option<Loss>,
     /// Batches that count although payloads of them are damaged.
     pub damaged: Vec<String>,
@@ -201,7 +201,7 @@ impl LogId {
 /// What replaying does about damage.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Mending {
-    /// The log may end before what is damaged: what is lost by that is told.
+    /// The log may end before the damage: the loss by that is told.
     pub repairs: bool,
     /// The data file ends there, and reads as zeroes behind.
     pub cut_at: Option<u64>,
@@ -226,7 +226,7 @@ struct Replay<'a> {
     damaged: Vec<String>,
 }
 
-/// What was found where the log seems to end, and behind.
+/// Findings where the log seems to end, and behind.
 #[derive(Default)]
 struct End {
     /// A batch that was written when the missing one was durable: a crash does not leave that.
@@ -242,7 +242,7 @@ struct End {
     is_begun: bool,
 }
 
-/// A batch that counts: what it says, and where its payloads begin in the data file.
+/// A batch that counts: its entries, and where its payloads begin in the data file.
 struct Taken {
     seq: Seq,
     entries: Vec<Entry>,
@@ -265,7 +265,7 @@ struct Followed {
 /// # Errors
 /// [`ErrorKind::Io`] if a batch that is durable may stand where the log cannot be read, and
 /// [`ErrorKind::Corrupt`] if a batch is damaged of which a later one says that it was durable,
-/// unless that is to be mended: then the log ends there, and what is lost is told.
+/// unless that is to be mended: then the log ends there, and the loss is told.
 /// [`ErrorKind::Corrupt`] in any case, if a later opening than the checkpoint's has written there.
 pub(crate) fn replay(
     source: Source<'_>,
@@ -308,9 +308,9 @@ pub(crate) fn replay(
 }
 
 /// Writes over each block behind the end of the log that cannot be read, and holds nothing that
-/// counts. What was given up with its neighbours, and can be read alone, stays: it hides nothing
-/// from the next opening, and may be all that is left for `salvage`. What fails there fails again
-/// when the log comes there, and then goes on elsewhere.
+/// counts. A block that was given up with its neighbours, and can be read alone, stays: it hides
+/// nothing from the next opening, and may be all that is left for `salvage`. What fails there fails
+/// again when the log comes there, and then goes on elsewhere.
 pub(crate) fn write_over(disk: &dyn Disk, unreadable: &[Range<u64>]) {
     let zeroes = AlignedBuf::new(BATCH_ALIGN);
     let mut block = AlignedBuf::new(BATCH_ALIGN);
@@ -442,7 +442,7 @@ impl Replay<'_> {
         })
     }
 
-    /// Takes the bytes of an extent, and looks at what stands at byte `at` of it.
+    /// Takes the bytes of an extent, and looks at byte `at` of it.
     fn load(&mut self, extent: ExtentIndex, bytes: ExtentBytes, at: usize, stream: Option<Stream>) -> Tail {
         self.bytes_read += u64::from(self.source.geometry.extent_bytes);
         let ExtentBytes { buf, unreadable } = bytes;
@@ -453,7 +453,7 @@ impl Replay<'_> {
         tail
     }
 
-    /// What stands at the places where the next batch could be.
+    /// The bytes at the places where the next batch could be.
     fn missing(&self) -> String {
         let places = self.open.iter().flatten().chain(&self.fresh).map(|tail| {
             let what = match &tail.found {

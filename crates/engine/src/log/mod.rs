@@ -13,7 +13,7 @@
 //!
 //! If a batch cannot be written, it and all behind it are given back, and the log takes nothing
 //! more until a checkpoint ([`Log::position`]) makes it go on in fresh extents, under a new
-//! incarnation so that what was written of the failed ones never counts. If a sync fails, the
+//! incarnation so that the written parts of the failed ones never count. If a sync fails, the
 //! content of the medium is unknown: then only reopening the pool helps.
 
 mod end;
@@ -90,7 +90,7 @@ struct Flight {
     /// Offset in the extent at which the batch ends.
     end: u32,
     payload: u64,
-    /// What is completed with it.
+    /// Groups that are completed with it.
     taken: Vec<Taken>,
 }
 
@@ -176,7 +176,7 @@ pub(crate) enum Refusal {
     /// The storage below gives no space for the next extent: a checkpoint may put one on the list
     /// that has some.
     NeedsSpace(Prepared, Box<Error>),
-    /// It failed; what was taken has been given back to the sink.
+    /// It failed; the taken groups have been given back to the sink.
     Failed(Error),
 }
 
@@ -236,7 +236,7 @@ impl Log {
             let (placed, rest) = self.place_or_refuse(prepared, purpose)?;
             let ticket = placed.ticket;
             if let Err(error) = self.write_placed(placed) {
-                // What was not placed yet goes back with what was.
+                // Groups that were not placed yet go back with the others.
                 if let Some(rest) = rest {
                     self.sink.failed(&rest.taken);
                 }

@@ -1,6 +1,6 @@
 //! Space below, set aside before the log needs it: a write must not fail for want of it; and filled
-//! with zeroes where that makes syncs cheaper. Owns no state of its own: what is set aside is part
-//! of where the log stands.
+//! with zeroes where that makes syncs cheaper. Owns no state of its own: the space set aside is
+//! part of the log's position.
 
 use format::Stream;
 use surface::{Error, Result};
@@ -23,7 +23,7 @@ impl Log {
             let Some((first, count)) = state.streams.unreserved(state.reserve_ahead) else { return Ok(()) };
             let count = match self.reserve_extents(first, count, false) {
                 Ok(()) => count,
-                // Near the end of the space below, what is there is taken extent by extent.
+                // Near the end of the space below, the rest is taken extent by extent.
                 Err(_) => self.reserve_one(first, purpose == Purpose::Metadata).map(|()| 1)?,
             };
             state.streams.set_reserved(first, count);
@@ -69,7 +69,7 @@ impl Log {
         (self.counters.opened_extents.get(), state.streams.unopened().collect())
     }
 
-    /// `last`: from what is left for the map too. A few discards or deletions, and whatever else
+    /// `last`: also from the space left for the map. A few discards or deletions, and whatever else
     /// comes to the open extents, bring more back.
     fn reserve_one(&self, extent: ExtentIndex, last: bool) -> Result<()> {
         let no_space = "the storage below the data file gives no space for the log; free some there";

@@ -1,5 +1,5 @@
 //! Where the log is open: an extent for each stream, and the list of extents that are opened next.
-//! Owns who opened which extent when, and what has been passed; does not know what is under way.
+//! Owns who opened which extent when, and the passed extents; does not know the batches under way.
 //!
 //! Foreground writes and what the cleaner moves go to different extents (streams), because the one
 //! dies soon and the other has outlived an extent already: mixed, each extent would have to be
@@ -100,7 +100,7 @@ impl Streams {
         self.listed.iter().skip(self.opened).copied()
     }
 
-    /// What is open in a stream.
+    /// The open extent of a stream.
     pub(super) fn open_of(&mut self, stream: Stream) -> Option<&mut Open> {
         self.open[stream as usize].as_mut()
     }
@@ -123,7 +123,7 @@ impl Streams {
     pub(super) fn set_reserved(&mut self, first: ExtentIndex, count: usize) -> bool {
         let is_there = self.listed.get(self.reserved) == Some(&first);
         if is_there {
-            // What lay side by side then need not do so now, if the list has been cut off.
+            // Extents side by side then need not be so now, if the list has been cut off.
             let beside = |(i, extent): &(usize, &ExtentIndex)| extent.0 == first.0 + *i as u32;
             let ahead = self.listed.iter().skip(self.reserved).take(count);
             self.reserved += ahead.enumerate().take_while(beside).count();
@@ -193,8 +193,8 @@ impl Streams {
         self.listed.drain(kept..).collect()
     }
 
-    /// Where each stream stands as of the last applied batch, the list from there on, and what has
-    /// been passed.
+    /// The position of each stream as of the last applied batch, the list from there on, and the
+    /// passed extents.
     pub(super) fn position(&self) -> ([Option<OpenExtent>; STREAMS], Vec<ExtentIndex>, Vec<ExtentIndex>) {
         (self.applied, self.listed.iter().copied().collect(), self.passed.clone())
     }
@@ -218,7 +218,7 @@ mod tests {
         Place { stream, extent: ExtentIndex(extent), offset }
     }
 
-    /// Takes a place in `next` or behind what is open, as the log does.
+    /// Takes a place in `next` or behind the open extent, as the log does.
     fn put(streams: &mut Streams, stream: Stream, fresh: bool) -> Place {
         let place = if fresh {
             let next = streams.next().unwrap();

@@ -1,5 +1,5 @@
-//! Waiting for a batch to be applied. Owns nothing: what has become of a batch is told by where the
-//! log stands, and by where it went on after failures.
+//! Waiting for a batch to be applied. Owns nothing: the fate of a batch follows from the log's
+//! position, and from the places where it went on after failures.
 
 use format::Stream;
 use surface::{Error, ErrorKind, Result};

@@ -50,7 +50,7 @@ impl Writers {
         Self { bytes_max, state: Mutex::default(), work: Condvar::new(), room: Condvar::new() }
     }
 
-    /// Waits until what is under way leaves room for more.
+    /// Waits until the batches under way leave room for more.
     pub(crate) fn wait_for_room(&self) {
         let mut state = self.state.lock();
         while state.bytes >= self.bytes_max && !state.stop {
@@ -101,7 +101,7 @@ impl Writers {
 
 impl Log {
     /// Like [`append`](Self::append), but returns when all of it has its place; writer threads do
-    /// the rest. If that fails, what was taken goes back, and [`take_failure`](Self::take_failure)
+    /// the rest. If that fails, the taken groups go back, and [`take_failure`](Self::take_failure)
     /// tells why. When the pool is being closed the caller itself writes it: a batch that has its
     /// place and is never written would keep all behind it waiting.
     pub(crate) fn enqueue(&self, mut prepared: Prepared, purpose: Purpose) -> std::result::Result<Ticket, Refusal> {

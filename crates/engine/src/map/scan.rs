@@ -12,8 +12,8 @@ use crate::overlay::{GroupRecords, Overlay};
 use crate::write_buffer::GroupKey;
 
 /// Records that a look at all of them goes through under the layers' lock at once: a checkpoint
-/// waits for that, and all readers behind it. Some tens of milliseconds; what is settled is sorted
-/// for each such page.
+/// waits for that, and all readers behind it. Some tens of milliseconds; the settled overlay is
+/// sorted for each such page.
 const PAGE_RECORDS: usize = 1 << 16;
 
 impl Map {
