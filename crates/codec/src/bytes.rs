@@ -66,7 +66,7 @@ impl<'a> Output<'a> {
             let byte = self.dst[from];
             self.dst[at..end].fill(byte);
         } else {
-            // What is there repeats with the distance, so each copy may take all that the ones
+            // The output so far repeats with the distance, so each copy may take all that the ones
             // before it made.
             let mut done = 0;
             while done < len {

@@ -73,7 +73,7 @@ impl EncodeDictionary {
     }
 }
 
-/// A dictionary prepared to decompress what was compressed with it at any level. Shared by all
+/// A dictionary prepared to decompress data that was compressed with it at any level. Shared by all
 /// threads; takes its own length and 27 KiB.
 pub struct DecodeDictionary {
     number: DictionaryNumber,

@@ -20,7 +20,7 @@ use std::fmt;
 /// | 120 | zstd with a trained dictionary: the dictionary's number, then a frame like those of 65 |
 ///
 /// The level is part of the number although no decoder needs it, so that statistics and
-/// `recompress` can tell what was stored how without another byte. All other numbers are free.
+/// `recompress` can tell how data was stored without another byte. All other numbers are free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CodecId(pub u8);
 

@@ -1,7 +1,7 @@
 //! Mechanism: compress these bytes, decompress those. Owns the codecs' permanent numbers in the
 //! format ([`CodecId`]), the names that users give them ([`Codec`]), the reusable contexts of one
 //! thread ([`Workspace`]), and trained dictionaries ([`train`], [`EncodeDictionary`],
-//! [`DecodeDictionary`]). Which codec is used for what is decided elsewhere; checksums are verified
+//! [`DecodeDictionary`]). The choice of a codec is made elsewhere; checksums are verified
 //! elsewhere, before anything gets here, but the decoders do not rely on it: hostile bytes give an
 //! error or garbage of the right length.
 

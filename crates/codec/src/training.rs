@@ -46,8 +46,8 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// What is saved more with the dictionary, in thousandths of the raw bytes; negative when it
-    /// does harm.
+    /// The saving that the dictionary adds, in thousandths of the raw bytes; negative when it does
+    /// harm.
     pub fn gain_permille(&self) -> i64 {
         let gain = self.stored_without as i64 - self.stored_with as i64;
         gain * 1000 / (self.raw_bytes as i64).max(1)

@@ -147,7 +147,7 @@ impl Workspace {
     }
 
     /// Like [`decompress`](Self::decompress), but may stop once the first `wanted` bytes of `dst`
-    /// are there; what lies behind them is undefined. Damage behind the place where it stopped is
+    /// are there; the bytes behind them are undefined. Damage behind the place where it stopped is
     /// not noticed, nor is a raw length other than `dst.len()`: the payload's checksum must have
     /// been verified.
     ///

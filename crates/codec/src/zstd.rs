@@ -63,7 +63,7 @@ impl Compressor {
         self.run(src, dst)
     }
 
-    /// Compresses with what is set.
+    /// Compresses with the present settings.
     fn run(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
         // One call with the whole input: the library takes its size as pledged and picks the tables
         // for small inputs.

@@ -4,18 +4,18 @@
 //! block's sequences in order, and each of them only after it has found that it fits: with room for
 //! less than the whole it fails with "destination too small", and has written all that lies before.
 //! It does not say how far it came, and its fast copies write up to [`OVERRUN`] bytes behind that
-//! place. So the room behind what is wanted ends in a stretch filled with a [`MARK`], that begins
+//! place. So the room behind the wanted bytes ends in a stretch filled with a [`MARK`], that begins
 //! so far behind that only a copy whose end lies behind all that is wanted can reach it: if a byte
-//! of it has changed, what is wanted is there. If none has (a sequence longer than the stretch, or
-//! data like the mark), nothing is known, and the caller decodes all.
+//! of it has changed, the wanted bytes are there. If none has (a sequence longer than the stretch,
+//! or data like the mark), nothing is known, and the caller decodes all.
 //!
 //! None of this is in the library's documentation. It holds for the version that was read
 //! ([`READ_VERSION`]): `ZSTD_execSequence` and `ZSTD_execSequenceEnd` for the order and the check,
 //! `WILDCOPY_OVERLENGTH` for the overrun, and `ZSTD_allocateLiteralsBuffer` for where literals
 //! wait: not in the destination while they have at most 64 KiB and the room is no larger than the
-//! window. With any other version all is decoded; so is what is not exactly one frame of one
-//! compressed block, of which alone this was shown: a second frame may have a small window, and its
-//! literals wait in the destination then.
+//! window. With any other version all is decoded; so is a payload that is not exactly one frame of
+//! one compressed block, of which alone this was shown: a second frame may have a small window, and
+//! its literals wait in the destination then.
 
 /// What the library says of itself in the version that this was checked against: 1.5.7.
 const READ_VERSION: u32 = 10_507;
@@ -140,8 +140,8 @@ mod tests {
     }
 
     /// Two frames, of which the second has a window of 1 KiB: while its first block is decoded,
-    /// literals of it wait in the middle of what is wanted, and then its second block does not fit.
-    /// They were taken for decoded data.
+    /// literals of it wait in the middle of the wanted bytes, and then its second block does not
+    /// fit. They were taken for decoded data.
     #[test]
     fn literals_of_another_frame_are_not_taken_for_data() {
         // 10 raw literals and no sequences; 1024 times the same literal and no sequences; 3062

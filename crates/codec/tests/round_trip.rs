@@ -266,8 +266,8 @@ fn streams_of_the_first_version_decode() {
 const LZ4_STREAM: &[u8] = &[111, 115, 104, 97, 108, 101, 32, 6, 0, 30, 80, 104, 97, 108, 101, 10];
 const ZSTD_STREAM: &[u8] = &[0, 0, 109, 0, 0, 56, 115, 104, 97, 108, 101, 32, 10, 1, 0, 202, 89, 138];
 
-/// Both ways against another implementation of LZO1X: what it writes is read here, and it reads
-/// what is written here.
+/// Both ways against another implementation of LZO1X: its output is read here, and it reads the
+/// output of this one.
 #[test]
 fn lzo_streams_are_exchanged_with_another_implementation() {
     let mut workspace = Workspace::new();

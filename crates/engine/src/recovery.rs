@@ -481,8 +481,7 @@ impl Replay<'_> {
             if headless == HEADLESS_MAX || end.later.is_some() && !is_place {
                 break;
             }
-            // What could not be read the first time must not pass for what was never there the
-            // second time.
+            // Bytes unreadable the first time must not pass for an empty place the second time.
             let tail = match self.fresh.take_if(|_| is_place) {
                 Some(tail) => tail,
                 None => self.load(extent, self.source.read_around(extent), 0, None),

@@ -1,6 +1,6 @@
-//! What is remembered of regions of objects, for the policy: a table of a fixed number of words.
-//! Two regions that share a place push each other out, which costs a test and nothing else; so
-//! there are no locks and no lists.
+//! The memory of regions of objects, for the policy: a table of a fixed number of words. Two
+//! regions that share a place push each other out, which costs a test and nothing else; so there
+//! are no locks and no lists.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -56,7 +56,7 @@ impl Regions {
         (key.0 >> (u64::BITS - self.slots.len().ilog2())) as usize
     }
 
-    /// What is remembered; nothing if another region has pushed it out.
+    /// The memory of a region; nothing if another region has pushed it out.
     pub(crate) fn get(&self, key: RegionKey) -> Region {
         let word = self.slots[self.place(key)].load(Ordering::Relaxed);
         if word >> REGION_BITS == key.tag() { Region::from_bits(word) } else { Region::default() }

@@ -157,8 +157,8 @@ impl Core {
             let FragmentRef { count, codec, stored, checksum, location, .. } = reference;
             let fragment = FragmentEntry { first, count, codec, stored, checksum };
             let offset = (location - start) as usize;
-            // How old it is cannot be told any more. What was written before this look at the map
-            // is older than what the map says now; what is written from now on is newer than that.
+            // How old it is cannot be told any more. Data written before this look at the map is
+            // older than the map's present state; later data is newer.
             let stored = Stored {
                 object: id.object,
                 epoch: id.epoch,
@@ -203,8 +203,8 @@ mod tests {
         bytes.into()
     }
 
-    /// Extents with live data of which it is known what lives there, and those of which it is not.
-    /// What is known is what the map says.
+    /// Extents with live data whose live fragments are known, and those whose are not. The known
+    /// ones agree with the map.
     fn known(pool: &crate::Pool) -> (usize, usize) {
         let core = &pool.core;
         let (mut known, mut unknown) = (0, 0);

@@ -4,7 +4,7 @@
 //! **Small pages** are for a cache: it is filled once and then stays, so that what its first use
 //! costs is what counts; and under a hypervisor that takes back what a guest does not use, a huge
 //! page is as a rule one that was taken back: 10 us for each 4 KiB of it were measured, against 2
-//! us for small pages, which come from what was in use a moment ago.
+//! us for small pages, which come from memory in use a moment ago.
 //!
 //! **Huge pages** are for what the device fills again and again in large requests. In small pages,
 //! one of 128 KiB has 32 segments and one of a megabyte 256, each of which costs the system and

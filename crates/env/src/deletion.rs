@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Result;
 use std::os::unix::fs::MetadataExt;
 
-/// What is to be known of a file when it is opened, to notice later that it has been deleted.
+/// The identity of a file when it is opened, to notice later that it has been deleted.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Deletion {
     /// It had a name, as far as its file system tells: some always say that there is none.

@@ -6,15 +6,14 @@ use crate::{AlignedBuf, ReadRing};
 
 /// Random-access storage with explicit durability.
 ///
-/// What is assumed of it: a write that was followed by a successful [`sync`](Self::sync) survives a
-/// crash whole; one that was not may survive whole, not at all, or in any subset of its 512-byte
-/// sectors, in any order with other writes. Reads see all earlier writes that returned, synced or
-/// not.
+/// Assumptions: a write that was followed by a successful [`sync`](Self::sync) survives a crash
+/// whole; one that was not may survive whole, not at all, or in any subset of its 512-byte sectors,
+/// in any order with other writes. Reads see all earlier writes that returned, synced or not.
 pub trait Disk: Send + Sync {
     /// Offsets, lengths and memory addresses of reads are multiples of this (512 or 4096).
     fn read_alignment(&self) -> usize;
 
-    /// Fills the first `len` bytes of `buf` from `offset`. What was never written reads as zeroes.
+    /// Fills the first `len` bytes of `buf` from `offset`. A range never written reads as zeroes.
     fn read_at(&self, offset: u64, buf: &mut AlignedBuf, len: usize) -> Result<()>;
 
     /// Reads of the calling thread that are under way together, where the storage has that.
@@ -33,8 +32,8 @@ pub trait Disk: Send + Sync {
     /// A no-op where the storage cannot do that.
     fn reserve(&self, offset: u64, len: u64) -> Result<()>;
 
-    /// The same, if need be from what is otherwise left for whatever else a pool keeps beside its
-    /// data: for what gives space back.
+    /// The same, if need be from the room left for the pool's other files: for operations that give
+    /// space back.
     fn reserve_last(&self, offset: u64, len: u64) -> Result<()> {
         self.reserve(offset, len)
     }
@@ -62,7 +61,7 @@ pub trait Disk: Send + Sync {
     fn punch(&self, offset: u64, len: u64) -> Result<()>;
 
     /// Whether a sync behind the first write to a place costs clearly more than one behind a later
-    /// write there: true of files, whose file system records what was written, false of devices.
+    /// write there: true of files, whose file system records written ranges, false of devices.
     fn first_write_is_dear(&self) -> bool {
         true
     }
@@ -78,7 +77,7 @@ pub trait Disk: Send + Sync {
     /// When there is none.
     fn grow(&self, bytes: u64) -> Result<()>;
 
-    /// Gives back what lies behind the first `bytes`, which is needed no more. A no-op where the
+    /// Gives back the range behind the first `bytes`, which is needed no more. A no-op where the
     /// storage cannot do that.
     ///
     /// # Errors

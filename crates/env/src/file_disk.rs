@@ -1,11 +1,11 @@
 //! [`Disk`] on a file or a raw block device. Owns the open descriptor, the choice between direct
-//! and buffered I/O, and the counters of what was transferred. Does not cache, order or merge:
-//! callers issue the requests that they want to happen.
+//! and buffered I/O, and the counters of bytes transferred. Does not cache, order or merge: callers
+//! issue the requests that they want to happen.
 //!
 //! Direct I/O (O_DIRECT) is used wherever the storage supports it: the engine keeps decoded data in
 //! caches of its own, and the page cache would hold the compressed bytes a second time, outside of
-//! any budget. What was written directly still needs [`Disk::sync`]: for the device's own cache,
-//! and for the file's block map.
+//! any budget. Data written directly still needs [`Disk::sync`]: for the device's own cache, and
+//! for the file's block map.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
@@ -68,9 +68,9 @@ pub struct FileDisk {
 }
 
 impl FileDisk {
-    /// Holds what is there, and makes sure that it takes `capacity_bytes`, without touching what it
-    /// holds: a file may become longer. For a caller that must know that before it does away with
-    /// something else.
+    /// Holds the file or device that is there, and makes sure that it takes `capacity_bytes`,
+    /// without touching its content: a file may become longer. For a caller that must know that
+    /// before it does away with something else.
     ///
     /// # Errors
     /// Those of [`create`](Self::create), but for [`ErrorKind::AlreadyExists`], and
@@ -417,7 +417,7 @@ impl Disk for FileDisk {
         }
     }
 
-    /// What was written has its space; what was only set aside looks like a hole.
+    /// A written range has its space; one only set aside looks like a hole.
     fn has_space(&self, offset: u64, len: u64) -> bool {
         self.kind == Kind::BlockDevice
             || rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Hole(offset)).is_ok_and(|hole| hole >= offset + len)
@@ -480,7 +480,7 @@ impl Disk for FileDisk {
     }
 }
 
-/// The error with what was being done in front; its kind stays.
+/// The error with the interrupted action in front; its kind stays.
 fn context(error: Error, what: std::fmt::Arguments<'_>) -> Error {
     Error::new(error.kind(), format!("{what}: {error}"))
 }
@@ -539,10 +539,10 @@ fn direct_read_align(file: &File, kind: Kind) -> Option<usize> {
 }
 
 /// Makes the system read from the device again what it has in memory of a file. After a sync that
-/// failed it keeps what never reached the device, and calls it clean; who opens the file anew must
-/// not take that for what is there.
+/// failed it keeps what never reached the device, and calls it clean; an opening of the file must
+/// not take that for the medium's content.
 pub(crate) fn forget_cached(file: &File) -> Result<()> {
-    // Only what is clean is forgotten; a device that still fails says so here.
+    // Only clean pages are forgotten; a device that still fails says so here.
     file.sync_data()?;
     Ok(rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?)
 }

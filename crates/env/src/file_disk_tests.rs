@@ -101,7 +101,7 @@ fn it_becomes_longer_and_shorter() {
     };
     disk.grow(3 << 20).unwrap();
     assert_eq!(on_disk(), (3 << 20, 3 << 20));
-    // It never cuts off what is there.
+    // It never cuts off a longer file.
     disk.grow(2 << 20).unwrap();
     assert_eq!(on_disk(), (3 << 20, 3 << 20));
     for (mib, seed) in [(0, 1), (1, 2), (2, 3)] {
@@ -115,7 +115,7 @@ fn it_becomes_longer_and_shorter() {
     assert_eq!(read((2 << 20) - 4096)[..], filled(1 << 20, 2)[(1 << 20) - 4096..]);
     disk.shrink(3 << 20).unwrap();
     assert_eq!(on_disk(), (2 << 20, 2 << 20), "it never becomes longer by that");
-    // What was cut off does not come back.
+    // Data cut off does not come back.
     disk.grow(3 << 20).unwrap();
     assert_eq!(read(2 << 20)[..], [0; 4096]);
     disk.write_at((3 << 20) - 4096, &filled(4096, 4), 4096).unwrap();
@@ -223,7 +223,7 @@ fn what_is_claimed_is_not_emptied_yet() {
     let disk = FileDisk::create(&path, 1 << 20).unwrap();
     disk.write_at(4096, &filled(4096, 7), 4096).unwrap();
     drop(disk);
-    // Longer than any file: nothing happens to what is there.
+    // Longer than any file: the content stays.
     for claims in [FileDisk::claim, claim_and_empty] {
         claims(&path, 1 << 63).unwrap_err();
     }
@@ -344,7 +344,7 @@ fn a_block_device_is_a_disk_and_a_mounted_one_is_refused() {
     disk.write_at(4096, &data, 8192).unwrap();
     disk.sync().unwrap();
     disk.reserve(0, 1 << 20).unwrap();
-    // What is below the device gets back what was discarded, and nothing else is gone.
+    // The storage below the device gets discarded ranges back, and nothing else is gone.
     disk.write_at(1 << 20, &filled(1 << 20, 6), 1 << 20).unwrap();
     disk.sync().unwrap();
     let occupied_bytes = || std::fs::metadata(&image).unwrap().blocks() * 512;
@@ -462,8 +462,8 @@ fn a_ring_that_is_dropped_leaves_nothing_under_way() {
         }
         drop(ring.wait());
         drop(ring);
-        // The next one of this thread is the same for the kernel, and must not hear of what was
-        // dropped.
+        // The next one of this thread is the same for the kernel, and must not hear of dropped
+        // reads.
         let mut ring = disk.read_ring().unwrap();
         assert!(ring.wait().is_none());
         ring.begin(1000, 4096, AlignedBuf::new(4096), 4096);

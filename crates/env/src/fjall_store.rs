@@ -16,9 +16,9 @@
 //! 4. Every block of a table (data, index, filter) has an xxh3-128 checksum that is verified when
 //!    it is read from the file; the list of tables and the tables' tails have one, too.
 //! 5. A table that is written by itself (*ingestion*) is synced before the list of tables names it.
-//!    What was committed before it becomes tables first, though without a sync of its journal, and
-//!    it has a greater sequence number than all of that; at open, what a journal holds is passed
-//!    over up to the greatest number of any table. So nothing from a journal comes to lie above it
+//!    Earlier commits become tables first, though without a sync of its journal, and it has a
+//!    greater sequence number than all of that; at open, the batches of a journal are passed over
+//!    up to the greatest number of any table. So nothing from a journal comes to lie above it
 //!    again.
 //! 6. When writing or syncing the journal fails, or the background thread fails, the library is
 //!    *poisoned*: commits and persists fail from then on, reads go on. Only reopening helps, which
@@ -33,8 +33,9 @@
 //! - *A torn last batch is sometimes refused rather than dropped*, see `journal_tail`. So it is cut
 //!   off before the library sees it, and the counter tells whether that was lawful; if not, the
 //!   journal is put back as it was.
-//! - *After a sync that failed it takes for written what is only in memory*: the system keeps those
-//!   pages and calls them clean. So what is cached of a journal is forgotten before it is read.
+//! - *After a sync that failed it takes for written the pages that are only in memory*: the system
+//!   keeps those pages and calls them clean. So the cached pages of a journal are forgotten before
+//!   it is read.
 //! - *It does not see that its files were deleted.* Journals that are open take what is written,
 //!   and lose it. So [`persist`](MapStore::persist) looks whether the file `durable` still has its
 //!   name.
@@ -356,8 +357,8 @@ impl FjallStore {
 
     /// Commits by writing a table, which is durable then.
     fn write_table(&self, writer: &mut Writer, changes: Changes) -> Result<(), MapError> {
-        // The library puts what was committed before into a table first, but does not sync its
-        // journal, nor ever shorten it.
+        // The library puts earlier commits into a table first, but does not sync its journal, nor
+        // ever shorten it.
         if writer.active_bytes > 0 {
             self.seal(writer)?;
         }

@@ -354,7 +354,7 @@ fn a_batch_with_a_hole_is_dropped_if_it_was_not_durable() {
 }
 
 /// A journal as a power loss leaves it, of a store that was made and never opened again, so that it
-/// is as long as the library makes it: behind what is durable a batch of `bytes` with a hole.
+/// is as long as the library makes it: behind the durable part a batch of `bytes` with a hole.
 fn torn_journal(map: &Path, bytes: usize) -> PathBuf {
     let store = FjallStore::create(map, SMALL).unwrap();
     store.commit(batch_of(&[("a", "1")])).unwrap();
@@ -439,7 +439,7 @@ fn what_a_crash_interrupts_while_a_tail_is_cut_or_put_back_is_made_good() {
         std::fs::write(&kept, vec![0; head]).unwrap();
         is_made_good("a crash before the cut");
     }
-    // The journal went on: what was cut off is over.
+    // The journal went on: the part cut off is void.
     cut();
     std::fs::OpenOptions::new().append(true).open(&journal).unwrap().write_all(&[1]).unwrap();
     CutTail::put_back_all(&lsm).unwrap();

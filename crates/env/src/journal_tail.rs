@@ -5,7 +5,7 @@
 //! tail that follows. Cuts a journal, and puts back what it cut; never judges whether that was
 //! right.
 //!
-//! What is cut goes to a file beside the journal, piece by piece, and so it comes back: a file
+//! The part cut off goes to a file beside the journal, piece by piece, and so it comes back: a file
 //! system that has a few blocks left has room for that, because pieces become smaller where the
 //! larger ones find none. A crash in between leaves the file, and the next opening begins with
 //! putting its content back: each byte of the tail is in one of the two places or in both, and zero
@@ -325,7 +325,7 @@ mod tests {
         range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES)
     }
 
-    /// Two files that share so many free blocks: the journal, and what was cut off it.
+    /// Two files that share so many free blocks: the journal, and the part cut off it.
     struct Blocks {
         journal: BTreeSet<u64>,
         kept_bytes: u64,

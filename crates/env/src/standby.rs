@@ -55,7 +55,7 @@ pub trait Standby: Send + Sync {
     /// When there is no room, or something is there already.
     fn make(&self, pool: &[u8; 16], bytes: usize) -> Result<Arc<dyn StandbyMemory>>;
 
-    /// Removes what is there for this pool.
+    /// Removes the memory that is there for this pool.
     ///
     /// # Errors
     /// When it stays.

@@ -97,7 +97,7 @@ impl<'a> FileRing<'a> {
                 let read = opcode::Read::new(types::Fd(self.file.as_raw_fd()), memory, len).offset(offset);
                 // SAFETY: the descriptor and the buffer live until the read has ended: the file is
                 // borrowed for longer than this ring lives, the slot keeps the buffer, whose memory
-                // does not move with it, and `drop` waits for what is under way.
+                // does not move with it, and `drop` waits for reads under way.
                 let taken = unsafe { queue.push(&read.build().user_data(index as u64)) };
                 if taken.is_err() {
                     self.waiting.push_front((index, offset));

@@ -1,5 +1,6 @@
 //! What goes to the log when a request is refused or fails: the caller sees only an errno, so the
-//! reason must be findable elsewhere. Owns the rate limit. Does not decide what is an error.
+//! reason must be findable elsewhere. Owns the rate limit. Does not decide which results are
+//! errors.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};

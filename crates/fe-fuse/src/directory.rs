@@ -43,7 +43,7 @@ pub(crate) struct DeviceDirectory {
     pub(crate) devices: Arc<dyn DeviceSet>,
     pub(crate) nodes: Nodes,
     pub(crate) files: Arc<OpenFiles>,
-    /// What was there when the directory was opened: positions stay valid while it is read.
+    /// The entries when the directory was opened: positions stay valid while it is read.
     pub(crate) listings: Handles<Vec<DeviceInfo>>,
     pub(crate) complaints: Arc<Complaints>,
     /// Reads that may wait for the disk.

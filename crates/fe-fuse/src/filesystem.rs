@@ -1,5 +1,5 @@
-//! The requests of the protocol, each handed on to the directory, an open file or a lane. Owns what
-//! is negotiated with the kernel. What an operation on a file means is in `file_io`.
+//! The requests of the protocol, each handed on to the directory, an open file or a lane. Owns the
+//! negotiation with the kernel. The meaning of an operation on a file is in `file_io`.
 //!
 //! Names, sizes, allocated bytes and modification times change behind the kernel's back (volumes
 //! are made, resized and destroyed through other doors), so nothing of them is cached there: all

@@ -7,8 +7,8 @@
 //! that took it only if no other of its lane is being waited for in that way, which saves the lone
 //! writer that syncs after each write the hand-over; else it is queued for the lane's own threads.
 //! Reads have a lane of their own, and so do not wait behind flushes or a full write buffer, as
-//! long as the queue of changes has room: the kernel hands out requests in its order, so what is
-//! too much for the queue is done by the thread that took it, and when all of them are busy with
+//! long as the queue of changes has room: the kernel hands out requests in its order, so requests
+//! too many for the queue are done by the thread that took them, and when all of them are busy with
 //! that, whatever comes next waits.
 
 use std::collections::VecDeque;
@@ -95,7 +95,7 @@ impl Lane {
         self.shared.changed.notify_one();
     }
 
-    /// Does what is queued, then ends the threads.
+    /// Does the queued requests, then ends the threads.
     pub(crate) fn close(&self) {
         self.shared.queue.lock().is_closed = true;
         self.shared.changed.notify_all();

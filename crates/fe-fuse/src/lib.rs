@@ -46,9 +46,9 @@
 //! Crate `fuse` speaks the protocol, through `/dev/fuse`, a call for each request and one for each
 //! answer; or over io_uring, through a ring in memory for each CPU, where the kernel has that
 //! (Linux 6.14) and its administrator allows it: `echo Y >
-//! /sys/module/fuse/parameters/enable_uring` before the mount. What requests mean, and what is
-//! promised of them, is the same. If rings cannot be made after all, the mount is served without,
-//! and the log says why.
+//! /sys/module/fuse/parameters/enable_uring` before the mount. The meaning of requests, and the
+//! promises, are the same. If rings cannot be made after all, the mount is served without, and the
+//! log says why.
 //!
 //! # Sizes
 //!

@@ -30,12 +30,12 @@ use crate::stack::Stack;
 pub enum WhenBusy {
     /// Leaves it mounted, and returns [`ErrorKind::InUse`].
     Refuse,
-    /// Takes it out of the directory tree at once; goes on serving what is open, until that is
+    /// Takes it out of the directory tree at once; goes on serving open files, until they are
     /// closed. Returns at once.
     Detach,
     /// Ends it at once: requests under way and all that follow fail with `ENOTCONN` or
-    /// `ECONNABORTED`. As after pulling a disk, what was flushed is safe, and what was not may be
-    /// lost to the user of the file.
+    /// `ECONNABORTED`. As after pulling a disk, flushed data is safe, and other data may be lost to
+    /// the user of the file.
     Abort,
 }
 
@@ -307,7 +307,7 @@ impl Mount {
             WhenBusy::Detach => UnmountFlags::DETACH,
             WhenBusy::Abort => UnmountFlags::DETACH | UnmountFlags::FORCE,
         };
-        // Never unmount what is not ours: ours may have been taken away, or covered by another.
+        // Never unmount another one: ours may have been taken away, or covered by another.
         if kernel_mount::mount_id(&self.dir)? != self.id {
             return match when_busy {
                 _ if self.ended.is_ended() => Ok(()),

@@ -1,5 +1,5 @@
 //! Which files are open, and opening them: with `O_TRUNC` the device is emptied first. Owns the
-//! table of handles. What is done with an open file is in `open_file`.
+//! table of handles. The requests on an open file are in `open_file`.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};

@@ -1,12 +1,12 @@
-//! What the kernel has built on the files of a mount, and how to bring down what is still in its
-//! caches. Reads sysfs and mountinfo; owns nothing and attaches nothing.
+//! The stack that the kernel has built on the files of a mount, and how to write its caches down.
+//! Reads sysfs and mountinfo; owns nothing and attaches nothing.
 //!
 //! 1. Loop devices whose file lies in the mount's directory.
 //! 2. Their partitions, and whatever holds those (LVM, md, dm-crypt), on upwards.
 //! 3. File systems that are mounted from one of these, told by device number, or by name (btrfs has
 //!    numbers of its own).
 //!
-//! What is attached from within another mount namespace, under another name of the directory, is
+//! A device attached from within another mount namespace, under another name of the directory, is
 //! not found.
 
 use std::collections::BTreeSet;

@@ -5,7 +5,7 @@
 use crate::errno::Errno;
 use crate::wire::{PAYLOAD_BYTES_MAX, command, command_flag, request::RequestHeader};
 
-/// What was agreed in the handshake.
+/// The agreement of the handshake.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Session {
     /// Structured replies.
@@ -37,7 +37,7 @@ pub enum Command {
         /// Durable before the reply.
         fua: bool,
     },
-    /// Make what was answered durable.
+    /// Make answered writes durable.
     Flush,
     /// Give space back.
     Trim {
@@ -57,7 +57,7 @@ pub enum Command {
     },
     /// Bring into memory.
     Cache(Range),
-    /// Tell what is allocated, in one extent if `one`. Only in sessions with `base:allocation`; not
+    /// Tell the allocation, in one extent if `one`. Only in sessions with `base:allocation`; not
     /// empty.
     BlockStatus {
         /// Where.
@@ -72,7 +72,7 @@ pub enum Command {
 pub struct Refusal {
     /// The code.
     pub errno: Errno,
-    /// What was wrong, and what to do.
+    /// The fault, and the remedy.
     pub why: &'static str,
     /// Bytes that follow the header and are to be skipped.
     pub payload_bytes: u32,
@@ -85,7 +85,7 @@ pub enum Verdict {
     Run(Command),
     /// Answer with an error.
     Refuse(Refusal),
-    /// Finish what is in flight, then close.
+    /// Finish requests in flight, then close.
     Disconnect,
 }
 

@@ -43,7 +43,7 @@ impl Budget {
         let after = *used + more;
         let leaves_enough = held + more <= self.max.saturating_sub(after);
         let is_nearly_free = *used <= self.max / NEARLY_FREE_DIVISOR && after <= self.max;
-        // What was admitted must be possible, however small the budget.
+        // An admitted request must be possible, however small the budget.
         let may = leaves_enough || is_alone && (is_nearly_free || *used == 0);
         if may {
             *used = after;

@@ -15,7 +15,7 @@ impl Deadline {
         Self(now() + patience)
     }
 
-    /// What is left; zero when it has passed.
+    /// The time left; zero when it has passed.
     pub fn left(self) -> Duration {
         self.0.saturating_duration_since(now())
     }

@@ -3,8 +3,8 @@
 //! threads for what waits are the pool's.
 //!
 //! The steps of a request:
-//! 1. One recv brings many requests. Each is judged ([`crate::admit`]); what is refused is answered
-//!    at once.
+//! 1. One recv brings many requests. Each is judged ([`crate::admit`]); refused requests are
+//!    answered at once.
 //! 2. Reads of cached data and writes that need not wait are done here. Their replies are collected
 //!    into a batch. The device has accepted a write before its reply is even collected.
 //! 3. A client that sends one request at a time gets everything done here: no thread switch is
@@ -107,7 +107,7 @@ impl Connection {
         self.served.outbox.dropped().unwrap_or(ended)
     }
 
-    /// Receives what is there, and waits if nothing is.
+    /// Receives the bytes that are there, and waits if there are none.
     fn receive(&mut self) -> rustix::io::Result<usize> {
         let (receiver, socket) = (&mut self.receiver, self.served.outbox.socket());
         let looked = self.looks.look(|| match receiver.receive(socket, false) {
@@ -286,7 +286,7 @@ impl Connection {
     fn queue(&mut self, request: Request) -> Flow {
         let bytes = request.bytes();
         if !self.served.outbox.has_room(bytes) {
-            // The wait for room may be long: what is done is sent first.
+            // The wait for room may be long: finished replies are sent first.
             self.flush_batch()?;
         }
         if !self.served.outbox.begin(bytes) {

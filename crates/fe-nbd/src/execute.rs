@@ -27,7 +27,7 @@ const CACHE_BYTES_MAX: u64 = 64 << 20;
 /// Longest read that is done together with others: longer ones keep a device busy, and a thread,
 /// for long.
 const JOINED_READ_BYTES_MAX: u32 = 1 << 20;
-/// Most failures told for one connection: enough to see what is wrong, too few to fill a disk.
+/// Most failures told for one connection: enough to see the fault, too few to fill a disk.
 const FAILURES_TOLD_MAX: u32 = 100;
 /// Most extents in one reply to block status: 128 KiB of reply. Clients ask again for the rest.
 const EXTENTS_MAX: usize = 16 << 10;
@@ -36,7 +36,7 @@ const EXTENTS_MAX: usize = 16 << 10;
 pub struct Served {
     /// The device.
     pub device: Arc<dyn BlockDevice>,
-    /// What was agreed.
+    /// The agreement of the handshake.
     pub session: Session,
     /// Whether it does several reads at a time for one thread.
     pub reads_together: bool,
@@ -110,7 +110,7 @@ impl Request {
 pub struct Task {
     /// Where it came from, and where its reply goes.
     pub served: Arc<Served>,
-    /// What is left of it.
+    /// The rest of it.
     pub request: Request,
     /// What it took from the account.
     pub bytes: usize,

@@ -18,7 +18,7 @@ use crate::wire::option_reply;
 /// Bytes received at once; most handshakes are shorter altogether.
 const RECEIVE_BYTES: usize = 4096;
 
-/// Holds the handshake. Returns what was agreed, and the bytes that the client sent after it.
+/// Holds the handshake. Returns the agreement, and the bytes that the client sent after it.
 pub fn greet(
     caller: &Arc<Caller>,
     devices: &dyn DeviceSet,

@@ -33,7 +33,7 @@ impl Listen {
     /// Parses `unix:PATH`, `HOST:PORT`, `[IPV6]:PORT`, or `:PORT`, which is on 127.0.0.1.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] with what was expected.
+    /// [`ErrorKind::Invalid`] which names the expected forms.
     pub fn parse(text: &str) -> Result<Self> {
         let invalid = |why: &str| {
             let text = format!("cannot listen on '{text}': {why}; write unix:PATH, HOST:PORT or :PORT");
@@ -199,7 +199,7 @@ impl Drop for Listener {
 ///
 /// Two servers that start at once may both find a file stale, and the slower one would remove the
 /// live socket of the faster. So the file is moved aside first, which only one of them can do to
-/// one file, and what was moved is asked once more before it is removed; a live one goes back.
+/// one file, and the moved file is asked once more before it is removed; a live one goes back.
 fn remove_stale(path: &Path) -> Result<()> {
     let Ok(metadata) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !metadata.file_type().is_socket() {
@@ -223,7 +223,7 @@ fn remove_stale(path: &Path) -> Result<()> {
     let fail = |error| Error::from_io(format!("cannot replace the stale socket {}", path.display()), error);
     match std::fs::rename(path, &aside) {
         Ok(()) => {}
-        // Another server was faster; bind tells what is there now.
+        // Another server was faster; bind tells the present state.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(fail(error)),
     }

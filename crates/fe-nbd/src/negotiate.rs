@@ -1,5 +1,5 @@
 //! The handshake as a state machine without I/O: bytes of the client go in, bytes for the client
-//! come out. Owns what was agreed so far; knows no socket and no time.
+//! come out. Owns the agreement so far; knows no socket and no time.
 //!
 //! 1. The server sends [`greeting`](option_reply::greeting), the client its flags.
 //! 2. The client sends options; each is answered before the next is looked at.
@@ -35,7 +35,7 @@ pub struct Established {
     pub device: Arc<dyn BlockDevice>,
     /// Its name.
     pub name: String,
-    /// What was agreed.
+    /// The agreement.
     pub session: Session,
 }
 
@@ -43,11 +43,11 @@ pub struct Established {
 pub enum Next {
     /// More bytes are needed before anything can be done.
     More,
-    /// Send what is in `out`, then go on with the rest of the input.
+    /// Send the bytes in `out`, then go on with the rest of the input.
     Again,
-    /// Send what is in `out`; transmission begins with the rest of the input.
+    /// Send the bytes in `out`; transmission begins with the rest of the input.
     Ready(Box<Established>),
-    /// Send what is in `out`, then close. The text says why.
+    /// Send the bytes in `out`, then close. The text says why.
     Close(&'static str),
 }
 
@@ -103,7 +103,7 @@ impl<'a> Handshake<'a> {
     }
 
     /// Looks at `input` from its start; tells how many bytes of it are done with, and what comes
-    /// next. What is to be sent goes behind what is in `out`.
+    /// next. Bytes to send go behind those in `out`.
     pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Next) {
         let Some(client) = self.client else { return self.client_flags(input) };
         if let Some(skip) = &mut self.skip {
@@ -239,7 +239,7 @@ impl<'a> Handshake<'a> {
     fn meta_context(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refused> {
         let is_set = option == option::SET_META_CONTEXT;
         if is_set {
-            // What was selected before is gone even if this fails.
+            // An earlier selection is gone even if this fails.
             self.allocation_for = None;
         }
         if !self.structured {

@@ -1,6 +1,6 @@
 //! What goes to one client: owns the queue of replies, the right to send on the socket, and the
-//! account of what is in flight. Only the writer thread and the reader of the same connection ever
-//! wait for the client.
+//! account of the bytes in flight. Only the writer thread and the reader of the same connection
+//! ever wait for the client.
 //!
 //! How a reply leaves:
 //! 1. [`Outbox::end`] and [`Outbox::reply`] queue it. If a thread is sending, that thread takes it
@@ -29,8 +29,8 @@ use crate::budget::{Budget, OWN_BYTES};
 
 /// Most replies in one system call; the kernel takes up to 1024, a few dozen make its cost vanish.
 const REPLIES_PER_SEND: usize = 32;
-/// Large buffers kept for the next reads, and the most bytes of them: about what is useful at a
-/// moderate depth.
+/// Large buffers kept for the next reads, and the most bytes of them: about as many as are useful
+/// at a moderate depth.
 const SPARE_BUFFERS_MAX: usize = 8;
 const SPARE_BYTES_MAX: usize = 8 << 20;
 /// Buffers smaller than this are cheap to allocate and are not kept.
@@ -357,7 +357,7 @@ impl Outbox {
         loop {
             let mut state = self.state.lock();
             debug_assert!(state.sender == me);
-            // What was sent comes back, what was not goes back to the front.
+            // Sent replies come back, the others go back to the front.
             while let Some(reply) = batch.pop_back() {
                 state.queue.push_front(reply);
                 state.front_sent = front_sent;
@@ -491,7 +491,7 @@ impl State {
         may
     }
 
-    /// Gives back what is not wanted any more.
+    /// Gives back the buffers that are not wanted any more.
     fn give_back(&mut self, budget: &Budget) {
         let wanted = self.wanted(0);
         if wanted < self.granted {
@@ -508,8 +508,8 @@ impl State {
         }
     }
 
-    /// Takes what was sent off `batch`, of whose bytes `sent` have left; returns how many of them
-    /// belong to the first reply that remains.
+    /// Takes the sent replies off `batch`, of whose bytes `sent` have left; returns how many of
+    /// them belong to the first reply that remains.
     fn settle(&mut self, batch: &mut VecDeque<Reply>, mut sent: usize, budget: &Budget) -> usize {
         while let Some(front) = batch.front()
             && sent >= front.len

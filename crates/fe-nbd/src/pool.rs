@@ -18,8 +18,8 @@ use parking_lot::{Condvar, Mutex};
 
 /// Something to be done by the pool.
 pub trait Job: Send + Sized + 'static {
-    /// Does it, or a part of it: what is left goes to the end of its lane, behind the turns of
-    /// other lanes.
+    /// Does it, or a part of it: the rest goes to the end of its lane, behind the turns of other
+    /// lanes.
     fn run(self) -> Option<Self>;
 
     /// Whether [`join`](Self::join) does it.
@@ -116,7 +116,7 @@ impl<J: Job> Pool<J> {
         }
     }
 
-    /// Does what is queued, then ends the threads.
+    /// Does the queued jobs, then ends the threads.
     pub fn stop(&self) {
         self.shared.state.lock().stop = true;
         self.shared.work.notify_all();

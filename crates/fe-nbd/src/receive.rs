@@ -1,8 +1,8 @@
 //! Bytes that came from one client: owns the receive buffer and all calls of recv on a socket.
 //!
 //! One recv brings many small requests. Payloads that are large are received straight into the
-//! buffer that the device keeps, and while they come, only a little is read ahead, because what is
-//! read ahead is copied once more.
+//! buffer that the device keeps, and while they come, only a little is read ahead, because bytes
+//! read ahead are copied once more.
 
 use std::os::fd::OwnedFd;
 
@@ -33,7 +33,7 @@ impl Receiver {
         Self { buffer, start: 0, end: rest.len(), read_ahead: BUFFER_BYTES }
     }
 
-    /// What was received and not yet taken.
+    /// The bytes received and not yet taken.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
@@ -44,8 +44,8 @@ impl Receiver {
         debug_assert!(self.start <= self.end);
     }
 
-    /// Receives what is there, waiting for the first byte if `wait`. `Ok(0)` is the end of the
-    /// stream, `WOULDBLOCK` that nothing is there.
+    /// Receives the bytes that are there, waiting for the first byte if `wait`. `Ok(0)` is the end
+    /// of the stream, `WOULDBLOCK` that there are none.
     pub fn receive(&mut self, socket: &OwnedFd, wait: bool) -> Result<usize> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);

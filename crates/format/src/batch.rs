@@ -72,7 +72,7 @@ pub const STREAMS: usize = 2;
 /// Which of the log's open extents a batch goes to. It says nothing of what the batch means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Stream {
-    /// What was just written, and entries without payload.
+    /// Fresh data, and entries without payload.
     #[default]
     Hot = 0,
     /// What has outlived the extent in which it lay, or is expected to.

@@ -120,7 +120,7 @@ mod tests {
             let old = fragment_checksum(&here, payload);
             assert_eq!(reseal(old, &here, &there, len as u32), fragment_checksum(&there, payload), "{len} bytes");
             assert_eq!(reseal(old, &here, &here, len as u32), old);
-            // What was damaged stays damaged.
+            // A damaged payload stays damaged.
             assert_ne!(reseal(old ^ 1, &here, &there, len as u32), fragment_checksum(&there, payload));
         }
     }

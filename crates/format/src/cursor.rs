@@ -1,17 +1,17 @@
 //! Bounds-checked reading and plain writing of little-endian fields. Public, because the blob
 //! crate's records and nodes are read and written with them too.
 
-/// Bytes that do not decode: what was being read, and what is wrong with it.
+/// Bytes that do not decode: the structure that was being read, and its fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FormatError {
     /// The structure.
     pub structure: &'static str,
-    /// What was found and what was expected.
+    /// The value found and the value expected.
     pub detail: String,
 }
 
 impl FormatError {
-    /// Names the structure and what is wrong with it.
+    /// Names the structure and its fault.
     pub fn new(structure: &'static str, detail: impl Into<String>) -> Self {
         Self { structure, detail: detail.into() }
     }
@@ -107,7 +107,7 @@ impl<'a> Cursor<'a> {
         let bytes = self.bytes(len)?;
         String::from_utf8(bytes.to_vec()).map_err(|_| self.fail("text is not UTF-8"))
     }
-    /// Returns what was not read yet.
+    /// Returns the bytes not read yet.
     pub const fn rest(&self) -> &[u8] {
         self.rest
     }

@@ -1,4 +1,4 @@
-//! What rollbacks take out of an object's history: cuts. The map forgets what lies within one; the
+//! What rollbacks take out of an object's history: cuts. The map forgets the epochs within one; the
 //! log keeps it for longer, so that cuts are remembered behind their time, for a rebuild of the map
 //! from the log.
 
@@ -58,7 +58,7 @@ impl Undone {
         }
     }
 
-    /// Whether a record of `epoch` is of what was taken back.
+    /// Whether a record of `epoch` belongs to a range that was taken back.
     pub fn hides(&self, epoch: Epoch) -> bool {
         self.cuts.iter().any(|cut| cut.hides(epoch, cut.before))
     }

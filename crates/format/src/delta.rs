@@ -7,7 +7,7 @@ use crate::cursor::{Cursor, put_uint, seal, unseal};
 use crate::keys::{RecordKey, parse_record_key, record_key};
 use crate::record::Record;
 
-/// A delta is closed when it has so many bytes: what is decoded at once stays small.
+/// A delta is closed when it has so many bytes: a decoded delta stays small.
 const DELTA_BYTES: usize = 64 << 10;
 /// Bytes of a record's length.
 const LENGTH_BYTES: usize = 2;
@@ -37,7 +37,7 @@ impl DeltaWriter {
         self.done.push(delta);
     }
 
-    /// The deltas, in the order of what was added.
+    /// The deltas, in the order of the additions.
     pub fn finish(mut self) -> Vec<Vec<u8>> {
         if !self.open.is_empty() {
             self.close();

@@ -51,7 +51,7 @@ impl Incarnations {
         }
     }
 
-    /// What is forgotten when `more` is as well.
+    /// The forgotten range when `more` is forgotten as well.
     pub fn around(forgotten: Option<Incarnation>, more: Incarnation) -> Incarnation {
         let known = forgotten.unwrap_or(more);
         Incarnation { number: known.number.max(more.number), first_seq: known.first_seq.min(more.first_seq) }

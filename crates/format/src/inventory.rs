@@ -57,7 +57,7 @@ pub struct Filled {
     pub last: Seq,
 }
 
-/// What is known of an extent, in four bytes.
+/// The facts about an extent, in four bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ExtentEntry(pub u32);
 

@@ -19,7 +19,7 @@ pub struct LossNote {
     pub unix_s: u64,
     /// Whether an administrator has said that it is known.
     pub is_acknowledged: bool,
-    /// What was lost.
+    /// The loss, in words.
     pub text: String,
 }
 

@@ -11,7 +11,7 @@ pub const KEY_RECOMPRESS: &[u8] = b"W";
 /// The state of the last recompression.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecompressState {
-    /// What is recompressed.
+    /// The object that is recompressed.
     pub object: ObjectId,
     /// The mode that was asked for; empty: by the volume's properties.
     pub mode: String,

@@ -62,7 +62,7 @@ impl FragmentRef {
 /// of its own.
 pub type Fragments = SmallVec<[FragmentRef; 1]>;
 
-/// What is known of the blocks of one group.
+/// The known blocks of one group.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Record {
     /// Blocks that read as zeroes whatever older epochs say.

@@ -13,7 +13,7 @@ pub struct ScrubDamage {
     pub volume: String,
     /// Byte offset in the volume.
     pub offset: u64,
-    /// What was found.
+    /// The damage found.
     pub detail: String,
     /// The extent that holds it; 0: an older version has found it, and did not say.
     pub extent: ExtentIndex,
@@ -34,12 +34,11 @@ pub struct ScrubState {
     pub bytes: u64,
     /// Damages found.
     pub found: u64,
-    /// What is known to be damaged: of each extent what was found when it was looked at last, in
-    /// this scrub or before.
+    /// Known damage: of each extent the findings of its last look, in this scrub or before.
     pub damages: Vec<ScrubDamage>,
     /// When it ended, in seconds since 1970; 0: it has not, or an older version has seen to it.
     pub finished_unix_s: u64,
-    /// What is damaged and not listed, because the list is full, as of the last scrub that ended.
+    /// Damage that is not listed, because the list is full, as of the last scrub that ended.
     pub unlisted: u64,
     /// The same of this one, as far as it has come.
     pub unlisted_so_far: u64,
@@ -139,7 +138,7 @@ mod tests {
         let damage = ScrubDamage { volume: "v".into(), offset: 4096, detail: "what".into(), ..ScrubDamage::default() };
         let state = ScrubState { started_unix_s: 1, found: 1, damages: vec![damage], ..ScrubState::default() };
         let mut old = state.encode();
-        // Without its seal, the three numbers, and what is said of the damage.
+        // Without its seal, the three numbers, and the text on the damage.
         old.truncate(old.len() - 4 - 24 - 5);
         seal(&mut old);
         assert_eq!(ScrubState::decode(&old).unwrap(), state);

@@ -15,7 +15,7 @@ const SAVED_NS_MAX: i64 = 1_000_000;
 const SAVED_NS_FULL: i64 = SAVED_NS_MAX / 10 * 9;
 
 /// By how much a credit grows after compressing for so many nanoseconds of CPU time, tests left
-/// out. What is saved up has a limit; a credit that is larger stays as it is.
+/// out. The credit saved up has a limit; a credit that is larger stays as it is.
 pub fn test_credit_earned(credit_ns: i64, compressed_ns: u64) -> i64 {
     let earned = i64::try_from(compressed_ns / SHARE_DIVISOR).unwrap_or(i64::MAX);
     earned.min(SAVED_NS_MAX.saturating_sub(credit_ns).max(0))

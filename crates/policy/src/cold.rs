@@ -9,7 +9,7 @@ use crate::{Compression, Mode, Settings};
 /// As what mode cold data is compressed anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ColdMode {
-    /// As `archive` where that is the mode for what is written too; elsewhere not.
+    /// As `archive` where that is the mode of writes too; elsewhere not.
     Auto,
     /// Not.
     Off,

@@ -1,5 +1,5 @@
-//! What is done with one unit, by its probe, its region's memory and the plan for its class; and
-//! what is remembered of it afterwards. Pure: the same facts give the same decision.
+//! The decision for one unit, by its probe, its region's memory and the plan for its class; and the
+//! region's memory afterwards. Pure: the same facts give the same decision.
 //!
 //! 1. A unit that looks random is stored raw, unless its region's last test says otherwise. The
 //!    probe sees no repetitions: so it is *checked* with the fastest candidate first, which gives

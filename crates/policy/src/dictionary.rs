@@ -1,13 +1,12 @@
-//! When a dictionary takes part, and when one is worth keeping: pure functions of what was
-//! measured.
+//! When a dictionary takes part, and when one is worth keeping: pure functions of the measurements.
 //!
 //! A dictionary takes part in units of at most 16 KiB that `compression=auto` compresses with zstd:
 //! larger ones find in themselves what a dictionary would tell them. A volume holds different kinds
 //! of data, so that it may have several dictionaries, of which each region uses the one that helps
 //! it most, or none. A new one is adopted if, on samples that it was not trained with, it saves a
-//! set part more than what is in force on those parts of the volume where it is the best, and if
-//! that would have paid its own size several times on what was written there while the samples were
-//! taken.
+//! set part more than the dictionaries in force on those parts of the volume where it is the best,
+//! and if that would have paid its own size several times on the data written there while the
+//! samples were taken.
 
 use codec::{Codec, ZstdLevel};
 
@@ -48,14 +47,14 @@ pub(crate) fn judging_level_of(candidates: &Candidates) -> Option<ZstdLevel> {
 pub struct Adoption {
     /// Least gain on held-out samples, in thousandths of their raw bytes.
     pub gain_permille_min: i64,
-    /// How often its own size it must have saved on what was written while samples were taken.
+    /// How often its own size it must have saved on the data written while samples were taken.
     pub payback_min: u64,
 }
 
 impl Adoption {
-    /// The usual rule. 10: what is gained must be above what differs between one choice of samples
-    /// and another (half a point at 256 samples); what helps less in some regions is not used
-    /// there. 2: half of what was written may be overwritten before the dictionary has paid.
+    /// The usual rule. 10: the gain must be above the difference between one choice of samples and
+    /// another (half a point at 256 samples); what helps less in some regions is not used there. 2:
+    /// half of the data may be overwritten before the dictionary has paid.
     pub const USUAL: Self = Self { gain_permille_min: 10, payback_min: 2 };
 }
 
@@ -81,7 +80,7 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// What is gained, in thousandths of the raw bytes.
+    /// The gain, in thousandths of the raw bytes.
     pub fn gain_permille(&self) -> i64 {
         let gain = self.stored_now as i64 - self.stored_new as i64;
         gain * 1000 / (self.raw_bytes as i64).max(1)

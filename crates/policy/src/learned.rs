@@ -169,7 +169,7 @@ pub trait Table {
     /// Replaces it. Updates that come at the same time may be lost.
     fn update(&self, key: Key, cell: Learned);
 
-    /// What to expect: what has been learned, and where nothing has, what is usual.
+    /// The estimate: the learned values, and where there are none, the usual ones.
     fn estimate(&self, key: Key) -> Estimate {
         let learned = self.cell(key);
         let usual = prior(key);
@@ -191,7 +191,7 @@ pub trait Table {
         self.update(key, self.cell(key).with_time(raw_len, cpu_ns));
     }
 
-    /// Learns what was saved of one unit, by each codec that was tried on it: effective savings, as
+    /// Learns the saving of one unit, by each codec that was tried on it: effective savings, as
     /// shares.
     ///
     /// Codecs are tried on different units. Were each averaged by itself, one that is tried only
@@ -220,7 +220,7 @@ pub trait Table {
     }
 }
 
-/// Weight of one more sample of saving: what is usual counts for two, and old ones fade.
+/// Weight of one more sample of saving: the usual value counts for two, and old ones fade.
 fn weight(cell: Learned) -> f64 {
     1.0 / (cell.savings() + 2).min(SAVING_WINDOW) as f64
 }
@@ -275,7 +275,7 @@ mod tests {
         }
         expect(KEY, 4000.0, 0.2);
         expect(zstd, 5000.0, 0.45);
-        // Below nothing there is nothing, and what is out of sight is not forgotten.
+        // Nothing goes below zero, and unseen cells are not forgotten.
         for _ in 0..400 {
             table.learn_savings(class, KEY.size, &[(zstd.codec, 0.0)]);
         }

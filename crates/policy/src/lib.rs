@@ -1,9 +1,9 @@
-//! Policy: pure functions from facts to decisions. Does no I/O, reads no clock, keeps no state:
-//! what is remembered is handed in and out. Owns the properties that users set and what they mean;
-//! compressing itself is the codec's business.
+//! Policy: pure functions from facts to decisions. Does no I/O, reads no clock, keeps no state: the
+//! memory is handed in and out. Owns the properties that users set and their meaning; compressing
+//! itself is the codec's business.
 //!
 //! How `compression=auto` decides, from the bottom: [`probe`] puts a unit into a class of data;
-//! [`Table`] has what was learned of each codec on it; [`ln_cost`] weighs time against saving as
+//! [`Table`] has the learned costs of each codec on it; [`ln_cost`] weighs time against saving as
 //! the [`Mode`] wants; [`Facts::plan`] says what pays for a class; [`Region`] remembers what a
 //! region's last test showed; [`decide`] joins them for one unit.
 

@@ -1,5 +1,5 @@
 //! What a file is, from its first bytes or its name: one word, that of the usual extension. Owns
-//! the signatures and the synonyms of extensions; what is done with a type is in [`crate::rules`].
+//! the signatures and the synonyms of extensions; the use of a type is in [`crate::rules`].
 
 /// First bytes of a file that are worth having: the farthest signature ends here.
 pub const HEAD_BYTES: usize = 512;

@@ -13,8 +13,8 @@
 //!   device takes the output. A writer that waits for neither is not slowed by a codec that keeps
 //!   up with the writer. Never a codec that takes more CPU time than `balanced`'s.
 //!
-//! - A test is made of the candidates that might win against the winner, by what is known and some
-//!   hope. Where none of them saves enough of a unit, what is known does not hold for it, and those
+//! - A test is made of the candidates that might win against the winner, by the estimates and some
+//!   hope. Where none of them saves enough of a unit, the estimates do not hold for it, and those
 //!   are tried that might win if the tried ones did not exist.
 //!
 //! **Modes are monotone**: for the same facts, what a mode chooses is expected to save at least
@@ -141,7 +141,7 @@ pub struct ClassPlan {
     pub check: Option<Codec>,
 }
 
-/// A candidate, and what is expected of it or was measured.
+/// A candidate, and its expected or measured result.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Entrant {
     /// The codec.
@@ -190,7 +190,7 @@ impl<T: Table> Facts<'_, T> {
         }
     }
 
-    /// The candidates that the mode considers, and what is expected of them.
+    /// The candidates that the mode considers, and their estimates.
     fn considered(&self, class: Class) -> [Option<Entrant>; CANDIDATES_MAX] {
         let is_moderate = self.moderate();
         let mut entrants = [None; CANDIDATES_MAX];
@@ -202,9 +202,9 @@ impl<T: Table> Facts<'_, T> {
         entrants
     }
 
-    /// Candidates that might win a test in which none of the contenders saved enough: what is usual
-    /// of the class does not hold for such a unit. None of the contenders is among them, and none
-    /// there are for what looks random.
+    /// Candidates that might win a test in which none of the contenders saved enough: the class's
+    /// usual values do not hold for such a unit. None of the contenders is among them. For data
+    /// that looks random there are none.
     pub(crate) fn stand_ins(&self, class: Class, contenders: &Contenders) -> Contenders {
         let mut stand_ins = Contenders::default();
         if class.is_random() {
@@ -357,8 +357,8 @@ impl<T: Table> Facts<'_, T> {
             return true;
         }
         let hope = if few { 4.0 * HOPE } else { HOPE };
-        // What is known of a slower codec may be of other data; it saves hardly less than a faster
-        // one.
+        // The estimate of a slower codec may come from other data; it saves hardly less than a
+        // faster one.
         let mut saving = entrant.estimate.saving;
         if entrant.estimate.ns_per_kib > winner.estimate.ns_per_kib {
             saving = saving.max(winner.estimate.saving);

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::Learned;
 
-/// A table of exact estimates; codecs that are not in it are expected to do what is usual.
+/// A table of exact estimates; codecs that are not in it are expected to do as usual.
 #[derive(Debug, Default)]
 struct Known(RefCell<HashMap<CodecId, Estimate>>);
 
@@ -252,7 +252,7 @@ proptest! {
         prop_assert!(time(Mode::Archive) <= ARCHIVE_CPU_MULTIPLE * time(Mode::Balanced) || time(Mode::Balanced) == 0.0);
     }
 
-    /// The same where the earlier modes leave out what is slow to read.
+    /// The same where the earlier modes leave out codecs that are slow to read.
     #[test]
     fn archives_store_no_more_whatever_others_leave_out(
         list in prop::collection::vec((1.0f64..1e6, 0.0f64..0.95), 5),
@@ -286,8 +286,8 @@ proptest! {
         prop_assert!(of(loaded).unwrap_or(0.0) <= of(pressure).unwrap_or(0.0));
     }
 
-    /// The winner is among those that are tested, and a test among them finds it again if it finds
-    /// what was expected.
+    /// The winner is among those that are tested, and a test among them finds it again if it
+    /// confirms the estimates.
     #[test]
     fn a_test_confirms_what_is_true(table in estimates(), mode in prop::sample::select(Mode::ALL.to_vec())) {
         let facts = facts(mode, Pressure::default(), &table);

@@ -1,14 +1,14 @@
-//! What is usual of a codec before anything has been measured: a new pool's first decisions and the
-//! choice of what is worth testing. Measured over the benchmark's corpus; a machine that is twice
-//! as fast changes all times alike, and so no choice.
+//! The usual costs of a codec before anything has been measured: a new pool's first decisions and
+//! the choice of tests. Measured over the benchmark's corpus; a machine that is twice as fast
+//! changes all times alike, and so no choice.
 
 use codec::CodecId;
 
 use crate::learned::{Estimate, Key, SizeClass};
 
-/// What is usual of the codecs with numbers from the first to the last: nanoseconds per KiB of text
-/// in units of 32 KiB; and strength, how much of what an ideal coder would save the codec does:
-/// those without entropy coding save little of text and nothing of data that only has uneven
+/// The usual costs of the codecs with numbers from the first to the last: nanoseconds per KiB of
+/// text in units of 32 KiB; and strength, how much of what an ideal coder would save the codec
+/// does: those without entropy coding save little of text and nothing of data that only has uneven
 /// frequencies; and nanoseconds per KiB to decode, mean over the kinds of the corpus that compress.
 struct Usual {
     first: u8,
@@ -77,7 +77,7 @@ const SIZE_SAVING: [f64; crate::learned::SIZES] = [0.8, 1.0, 1.06, 0.85];
 /// How much more zstd saves with a dictionary.
 const DICTIONARY_GAIN: f64 = 1.12;
 
-/// What is usual.
+/// Returns the usual costs.
 pub(crate) fn prior(key: Key) -> Estimate {
     let (class, size) = (key.class.index(), key.size.index());
     let usual = usual(key.codec);

@@ -20,7 +20,7 @@ const PIECE_BYTES: usize = 32;
 /// something else less than once in a hundred units, and so few that they cost at most 3 % of lz4's
 /// time on the unit.
 const PIECES: [usize; 3] = [6, 12, 24];
-/// What is shorter is looked at whole.
+/// Shorter units are looked at whole.
 const UNIT_BYTES_MIN: usize = PIECES[0] * (PIECE_BYTES + SHIFT);
 /// By how much the pieces are shifted, each against the one before: prime to the usual distances,
 /// so that the shifts spread over the whole of them.

@@ -1,5 +1,4 @@
-//! The properties that users set: their keys, what is allowed, their inheritance from pool to
-//! volume.
+//! The properties that users set: their keys, allowed values, and inheritance from pool to volume.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,12 +20,12 @@ pub enum Compression {
     Auto,
 }
 
-/// What the properties in force mean for what is written.
+/// The meaning of the properties in force for writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// Codec of new units, or that it is chosen.
     pub compression: Compression,
-    /// What is optimised when it is chosen.
+    /// The goal of the choice.
     pub mode: Mode,
     /// Among what it is chosen.
     pub candidates: Candidates,
@@ -51,8 +50,8 @@ pub struct Settings {
     pub clean_marks: CleanMarks,
 }
 
-/// Free space of a pool, in thousandths, below which the background cleaner begins with what is
-/// cheap, and at which it stops.
+/// Free space of a pool, in thousandths, below which the background cleaner begins with the cheap
+/// extents, and at which it stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CleanMarks {
     /// It begins below this.
@@ -287,7 +286,7 @@ pub struct Resolved {
     pub properties: Vec<ResolvedProperty>,
 }
 
-/// What is wrong with a property; the message lists what is allowed.
+/// The fault of a property; the message lists the allowed values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PropertyError {
     /// There is no property of that name.
@@ -341,7 +340,7 @@ impl std::error::Error for PropertyError {}
 /// Checks that `key` is a property and takes `value`.
 ///
 /// # Errors
-/// With a message that lists what is allowed.
+/// With a message that lists the allowed values.
 fn check_property(key: &str, value: &str) -> Result<(), PropertyError> {
     if key.starts_with(RULE_PREFIX) {
         return check_rule(key, value).map(|_| ()).map_err(PropertyError::Rule);
@@ -352,7 +351,7 @@ fn check_property(key: &str, value: &str) -> Result<(), PropertyError> {
 /// Checks that `key` is a property that `owner` can have, and takes `value`.
 ///
 /// # Errors
-/// With a message that lists what is allowed.
+/// With a message that lists the allowed values.
 pub fn check_property_of(owner: Owner, key: &str, value: &str) -> Result<(), PropertyError> {
     check_property(key, value)?;
     match KEYS.iter().find(|known| known.name == key && known.only_of.is_some_and(|only| only != owner)) {
@@ -422,7 +421,7 @@ fn apply(settings: &mut Settings, name: &str, value: &str) -> Result<(), Propert
         "min-saving" => settings.min_saving_permille = parse_permille(value).ok_or_else(bad)?,
         "dictionary" => settings.dictionary = parse_switch(value).ok_or_else(bad)?,
         "cold-mode" => settings.cold_mode = value.parse().map_err(|_| bad())?,
-        // These mean nothing for what is written.
+        // These mean nothing for writes.
         "snapshots" => drop(Schedule::parse(value, "1h").ok_or_else(bad)?),
         "keep" => drop(Schedule::parse("off", value).ok_or_else(bad)?),
         "quota" => settings.quota_bytes = parse_bytes(value).ok_or_else(bad)?,
@@ -514,7 +513,7 @@ mod tests {
         assert!(of(Owner::Volume, "unit", "8K").is_ok() && of(Owner::Pool, "unit", "8K").is_ok());
         let error = check_pool(&set(&[("clean-low", "30")])).unwrap_err();
         assert!(error.to_string().contains("clean-low (30) must be less than clean-high (25)"), "{error}");
-        // What is shown as the default is what holds.
+        // The default shown is the default that holds.
         let defaults = set(&[("clean-low", "10"), ("clean-high", "25")]);
         assert_eq!(resolve(&defaults, &none).unwrap().settings.clean_marks, CleanMarks::default());
     }

@@ -1,6 +1,6 @@
-//! What is remembered of a region of an object (4 MiB: 128 units of the default size): packed into
-//! one word, so that it can be kept in a table of bounded size without locks. What it says can be
-//! wrong (another region's, out of date); then a decision is less good, and nothing else.
+//! The memory of a region of an object (4 MiB: 128 units of the default size): packed into one
+//! word, so that it can be kept in a table of bounded size without locks. What it says can be wrong
+//! (another region's, out of date); then a decision is less good, and nothing else.
 
 use codec::CodecId;
 
@@ -21,8 +21,8 @@ const STRAY_PERMILLE: u32 = 150;
 /// more.
 const RANDOM_RUN: u32 = 32;
 /// From so many units in a row on, one of so many is looked at in the mode `performance`: the
-/// longer the run, the fewer. Sixteen units of the default size are half a megabyte, which is what
-/// is stored raw at most before a change is noticed.
+/// longer the run, the fewer. Sixteen units of the default size are half a megabyte, the most that
+/// is stored raw before a change is noticed.
 const LOOKS: [(u32, u32); 3] = [(RANDOM_RUN, 4), (RANDOM_RUN + 8, 8), (RANDOM_RUN + 16, 16)];
 /// Length of the run with which a region begins next to one that was random to its end.
 const NEIGHBOUR_RUN_MAX: u32 = RANDOM_RUN + 8;
@@ -181,8 +181,8 @@ impl Region {
     pub const fn with_dictionary(self, best: u8) -> Self {
         self.set_raw_dictionary(best as u32).set_trust(DICTIONARY_PERIODS.len() as u32)
     }
-    /// With the dictionary of the region next to it, if nothing is known of one here: what lies
-    /// side by side is usually of one kind.
+    /// With the dictionary of the region next to it, if nothing is known of one here: neighbouring
+    /// data is usually of one kind.
     #[must_use]
     pub const fn beside(self, before: Self) -> Self {
         if self.trust() > 0 || before.trust() == 0 {
@@ -223,9 +223,9 @@ impl Region {
         next.set_strays(self.strays() + 1)
     }
 
-    /// After a unit of which what was expected to pay for its class saved too little. The last test
-    /// may have been of another class: then it said nothing of this one, and what all regions have
-    /// learned of it does not hold here.
+    /// After a unit on which the codecs expected to pay for its class saved too little. The last
+    /// test may have been of another class: then it said nothing of this one, and what all regions
+    /// have learned of it does not hold here.
     #[must_use]
     pub fn after_failure(self, class: Class, raw_len: usize) -> Self {
         let is_other = self.winner().is_some_and(|(tested, _)| tested != class);

@@ -34,7 +34,7 @@ pub struct RuleTrial {
 }
 
 impl RuleTrial {
-    /// Enters a unit: what was stored of it by either; `None`: raw.
+    /// Enters a unit: its stored size by either; `None`: raw.
     pub fn enter(&mut self, raw: usize, by_rule: Option<usize>, by_quick: Option<usize>) {
         self.raw += raw as u64;
         self.by_rule += by_rule.unwrap_or(raw) as u64;

@@ -22,14 +22,13 @@ use crate::{Mode, Source};
 /// What the properties that are rules begin with.
 pub const RULE_PREFIX: &str = "rule.";
 
-/// What is compressed already: in the corpus and a system's own files no codec saved more of any of
-/// these than the zeroes behind the end of a file, up to its last block; and those zle finds at the
-/// price of a look. They are not nothing: a third of what a system's small `gz` files take. Not
-/// among these, for they are often worth more: zip (office documents save 12 to 22 %), pdf, ole,
-/// lz4.
+/// Compressed files: in the corpus and a system's own files no codec saved more of any of these
+/// than the zeroes behind the end of a file, up to its last block; and those zle finds at the price
+/// of a look. They are not nothing: a third of what a system's small `gz` files take. Not among
+/// these, for they are often worth more: zip (office documents save 12 to 22 %), pdf, ole, lz4.
 const COMPRESSED: &str = "zle";
 /// Text and databases: zstd-3 saves 1 to 3 points more than zstd-1, and that 10 to 20 more than
-/// lz4; zstd-9 saves 2 points more for four times the time, and what lies above one more for five
+/// lz4; zstd-9 saves 2 points more for four times the time, and the levels above one more for five
 /// times that.
 const TEXT: &str = "energy:zstd-1,balanced:zstd-3,archive:zstd-9";
 
@@ -129,14 +128,14 @@ impl FromStr for Rule {
     }
 }
 
-/// Why a property is not a rule; the message says what is allowed.
+/// Why a property is not a rule; the message names the allowed values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RuleError {
     /// What follows `rule.` is no type.
     NoType(String),
     /// It is another word for a type.
     Synonym {
-        /// What was written.
+        /// The word as written.
         word: String,
         /// The word that counts.
         canonical: String,
@@ -328,7 +327,7 @@ mod tests {
             ("x.gz", jpg, Mode::Balanced, Some(("jpg", Source::Pool, "lz4"))),
             // Content is believed more than the name.
             ("x.sql", gz, Mode::Balanced, Some(("gz", Source::Default, "zle"))),
-            // But not when it only tells a family; and what was set for the family counts before
+            // But not when it only tells a family; and a rule set for the family counts before
             // defaults.
             ("x.log", b"text\n", Mode::Balanced, Some(("txt", Source::Volume, "lz4hc-9"))),
             ("x.docx", b"PK\x03\x04", Mode::Balanced, None),

@@ -45,7 +45,7 @@ pub struct Schedule {
 pub struct Due {
     /// A snapshot is to be taken.
     pub take: bool,
-    /// Those that have had their time: indexes of what was given.
+    /// Those that have had their time: indexes into the input.
     pub expired: Vec<usize>,
 }
 

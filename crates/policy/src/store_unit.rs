@@ -1,6 +1,6 @@
-//! How one unit goes through the policy: probe, decision, attempts, and what is learned from them.
-//! The compressing itself is handed in ([`Attempts`]), so that the engine, a replay of measurements
-//! and an estimate all go the same way.
+//! How one unit goes through the policy: probe, decision, attempts, and the lessons from them. The
+//! compressing itself is handed in ([`Attempts`]), so that the engine, a replay of measurements and
+//! an estimate all go the same way.
 
 use codec::{Codec, CodecId};
 
@@ -19,8 +19,8 @@ fn saving_of(raw_len: usize, attempt: Attempt) -> f64 {
     if raw_len == 0 { 0.0 } else { (raw_len - stored) as f64 / raw_len as f64 }
 }
 
-/// Share of a unit's own saving, against what was expected of each codec, in a test: differences
-/// between codecs on one unit are partly luck.
+/// Share of a unit's own saving, against the estimate of each codec, in a test: differences between
+/// codecs on one unit are partly luck.
 const OWN: f64 = 0.25;
 
 /// Share of a unit by which a candidate must save more than a quicker one in a test, if it is not
@@ -71,7 +71,7 @@ pub struct Attempt {
 pub trait Attempts {
     /// Compresses the unit; measures the time if `timed`.
     fn attempt(&mut self, codec: Codec, timed: bool) -> Attempt;
-    /// What was attempted last is to be stored, unless something else is kept later.
+    /// The last attempt is to be stored, unless another one is kept later.
     fn keep(&mut self);
     /// How many dictionaries there are that could help zstd: they have the numbers from 1 on, the
     /// newest the last one.
@@ -84,10 +84,10 @@ pub trait Attempts {
     }
 }
 
-/// What was done with a unit, and what is to be remembered.
+/// The outcome for a unit, and the region's new memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stored {
-    /// The codec of what was kept; raw: nothing was.
+    /// The codec of the kept attempt; raw: nothing was.
     pub codec: CodecId,
     /// Bytes.
     pub bytes: usize,
@@ -99,7 +99,7 @@ pub struct Stored {
     pub region: Region,
     /// CPU time of all attempts, as far as it was measured.
     pub cpu_ns: u64,
-    /// The part of it that tests cost: what was not kept.
+    /// The part of it that tests cost: attempts that were not kept.
     pub test_ns: u64,
 }
 
@@ -114,7 +114,7 @@ pub struct Planner<'a, T: Table> {
 }
 
 impl<'a, T: Table> Planner<'a, T> {
-    /// With what is in force for a batch.
+    /// With the settings in force for a batch.
     pub fn new(auto: Auto, price: f64, pressure: Pressure, table: &'a T) -> Self {
         Self { auto, price, pressure, table, plans: [[None; CLASSES]; SIZES] }
     }
@@ -201,7 +201,7 @@ impl<'a, T: Table> Planner<'a, T> {
         let mut left_ns = credit_ns;
         let mut has_rival = false;
         for codec in plan.contenders.iter() {
-            // What is stored as it would be without a test costs nothing.
+            // A unit stored as without a test costs nothing.
             if plan.winner != Some(codec) {
                 let cost_ns = (facts.estimate(codec, class).ns_per_kib * kib) as i64;
                 if !pays_for_attempt(left_ns, cost_ns) {
@@ -345,8 +345,8 @@ impl<'a, T: Table> Planner<'a, T> {
         let winner = facts.choose(entrants(&facts, class, &measured[..count], &before));
         let tried = measured.map(|(codec, saving)| (codec.id(), saving));
         self.table.learn_savings(class, size, &tried[..count]);
-        // What was kept may have lost to another by what came after it; and what is stored should
-        // be the winner's.
+        // The kept attempt may have lost to another through later ones; and the winner's attempt
+        // should be stored.
         if let Some(winner) = winner
             && kept.is_none_or(|(codec, ..)| codec != winner.codec)
         {

@@ -1,5 +1,5 @@
-//! What `auto` makes of data on which what is usual does not hold, with the real codecs. Times are
-//! those that are usual, so that each run is the same.
+//! The results of `auto` on data for which the usual estimates do not hold, with the real codecs.
+//! Times are the usual ones, so that each run is the same.
 
 use codec::Workspace;
 
@@ -28,7 +28,7 @@ impl Attempts for Real<'_> {
     fn keep(&mut self) {}
 }
 
-/// What is stored of units, with `auto` in a mode, and attempts for that.
+/// The stored size of units, with `auto` in a mode, and attempts for that.
 fn by_auto(mode: Mode, units: &[Vec<u8>]) -> (usize, u64) {
     let (table, mut workspace) = (PlainTable::default(), Workspace::new());
     let auto = Auto { mode, candidates: Default::default(), min_saving_permille: 125 };
@@ -125,7 +125,7 @@ fn what_looks_random_and_is_not_is_found() {
     assert!(raw - stored >= (raw - best) * 3 / 4, "{stored}, {best} can be had of {raw}");
 }
 
-/// What is random costs few attempts, however long it is.
+/// Random data costs few attempts, however long it is.
 #[test]
 fn random_data_is_hardly_tried() {
     let mut random = Random(5);

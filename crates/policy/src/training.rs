@@ -2,11 +2,11 @@
 //! volume and for an estimate of one. A function of the samples that takes seconds; choosing the
 //! moment is the caller's business.
 //!
-//! 1. Samples are divided into parts: what lies together is usually of one kind. Of each part a
+//! 1. Samples are divided into parts: neighbouring data is usually of one kind. Of each part a
 //!    quarter is held out.
 //! 2. One dictionary is trained with all of the rest, and one with each part.
-//! 3. What was held out is compressed as things stand, and with each of them; [`Adoption::select`]
-//!    says which ones pay.
+//! 3. The held-out samples are compressed as things stand, and with each of them;
+//!    [`Adoption::select`] says which ones pay.
 
 use codec::{DICTIONARY_BYTES_MAX, UNIT_BYTES_MAX, ZstdLevel, evaluate, train};
 
@@ -26,7 +26,7 @@ const _: () = assert!(DICTIONARY_BYTES_MAX < UNIT_BYTES_MAX);
 /// Shortest dictionary.
 const TRAINED_BYTES_MIN: usize = 1 << 10;
 /// Bytes of samples for each byte of a dictionary. With fewer a dictionary holds accidents, too,
-/// which cost only their room: what was held out decides whether it is adopted. With 32, and
+/// which cost only their room: the held-out samples decide whether it is adopted. With 32, and
 /// dictionaries of up to 64 KiB, books saved a point less in units of 4 KiB, mail 0.7, logs 0.6.
 const SAMPLES_PER_BYTE: usize = 8;
 
@@ -161,7 +161,7 @@ mod tests {
         let of_three = trained(&[1, 2, 3], false);
         assert!((1..=PER_TRAINING_MAX).contains(&of_three.len()));
         assert!(trained(&[1, 2], true).is_empty() && trained(&[], false).is_empty());
-        // What is in force already is not trained again.
+        // A dictionary in force is not trained again.
         let present = trained(&[1], false);
         let units: Vec<Vec<u8>> = (0..400).map(|number| records(1, number)).collect();
         let parts = divide_samples(units.iter().map(|unit| (0, &unit[..])).collect());

@@ -35,12 +35,12 @@ pub fn plan_units(mask: BlockMask, unit_blocks: u32) -> impl Iterator<Item = Uni
     })
 }
 
-/// Blocks of a unit for what is dirty of a group, within the limits of the settings.
+/// Blocks of a unit for the dirty data of a group, within the limits of the settings.
 ///
 /// - Data that is read in small pieces gets the smallest units: a piece costs the decoding of all
 ///   before it.
 /// - A group that was written as a whole is part of a stream and gets the largest.
-/// - Everything else, rewrites in the middle of something for example, gets what lies between.
+/// - Everything else, rewrites in the middle of something for example, gets a size in between.
 pub fn unit_blocks(settings: &Settings, dirty: BlockMask, read_in_pieces: bool) -> u32 {
     let (low, high) = (settings.unit_blocks_min.max(1), settings.unit_blocks.max(1));
     if low >= high || dirty == BlockMask::FULL && !read_in_pieces {

@@ -1,8 +1,8 @@
 //! Clients: for whom a device is opened. A set of devices asks a client whether it is still there,
 //! and names it in messages.
 //!
-//! A client that has gone may have left requests behind: what it sent last, and what is being done
-//! for it. A set of devices lets no other client in before those are done, so that an abandoned
+//! A client that has gone may have left requests behind: its last requests, and those that are
+//! being done. A set of devices lets no other client in before those are done, so that an abandoned
 //! write never lands behind one of the next client.
 
 use std::fmt::Write as _;

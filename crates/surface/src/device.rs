@@ -61,8 +61,8 @@ pub trait PendingRead {
 /// Consistency: a read that begins after a write returned sees that write. Of writes that overlap
 /// in time and in range, each 4 KiB block ends with the content of one of them.
 ///
-/// Durability: what was acknowledged before a [`flush`](Self::flush) was called is durable when
-/// that flush returns, on whatever connection or thread it was written.
+/// Durability: writes acknowledged before a [`flush`](Self::flush) was called are durable when that
+/// flush returns, on whatever connection or thread it was written.
 ///
 /// Ranges past the end are refused with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid); nothing
 /// is done in part.
@@ -122,9 +122,9 @@ pub trait BlockDevice: Send + Sync {
     /// is asked for.
     fn write_zeroes(&self, offset: u64, length: u64, options: ZeroOptions) -> Result<()>;
 
-    /// What is allocated in `length` bytes from `offset`: runs that cover the range from its start,
-    /// neighbours of different kinds, at most `runs_max` (at least 1) of them; cut off there, so
-    /// their sum may be less than `length`.
+    /// Returns the allocation of `length` bytes from `offset`: runs that cover the range from its
+    /// start, neighbours of different kinds, at most `runs_max` (at least 1) of them; cut off
+    /// there, so their sum may be less than `length`.
     fn allocation(&self, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>>;
 
     /// Brings the range into memory if there is room; a hint.
@@ -148,7 +148,7 @@ pub fn read_each(device: &(impl BlockDevice + ?Sized), next: &mut dyn FnMut() ->
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u64);
 
-/// What is to be known of a device without opening it.
+/// The facts about a device that are known without opening it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Which it is.
@@ -173,12 +173,12 @@ pub struct DeviceInfo {
 pub trait DeviceSet: Send + Sync {
     /// All devices, by name.
     fn list(&self) -> Result<Vec<DeviceInfo>>;
-    /// What is known of the device of that name.
+    /// Returns the facts about the device of that name.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound).
     fn find(&self, name: &str) -> Result<DeviceInfo>;
-    /// What is known of a device.
+    /// Returns the facts about a device.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound).

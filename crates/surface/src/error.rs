@@ -47,8 +47,8 @@ impl ErrorKind {
     }
 }
 
-/// An error: its kind, a message that names the object, the offset, what was expected and what to
-/// do, and its cause.
+/// An error: its kind, a message that names the object, the offset, the expectation and the remedy,
+/// and its cause.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
@@ -88,7 +88,7 @@ impl Error {
         self.kind
     }
 
-    /// Puts what was being done in front of the message.
+    /// Puts the interrupted action in front of the message.
     #[must_use]
     pub fn context(mut self, what: impl fmt::Display) -> Self {
         self.message = format!("{what}: {}", self.message);

@@ -14,9 +14,9 @@ use crate::{Result, Run};
 /// Consistency: a read that begins after a write returned sees that write. Of writes that overlap
 /// in time and in range, each 4 KiB block ends with the content of one of them.
 ///
-/// Durability: what was acknowledged before a [`flush`](Self::flush) was called is durable when it
-/// returns. Of what came later, after a loss of power, each 4 KiB block holds its content as of
-/// that flush or any later one; the order between blocks is not kept.
+/// Durability: writes acknowledged before a [`flush`](Self::flush) was called are durable when it
+/// returns. After a loss of power, each 4 KiB block written later holds its content as of that
+/// flush or any later one; the order between blocks is not kept.
 pub trait ObjectSpace: Send + Sync {
     /// Fills `buf` from `offset` of a file.
     fn read(&self, file: u64, offset: u64, buf: &mut [u8]) -> Result<()>;
@@ -34,7 +34,7 @@ pub trait ObjectSpace: Send + Sync {
     /// Makes all that was acknowledged before the call durable.
     fn flush(&self) -> Result<()>;
 
-    /// What is allocated in `length` bytes from `offset`, as
+    /// Returns the allocation of `length` bytes from `offset`, as
     /// [`BlockDevice::allocation`](crate::BlockDevice::allocation).
     fn allocation(&self, file: u64, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>>;
 

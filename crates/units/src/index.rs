@@ -15,7 +15,7 @@ pub struct GroupIndex(pub u64);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId(pub u64);
 
-/// Counter of an object's snapshots: what is written belongs to the epoch in force.
+/// Counter of an object's snapshots: writes belong to the epoch in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u32);
 

@@ -64,9 +64,9 @@ pub mod command {
     pub const READ: u16 = 0;
     /// Write bytes.
     pub const WRITE: u16 = 1;
-    /// Finish what is in flight and close.
+    /// Finish requests in flight and close.
     pub const DISC: u16 = 2;
-    /// Make what was answered durable.
+    /// Make answered writes durable.
     pub const FLUSH: u16 = 3;
     /// Give space back.
     pub const TRIM: u16 = 4;
@@ -74,7 +74,7 @@ pub mod command {
     pub const CACHE: u16 = 5;
     /// Make a range read as zeroes.
     pub const WRITE_ZEROES: u16 = 6;
-    /// Tell what is allocated.
+    /// Tell the allocation.
     pub const BLOCK_STATUS: u16 = 7;
 }
 

@@ -1,4 +1,4 @@
-//! What the server sends during the handshake, encoded behind what is in `out` already.
+//! What the server sends during the handshake, encoded behind the bytes in `out`.
 
 use super::{
     MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, PAYLOAD_BYTES_MAX, STRING_BYTES_MAX, handshake_flag, option::info,
