@@ -17,7 +17,7 @@ pub struct CodecUse {
     pub stored_bytes: u64,
 }
 
-/// What is remembered of a region.
+/// The memory of a region.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Remembered {
     /// Codec that won the last test; `raw`: none paid.
@@ -78,9 +78,9 @@ pub struct Trial {
     pub stored_bytes: Option<u64>,
     /// CPU time that it took now.
     pub cpu_us: f64,
-    /// What was expected of it.
+    /// The expected saving.
     pub expected_saving_percent: f64,
-    /// What was expected of it, for a unit of this length.
+    /// The expected time, for a unit of this length.
     pub expected_cpu_us: f64,
     /// Its cost as a multiple of the least one; none: it saves nothing.
     pub cost: Option<f64>,

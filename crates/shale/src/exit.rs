@@ -72,7 +72,7 @@ impl From<Error> for Failure {
 }
 
 impl Failure {
-    /// Puts what was being done in front of the message.
+    /// Puts the interrupted action in front of the message.
     #[must_use]
     pub fn context(self, what: impl fmt::Display) -> Self {
         match self {

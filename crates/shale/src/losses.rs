@@ -14,7 +14,7 @@ pub struct LossLine {
 /// What `check --repair` drops, or would drop. See [`engine::Loss`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LossReport {
-    /// What is damaged.
+    /// The damage.
     pub what: String,
     /// The first batch that is dropped; 0: none is.
     pub first_batch: u64,

@@ -87,7 +87,7 @@ pub struct SnapshotReport {
     pub holds: Vec<String>,
 }
 
-/// What is remembered of a snapshot.
+/// The remains of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BookmarkLine {
     /// `VOLUME#BOOKMARK`.
@@ -176,7 +176,7 @@ pub struct ChangeReport {
     pub offset: u64,
     /// Bytes.
     pub length: u64,
-    /// `data` or `hole`: what is there now.
+    /// `data` or `hole`: the present content.
     pub now: String,
 }
 
@@ -399,7 +399,7 @@ pub struct CheckSummary {
     pub volumes: BTreeMap<String, u64>,
     /// Kinds of problem, with the number of each.
     pub kinds: BTreeMap<&'static str, u64>,
-    /// What is wrong, the first thousand.
+    /// The faults, the first thousand.
     pub problems: Vec<ProblemReport>,
     /// What can be said of the end of the log, if that was not an orderly one.
     pub log_end: Option<String>,
@@ -419,7 +419,7 @@ pub struct ProblemReport {
     pub volume: Option<String>,
     /// Byte offset in the volume, if any.
     pub offset: Option<u64>,
-    /// What was found and what was expected.
+    /// The value found and the value expected.
     pub detail: String,
     /// Whether it was mended.
     pub repaired: bool,

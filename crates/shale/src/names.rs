@@ -11,7 +11,7 @@ const NAME_BYTES_MAX: usize = 255;
 /// Checks a volume's name: 1 to 255 of `A-Z a-z 0-9 . _ -`, not starting with `.` or `-`.
 ///
 /// # Errors
-/// A message that says what is allowed.
+/// A message that names the allowed forms.
 pub fn volume_name(text: &str) -> std::result::Result<String, String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if text.is_empty() || text.len() > NAME_BYTES_MAX || text.starts_with(['.', '-']) || !text.chars().all(allowed) {
@@ -39,7 +39,7 @@ pub fn snapshot_name(text: &str) -> std::result::Result<String, String> {
 /// Checks the name of a volume, or of a snapshot.
 ///
 /// # Errors
-/// A message that says what is allowed.
+/// A message that names the allowed forms.
 pub fn any_name(text: &str) -> std::result::Result<String, String> {
     if text.contains('@') { snapshot_name(text) } else { volume_name(text) }
 }
@@ -47,7 +47,7 @@ pub fn any_name(text: &str) -> std::result::Result<String, String> {
 /// Checks the name of a bookmark beside that of a snapshot: `NAME`, `#NAME` or `VOLUME#NAME`.
 ///
 /// # Errors
-/// A message that says what is allowed.
+/// A message that names the allowed forms.
 pub fn bookmark_word(text: &str) -> std::result::Result<String, String> {
     let (volume, name) = text.split_once('#').unwrap_or(("", text));
     if (volume.is_empty() || volume_name(volume).is_ok()) && volume_name(name).is_ok() {
@@ -60,7 +60,7 @@ pub fn bookmark_word(text: &str) -> std::result::Result<String, String> {
 /// Checks the name of a volume, of a snapshot, or of a bookmark (`VOLUME#BOOKMARK`).
 ///
 /// # Errors
-/// A message that says what is allowed.
+/// A message that names the allowed forms.
 pub fn destroyed_name(text: &str) -> std::result::Result<String, String> {
     match text.split_once('#') {
         Some((volume, _)) if !volume.is_empty() => bookmark_word(text),
@@ -86,7 +86,7 @@ pub fn size(text: &str) -> std::result::Result<u64, String> {
 /// good.
 ///
 /// # Errors
-/// A message that says what is allowed.
+/// A message that names the allowed forms.
 pub fn pool_prefix(text: &str) -> std::result::Result<[u8; 8], String> {
     let digits = text.get(..16).filter(|_| text.len() <= 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit()));
     let number = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
@@ -100,7 +100,7 @@ const RATE_MIN: u64 = 64 << 10;
 /// Bytes in a second, or `max`.
 ///
 /// # Errors
-/// A message that says what is allowed.
+/// A message that names the allowed forms.
 pub fn rate(text: &str) -> std::result::Result<u64, String> {
     match text {
         "max" => Ok(u64::MAX),

@@ -26,7 +26,7 @@ use crate::stream_io::Place;
 use crate::stream_plan;
 use crate::system;
 
-/// What is known of an open pool besides what the engine says.
+/// Facts about an open pool besides the engine's.
 #[derive(Debug, Clone)]
 pub struct Facts {
     /// Directory of the pool.
@@ -52,7 +52,7 @@ pub struct Served {
     pub connections_max: usize,
 }
 
-/// An open pool and what is done with it.
+/// An open pool and the requests on it.
 pub struct Service {
     pool: Pool,
     devices: Devices,
@@ -109,7 +109,7 @@ impl Service {
         &self.devices
     }
 
-    /// What is known of the pool besides what the engine says.
+    /// Facts about the pool besides the engine's.
     pub const fn facts(&self) -> &Facts {
         &self.facts
     }
@@ -197,7 +197,7 @@ impl Service {
         })
     }
 
-    /// Does what is asked.
+    /// Does the request.
     ///
     /// # Errors
     /// What the pool says.

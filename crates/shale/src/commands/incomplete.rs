@@ -5,7 +5,7 @@ use super::status::status;
 use crate::output::Output;
 use crate::session::Session;
 
-/// What is wrong with it, and what to do.
+/// The fault, and the remedy.
 pub fn words(title: &str) -> String {
     if title.contains('@') {
         return format!(

@@ -160,7 +160,7 @@ fn share(memory_bytes: u64) -> Result<u64> {
     Ok(memory_bytes / 2)
 }
 
-/// Whether it is what lies below the pool that has no room, and not the pool.
+/// Whether the storage below the pool has no room, and not the pool.
 fn is_below(error: &Error) -> bool {
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
     let Some(source) = std::error::Error::source(error) else { return false };

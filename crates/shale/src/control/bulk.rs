@@ -42,9 +42,9 @@ pub enum Operation {
     Write,
     /// Turn the range into a hole.
     Discard,
-    /// Tell what is allocated.
+    /// Tell the allocation.
     Allocation,
-    /// Make what was acknowledged durable.
+    /// Make acknowledged writes durable.
     Flush,
     /// Tell the volume's size.
     Size,
@@ -92,7 +92,7 @@ impl Operation {
 /// A request without its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame {
-    /// What is asked for.
+    /// The requested operation.
     pub operation: Operation,
     /// Runs wanted (`Allocation`).
     pub runs_max: u32,
@@ -116,7 +116,7 @@ impl Frame {
         bytes
     }
 
-    /// From what was received.
+    /// Decodes the received bytes.
     ///
     /// # Errors
     /// `InvalidData` for an unknown operation or more data than a frame may carry.
@@ -159,7 +159,7 @@ impl Frame {
     }
 }
 
-/// Sends what was asked for, or the error.
+/// Sends the requested bytes, or the error.
 ///
 /// # Errors
 /// I/O errors.

@@ -307,7 +307,7 @@ pub enum Reply {
     Status(Box<StatusReport>),
     /// Properties in force.
     Properties(Vec<PropertyReport>),
-    /// What was cleaned.
+    /// The outcome of cleaning.
     Cleaned(CleanSlice),
     /// How far sorting is.
     Sorted(SortSlice),
@@ -336,7 +336,7 @@ pub enum Reply {
     Place(Place),
     /// A stream follows.
     Sending(Sending),
-    /// What is being received.
+    /// Snapshots that are being received.
     Receives(Vec<ReceiveLine>),
     /// Bulk frames may follow.
     Bulk {

@@ -48,7 +48,7 @@ impl Item {
     }
 }
 
-/// What is of one type.
+/// The files of one type.
 pub struct Stratum {
     /// The type.
     pub word: String,
@@ -93,7 +93,7 @@ pub struct Population {
     pub unit_bytes: usize,
 }
 
-/// What was found while looking for files.
+/// The findings of the search for files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Scanned {
     /// Files.

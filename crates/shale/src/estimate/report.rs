@@ -40,7 +40,7 @@ pub struct Report {
     pub types: Vec<TypeReport>,
 }
 
-/// What is expected of one setting.
+/// The estimate for one setting.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[allow(missing_docs)]
 pub struct Line {

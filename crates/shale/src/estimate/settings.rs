@@ -49,7 +49,7 @@ impl Setting {
     }
 }
 
-/// What is to be estimated.
+/// The files or volumes to estimate.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Bytes of a unit.
@@ -59,7 +59,7 @@ pub struct Plan {
     /// The level at which dictionaries are judged; `None`: units are too large for any, or they are
     /// switched off, or no candidate takes one.
     pub dictionary_level: Option<ZstdLevel>,
-    /// What is compared.
+    /// The settings to compare.
     pub settings: Vec<Setting>,
     /// File-type rules, for `auto`.
     pub rules: Rules,

@@ -20,7 +20,7 @@
 //!
 //! The interval is R +- t s(R), with Student's t for a confidence of 95 %.
 
-/// What was measured of a window.
+/// The measurements of a window.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Observation {
     /// Bytes that are not zero blocks.

@@ -71,7 +71,7 @@ impl Overwrite {
     }
 }
 
-/// What was made.
+/// The pool that was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Made {
     /// Data file or device.
@@ -84,7 +84,7 @@ pub struct Made {
     pub redone: bool,
 }
 
-/// What is in the directory.
+/// The content of the directory.
 enum Found {
     Nothing,
     Unfinished(PathBuf),

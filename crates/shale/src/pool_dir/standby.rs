@@ -30,7 +30,7 @@ pub enum ServeStandby {
 /// Reads `off`, or a directory, for clap.
 ///
 /// # Errors
-/// A message that says what is allowed.
+/// A message that names the allowed forms.
 pub fn parse_standby(text: &str) -> std::result::Result<ServeStandby, String> {
     match text {
         "off" => Ok(ServeStandby::Off),

@@ -18,7 +18,7 @@ use crate::volume_io::{FileCopier, VolumeIo};
 /// Runs asked for at a time: a reply of 64 KiB.
 const RUNS_MAX: u32 = 8192;
 
-/// What is copied.
+/// The volume and file of a copy.
 pub struct Export<'a> {
     /// The volume.
     pub volume: &'a dyn VolumeIo,

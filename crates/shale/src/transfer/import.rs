@@ -11,7 +11,7 @@ use super::{Moved, Piece, QUEUED_PIECES_MAX, REPORT_EVERY, Shared, Source, THREA
 use crate::exit::Outcome;
 use crate::volume_io::{FileCopier, VolumeIo};
 
-/// What is copied where.
+/// The file and volume of a copy.
 pub struct Import<'a> {
     /// The volume.
     pub volume: &'a dyn VolumeIo,

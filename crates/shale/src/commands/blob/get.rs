@@ -16,7 +16,7 @@ use crate::exit::{Failure, Outcome, path_error};
 use crate::progress::Progress;
 use crate::system;
 
-/// What was done, for scripts.
+/// The outcome, for scripts.
 #[derive(Debug, Serialize)]
 struct Summary {
     blob: String,

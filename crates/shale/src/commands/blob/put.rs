@@ -29,7 +29,7 @@ const RESUMABLE_PACKS: u64 = 2;
 /// The smallest and the largest pack, as the library takes them.
 const PACK_BYTES: std::ops::RangeInclusive<u32> = 4 << 20..=64 << 20;
 
-/// What was done, for scripts.
+/// The outcome, for scripts.
 #[derive(Debug, Serialize)]
 struct Summary {
     blob: String,
@@ -62,7 +62,7 @@ pub async fn append(args: BlobPutArgs, context: &Context<'_>) -> Outcome {
     run(&args.blob, &args.file, args.upload, How::Append, context).await
 }
 
-/// Puts a file over what is at a place.
+/// Puts a file over the bytes at a place.
 pub async fn write(args: BlobWriteArgs, context: &Context<'_>) -> Outcome {
     run(&args.blob, &args.file, args.upload, How::Write(args.at), context).await
 }
